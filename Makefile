@@ -1,0 +1,34 @@
+# Two commands matter: `make run` and `make test`. Each sets up all it needs.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: run test quick lint bench setup clean
+
+run: $(READY)  ## the main job: IP-FL against FedAvg on the bundled digits
+	$(BIN)/ipfl compare --methods ipfl,fedavg --seeds 1 --out runs/default --overwrite
+
+test: lint  ## lint, types and every test
+	$(BIN)/pytest -n auto
+
+quick: $(READY)  ## the fast tests only
+	$(BIN)/pytest -n auto -m "not slow"
+
+lint: $(READY)  ## ruff and mypy --strict
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(READY)  ## our round beside a plain PyTorch loop, with peak memory
+	$(BIN)/python benchmarks/round.py
+
+setup: $(READY)  ## create .venv with the pinned dependencies
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "ipfl needs Python 3.11 or newer (make PYTHON=python3.12 …)" >&2; exit 1; }
+	@$(PYTHON) -m venv .venv || { echo "python3 -m venv failed; on Debian: apt-get install python3-venv" >&2; exit 1; }
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@touch $@
+
+clean:  ## remove .venv and caches
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,1 @@
+"""Data: sets, hidden distributions, partitions over clients, drift."""
