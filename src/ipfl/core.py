@@ -21,7 +21,7 @@ from __future__ import annotations
 import json
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -146,11 +146,15 @@ class Method(ABC, Generic[S]):
         """Preferred cluster of each client as far as the server knows it; empty without clusters."""
         return {}
 
+    def report(self, state: S) -> Mapping[str, Fact]:
+        """What else `summary.json` should say of a finished run; JSON-able."""
+        return {}
+
 
 class Engine(Protocol):
-    """Moves records and keeps client memory; knows no method."""
+    """Moves records and keeps client memory; knows of its method only that it can be called."""
 
-    def ask(self, method: Method[Any], ask: Ask, round: int) -> Replies:
+    def ask(self, ask: Ask, round: int) -> Replies:
         """Runs one phase. Clients that did not answer are absent from the result."""
         ...
 
@@ -162,8 +166,3 @@ def stream(seed: int, *path: str | int) -> np.random.Generator:
     """
     words = [zlib.crc32(part.encode()) if isinstance(part, str) else part % 2**32 for part in path]
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=tuple(words)))
-
-
-def ascending(replies: Mapping[ClientId, Record], name: str) -> Sequence[Vector]:
-    """The vectors called `name`, in ascending client id (float sums depend on the order)."""
-    return [replies[client].params[name] for client in sorted(replies)]

@@ -1,0 +1,274 @@
+"""The command line. Only typer is imported up here: `ipfl --help` must answer at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ipfl.cli.options import (
+    ConfigFile,
+    DataDir,
+    Out,
+    Overwrite,
+    Quiet,
+    Seed,
+    Sets,
+    ShowConfig,
+    Workers,
+    free_folder,
+    load,
+    watcher,
+)
+from ipfl.cli.outcome import INTERRUPTED, Commands, complain
+from ipfl.methods import DEFAULT, METHODS, REFERENCE
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def _examples(*lines: str) -> str:
+    return "\n\n".join(["For example:", *lines])
+
+
+BOTH = ",".join(dict.fromkeys([DEFAULT, REFERENCE]))
+
+app = typer.Typer(
+    cls=Commands,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=_examples(
+        "ipfl run", "ipfl run --show-config > my.toml", f"ipfl compare --methods {BOTH} --seeds 3"
+    ),
+)
+data_app = typer.Typer(no_args_is_help=True, help="Download data sets, and see where they are.")
+app.add_typer(data_app, name="data")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from ipfl import __version__
+
+        typer.echo(f"ipfl {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Incentivized and personalized federated learning (IP-FL), and the methods it is compared with."""
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    return Console(highlight=False)
+
+
+@app.command(
+    epilog=_examples(
+        "ipfl run my.toml --out runs/mine", f"ipfl run --set method.name={REFERENCE} --set rounds=50"
+    )
+)
+def run(
+    config: ConfigFile = None,
+    sets: Sets = None,
+    out: Out = None,
+    workers: Workers = None,
+    seed: Seed = None,
+    quiet: Quiet = False,
+    overwrite: Overwrite = False,
+    show_config: ShowConfig = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Run one method on one task.
+
+    CONFIG.toml holds the settings; without it, the default run.
+    Writes summary.json, metrics.jsonl (a line a round), model/*.safetensors.
+    Ctrl-C keeps what is finished.
+    """
+    settings = load(config, sets, seed, data_dir)
+    method = settings.build_method()
+    if show_config:
+        from ipfl.report.settings import show_config as shown
+
+        typer.echo(shown(settings, [method]), nl=False)
+        return
+    from ipfl.compare import prepare, run_config
+    from ipfl.run import Departures
+
+    Departures(settings.clients, None)  # refuses leave = true without a reference before anything is written
+    task = prepare(settings, [method], settings.seed)
+    folder = out or free_folder(f"{method.name}-seed-{settings.seed}")
+    watch = watcher(quiet)
+    result = run_config(
+        settings,
+        method,
+        task,
+        settings.seed,
+        workers=workers,
+        out=folder,
+        overwrite=overwrite,
+        observer=watch(method.name, 1, 1) if watch else None,
+    )
+    if not quiet:
+        from ipfl.report.tables import run_table
+
+        console = _console()
+        console.print()
+        console.print(run_table(result.summary))
+        console.print(f"\nResults in {folder}", markup=False, soft_wrap=True)
+    if result.summary["interrupted"]:
+        rounds = result.summary["rounds"]
+        complain(
+            f"interrupted after {rounds} of {settings.rounds} rounds; results so far in {folder}", INTERRUPTED
+        )
+
+
+@app.command(
+    epilog=_examples(
+        f"ipfl compare --methods {BOTH} --seeds 3 --out runs/mine",
+        f"ipfl compare my.toml --methods {BOTH} --set task.partition=30:70",
+    )
+)
+def compare(
+    config: ConfigFile = None,
+    methods: Annotated[
+        str,
+        typer.Option(
+            "--methods", metavar="A,B,…", help="Methods to compare, see `ipfl methods`; default: all."
+        ),
+    ] = "",
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Number of seeds, from the config's on.")] = 1,
+    sets: Sets = None,
+    out: Out = None,
+    workers: Workers = None,
+    seed: Seed = None,
+    quiet: Quiet = False,
+    overwrite: Overwrite = False,
+    show_config: ShowConfig = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Run several methods on the same task, budget and seeds.
+
+    CONFIG.toml holds the settings; without it, those of the default run.
+    Writes METHOD/seed-S/ for each run, compare.json, convergence.png, pma.png.
+    The reference always takes part: PMA is what a client gains over it.
+    """
+    settings = load(config, sets, seed, data_dir)
+    names = [name.strip() for name in methods.split(",") if name.strip()] or list(METHODS)
+    if show_config:
+        from ipfl.report.settings import show_config as shown
+
+        typer.echo(shown(settings, list(settings.build_methods(names).values())), nl=False)
+        return
+    from ipfl.compare import compare as compare_methods
+
+    folder = out or free_folder("compare")
+    comparison = compare_methods(
+        settings,
+        names,
+        range(settings.seed, settings.seed + seeds),
+        out=folder,
+        overwrite=overwrite,
+        workers=workers,
+        watch=watcher(quiet),
+    )
+    if not quiet:
+        from ipfl.report.tables import comparison_notes, comparison_table
+
+        console = _console()
+        console.print()
+        console.print(comparison_table(comparison))
+        for note in comparison_notes(comparison):
+            console.print(note, markup=False, style="dim")
+        files = [name for name in ("compare.json", "convergence.png", "pma.png") if (folder / name).exists()]
+        console.print(f"\nResults in {folder}: {', '.join(files)}", markup=False, soft_wrap=True)
+    for entry in comparison.entries.values():
+        for why in entry.failures.values():
+            typer.echo(f"error: {entry.method.name} {why}", err=True)
+    if comparison.interrupted:
+        complain(f"interrupted; results so far in {folder}", INTERRUPTED)
+    if comparison.failed:
+        raise typer.Exit(1)
+
+
+@app.command(epilog=_examples(f"ipfl methods {REFERENCE}"))
+def methods(
+    name: Annotated[str | None, typer.Argument(metavar="NAME")] = None,
+) -> None:
+    """List the methods; with NAME, the hyper-parameters of that one."""
+    from ipfl.report.tables import method_table, methods_table
+
+    if name is None:
+        _console().print(methods_table())
+        return
+    from ipfl.methods import method_class
+    from ipfl.report.settings import hyperparameters
+
+    kind = method_class(name)
+    console = _console()
+    console.print(f"{name}: {kind.summary}", markup=False)
+    fields = hyperparameters(name)
+    if fields:
+        console.print(method_table(fields))
+        console.print(
+            f"Set one with: ipfl run --set method.name={name} --set method.{fields[0].name}=…", markup=False
+        )
+    else:
+        console.print(
+            "It has no hyper-parameters of its own; those of training are in [train].", markup=False
+        )
+
+
+@app.command()
+def datasets(data_dir: DataDir = None) -> None:
+    """List the data sets."""
+    from ipfl.report.tables import datasets_table
+
+    _console().print(datasets_table(data_dir))
+
+
+@app.command()
+def partitions() -> None:
+    """List hidden distributions and partitions over clients."""
+    from ipfl.data import DISTRIBUTIONS, PARTITIONS
+    from ipfl.report.tables import words_table
+
+    console = _console()
+    console.print(words_table("task.distributions", DISTRIBUTIONS))
+    console.print(words_table("task.partition", PARTITIONS))
+
+
+@data_app.command("fetch", epilog=_examples("ipfl data fetch cifar10"))
+def data_fetch(name: Annotated[str, typer.Argument(metavar="NAME")]) -> None:
+    """Download the original of a data set into the cache, and check it.
+
+    NAME is one of `ipfl datasets`.
+    """
+    from ipfl.data import fetch
+
+    paths = fetch(name)
+    for path in paths:
+        typer.echo(path)
+    if not paths:
+        typer.echo(f"{name} is bundled: nothing to download")
+
+
+@data_app.command("list")
+def data_list(data_dir: DataDir = None) -> None:
+    """Show where each data set is, where it comes from, under which licence."""
+    from ipfl.report.tables import places
+
+    for line in places(data_dir):
+        typer.echo(line)
+
+
+def main() -> None:
+    """Entry point of the `ipfl` command."""
+    app()

@@ -1,0 +1,74 @@
+"""Options that commands share, and what they stand for."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from ipfl.compare import Watch
+    from ipfl.config import Config
+
+ConfigFile = Annotated[Path | None, typer.Argument(metavar="CONFIG.toml")]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Change one setting, such as task.partition=30:70. Repeatable."
+    ),
+]
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="DIR", help="Folder for the results; default: a new one in runs/."),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        "--workers", min=0, help="Worker processes; default one per core, 0 none. Changes no result."
+    ),
+]
+Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Same as --set seed=S.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no table.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the run that the folder holds.")]
+ShowConfig = Annotated[
+    bool, typer.Option("--show-config", help="Print every setting as TOML with its meaning, and run nothing.")
+]
+DataDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--data-dir", metavar="DIR", help="Folder with .npz files of the data sets; default $IPFL_DATA."
+    ),
+]
+
+
+def load(config: Path | None, sets: list[str] | None, seed: int | None, data_dir: Path | None) -> Config:
+    """The config that a command works with."""
+    from ipfl.config import Config
+
+    if str(Path.cwd()) not in sys.path:  # a `module:callable` may be a file in the current folder
+        sys.path.append(str(Path.cwd()))
+    given = {"seed": seed, "task.data_dir": None if data_dir is None else str(data_dir)}
+    return Config.load(config, sets or (), {key: value for key, value in given.items() if value is not None})
+
+
+def free_folder(name: str) -> Path:
+    """A folder in runs/ that is not there yet: name, name-2 and so on."""
+    folder, number = Path("runs") / name, 1
+    while folder.exists():
+        number += 1
+        folder = Path("runs") / f"{name}-{number}"
+    return folder
+
+
+def watcher(quiet: bool) -> Watch | None:
+    """What shows the progress of runs, on stderr; None for silence."""
+    if quiet:
+        return None
+    from rich.console import Console
+
+    from ipfl.report.progress import observer
+
+    screen = Console(stderr=True)
+    return lambda label, number, of: observer(screen, label, number, of)

@@ -1,0 +1,261 @@
+"""Several methods on the same task, budget and seeds; PMA of each against the reference method.
+
+The reference runs first for every seed: its accuracy per client is the threshold ρ_i that the other runs
+are measured by, round for round.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ipfl.config import ClientsConfig, Config, check_clusters
+from ipfl.core import Method
+from ipfl.errors import InputError
+from ipfl.methods import REFERENCE
+from ipfl.results import METRICS, commit, write_json
+from ipfl.run import Observer, Result, run
+from ipfl.task import Task
+
+COMPARE = "compare.json"
+Watch = Callable[[str, int, int], Observer | None]
+"""Makes the observer of a run from its label, its number and how many there are."""
+
+
+@dataclass
+class Entry:
+    """All runs of one method."""
+
+    method: Method[Any]
+    results: dict[int, Result] = field(default_factory=dict)
+    """Whole runs by seed."""
+    failures: dict[int, str] = field(default_factory=dict)
+    """Why a run did not finish, by seed."""
+    pma: dict[int, dict[int, float]] = field(default_factory=dict)
+    """PMA of each client, by seed."""
+
+    def figures(self) -> dict[str, Any]:
+        """Means over the seeds of what each run's summary says, and the runs' own figures."""
+        seeds = {str(seed): _figures(result) for seed, result in self.results.items()}
+        means = {name: _mean(one[name] for one in seeds.values()) for name in FIGURES}
+        return {**means, "failures": {str(seed): why for seed, why in self.failures.items()}, "seeds": seeds}
+
+
+FIGURES = (
+    "personalized_accuracy",
+    "global_accuracy",
+    "unseen_accuracy",
+    "pma",
+    "opt_outs",
+    "participation_rate",
+    "purity",
+    "seconds_per_round",
+    "bytes_up_per_client_round",
+    "bytes_down_per_client_round",
+)
+
+
+def _figures(result: Result) -> dict[str, Any]:
+    """Figures of one run. Traffic is divided by the rounds and by all clients, asked or not."""
+    summary = result.summary
+    shares = summary["rounds"] * summary["clients"]
+    derived = {
+        "seconds_per_round": summary["seconds"] / summary["rounds"],
+        "bytes_up_per_client_round": summary["bytes_up"] / shares,
+        "bytes_down_per_client_round": summary["bytes_down"] / shares,
+    }
+    return {name: derived[name] if name in derived else summary[name] for name in FIGURES}
+
+
+def _mean(values: Iterable[Any]) -> Any:
+    """Mean of numbers, or of {mean, std} part by part; None where no run has a value."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    if isinstance(known[0], Mapping):
+        return {part: _mean(value[part] for value in known) for part in known[0]}
+    return float(np.mean(known))
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Methods side by side."""
+
+    config: Config
+    seeds: tuple[int, ...]
+    entries: dict[str, Entry]
+    """By method, in the order asked for."""
+    interrupted: bool = False
+    out: Path | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether any run failed."""
+        return any(entry.failures for entry in self.entries.values())
+
+    def summary(self) -> dict[str, Any]:
+        """What `compare.json` says."""
+        return {
+            "seeds": list(self.seeds),
+            "reference": REFERENCE,
+            "interrupted": self.interrupted,
+            "methods": {name: entry.figures() for name, entry in self.entries.items()},
+            "config": self.config.record([entry.method for entry in self.entries.values()]),
+            "commit": commit(),
+        }
+
+
+def prepare(config: Config, methods: Iterable[Method[Any]], seed: int) -> Task:
+    """Builds the task, and finds what would stop a run before anything is written."""
+    task = Task.build(config.task, seed)
+    for method in methods:
+        check_clusters(method, len(task.data.clients))
+    task.network(seed)
+    return task
+
+
+def run_config(config: Config, method: Method[Any], task: Task, seed: int, **options: Any) -> Result:
+    """Runs one method with the settings of a config; the options are those of `ipfl.run`."""
+    return run(
+        task,
+        method,
+        rounds=config.rounds,
+        seed=seed,
+        train=config.train,
+        evaluate=config.evaluate,
+        clients=config.clients,
+        config=config.model_copy(update={"seed": seed}).record([method]),
+        **options,
+    )
+
+
+def compare(
+    config: Config,
+    methods: Sequence[str],
+    seeds: Sequence[int] | None = None,
+    *,
+    out: Path | str | None = None,
+    overwrite: bool = False,
+    workers: int | None = None,
+    watch: Watch | None = None,
+) -> Comparison:
+    """Runs several methods, each with every seed, on the same data and the same budget.
+
+    Args:
+        config: Task, rounds and settings; its `[method]` keys go to each method that has them.
+        methods: Their names; the reference method is added if it is not among them.
+        seeds: For data, partition and training; None for the config's own.
+        out: Folder for `METHOD/seed-S/`, `compare.json` and plots; None keeps all in memory.
+        overwrite: Replace a comparison that the folder holds.
+        workers: As in `ipfl.run`.
+        watch: Makes an observer for each run.
+
+    Returns:
+        The comparison. A method that failed is in it with the reason; after Ctrl-C, it holds what was
+        finished until then.
+    """
+    names = list(dict.fromkeys([*methods, REFERENCE]))
+    seeds = (config.seed,) if seeds is None else tuple(dict.fromkeys(seeds))
+    if not seeds:
+        raise InputError("there is no seed to run with")
+    built = config.build_methods(names)
+    task = prepare(config, built.values(), seeds[0])
+    folder = None if out is None else Path(out)
+    if folder is not None:
+        _claim(folder, overwrite=overwrite)
+    series = _Series(
+        config, {name: Entry(method) for name, method in built.items()}, seeds, folder, workers, watch
+    )
+    interrupted = not series.go(task)
+    comparison = Comparison(config, seeds, series.entries, interrupted, folder)
+    if folder is not None:
+        from ipfl.report.plots import save_plots  # matplotlib takes half a second to import
+
+        save_plots(comparison, folder)
+        write_json(folder / COMPARE, comparison.summary())
+    return comparison
+
+
+@dataclass
+class _Series:
+    """The runs of a comparison on their way."""
+
+    config: Config
+    entries: dict[str, Entry]
+    seeds: tuple[int, ...]
+    folder: Path | None
+    workers: int | None
+    watch: Watch | None
+    number: int = 0
+
+    def go(self, task: Task) -> bool:
+        """All runs, seed by seed, the reference first; False if Ctrl-C ended them."""
+        try:
+            for seed in self.seeds:
+                task = task if seed == self.seeds[0] else Task.build(self.config.task, seed)
+                reference: Result | None = None
+                for name in sorted(self.entries, key=lambda name: name != REFERENCE):
+                    result = self._run(name, task, seed, reference)
+                    if name == REFERENCE:
+                        reference = result
+        except KeyboardInterrupt:
+            return False
+        return True
+
+    def _run(self, name: str, task: Task, seed: int, reference: Result | None) -> Result | None:
+        """One run; its failure is noted, not raised."""
+        entry = self.entries[name]
+        self.number += 1
+        label = name if len(self.seeds) == 1 else f"{name}, seed {seed}"
+        # Nobody can leave the reference for being worse than the reference.
+        stay = {} if name != REFERENCE else {"clients": ClientsConfig()}
+        try:
+            result = run_config(
+                self.config.model_copy(update=stay),
+                entry.method,
+                task,
+                seed,
+                out=None if self.folder is None else self.folder / name / f"seed-{seed}",
+                workers=self.workers,
+                observer=self.watch(label, self.number, len(self.seeds) * len(self.entries))
+                if self.watch
+                else None,
+                reference=reference,
+            )
+        except Exception as error:  # whatever a method raises, the others go on
+            entry.failures[seed] = f"{type(error).__name__}: {error}"
+            return None
+        if result.summary["interrupted"]:
+            entry.failures[seed] = f"interrupted after {result.summary['rounds']} rounds"
+            raise KeyboardInterrupt
+        entry.results[seed] = result
+        if result.last is not None and reference is not None:
+            entry.pma[seed] = result.last.appeal(reference.reference(result.last.round)) or {}
+        return result
+
+
+def _claim(folder: Path, *, overwrite: bool) -> None:
+    """Makes the folder ours: refuses one with results, or removes those that a comparison left there."""
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is a file, not a folder for results")
+    runs = [metrics.parent for metrics in folder.glob(f"*/seed-*/{METRICS}")]
+    own = (folder / METRICS).exists()
+    if own or (not overwrite and (runs or (folder / COMPARE).exists())):
+        hint = "choose another --out" if own else "choose another --out or pass --overwrite"
+        raise InputError(f"{folder} already holds a run; {hint}")
+    for old in runs:
+        shutil.rmtree(old)
+    for parent in {old.parent for old in runs}:
+        if not any(parent.iterdir()):
+            parent.rmdir()
+    for file in [folder / COMPARE, *folder.glob("convergence.*"), *folder.glob("pma.*")]:
+        file.unlink(missing_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot write results to {folder}: {error.strerror}") from error

@@ -1,0 +1,100 @@
+"""When to evaluate, on whom, and the evaluation itself (run by the engine, like any other phase)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ipfl.config import EvaluateConfig, TrainConfig
+from ipfl.core import Ask, ClientId, Engine, Method, Record, stream
+from ipfl.host import ASSESS, EVALUATE
+from ipfl.metrics import Evaluation, purity
+from ipfl.task import Task
+
+BACKWARD = 2
+"""A backward pass costs about two forward passes."""
+SHARE = 0.25
+"""What `every = "auto"` may cost, as a share of the training."""
+
+
+@dataclass
+class Budget:
+    """Counts the samples that went through a network, so that evaluation stays a small part.
+
+    Counting samples instead of seconds keeps the choice of rounds the same on every machine.
+    """
+
+    per_evaluation: float
+    per_round: float
+    rounds: int
+    spent: float = 0.0
+
+    def affords(self, round: int) -> bool:
+        """Whether an evaluation now leaves enough for the one after the last round."""
+        reserved = 2 * self.per_evaluation  # this one and the last one
+        whole = SHARE * self.per_round * self.rounds
+        so_far = SHARE * self.per_round * (round + 1)
+        return self.spent + self.per_evaluation <= so_far and self.spent + reserved <= whole
+
+
+class Evaluator:
+    """Evaluates the state of a method when it is due."""
+
+    def __init__(self, task: Task, method: Method[Any], config: EvaluateConfig, seed: int):
+        self.task, self.method, self.config, self.seed = task, method, config, seed
+        self.clients = self._choose()
+
+    def _choose(self) -> tuple[ClientId, ...]:
+        everyone = self.task.data.clients
+        if self.config.clients is None or self.config.clients >= len(everyone):
+            return everyone
+        chosen = stream(self.seed, "evaluated").choice(everyone, self.config.clients, replace=False)
+        return tuple(sorted(int(client) for client in chosen))
+
+    def budget(self, state: Any, train: TrainConfig, per_round: int, rounds: int) -> Budget:
+        """Costs of a round of training and of an evaluation, in forward passes of one sample."""
+        data = self.task.data
+        sizes = {client: data.sizes(client) for client in data.clients}
+        mean_train = sum(size["train"] for size in sizes.values()) / len(sizes)
+        offered = len(self.method.offer(state, data.clients[0]).params)
+        cost = sum(sizes[c]["test"] + (offered > 1) * offered * sizes[c]["goal"] for c in self.clients)
+        holdout = min(self.config.holdout, len(data.holdout(0).y))
+        cost += len(self.method.models(state)) * data.distributions * holdout
+        return Budget(cost, (1 + BACKWARD) * per_round * train.epochs * mean_train, rounds)
+
+    def due(self, round: int, last: bool, budget: Budget) -> bool:
+        """Whether this round is evaluated; the last one always is."""
+        if last:
+            return True
+        if self.config.every == "auto":
+            return budget.affords(round)
+        return (round + 1) % self.config.every == 0
+
+    def __call__(self, engine: Engine, state: Any, round: int, *, last: bool = False) -> Evaluation:
+        """Evaluates on the chosen clients; after the last round on the unseen ones as well."""
+        data = self.task.data
+        asked = (*self.clients, *data.unseen) if last else self.clients
+        offers = {client: self.method.offer(state, client) for client in asked}
+        replies = engine.ask(Ask(EVALUATE, offers), round)
+        accuracy = {c: r.facts["hits"] / r.facts["n"] for c, r in replies.items()}
+        shared = {
+            c: r.facts["global_hits"] / r.facts["n"] for c, r in replies.items() if "global_hits" in r.facts
+        }
+        majority = {client: data.majority(client, round) for client in data.clients}
+        return Evaluation(
+            round=round,
+            personalized={c: value for c, value in accuracy.items() if c not in data.unseen},
+            shared={c: value for c, value in shared.items() if c not in data.unseen},
+            cluster_accuracy=self._assess(engine, self.method.models(state), round),
+            purity=purity(self.method.preferences(state), majority) if data.distributions > 1 else None,
+            unseen={c: value for c, value in accuracy.items() if c in data.unseen},
+        )
+
+    def _assess(self, engine: Engine, models: Mapping[str, Any], round: int) -> list[list[float]] | None:
+        """Accuracy of every server model on every distribution: [distribution][model]."""
+        if not models:
+            return None
+        record = Record(models, {"limit": self.config.holdout})
+        replies = engine.ask(Ask(ASSESS, {d: record for d in range(self.task.data.distributions)}), round)
+        return [[hits / reply.facts["n"] for hits in reply.facts["hits"]] for reply in replies.values()]

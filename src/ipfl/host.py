@@ -1,0 +1,82 @@
+"""A place where clients run: this process, a worker process, a Flower node.
+
+It finds a client's data and memory, lets the method's `on_<action>` work, and keeps what it remembers.
+Two actions belong to the evaluator instead of a method: `EVALUATE` (a client's personalized model on its
+test data) and `ASSESS` (a server model on the test pool of one distribution).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from ipfl.client import Client
+from ipfl.config import TrainConfig
+from ipfl.core import EMPTY, ClientId, Method, Record
+from ipfl.data.federated import Parts, Samples
+from ipfl.memory import ClientMemory
+from ipfl.models import Network
+from ipfl.task import Task
+from ipfl.train import evaluate
+
+EVALUATE = "evaluate"
+ASSESS = "assess"
+
+
+class Host:
+    """Runs the client side of a method, one client at a time, in one workspace."""
+
+    def __init__(
+        self, task: Task, method: Method[Any], settings: TrainConfig, seed: int, memory: ClientMemory
+    ):
+        self.task = task
+        self.method = method
+        self.settings = settings
+        self.seed = seed
+        self.memory = memory
+        self.network: Network = task.network(seed)
+
+    def run(self, action: str, round: int, client: ClientId, record: Record) -> Record:
+        """The client's reply to one phase."""
+        if action == ASSESS:
+            return self._assess(client, record)
+        parts = self._parts(client, round)
+        mine = self.memory.load(client)
+        # The evaluator alone sees the test data; a method gets the other three parts.
+        hidden = replace(parts, test=Samples(parts.test.x[:0], parts.test.y[:0]))
+        me = Client(
+            client, round, action, self.seed, self.task.data.classes, hidden, self.network, self.settings
+        )
+        if action == EVALUATE:
+            return self._evaluate(me, record, mine, parts.test)
+        reply, remembered = getattr(self.method, f"on_{action}")(record, mine, me)
+        if remembered is not mine and remembered is not EMPTY:
+            self.memory.save(client, remembered)
+        return reply  # type: ignore[no-any-return]
+
+    def _parts(self, client: ClientId, round: int) -> Parts:
+        """A client's data; for the server's own holdouts (negative ids) the holdout is every part."""
+        if client >= 0:
+            return self.task.data.parts(client, round)
+        holdout = self.task.data.server_holdout(-1 - client)
+        if holdout is None:
+            raise ValueError(f"the server has no holdout of distribution {-1 - client}")
+        return Parts(holdout, holdout, holdout, holdout)
+
+    def _evaluate(self, me: Client, offer: Record, mine: Record, test: Samples) -> Record:
+        """Accuracy of what the client would deploy now, and of the model called `global` if there is one."""
+        deployed = self.method.personalize(offer, mine, me)
+        facts = {"n": len(test), "hits": evaluate(self.network, deployed, test).hits}
+        shared = offer.params.get("global")
+        if shared is not None:
+            same = shared is deployed
+            facts["global_hits"] = facts["hits"] if same else evaluate(self.network, shared, test).hits
+        return Record({}, facts)
+
+    def _assess(self, distribution: int, models: Record) -> Record:
+        """Hits of every server model on the first `limit` test points of one distribution."""
+        holdout = self.task.data.holdout(distribution)
+        limit = int(models.facts["limit"])
+        samples = Samples(holdout.x[:limit], holdout.y[:limit])
+        hits = [evaluate(self.network, model, samples).hits for model in models.params.values()]
+        return Record({}, {"n": len(samples), "hits": hits})

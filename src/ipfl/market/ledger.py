@@ -1,0 +1,216 @@
+"""Double-entry books of the token manager: accounts, transfers, and the bank that posts them.
+
+Tokens are whole numbers. Every movement is a transfer from one account to another, so that at any time
+Σ balances + Σ escrow + Σ pools = what the issuer issued. The rules that say what is moved are in `tokens`.
+
+Accounts are numbered independently of N and K, so that a number means the same in all rounds: a client
+is its own number, the issuer −1, the escrow of cluster k −2−2k, the pool of cluster k −3−2k.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from enum import IntEnum
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ipfl.market import Ints
+
+ISSUER = -1
+NO_CLUSTER = -1
+
+
+class Kind(IntEnum):
+    """Why tokens moved; `side` says in which role of a client."""
+
+    OPEN = 0
+    """issuer → client: opening balance, the same for all."""
+    ALLOWANCE = 1
+    """issuer → client: optional income, the same for all."""
+    BID = 2
+    """client → escrow: Eq. consumer_cost."""
+    REFUND = 3
+    """escrow or pool → client: not selected, dropped out, or nothing came of the cluster's round."""
+    FEE = 4
+    """escrow or client → pool: a seat taken, Eq. update_available_tokens."""
+    REIMBURSEMENT = 5
+    """pool → client that paid: Eq. reimbursement."""
+    REWARD = 6
+    """pool → client that trained: Eq. reward_distribution."""
+
+
+def side(kind: Kind) -> Literal["consumer", "provider", "issuer"]:
+    """The role in which a client takes part in a transfer (section "Consumer and Provider Roles")."""
+    if kind in (Kind.OPEN, Kind.ALLOWANCE):
+        return "issuer"
+    return "provider" if kind is Kind.REWARD else "consumer"
+
+
+def escrow(cluster: Ints) -> Ints:
+    """Account numbers of the escrows of these clusters."""
+    return -2 - 2 * cluster
+
+
+def pool(cluster: Ints) -> Ints:
+    """Account numbers of the pools of these clusters."""
+    return -3 - 2 * cluster
+
+
+def account_name(account: int) -> str:
+    """An account for people: `client 3`, `escrow 0`, `pool 1`, `issuer`."""
+    if account >= 0:
+        return f"client {account}"
+    if account == ISSUER:
+        return "issuer"
+    cluster, is_pool = divmod(-2 - account, 2)
+    return f"{'pool' if is_pool else 'escrow'} {cluster}"
+
+
+class Transfer(NamedTuple):
+    """One movement of tokens."""
+
+    kind: Kind
+    source: int
+    target: int
+    amount: int
+    cluster: int
+    """`NO_CLUSTER` where it concerns none."""
+    client: int
+    """Whose movement it is, also where neither account is the client's (escrow → pool)."""
+
+
+@dataclass(frozen=True)
+class Transfers:
+    """Many transfers as columns of one length: 23 bytes each, so that a million clients fit."""
+
+    kind: NDArray[np.int8]
+    source: NDArray[np.int32]
+    target: NDArray[np.int32]
+    amount: NDArray[np.int64]
+    cluster: NDArray[np.int16]
+    client: NDArray[np.int32]
+
+    @classmethod
+    def of(
+        cls,
+        kind: Kind,
+        source: Ints | int,
+        target: Ints | int,
+        amount: Ints | int,
+        cluster: Ints | int,
+        client: Ints,
+    ) -> Transfers:
+        """Transfers of one kind, one per entry of `client`; single numbers hold for all of them."""
+        n = len(client)
+        return cls(
+            np.full(n, kind, np.int8),
+            np.broadcast_to(np.asarray(source, np.int32), n),
+            np.broadcast_to(np.asarray(target, np.int32), n),
+            np.broadcast_to(np.asarray(amount, np.int64), n),
+            np.broadcast_to(np.asarray(cluster, np.int16), n),
+            np.asarray(client, np.int32),
+        )
+
+    @classmethod
+    def concat(cls, *parts: Transfers) -> Transfers:
+        """One after the other; none at all without parts."""
+        parts = parts or (cls.of(Kind.OPEN, 0, 0, 0, NO_CLUSTER, np.empty(0, np.int32)),)
+        return cls(*(np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(cls)))
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+    def __iter__(self) -> Iterator[Transfer]:
+        columns = (getattr(self, f.name).tolist() for f in fields(self))
+        for kind, *rest in zip(*columns, strict=True):
+            yield Transfer(Kind(kind), *rest)
+
+    def rows(self) -> list[dict[str, int | str]]:
+        """JSON-able rows for the ledger file, kinds by name in lower case."""
+        return [{**transfer._asdict(), "kind": transfer.kind.name.lower()} for transfer in self]
+
+
+@dataclass(frozen=True)
+class Bank:
+    """All accounts at one moment. Cannot be made with a negative account or a sum that does not add up."""
+
+    balances: NDArray[np.int64]
+    """(N,) tokens τ_i of each client."""
+    escrow: NDArray[np.int64]
+    """(K,) bids of the running round, not yet decided on."""
+    pool: NDArray[np.int64]
+    """(K,) τ_ar of each cluster in the running round; empty between rounds."""
+    issued: int
+    """The issuer's account is minus this."""
+
+    def __post_init__(self) -> None:
+        for name, account in (("balance", self.balances), ("escrow", self.escrow), ("pool", self.pool)):
+            if account.dtype != np.int64:
+                raise ValueError(f"tokens are int64, but {name} is {account.dtype}")
+            if account.size and account.min() < 0:
+                raise ValueError(f"overdraft: {name} {int(account.argmin())} would hold {int(account.min())}")
+        total = int(self.balances.sum() + self.escrow.sum() + self.pool.sum())
+        if total != self.issued:
+            raise ValueError(f"the accounts hold {total} tokens, but {self.issued} were issued")
+
+
+def post(bank: Bank, transfers: Transfers) -> Bank:
+    """The bank after these transfers, as one transaction.
+
+    Raises:
+        ValueError: a negative amount, or an account other than the issuer's that would fall below zero.
+    """
+    if len(transfers) and transfers.amount.min() < 0:
+        raise ValueError("a transfer of a negative amount")
+    n, k = len(bank.balances), len(bank.pool)
+    shared = np.zeros(1 + 2 * k, np.int64)  # the issuer, then escrow and pool of each cluster in turn
+    shared[0], shared[1::2], shared[2::2] = -bank.issued, bank.escrow, bank.pool
+    accounts = np.concatenate([bank.balances, shared])
+    np.subtract.at(accounts, _slot(transfers.source, n), transfers.amount)
+    np.add.at(accounts, _slot(transfers.target, n), transfers.amount)
+    balances, shared = accounts[:n], accounts[n:]
+    return Bank(balances, shared[1::2].copy(), shared[2::2].copy(), -int(shared[0]))
+
+
+def _slot(account: NDArray[np.int32], n: int) -> NDArray[np.int32]:
+    """Where an account stands in the array of all of them: clients, then −1, −2 and so on."""
+    return np.where(account >= 0, account, np.int32(n - 1) - account)
+
+
+@dataclass(frozen=True)
+class Statement:
+    """What transfers meant for each client, all (N,) and in tokens.
+
+    Balances change by −paid + reimbursed + earned, plus what the issuer gave.
+    """
+
+    paid: NDArray[np.int64]
+    """As a consumer, refunds taken off."""
+    reimbursed: NDArray[np.int64]
+    """As a consumer."""
+    earned: NDArray[np.int64]
+    """As a provider."""
+
+    @property
+    def net(self) -> NDArray[np.int64]:
+        """Gain (or loss) over both roles."""
+        return self.reimbursed + self.earned - self.paid
+
+
+def statement(transfers: Transfers, n: int, cluster: int | None = None) -> Statement:
+    """Sums the transfers per client, of all clusters or of one."""
+    here = np.ones(len(transfers), bool) if cluster is None else transfers.cluster == cluster
+
+    def total(chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
+        sums = np.zeros(n, np.int64)
+        np.add.at(sums, transfers.client[chosen & here], transfers.amount[chosen & here])
+        return sums
+
+    return Statement(
+        total(transfers.source >= 0) - total(transfers.kind == Kind.REFUND),
+        total(transfers.kind == Kind.REIMBURSEMENT),
+        total(transfers.kind == Kind.REWARD),
+    )

@@ -1,0 +1,51 @@
+"""FedAvg: one global model, the sample-weighted mean of locally trained copies.
+
+McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017,
+Algorithm 1. Its accuracy per client is the paper's threshold ρ_i for PMA.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import ClassVar
+
+from pydantic.dataclasses import dataclass
+
+from ipfl.client import Client
+from ipfl.core import Ask, ClientId, Method, Record, Replies, Roster, Round, Setup, Vector, stream
+from ipfl.methods.steps import OneModel, average, choose
+
+
+@dataclass(frozen=True)
+class FedAvg(Method[OneModel]):
+    """One model for all (McMahan et al. 2017)."""
+
+    name: ClassVar[str] = "fedavg"
+    summary: ClassVar[str] = "one global model, the mean of local copies (McMahan et al. 2017)"
+
+    def init(self, setup: Setup) -> OneModel:
+        """All start from the same parameters."""
+        return OneModel(setup.params, setup.per_round, setup.seed)
+
+    def round(self, state: OneModel, roster: Roster, round: int) -> Generator[Ask, Replies, Round[OneModel]]:
+        """Random clients train the global model; their mean replaces it."""
+        chosen = choose(roster, state.per_round, stream(state.seed, "select", round))
+        replies = yield Ask("train", {client: Record({"global": state.params}) for client in chosen})
+        params = average(replies, "global", state.params)
+        return Round(state.trained(params), {"selected": list(chosen), "trained": sorted(replies)})
+
+    def on_train(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:
+        """Local training from the global model."""
+        return Record({"global": me.train(ask.params["global"])}, {"n": len(me.data("train"))}), mine
+
+    def offer(self, state: OneModel, client: ClientId) -> Record:
+        """The global model, for everyone."""
+        return Record({"global": state.params})
+
+    def personalize(self, offer: Record, mine: Record, me: Client) -> Vector:
+        """Every client deploys the global model as it is."""
+        return offer.params["global"]
+
+    def models(self, state: OneModel) -> dict[str, Vector]:
+        """The global model."""
+        return {"global": state.params}

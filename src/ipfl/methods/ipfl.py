@@ -1,0 +1,494 @@
+"""IP-FL: clients score K cluster models on their own data, bid for them with tokens, train and mix them.
+
+Khan et al., IP-FL: Incentivized and Personalized Federated Learning. `round` is Algorithm 1 and
+`on_preference` Algorithm 2; the lines named in comments are those of Algorithm 1. What the equations compute
+lives in `ipfl.market`, each under its name; here is only who asks whom, and in which order.
+
+Departures from the print, with the reasons in docs/reading.md:
+- n_k of Eq. importance_weights is the cluster's total over the clients asked (relative weights); hits are
+  counted on held-back `probe` points, by probability (`hits = "soft"`) or by count.
+- The bidders of line 19 are sorted by a weighted draw (`order = "draw"`); a plain sort (`"top"`) trains the
+  same few clients over and over.
+- N_r is the number of explorers of the whole round, dealt out over the clusters.
+- Eq. reimbursement returns the share U of the pool to those who paid; N_r in Eq. reward_distribution is
+  the number of providers. Both keep the sum of all tokens as it is.
+- The gradient of the Shapley approximation comes from the participants' `probe` by default.
+- Beyond the paper: `warmup` rounds as one model, mixes `best` and `tuned`, `clusters = "auto"`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import replace
+from itertools import islice
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass
+
+from ipfl.client import Client, Part
+from ipfl.core import Ask, ClientId, Fact, Method, Record, Replies, Roster, Round, Setup, Vector, stream
+from ipfl.errors import InputError
+from ipfl.market import Bools, health, profiler, tokens, warmstart
+from ipfl.market.appraisal import appraised, closest_holdout
+from ipfl.market.economy import (
+    Books,
+    Economy,
+    add_receipts,
+    answered,
+    assigned,
+    cluster_name,
+    fairness,
+    merge_alike,
+    open_economy,
+)
+from ipfl.market.preferences import bids, importance, learn_returns, mixing
+from ipfl.market.scheduler import Selection, explorers, first_round, select
+from ipfl.methods.steps import average, choose, sound
+from ipfl.params import mix
+from ipfl.train import Score
+
+COALITIONS_AT_ONCE = 16
+"""Models of coalitions that travel in one ask when Shapley values are exact: bounds the memory."""
+
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class IPFL(Method[Economy]):
+    """Incentivized and personalized federated learning (Khan et al.)."""
+
+    name: ClassVar[str] = "ipfl"
+    summary: ClassVar[str] = "clients bid with tokens for cluster models and mix them (Khan et al., IP-FL)"
+
+    clusters: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
+        2, description="K; auto: start with max_clusters and merge those that serve the same bidders"
+    )
+    max_clusters: Annotated[int, Field(ge=2)] = Field(6, description="K to start with under clusters = auto")
+    merge_after: Annotated[int, Field(ge=1)] = Field(
+        10, description="market rounds before the first merge under auto"
+    )
+    incentive: bool = Field(
+        True, description="false: the ablation NI, random bids and no tokens change hands"
+    )
+    threshold: Share | None = Field(None, description="T_h on the importance weights; omitted: 1/K")
+    hits: Literal["soft", "hard"] = Field(
+        "soft", description="n_ik by probability of the true class, or by count"
+    )
+    preference_every: Annotated[int, Field(ge=1)] = Field(
+        1, description="R: rounds between preference queries"
+    )
+    preference_samples: Annotated[int, Field(ge=1)] = Field(
+        128, description="points a client scores models on, at most"
+    )
+    feedback: Annotated[float, Field(ge=0)] = Field(
+        0.1, description="weight of a client's own past returns in its order of preference"
+    )
+    mix: Literal["paper", "best", "tuned"] = Field(
+        "tuned",
+        description="how cluster models become a personalized one: by υ, the best one, or the best mix on goal",
+    )
+    n_p: Annotated[int, Field(ge=1)] | None = Field(
+        None,
+        description="N_p, seats per cluster by bid and contribution; omitted: what the budget leaves after N_r",
+    )
+    explore: Share = Field(
+        0.2, description="N_r at first, as a share of the clients; falls with the unexplored share"
+    )
+    explore_floor: Share = Field(0.05, description="N_r never falls under this share of the clients")
+    order: Literal["draw", "top"] = Field(
+        "draw", description="bidders by weighted draw, or strictly from the top"
+    )
+    beta: float = Field(2.0, description="weight of the bid strength in the order of the bidders")
+    beta_psi: float = Field(0.5, description="weight of the contribution in the order of the bidders")
+    warmup: Annotated[int, Field(ge=0)] = Field(
+        0, description="rounds in which all clusters are trained as one model"
+    )
+    initial_clustering: bool = Field(
+        False, description="start from K-Means on per-class F1 (needs task.server_samples)"
+    )
+    pretrain: Annotated[int, Field(ge=1)] = Field(
+        5, description="rounds as one model before initial clustering"
+    )
+    varied_classes: Annotated[int, Field(ge=1)] = Field(
+        10, description="classes with the most varied F1 that K-Means looks at"
+    )
+    contribution: Literal["clients", "server", "exact"] = Field(
+        "clients",
+        description="gradient from the participants, from the server's holdout, or exact Shapley values (≤ 12)",
+    )
+    normalised: bool = Field(True, description="normalised or unnormalised Shapley approximation")
+    decay: Share = Field(0.5, description="weight of the past in remembered contributions")
+    price: Annotated[int, Field(ge=1)] = Field(100, description="τ_p in tokens, the same for all")
+    opening: Annotated[int, Field(ge=1)] | None = Field(
+        None, description="opening balance; omitted: 100 prices"
+    )
+    allowance: Annotated[int, Field(ge=0)] = Field(0, description="tokens issued to every client each round")
+    eta: Share = Field(0.5, description="η, largest share of a pool that is reimbursed")
+    gamma: Share = Field(0.1, description="γ, relative improvement from which on nothing is reimbursed")
+
+    def init(self, setup: Setup) -> Economy:
+        """K models with the same parameters, the same balance for all."""
+        k = self.max_clusters if self.clusters == "auto" else self.clusters
+        if k > len(setup.clients):
+            raise InputError(
+                f"{k} clusters for {len(setup.clients)} clients: method.clusters must not exceed N"
+            )
+        opening = 100 * self.price if self.opening is None else self.opening
+        tokens.check_rules(self.price, opening, self.eta, self.gamma)
+        if not setup.holdouts and (self.initial_clustering or self.contribution == "server"):
+            raise InputError('initial_clustering and contribution = "server" need task.server_samples > 0')
+        return open_economy(setup, k, opening)
+
+    @property
+    def opens(self) -> int:
+        """Round in which the market opens; before it, all clusters are trained as one model."""
+        return max(self.warmup, self.pretrain if self.initial_clustering else 0)
+
+    def round(self, state: Economy, roster: Roster, round: int) -> Generator[Ask, Replies, Round[Economy]]:
+        """Algorithm 1, one pass of its loop over rounds."""
+        if round < self.opens:
+            return (yield from self._as_one_model(state, roster, round))
+        events: list[str] = []
+        state = yield from self._preferences(state, roster, round, events)  # line 17: P_B ← ClientPreferences
+        available = np.isin(state.ids, roster.clients)
+        books = Books(state.bank, self.price)
+        books.allowance(self.allowance)
+        paid = books.auction(np.where(available[:, None], state.wanted, -1))  # line 5, Eq. consumer_cost
+        selection = self._select(state, books, paid, available, round)  # lines 11–13 and 19–22
+        seats = books.seat(paid, selection)  # line 6, Eq. update_available_tokens
+        replies = yield self._deploy(state, seats)  # lines 4 and 7: M_k to the clients of ζ_k, U_k back
+        delivered = self._delivered(state, seats, replies, events)
+        books.give_back(seats & ~delivered)
+        models = self._aggregate(state, delivered, replies)  # line 8: M_k = FedAvg(U_k)
+        psi, accuracy = yield from self._profile(state, models, delivered, replies)  # line 18, Algorithm 3
+        share = self._settle(
+            state, books, delivered, psi, accuracy
+        )  # Eqs. reimbursement, reward_distribution
+        after = self._after(state, books, models, delivered, psi, accuracy)
+        after = self._watch(after, round, selection, events)
+        facts = {
+            "selected": [[int(i) for i in state.ids[selection.members(k)]] for k in range(len(state.models))],
+            "trained": [[int(i) for i in state.ids[delivered[:, k]]] for k in range(len(state.models))],
+            "bids": [int(count) for count in (state.wanted >= 0).sum(axis=0)],
+            "contributions": {
+                k: [None if np.isnan(value) else float(value) for value in values]
+                for k, values in psi.items()
+            },
+            "cluster_probe_accuracy": accuracy,
+            "reimbursed_share": share,
+            "economy": {
+                "gini": health.gini(after.bank.balances),
+                "broke": health.broke(after.bank.balances, self.price),
+                "empty_seats": selection.short,
+            },
+            "transfers": books.entries(state.ids),
+        }
+        return Round(after, facts, tuple(events))
+
+    def _as_one_model(
+        self, state: Economy, roster: Roster, round: int
+    ) -> Generator[Ask, Replies, Round[Economy]]:
+        """A round before the market opens: all clusters are one model, trained by random clients."""
+        chosen = choose(roster, state.per_round, stream(state.seed, "select", round))
+        model = state.models[0]
+        replies = yield Ask("train", {client: Record({cluster_name(0): model}) for client in chosen})
+        model = average(replies, cluster_name(0), model)
+        after = replace(state, models=(model,) * len(state.models))
+        return Round(after, {"selected": chosen, "trained": sorted(replies), "transfers": []})
+
+    def _preferences(
+        self, state: Economy, roster: Roster, round: int, events: list[str]
+    ) -> Generator[Ask, Replies, Economy]:
+        """Bids for this round: asked for every R rounds, kept in between; none in the first round."""
+        since = round - self.opens
+        if since == 0:
+            return (yield from self._initial_clusters(state, roster)) if self.initial_clustering else state
+        if (since - 1) % self.preference_every:
+            return state
+        if not self.incentive:  # NI: every client bids for one cluster at random
+            rng = stream(state.seed, "bids", round)
+            return assigned(state, rng.choice(state.clusters, len(state.ids)))
+        models, facts = state.named(), self._query_facts(state)
+        query = {}
+        for client, row in zip(roster.clients, state.rows(roster.clients).tolist(), strict=True):
+            told = state.receipts.get(row, ())
+            receipts = {"seats": [k for k, _ in told], "net": [net for _, net in told]}
+            query[client] = Record(models, facts | receipts)
+        return answered(state, (yield Ask("preference", query)), events)
+
+    def _initial_clusters(self, state: Economy, roster: Roster) -> Generator[Ask, Replies, Economy]:
+        """Appendix Initial Clustering: K-Means on the per-class F1 of every client's own model.
+
+        Clients train one after the other in groups of the round's size, so that no more models than
+        usual are in memory. The server scores them on its holdouts, all distributions together.
+        """
+        counts: dict[ClientId, NDArray[np.int64]] = {}
+        start = Record({cluster_name(0): state.models[0]})
+        for first in range(0, len(roster.clients), state.per_round):
+            group = roster.clients[first : first + state.per_round]
+            replies = yield Ask("train", {client: start for client in group})
+            sent = {
+                str(c): r.params[cluster_name(0)]
+                for c, r in replies.items()
+                if sound(r, cluster_name(0), state.size)
+            }
+            scored = yield Ask("confusion", {holdout: Record(sent) for holdout in state.holdouts})
+            for client in sent:
+                counts[int(client)] = np.sum([reply.facts[client] for reply in scored.values()], axis=0)
+        answered = np.asarray(sorted(counts), np.int64)
+        f1 = np.array([warmstart.f1_from_counts(*counts[int(client)].reshape(3, -1)) for client in answered])
+        rng = stream(state.seed, "initial clusters")
+        first_cluster = warmstart.initial_clusters(
+            f1, answered, state.ids, len(state.models), self.varied_classes, rng
+        )
+        return assigned(state, first_cluster)
+
+    def _select(self, state: Economy, books: Books, paid: Bools, available: Bools, round: int) -> Selection:
+        """SelectClients(r): random in the first round, then N_p by bid and contribution and N_r at random."""
+        rng = stream(state.seed, "select", round)
+        live = state.clusters
+        if not (state.wanted >= 0).any():
+            able = available & (books.bank.balances >= self.price)
+            return first_round(able, state.per_round, len(live), rng)
+        unexplored = float((state.omega.sum(axis=1) == 0).mean())
+        n_r = explorers(len(state.ids), unexplored, self.explore, self.explore_floor)
+        n_p = self.n_p or max(1, (state.per_round - n_r) // len(live))
+        chosen = select(
+            paid[:, live],
+            state.strength[:, live],
+            state.psi[:, live],
+            available,
+            books.bank.balances,
+            price=self.price,
+            n_p=n_p,
+            n_r=n_r,
+            rng=rng,
+            order=self.order,
+            beta=self.beta,
+            beta_psi=self.beta_psi,
+        )
+        return chosen.spread(live, len(state.models))
+
+    def _deploy(self, state: Economy, seats: Bools) -> Ask:
+        """Every client with a seat gets the model of each cluster it sits in."""
+        return Ask("train", {
+            int(state.ids[row]): Record({cluster_name(k): state.models[k] for k in np.flatnonzero(seats[row])})
+            for row in np.flatnonzero(seats.any(axis=1))
+        })  # fmt: skip
+
+    def _delivered(self, state: Economy, seats: Bools, replies: Replies, events: list[str]) -> Bools:
+        """Seats whose client sent a sound update; whoever sent NaN, another length or nothing is left out."""
+        delivered = np.zeros_like(seats)
+        for row, k in zip(*np.nonzero(seats), strict=True):
+            client = int(state.ids[row])
+            delivered[row, k] = client in replies and sound(replies[client], cluster_name(k), state.size)
+            if not delivered[row, k]:
+                events.append(f"client {client} sent no usable update for cluster {k}; its bid was returned")
+        return delivered
+
+    def _aggregate(self, state: Economy, delivered: Bools, replies: Replies) -> tuple[Vector, ...]:
+        """M_k = FedAvg(U_k) for every cluster; one without updates stays as it is."""
+
+        def updates(k: int) -> Replies:
+            return {int(c): replies[int(c)] for c in state.ids[delivered[:, k]]}
+
+        return tuple(average(updates(k), cluster_name(k), model) for k, model in enumerate(state.models))
+
+    def _profile(
+        self, state: Economy, models: tuple[Vector, ...], delivered: Bools, replies: Replies
+    ) -> Generator[Ask, Replies, tuple[dict[int, NDArray[np.float64]], dict[int, float]]]:
+        """The profiler: contributions ψ_ki of each cluster's providers, and Acc_kr on their own data."""
+        if not self.incentive:
+            return {}, {}
+        trained = [int(k) for k in np.flatnonzero(delivered.any(axis=0))]
+        asked = {
+            int(state.ids[row]): Record(
+                {cluster_name(k): models[k] for k in np.flatnonzero(delivered[row])},
+                {"gradient": self.contribution == "clients"},
+            )
+            for row in np.flatnonzero(delivered.any(axis=1))
+        }
+        answers = yield Ask("appraise", asked)
+        accuracy, gradient = appraised(answers, trained, state.size)
+        if self.contribution == "server":
+            everything = Record({cluster_name(k): models[k] for k in trained}, {"gradient": True})
+            scored = yield Ask("appraise", {holdout: everything for holdout in state.holdouts})
+            gradient = closest_holdout(scored, trained, state.size)
+        psi = {}
+        for k in trained:
+            providers = state.ids[delivered[:, k]].tolist()
+            locals_ = [replies[c].params[cluster_name(k)] for c in providers]
+            counts = np.array([replies[c].facts["n"] for c in providers])
+            if self.contribution == "exact":
+                psi[k] = yield from self._exact(locals_, counts, state.models[k], providers)
+            elif k in gradient:
+                psi[k] = profiler.contributions(gradient[k], models[k], locals_, counts, self.normalised)
+            else:
+                psi[k] = np.full(len(providers), np.nan)
+        return psi, accuracy
+
+    def _exact(
+        self, locals_: list[Vector], counts: NDArray[np.int64], before: Vector, providers: list[ClientId]
+    ) -> Generator[Ask, Replies, NDArray[np.float64]]:
+        """Exact Shapley values over all coalitions, their losses measured on the providers' `probe`."""
+        losses: list[float] = []
+        models = profiler.coalition_models(locals_, counts, before)
+        while group := list(islice(models, COALITIONS_AT_ONCE)):
+            record = Record({str(position): model for position, model in enumerate(group)})
+            scored = yield Ask("loss", {client: record for client in providers})
+            points = sum(reply.facts["n"] for reply in scored.values())
+            sums = np.sum([reply.facts["loss"] for reply in scored.values()], axis=0)
+            losses += list(np.broadcast_to(sums / points if points else np.nan, len(group)))
+        return profiler.shapley_from_values(losses[0] - np.asarray(losses))
+
+    def _settle(
+        self,
+        state: Economy,
+        books: Books,
+        delivered: Bools,
+        psi: Mapping[int, NDArray[np.float64]],
+        accuracy: Mapping[int, float],
+    ) -> dict[int, float]:
+        """The token manager after training: reimbursement by utility, the rest as rewards by rank."""
+        if not self.incentive:
+            books.give_back(delivered)
+            return {}
+        shares = {}
+        for k, contributions in psi.items():
+            providers = np.flatnonzero(delivered[:, k])
+            shares[k] = tokens.utility(accuracy.get(k, np.nan), state.best[k], self.eta, self.gamma)
+            books.settle(k, providers, contributions, state.omega[providers, k] + 1, shares[k])
+        return shares
+
+    def _after(
+        self,
+        state: Economy,
+        books: Books,
+        models: tuple[Vector, ...],
+        delivered: Bools,
+        psi: Mapping[int, NDArray[np.float64]],
+        accuracy: Mapping[int, float],
+    ) -> Economy:
+        """What the server remembers of the round."""
+        remembered = state.psi
+        best = state.best.copy()
+        for k, contributions in psi.items():
+            remembered = profiler.remember(
+                remembered, np.flatnonzero(delivered[:, k]), k, contributions, self.decay
+            )
+            best[k] = np.fmax(best[k], accuracy.get(k, np.nan))
+        return replace(
+            state,
+            models=models,
+            bank=books.bank,
+            psi=remembered,
+            omega=state.omega + delivered,
+            best=best,
+            earned=state.earned + books.earned,
+            receipts=add_receipts(state.receipts, books.receipts(delivered)),
+        )
+
+    def _watch(self, state: Economy, round: int, selection: Selection, events: list[str]) -> Economy:
+        """Says aloud what goes wrong, and merges clusters that serve the same bidders (`auto`)."""
+        if selection.short:
+            events.append(
+                f"{selection.short} of the seats stayed empty: too few clients bid, were there or could pay"
+            )
+        collapsed = bool(health.collapse((state.wanted >= 0).sum(axis=0)[state.clusters]))
+        if collapsed and not state.collapsed:
+            events.append("collapse: one cluster gets nearly all bids")
+        state = replace(state, collapsed=collapsed)
+        if self.clusters == "auto" and round - self.opens >= self.merge_after:
+            state = merge_alike(state, round, events)
+        return state
+
+    def offer(self, state: Economy, client: ClientId) -> Record:
+        """All cluster models, and how well they do on average: what Eq. importance_weights needs."""
+        return Record(state.named(), self._query_facts(state))
+
+    def _query_facts(self, state: Economy) -> dict[str, Fact]:
+        return {"clusters": state.clusters, "means": state.means[state.clusters].tolist()}
+
+    def models(self, state: Economy) -> dict[str, Vector]:
+        """The cluster models in use."""
+        return state.named()
+
+    def preferences(self, state: Economy) -> dict[ClientId, int]:
+        """The cluster that each client wants most, of those that bid."""
+        rank = np.where(state.wanted >= 0, state.wanted, np.iinfo(np.int64).max)
+        bidding = (state.wanted >= 0).any(axis=1)
+        return {
+            int(i): int(k) for i, k, bids in zip(state.ids, rank.argmin(axis=1), bidding, strict=True) if bids
+        }
+
+    def report(self, state: Economy) -> dict[str, Fact]:
+        """The fairness summary."""
+        return fairness(state, self.price)
+
+    # The client's side. Each returns (reply, what to remember).
+
+    def on_preference(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:
+        """Algorithm 2, ClientPreferences: importance weights on `probe`, bids most wanted first."""
+        clusters: list[int] = ask.facts["clusters"]
+        hits, n = self._hits(ask, me, "probe")
+        weights = importance(hits / max(n, 1), np.asarray(ask.facts["means"]))
+        history = learn_returns(mine.facts, ask.facts["seats"], ask.facts["net"], self.price)
+        known = dict(zip(history["clusters"], history["returns"], strict=True))
+        returns = np.array([known.get(k, np.nan) for k in clusters])
+        order = bids(weights, self.threshold, returns, self.feedback)
+        reply = Record(
+            {}, {"bids": [clusters[position] for position in order], "hits": hits.tolist(), "n": n}
+        )
+        return reply, Record({}, history)
+
+    def on_train(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:
+        """Trains the model of every cluster the client has a seat in."""
+        return Record(
+            {k: me.train(model) for k, model in ask.params.items()}, {"n": len(me.data("train"))}
+        ), mine
+
+    def on_appraise(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:
+        """Accuracy of the aggregated models on `probe`, and the gradient of the loss there if asked for."""
+        scores = {k: me.score(model, "probe") for k, model in ask.params.items()}
+        wanted = ask.params.items() if ask.facts["gradient"] else ()
+        facts = {k: [score.hits, score.n] for k, score in scores.items()}
+        return Record({k: me.gradient(model, "probe") for k, model in wanted}, facts), mine
+
+    def on_loss(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:
+        """Summed loss of each model on `probe`, for exact Shapley values."""
+        scores = [me.score(model, "probe") for model in ask.params.values()]
+        return Record({}, {"loss": [score.loss for score in scores], "n": scores[0].n}), mine
+
+    def on_confusion(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:
+        """True positives, false positives and false negatives per class of each model (server's holdout)."""
+        labels = me.data("probe").y
+        facts = {}
+        for name, model in ask.params.items():
+            guess = me.predict(model, "probe")
+            said, is_ = (np.bincount(v, minlength=me.classes) for v in (guess, labels))
+            right = np.bincount(labels[guess == labels], minlength=me.classes)
+            facts[name] = np.concatenate([right, said - right, is_ - right]).tolist()
+        return Record({}, facts), mine
+
+    def personalize(self, offer: Record, mine: Record, me: Client) -> Vector:
+        """Eq. personalized_model: P_i = Σ_k υ_ik ω_k, with υ from `goal`; no training, no server state."""
+        hits, n = self._hits(offer, me, "goal")
+        weights = importance(hits / max(n, 1), np.asarray(offer.facts["means"]))
+        models = [offer.params[cluster_name(k)] for k in offer.facts["clusters"]]
+
+        def score(shares: NDArray[np.float64]) -> float:
+            return self._points(me.score(mix(models, shares), "goal", self.preference_samples))
+
+        return mix(models, mixing(weights, self.mix, score))
+
+    def _hits(self, ask: Record, me: Client, part: Part) -> tuple[NDArray[np.float64], int]:
+        """n_ik for every cluster k, and the number of points."""
+        models = [ask.params[cluster_name(k)] for k in ask.facts["clusters"]]
+        scores = [me.score(model, part, self.preference_samples) for model in models]
+        return np.array([self._points(score) for score in scores]), scores[0].n
+
+    def _points(self, score: Score) -> float:
+        return score.soft if self.hits == "soft" else score.hits

@@ -1,0 +1,44 @@
+"""Local training: no federation at all. The other threshold for PMA (the paper's Limitations)."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import ClassVar
+
+from pydantic.dataclasses import dataclass
+
+from ipfl.client import Client
+from ipfl.core import Ask, ClientId, Method, Record, Replies, Roster, Round, Setup, Vector, stream
+from ipfl.methods.steps import OneModel, choose
+
+
+@dataclass(frozen=True)
+class Local(Method[OneModel]):
+    """Each client trains a model of its own, with the same budget as in the other methods."""
+
+    name: ClassVar[str] = "local"
+    summary: ClassVar[str] = "no federation: each client trains its own model on its own data"
+
+    def init(self, setup: Setup) -> OneModel:
+        """The common start; it never changes."""
+        return OneModel(setup.params, setup.per_round, setup.seed)
+
+    def round(self, state: OneModel, roster: Roster, round: int) -> Generator[Ask, Replies, Round[OneModel]]:
+        """Random clients go on training their own models; nothing of them comes back."""
+        chosen = choose(roster, state.per_round, stream(state.seed, "select", round))
+        replies = yield Ask("train", {client: self.offer(state, client) for client in chosen})
+        return Round(state, {"selected": chosen, "trained": sorted(replies)})
+
+    def on_train(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:
+        """Trains what the client has, or the common start; the result stays with the client."""
+        return Record({}, {"n": len(me.data("train"))}), Record(
+            {"own": me.train(self.personalize(ask, mine, me))}
+        )
+
+    def offer(self, state: OneModel, client: ClientId) -> Record:
+        """The common start, for clients that have not trained yet."""
+        return Record({"start": state.params})
+
+    def personalize(self, offer: Record, mine: Record, me: Client) -> Vector:
+        """The client's own model."""
+        return mine.params.get("own", offer.params["start"])

@@ -1,0 +1,188 @@
+"""Tables for the terminal, readable at 80 columns. Shares are in percent with one decimal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+
+from ipfl.methods import DEFAULT, METHODS, REFERENCE, method_class
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ipfl.compare import Comparison
+    from ipfl.report.settings import Hyperparameter
+
+NOTHING = "–"
+
+
+def percent(value: float | None) -> str:
+    """A share in percent."""
+    return NOTHING if value is None else f"{100 * value:.1f}"
+
+
+def spread(figure: Mapping[str, float] | None, *, signed: bool = False) -> str:
+    """Mean ± standard deviation in percent."""
+    if figure is None:
+        return NOTHING
+    return f"{100 * figure['mean']:{'+' if signed else ''}.1f} ± {100 * figure['std']:.1f}"
+
+
+def size(nbytes: float | None) -> str:
+    """Bytes in a unit that people read."""
+    if nbytes is None:
+        return NOTHING
+    for unit in ("B", "kB", "MB"):
+        if nbytes < 999.5:
+            return f"{nbytes:.0f} {unit}" if nbytes >= 99.5 or unit == "B" else f"{nbytes:.1f} {unit}"
+        nbytes /= 1000
+    return f"{nbytes:.1f} GB"
+
+
+def _table(*headers: str, right: Sequence[str] = (), title: str | None = None) -> Table:
+    """A table whose first column and whose numbers (the columns in `right`) are never broken."""
+    table = Table(
+        title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", padding=(0, 1, 0, 0)
+    )
+    for number, header in enumerate(headers):
+        justify: Literal["left", "right"] = "right" if header in right else "left"
+        table.add_column(header, justify=justify, no_wrap=number == 0 or header in right)
+    return table
+
+
+def run_table(summary: Mapping[str, Any]) -> Table:
+    """What a run came to."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column()
+    for name, value in _run_rows(summary):
+        table.add_row(name, escape(value))
+    return table
+
+
+def _run_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    rounds, clients = summary["rounds"], summary["clients"]
+    each = f", {summary['seconds'] / rounds:.2f} s each" if rounds else ""
+    rows = [
+        ("method", summary["method"]),
+        ("task", f"{summary['dataset']}, {summary['partition']}, {clients} clients, seed {summary['seed']}"),
+        ("rounds", f"{rounds} in {summary['seconds']:.1f} s{each}"),
+    ]
+    measured = {
+        "personalized accuracy": summary["personalized_accuracy"],
+        "global model's accuracy": summary["global_accuracy"],
+        "unseen clients' accuracy": summary["unseen_accuracy"],
+    }
+    rows += [(name, f"{spread(figure)} % over clients") for name, figure in measured.items() if figure]
+    if summary["cluster_accuracy"] and summary["clusters"]:
+        for number, accuracies in enumerate(summary["cluster_accuracy"]):
+            rows.append((f"clusters on distribution {number}", "  ".join(map(percent, accuracies)) + " %"))
+    if summary["purity"] is not None:
+        rows.append(("purity", f"{percent(summary['purity'])} %"))
+    if summary["left"]:
+        rows.append(("left for good", f"{summary['left']} clients"))
+    if rounds:
+        up, down = (size(summary[key] / rounds / clients) for key in ("bytes_up", "bytes_down"))
+        rows.append(("traffic", f"{up} up, {down} down per client and round"))
+    return rows
+
+
+def comparison_table(comparison: Comparison) -> Table:
+    """A row per method; traffic is per client and round, seconds per round."""
+    many = f", mean of {len(comparison.seeds)} seeds" if len(comparison.seeds) > 1 else ""
+    numbers = ["accuracy", "PMA", "opt-outs", "purity", "s/round", "up", "down"]
+    title = f"Personalized accuracy in % after {comparison.config.rounds} rounds{many}"
+    table = _table("method", *numbers, right=numbers, title=title)
+    for name, entry in comparison.entries.items():
+        figures = entry.figures()
+        if not entry.results or entry.failures:
+            table.add_row(name, _state(entry.failures), *[""] * 6, style="red" if entry.failures else "dim")
+            continue
+        opt_outs = figures["opt_outs"]
+        table.add_row(
+            name,
+            spread(figures["personalized_accuracy"]),
+            "reference" if name == REFERENCE else spread(figures["pma"], signed=True),
+            NOTHING if opt_outs is None else f"{opt_outs:.1f}".removesuffix(".0"),
+            percent(figures["purity"]),
+            f"{figures['seconds_per_round']:.2f}",
+            size(figures["bytes_up_per_client_round"]),
+            size(figures["bytes_down_per_client_round"]),
+        )
+    return table
+
+
+def _state(failures: Mapping[int, str]) -> str:
+    """Why there are no figures, in a word."""
+    if not failures:
+        return "not run"
+    interrupted = all(why.startswith("interrupted") for why in failures.values())
+    return "interrupted" if interrupted else "failed"
+
+
+def comparison_notes(comparison: Comparison) -> list[str]:
+    """How to read the table."""
+    clients = next(
+        (r.summary["clients"] for e in comparison.entries.values() for r in e.results.values()), None
+    )
+    if clients is None:
+        return []
+    return [
+        f"Mean ± standard deviation over {clients} clients. PMA: points gained over {REFERENCE};",
+        "opt-outs: clients that gain none. up, down: traffic per client and round.",
+    ]
+
+
+def methods_table() -> Table:
+    """All methods."""
+    table = _table("method", "what it does")
+    for name in METHODS:
+        roles = [role for role, holder in (("default", DEFAULT), ("reference", REFERENCE)) if holder == name]
+        note = f" [dim]({', '.join(roles)})[/dim]" if roles else ""
+        table.add_row(name, escape(method_class(name).summary) + note)
+    return table
+
+
+def method_table(fields: Sequence[Hyperparameter]) -> Table:
+    """The hyper-parameters of one method."""
+    table = _table("hyper-parameter", "default", "what it does")
+    for field in fields:
+        table.add_row(field.name, escape(str(field.default)), escape(field.description))
+    return table
+
+
+def datasets_table(data_dir: Path | None) -> Table:
+    """All data sets, and where each would be read from."""
+    from ipfl.data import DATASETS, available
+
+    table = _table("data set", "classes", "shape", "what it is", "here?", right=["classes"])
+    for name, source in DATASETS.items():
+        shape = NOTHING if source.shape is None else "×".join(map(str, source.shape))
+        classes = NOTHING if source.classes is None else str(source.classes)
+        place = available(name, data_dir)
+        here = place if place == "bundled" else "yes" if place else "no"
+        table.add_row(name, classes, shape, escape(source.summary), NOTHING if name == "npz" else here)
+    return table
+
+
+def places(data_dir: Path | None) -> list[str]:
+    """Where each data set is, where it comes from, under which licence; paths and addresses unbroken."""
+    from ipfl.data import DATASETS, available
+
+    lines = []
+    for name, source in DATASETS.items():
+        place = available(name, data_dir) or ("set task.path" if name == "npz" else "not here")
+        lines += [f"{name:10}{place}", f"{'':10}from: {source.origin}", f"{'':10}licence: {source.license}"]
+    return lines
+
+
+def words_table(header: str, words: Mapping[str, str]) -> Table:
+    """Names with one line each."""
+    table = _table(header, "what it does")
+    for word, meaning in words.items():
+        table.add_row(escape(word), escape(meaning))
+    return table

@@ -1,0 +1,85 @@
+"""The files of a run: `summary.json`, `metrics.jsonl` (a line a round), `model/*.safetensors`.
+
+Whoever reads results reads these files. Everything in `metrics.jsonl` and `model/` depends on config and
+seed alone, so equal runs give equal bytes; times are in `summary.json` only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+
+from ipfl.core import Vector
+from ipfl.errors import InputError
+from ipfl.models import Network
+
+SUMMARY = "summary.json"
+METRICS = "metrics.jsonl"
+MODELS = "model"
+MEMORY = "memory"
+
+
+@lru_cache
+def commit() -> str | None:
+    """Commit of the source tree that is running; None for an installed package."""
+    here = Path(__file__).resolve().parent
+    done = subprocess.run(
+        ["git", "-C", str(here), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
+    ) if shutil.which("git") else None  # fmt: skip
+    return done.stdout.strip() if done and done.returncode == 0 else None
+
+
+class RunFolder:
+    """Writes one run. Refuses a folder that holds a run already, unless told to overwrite it."""
+
+    def __init__(self, path: Path, *, overwrite: bool = False):
+        self.path = path
+        if path.exists() and not path.is_dir():
+            raise InputError(f"{path} is a file, not a folder for results")
+        if (path / METRICS).exists() or (path / SUMMARY).exists():
+            if not overwrite:
+                raise InputError(f"{path} already holds a run; choose another --out or pass --overwrite")
+            for old in (SUMMARY, METRICS):
+                (path / old).unlink(missing_ok=True)
+            for folder in (MODELS, MEMORY):
+                shutil.rmtree(path / folder, ignore_errors=True)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            (path / METRICS).touch()
+        except OSError as error:
+            raise InputError(f"cannot write results to {path}: {error.strerror}") from error
+
+    @property
+    def memory(self) -> Path:
+        """Where clients keep what they remember."""
+        return self.path / MEMORY
+
+    def add_round(self, line: Mapping[str, Any]) -> None:
+        """Appends one round to `metrics.jsonl`."""
+        with (self.path / METRICS).open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def write_models(self, models: Mapping[str, Vector], network: Network) -> None:
+        """Writes every server model with the tensor names and shapes of its module."""
+        (self.path / MODELS).mkdir(exist_ok=True)
+        for name, vector in models.items():
+            save_file(network.state_dict(vector), self.path / MODELS / f"{name}.safetensors")
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """Writes `summary.json` whole or not at all."""
+        write_json(self.path / SUMMARY, summary)
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Writes a JSON file whole or not at all."""
+    draft = path.with_suffix(".draft")
+    draft.write_text(json.dumps(content, indent=2) + "\n")
+    os.replace(draft, path)

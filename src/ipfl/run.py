@@ -1,0 +1,272 @@
+"""The only round loop: asks an engine what a method wants to know, evaluates, keeps the results."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from ipfl.config import ClientsConfig, EvaluateConfig, TrainConfig
+from ipfl.core import Ask, ClientId, Engine, Method, Replies, Roster, Round, Setup, Vector, holdout_id
+from ipfl.engines.local import LocalEngine
+from ipfl.errors import InputError
+from ipfl.evaluation import Evaluator
+from ipfl.metrics import Evaluation
+from ipfl.results import RunFolder, commit
+from ipfl.task import Task
+
+S = TypeVar("S")
+Line = dict[str, Any]
+
+
+class Observer(Protocol):
+    """Told how a run goes on: a progress bar, a logger, a test."""
+
+    def start(self, method: str, rounds: int) -> None:
+        """The first round is about to begin."""
+
+    def round(self, line: Mapping[str, Any]) -> None:
+        """A round is over; `line` is what `metrics.jsonl` says of it."""
+
+    def finish(self) -> None:
+        """The run is over, however it ended."""
+
+
+@dataclass
+class Traffic:
+    """Bytes that the server sent and received in a round."""
+
+    down: int = 0
+    up: int = 0
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished (or interrupted) run."""
+
+    summary: dict[str, Any]
+    history: list[Line]
+    """What `metrics.jsonl` holds, a dict per round."""
+    evaluations: dict[int, Evaluation]
+    """By round."""
+    state: Any
+    models: Mapping[str, Vector] = field(default_factory=dict)
+
+    @property
+    def last(self) -> Evaluation | None:
+        """The evaluation after the last round."""
+        return self.evaluations[max(self.evaluations)] if self.evaluations else None
+
+    @property
+    def personalized_accuracy(self) -> float | None:
+        """Mean accuracy over clients of the models they would deploy, after the last round."""
+        figure = self.summary["personalized_accuracy"]
+        return None if figure is None else float(figure["mean"])
+
+    def reference(self, round: int) -> Mapping[ClientId, float] | None:
+        """Accuracies ρ_i for PMA: those of the newest evaluation up to that round."""
+        known = [r for r in self.evaluations if r <= round]
+        return self.evaluations[max(known)].personalized if known else None
+
+
+def converse(
+    talk: Generator[Ask, Replies, Round[S]], engine: Engine, round: int, traffic: Traffic
+) -> Round[S]:
+    """Carries one round's asks to the engine and the replies back, until the round is done."""
+    try:
+        ask = next(talk)
+        while True:
+            replies = engine.ask(ask, round)
+            traffic.down += sum(record.nbytes for client, record in ask.to.items() if client >= 0)
+            traffic.up += sum(record.nbytes for client, record in replies.items() if client >= 0)
+            ask = talk.send(replies)
+    except StopIteration as done:
+        finished: Round[S] = done.value
+        return finished
+
+
+class Departures:
+    """Clients that left for good: PMA ≤ 0 in an evaluation after the grace period (`leave = true`)."""
+
+    def __init__(self, config: ClientsConfig, reference: Result | None):
+        if config.leave and reference is None:
+            raise InputError(
+                "clients.leave = true needs a reference run (ipfl compare, or `reference=` in Python)"
+            )
+        self.config, self.reference = config, reference
+        self.gone: set[ClientId] = set()
+
+    def update(self, evaluation: Evaluation) -> None:
+        """Lets those leave whom the model does not serve better than the reference would."""
+        if self.config.leave and self.reference is not None and evaluation.round >= self.config.grace:
+            appeal = evaluation.appeal(self.reference.reference(evaluation.round)) or {}
+            self.gone |= {client for client, value in appeal.items() if value <= 0}
+
+
+def run(
+    task: Task,
+    method: Method[S],
+    *,
+    rounds: int = 30,
+    seed: int = 0,
+    train: TrainConfig | None = None,
+    evaluate: EvaluateConfig | None = None,
+    clients: ClientsConfig | None = None,
+    workers: int | None = None,
+    out: Path | str | None = None,
+    overwrite: bool = False,
+    observer: Observer | None = None,
+    reference: Result | None = None,
+    config: Mapping[str, Any] | None = None,
+) -> Result:
+    """Runs a method on a task.
+
+    Args:
+        task: Data and model.
+        method: What to run.
+        rounds: Number of rounds.
+        seed: Decides initial parameters, selections and shuffles (the partition is the task's own).
+        train: Local training; see `TrainConfig`.
+        evaluate: When and on whom to evaluate; see `EvaluateConfig`.
+        clients: Whether clients leave; see `ClientsConfig`.
+        workers: Worker processes; None for one per core, 0 for this process. Changes no result.
+        out: Folder for the results; None keeps them in memory only.
+        overwrite: Replace a run that the folder holds.
+        observer: Told about every round.
+        reference: A run of the reference method on the same task and seed, for PMA.
+        config: The whole config, for `summary.json`.
+
+    Returns:
+        The result; after Ctrl-C, what was finished until then.
+    """
+    train, evaluate = train or TrainConfig(), evaluate or EvaluateConfig()
+    folder = None if out is None else RunFolder(Path(out), overwrite=overwrite)
+    memory = None if folder is None else folder.memory
+    with LocalEngine(task, method, train, seed=seed, workers=workers, memory=memory) as engine:
+        loop = _Loop(
+            task,
+            method,
+            engine,
+            rounds,
+            seed,
+            train,
+            evaluate,
+            Departures(clients or ClientsConfig(), reference),
+        )
+        if observer is not None:
+            observer.start(method.name, rounds)
+        try:
+            loop.go(folder, observer)
+        except KeyboardInterrupt:
+            loop.interrupted = True
+        finally:
+            if observer is not None:
+                observer.finish()
+    result = loop.result(config)
+    if folder is not None:
+        folder.write_models(result.models, task.network(seed))
+        folder.write_summary(result.summary)
+    return result
+
+
+class _Loop:
+    """One run on its way: what `run` would otherwise carry in a dozen variables."""
+
+    def __init__(
+        self,
+        task: Task,
+        method: Method[Any],
+        engine: LocalEngine,
+        rounds: int,
+        seed: int,
+        train: TrainConfig,
+        evaluate: EvaluateConfig,
+        departures: Departures,
+    ):
+        data = task.data
+        per_round = train.per_round or max(1, len(data.clients) // 2)
+        self.task, self.method, self.engine, self.rounds, self.seed = task, method, engine, rounds, seed
+        self.departures = departures
+        self.setup = Setup(
+            params=engine.host.network.read(),
+            clients=data.clients,
+            per_round=per_round,
+            rounds=rounds,
+            classes=data.classes,
+            seed=seed,
+            holdouts=tuple(holdout_id(d) for d in task.holdouts),
+        )
+        self.state = method.init(self.setup)
+        self.evaluator = Evaluator(task, method, evaluate, seed)
+        self.budget = self.evaluator.budget(self.state, train, per_round, rounds)
+        self.history: list[Line] = []
+        self.evaluations: dict[int, Evaluation] = {}
+        self.interrupted = False
+        self.started = time.perf_counter()
+
+    def go(self, folder: RunFolder | None, observer: Observer | None) -> None:
+        """All rounds. A round enters the history whole, after its evaluation."""
+        for round in range(self.rounds):
+            line = self._round(round)
+            self.history.append(line)
+            if folder is not None:
+                folder.add_round(line)
+            if observer is not None:
+                observer.round(line)
+
+    def _round(self, round: int) -> Line:
+        roster = Roster(tuple(c for c in self.task.data.clients if c not in self.departures.gone))
+        traffic = Traffic()
+        done = converse(self.method.round(self.state, roster, round), self.engine, round, traffic)
+        events = [*done.events, *self.engine.events]
+        self.engine.events.clear()
+        line: Line = {"round": round, "clients": len(roster.clients), **done.facts}
+        line |= {"bytes_down": traffic.down, "bytes_up": traffic.up, "events": events}
+        last = round == self.rounds - 1
+        if self.evaluator.due(round, last, self.budget):
+            evaluation = self.evaluator(self.engine, done.state, round, last=last)
+            self.budget.spent += self.budget.per_evaluation
+            line["evaluation"] = self._figures(evaluation) | {
+                "clients": list(evaluation.personalized),
+                "personalized": list(evaluation.personalized.values()),
+            }
+            self.evaluations[round] = evaluation
+            self.departures.update(evaluation)
+        self.state = done.state
+        return line
+
+    def _figures(self, evaluation: Evaluation) -> dict[str, Any]:
+        reference = self.departures.reference
+        return evaluation.figures(None if reference is None else reference.reference(evaluation.round))
+
+    def result(self, config: Mapping[str, Any] | None) -> Result:
+        """Puts the summary together from what was finished."""
+        data = self.task.data
+        models = self.method.models(self.state)
+        last = self.evaluations[max(self.evaluations)] if self.evaluations else None
+        empty = Evaluation(-1, {}, {}, None, None)
+        figures = self._figures(last) if last else empty.figures()
+        clusters = [name for name in models if name.startswith("cluster")]
+        summary = {
+            "method": self.method.name,
+            "dataset": data.name,
+            "partition": data.partition,
+            "clients": len(data.clients) + len(data.unseen),
+            "unseen": len(data.unseen),
+            "clusters": len(clusters) or None,
+            "rounds": len(self.history),
+            "seed": self.seed,
+            **figures,
+            "evaluated_round": last.round if last else None,
+            "left": len(self.departures.gone),
+            "report": self.method.report(self.state),
+            "bytes_down": sum(line["bytes_down"] for line in self.history),
+            "bytes_up": sum(line["bytes_up"] for line in self.history),
+            "interrupted": self.interrupted,
+            "seconds": round(time.perf_counter() - self.started, 3),
+            "config": config,
+            "commit": commit(),
+        }
+        return Result(summary, self.history, self.evaluations, self.state, models)
