@@ -71,12 +71,13 @@ class Witness:
         self.seen.append((label, number, of))
 
 
-class TestRuns:
-    @pytest.fixture(scope="class")
-    def done(self, tmp_path_factory):
-        out = tmp_path_factory.mktemp("compare") / "out"
-        return compare(config("seed=5"), [OTHER], range(5, 7), out=out, workers=0), out
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    out = tmp_path_factory.mktemp("compare") / "out"
+    return compare(config("seed=5"), [OTHER], range(5, 7), out=out, workers=0), out
 
+
+class TestRuns:
     def test_reference_is_added(self, done):
         assert list(done[0].entries) == [OTHER, REFERENCE]
 

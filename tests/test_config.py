@@ -1,6 +1,7 @@
 """Config: defaults, TOML, --set, hyper-parameters, and one line for whatever is wrong."""
 
 import dataclasses
+import re
 import tomllib
 
 import pytest
@@ -165,15 +166,17 @@ class TestComplaints:
 
     def test_section_of_keywords(self):
         assert TaskConfig.of({"clients": 7}).clients == 7
-        with pytest.raises(InputError, match="unknown key 'clents'; did you mean 'clients'?"):
+        with pytest.raises(InputError, match=re.escape("unknown key 'clents'; did you mean 'clients'?")):
             TaskConfig.of({"clents": 7})
 
     @given(st.text(max_size=30))
     def test_any_set_is_taken_or_refused_in_one_line(self, text):
+        message = ""
         try:
             Config.load(None, [text])
         except InputError as error:
-            assert "Traceback" not in str(error)
+            message = str(error)
+        assert "\n" not in message
 
 
 @pytest.mark.usefixtures("stand_ins")
@@ -186,7 +189,7 @@ class TestMethods:
     def test_run_refuses_keys_of_other_methods(self):
         config = Config.load(None, ["method.kind=hard"])
         assert config.build_method("pull").kind == "hard"
-        with pytest.raises(InputError, match="unknown key 'method.kind'"):
+        with pytest.raises(InputError, match=re.escape("unknown key 'method.kind'")):
             config.build_method("groups")
 
     def test_compare_hands_a_key_to_each_that_has_it(self):
@@ -195,24 +198,26 @@ class TestMethods:
         assert built == {"pull": Pull(mu=3, kind="hard"), "groups": Groups(mu=3)}
 
     def test_compare_refuses_a_key_of_none(self):
-        with pytest.raises(InputError, match="unknown key 'method.nu'; did you mean 'method.mu'?"):
+        with pytest.raises(InputError, match=re.escape("unknown key 'method.nu'; did you mean 'method.mu'?")):
             Config.load(None, ["method.nu=3"]).build_methods(["pull", "groups"])
 
     def test_bad_value_names_the_key(self):
-        with pytest.raises(InputError, match="method.mu should be greater than 0, not -1"):
+        with pytest.raises(InputError, match=re.escape("method.mu should be greater than 0, not -1")):
             Config.load(None, ["method.mu=-1"]).build_method("pull")
-        with pytest.raises(InputError, match="method.clusters should be a valid integer"):
+        with pytest.raises(InputError, match=re.escape("method.clusters should be a valid integer")):
             Config.load(None, ["method.clusters=auto"]).build_method("groups")
 
     def test_method_by_keywords(self):
         assert method("pull", mu=2) == Pull(mu=2)
-        with pytest.raises(InputError, match="unknown hyper-parameter of pull 'kinds'; did you mean 'kind'?"):
+        with pytest.raises(
+            InputError, match=re.escape("unknown hyper-parameter of pull 'kinds'; did you mean 'kind'?")
+        ):
             method("pull", kinds=2)
 
     def test_more_clusters_than_clients(self):
         check_clusters(Groups(clusters=3), 3)
         check_clusters(Pull(), 0)
-        with pytest.raises(InputError, match="method.clusters = 4, but there are only 3 clients"):
+        with pytest.raises(InputError, match=re.escape("method.clusters = 4, but there are only 3 clients")):
             check_clusters(Groups(clusters=4), 3)
 
     def test_record_has_the_hyper_parameters(self):

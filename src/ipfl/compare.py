@@ -248,6 +248,10 @@ def _claim(folder: Path, *, overwrite: bool) -> None:
     if own or (not overwrite and (runs or (folder / COMPARE).exists())):
         hint = "choose another --out" if own else "choose another --out or pass --overwrite"
         raise InputError(f"{folder} already holds a run; {hint}")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot write results to {folder}: {error.strerror}") from error
     for old in runs:
         shutil.rmtree(old)
     for parent in {old.parent for old in runs}:
@@ -255,7 +259,3 @@ def _claim(folder: Path, *, overwrite: bool) -> None:
             parent.rmdir()
     for file in [folder / COMPARE, *folder.glob("convergence.*"), *folder.glob("pma.*")]:
         file.unlink(missing_ok=True)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot write results to {folder}: {error.strerror}") from error

@@ -96,5 +96,5 @@ class Evaluator:
         if not models:
             return None
         record = Record(models, {"limit": self.config.holdout})
-        replies = engine.ask(Ask(ASSESS, {d: record for d in range(self.task.data.distributions)}), round)
+        replies = engine.ask(Ask(ASSESS, dict.fromkeys(range(self.task.data.distributions), record)), round)
         return [[hits / reply.facts["n"] for hits in reply.facts["hits"]] for reply in replies.values()]

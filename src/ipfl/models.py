@@ -7,12 +7,9 @@ as (n, height, width, channels): together this takes a training step from 1460 t
 
 from __future__ import annotations
 
-import importlib
 import math
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +18,7 @@ from torch import Tensor, nn
 
 from ipfl.core import Vector
 from ipfl.errors import InputError, unknown
+from ipfl.plugins import load_callable
 
 Shape = tuple[int, ...]
 Factory = Callable[[Shape, int], nn.Module]
@@ -49,6 +47,7 @@ class CNN(nn.Module):
             # He et al. 2015. PyTorch's default gain is too small for five layers: the first ten rounds
             # of a federation with few local steps would be spent on a plateau.
             nn.init.kaiming_uniform_(layer.weight, nonlinearity="relu")
+            assert layer.bias is not None
             nn.init.zeros_(layer.bias)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -76,27 +75,12 @@ class Softmax(nn.Sequential):
 MODELS: dict[str, Factory] = {"cnn": CNN, "mlp": MLP, "softmax": Softmax}
 
 
-def load_object(reference: str) -> Any:
-    """Imports `module:name`, looking in the current folder too."""
-    module_name, _, attribute = reference.partition(":")
-    here = str(Path.cwd())
-    sys.path.insert(0, here)
-    try:
-        return getattr(importlib.import_module(module_name), attribute)
-    except ImportError as error:
-        raise InputError(f"cannot import {module_name!r} for {reference!r}: {error}") from error
-    except AttributeError as error:
-        raise InputError(f"module {module_name!r} has no {attribute!r}") from error
-    finally:
-        sys.path.remove(here)
-
-
 def model_factory(model: str | Factory) -> Factory:
     """Resolves a name, a `module:callable` or a callable to a factory (input_shape, classes) → module."""
     if not isinstance(model, str):
         return model
     if ":" in model:
-        return load_object(model)  # type: ignore[no-any-return]
+        return load_callable(model, "model")
     if model not in MODELS:
         raise unknown("model", model, [*MODELS, "module:callable"])
     return MODELS[model]
@@ -113,7 +97,7 @@ class Slot:
 
 
 def _layout(module: nn.Module) -> tuple[list[Slot], int]:
-    """Parameters first (they are what training changes), then float buffers; returns the parameters' length."""
+    """Slots of the parameters, then of float buffers; and the length of the parameters alone."""
     slots, position, trained = [], 0, 0
     named: list[tuple[str, Tensor]] = list(module.named_parameters())
     for name, tensor in [*named, *module.named_buffers()]:

@@ -1,4 +1,7 @@
-"""Arithmetic on flat parameter vectors: mean, mix, distance. Sums run in float64, in the given order."""
+"""Arithmetic on flat parameter vectors: mean, mix, distance; and which replies are fit for it.
+
+Sums run in float64, in the given order.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from ipfl.core import Vector
+from ipfl.core import Record, Vector
 
 
 def mix(vectors: Sequence[Vector], weights: Iterable[float]) -> Vector:
@@ -26,3 +29,11 @@ def mean(vectors: Sequence[Vector], weights: Sequence[float] | None = None) -> V
 def distance(one: Vector, other: Vector) -> float:
     """Euclidean distance."""
     return float(np.linalg.norm(one.astype(np.float64) - other.astype(np.float64)))
+
+
+def sound(reply: Record, name: str, size: int) -> bool:
+    """Whether a reply holds a vector of that name, of the right length and finite, and a sample count."""
+    vector, n = reply.params.get(name), reply.facts.get("n")
+    if vector is None or vector.shape != (size,) or not isinstance(n, int) or n < 1:
+        return False
+    return bool(np.isfinite(vector).all())

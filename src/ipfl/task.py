@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
-
-from torch import nn
 
 from ipfl.config import TaskConfig
 from ipfl.data import federate, from_clients
@@ -37,9 +34,7 @@ class Task:
         return cls(federate(config, seed), factory)
 
     @classmethod
-    def from_clients(
-        cls, clients: list[Any], *, model: str | Factory | Callable[[], nn.Module] = "cnn", **options: Any
-    ) -> Task:
+    def from_clients(cls, clients: list[Any], *, model: str | Factory = "cnn", **options: Any) -> Task:
         """A task over your own data: per client an (x, y) pair, a dict of parts or a torch dataset.
 
         Args:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
+from torch.nn.functional import cross_entropy, log_softmax
 
 from ipfl.config import TrainConfig
 from ipfl.core import Vector
@@ -53,7 +53,7 @@ def _batches(
 
 
 def _loss(network: Network, batch: Samples) -> Tensor:
-    return F.cross_entropy(network.module(network.inputs(batch.x)), torch.from_numpy(batch.y))
+    return cross_entropy(network.module(network.inputs(batch.x)), torch.from_numpy(batch.y))
 
 
 def sgd(
@@ -108,7 +108,7 @@ def evaluate(network: Network, params: Vector, samples: Samples) -> Score:
     hits = soft = loss = 0.0
     for batch in _batches(samples, np.arange(len(samples)), EVALUATION_BATCH):
         labels = torch.from_numpy(batch.y)
-        logs = F.log_softmax(network.module(network.inputs(batch.x)), dim=1)
+        logs = log_softmax(network.module(network.inputs(batch.x)), dim=1)
         true = logs.gather(1, labels[:, None]).double()
         hits += float((logs.argmax(1) == labels).sum())
         soft += float(true.exp().sum())

@@ -24,7 +24,11 @@ from ipfl.cli.outcome import INTERRUPTED, Commands, complain
 from ipfl.methods import DEFAULT, METHODS, REFERENCE
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.console import Console
+
+    from ipfl.compare import Comparison
 
 
 def _examples(*lines: str) -> str:
@@ -130,6 +134,19 @@ def run(
         )
 
 
+def _show(comparison: Comparison, folder: Path) -> None:
+    """Prints the table of a comparison, how to read it, and where its files are."""
+    from ipfl.report.tables import comparison_notes, comparison_table
+
+    console = _console()
+    console.print()
+    console.print(comparison_table(comparison))
+    for note in comparison_notes(comparison):
+        console.print(note, markup=False, style="dim")
+    files = [name for name in ("compare.json", "convergence.png", "pma.png") if (folder / name).exists()]
+    console.print(f"\nResults in {folder}: {', '.join(files)}", markup=False, soft_wrap=True)
+
+
 @app.command(
     epilog=_examples(
         f"ipfl compare --methods {BOTH} --seeds 3 --out runs/mine",
@@ -180,18 +197,10 @@ def compare(
         watch=watcher(quiet),
     )
     if not quiet:
-        from ipfl.report.tables import comparison_notes, comparison_table
-
-        console = _console()
-        console.print()
-        console.print(comparison_table(comparison))
-        for note in comparison_notes(comparison):
-            console.print(note, markup=False, style="dim")
-        files = [name for name in ("compare.json", "convergence.png", "pma.png") if (folder / name).exists()]
-        console.print(f"\nResults in {folder}: {', '.join(files)}", markup=False, soft_wrap=True)
+        _show(comparison, folder)
     for entry in comparison.entries.values():
-        for why in entry.failures.values():
-            typer.echo(f"error: {entry.method.name} {why}", err=True)
+        for number, why in entry.failures.items():
+            typer.echo(f"error: {entry.method.name}, seed {number}: {why}", err=True)
     if comparison.interrupted:
         complain(f"interrupted; results so far in {folder}", INTERRUPTED)
     if comparison.failed:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -18,21 +17,10 @@ from ipfl.data.natural import natural
 from ipfl.data.partitions import Partition, parse
 from ipfl.data.roles import drift, held_back
 from ipfl.errors import InputError
+from ipfl.plugins import load_callable
 
 if TYPE_CHECKING:
     from ipfl.config import TaskConfig
-
-
-def _called(target: str) -> Any:
-    """What the user's `module:callable` returns."""
-    module, _, name = target.partition(":")
-    try:
-        made = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise InputError(f"dataset {target!r} cannot be imported: {error}") from error
-    if not callable(made):
-        raise InputError(f"dataset {target!r} is not callable")
-    return made()
 
 
 def _check(task: TaskConfig, partition: Partition) -> None:
@@ -94,7 +82,7 @@ def federate(task: TaskConfig, seed: int) -> FederatedData:
         InputError: When settings contradict each other, or there is too little data for them.
     """
     if ":" in task.dataset:
-        made = _called(task.dataset)
+        made = load_callable(task.dataset, "dataset")()
         if hasattr(made, "parts") and hasattr(made, "holdout"):
             return cast(FederatedData, made)
         if not isinstance(made, Dataset):

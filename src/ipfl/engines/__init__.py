@@ -1,0 +1,1 @@
+"""Engines: what carries asks to clients and replies back."""

@@ -21,15 +21,19 @@ KEEP = 64 * 2**20
 """Bytes of vectors kept for later records of the same phase before the box is filled from its start again."""
 
 
+def _nameless_file() -> int:
+    """A file that lives in memory (where the system knows memfd) and ends with its last user."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("ipfl")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
 class Mailbox:
     """One direction of traffic; one side writes, the other reads."""
 
     def __init__(self) -> None:
-        self._file = (
-            os.memfd_create("ipfl")
-            if hasattr(os, "memfd_create")
-            else os.dup(tempfile.TemporaryFile().fileno())
-        )
+        self._file = _nameless_file()
         self._map: mmap.mmap | None = None
         self._end = 0
         self._held: dict[int, tuple[int, int]] = {}

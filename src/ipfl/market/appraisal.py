@@ -1,4 +1,4 @@
-"""What the appraisal phase found out about the aggregated models: accuracy and gradient per cluster.
+"""The profiler's conversations: what the server asks about models, and what it makes of the answers.
 
 g_k of the Shapley approximation is the mean gradient of the loss at W_M over points that represent cluster
 k's clients: either the participants' own held-back points, or the server's holdout that suits the model best.
@@ -6,15 +6,114 @@ k's clients: either the participants' own held-back points, or the server's hold
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Mapping, Sequence
+from itertools import islice
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ipfl.core import Record, Replies
-from ipfl.market.economy import cluster_name
+from ipfl.core import Ask, ClientId, Record, Replies, Roster, Vector
+from ipfl.market import profiler
+from ipfl.market.economy import Economy, cluster_name
+from ipfl.market.warmstart import f1_from_counts
+from ipfl.params import sound
 
+Contributions = dict[int, NDArray[np.float64]]
+"""ψ_ki of each cluster's providers, in ascending client id."""
+Accuracies = dict[int, float]
+"""Acc_kr of each cluster."""
 Gradients = dict[int, NDArray[np.float64]]
+Updates = Mapping[int, Replies]
+"""Per cluster the sound replies of its providers."""
+
+COALITIONS_AT_ONCE = 16
+"""Models of coalitions that travel in one ask when Shapley values are exact: bounds the memory."""
+
+
+def appraise(
+    economy: Economy,
+    models: Sequence[Vector],
+    updates: Updates,
+    source: Literal["clients", "server", "exact"],
+    normalised: bool,
+) -> Generator[Ask, Replies, tuple[Contributions, Accuracies]]:
+    """Asks the participants how good the aggregated models are, and works out who contributed what.
+
+    Args:
+        economy: The state before the round.
+        models: The aggregated models W_M.
+        updates: What they were made of.
+        source: Where the gradient comes from; `exact`: Shapley values over all coalitions instead.
+        normalised: Which version of the approximation.
+    """
+    seats: dict[ClientId, dict[str, Vector]] = {}
+    for k, replies in updates.items():
+        for client in replies:
+            seats.setdefault(client, {})[cluster_name(k)] = models[k]
+    wish = {"gradient": source == "clients"}
+    answers = yield Ask("appraise", {client: Record(seats[client], wish) for client in sorted(seats)})
+    accuracy, gradient = appraised(answers, list(updates), economy.size)
+    if source == "server":
+        everything = Record({cluster_name(k): models[k] for k in updates}, {"gradient": True})
+        scored = yield Ask("appraise", dict.fromkeys(economy.holdouts, everything))
+        gradient = closest_holdout(scored, list(updates), economy.size)
+    psi: Contributions = {}
+    for k, replies in updates.items():
+        locals_ = [replies[client].params[cluster_name(k)] for client in sorted(replies)]
+        counts = np.array([replies[client].facts["n"] for client in sorted(replies)])
+        if source == "exact":
+            psi[k] = yield from exact_contributions(locals_, counts, economy.models[k], sorted(replies))
+        elif k in gradient:
+            psi[k] = profiler.contributions(gradient[k], models[k], locals_, counts, normalised)
+        else:
+            psi[k] = np.full(len(locals_), np.nan)
+    return psi, accuracy
+
+
+def exact_contributions(
+    locals_: Sequence[Vector], counts: NDArray[np.int64], before: Vector, providers: Sequence[ClientId]
+) -> Generator[Ask, Replies, NDArray[np.float64]]:
+    """Exact Shapley values over all coalitions, their losses measured on the providers' `probe`."""
+    losses: list[float] = []
+    models = profiler.coalition_models(locals_, counts, before)
+    while group := list(islice(models, COALITIONS_AT_ONCE)):
+        record = Record({str(position): model for position, model in enumerate(group)})
+        scored = yield Ask("loss", dict.fromkeys(providers, record))
+        points = sum(reply.facts["n"] for reply in scored.values())
+        sums = np.sum([reply.facts["loss"] for reply in scored.values()], axis=0)
+        losses += list(np.broadcast_to(sums / points if points else np.nan, len(group)))
+    return profiler.shapley_from_values(losses[0] - np.asarray(losses))
+
+
+def per_class_f1(
+    economy: Economy, roster: Roster
+) -> Generator[Ask, Replies, tuple[NDArray[np.int64], NDArray[np.float64]]]:
+    """Appendix Initial Clustering: ξ, the F1 per class of every client's own model on the server's samples.
+
+    Clients train in groups of the round's size, so that no more models than usual are in memory. The
+    server's holdouts of all distributions count together, as the IID test set.
+
+    Returns:
+        Ids of the clients that answered, and their (n, C) scores.
+    """
+    counts: dict[ClientId, NDArray[np.int64]] = {}
+    name = cluster_name(0)
+    start = Record({name: economy.models[0]})
+    for first in range(0, len(roster.clients), economy.per_round):
+        group = roster.clients[first : first + economy.per_round]
+        replies = yield Ask("train", dict.fromkeys(group, start))
+        sent = {
+            str(client): reply.params[name]
+            for client, reply in replies.items()
+            if sound(reply, name, economy.size)
+        }
+        scored = yield Ask("confusion", {holdout: Record(sent) for holdout in economy.holdouts})
+        for client in sent:
+            counts[int(client)] = np.sum([reply.facts[client] for reply in scored.values()], axis=0)
+    clients = sorted(counts)
+    f1 = [f1_from_counts(*counts[client].reshape(3, -1)) for client in clients]
+    return np.asarray(clients, np.int64), np.asarray(f1)
 
 
 def _counts(reply: Record, cluster: int) -> tuple[float, float] | None:
@@ -32,9 +131,9 @@ def _gradient(reply: Record, cluster: int, size: int) -> NDArray[np.float64] | N
     return vector.astype(np.float64)
 
 
-def appraised(answers: Replies, clusters: Sequence[int], size: int) -> tuple[dict[int, float], Gradients]:
+def appraised(answers: Replies, clusters: Sequence[int], size: int) -> tuple[Accuracies, Gradients]:
     """Acc_kr and g_k of each cluster, both means over the participants' points; absent where nobody said."""
-    accuracy: dict[int, float] = {}
+    accuracy: Accuracies = {}
     gradients: Gradients = {}
     for k in clusters:
         counted = {client: counts for client in sorted(answers) if (counts := _counts(answers[client], k))}

@@ -22,7 +22,7 @@ from ipfl.params import mean
 
 @dataclass(frozen=True)
 class Economy:
-    """The server's state. Arrays are (N,) or (N, K): a row per client in ascending id, a column per cluster."""
+    """The server's state; arrays have a row per client in ascending id, a column per cluster."""
 
     ids: NDArray[np.int64]
     """Client id of each row."""
@@ -116,7 +116,7 @@ def answered(economy: Economy, replies: Replies, events: list[str]) -> Economy:
         order, n = facts.get("bids", ()), facts.get("n", 0)
         if (
             hits.shape != (len(live),)
-            or not (0 <= hits).all()
+            or not (hits >= 0).all()
             or not (hits <= n).all()
             or not set(order) <= set(live)
         ):
@@ -223,7 +223,7 @@ class Books:
         return told
 
     def entries(self, ids: NDArray[np.int64]) -> list[list[Fact]]:
-        """The transfers as JSON rows [kind, source, target, amount, cluster, client], clients by their ids."""
+        """The transfers as rows [kind, source, target, amount, cluster, client], clients by their ids."""
         name = [int(i) for i in ids]
         return [
             [

@@ -18,9 +18,8 @@ Departures from the print, with the reasons in docs/reading.md:
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from dataclasses import replace
-from itertools import islice
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -31,8 +30,8 @@ from pydantic.dataclasses import dataclass
 from ipfl.client import Client, Part
 from ipfl.core import Ask, ClientId, Fact, Method, Record, Replies, Roster, Round, Setup, Vector, stream
 from ipfl.errors import InputError
-from ipfl.market import Bools, health, profiler, tokens, warmstart
-from ipfl.market.appraisal import appraised, closest_holdout
+from ipfl.market import Bools, health, profiler, tokens
+from ipfl.market.appraisal import Accuracies, Contributions, appraise, per_class_f1
 from ipfl.market.economy import (
     Books,
     Economy,
@@ -46,12 +45,10 @@ from ipfl.market.economy import (
 )
 from ipfl.market.preferences import bids, importance, learn_returns, mixing
 from ipfl.market.scheduler import Selection, explorers, first_round, select
-from ipfl.methods.steps import average, choose, sound
-from ipfl.params import mix
+from ipfl.market.warmstart import initial_clusters
+from ipfl.methods.steps import average, choose
+from ipfl.params import mix, sound
 from ipfl.train import Score
-
-COALITIONS_AT_ONCE = 16
-"""Models of coalitions that travel in one ask when Shapley values are exact: bounds the memory."""
 
 Share = Annotated[float, Field(ge=0, le=1)]
 
@@ -88,11 +85,11 @@ class IPFL(Method[Economy]):
     )
     mix: Literal["paper", "best", "tuned"] = Field(
         "tuned",
-        description="how cluster models become a personalized one: by υ, the best one, or the best mix on goal",
+        description="how cluster models become a personalized one: by υ, the best, or what is best on goal",
     )
     n_p: Annotated[int, Field(ge=1)] | None = Field(
         None,
-        description="N_p, seats per cluster by bid and contribution; omitted: what the budget leaves after N_r",
+        description="N_p, seats per cluster by bid and contribution; omitted: what N_r leaves",
     )
     explore: Share = Field(
         0.2, description="N_r at first, as a share of the clients; falls with the unexplored share"
@@ -117,7 +114,7 @@ class IPFL(Method[Economy]):
     )
     contribution: Literal["clients", "server", "exact"] = Field(
         "clients",
-        description="gradient from the participants, from the server's holdout, or exact Shapley values (≤ 12)",
+        description="gradient from participants or the server's holdout, or exact Shapley values",
     )
     normalised: bool = Field(True, description="normalised or unnormalised Shapley approximation")
     decay: Share = Field(0.5, description="weight of the past in remembered contributions")
@@ -163,7 +160,7 @@ class IPFL(Method[Economy]):
         delivered = self._delivered(state, seats, replies, events)
         books.give_back(seats & ~delivered)
         models = self._aggregate(state, delivered, replies)  # line 8: M_k = FedAvg(U_k)
-        psi, accuracy = yield from self._profile(state, models, delivered, replies)  # line 18, Algorithm 3
+        psi, accuracy = yield from self._profile(state, models, delivered, replies)  # line 18
         share = self._settle(
             state, books, delivered, psi, accuracy
         )  # Eqs. reimbursement, reward_distribution
@@ -205,7 +202,7 @@ class IPFL(Method[Economy]):
         """Bids for this round: asked for every R rounds, kept in between; none in the first round."""
         since = round - self.opens
         if since == 0:
-            return (yield from self._initial_clusters(state, roster)) if self.initial_clustering else state
+            return (yield from self._first_bids(state, roster)) if self.initial_clustering else state
         if (since - 1) % self.preference_every:
             return state
         if not self.incentive:  # NI: every client bids for one cluster at random
@@ -219,32 +216,12 @@ class IPFL(Method[Economy]):
             query[client] = Record(models, facts | receipts)
         return answered(state, (yield Ask("preference", query)), events)
 
-    def _initial_clusters(self, state: Economy, roster: Roster) -> Generator[Ask, Replies, Economy]:
-        """Appendix Initial Clustering: K-Means on the per-class F1 of every client's own model.
-
-        Clients train one after the other in groups of the round's size, so that no more models than
-        usual are in memory. The server scores them on its holdouts, all distributions together.
-        """
-        counts: dict[ClientId, NDArray[np.int64]] = {}
-        start = Record({cluster_name(0): state.models[0]})
-        for first in range(0, len(roster.clients), state.per_round):
-            group = roster.clients[first : first + state.per_round]
-            replies = yield Ask("train", {client: start for client in group})
-            sent = {
-                str(c): r.params[cluster_name(0)]
-                for c, r in replies.items()
-                if sound(r, cluster_name(0), state.size)
-            }
-            scored = yield Ask("confusion", {holdout: Record(sent) for holdout in state.holdouts})
-            for client in sent:
-                counts[int(client)] = np.sum([reply.facts[client] for reply in scored.values()], axis=0)
-        answered = np.asarray(sorted(counts), np.int64)
-        f1 = np.array([warmstart.f1_from_counts(*counts[int(client)].reshape(3, -1)) for client in answered])
+    def _first_bids(self, state: Economy, roster: Roster) -> Generator[Ask, Replies, Economy]:
+        """Appendix Initial Clustering: each client bids for the cluster that K-Means puts it into."""
+        clients, f1 = yield from per_class_f1(state, roster)
         rng = stream(state.seed, "initial clusters")
-        first_cluster = warmstart.initial_clusters(
-            f1, answered, state.ids, len(state.models), self.varied_classes, rng
-        )
-        return assigned(state, first_cluster)
+        clusters = initial_clusters(f1, clients, state.ids, len(state.models), self.varied_classes, rng)
+        return assigned(state, clusters)
 
     def _select(self, state: Economy, books: Books, paid: Bools, available: Bools, round: int) -> Selection:
         """SelectClients(r): random in the first round, then N_p by bid and contribution and N_r at random."""
@@ -274,10 +251,11 @@ class IPFL(Method[Economy]):
 
     def _deploy(self, state: Economy, seats: Bools) -> Ask:
         """Every client with a seat gets the model of each cluster it sits in."""
-        return Ask("train", {
-            int(state.ids[row]): Record({cluster_name(k): state.models[k] for k in np.flatnonzero(seats[row])})
-            for row in np.flatnonzero(seats.any(axis=1))
-        })  # fmt: skip
+        to = {}
+        for row in np.flatnonzero(seats.any(axis=1)):
+            sits_in = np.flatnonzero(seats[row]).tolist()
+            to[int(state.ids[row])] = Record({cluster_name(k): state.models[k] for k in sits_in})
+        return Ask("train", to)
 
     def _delivered(self, state: Economy, seats: Bools, replies: Replies, events: list[str]) -> Bools:
         """Seats whose client sent a sound update; whoever sent NaN, another length or nothing is left out."""
@@ -299,58 +277,23 @@ class IPFL(Method[Economy]):
 
     def _profile(
         self, state: Economy, models: tuple[Vector, ...], delivered: Bools, replies: Replies
-    ) -> Generator[Ask, Replies, tuple[dict[int, NDArray[np.float64]], dict[int, float]]]:
+    ) -> Generator[Ask, Replies, tuple[Contributions, Accuracies]]:
         """The profiler: contributions ψ_ki of each cluster's providers, and Acc_kr on their own data."""
         if not self.incentive:
             return {}, {}
-        trained = [int(k) for k in np.flatnonzero(delivered.any(axis=0))]
-        asked = {
-            int(state.ids[row]): Record(
-                {cluster_name(k): models[k] for k in np.flatnonzero(delivered[row])},
-                {"gradient": self.contribution == "clients"},
-            )
-            for row in np.flatnonzero(delivered.any(axis=1))
+        updates = {
+            k: {int(c): replies[int(c)] for c in state.ids[delivered[:, k]]}
+            for k in np.flatnonzero(delivered.any(axis=0)).tolist()
         }
-        answers = yield Ask("appraise", asked)
-        accuracy, gradient = appraised(answers, trained, state.size)
-        if self.contribution == "server":
-            everything = Record({cluster_name(k): models[k] for k in trained}, {"gradient": True})
-            scored = yield Ask("appraise", {holdout: everything for holdout in state.holdouts})
-            gradient = closest_holdout(scored, trained, state.size)
-        psi = {}
-        for k in trained:
-            providers = state.ids[delivered[:, k]].tolist()
-            locals_ = [replies[c].params[cluster_name(k)] for c in providers]
-            counts = np.array([replies[c].facts["n"] for c in providers])
-            if self.contribution == "exact":
-                psi[k] = yield from self._exact(locals_, counts, state.models[k], providers)
-            elif k in gradient:
-                psi[k] = profiler.contributions(gradient[k], models[k], locals_, counts, self.normalised)
-            else:
-                psi[k] = np.full(len(providers), np.nan)
-        return psi, accuracy
-
-    def _exact(
-        self, locals_: list[Vector], counts: NDArray[np.int64], before: Vector, providers: list[ClientId]
-    ) -> Generator[Ask, Replies, NDArray[np.float64]]:
-        """Exact Shapley values over all coalitions, their losses measured on the providers' `probe`."""
-        losses: list[float] = []
-        models = profiler.coalition_models(locals_, counts, before)
-        while group := list(islice(models, COALITIONS_AT_ONCE)):
-            record = Record({str(position): model for position, model in enumerate(group)})
-            scored = yield Ask("loss", {client: record for client in providers})
-            points = sum(reply.facts["n"] for reply in scored.values())
-            sums = np.sum([reply.facts["loss"] for reply in scored.values()], axis=0)
-            losses += list(np.broadcast_to(sums / points if points else np.nan, len(group)))
-        return profiler.shapley_from_values(losses[0] - np.asarray(losses))
+        return (yield from appraise(state, models, updates, self.contribution, self.normalised))
 
     def _settle(
         self,
         state: Economy,
         books: Books,
         delivered: Bools,
-        psi: Mapping[int, NDArray[np.float64]],
-        accuracy: Mapping[int, float],
+        psi: Contributions,
+        accuracy: Accuracies,
     ) -> dict[int, float]:
         """The token manager after training: reimbursement by utility, the rest as rewards by rank."""
         if not self.incentive:
@@ -369,8 +312,8 @@ class IPFL(Method[Economy]):
         books: Books,
         models: tuple[Vector, ...],
         delivered: Bools,
-        psi: Mapping[int, NDArray[np.float64]],
-        accuracy: Mapping[int, float],
+        psi: Contributions,
+        accuracy: Accuracies,
     ) -> Economy:
         """What the server remembers of the round."""
         remembered = state.psi
@@ -419,10 +362,8 @@ class IPFL(Method[Economy]):
     def preferences(self, state: Economy) -> dict[ClientId, int]:
         """The cluster that each client wants most, of those that bid."""
         rank = np.where(state.wanted >= 0, state.wanted, np.iinfo(np.int64).max)
-        bidding = (state.wanted >= 0).any(axis=1)
-        return {
-            int(i): int(k) for i, k, bids in zip(state.ids, rank.argmin(axis=1), bidding, strict=True) if bids
-        }
+        rows = np.flatnonzero((state.wanted >= 0).any(axis=1))
+        return {int(state.ids[row]): int(rank[row].argmin()) for row in rows}
 
     def report(self, state: Economy) -> dict[str, Fact]:
         """The fairness summary."""

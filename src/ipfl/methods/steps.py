@@ -1,4 +1,4 @@
-"""Steps that methods share: choosing clients, averaging replies, refusing broken ones."""
+"""Steps that methods share: choosing clients, averaging their replies."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ipfl.core import ClientId, Record, Replies, Roster, Vector
-from ipfl.params import mean
+from ipfl.core import ClientId, Replies, Roster, Vector
+from ipfl.params import mean, sound
 
 
 @dataclass(frozen=True)
@@ -28,14 +28,6 @@ def choose(roster: Roster, count: int, rng: np.random.Generator) -> list[ClientI
     """`count` clients at random without repetition, or all if there are fewer; ascending."""
     count = min(count, len(roster.clients))
     return sorted(int(client) for client in rng.choice(roster.clients, count, replace=False))
-
-
-def sound(reply: Record, name: str, size: int) -> bool:
-    """Whether a reply holds a vector of that name, of the right length and finite, and a sample count."""
-    vector, n = reply.params.get(name), reply.facts.get("n")
-    if vector is None or vector.shape != (size,) or not isinstance(n, int) or n < 1:
-        return False
-    return bool(np.isfinite(vector).all())
 
 
 def average(replies: Replies, name: str, otherwise: Vector) -> Vector:

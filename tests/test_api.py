@@ -1,0 +1,124 @@
+"""The public API: lazy, typed names; and every example in the documents does what it says."""
+
+import importlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import ipfl
+from ipfl import methods
+from ipfl.cli import app
+
+ROOT = Path(__file__).parent.parent
+
+
+def blocks(document, language):
+    return re.findall(rf"```{language}\n(.*?)```", (ROOT / document).read_text(), re.DOTALL)
+
+
+def python(code, **options):
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, **options
+    ).stdout
+
+
+class TestNames:
+    def test_all_can_be_had(self):
+        for name in ipfl.__all__:
+            assert getattr(ipfl, name) is not None
+        assert dir(ipfl) == sorted(ipfl.__all__)
+
+    def test_unknown_name(self):
+        with pytest.raises(AttributeError, match="no attribute 'nope'"):
+            ipfl.nope  # noqa: B018
+
+    def test_functions_win_over_the_files_of_their_name(self):
+        for name in ("run", "compare"):
+            module = importlib.import_module(f"ipfl.{name}")
+            assert getattr(ipfl, name) is getattr(module, name)
+        code = "import ipfl.run, ipfl.compare, ipfl; print(callable(ipfl.run), callable(ipfl.compare))"
+        assert python(code).split() == ["True", "True"]
+
+    def test_import_loads_nothing_heavy(self):
+        code = (
+            "import sys, ipfl; print([m for m in ('torch', 'numpy', 'pydantic', 'rich') if m in sys.modules])"
+        )
+        assert python(code).strip() == "[]"
+
+    def test_version_is_that_of_the_package(self):
+        from importlib.metadata import version
+
+        assert ipfl.__version__ == version("ipfl")
+
+
+class TestDocuments:
+    def test_readme(self, capsys):
+        (example,) = blocks("README.md", "python")
+        assert len(example.strip().splitlines()) <= 15
+        exec(example.replace("rounds=30", "rounds=2"), {})
+        lines = capsys.readouterr().out.splitlines()
+        assert "of 20 clients gain nothing" in lines[1]
+        assert sum(line.startswith("client ") for line in lines) == 20
+        assert any(line.startswith("cluster_1: ") for line in lines)
+
+    def test_files_that_documents_point_to_exist(self):
+        for document in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/*.md")]:
+            for target in re.findall(r"\]\(([^)#]+)\)", document.read_text()):
+                if "://" not in target:
+                    assert (document.parent / target).exists(), f"{document.name}: {target}"
+
+    def test_a_method_in_one_file(self, monkeypatch, tmp_path):
+        """The method of CONTRIBUTING.md, registered as it says, runs by its name from the command line."""
+        source, line = blocks("CONTRIBUTING.md", "python")
+        file = tmp_path / "finetuned.py"
+        file.write_text(source)
+        spec = importlib.util.spec_from_file_location("ipfl.methods.finetuned", file)
+        module = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, spec.name, module)
+        spec.loader.exec_module(module)
+        for name, kind in eval(f"{{{line}}}").items():
+            monkeypatch.setitem(methods.METHODS, name, kind)
+        listed = CliRunner().invoke(app, ["methods", "finetuned"]).output
+        assert "extra_epochs" in listed
+        sets = ["method.name=finetuned", "method.extra_epochs=2", "task.model=softmax", "rounds=2"]
+        options = [option for text in sets for option in ("--set", text)]
+        done = CliRunner().invoke(app, ["run", "--workers", "0", "--out", str(tmp_path / "out"), *options])
+        assert done.exit_code == 0, done.output
+        assert (tmp_path / "out" / "model" / "global.safetensors").exists()
+
+    def test_own_data_from_python(self, capsys):
+        example, _ = blocks("docs/own-data.md", "python")
+        exec(example, {})
+        assert re.fullmatch(r"\d+\.\d%\n", capsys.readouterr().out)
+
+    def test_own_data_from_a_config(self, tmp_path):
+        _, module = blocks("docs/own-data.md", "python")
+        (settings,) = blocks("docs/own-data.md", "toml")
+        (tmp_path / "mine.py").write_text(module)
+        (tmp_path / "mine.toml").write_text(settings)
+        command = [str(Path(sys.executable).with_name("ipfl")), "run", "mine.toml", "--workers", "0"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert "mine, 10:90, 6 clients" in done.stdout
+        assert len(list(tmp_path.glob("runs/*/summary.json"))) == 1
+
+    def test_own_data_from_a_file(self, tmp_path):
+        import numpy as np
+
+        rng = np.random.default_rng(0)
+        x, y = rng.normal(size=(90, 3)).astype(np.float32), rng.integers(0, 2, 90)
+        np.savez(tmp_path / "mine.npz", x=x, y=y, client=np.repeat([0, 1, 2], 30))
+        task = ipfl.Task.load(
+            dataset="npz",
+            path=tmp_path / "mine.npz",
+            distributions="natural",
+            partition="natural",
+            clients=3,
+            model="softmax",
+        )
+        result = ipfl.run(task, ipfl.method(methods.REFERENCE), rounds=1, workers=0)
+        assert set(result.last.personalized) == {0, 1, 2}
