@@ -181,10 +181,14 @@ class Config(Section):
         name = name or self.method.name
         return self.build_methods([name])[name]
 
-    def build_methods(self, names: Iterable[str]) -> dict[str, Method[Any]]:
-        """Several methods: a key goes to each that has it, and must belong to at least one."""
+    def build_methods(self, labels: Iterable[str]) -> dict[str, Method[Any]]:
+        """Several methods: a key goes to each that has it, and must belong to at least one.
+
+        A label is a method's name, with settings of its own if wanted: `NAME:key=value:key=value`.
+        """
         settings = self.method.model_extra or {}
-        fields = {name: method_fields(name) for name in names}
+        parsed = {label: _variant(label) for label in labels}
+        fields = {label: method_fields(name) for label, (name, _) in parsed.items()}
         known = {field for own in fields.values() for field in own}
         for key in settings:
             if key not in known:
@@ -192,10 +196,11 @@ class Config(Section):
                     "key", f"method.{key}", [f"method.{field}" for field in known | {"name", "clusters"}]
                 )
         shared = {"clusters": self.method.clusters, **settings}
-        return {
-            name: method(name, **{key: value for key, value in shared.items() if key in own})
-            for name, own in fields.items()
-        }
+        built = {}
+        for label, (name, own) in parsed.items():
+            fitting = {key: value for key, value in shared.items() if key in fields[label]}
+            built[label] = method(name, **(fitting | own))
+        return built
 
     def record(self, built: Iterable[Method[Any]]) -> dict[str, Any]:
         """The effective config for `summary.json`, with all hyper-parameters of the methods."""
@@ -244,13 +249,19 @@ def _assignment(text: str) -> tuple[str, Any]:
     """Splits `task.partition=30:70`; a value that is not TOML is taken as text."""
     key, equals, value = (part.strip() for part in text.partition("="))
     if not equals or not value or not all(key.split(".")):
-        raise InputError(f"--set {text!r}: expected section.field=value, such as task.clients=40")
+        raise InputError(f"{text!r} is no setting: expected section.field=value, such as task.clients=40")
     try:
         parsed = tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
         return key, value
     # TOML 1.1 reads 10:30 as a time of day; here it is a partition.
     return key, value if isinstance(parsed, datetime.time | datetime.date) else parsed
+
+
+def _variant(label: str) -> tuple[str, dict[str, Any]]:
+    """Splits `NAME:key=value:key=value` into the name and its own settings."""
+    name, *own = label.split(":")
+    return name, dict(_assignment(setting) for setting in own)
 
 
 def _put(tree: dict[str, Any], key: str, value: Any) -> None:

@@ -169,6 +169,7 @@ class IPFL(Method[Economy]):
         facts = {
             "selected": [[int(i) for i in state.ids[selection.members(k)]] for k in range(len(state.models))],
             "trained": [[int(i) for i in state.ids[delivered[:, k]]] for k in range(len(state.models))],
+            "preferred": list(self.preferences(state).items()),
             "bids": [int(count) for count in (state.wanted >= 0).sum(axis=0)],
             "contributions": {
                 k: [None if np.isnan(value) else float(value) for value in values]
