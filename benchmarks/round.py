@@ -31,7 +31,7 @@ from ipfl.engines.local import LocalEngine, one_thread
 from ipfl.methods.fedavg import FedAvg
 from ipfl.methods.steps import average
 from ipfl.models import CNN
-from ipfl.run import run
+from ipfl.loop import run
 from ipfl.task import Task
 
 SHAPE, CLASSES, AT_WORK, SAMPLES, BATCH = (32, 32, 3), 10, 10, 500, 50

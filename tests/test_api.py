@@ -36,13 +36,6 @@ class TestNames:
         with pytest.raises(AttributeError, match="no attribute 'nope'"):
             ipfl.nope  # noqa: B018
 
-    def test_functions_win_over_the_files_of_their_name(self):
-        for name in ("run", "compare"):
-            module = importlib.import_module(f"ipfl.{name}")
-            assert getattr(ipfl, name) is getattr(module, name)
-        code = "import ipfl.run, ipfl.compare, ipfl; print(callable(ipfl.run), callable(ipfl.compare))"
-        assert python(code).split() == ["True", "True"]
-
     def test_import_loads_nothing_heavy(self):
         code = (
             "import sys, ipfl; print([m for m in ('torch', 'numpy', 'pydantic', 'rich') if m in sys.modules])"

@@ -215,7 +215,7 @@ class TestBadInput:
             ("method.name=nope", f"unknown method 'nope' (known: {', '.join(sorted(methods.METHODS))})"),
             ("method.nope=1", "unknown key 'method.nope'"),
             ("clients.leave=true", "needs a reference run"),
-            ("rounds", "--set 'rounds': expected section.field=value"),
+            ("rounds", "setting 'rounds': expected section.field=value"),
         ],
     )
     def test_setting(self, tmp_path, sets, part):

@@ -143,7 +143,7 @@ class TestComplaints:
 
     @pytest.mark.parametrize("text", ["task.clients", "=3", "task..clients=3", ".x=1", "task.clients=", ""])
     def test_bad_set(self, text):
-        assert complaint([text]).startswith(f"--set {text!r}: expected section.field=value")
+        assert complaint([text]).startswith(f"setting {text!r}: expected section.field=value")
 
     @pytest.mark.parametrize(
         "content, part",

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from ipfl.compare import Comparison, Entry
+from ipfl.comparison import Comparison, Entry
 from ipfl.config import Config
 from ipfl.methods import REFERENCE
 from ipfl.metrics import Evaluation
 from ipfl.report import plots, tables
 from ipfl.report.progress import LOUDEST, Bar, Lines, observer
-from ipfl.run import Result
+from ipfl.loop import Result
 
 
 def terminal(*, live=False, width=80):

@@ -10,15 +10,13 @@ Everything here is imported when it is first used, so that `import ipfl` costs n
 from __future__ import annotations
 
 import importlib
-import sys
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ipfl.compare import Comparison, compare
+    from ipfl.comparison import Comparison, compare
     from ipfl.config import ClientsConfig, Config, EvaluateConfig, TaskConfig, TrainConfig, method
     from ipfl.errors import InputError
-    from ipfl.run import Result, run
+    from ipfl.loop import Result, run
     from ipfl.task import Task
 
 __version__ = "0.1.0"
@@ -41,17 +39,17 @@ __all__ = [
 
 _HOME = {
     "ClientsConfig": "config",
-    "Comparison": "compare",
+    "Comparison": "comparison",
     "Config": "config",
     "EvaluateConfig": "config",
     "InputError": "errors",
-    "Result": "run",
+    "Result": "loop",
     "Task": "task",
     "TaskConfig": "config",
     "TrainConfig": "config",
-    "compare": "compare",
+    "compare": "comparison",
     "method": "config",
-    "run": "run",
+    "run": "loop",
 }
 """Name → module that defines it."""
 
@@ -66,15 +64,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
-
-
-class _Package(ModuleType):
-    """Importing the file `run.py` would make `ipfl.run` that module; here it stays the function."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if isinstance(value, ModuleType) and _HOME.get(name) == name:
-            value = getattr(value, name)
-        super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

@@ -249,7 +249,7 @@ def _assignment(text: str) -> tuple[str, Any]:
     """Splits `task.partition=30:70`; a value that is not TOML is taken as text."""
     key, equals, value = (part.strip() for part in text.partition("="))
     if not equals or not value or not all(key.split(".")):
-        raise InputError(f"{text!r} is no setting: expected section.field=value, such as task.clients=40")
+        raise InputError(f"setting {text!r}: expected section.field=value, such as task.clients=40")
     try:
         parsed = tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:

@@ -69,6 +69,10 @@ Replies = Mapping[ClientId, Record]
 """Replies by client in ascending id; whoever dropped out, failed or answered nonsense is absent."""
 
 
+NEWCOMER: ClientId = 2**31 - 1
+"""Id of a client that the server has never met, for `Method.offer`."""
+
+
 def holdout_id(distribution: int) -> ClientId:
     """Id under which the server itself can be asked, on its own small holdout of one distribution.
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from ipfl.client import Client
 from ipfl.config import TrainConfig
-from ipfl.core import EMPTY, ClientId, Method, Record
+from ipfl.core import ClientId, Method, Record
 from ipfl.data.federated import Parts, Samples
 from ipfl.memory import ClientMemory
 from ipfl.models import Network
@@ -50,7 +50,7 @@ class Host:
         if action == EVALUATE:
             return self._evaluate(me, record, mine, parts.test)
         reply, remembered = getattr(self.method, f"on_{action}")(record, mine, me)
-        if remembered is not mine and remembered is not EMPTY:
+        if remembered is not mine:
             self.memory.save(client, remembered)
         return reply  # type: ignore[no-any-return]
 

@@ -1,5 +1,7 @@
 """The files of a run: `summary.json`, `metrics.jsonl` (a line a round), `model/*.safetensors`.
 
+`offer.safetensors` is what the server would send to a new client, for `ipfl personalize`.
+
 Whoever reads results reads these files. Everything in `metrics.jsonl` and `model/` depends on config and
 seed alone, so equal runs give equal bytes; times are in `summary.json` only.
 """
@@ -17,14 +19,16 @@ from typing import Any
 
 from safetensors.torch import save_file
 
-from ipfl.core import Vector
+from ipfl.core import Record, Vector
 from ipfl.errors import InputError
 from ipfl.models import Network
+from ipfl.records import write_record
 
 SUMMARY = "summary.json"
 METRICS = "metrics.jsonl"
 MODELS = "model"
 MEMORY = "memory"
+OFFER = "offer.safetensors"
 
 
 @lru_cache
@@ -38,24 +42,29 @@ def commit() -> str | None:
 
 
 class RunFolder:
-    """Writes one run. Refuses a folder that holds a run already, unless told to overwrite it."""
+    """Writes one run. Refuses a folder that holds a run already, unless told to overwrite it.
+
+    Nothing is written before `open`, so that whatever else refuses to start leaves no trace.
+    """
 
     def __init__(self, path: Path, *, overwrite: bool = False):
         self.path = path
         if path.exists() and not path.is_dir():
             raise InputError(f"{path} is a file, not a folder for results")
-        if (path / METRICS).exists() or (path / SUMMARY).exists():
-            if not overwrite:
-                raise InputError(f"{path} already holds a run; choose another --out or pass --overwrite")
-            for old in (SUMMARY, METRICS):
-                (path / old).unlink(missing_ok=True)
-            for folder in (MODELS, MEMORY):
-                shutil.rmtree(path / folder, ignore_errors=True)
+        if not overwrite and any((path / name).exists() for name in (METRICS, SUMMARY)):
+            raise InputError(f"{path} already holds a run; choose another --out or pass --overwrite")
+
+    def open(self) -> None:
+        """Makes the folder, and removes what an earlier run left there."""
+        for folder in (MODELS, MEMORY):
+            shutil.rmtree(self.path / folder, ignore_errors=True)
         try:
-            path.mkdir(parents=True, exist_ok=True)
-            (path / METRICS).touch()
+            self.path.mkdir(parents=True, exist_ok=True)
+            for old in (SUMMARY, OFFER):
+                (self.path / old).unlink(missing_ok=True)
+            (self.path / METRICS).write_text("")
         except OSError as error:
-            raise InputError(f"cannot write results to {path}: {error.strerror}") from error
+            raise InputError(f"cannot write results to {self.path}: {error.strerror}") from error
 
     @property
     def memory(self) -> Path:
@@ -66,6 +75,10 @@ class RunFolder:
         """Appends one round to `metrics.jsonl`."""
         with (self.path / METRICS).open("a") as file:
             file.write(json.dumps(line) + "\n")
+
+    def write_offer(self, offer: Record) -> None:
+        """Keeps what the server would send to a new client."""
+        write_record(self.path / OFFER, offer)
 
     def write_models(self, models: Mapping[str, Vector], network: Network) -> None:
         """Writes every server model with the tensor names and shapes of its module."""

@@ -25,7 +25,7 @@ class Task:
     @classmethod
     def load(cls, *, seed: int = 0, **settings: Any) -> Task:
         """Builds a task from the settings of the `[task]` section, given as keywords."""
-        return cls.build(TaskConfig(**settings), seed)
+        return cls.build(TaskConfig.of(settings), seed)
 
     @classmethod
     def build(cls, config: TaskConfig, seed: int) -> Task:

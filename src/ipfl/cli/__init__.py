@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from ipfl.compare import Comparison
+    from ipfl.comparison import Comparison
 
 
 def _examples(*lines: str) -> str:
@@ -103,10 +103,8 @@ def run(
 
         typer.echo(shown(settings, [method]), nl=False)
         return
-    from ipfl.compare import prepare, run_config
-    from ipfl.run import Departures
+    from ipfl.comparison import prepare, run_config
 
-    Departures(settings.clients, None)  # refuses leave = true without a reference before anything is written
     task = prepare(settings, [method], settings.seed)
     folder = out or free_folder(f"{method.name}-seed-{settings.seed}")
     watch = watcher(quiet)
@@ -184,7 +182,7 @@ def compare(
 
         typer.echo(shown(settings, list(settings.build_methods(names).values())), nl=False)
         return
-    from ipfl.compare import compare as compare_methods
+    from ipfl.comparison import compare as compare_methods
 
     folder = out or free_folder("compare")
     comparison = compare_methods(
@@ -205,6 +203,28 @@ def compare(
         complain(f"interrupted; results so far in {folder}", INTERRUPTED)
     if comparison.failed:
         raise typer.Exit(1)
+
+
+@app.command(epilog=_examples("ipfl personalize runs/mine --data my-points.npz --out my-model.safetensors"))
+def personalize(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a finished run.")],
+    data: Annotated[
+        Path,
+        typer.Option(
+            "--data", help="Your points: an .npz file with x and y, and x_test and y_test if wanted."
+        ),
+    ],
+    out: Annotated[Path, typer.Option("--out", help="Where the model goes, a .safetensors file.")],
+    overwrite: Overwrite = False,
+) -> None:
+    """Get a personalized model from a finished run, without training.
+
+    RUN is the folder that `ipfl run` wrote. The points in --data say what the model should be good at:
+    x in the shape of the run's data, y the labels. With x_test and y_test, the accuracy there is printed.
+    """
+    from ipfl.cli.personal import write_personal_model
+
+    write_personal_model(run, data, out, overwrite=overwrite, say=typer.echo)
 
 
 @app.command(epilog=_examples(f"ipfl methods {REFERENCE}"))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from ipfl.compare import Watch
+    from ipfl.comparison import Watch
     from ipfl.config import Config
 
 ConfigFile = Annotated[Path | None, typer.Argument(metavar="CONFIG.toml")]

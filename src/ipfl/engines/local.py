@@ -15,7 +15,7 @@ import signal
 import tempfile
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -28,6 +28,7 @@ import torch
 from ipfl.config import TrainConfig
 from ipfl.core import Ask, ClientId, Method, Record, Replies
 from ipfl.engines.mailbox import Mailbox
+from ipfl.errors import InputError
 from ipfl.host import Host
 from ipfl.memory import ClientMemory
 from ipfl.task import Task
@@ -46,6 +47,13 @@ class _Worker:
     client: ClientId | None = None
 
 
+def _cores() -> int:
+    """Cores that this process may use; 0 where there is no fork to make workers with."""
+    if not hasattr(os, "fork"):
+        return 0
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 @contextmanager
 def one_thread() -> Iterator[None]:
     """One torch thread inside: results depend on the number of threads."""
@@ -55,6 +63,21 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def _failure(client: ClientId, error: Exception) -> Exception:
+    """What the engine raises for an exception in a client's code; bad input stays bad input."""
+    if isinstance(error, InputError):
+        return error
+    return ClientFailedError(f"client {client} failed:\n{''.join(traceback.format_exception(error))}")
+
+
+def _read_only(record: Record) -> Record:
+    """The record as a worker would see it: a client's code cannot write into the server's models."""
+    params = {name: vector.view() for name, vector in record.params.items()}
+    for view in params.values():
+        view.flags.writeable = False
+    return Record(params, record.facts)
 
 
 def _serve(host: Host, pipe: Connection, inbox: Mailbox, outbox: Mailbox) -> None:
@@ -70,8 +93,8 @@ def _serve(host: Host, pipe: Connection, inbox: Mailbox, outbox: Mailbox) -> Non
             reply = host.run(action, round, client, Record(inbox.get(places), facts))
             outbox.clear()
             pipe.send((outbox.put(reply.params), dict(reply.facts), None))
-        except Exception:  # whatever client code raises is reported to the parent, which raises it there
-            pipe.send(({}, {}, traceback.format_exc()))
+        except Exception as error:  # whatever client code raises is reported to the parent, which raises it there
+            pipe.send(({}, {}, _failure(client, error)))
 
 
 class LocalEngine:
@@ -91,16 +114,19 @@ class LocalEngine:
         workers: int | None = None,
         memory: Path | None = None,
     ):
+        self.events: list[str] = []
+        self._workers: list[_Worker] = []
         self._own_memory = None if memory else Path(tempfile.mkdtemp(prefix="ipfl-memory-"))
         folder = memory or self._own_memory
         assert folder is not None
-        self.host = Host(task, method, settings or TrainConfig(), seed, ClientMemory(folder))
-        if not hasattr(os, "fork"):
-            workers = 0
-        wanted = len(os.sched_getaffinity(0)) if workers is None else workers
-        self.events: list[str] = []
-        with one_thread():
-            self._workers = [self._hire() for _ in range(wanted)]
+        try:
+            self.host = Host(task, method, settings or TrainConfig(), seed, ClientMemory(folder))
+            with one_thread():
+                for _ in range(_cores() if workers is None else workers):
+                    self._workers.append(self._hire())
+        except BaseException:  # nobody else can close an engine that was never made
+            self.close()
+            raise
 
     def __enter__(self) -> LocalEngine:
         return self
@@ -114,39 +140,52 @@ class LocalEngine:
         """Runs one phase; replies come back in ascending client id, without those whose worker died."""
         if not self._workers:
             with one_thread():
-                return {c: self.host.run(ask.action, round, c, ask.to[c]) for c in sorted(ask.to)}
+                return {c: self._run_here(ask, round, c) for c in sorted(ask.to)}
         replies: dict[ClientId, Record] = {}
         waiting = sorted(ask.to, reverse=True)
         for worker in self._workers:
             worker.inbox.clear()
             self._give(worker, ask, round, waiting)
-        while busy := {worker.pipe: worker for worker in self._workers if worker.client is not None}:
-            for pipe in wait(list(busy)):
-                worker = busy[pipe]  # type: ignore[index]
-                self._take(worker, replies)
-                self._give(worker, ask, round, waiting)
+        try:
+            while busy := {worker.pipe: worker for worker in self._workers if worker.client is not None}:
+                for pipe in wait(list(busy)):
+                    worker = busy[pipe]  # type: ignore[index]
+                    self._take(worker, replies)
+                    self._give(worker, ask, round, waiting)
+        except Exception:
+            for worker in self._workers:
+                if worker.client is not None:  # its answer must not be taken for one to the next ask
+                    self._replace(worker)
+            raise
         return dict(sorted(replies.items()))
+
+    def _run_here(self, ask: Ask, round: int, client: ClientId) -> Record:
+        try:
+            return self.host.run(ask.action, round, client, _read_only(ask.to[client]))
+        except Exception as error:
+            raise _failure(client, error) from error
 
     def _give(self, worker: _Worker, ask: Ask, round: int, waiting: list[ClientId]) -> None:
         worker.client = waiting.pop() if waiting else None
         if worker.client is None:
             return
         record = ask.to[worker.client]
-        worker.pipe.send(
-            (ask.action, round, worker.client, worker.inbox.put(record.params), dict(record.facts))
-        )
+        places = worker.inbox.put(record.params)
+        with suppress(BrokenPipeError, ConnectionResetError):  # it died idle; `_take` will find out
+            worker.pipe.send((ask.action, round, worker.client, places, dict(record.facts)))
 
     def _take(self, worker: _Worker, replies: dict[ClientId, Record]) -> None:
         client = worker.client
         assert client is not None
         try:
             places, facts, failure = worker.pipe.recv()
-        except (EOFError, ConnectionResetError):
+        except (EOFError, OSError):  # OSError: it died in the middle of its answer
             self.events.append(f"the worker of client {client} died; the client is left out of this phase")
             self._replace(worker)
             return
         if failure is not None:
-            raise ClientFailedError(f"client {client} failed:\n{failure}")
+            worker.client = None
+            raise failure
         replies[client] = Record(
             {name: view.copy() for name, view in worker.outbox.get(places).items()}, facts
         )
@@ -163,12 +202,9 @@ class LocalEngine:
     def _replace(self, worker: _Worker) -> None:
         self._dismiss(worker)
         fresh = self._hire()
-        worker.process, worker.pipe, worker.inbox, worker.outbox = (
-            fresh.process,
-            fresh.pipe,
-            fresh.inbox,
-            fresh.outbox,
-        )
+        worker.process, worker.pipe = fresh.process, fresh.pipe
+        worker.inbox, worker.outbox = fresh.inbox, fresh.outbox
+        worker.client = None
 
     def _dismiss(self, worker: _Worker) -> None:
         worker.pipe.close()

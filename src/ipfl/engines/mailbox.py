@@ -36,7 +36,7 @@ class Mailbox:
         self._file = _nameless_file()
         self._map: mmap.mmap | None = None
         self._end = 0
-        self._held: dict[int, tuple[int, int]] = {}
+        self._held: dict[int, tuple[Vector, int]] = {}
 
     def clear(self) -> None:
         """Forgets what it holds; the next vectors go to the start."""
@@ -54,9 +54,9 @@ class Mailbox:
         view = self._floats(self._end * 4 + need)
         for key, vector in fresh.items():
             view[self._end : self._end + len(vector)] = vector
-            self._held[key] = (self._end, len(vector))
+            self._held[key] = (vector, self._end)  # the vector too: a freed one's id could come again
             self._end += len(vector)
-        return {name: self._held[id(vector)] for name, vector in vectors.items()}
+        return {name: (self._held[id(vector)][1], len(vector)) for name, vector in vectors.items()}
 
     def get(self, places: Places) -> dict[str, Vector]:
         """Read-only views of the vectors at those places, valid until the writer writes again."""

@@ -111,21 +111,15 @@ def answered(economy: Economy, replies: Replies, events: list[str]) -> Economy:
     accuracy: dict[int, NDArray[np.float64]] = {}
     points: list[int] = []
     for client, row in zip(replies, economy.rows(list(replies)).tolist(), strict=True):
-        facts = replies[client].facts
-        hits = np.asarray(facts.get("hits", ()), np.float64)
-        order, n = facts.get("bids", ()), facts.get("n", 0)
-        if (
-            hits.shape != (len(live),)
-            or not (hits >= 0).all()
-            or not (hits <= n).all()
-            or not set(order) <= set(live)
-        ):
+        said = _sensible(replies[client].facts, live)
+        if said is None:
             events.append(f"client {client} answered the preference query with nonsense; its old bids stand")
             continue
+        order, hits, n = said
         accuracy[row] = hits / max(n, 1)
         points.append(n)
         wanted[row] = -1
-        wanted[row, list(order)] = np.arange(len(order))
+        wanted[row, order] = np.arange(len(order))
     if not accuracy:
         return economy
     for row, shares in accuracy.items():
@@ -134,6 +128,21 @@ def answered(economy: Economy, replies: Replies, events: list[str]) -> Economy:
     means[live] = np.average(list(accuracy.values()), axis=0, weights=np.maximum(points, 1))
     untold = {row: told for row, told in economy.receipts.items() if row not in accuracy}
     return replace(economy, wanted=wanted, strength=strength, means=means, receipts=untold)
+
+
+def _sensible(
+    facts: Mapping[str, Fact], clusters: list[int]
+) -> tuple[list[int], NDArray[np.float64], int] | None:
+    """Bids, hits and points of an answer; None if they cannot be true."""
+    try:
+        order = [int(k) for k in facts["bids"]]
+        hits = np.asarray(facts["hits"], np.float64)
+        n = int(facts["n"])
+    except (KeyError, TypeError, ValueError):
+        return None
+    counted = hits.shape == (len(clusters),) and bool(((hits >= 0) & (hits <= n)).all())
+    distinct = len(set(order)) == len(order) and set(order) <= set(clusters)
+    return (order, hits, n) if counted and distinct else None
 
 
 def assigned(economy: Economy, cluster: Ints) -> Economy:

@@ -13,7 +13,7 @@ from pydantic.dataclasses import dataclass
 
 from ipfl.client import Client
 from ipfl.core import Ask, ClientId, Method, Record, Replies, Roster, Round, Setup, Vector, stream
-from ipfl.methods.steps import OneModel, average, choose
+from ipfl.methods.steps import OneModel, average, choose, left_out, usable
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,9 @@ class FedAvg(Method[OneModel]):
         """Random clients train the global model; their mean replaces it."""
         chosen = choose(roster, state.per_round, stream(state.seed, "select", round))
         replies = yield Ask("train", {client: Record({"global": state.params}) for client in chosen})
-        params = average(replies, "global", state.params)
-        return Round(state.trained(params), {"selected": list(chosen), "trained": sorted(replies)})
+        kept = usable(replies, "global", len(state.params))
+        after = state.trained(average(kept, "global", state.params))
+        return Round(after, {"selected": chosen, "trained": list(kept)}, left_out(chosen, kept))
 
     def on_train(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:
         """Local training from the global model."""

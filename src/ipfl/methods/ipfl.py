@@ -128,11 +128,7 @@ class IPFL(Method[Economy]):
 
     def init(self, setup: Setup) -> Economy:
         """K models with the same parameters, the same balance for all."""
-        k = self.max_clusters if self.clusters == "auto" else self.clusters
-        if k > len(setup.clients):
-            raise InputError(
-                f"{k} clusters for {len(setup.clients)} clients: method.clusters must not exceed N"
-            )
+        k = min(self.max_clusters, len(setup.clients)) if self.clusters == "auto" else self.clusters
         opening = 100 * self.price if self.opening is None else self.opening
         tokens.check_rules(self.price, opening, self.eta, self.gamma)
         if not setup.holdouts and (self.initial_clustering or self.contribution == "server"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -30,12 +30,24 @@ def choose(roster: Roster, count: int, rng: np.random.Generator) -> list[ClientI
     return sorted(int(client) for client in rng.choice(roster.clients, count, replace=False))
 
 
+def usable(replies: Replies, name: str, size: int) -> Replies:
+    """The replies fit for averaging, in ascending id."""
+    return {client: replies[client] for client in sorted(replies) if sound(replies[client], name, size)}
+
+
+def left_out(asked: Iterable[ClientId], kept: Container[ClientId]) -> tuple[str, ...]:
+    """An event for everyone who was asked to train and sent nothing that could be used."""
+    return tuple(
+        f"client {client} sent no usable update; it was left out" for client in asked if client not in kept
+    )
+
+
 def average(replies: Replies, name: str, otherwise: Vector) -> Vector:
     """Mean of the replies' vectors by their sample counts `n`, broken ones left out, in ascending id.
 
     `otherwise` (the model before) stays if nobody answered.
     """
-    kept: Sequence[ClientId] = [c for c in sorted(replies) if sound(replies[c], name, len(otherwise))]
+    kept = usable(replies, name, len(otherwise)).values()
     if not kept:
         return otherwise
-    return mean([replies[c].params[name] for c in kept], [float(replies[c].facts["n"]) for c in kept])
+    return mean([reply.params[name] for reply in kept], [float(reply.facts["n"]) for reply in kept])

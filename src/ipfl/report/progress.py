@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
-from ipfl.run import Observer
+from ipfl.loop import Observer
 
 STEPS = 10
 """Lines of a run where there is no terminal."""

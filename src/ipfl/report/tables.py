@@ -14,7 +14,7 @@ from ipfl.methods import DEFAULT, METHODS, REFERENCE, method_class
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ipfl.compare import Comparison
+    from ipfl.comparison import Comparison
     from ipfl.report.settings import Hyperparameter
 
 NOTHING = "–"

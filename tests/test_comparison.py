@@ -8,7 +8,7 @@ from pydantic.dataclasses import dataclass
 
 from ipfl import compare as compared
 from ipfl import methods
-from ipfl.compare import COMPARE, Entry, compare
+from ipfl.comparison import COMPARE, Entry, compare
 from ipfl.config import Config
 from ipfl.core import Ask, Record, Round
 from ipfl.errors import InputError

@@ -17,9 +17,9 @@ import numpy as np
 from ipfl.config import ClientsConfig, Config, check_clusters
 from ipfl.core import Method
 from ipfl.errors import InputError
+from ipfl.loop import Observer, Result, run
 from ipfl.methods import REFERENCE
 from ipfl.results import METRICS, commit, write_json
-from ipfl.run import Observer, Result, run
 from ipfl.task import Task
 
 COMPARE = "compare.json"

@@ -8,8 +8,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from ipfl.config import ClientsConfig, EvaluateConfig, TrainConfig
-from ipfl.core import Ask, ClientId, Engine, Method, Replies, Roster, Round, Setup, Vector, holdout_id
+from ipfl.config import ClientsConfig, EvaluateConfig, TrainConfig, check_clusters
+from ipfl.core import (
+    NEWCOMER,
+    Ask,
+    ClientId,
+    Engine,
+    Method,
+    Replies,
+    Roster,
+    Round,
+    Setup,
+    Vector,
+    holdout_id,
+)
 from ipfl.engines.local import LocalEngine
 from ipfl.errors import InputError
 from ipfl.evaluation import Evaluator
@@ -155,6 +167,8 @@ def run(
             evaluate,
             Departures(clients or ClientsConfig(), reference),
         )
+        if folder is not None:
+            folder.open()
         if observer is not None:
             observer.start(method.name, rounds)
         try:
@@ -167,6 +181,7 @@ def run(
     result = loop.result(config)
     if folder is not None:
         folder.write_models(result.models, task.network(seed))
+        folder.write_offer(method.offer(result.state, NEWCOMER))
         folder.write_summary(result.summary)
     return result
 
@@ -186,6 +201,7 @@ class _Loop:
         departures: Departures,
     ):
         data = task.data
+        check_clusters(method, len(data.clients))
         per_round = train.per_round or max(1, len(data.clients) // 2)
         self.task, self.method, self.engine, self.rounds, self.seed = task, method, engine, rounds, seed
         self.departures = departures
@@ -252,6 +268,8 @@ class _Loop:
         summary = {
             "method": self.method.name,
             "dataset": data.name,
+            "input_shape": list(data.input_shape),
+            "classes": data.classes,
             "partition": data.partition,
             "clients": len(data.clients) + len(data.unseen),
             "unseen": len(data.unseen),
