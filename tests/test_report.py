@@ -8,11 +8,11 @@ from rich.console import Console
 
 from ipfl.comparison import Comparison, Entry
 from ipfl.config import Config
+from ipfl.loop import Result
 from ipfl.methods import REFERENCE
 from ipfl.metrics import Evaluation
 from ipfl.report import plots, tables
 from ipfl.report.progress import LOUDEST, Bar, Lines, observer
-from ipfl.loop import Result
 
 
 def terminal(*, live=False, width=80):

@@ -97,4 +97,8 @@ class Evaluator:
             return None
         record = Record(models, {"limit": self.config.holdout})
         replies = engine.ask(Ask(ASSESS, dict.fromkeys(range(self.task.data.distributions), record)), round)
+        if (
+            len(replies) < self.task.data.distributions
+        ):  # a worker died: a row without its number says nothing
+            return None
         return [[hits / reply.facts["n"] for hits in reply.facts["hits"]] for reply in replies.values()]

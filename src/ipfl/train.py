@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,6 +57,15 @@ def _loss(network: Network, batch: Samples) -> Tensor:
     return cross_entropy(network.module(network.inputs(batch.x)), torch.from_numpy(batch.y))
 
 
+@contextmanager
+def _seeded(rng: np.random.Generator) -> Iterator[None]:
+    """Torch's own randomness (dropout) from a child of `rng`, whose own stream goes on untouched."""
+    (child,) = rng.spawn(1)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(int(child.integers(2**63)))
+        yield
+
+
 def sgd(
     network: Network,
     start: Vector,
@@ -74,7 +84,7 @@ def sgd(
         start: Parameters to start from.
         samples: Training data.
         settings: Learning rate, batch size, epochs, momentum, weight decay.
-        rng: Shuffles the samples.
+        rng: Shuffles the samples, and seeds what the module itself draws (dropout).
         epochs: Instead of the settings' number.
         lr: Instead of the settings' learning rate.
         pull: Proximal term, if any.
@@ -85,18 +95,19 @@ def sgd(
     weights, gradient = network.flat[: network.trained], network.grad
     anchor = None if pull is None else torch.tensor(pull.anchor[: network.trained])
     velocity = torch.zeros_like(weights) if settings.momentum else None
-    for _ in range(settings.epochs if epochs is None else epochs):
-        for batch in _batches(samples, rng.permutation(len(samples)), settings.batch_size):
-            gradient.zero_()
-            _loss(network, batch).backward()  # type: ignore[no-untyped-call]
-            if settings.weight_decay:
-                gradient.add_(weights, alpha=settings.weight_decay)
-            if pull is not None and anchor is not None:
-                gradient.add_(weights, alpha=pull.strength).sub_(anchor, alpha=pull.strength)
-            if velocity is not None:
-                gradient = velocity.mul_(settings.momentum).add_(network.grad)
-            weights.sub_(gradient, alpha=step)
-            gradient = network.grad
+    with _seeded(rng):
+        for _ in range(settings.epochs if epochs is None else epochs):
+            for batch in _batches(samples, rng.permutation(len(samples)), settings.batch_size):
+                gradient.zero_()
+                _loss(network, batch).backward()  # type: ignore[no-untyped-call]
+                if settings.weight_decay:
+                    gradient.add_(weights, alpha=settings.weight_decay)
+                if pull is not None and anchor is not None:
+                    gradient.add_(weights, alpha=pull.strength).sub_(anchor, alpha=pull.strength)
+                if velocity is not None:
+                    gradient = velocity.mul_(settings.momentum).add_(network.grad)
+                weights.sub_(gradient, alpha=step)
+                gradient = network.grad
     return network.read()
 
 

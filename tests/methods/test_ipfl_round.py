@@ -25,7 +25,7 @@ def kinds(done, kind: str) -> list[list]:
 
 class TestOrderOfPhases:
     def test_round_0_is_random_and_asks_for_no_preferences(self):
-        state, (first,), engine = play(IPFL(), 1)
+        _state, (first,), engine = play(IPFL(), 1)
         assert engine.actions == ["train", "appraise"]
         seated = [client for cluster in first.facts["selected"] for client in cluster]
         assert len(seated) == len(set(seated)) == 6  # the budget, nobody twice
@@ -165,7 +165,7 @@ class TestBrokenReplies:
         assert state.omega[5].sum() == 0
 
     def test_nobody_answers(self):
-        state, done, _ = play(IPFL(), 2, HONEST | {"train": lambda client, ask: None})
+        state, _done, _ = play(IPFL(), 2, HONEST | {"train": lambda client, ask: None})
         assert (state.bank.balances == OPENING).all()
         assert not any(model.any() for model in state.models)
 

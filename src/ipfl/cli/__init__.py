@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -24,8 +25,6 @@ from ipfl.cli.outcome import INTERRUPTED, Commands, complain
 from ipfl.methods import DEFAULT, METHODS, REFERENCE
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from rich.console import Console
 
     from ipfl.comparison import Comparison

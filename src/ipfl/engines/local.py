@@ -48,9 +48,7 @@ class _Worker:
 
 
 def _cores() -> int:
-    """Cores that this process may use; 0 where there is no fork to make workers with."""
-    if not hasattr(os, "fork"):
-        return 0
+    """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -93,12 +91,12 @@ def _serve(host: Host, pipe: Connection, inbox: Mailbox, outbox: Mailbox) -> Non
             reply = host.run(action, round, client, Record(inbox.get(places), facts))
             outbox.clear()
             pipe.send((outbox.put(reply.params), dict(reply.facts), None))
-        except Exception as error:  # whatever client code raises is reported to the parent, which raises it there
+        except Exception as error:  # whatever client code raises, the parent is told and raises
             pipe.send(({}, {}, _failure(client, error)))
 
 
 class LocalEngine:
-    """Runs asks over `workers` processes; 0 runs them in this process.
+    """Runs asks over `workers` processes; 0 runs them in this process, where a debugger can follow.
 
     Use as a context manager. Client memory is kept in `memory`, or in a folder of its own that goes
     away with the engine.
@@ -123,7 +121,8 @@ class LocalEngine:
             self.host = Host(task, method, settings or TrainConfig(), seed, ClientMemory(folder))
             with one_thread():
                 for _ in range(_cores() if workers is None else workers):
-                    self._workers.append(self._hire())
+                    if hasattr(os, "fork"):
+                        self._workers.append(self._hire())
         except BaseException:  # nobody else can close an engine that was never made
             self.close()
             raise
@@ -140,7 +139,7 @@ class LocalEngine:
         """Runs one phase; replies come back in ascending client id, without those whose worker died."""
         if not self._workers:
             with one_thread():
-                return {c: self._run_here(ask, round, c) for c in sorted(ask.to)}
+                return {c: self.host.run(ask.action, round, c, _read_only(ask.to[c])) for c in sorted(ask.to)}
         replies: dict[ClientId, Record] = {}
         waiting = sorted(ask.to, reverse=True)
         for worker in self._workers:
@@ -158,12 +157,6 @@ class LocalEngine:
                     self._replace(worker)
             raise
         return dict(sorted(replies.items()))
-
-    def _run_here(self, ask: Ask, round: int, client: ClientId) -> Record:
-        try:
-            return self.host.run(ask.action, round, client, _read_only(ask.to[client]))
-        except Exception as error:
-            raise _failure(client, error) from error
 
     def _give(self, worker: _Worker, ask: Ask, round: int, waiting: list[ClientId]) -> None:
         worker.client = waiting.pop() if waiting else None

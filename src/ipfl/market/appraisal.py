@@ -92,7 +92,8 @@ def per_class_f1(
     """Appendix Initial Clustering: ξ, the F1 per class of every client's own model on the server's samples.
 
     Clients train in groups of the round's size, so that no more models than usual are in memory. The
-    server's holdouts of all distributions count together, as the IID test set.
+    server's holdouts of all distributions count together, as the IID test set: what sets clients apart by
+    class shows, what only renames or turns the classes does not.
 
     Returns:
         Ids of the clients that answered, and their (n, C) scores.
