@@ -1,4 +1,4 @@
-"""Our round beside a plain PyTorch loop on the same work, in one run; and peak memory for 100 and 5,000 clients.
+"""Our round beside a plain PyTorch loop on the same work, in one run; and peak memory by clients.
 
     make bench            # or: python benchmarks/round.py [--repeats 5]
 
@@ -28,10 +28,10 @@ from ipfl.config import TaskConfig, TrainConfig
 from ipfl.core import Ask, Record
 from ipfl.data.dataset import Dataset
 from ipfl.engines.local import LocalEngine, one_thread
+from ipfl.loop import run
 from ipfl.methods.fedavg import FedAvg
 from ipfl.methods.steps import average
 from ipfl.models import CNN
-from ipfl.loop import run
 from ipfl.task import Task
 
 SHAPE, CLASSES, AT_WORK, SAMPLES, BATCH = (32, 32, 3), 10, 10, 500, 50
@@ -83,7 +83,9 @@ def plain_round(task: Task, clients: list[int]) -> None:
         data = task.data.parts(client).train
         x = torch.from_numpy(data.x).permute(0, 3, 1, 2).contiguous()
         y = torch.from_numpy(data.y)
-        for chosen in torch.randperm(len(y)).split(BATCH):
+        order = torch.randperm(len(y))
+        for first in range(0, len(y), BATCH):
+            chosen = order[first : first + BATCH]
             optimizer.zero_grad()
             scores = local(x[chosen].float().div(127.5).sub(1))
             nn.functional.cross_entropy(scores, y[chosen]).backward()  # type: ignore[no-untyped-call]
@@ -142,13 +144,11 @@ def speed(repeats: int) -> None:
         )
     print(f"one core:  plain {plain:.2f} s, ours {ours:.2f} s  →  {plain / ours:.2f}× the plain loop")
     print(
-        f"           forward, backward and step alone {bare:.2f} s  →  {1 - bare / ours:.1%} of our round outside"
+        f"           forward, backward, step alone {bare:.2f} s  →  {1 - bare / ours:.1%} of our round outside"
     )
     with LocalEngine(task, FedAvg(), SETTINGS, workers=cores) as spread:
         plain, ours = best(repeats, lambda: plain_round(task, clients), lambda: our_round(spread, clients))
-    print(
-        f"{cores} cores:   plain ({cores} torch threads) {plain:.2f} s, ours {ours:.2f} s  →  {plain / ours:.2f}×"
-    )
+    print(f"{cores} cores:   plain, {cores} threads {plain:.2f} s, ours {ours:.2f} s  →  {plain / ours:.2f}×")
 
 
 def family_memory(pid: int) -> int:

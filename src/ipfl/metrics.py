@@ -64,7 +64,7 @@ class Evaluation:
     def figures(self, reference: Mapping[ClientId, float] | None = None) -> dict[str, Any]:
         """The figures of this evaluation under the names that `summary.json` uses; absent ones are None."""
         appeal = self.appeal(reference)
-        opt_outs = None if appeal is None else sum(value <= 0 for value in appeal.values())
+        opt_outs = sum(value <= 0 for value in appeal.values()) if appeal else None
         return {
             "personalized_accuracy": spread(self.personalized),
             "global_accuracy": spread(self.shared),

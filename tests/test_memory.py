@@ -1,0 +1,61 @@
+"""What clients remember, on disk."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from ipfl.core import EMPTY, Record
+from ipfl.errors import InputError
+from ipfl.memory import ClientMemory
+
+VECTORS = st.dictionaries(
+    st.text("abc_0", min_size=1, max_size=5), arrays(np.float32, st.integers(0, 9)), max_size=3
+)
+SCALARS = st.one_of(st.integers(), st.floats(allow_nan=False), st.text(), st.booleans(), st.none())
+FACTS = st.dictionaries(st.text(max_size=5), st.one_of(SCALARS, st.lists(SCALARS, max_size=3)), max_size=3)
+
+
+@given(VECTORS, FACTS)
+@settings(max_examples=50)
+def test_round_trip_is_exact(tmp_path_factory, params, facts):
+    memory = ClientMemory(tmp_path_factory.mktemp("memory"))
+    memory.save(3, Record(params, facts))
+    loaded = memory.load(3)
+    assert loaded.facts == facts
+    assert {name: vector.tobytes() for name, vector in loaded.params.items()} == {
+        name: vector.tobytes() for name, vector in params.items()
+    }
+
+
+def test_views_are_saved_as_they_look(tmp_path):
+    """A method may remember a part of something larger, such as a view into a worker's mailbox."""
+    memory = ClientMemory(tmp_path)
+    view = np.arange(10, dtype=np.float32)[1::3]
+    view.flags.writeable = False
+    memory.save(0, Record({"own": view}))
+    assert memory.load(0).params["own"].tolist() == [1, 4, 7]
+
+
+def test_each_client_has_its_own_and_the_last_one_counts(tmp_path):
+    memory = ClientMemory(tmp_path / "made" / "when needed")
+    assert memory.load(1) is EMPTY
+    for client, value in [(1, "old"), (-1, "holdout"), (11, "eleven"), (1, "new")]:
+        memory.save(client, Record({}, {"said": value}))
+    assert [memory.load(client).facts for client in (1, 11, -1)] == [
+        {"said": "new"}, {"said": "eleven"}, {"said": "holdout"},
+    ]  # fmt: skip
+    assert memory.load(2) is EMPTY
+    assert len(list(memory.folder.iterdir())) == 3, "no drafts are left"
+
+
+def test_a_file_cut_short_is_the_user_s_to_mend(tmp_path):
+    memory = ClientMemory(tmp_path)
+    memory.save(5, Record({"own": np.ones(100, np.float32)}))
+    (file,) = tmp_path.iterdir()
+    file.write_bytes(file.read_bytes()[:40])
+    with pytest.raises(InputError, match="client-5"):
+        memory.load(5)

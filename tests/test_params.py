@@ -1,0 +1,87 @@
+"""Arithmetic on flat vectors, and which replies are fit for it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from ipfl.core import Record
+from ipfl.params import distance, mean, mix, sound
+
+
+def vector(*values: float) -> np.ndarray:
+    return np.array(values, dtype=np.float32)
+
+
+class TestMix:
+    def test_by_hand(self):
+        # ¼·(4, 8) + ½·(2, −2) = (2, 1); the weights do not have to sum to one.
+        mixed = mix([vector(4, 8), vector(2, -2)], [0.25, 0.5])
+        assert mixed.tolist() == [2, 1]
+        assert mixed.dtype == np.float32
+
+    def test_sums_in_float64(self):
+        # In float32, 1 + 2⁻²⁵ is 1 again, and what is left after −1 would be 0.
+        mixed = mix([vector(1), vector(2**-25), vector(-1)], [1, 1, 1])
+        assert mixed.tolist() == [2**-25]
+
+    def test_as_many_weights_as_vectors(self):
+        with pytest.raises(ValueError):
+            mix([vector(1), vector(2)], [1])
+
+
+class TestMean:
+    def test_weighted_by_hand(self):
+        # (1·(0, 4) + 3·(8, 0)) / 4 = (6, 1)
+        assert mean([vector(0, 4), vector(8, 0)], [1, 3]).tolist() == [6, 1]
+
+    def test_equal_by_default(self):
+        assert mean([vector(0, 4), vector(8, 0)]).tolist() == [4, 2]
+
+    @given(
+        st.integers(1, 5).flatmap(
+            lambda n: st.tuples(
+                arrays(np.float32, (n, 3), elements=st.floats(-100, 100, width=32)),
+                st.lists(st.integers(1, 1000), min_size=n, max_size=n),
+            )
+        )
+    )
+    def test_lies_between_its_vectors(self, case):
+        rows, weights = case
+        middle = mean(list(rows), weights)
+        slack = 1e-4
+        assert (middle >= rows.min(axis=0) - slack).all()
+        assert (middle <= rows.max(axis=0) + slack).all()
+        np.testing.assert_allclose(middle, np.average(rows, axis=0, weights=weights), rtol=1e-5, atol=1e-5)
+
+
+def test_distance():
+    assert distance(vector(1, 2), vector(4, 6)) == 5  # 3-4-5
+
+
+class TestSound:
+    def test_what_is_fit(self):
+        assert sound(Record({"m": vector(1, 2)}, {"n": 1}), "m", 2)
+
+    @pytest.mark.parametrize(
+        "reply",
+        [
+            Record({"m": vector(1, np.nan)}, {"n": 1}),
+            Record({"m": vector(1, np.inf)}, {"n": 1}),
+            Record({"m": vector(1, 2, 3)}, {"n": 1}),
+            Record({"m": np.ones((2, 1), np.float32)}, {"n": 1}),
+            Record({"other": vector(1, 2)}, {"n": 1}),
+            Record({"m": vector(1, 2)}),
+            Record({"m": vector(1, 2)}, {"n": 0}),
+            Record({"m": vector(1, 2)}, {"n": -4}),
+            Record({"m": vector(1, 2)}, {"n": float("nan")}),
+            Record({"m": vector(1, 2)}, {"n": "9"}),
+            Record({"m": vector(1, 2)}, {"n": None}),
+        ],
+        ids=["nan", "inf", "long", "matrix", "missing", "no n", "n=0", "n<0", "n=nan", "n text", "n null"],
+    )
+    def test_what_is_not(self, reply):
+        assert not sound(reply, "m", 2)
