@@ -143,9 +143,7 @@ def speed(repeats: int) -> None:
             lambda: bare_round(here, task, clients),
         )
     print(f"one core:  plain {plain:.2f} s, ours {ours:.2f} s  →  {plain / ours:.2f}× the plain loop")
-    print(
-        f"           forward, backward, step alone {bare:.2f} s  →  {1 - bare / ours:.1%} of our round outside"
-    )
+    print(f"           forward, backward, step alone {bare:.2f} s  →  {1 - bare / ours:.1%} of ours outside")
     with LocalEngine(task, FedAvg(), SETTINGS, workers=cores) as spread:
         plain, ours = best(repeats, lambda: plain_round(task, clients), lambda: our_round(spread, clients))
     print(f"{cores} cores:   plain, {cores} threads {plain:.2f} s, ours {ours:.2f} s  →  {plain / ours:.2f}×")

@@ -110,7 +110,7 @@ def own_and_other(runs: list[dict[str, Any]]) -> str | None:
         gaps.append(min(one - two for one, two in pairs))
     return (
         f"Cluster models: {spread(own)} on their own distribution, {spread(other)} on the other; the smaller "
-        f"of the two gaps is {100 * min(gaps):.1f} points in the worst seed, {100 * fmean(gaps):.1f} on average."
+        f"of the two gaps is {100 * min(gaps):.1f} points at worst, {100 * fmean(gaps):.1f} on average."
     )
 
 
@@ -123,7 +123,7 @@ def first_pure(runs: list[dict[str, Any]]) -> str | None:
             return None
         last_bad = max((place for place, good in enumerate(pure) if not good), default=-1)
         rounds.append(run["evaluated"][last_bad + 1])
-    return f"Purity stays at 0.95 or more from round {max(rounds)} at the latest, {fmean(rounds):.0f} on average."
+    return f"Purity stays at 0.95 or more from round {max(rounds)} at worst, {fmean(rounds):.0f} on average."
 
 
 def curve(method: str, runs: list[dict[str, Any]]) -> str:
@@ -175,8 +175,8 @@ def main() -> None:
     lines = [
         "# What IP-FL does on our tasks",
         "",
-        "Made by `experiments/collect.py` from the runs of the configs in this folder; do not edit. Percent, mean "
-        "± standard deviation over seeds; PMA and opt-outs against FedAvg on the same data and budget. "
+        "Made by `experiments/collect.py` from the runs of the configs in this folder; do not edit. Percent, "
+        "mean ± standard deviation over seeds; PMA and opt-outs against FedAvg on the same data and budget. "
         "`ipfl:incentive=false` is the ablation NI.",
         "",
     ]

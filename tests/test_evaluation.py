@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 
 import ipfl
 from ipfl.config import EvaluateConfig, TrainConfig
-from ipfl.core import EMPTY, Method, Record, Round, holdout_id
+from ipfl.core import EMPTY, Method, Record, Round, Setup, holdout_id
 from ipfl.engines.local import LocalEngine
 from ipfl.evaluation import SHARE, Budget, Evaluator
 from ipfl.host import EVALUATE, Host
 from ipfl.memory import ClientMemory
 from ipfl.models import MODELS
 from ipfl.task import Task
+from ipfl.train import evaluate
 
 TINY = {"clients": 6, "samples": 20, "test_samples": 20, "model": "softmax"}
 
@@ -108,8 +109,6 @@ class TestBudget:
 
 
 def _setup(task):
-    from ipfl.core import Setup
-
     return Setup(task.network(0).read(), task.data.clients, 3, 9, task.data.classes, 0)
 
 
@@ -234,7 +233,10 @@ class TestHost:
         host.run("look", 0, 1, EMPTY)
         assert not host.memory.folder.exists()
 
-    def test_a_shared_model_that_is_deployed_is_scored_once(self, host):
+    def test_a_shared_model_that_is_deployed_is_scored_once(self, host, monkeypatch):
+        scored = []
+        monkeypatch.setattr("ipfl.host.evaluate", lambda *given: scored.append(1) or evaluate(*given))
+
         class Plain(Still):
             def personalize(self, offer, mine, me):
                 return offer.params["global"]
@@ -243,6 +245,7 @@ class TestHost:
         host.method = Plain()
         facts = host.run(EVALUATE, 0, 0, Record(state)).facts
         assert facts["global_hits"] == facts["hits"]
+        assert len(scored) == 1
 
     def test_the_server_s_own_holdout(self, host):
         for distribution in range(2):

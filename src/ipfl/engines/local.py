@@ -78,9 +78,11 @@ def _read_only(record: Record) -> Record:
     return Record(params, record.facts)
 
 
-def _serve(host: Host, pipe: Connection, inbox: Mailbox, outbox: Mailbox) -> None:
+def _serve(host: Host, pipe: Connection, inbox: Mailbox, outbox: Mailbox, parents: list[Connection]) -> None:
     """A worker's life: take a client, run it, answer; ends when the pipe does."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
+    for end in parents:  # a pipe ends when the last copy of its other end is closed, and fork made copies
+        end.close()
     torch.set_num_threads(1)
     while True:
         try:
@@ -187,7 +189,10 @@ class LocalEngine:
         context = mp.get_context("fork")
         ours, theirs = context.Pipe()
         inbox, outbox = Mailbox(), Mailbox()
-        process = context.Process(target=_serve, args=(self.host, theirs, inbox, outbox), daemon=True)
+        parents = [ours, *(worker.pipe for worker in self._workers)]
+        process = context.Process(
+            target=_serve, args=(self.host, theirs, inbox, outbox, parents), daemon=True
+        )
         process.start()
         theirs.close()
         return _Worker(process, ours, inbox, outbox)
@@ -205,6 +210,7 @@ class LocalEngine:
         if worker.process.is_alive():
             worker.process.terminate()
             worker.process.join()
+        worker.process.close()
         worker.inbox.close()
         worker.outbox.close()
 

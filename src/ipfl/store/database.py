@@ -1,0 +1,152 @@
+"""Where a run store lives: addresses, engines, and what a database's complaints mean for a user.
+
+An address is a run's folder (`DIR/run.db`, SQLite), a database file, or a URL. No connection is kept open
+between transactions, so that worker processes inherit none and a restarted server leaves none stale.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError
+from sqlalchemy.pool import NullPool
+
+from ipfl.errors import InputError
+
+T = TypeVar("T")
+
+FILE = "run.db"
+"""Name of the store in a run's folder."""
+LOCK_SECONDS = 1.0
+"""How long SQLite itself waits for a lock before it says so."""
+DELAYS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
+"""Seconds between attempts; the last one from then on."""
+HIDDEN = "***"
+
+
+class StoreError(InputError):
+    """The run store refuses, is gone or is full. Nothing of the transaction was kept."""
+
+
+def address(place: str | Path) -> URL:
+    """The URL of a store: of a run's folder, of a database file, or the URL itself."""
+    if isinstance(place, Path) or "://" not in place:
+        path = Path(place)
+        return URL.create("sqlite", database=str(path if path.suffix == ".db" else path / FILE))
+    try:
+        url = make_url(place)
+    except (ArgumentError, ValueError):  # without the text: it may hold a password
+        raise InputError(
+            "the store's URL cannot be read; expected postgresql+psycopg://USER@HOST/NAME"
+        ) from None
+    if url.drivername in ("postgresql", "postgres"):
+        url = url.set(drivername="postgresql+psycopg")
+    if url.drivername not in ("sqlite", "postgresql+psycopg"):
+        raise InputError(f"a store is sqlite:// or postgresql+psycopg://, not {url.drivername}://")
+    if url.drivername == "sqlite" and not url.database:
+        raise InputError("a store in memory would be lost; give a file: sqlite:///FILE.db")
+    return url
+
+
+def shown(url: URL) -> str:
+    """An address for people: a file's path, or the URL with its password hidden, wherever it stands."""
+    if url.drivername == "sqlite":
+        return str(url.database)
+    if "password" in url.query:
+        url = url.update_query_dict({"password": HIDDEN})
+    return url.render_as_string(hide_password=True)
+
+
+def engine_for(url: URL) -> Engine:
+    """An engine with the settings that the store relies on."""
+    if url.drivername != "sqlite":
+        try:
+            return create_engine(url, poolclass=NullPool)
+        except ModuleNotFoundError as error:
+            raise InputError('a store in PostgreSQL needs a driver: pip install "ipfl[postgres]"') from error
+    engine = create_engine(url, poolclass=NullPool, connect_args={"timeout": LOCK_SECONDS})
+    event.listen(engine, "connect", _prepare_sqlite)
+    event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _prepare_sqlite(connection: sqlite3.Connection, _: Any) -> None:
+    connection.isolation_level = None  # the driver starts no transactions of its own: `_begin_sqlite` does
+    connection.execute("PRAGMA foreign_keys = ON")
+    connection.execute("PRAGMA journal_mode = WAL")
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    # A writer takes its lock at once: upgrading a read lock later could not wait for another writer.
+    reading = connection.get_execution_options().get("reading", False)
+    connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
+
+
+def reading(connection: Connection) -> Connection:
+    """The connection set to read everything as of one moment."""
+    if connection.dialect.name == "sqlite":
+        return connection.execution_options(reading=True)
+    return connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+
+
+def passing(error: DBAPIError) -> bool:
+    """Whether the same transaction may succeed in a moment: locked, restarting, connection lost."""
+    if error.connection_invalidated:
+        return True
+    if isinstance(error.orig, sqlite3.Error):
+        # The low byte is the primary code: SQLITE_BUSY_SNAPSHOT and its like are busy too.
+        return getattr(error.orig, "sqlite_errorcode", 0) & 0xFF in (
+            sqlite3.SQLITE_BUSY,
+            sqlite3.SQLITE_LOCKED,
+        )
+    state = _state(error)
+    if state is None:  # no answer from a server at all
+        return type(error.orig).__name__ == "OperationalError"
+    # 08 connection lost, 57P administrator's shutdown or start-up, 40 deadlock, 53300 too many connections
+    return state.startswith(("08", "57P", "40")) or state == "53300"
+
+
+def _state(error: DBAPIError) -> str | None:
+    """SQLSTATE of what a server complained about."""
+    state = getattr(error.orig, "sqlstate", None)
+    return None if state is None else str(state)
+
+
+def explain(error: DBAPIError, url: URL, doing: str) -> StoreError:
+    """The error as one line without statement, parameters and password."""
+    said = (str(error.orig).strip().splitlines() or ["no answer"])[0]
+    secrets = [url.password, *([url.query["password"]] if "password" in url.query else [])]
+    for secret in secrets:
+        if secret:
+            said = said.replace(str(secret), HIDDEN)
+    code = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF
+    if code == sqlite3.SQLITE_FULL or _state(error) == "53100":
+        return StoreError(f"{doing}: the disk of {shown(url)} is full; nothing of it was kept ({said})")
+    if code == sqlite3.SQLITE_NOTADB:
+        return StoreError(f"{doing}: {shown(url)} is not a run store")
+    what = "refused by" if isinstance(error, IntegrityError) else "failed in"
+    return StoreError(f"{doing}: {what} {shown(url)}: {said}")
+
+
+def persist(work: Callable[[], T], url: URL, doing: str, patience: float) -> T:
+    """Does a transaction, again and again while the database is away, for `patience` seconds at most.
+
+    Raises:
+        StoreError: What the database said, on one line.
+    """
+    until = time.monotonic() + patience
+    for attempt in range(10**9):
+        try:
+            return work()
+        except DBAPIError as error:
+            delay = DELAYS[min(attempt, len(DELAYS) - 1)]
+            if not passing(error) or time.monotonic() + delay > until:
+                raise explain(error, url, doing) from None
+            time.sleep(delay)
+    raise AssertionError("unreachable")

@@ -1,0 +1,60 @@
+"""The database's schema, step by step (alembic), and how a store is brought up to date."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from alembic.util import CommandError
+from sqlalchemy import Connection, Engine, inspect
+
+from ipfl.errors import InputError
+from ipfl.store.database import shown
+
+ONE_AT_A_TIME = 7_106_117
+"""Number of the PostgreSQL lock under which the schema is changed; any number will do, if all use it."""
+
+
+def config() -> Config:
+    """Alembic's settings: only where the migrations are."""
+    settings = Config()
+    settings.set_main_option("script_location", str(Path(__file__).parent).replace("%", "%%"))
+    return settings
+
+
+def revision(connection: Connection) -> str | None:
+    """The newest migration that the database has seen; None for a database without a store."""
+    return MigrationContext.configure(connection).get_current_revision()
+
+
+def upgrade(engine: Engine) -> None:
+    """Brings the database up to date, all steps or none; does nothing if it is.
+
+    Raises:
+        InputError: The database was written by a newer release.
+    """
+    settings = config()
+    script = ScriptDirectory.from_config(settings)
+    with engine.connect() as connection:
+        current = revision(connection)
+    if current == script.get_current_head():
+        return
+    with engine.begin() as connection:
+        if connection.dialect.name == "postgresql":
+            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({ONE_AT_A_TIME})")
+        settings.attributes["connection"] = connection
+        try:
+            command.upgrade(settings, "head")
+        except CommandError as error:
+            raise InputError(
+                f"{shown(engine.url)} was written by a newer release of ipfl (schema {current}); update ipfl"
+            ) from error
+
+
+def holds_store(engine: Engine) -> bool:
+    """Whether there is a run store in the database at all."""
+    with engine.connect() as connection:
+        return inspect(connection).has_table("runs")

@@ -1,0 +1,11 @@
+"""Run by alembic: applies the migrations on the connection that `upgrade` opened, in its transaction."""
+
+from __future__ import annotations
+
+from alembic import context
+
+from ipfl.store.schema import metadata
+
+context.configure(connection=context.config.attributes["connection"], target_metadata=metadata)
+with context.begin_transaction():
+    context.run_migrations()

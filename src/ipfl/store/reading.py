@@ -1,0 +1,184 @@
+"""Reading a run back: lines, transfers, balances and statements, all as of one moment."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, ColumnElement, Table, func, select, union_all
+
+from ipfl.market.ledger import ISSUER, account_name
+from ipfl.store.posting import PARTS
+from ipfl.store.schema import balances, clients, metrics, rounds, transfers
+
+Move = tuple[str, int, int, int, int, int]
+"""(kind, source, target, amount, cluster, client)"""
+
+
+class Entry(NamedTuple):
+    """A posted transfer. Its id is its place: (run, round, sequence)."""
+
+    round: int
+    sequence: int
+    kind: str
+    source: int
+    target: int
+    amount: int
+    cluster: int
+    client: int
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """Source and target for people."""
+        return account_name(self.source), account_name(self.target)
+
+    @property
+    def why(self) -> str:
+        """What the transfer was for."""
+        return REASONS[self.kind].format(cluster=self.cluster)
+
+
+REASONS = {
+    "open": "opening balance",
+    "allowance": "allowance",
+    "bid": "bid for cluster {cluster}",
+    "refund": "bid for cluster {cluster} returned",
+    "fee": "seat in cluster {cluster}",
+    "reimbursement": "cluster {cluster} improved too little",
+    "reward": "trained in cluster {cluster}",
+}
+
+
+class Account(NamedTuple):
+    """What a client was issued, paid and earned, in tokens; the balance is what that comes to."""
+
+    issued: int
+    paid: int
+    refunded: int
+    reimbursed: int
+    earned: int
+    balance: int
+
+
+class Posted(NamedTuple):
+    """The row of a round."""
+
+    round: int
+    previous: str
+    hash: str
+    checkpoint: str | None
+    line: str
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A run as of one moment."""
+
+    connection: Connection
+    run_id: int
+
+    def rounds(self) -> list[Posted]:
+        """All rounds, the opening first if there is one."""
+        found = select(*rounds.c["round", "previous", "hash", "checkpoint", "line"]).where(
+            rounds.c.run_id == self.run_id
+        )
+        return [Posted(*row) for row in self.connection.execute(found.order_by(rounds.c.round))]
+
+    def last(self) -> Posted | None:
+        """The newest round; the opening while there is no other."""
+        found = select(*rounds.c["round", "previous", "hash", "checkpoint", "line"]).where(
+            rounds.c.run_id == self.run_id
+        )
+        row = self.connection.execute(found.order_by(rounds.c.round.desc()).limit(1)).first()
+        return None if row is None else Posted(*row)
+
+    def line(self, posted: Posted) -> dict[str, Any]:
+        """What the round loop reported of a round."""
+        line: dict[str, Any] = json.loads(posted.line)
+        for key, part in PARTS.items():
+            if key in line and line[key] is None:
+                line[key] = [list(values) for _, *values in self.numbered(part.table, posted.round)]
+                if key == "seats":  # SQLite has no booleans
+                    line[key] = [[*values, bool(delivered)] for *values, delivered in line[key]]
+        return line
+
+    def numbered(self, table: Table, round: int) -> list[Sequence[Any]]:
+        """(sequence, values…) of a round's rows in a table."""
+        wanted = [column for column in table.columns if column.name not in ("run_id", "round")]
+        where = (table.c.run_id == self.run_id) & (table.c.round == round)
+        found = select(*wanted).where(where).order_by(table.c.sequence)
+        return [tuple(row) for row in self.connection.execute(found)]
+
+    def clients(self) -> list[int]:
+        """The clients of the run."""
+        found = select(clients.c.client).where(clients.c.run_id == self.run_id).order_by(clients.c.client)
+        return list(self.connection.scalars(found))
+
+    def metrics(self, round: int) -> dict[str, float]:
+        """The figures of a round by name."""
+        where = (metrics.c.run_id == self.run_id) & (metrics.c.round == round)
+        return {row.name: row.value for row in self.connection.execute(select(metrics).where(where))}
+
+    def transfers(self, client: int | None = None, round: int | None = None) -> Iterator[Entry]:
+        """Transfers in the order posted, of one client, of one round, or all."""
+        columns = [transfers.c[name] for name in Entry._fields]
+        found = select(*columns).where(*self._chosen(client, round))
+        streamed = self.connection.execution_options(yield_per=10_000).execute(
+            found.order_by(transfers.c.round, transfers.c.sequence)
+        )
+        for row in streamed:
+            yield Entry(*row)
+
+    def _chosen(self, client: int | None, round: int | None) -> list[ColumnElement[bool]]:
+        chosen: list[ColumnElement[bool]] = [transfers.c.run_id == self.run_id]
+        if client is not None:
+            chosen.append(transfers.c.client == client)
+        if round is not None:
+            chosen.append(transfers.c.round == round)
+        return chosen
+
+    def held(self) -> dict[int, int]:
+        """All balances as the database keeps them."""
+        found = select(balances.c.account, balances.c.balance).where(balances.c.run_id == self.run_id)
+        return {account: balance for account, balance in self.connection.execute(found)}
+
+    def balances(self, round: int | None = None) -> dict[int, int]:
+        """Balance of every account after a round, or now; the issuer's is minus what was issued."""
+        if round is None:
+            return self.held()
+        chosen = [transfers.c.run_id == self.run_id, transfers.c.round <= round]
+        sides = union_all(
+            select(transfers.c.source.label("account"), (-transfers.c.amount).label("delta")).where(*chosen),
+            select(transfers.c.target, transfers.c.amount).where(*chosen),
+        ).subquery()
+        summed = select(sides.c.account, func.sum(sides.c.delta)).group_by(sides.c.account)
+        found = dict.fromkeys([*self.clients(), ISSUER], 0)
+        return found | {account: int(total) for account, total in self.connection.execute(summed)}
+
+    def accounts(self, client: int | None = None, round: int | None = None) -> dict[int, Account]:
+        """Per client what the chosen transfers meant, and its balance after the round, or now."""
+        after = self.balances(round)
+        own = transfers.c.source >= 0
+        summed = (
+            select(transfers.c.client, transfers.c.kind, own, func.sum(transfers.c.amount))
+            .where(*self._chosen(client, round))
+            .group_by(transfers.c.client, transfers.c.kind, own)
+        )
+        totals: dict[int, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+        for who, kind, paid, total in self.connection.execute(summed):
+            totals[who]["paid" if paid else kind] += int(total)
+        asked = self.clients() if client is None else [client]
+        return {
+            who: Account(
+                totals[who]["open"] + totals[who]["allowance"],
+                totals[who]["paid"],
+                totals[who]["refund"],
+                totals[who]["reimbursement"],
+                totals[who]["reward"],
+                after.get(who, 0),
+            )
+            for who in asked
+        }

@@ -1,0 +1,122 @@
+"""The shared-memory box through which vectors go from one process to another."""
+
+from __future__ import annotations
+
+import copy
+import os
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ipfl.engines import mailbox
+from ipfl.engines.mailbox import Mailbox
+
+SIZES = st.lists(st.dictionaries(st.sampled_from("abc"), st.integers(0, 40), max_size=3), max_size=8)
+
+
+@pytest.fixture
+def box():
+    """Writer and reader: two objects with one file, as after a fork."""
+    writer = Mailbox()
+    reader = copy.copy(writer)
+    reader._held = {}
+    yield writer, reader
+    reader._map = None
+    writer.close()
+
+
+def held(writer: Mailbox) -> int:
+    return writer._end * 4
+
+
+@given(sizes=SIZES, keep=st.sampled_from([0, 64, 400, 10**6]), seed=st.integers(0, 99))
+@settings(max_examples=80)
+def test_whatever_is_put_is_what_is_got(sizes, keep, seed):
+    """Any sizes, zero included, in any number of records; the box grows, or starts again beyond KEEP."""
+    rng = np.random.default_rng(seed)
+    writer = Mailbox()
+    reader = copy.copy(writer)
+    before, mailbox.KEEP, got = mailbox.KEEP, keep, {}
+    try:
+        for record in sizes:
+            vectors = {name: rng.normal(size=size).astype(np.float32) for name, size in record.items()}
+            got = reader.get(writer.put(vectors))
+            assert {name: view.tobytes() for name, view in got.items()} == {
+                name: vector.tobytes() for name, vector in vectors.items()
+            }
+            assert held(writer) <= max(keep, sum(vector.nbytes for vector in vectors.values()))
+    finally:
+        mailbox.KEEP = before
+        del got, reader
+        writer.close()
+
+
+def test_one_object_is_written_once(box):
+    writer, reader = box
+    shared, own = np.arange(5, dtype=np.float32), np.ones(3, np.float32)
+    first = writer.put({"global": shared, "again": shared})
+    assert first["global"] == first["again"] == (0, 5)
+    second = writer.put({"global": shared, "own": own})
+    assert second == {"global": (0, 5), "own": (5, 3)}
+    assert held(writer) == 8 * 4
+    assert reader.get(second)["own"].tolist() == [1, 1, 1]
+
+
+def test_equal_objects_are_not_taken_for_one(box):
+    writer, _ = box
+    writer.put({"a": np.zeros(4, np.float32)})
+    assert writer.put({"a": np.zeros(4, np.float32)}) == {"a": (4, 4)}
+
+
+def test_a_freed_vector_s_id_may_come_again(box):
+    """Records made on the way: the next vector often lies where the last one did."""
+    writer, reader = box
+    for value in range(50):
+        places = writer.put({"a": np.full(1000, value, np.float32)})
+        assert set(reader.get(places)["a"].tolist()) == {value}
+
+
+def test_beyond_keep_it_starts_again(box, monkeypatch):
+    # 100 bytes: two vectors of 10 floats (40 bytes) fit, the third goes to the start.
+    monkeypatch.setattr(mailbox, "KEEP", 100)
+    writer, reader = box
+    vectors = [np.full(10, value, np.float32) for value in range(3)]
+    places = [writer.put({"v": vector})["v"] for vector in vectors]
+    assert places == [(0, 10), (10, 10), (0, 10)]
+    # The first is no longer there, so it is written again; the third still is.
+    assert writer.put({"v": vectors[0]})["v"] == (10, 10)
+    got = reader.get(writer.put({"new": vectors[0], "old": vectors[2]}))
+    assert (got["new"][0], got["old"][0]) == (0, 2)
+    assert os.fstat(writer._file).st_size <= 100
+
+
+def test_one_record_may_be_larger_than_keep(box, monkeypatch):
+    monkeypatch.setattr(mailbox, "KEEP", 100)
+    writer, reader = box
+    one, two = (np.full(50, value, np.float32) for value in range(2))
+    got = reader.get(writer.put({"one": one, "two": two}))
+    assert [got[name].tolist() for name in got] == [one.tolist(), two.tolist()]
+
+
+def test_clear_forgets(box):
+    writer, reader = box
+    vector = np.zeros(3, np.float32)
+    writer.put({"a": vector})
+    vector[:] = 7  # a later phase may send the same array with other contents
+    writer.clear()
+    assert reader.get(writer.put({"a": vector}))["a"].tolist() == [7, 7, 7]
+
+
+def test_what_is_got_cannot_be_written_to(box):
+    writer, reader = box
+    view = reader.get(writer.put({"a": np.zeros(3, np.float32)}))["a"]
+    with pytest.raises(ValueError, match="read-only"):
+        view[0] = 1
+
+
+def test_nothing(box):
+    writer, reader = box
+    assert reader.get(writer.put({})) == {}
+    assert reader.get(writer.put({"none": np.empty(0, np.float32)}))["none"].tolist() == []

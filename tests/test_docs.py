@@ -1,0 +1,222 @@
+"""The documents say what is there: all hyper-parameters, keys and files, and nothing that is gone."""
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import typer
+from safetensors import safe_open
+from typer.testing import CliRunner
+
+from ipfl.cli import app
+from ipfl.config import Config, method_fields
+
+ROOT = Path(__file__).parent.parent
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md"))]
+SMALL = ["--set", "task.clients=8", "--set", "task.model=softmax", "--workers", "0", "--quiet"]
+
+
+def text(name):
+    return (ROOT / name).read_text()
+
+
+def section(document, heading):
+    """What stands under a heading, up to the next one of any depth."""
+    (found,) = re.findall(rf"^#+ {re.escape(heading)}\n(.*?)(?=^#+ |\Z)", text(document), re.M | re.S)
+    return found
+
+
+def first_column(part):
+    """The names in the first column of the tables in a part of a document."""
+    return re.findall(r"^\| `(\w+)` \|", part, re.M)
+
+
+def invoke(*arguments):
+    done = CliRunner().invoke(app, list(arguments))
+    assert done.exit_code == 0, done.output
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with `runs/mine`, as in the documents but small, and a comparison in `runs/compare`.
+
+    The run has a round before the market opens, so that both kinds of lines are in its metrics.
+    """
+    folder = tmp_path_factory.mktemp("docs")
+    warm = ["--set", "rounds=5", "--set", "method.warmup=1"]
+    invoke("run", *SMALL, *warm, "--out", str(folder / "runs/mine"))
+    invoke(
+        "compare", *SMALL, "--set", "rounds=1", "--methods", "local", "--out", str(folder / "runs/compare")
+    )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def summary(place):
+    return json.loads((place / "runs/mine/summary.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def lines(place):
+    return [json.loads(line) for line in (place / "runs/mine/metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def compared(place):
+    return json.loads((place / "runs/compare/compare.json").read_text())
+
+
+class TestGuide:
+    def test_examples_run_and_the_statement_ends_at_the_balance(
+        self, place, summary, lines, monkeypatch, capsys
+    ):
+        monkeypatch.chdir(place)
+        statement, newcomer = re.findall(r"```python\n(.*?)```", text("docs/ipfl.md"), re.S)
+        names = {}
+        exec(statement, names)
+        assert names["balance"] == summary["report"]["balances"][3]
+        printed = capsys.readouterr().out.splitlines()
+        moved = [row for line in lines for row in line["transfers"] if 3 in row[1:3]]
+        assert len(printed) == len(moved) > 0
+        assert printed[-1].endswith(f"now {names['balance']}")
+        exec(newcomer, names)
+        assert re.fullmatch(r"newcomer: \d+\.\d%\n", capsys.readouterr().out)
+
+    def test_printed_statement_is_one_the_example_could_print(self):
+        # Its arithmetic: 100 prices of 100 to begin with, and every line adds its change.
+        (shown,) = re.findall(r"```text\n(round 0:.*?)```", text("docs/ipfl.md"), re.S)
+        balance = 100 * 100
+        for change, now in re.findall(r": ([+-]\d+), now (\d+)\n", shown):
+            balance += int(change)
+            assert balance == int(now)
+        assert balance != 100 * 100
+
+    def test_every_hyperparameter_has_its_advice_once(self):
+        guide = text("docs/ipfl.md")
+        start, end = guide.index("## Hyper-parameters"), guide.index("### Outside the method")
+        assert sorted(first_column(guide[start:end])) == sorted(method_fields("ipfl"))
+
+    def test_facts_of_a_round(self, lines):
+        told = set(first_column(section("docs/ipfl.md", "Reading a round")))
+        common = {"round", "clients", "bytes_down", "bytes_up", "events", "evaluation"}
+        assert told == {key for line in lines for key in line} - common
+        before = section("docs/ipfl.md", "Reading a round").split("Rounds before the market opens")[1]
+        assert set(lines[0]) - common == set(re.findall(r"`(\w+)`", before.split("only.")[0]))
+
+    def test_kinds_of_transfers(self):
+        from ipfl.market.ledger import Kind
+
+        told = set(first_column(section("docs/ipfl.md", "Accounts")))
+        assert told == {kind.name.lower() for kind in Kind} - {"open"}  # the text says why: it is in no line
+
+    def test_numbers_of_accounts(self):
+        from ipfl.market.ledger import account_name
+
+        said = section("docs/ipfl.md", "Accounts").replace("−", "-").replace("\n", " ")
+        assert "-1 is the issuer; -2, -4, -6, … are the escrows" in said
+        assert "-3, -5, -7, … their pools" in said
+        assert account_name(-1) == "issuer"
+        assert [account_name(a) for a in (-2, -4, -6)] == ["escrow 0", "escrow 1", "escrow 2"]
+        assert [account_name(a) for a in (-3, -5, -7)] == ["pool 0", "pool 1", "pool 2"]
+
+    def test_report(self, summary):
+        assert first_column(section("docs/ipfl.md", "Reading the summary")) == list(summary["report"])
+
+
+class TestFiles:
+    def test_summary(self, summary):
+        assert first_column(section("docs/results.md", "summary.json")) == list(summary)
+        assert first_column(section("docs/results.md", "report of ipfl")) == list(summary["report"])
+
+    def test_metrics(self, lines):
+        told = first_column(section("docs/results.md", "metrics.jsonl"))
+        assert sorted(told) == sorted({key for line in lines for key in line})
+        assert first_column(section("docs/results.md", "evaluation")) == list(lines[-1]["evaluation"])
+
+    def test_comparison(self, compared):
+        assert first_column(section("docs/results.md", "compare.json")) == list(compared)
+        for one in compared["methods"].values():
+            assert first_column(section("docs/results.md", "methods of compare.json")) == list(one)
+
+    def test_files_of_a_run(self, place):
+        told = re.findall(r"^\| `([^`]+)` \|", section("docs/results.md", "The files of a run"), re.M)
+        run = place / "runs/mine"
+        files = {str(file.relative_to(run)) for file in run.rglob("*") if file.is_file()}
+        names = {
+            re.sub(r"client-\d+", "client-N", re.sub(r"^model/.*\.", "model/*.", file)) for file in files
+        }
+        assert names == set(told)
+
+    def test_files_of_a_comparison(self, place):
+        said = section("docs/results.md", "compare.json")
+        for file in (place / "runs/compare").iterdir():
+            name = file.name if file.suffix != ".pdf" else f"{file.stem}.png"
+            assert file.is_dir() or f"`{name}`" in said, file.name
+
+    @pytest.mark.parametrize("file", ["offer.safetensors", "memory/client-3.safetensors"])
+    def test_facts_in_files(self, place, file):
+        with safe_open(place / "runs/mine" / file, framework="numpy") as opened:
+            facts = json.loads(opened.metadata()["facts"])
+        assert facts
+        for key in facts:
+            assert f"`{key}`" in section("docs/results.md", "Model files")
+
+
+class TestReading:
+    def test_code_that_is_named_exists(self):
+        places = re.findall(r"^Code: (.+)$", text("docs/reading.md"), re.M)
+        assert len(places) >= 20
+        for entry in "; ".join(places).split("; "):
+            file, *names = re.findall(r"`([^`]+)`", entry)
+            source = (ROOT / "src/ipfl" / file).read_text()
+            assert names, entry
+            for name in names:
+                defined = rf"(def|class) {name}\b|^\s*{name}\b[^=\n]*[:=]"
+                assert re.search(defined, source, re.M), f"{file} defines no {name}"
+
+    def test_every_section_says_where_it_lives(self):
+        # A heading with text of its own below it; those that only gather others have none.
+        parts = re.findall(r"^##+ (.+)\n(.*?)(?=^##+ |\Z)", text("docs/reading.md"), re.M | re.S)
+        for heading, body in parts:
+            assert not body.strip() or "\nCode: " in body, heading
+
+
+class TestAll:
+    def test_paths_that_are_named_exist(self):
+        for document in DOCUMENTS:
+            for name in re.findall(
+                r"`((?:src|tests|docs|experiments|benchmarks)/[^`*]*)`", document.read_text()
+            ):
+                if name != "src/ipfl/methods/finetuned.py":  # what CONTRIBUTING.md teaches to write
+                    assert (ROOT / name).exists(), f"{document.name}: {name}"
+
+    @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+    def test_commands_could_be_typed(self, document):
+        """Options exist, settings are valid, variants can be built; make targets are there."""
+        targets = re.search(r"^\.PHONY: (.+)$", text("Makefile"), re.M)[1].split()
+        for block in re.findall(r"```console\n(.*?)```", document.read_text(), re.S):
+            for line in block.splitlines():
+                program, *words = shlex.split(line.removeprefix("$ ").split(">")[0], comments=True)
+                if program == "make":
+                    assert words[0] in targets
+                elif program == "ipfl":
+                    check(words)
+
+    def test_in_text_commands_could_be_typed(self):
+        for document in DOCUMENTS:
+            for command in re.findall(r"`ipfl ((?:run|compare|data) [^`…]*)`", document.read_text()):
+                if "finetuned" not in command:
+                    check(shlex.split(command.replace("DIR", "runs/dir")))
+
+
+def check(words):
+    """Parses a command as the command line would, and builds what it would run."""
+    name, *rest = words
+    commands = typer.main.get_command(app).commands
+    context = commands[name].make_context(name, rest)
+    if name in ("run", "compare"):
+        config = Config.load(None, context.params["sets"] or ())
+        wanted = context.params.get("methods")
+        config.build_methods(wanted.split(",") if wanted else [config.method.name])
