@@ -26,7 +26,7 @@ def command(*arguments):
 def finished(tmp_path_factory):
     """The folder of a short run of the default method on the default task."""
     folder = tmp_path_factory.mktemp("finished") / "run"
-    settings = ["rounds=12", "task.model=mlp", "train.per_round=12"]
+    settings = ["rounds=12", "task.model=mlp", "train.per_round=12", "train.lr=0.3"]
     sets = [word for setting in settings for word in ("--set", setting)]
     done = CliRunner().invoke(app, ["run", "--workers", "0", "--quiet", "--out", str(folder), *sets])
     assert done.exit_code == 0, done.output

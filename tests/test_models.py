@@ -48,8 +48,9 @@ class TestCNN:
                  for kind in ("weight", "bias")]  # fmt: skip
         usual.load_state_dict(dict(zip(usual.state_dict(), [named[name] for name in order], strict=True)))
         images = np.random.default_rng(0).integers(0, 256, (4, *shape), dtype=np.uint8)
-        # By hand, not by `Network.inputs`: channels first, 0…255 to −1…1.
-        batch = torch.from_numpy(images.transpose(0, 3, 1, 2).astype(np.float32) / 127.5 - 1)
+        # By hand, not by `Network.inputs`: channels first; grey from 0 to 1, colours from −1 to 1.
+        batch = torch.from_numpy(images.transpose(0, 3, 1, 2).astype(np.float32) / 255)
+        batch = batch if shape[2] == 1 else 2 * batch - 1
         with torch.no_grad():
             ours, theirs = network.module(network.inputs(images)), usual(batch)
         assert ours.shape == (4, 5)
@@ -172,14 +173,19 @@ class TestBuild:
         assert first.tobytes() != other.tobytes()
 
     def test_images_become_floats_and_features_stay(self):
-        network = build_network(MODELS["softmax"], (1, 2, 1), 2, 0)
-        # 0 → −1, 255 → 1, 51 = 255/5 → 2/5 − 1 = −0.6
+        grey = build_network(MODELS["softmax"], (1, 2, 1), 2, 0)
+        # Ink on a ground of 0: 0 → 0, 255 → 1, 51 = 255/5 → 0.2
         images = np.array([[[[0], [255]]], [[[51], [0]]]], dtype=np.uint8)
-        np.testing.assert_allclose(network.inputs(images)[:, 0, 0], [[-1, 1], [-0.6, -1]], atol=1e-6)
-        points = np.array([[1.5, 300.0]], dtype=np.float32)
-        assert network.inputs(points).tolist() == points.tolist()
+        np.testing.assert_allclose(grey.inputs(images)[:, 0, 0], [[0, 1], [0.2, 0]], atol=1e-6)
+        # Colours are centred, and come channels first: 51 → 2/5 − 1 = −0.6
+        colour = build_network(MODELS["softmax"], (1, 2, 2), 2, 0)
+        pair = np.array([[[[0, 255], [51, 0]]]], dtype=np.uint8)
+        np.testing.assert_allclose(colour.inputs(pair)[0, :, 0], [[-1, -0.6], [1, -1]], atol=1e-6)
+        assert pair[0, 0, 0].tolist() == [0, 255]
         assert images[0, 0, 0, 0] == 0
-        assert points[0, 0] == 1.5
+        points = np.array([[1.5, 300.0]], dtype=np.float32)
+        features = build_network(MODELS["softmax"], (2,), 2, 0)
+        assert features.inputs(points).tolist() == points.tolist()
 
     def test_a_callable_must_return_a_module(self):
         with pytest.raises(InputError, match="returned int, not a torch"):

@@ -134,7 +134,7 @@ class TestModels:
         shares = []
         for client in task.data.clients:
             test = task.data.parts(client, 2).test
-            batch = torch.from_numpy(test.x.transpose(0, 3, 1, 2).astype(np.float32) / 127.5 - 1)
+            batch = torch.from_numpy(test.x.transpose(0, 3, 1, 2).astype(np.float32) / 255)
             with torch.no_grad():
                 shares.append(float(np.mean(module(batch).argmax(1).numpy() == test.y)))
         summary = strict((done[0] / "fedavg" / "summary.json").read_text())

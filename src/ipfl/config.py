@@ -125,7 +125,8 @@ class ClientsConfig(Section):
     """How clients behave."""
 
     leave: bool = Field(
-        False, description="clients whose PMA stays at or below 0 leave for good (needs a reference run)"
+        False,
+        description="clients with PMA ≤ 0 after the grace period leave for good (needs a reference)",
     )
     grace: int = Field(10, ge=0, description="rounds before a client may leave")
 

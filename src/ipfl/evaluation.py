@@ -97,8 +97,6 @@ class Evaluator:
             return None
         record = Record(models, {"limit": self.config.holdout})
         replies = engine.ask(Ask(ASSESS, dict.fromkeys(range(self.task.data.distributions), record)), round)
-        if (
-            len(replies) < self.task.data.distributions
-        ):  # a worker died: a row without its number says nothing
+        if len(replies) < self.task.data.distributions:  # a worker died; rows would be misnumbered
             return None
         return [[hits / reply.facts["n"] for hits in reply.facts["hits"]] for reply in replies.values()]

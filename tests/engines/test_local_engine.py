@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 
 import numpy as np
 import pytest
@@ -73,6 +74,10 @@ class Probe(Method):
         if me.id == 2:
             raise RuntimeError("no luck today")
         return Record({}, {"phase": "fail"}), mine
+
+    def on_sleep(self, ask, mine, me):
+        time.sleep(ask.facts["seconds"])
+        return EMPTY, mine
 
     def on_refuse(self, ask, mine, me):
         raise InputError("put this right")
@@ -261,6 +266,14 @@ class TestLeaks:
             engine.ask(Ask("fail", everyone()), 0)
         assert mp.active_children() == []
         assert self.open_files() == before
+
+    def test_a_worker_at_work_is_not_waited_for_and_says_nothing(self, task, capfd):
+        """After Ctrl-C the engine is closed in the middle of a phase."""
+        with LocalEngine(task, Probe(), workers=2) as engine:
+            for worker, seconds in zip(engine._workers, (0.05, 60), strict=True):
+                worker.pipe.send(("sleep", 0, 0, {}, {"seconds": seconds}))
+        assert mp.active_children() == []
+        assert capfd.readouterr().err == ""
 
     def test_workers_do_not_outlive_a_parent_that_is_killed(self):
         code = (

@@ -42,7 +42,7 @@ class TestRound:
         # 1, 2 and 5 of 8 samples: (1·8 + 2·0 + 5·4)/8 = 3.5 and (1·0 + 2·4 + 5·(−8))/8 = −4.
         done = play({0: update(8, 0, 1), 1: update(0, 4, 2), 2: update(4, -8, 5)})
         assert done.state.params.tolist() == [3.5, -4]
-        assert done.facts == {"selected": [0, 1, 2], "trained": [0, 1, 2]}
+        assert done.facts == {"seats": [[client, -1, "random", True] for client in (0, 1, 2)]}
         assert done.events == ()
 
     @pytest.mark.parametrize(
@@ -65,14 +65,14 @@ class TestRound:
         replies = {0: update(8, 0, 1), 2: update(4, -8, 3)} | ({} if broken is None else {1: broken})
         done = play(replies)
         assert done.state.params.tolist() == [5, -6]
-        assert done.facts == {"selected": [0, 1, 2], "trained": [0, 2]}
+        assert done.facts == {"seats": [[client, -1, "random", client != 1] for client in (0, 1, 2)]}
         assert done.events == ("client 1 sent no usable update; it was left out",)
 
     @pytest.mark.parametrize("replies", [{}, {1: update(np.nan, 0, 4)}])
     def test_the_model_stays_if_nobody_answers(self, replies):
         done = play(replies)
         assert done.state.params.tolist() == [1, -1]
-        assert done.facts["trained"] == []
+        assert not any(delivered for *_, delivered in done.facts["seats"])
         assert len(done.events) == 3
 
     def test_one_real_round(self):

@@ -14,6 +14,8 @@ from ipfl.engines.local import LocalEngine
 from ipfl.loop import Traffic, converse
 from ipfl.methods.ipfl import IPFL
 
+QUICK = ipfl.TrainConfig(per_round=8, lr=0.3)
+"""A small network and few rounds want a large step."""
 DEFAULT = {"dataset": "digits", "distributions": "permuted", "partition": "10:90"}
 
 
@@ -78,7 +80,7 @@ class TestPrivacy:
     def test_bids_are_scored_on_probe_and_mixing_on_goal(self):
         # Synthetic: the goal comes from the swapped mix, so bids and mixture must point to other clusters.
         task = ipfl.Task.load(clients=10, samples=60, synthetic=True, model="mlp", **DEFAULT)
-        result = ipfl.run(task, IPFL(mix="best"), rounds=12, workers=0, train=ipfl.TrainConfig(per_round=8))
+        result = ipfl.run(task, IPFL(mix="best"), rounds=12, workers=0, train=QUICK)
         wanted = IPFL().preferences(result.state)
         accuracy = np.array(result.summary["cluster_accuracy"])  # [distribution][cluster]
         own = {d: int(accuracy[d].argmax()) for d in (0, 1)}
@@ -120,11 +122,9 @@ class TestPersonalizedModel:
 
     def test_unseen_clients_get_a_model_as_good_as_the_seen_ones(self):
         task = ipfl.Task.load(clients=20, unseen=4, samples=60, model="mlp", **DEFAULT)
-        result = ipfl.run(task, IPFL(), rounds=15, workers=0, train=ipfl.TrainConfig(per_round=8))
+        result = ipfl.run(task, IPFL(), rounds=15, workers=0, train=QUICK)
         seen, unseen = result.summary["personalized_accuracy"], result.summary["unseen_accuracy"]
-        assert set(task.data.unseen).isdisjoint(
-            c for line in result.history for k in line["selected"] for c in k
-        )
+        assert set(task.data.unseen).isdisjoint(seat[0] for line in result.history for seat in line["seats"])
         assert abs(seen["mean"] - unseen["mean"]) < 0.1  # small test sets; the study measures it on ten seeds
 
 
@@ -150,8 +150,8 @@ class TestContributions:
         psi = {}
         for source in ("clients", "exact"):
             method = IPFL(clusters=1, contribution=source)
-            _, done, _ = converse_rounds(task, method, 1, seed=seed, per_round=8)
-            psi[source] = done[0].facts["contributions"][0]
+            _, done, _ = converse_rounds(task, method, 2, seed=seed, per_round=8)
+            psi[source] = [value for _, _, value, _ in done[1].facts["contributions"]]
         assert spearmanr(psi["clients"], psi["exact"]).statistic >= 0.9
         # Both must see the noise as well: the first half of the clients is the better one.
         assert np.mean(psi["clients"][:4]) > np.mean(psi["clients"][4:])
@@ -162,17 +162,15 @@ class TestContributions:
         assert {holdout_id(0), holdout_id(1)} in asked
         assert not any(reply.params for ask, replies in heard for c, reply in replies.items()
                        if ask.action == "appraise" and c >= 0)  # fmt: skip
-        assert all(
-            value is not None for values in done[1].facts["contributions"].values() for value in values
-        )
+        assert all(value is not None for _, _, value, _ in done[1].facts["contributions"])
 
     def test_unnormalised_differs_by_the_model_itself(self, small):
         # Unnormalised ψ_i = normalised ψ_i − gᵀ λ_i W_M; with equal λ that is one constant for the cluster.
-        facts = [
-            converse_rounds(small, IPFL(clusters=1, normalised=flag), 1)[1][0].facts["contributions"][0]
-            for flag in (True, False)
+        rounds = [
+            converse_rounds(small, IPFL(clusters=1, normalised=flag), 1)[1][0] for flag in (True, False)
         ]
-        shift = np.array(facts[1]) - np.array(facts[0])
+        with_mean, without = ([psi for _, _, psi, _ in one.facts["contributions"]] for one in rounds)
+        shift = np.array(without) - np.array(with_mean)
         np.testing.assert_allclose(shift, shift[0], rtol=1e-6)
         assert abs(shift[0]) > 0
 
@@ -180,7 +178,7 @@ class TestContributions:
 class TestFindingTheRightCluster:
     def run(self, method, rounds=15, **task):
         task = ipfl.Task.load(**({"clients": 12, "samples": 60, "model": "mlp"} | DEFAULT | task))
-        settings = ipfl.TrainConfig(per_round=8)
+        settings = QUICK
         every = ipfl.EvaluateConfig(every=1)
         return task, ipfl.run(task, method, rounds=rounds, workers=0, train=settings, evaluate=every)
 
@@ -194,7 +192,10 @@ class TestFindingTheRightCluster:
         task, result = self.run(IPFL(), rounds=22, drift_round=12, drift_share=0.34)
         moved = {i for i in task.data.clients if task.data.majority(i, 11) != task.data.majority(i, 12)}
         assert len(moved) == 4  # a third of twelve
-        before, after = (dict(map(tuple, result.history[number]["preferred"])) for number in (11, 21))
+        before, after = (
+            {client: k for client, k, rank in result.history[number]["wanted"] if rank == 0}
+            for number in (11, 21)
+        )
         assert {i for i in task.data.clients if before[i] != after[i]} == moved
         assert result.evaluations[21].purity == 1
 
@@ -230,4 +231,4 @@ class TestFindingTheRightCluster:
             if appeal <= 0 and 3 <= number < 7
         }
         assert stayed[-1] == 8 - len(gone)
-        assert gone.isdisjoint(client for cluster in result.history[-1]["selected"] for client in cluster)
+        assert gone.isdisjoint(client for client, *_ in result.history[-1]["seats"])

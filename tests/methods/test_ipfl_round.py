@@ -19,6 +19,23 @@ from tests.methods.scripted import HONEST, SIZE, appraise, play, prefer_parity, 
 OPENING = 100 * 100
 
 
+def members(done, cluster: int) -> list[int]:
+    """Clients with a seat in the cluster."""
+    return sorted(client for client, k, _, _ in done.facts["seats"] if k == cluster)
+
+
+def trained(done, cluster: int) -> list[int]:
+    return sorted(client for client, k, _, delivered in done.facts["seats"] if k == cluster and delivered)
+
+
+def psi(done, cluster: int) -> list[float | None]:
+    return [value for _, k, value, _ in done.facts["contributions"] if k == cluster]
+
+
+def bids(done) -> list[int]:
+    return [sum(k == cluster for _, k, _ in done.facts["wanted"]) for cluster in (0, 1)]
+
+
 def kinds(done, kind: str) -> list[list]:
     return [entry for entry in done.facts["transfers"] if entry[0] == kind]
 
@@ -27,9 +44,9 @@ class TestOrderOfPhases:
     def test_round_0_is_random_and_asks_for_no_preferences(self):
         _state, (first,), engine = play(IPFL(), 1)
         assert engine.actions == ["train", "appraise"]
-        seated = [client for cluster in first.facts["selected"] for client in cluster]
+        seated = [client for client, *_ in first.facts["seats"]]
         assert len(seated) == len(set(seated)) == 6  # the budget, nobody twice
-        assert [len(cluster) for cluster in first.facts["selected"]] == [3, 3]
+        assert [len(members(first, k)) for k in (0, 1)] == [3, 3]
 
     def test_later_rounds_follow_algorithm_1(self):
         _, _, engine = play(IPFL(), 2)
@@ -39,7 +56,7 @@ class TestOrderOfPhases:
         _, done, engine = play(IPFL(preference_every=3), 6)
         asked = [number for number, ask in enumerate(engine.asks) if ask.action == "preference"]
         assert len(asked) == 2  # rounds 1 and 4
-        assert done[2].facts["bids"] == done[1].facts["bids"] == [4, 4]
+        assert bids(done[2]) == bids(done[1]) == [4, 4]
 
     def test_warmup_trains_all_clusters_as_one_and_moves_no_tokens(self):
         state, done, engine = play(IPFL(warmup=2), 2)
@@ -53,14 +70,14 @@ class TestOrderOfPhases:
         # Client i adds i to every coordinate and all have 10 samples: the model is the mean of their ids.
         state, (first,), _ = play(IPFL(), 1)
         for k in (0, 1):
-            np.testing.assert_allclose(state.models[k], np.mean(first.facts["trained"][k]))
+            np.testing.assert_allclose(state.models[k], np.mean(trained(first, k)))
 
     def test_contributions_follow_the_updates(self):
         # ψ_i = −gᵀ λ_i (W_i − W_M) with g = −1, λ = 1/3: (3/3)·(i − mean of the ids).
         _, (first,), _ = play(IPFL(), 1)
         for k in (0, 1):
-            ids = np.array(first.facts["trained"][k], float)
-            np.testing.assert_allclose(first.facts["contributions"][k], ids - ids.mean(), rtol=1e-5)
+            ids = np.array(trained(first, k), float)
+            np.testing.assert_allclose(psi(first, k), ids - ids.mean(), rtol=1e-5)
 
 
 class TestTokens:
@@ -68,16 +85,16 @@ class TestTokens:
         # Three seats of 100 in each cluster. First round: U = 0, so the pool of 300 goes out by rank
         # 1/6, 2/6, 3/6 = 50, 100, 150; the largest id has the largest contribution.
         state, (first,), _ = play(IPFL(), 1)
-        for members in first.facts["selected"]:
-            assert [int(state.bank.balances[i]) - OPENING for i in sorted(members)] == [-50, 0, 50]
-        away = set(range(8)) - {i for members in first.facts["selected"] for i in members}
+        for k in (0, 1):
+            assert [int(state.bank.balances[i]) - OPENING for i in members(first, k)] == [-50, 0, 50]
+        away = set(range(8)) - {i for i, *_ in first.facts["seats"]}
         assert all(state.bank.balances[i] == OPENING for i in away)
         assert [entry[3] for entry in kinds(first, "fee")] == [100] * 6
 
     def test_no_improvement_returns_the_share_eta_to_those_who_paid(self):
         # Accuracy stays at 0.5 = Acc_kmax, so U = η = 0.5: half of every pool is reimbursed equally.
         _, done, _ = play(IPFL(eta=0.5), 2)
-        assert set(done[1].facts["reimbursed_share"].values()) == {0.5}
+        assert {share for _, share in done[1].facts["reimbursed_share"]} == {0.5}
         for k in (0, 1):
             fees = sum(entry[3] for entry in kinds(done[1], "fee") if entry[4] == k)
             back = sum(entry[3] for entry in kinds(done[1], "reimbursement") if entry[4] == k)
@@ -95,26 +112,25 @@ class TestTokens:
         # Asked every round: after round 0 each client is told its net return, later not again.
         _, done, engine = play(IPFL(), 3)
         queries = [ask for ask in engine.asks if ask.action == "preference"]
-        sat = {i for members in done[0].facts["trained"] for i in members}
+        sat = {i for k in (0, 1) for i in trained(done[0], k)}
         for client, record in queries[0].to.items():
             assert len(record.facts["seats"]) == len(record.facts["net"]) == (client in sat)
         assert sum(sum(record.facts["net"]) for record in queries[0].to.values()) == 0
-        sat_1 = [i for members in done[1].facts["trained"] for i in members]
+        sat_1 = [i for k in (0, 1) for i in trained(done[1], k)]
         assert sum(len(record.facts["seats"]) for record in queries[1].to.values()) == len(sat_1)
 
     def test_without_incentives_nobody_gains_or_loses_and_nobody_is_asked(self):
         state, done, engine = play(IPFL(incentive=False), 4)
         assert set(engine.actions) == {"train"}
         assert (state.bank.balances == OPENING).all()
-        assert all(sum(bids) == 8 for bids in (one.facts["bids"] for one in done[1:]))
+        assert all(sum(bids(one)) == 8 for one in done[1:])
 
     def test_clients_that_cannot_pay_are_not_chosen(self):
         # Opening balance of one price. Whoever has less sits out, whatever it bids.
         state, done, _ = play(IPFL(opening=100), 12)
         balances = np.full(8, 100)
         for one in done:
-            for members in one.facts["selected"]:
-                assert all(balances[i] >= 100 for i in members)
+            assert all(balances[i] >= 100 for i, *_ in one.facts["seats"])
             for _, source, target, amount, _, _ in one.facts["transfers"]:
                 for account, sign in ((source, -1), (target, 1)):
                     if account >= 0:
@@ -156,9 +172,9 @@ class TestBrokenReplies:
         method_, engine = IPFL(), HONEST | {"train": broken(kind)}
         state = method_.init(replace(setup(), per_round=8))
         state, (first,), _ = play(method_, 1, engine, state=state)
-        (k,) = [k for k in (0, 1) if 5 in first.facts["selected"][k]]
-        others = [i for i in first.facts["selected"][k] if i != 5]
-        assert first.facts["trained"][k] == others
+        (k,) = [k for k in (0, 1) if 5 in members(first, k)]
+        others = [i for i in members(first, k) if i != 5]
+        assert trained(first, k) == others
         assert state.bank.balances[5] == OPENING
         np.testing.assert_allclose(state.models[k], np.mean(others), rtol=1e-6)
         assert first.events == (f"client 5 sent no usable update for cluster {k}; its bid was returned",)
@@ -172,9 +188,9 @@ class TestBrokenReplies:
     def test_no_appraisal_means_no_reimbursement_and_ranks_by_participation(self):
         # ψ unknown for all: three providers, ranked by Ω (all 1), then by id: 50, 100, 150 of 300.
         state, (first,), _ = play(IPFL(), 1, HONEST | {"appraise": lambda client, ask: None})
-        assert first.facts["contributions"] == {0: [None] * 3, 1: [None] * 3}
-        for members in first.facts["selected"]:
-            assert [int(state.bank.balances[i]) - OPENING for i in sorted(members)] == [-50, 0, 50]
+        assert [psi(first, k) for k in (0, 1)] == [[None] * 3] * 2
+        for k in (0, 1):
+            assert [int(state.bank.balances[i]) - OPENING for i in members(first, k)] == [-50, 0, 50]
 
     def test_nan_gradient_is_ignored(self):
         def poisoned(client: int, ask: Record) -> Record:
@@ -184,8 +200,7 @@ class TestBrokenReplies:
         _, (first,), _ = play(
             IPFL(), 1, HONEST | {"appraise": lambda c, a: (poisoned if c == 2 else appraise)(c, a)}
         )
-        values = [value for values in first.facts["contributions"].values() for value in values]
-        assert None not in values
+        assert None not in psi(first, 0) + psi(first, 1)
 
     @pytest.mark.parametrize(
         "facts",
@@ -256,7 +271,14 @@ class TestReports:
     def test_more_seats_than_clients_takes_what_there_is(self):
         _, done, _ = play(IPFL(n_p=20), 2)
         assert any("seats stayed empty" in event for event in done[1].events)
-        assert sum(len(members) for members in done[1].facts["selected"]) <= 16
+        assert len(done[1].facts["seats"]) <= 16
+
+    def test_small_budget_is_never_exceeded(self):
+        # N = 8 and two clusters, but 3 trainings a round: N_r = 2 would leave none, so it is cut to 1.
+        method_ = IPFL()
+        state = method_.init(replace(setup(), per_round=3))
+        _, done, _ = play(method_, 6, state=state)
+        assert max(len(one.facts["seats"]) for one in done) == 3
 
     def test_preferences_name_the_most_wanted_cluster(self):
         state, _, _ = play(IPFL(), 2)

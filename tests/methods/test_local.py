@@ -40,7 +40,7 @@ def test_models_never_travel_up(task, start):
             with pytest.raises(StopIteration) as done:
                 talk.send(replies)
             assert done.value.value.state is state, "the server learns nothing"
-            assert done.value.value.facts == {"selected": list(replies), "trained": list(replies)}
+            assert done.value.value.facts == {"seats": [[client, -1, "random", True] for client in replies]}
     assert Local().models(state) == {}
 
 

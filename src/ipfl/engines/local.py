@@ -84,17 +84,16 @@ def _serve(host: Host, pipe: Connection, inbox: Mailbox, outbox: Mailbox, parent
     for end in parents:  # a pipe ends when the last copy of its other end is closed, and fork made copies
         end.close()
     torch.set_num_threads(1)
-    while True:
-        try:
+    with suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the parent is done, or gone
+        while True:
             action, round, client, places, facts = pipe.recv()
-        except EOFError:
-            os._exit(0)
-        try:
-            reply = host.run(action, round, client, Record(inbox.get(places), facts))
-            outbox.clear()
-            pipe.send((outbox.put(reply.params), dict(reply.facts), None))
-        except Exception as error:  # whatever client code raises, the parent is told and raises
-            pipe.send(({}, {}, _failure(client, error)))
+            try:
+                reply = host.run(action, round, client, Record(inbox.get(places), facts))
+                outbox.clear()
+                pipe.send((outbox.put(reply.params), dict(reply.facts), None))
+            except Exception as error:  # whatever client code raises, the parent is told and raises
+                pipe.send(({}, {}, _failure(client, error)))
+    os._exit(0)
 
 
 class LocalEngine:

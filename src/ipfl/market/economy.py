@@ -273,3 +273,33 @@ def fairness(economy: Economy, price: int) -> dict[str, Fact]:
         "balances": [int(b) for b in economy.bank.balances],
         "issued": int(economy.bank.issued),
     }
+
+
+def none_if_nan(value: float) -> float | None:
+    """JSON has no NaN: what is not known is null."""
+    return None if np.isnan(value) else float(value)
+
+
+def rows_of(ids: NDArray[np.int64], table: Ints, where: Bools) -> list[list[Fact]]:
+    """Rows [client, cluster, value] of the chosen entries of an (N, K) table."""
+    places = zip(*np.nonzero(where), strict=True)
+    return [[int(ids[row]), int(cluster), int(table[row, cluster])] for row, cluster in places]
+
+
+def seat_rows(ids: NDArray[np.int64], selection: Selection, delivered: Bools) -> list[list[Fact]]:
+    """Rows [client, cluster, how, delivered] of all seats; `how` is `performance` or `random`."""
+    return [
+        [int(ids[row]), cluster, how, bool(delivered[row, cluster])]
+        for cluster in range(delivered.shape[1])
+        for how, chosen in (("performance", selection.performance), ("random", selection.random))
+        for row in np.sort(chosen[cluster])
+    ]
+
+
+def contribution_rows(after: Economy, delivered: Bools, psi: Mapping[int, Floats]) -> list[list[Fact]]:
+    """Rows [client, cluster, ψ_ki, Ω_ki] of all providers, Ω with this round."""
+    return [
+        [int(after.ids[row]), k, none_if_nan(value), int(after.omega[row, k])]
+        for k, values in psi.items()
+        for row, value in zip(np.flatnonzero(delivered[:, k]), values, strict=True)
+    ]

@@ -13,7 +13,7 @@ from pydantic.dataclasses import dataclass
 
 from ipfl.client import Client
 from ipfl.core import Ask, ClientId, Method, Record, Replies, Roster, Round, Setup, Vector, stream
-from ipfl.methods.steps import OneModel, average, choose, left_out, usable
+from ipfl.methods.steps import OneModel, average, choose, left_out, random_seats, usable
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class FedAvg(Method[OneModel]):
         replies = yield Ask("train", {client: Record({"global": state.params}) for client in chosen})
         kept = usable(replies, "global", len(state.params))
         after = state.trained(average(kept, "global", state.params))
-        return Round(after, {"selected": chosen, "trained": list(kept)}, left_out(chosen, kept))
+        return Round(after, {"seats": random_seats(chosen, kept)}, left_out(chosen, kept))
 
     def on_train(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:
         """Local training from the global model."""

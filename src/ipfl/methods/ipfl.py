@@ -39,14 +39,18 @@ from ipfl.market.economy import (
     answered,
     assigned,
     cluster_name,
+    contribution_rows,
     fairness,
     merge_alike,
+    none_if_nan,
     open_economy,
+    rows_of,
+    seat_rows,
 )
 from ipfl.market.preferences import bids, importance, learn_returns, mixing
 from ipfl.market.scheduler import Selection, explorers, first_round, select
 from ipfl.market.warmstart import initial_clusters
-from ipfl.methods.steps import average, choose
+from ipfl.methods.steps import average, choose, random_seats
 from ipfl.params import mix, sound
 from ipfl.train import Score
 
@@ -74,9 +78,7 @@ class IPFL(Method[Economy]):
     hits: Literal["soft", "hard"] = Field(
         "soft", description="n_ik by probability of the true class, or by count"
     )
-    preference_every: Annotated[int, Field(ge=1)] = Field(
-        1, description="R: rounds between preference queries"
-    )
+    preference_every: Annotated[int, Field(ge=1)] = Field(1, description="rounds between preference queries")
     preference_samples: Annotated[int, Field(ge=1)] = Field(
         128, description="points a client scores models on, at most"
     )
@@ -163,16 +165,12 @@ class IPFL(Method[Economy]):
         after = self._after(state, books, models, delivered, psi, accuracy)
         after = self._watch(after, round, selection, events)
         facts = {
-            "selected": [[int(i) for i in state.ids[selection.members(k)]] for k in range(len(state.models))],
-            "trained": [[int(i) for i in state.ids[delivered[:, k]]] for k in range(len(state.models))],
-            "preferred": list(self.preferences(state).items()),
-            "bids": [int(count) for count in (state.wanted >= 0).sum(axis=0)],
-            "contributions": {
-                k: [None if np.isnan(value) else float(value) for value in values]
-                for k, values in psi.items()
-            },
-            "cluster_probe_accuracy": accuracy,
-            "reimbursed_share": share,
+            "wanted": rows_of(state.ids, state.wanted, (state.wanted >= 0) & available[:, None]),
+            "seats": seat_rows(state.ids, selection, delivered),
+            "contributions": contribution_rows(after, delivered, psi),
+            "cluster_probe_accuracy": [[k, value] for k, value in accuracy.items()],
+            "best_before": [[k, none_if_nan(state.best[k])] for k in psi],
+            "reimbursed_share": [[k, value] for k, value in share.items()],
             "economy": {
                 "gini": health.gini(after.bank.balances),
                 "broke": health.broke(after.bank.balances, self.price),
@@ -191,7 +189,7 @@ class IPFL(Method[Economy]):
         replies = yield Ask("train", {client: Record({cluster_name(0): model}) for client in chosen})
         model = average(replies, cluster_name(0), model)
         after = replace(state, models=(model,) * len(state.models))
-        return Round(after, {"selected": chosen, "trained": sorted(replies), "transfers": []})
+        return Round(after, {"seats": random_seats(chosen, replies), "transfers": []})
 
     def _preferences(
         self, state: Economy, roster: Roster, round: int, events: list[str]
@@ -229,6 +227,8 @@ class IPFL(Method[Economy]):
             return first_round(able, state.per_round, len(live), rng)
         unexplored = float((state.omega.sum(axis=1) == 0).mean())
         n_r = explorers(len(state.ids), unexplored, self.explore, self.explore_floor)
+        if self.n_p is None:  # one seat per cluster at least, and no more trainings than other methods have
+            n_r = min(n_r, max(state.per_round - len(live), 0))
         n_p = self.n_p or max(1, (state.per_round - n_r) // len(live))
         chosen = select(
             paid[:, live],

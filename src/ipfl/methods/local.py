@@ -9,7 +9,7 @@ from pydantic.dataclasses import dataclass
 
 from ipfl.client import Client
 from ipfl.core import Ask, ClientId, Method, Record, Replies, Roster, Round, Setup, Vector, stream
-from ipfl.methods.steps import OneModel, choose
+from ipfl.methods.steps import OneModel, choose, random_seats
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Local(Method[OneModel]):
         """Random clients go on training their own models; nothing of them comes back."""
         chosen = choose(roster, state.per_round, stream(state.seed, "select", round))
         replies = yield Ask("train", {client: self.offer(state, client) for client in chosen})
-        return Round(state, {"selected": chosen, "trained": sorted(replies)})
+        return Round(state, {"seats": random_seats(chosen, replies)})
 
     def on_train(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:
         """Trains what the client has, or the common start; the result stays with the client."""

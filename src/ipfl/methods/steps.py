@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ipfl.core import ClientId, Replies, Roster, Vector
+from ipfl.core import ClientId, Fact, Replies, Roster, Vector
+from ipfl.market.ledger import NO_CLUSTER
 from ipfl.params import mean, sound
 
 
@@ -51,3 +52,8 @@ def average(replies: Replies, name: str, otherwise: Vector) -> Vector:
     if not kept:
         return otherwise
     return mean([reply.params[name] for reply in kept], [float(reply.facts["n"]) for reply in kept])
+
+
+def random_seats(chosen: Iterable[ClientId], kept: Container[ClientId]) -> list[list[Fact]]:
+    """Who was asked to train and whether it delivered, as rows [client, no cluster, how, delivered]."""
+    return [[client, NO_CLUSTER, "random", client in kept] for client in chosen]

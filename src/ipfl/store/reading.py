@@ -8,14 +8,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, ColumnElement, Table, func, select, union_all
+from sqlalchemy import ColumnElement, Connection, Table, func, select, union_all
 
 from ipfl.market.ledger import ISSUER, account_name
 from ipfl.store.posting import PARTS
 from ipfl.store.schema import balances, clients, metrics, rounds, transfers
-
-Move = tuple[str, int, int, int, int, int]
-"""(kind, source, target, amount, cluster, client)"""
 
 
 class Entry(NamedTuple):
@@ -45,9 +42,9 @@ REASONS = {
     "open": "opening balance",
     "allowance": "allowance",
     "bid": "bid for cluster {cluster}",
-    "refund": "bid for cluster {cluster} returned",
+    "refund": "refund for cluster {cluster}",
     "fee": "seat in cluster {cluster}",
-    "reimbursement": "cluster {cluster} improved too little",
+    "reimbursement": "share of pool {cluster} returned",
     "reward": "trained in cluster {cluster}",
 }
 
@@ -80,20 +77,29 @@ class Reader:
     connection: Connection
     run_id: int
 
-    def rounds(self) -> list[Posted]:
-        """All rounds, the opening first if there is one."""
-        found = select(*rounds.c["round", "previous", "hash", "checkpoint", "line"]).where(
-            rounds.c.run_id == self.run_id
-        )
-        return [Posted(*row) for row in self.connection.execute(found.order_by(rounds.c.round))]
+    def numbers(self) -> list[int]:
+        """Numbers of all posted rounds in order, the opening's among them."""
+        found = select(rounds.c.round).where(rounds.c.run_id == self.run_id).order_by(rounds.c.round)
+        return list(self.connection.scalars(found))
+
+    def posted(self, round: int) -> Posted | None:
+        """The row of a round; None if it is not posted."""
+        columns = [rounds.c[name] for name in Posted._fields]
+        where = (rounds.c.run_id == self.run_id) & (rounds.c.round == round)
+        row = self.connection.execute(select(*columns).where(where)).first()
+        return None if row is None else Posted(*row)
+
+    def all_posted(self) -> Iterator[Posted]:
+        """The rows of all rounds in order, one at a time."""
+        for number in self.numbers():
+            if (posted := self.posted(number)) is not None:
+                yield posted
 
     def last(self) -> Posted | None:
         """The newest round; the opening while there is no other."""
-        found = select(*rounds.c["round", "previous", "hash", "checkpoint", "line"]).where(
-            rounds.c.run_id == self.run_id
-        )
-        row = self.connection.execute(found.order_by(rounds.c.round.desc()).limit(1)).first()
-        return None if row is None else Posted(*row)
+        newest = select(func.max(rounds.c.round)).where(rounds.c.run_id == self.run_id)
+        number = self.connection.scalar(newest)
+        return None if number is None else self.posted(number)
 
     def line(self, posted: Posted) -> dict[str, Any]:
         """What the round loop reported of a round."""
@@ -111,6 +117,16 @@ class Reader:
         where = (table.c.run_id == self.run_id) & (table.c.round == round)
         found = select(*wanted).where(where).order_by(table.c.sequence)
         return [tuple(row) for row in self.connection.execute(found)]
+
+    def gap(self, table: Table, round: int) -> int | None:
+        """The first number that is missing from a round's rows in a table."""
+        where = (table.c.run_id == self.run_id) & (table.c.round == round)
+        counted = select(func.count(), func.max(table.c.sequence)).where(where)
+        count, highest = self.connection.execute(counted).one()
+        if not count or highest == count - 1:
+            return None
+        there = {sequence for sequence, *_ in self.numbered(table, round)}
+        return next(number for number in range(count) if number not in there)
 
     def clients(self) -> list[int]:
         """The clients of the run."""
@@ -143,7 +159,7 @@ class Reader:
     def held(self) -> dict[int, int]:
         """All balances as the database keeps them."""
         found = select(balances.c.account, balances.c.balance).where(balances.c.run_id == self.run_id)
-        return {account: balance for account, balance in self.connection.execute(found)}
+        return {row.account: row.balance for row in self.connection.execute(found)}
 
     def balances(self, round: int | None = None) -> dict[int, int]:
         """Balance of every account after a round, or now; the issuer's is minus what was issued."""
@@ -161,7 +177,7 @@ class Reader:
     def accounts(self, client: int | None = None, round: int | None = None) -> dict[int, Account]:
         """Per client what the chosen transfers meant, and its balance after the round, or now."""
         after = self.balances(round)
-        own = transfers.c.source >= 0
+        own = (transfers.c.source >= 0).label("own")
         summed = (
             select(transfers.c.client, transfers.c.kind, own, func.sum(transfers.c.amount))
             .where(*self._chosen(client, round))

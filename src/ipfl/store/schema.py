@@ -31,7 +31,7 @@ OPENING = -1
 metadata = MetaData()
 # SQLite's strict tables know INTEGER, REAL and TEXT only; its INTEGER holds 64 bits anyway.
 WHOLE = BigInteger().with_variant(Integer, "sqlite")
-REAL_NUMBER = Double().with_variant(REAL, "sqlite")
+REAL_NUMBER: Double[float] = Double().with_variant(REAL, "sqlite")
 YES_NO = Boolean(create_constraint=False).with_variant(Integer, "sqlite")
 
 

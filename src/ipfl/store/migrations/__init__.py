@@ -12,7 +12,7 @@ from alembic.util import CommandError
 from sqlalchemy import Connection, Engine, inspect
 
 from ipfl.errors import InputError
-from ipfl.store.database import shown
+from ipfl.store.database import reading, shown
 
 ONE_AT_A_TIME = 7_106_117
 """Number of the PostgreSQL lock under which the schema is changed; any number will do, if all use it."""
@@ -39,7 +39,7 @@ def upgrade(engine: Engine) -> None:
     settings = config()
     script = ScriptDirectory.from_config(settings)
     with engine.connect() as connection:
-        current = revision(connection)
+        current = revision(reading(connection))
     if current == script.get_current_head():
         return
     with engine.begin() as connection:
@@ -57,4 +57,4 @@ def upgrade(engine: Engine) -> None:
 def holds_store(engine: Engine) -> bool:
     """Whether there is a run store in the database at all."""
     with engine.connect() as connection:
-        return inspect(connection).has_table("runs")
+        return inspect(reading(connection)).has_table("runs")

@@ -29,7 +29,7 @@ POSTED = {
 """Tables whose rows never change, and which row a new one would replace."""
 
 WHOLE = sa.BigInteger().with_variant(sa.Integer, "sqlite")
-REAL_NUMBER = sa.Double().with_variant(sa.REAL, "sqlite")
+REAL_NUMBER: sa.Double[float] = sa.Double().with_variant(sa.REAL, "sqlite")
 YES_NO = sa.Boolean(create_constraint=False).with_variant(sa.Integer, "sqlite")
 STRICT = {"sqlite_strict": True, "sqlite_with_rowid": False}
 

@@ -1,0 +1,97 @@
+"""`ipfl ledger`: look at a run's tokens, check them, take them elsewhere. Only typer is imported up here."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ipfl.errors import InputError
+
+if TYPE_CHECKING:
+    from ipfl.store import RunStore
+
+app = typer.Typer(
+    no_args_is_help=True, help="Who paid and earned which tokens in a run, and whether it is true."
+)
+
+Run = Annotated[
+    str, typer.Argument(metavar="RUN", help="Folder of a run, or the URL of a database (then with --run).")
+]
+Name = Annotated[
+    str | None, typer.Option("--run", metavar="NAME", help="Which run, if the database holds several.")
+]
+
+
+def _open(run: str, name: str | None) -> RunStore:
+    from ipfl.store import RunStore
+
+    return RunStore.open(run, name)
+
+
+@app.command(epilog="For example:\n\nipfl ledger show runs/mine --client 3")
+def show(
+    run: Run,
+    name: Name = None,
+    client: Annotated[int | None, typer.Option("--client", metavar="I", help="Only this client.")] = None,
+    round: Annotated[
+        int | None, typer.Option("--round", metavar="R", help="Only this round; -1 is the opening.")
+    ] = None,
+) -> None:
+    """Show who paid and earned what.
+
+    Without options the accounts of all clients; with --client or --round also every transfer, and why.
+    """
+    from rich.console import Console
+
+    from ipfl.store.tables import accounts_table, entries_table, round_name
+
+    with _open(run, name) as store, store.snapshot() as reader:
+        if client is not None and client not in reader.clients():
+            raise InputError(f"run {store.name!r} has no client {client}")
+        if round is not None and round not in reader.numbers():
+            raise InputError(f"run {store.name!r} has no round {round}")
+        chosen = "" if client is None else f", client {client}"
+        if round is not None:
+            chosen += f", {'opening' if round < 0 else 'round ' + round_name(round)}"
+        console = Console(highlight=False, markup=False)
+        if chosen:
+            console.print(entries_table(reader.transfers(client, round), f"Transfers{chosen}"))
+        console.print(accounts_table(reader.accounts(client, round), f"Tokens of {store.name}{chosen}"))
+
+
+@app.command(epilog="For example:\n\nipfl ledger verify runs/mine")
+def verify(run: Run, name: Name = None) -> None:
+    """Check a run's history: sums, replay of every auction and reward, hash chain.
+
+    Exit code 1 and the first broken entry if something is wrong. The hash that is printed otherwise stands
+    for the whole history: write it down, and any later change will show.
+    """
+    from ipfl.store import verify as find
+
+    with _open(run, name) as store:
+        last, head = store.last_round(), store.head()  # first: a running run goes on meanwhile
+        finding = find(store)
+        if finding is not None:
+            typer.echo(f"error: run {store.name}: {finding}", err=True)
+            raise typer.Exit(1)
+        rounds = 0 if last is None else last + 1
+        typer.echo(f"{store.name}: {rounds} round{'' if rounds == 1 else 's'} verified, hash {head}")
+
+
+@app.command(epilog="For example:\n\nipfl ledger export runs/mine --csv > tokens.csv")
+def export(
+    run: Run,
+    name: Name = None,
+    as_csv: Annotated[bool, typer.Option("--csv", help="A line per transfer.")] = False,
+    as_beancount: Annotated[bool, typer.Option("--beancount", help="Text for beancount.")] = False,
+) -> None:
+    """Write all transfers to standard output."""
+    if as_csv == as_beancount:
+        raise InputError("choose one format: --csv or --beancount")
+    from ipfl.store.export import beancount_lines, csv_lines
+
+    with _open(run, name) as store:
+        for line in (csv_lines if as_csv else beancount_lines)(store):
+            sys.stdout.write(line)

