@@ -150,6 +150,10 @@ class Method(ABC, Generic[S]):
         """Preferred cluster of each client as far as the server knows it; empty without clusters."""
         return {}
 
+    def scorings(self, state: S) -> int:
+        """How many times `personalize` goes through the client's `goal`: what it costs, for the evaluator."""
+        return 0
+
     def report(self, state: S) -> Mapping[str, Fact]:
         """What else `summary.json` should say of a finished run; JSON-able."""
         return {}

@@ -57,8 +57,8 @@ class Evaluator:
         data = self.task.data
         sizes = {client: data.sizes(client) for client in data.clients}
         mean_train = sum(size["train"] for size in sizes.values()) / len(sizes)
-        offered = len(self.method.offer(state, data.clients[0]).params)
-        cost = sum(sizes[c]["test"] + (offered > 1) * offered * sizes[c]["goal"] for c in self.clients)
+        scorings = self.method.scorings(state)
+        cost = sum(sizes[c]["test"] + scorings * sizes[c]["goal"] for c in self.clients)
         holdout = min(self.config.holdout, len(data.holdout(0).y))
         cost += len(self.method.models(state)) * data.distributions * holdout
         return Budget(cost, (1 + BACKWARD) * per_round * train.epochs * mean_train, rounds)

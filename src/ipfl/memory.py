@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
-
 from ipfl.core import EMPTY, ClientId, Record
 from ipfl.records import read_record, write_record
 
@@ -27,6 +25,4 @@ class ClientMemory:
     def save(self, client: ClientId, record: Record) -> None:
         """Replaces what the client remembers."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        # safetensors writes the memory of a strided view as it lies there, without a word.
-        params = {name: np.ascontiguousarray(vector) for name, vector in record.params.items()}
-        write_record(self._file(client), Record(params, record.facts))
+        write_record(self._file(client), record)

@@ -6,6 +6,7 @@ import json
 import os
 from pathlib import Path
 
+import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
@@ -16,7 +17,9 @@ from ipfl.errors import InputError
 def write_record(path: Path, record: Record) -> None:
     """Writes the record whole or not at all."""
     draft = path.with_suffix(".draft")
-    save_file(dict(record.params), draft, metadata={"facts": json.dumps(dict(record.facts))})
+    # safetensors writes the memory of a strided view as it lies there, without a word.
+    vectors = {name: np.ascontiguousarray(vector) for name, vector in record.params.items()}
+    save_file(vectors, draft, metadata={"facts": json.dumps(dict(record.facts))})
     os.replace(draft, path)
 
 

@@ -32,17 +32,21 @@ def server() -> Iterator:
 
 @pytest.fixture(scope="session")
 def postgresql(server):
-    """Makes a new, empty database and returns its URL."""
+    """Makes a new, empty corner (schema) of the database and returns its URL."""
     root = make_url(server.get_uri()).set(drivername="postgresql+psycopg")
     engine = create_engine(root, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(text("ALTER SYSTEM SET fsync = off"))  # a test's data need not outlive the machine
+        connection.execute(text("SELECT pg_reload_conf()"))
 
-    def database() -> str:
+    def corner() -> str:
         name = f"test_{next(NUMBERS)}"
         with engine.connect() as connection:
-            connection.execute(text(f"CREATE DATABASE {name}"))
-        return root.set(database=name).render_as_string(hide_password=False)
+            connection.execute(text(f"CREATE SCHEMA {name}"))
+        url = root.update_query_dict({"options": f"-csearch_path={name}"})
+        return url.render_as_string(hide_password=False)
 
-    return database
+    return corner
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -113,7 +113,7 @@ def test_an_overdraft_in_the_middle_of_a_round_is_refused(place):
     """25 − 26 + 26: in the end nobody is short of anything, but in between client 2 was."""
     store = RunStore.create(place, "short", HEADER)
     store.commit_opening(opening_transfers(HEADER["clients"], 25))
-    with pytest.raises(StoreError, match="cannot post round 0: refused by .*no_overdraft"):
+    with pytest.raises(StoreError, match=r"cannot post round 0: refused by .*no_overdraft"):
         store.commit_round(0, {"transfers": [["bid", 2, -2, 26, 0, 2], ["refund", -2, 2, 26, 0, 2]]}, None)
     assert store.last_round() is None
     assert len(store.transfers()) == 3

@@ -110,7 +110,7 @@ def test_rounds_are_posted_in_order(place):
 def test_a_method_without_a_market_posts_lines_only(place):
     store = RunStore.create(place, "plain", {"method": "fedavg", "clients": [0, 1]})
     assert (store.last_round(), store.checkpoint(), list(store.lines())) == (None, None, [])
-    lines = [{"round": 0, "by": {10: 1.5, 9: 2}}, {"round": 1, "empty": [], "seats": None, "transfers": []}]
+    lines = [{"round": 0, "by": {10: 1.5, 9: 2}}, {"round": 1, "empty": [], "none": None, "transfers": []}]
     for number, line in enumerate(lines):
         store.commit_round(number, line, None)
     # What JSON makes of it: names of numbers are text.
@@ -125,6 +125,7 @@ def test_a_method_without_a_market_posts_lines_only(place):
         ({"what": object()}, "round 0 cannot be kept as JSON"),
         ({"transfers": [["gift", 1, 2, 3, 0, 1]]}, r"transfers should be rows \[kind, source, target"),
         ({"transfers": [["bid", 2, -2, 1.5, 0, 2]]}, "1.5 is not a whole number"),
+        ({"seats": None}, r"seats should be rows \[client, cluster, how, delivered\]"),
         ({"wanted": [[1, 2]]}, r"wanted should be rows \[client, cluster, rank\]"),
         ({"contributions": {"0": 1}}, r"contributions should be rows \[client, cluster, psi, omega\]"),
         ({"best_before": [1]}, r"best_before should be rows \[cluster, figure\]"),

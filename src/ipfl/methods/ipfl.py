@@ -47,7 +47,7 @@ from ipfl.market.economy import (
     rows_of,
     seat_rows,
 )
-from ipfl.market.preferences import bids, importance, learn_returns, mixing
+from ipfl.market.preferences import SHARPNESS, bids, importance, learn_returns, mixing
 from ipfl.market.scheduler import Selection, explorers, first_round, select
 from ipfl.market.warmstart import initial_clusters
 from ipfl.methods.steps import average, choose, random_seats
@@ -352,6 +352,10 @@ class IPFL(Method[Economy]):
     def _query_facts(self, state: Economy) -> dict[str, Fact]:
         return {"clusters": state.clusters, "means": state.means[state.clusters].tolist()}
 
+    def scorings(self, state: Economy) -> int:
+        """Every cluster model once, and every candidate of a tuned mix."""
+        return len(state.clusters) + (len(SHARPNESS) if self.mix == "tuned" else 0)
+
     def models(self, state: Economy) -> dict[str, Vector]:
         """The cluster models in use."""
         return state.named()
@@ -392,7 +396,7 @@ class IPFL(Method[Economy]):
         """Accuracy of the aggregated models on `probe`, and the gradient of the loss there if asked for."""
         scores = {k: me.score(model, "probe") for k, model in ask.params.items()}
         wanted = ask.params.items() if ask.facts["gradient"] else ()
-        facts = {k: [score.hits, score.n] for k, score in scores.items()}
+        facts = {k: [score.hits, float(score.n)] for k, score in scores.items()}
         return Record({k: me.gradient(model, "probe") for k, model in wanted}, facts), mine
 
     def on_loss(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:
@@ -418,6 +422,8 @@ class IPFL(Method[Economy]):
         models = [offer.params[cluster_name(k)] for k in offer.facts["clusters"]]
 
         def score(shares: NDArray[np.float64]) -> float:
+            if shares.max() == 1:  # a single model: scored already
+                return float(hits[shares.argmax()])
             return self._points(me.score(mix(models, shares), "goal", self.preference_samples))
 
         return mix(models, mixing(weights, self.mix, score))

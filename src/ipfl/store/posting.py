@@ -113,7 +113,7 @@ class Posting:
         Raises:
             StoreError: The line is not JSON, or a known key has rows of another shape.
         """
-        rows = {key: part.rows(key, line[key]) for key, part in PARTS.items() if line.get(key) is not None}
+        rows = {key: part.rows(key, line[key]) for key, part in PARTS.items() if key in line}
         try:
             rest = json.loads(
                 json.dumps({k: None if k in rows else v for k, v in line.items()}, allow_nan=False)
