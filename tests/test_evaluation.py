@@ -50,6 +50,9 @@ class Still(Method):
     def personalize(self, offer, mine, me):
         return offer.params["zero"]
 
+    def scorings(self, state):
+        return 2
+
     def models(self, state):
         return state
 
@@ -103,7 +106,7 @@ class TestBudget:
         sizes = [task.data.sizes(client) for client in task.data.clients]
         # Forward and backward (3) through the mean train part of 3 clients, twice.
         assert budget.per_round == pytest.approx(3 * 3 * 2 * np.mean([size["train"] for size in sizes]))
-        # Each client's test part, both offered models on its goal part; 2 models on 2 distributions.
+        # Each client's test part, twice its goal part; 2 models on 2 distributions.
         goals = sum(2 * size["goal"] for size in sizes)
         assert budget.per_evaluation == sum(size["test"] for size in sizes) + goals + 2 * 2 * 7
 
