@@ -154,6 +154,14 @@ class Method(ABC, Generic[S]):
         """How many times `personalize` goes through the client's `goal`: what it costs, for the evaluator."""
         return 0
 
+    def rules(self) -> Mapping[str, Fact]:
+        """Rules of the market, as whoever audits its ledger needs them; empty without a market."""
+        return {}
+
+    def opening_transfers(self, state: S) -> list[list[Fact]]:
+        """Transfers before round 0, as rows [kind, source, target, amount, cluster, client]."""
+        return []
+
     def report(self, state: S) -> Mapping[str, Fact]:
         """What else `summary.json` should say of a finished run; JSON-able."""
         return {}

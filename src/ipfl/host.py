@@ -34,6 +34,8 @@ class Host:
         self.settings = settings
         self.seed = seed
         self.memory = memory
+        self.committed = -1
+        """Last round that will not be played again; older memories may go."""
         self.network: Network = task.network(seed)
 
     def run(self, action: str, round: int, client: ClientId, record: Record) -> Record:
@@ -51,7 +53,7 @@ class Host:
             return self._evaluate(me, record, mine, parts.test)
         reply, remembered = getattr(self.method, f"on_{action}")(record, mine, me)
         if remembered is not mine:
-            self.memory.save(client, remembered)
+            self.memory.save(client, remembered, round, self.committed)
         return reply  # type: ignore[no-any-return]
 
     def _parts(self, client: ClientId, round: int) -> Parts:

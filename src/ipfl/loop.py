@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from ipfl.core import (
 from ipfl.engines.local import LocalEngine
 from ipfl.errors import InputError
 from ipfl.evaluation import Evaluator
+from ipfl.journal import Journal
 from ipfl.metrics import Evaluation
 from ipfl.results import RunFolder, commit
 from ipfl.task import Task
@@ -129,6 +131,9 @@ def run(
     workers: int | None = None,
     out: Path | str | None = None,
     overwrite: bool = False,
+    resume: bool = False,
+    store: str | None = None,
+    checkpoint_every: int = 1,
     observer: Observer | None = None,
     reference: Result | None = None,
     config: Mapping[str, Any] | None = None,
@@ -146,6 +151,10 @@ def run(
         workers: Worker processes; None for one per core, 0 for this process. Changes no result.
         out: Folder for the results; None keeps them in memory only.
         overwrite: Replace a run that the folder holds.
+        resume: Go on with the run that the folder holds; everything else must be as it was. The result is
+            the same to the last bit as without the interruption.
+        store: URL of a database for rounds and ledger; None for `run.db` in the folder.
+        checkpoint_every: Rounds between checkpoints, from which a run can be resumed.
         observer: Told about every round.
         reference: A run of the reference method on the same task and seed, for PMA.
         config: The whole config, for `summary.json`.
@@ -154,30 +163,30 @@ def run(
         The result; after Ctrl-C, what was finished until then.
     """
     train, evaluate = train or TrainConfig(), evaluate or EvaluateConfig()
-    folder = None if out is None else RunFolder(Path(out), overwrite=overwrite)
+    if out is None and (resume or store is not None):
+        raise InputError("a run that is resumed or stored needs a folder (out)")
+    folder = None if out is None else RunFolder(Path(out), overwrite=overwrite, resume=resume)
+    journal = None if folder is None else Journal(folder, store, checkpoint_every)
     memory = None if folder is None else folder.memory
     with LocalEngine(task, method, train, seed=seed, workers=workers, memory=memory) as engine:
-        loop = _Loop(
-            task,
-            method,
-            engine,
-            rounds,
-            seed,
-            train,
-            evaluate,
-            Departures(clients or ClientsConfig(), reference),
-        )
-        if folder is not None:
-            folder.open()
+        leaving = Departures(clients or ClientsConfig(), reference)
+        loop = _Loop(task, method, engine, rounds, seed, train, evaluate, leaving)
+        if journal is not None and resume:
+            loop.restore(*journal.resume(loop.state))
+            engine.host.committed = len(loop.history) - 1
+        elif journal is not None:
+            journal.begin(loop.header(config), method.opening_transfers(loop.state))
         if observer is not None:
             observer.start(method.name, rounds)
         try:
-            loop.go(folder, observer)
+            loop.go(journal, observer)
         except KeyboardInterrupt:
             loop.interrupted = True
         finally:
             if observer is not None:
                 observer.finish()
+            if journal is not None:
+                journal.close()
     result = loop.result(config)
     if folder is not None:
         folder.write_models(result.models, task.network(seed))
@@ -222,13 +231,14 @@ class _Loop:
         self.interrupted = False
         self.started = time.perf_counter()
 
-    def go(self, folder: RunFolder | None, observer: Observer | None) -> None:
-        """All rounds. A round enters the history whole, after its evaluation."""
-        for round in range(self.rounds):
-            line = self._round(round)
+    def go(self, journal: Journal | None, observer: Observer | None) -> None:
+        """All rounds that are left. A round enters the history whole, after its evaluation."""
+        for round in range(len(self.history), self.rounds):
+            # As it will be read back: a resumed run must not differ in so much as a tuple for a list.
+            line: Line = json.loads(json.dumps(self._round(round)))
+            if journal is not None and journal.commit(line, self.state, last=round == self.rounds - 1):
+                self.engine.host.committed = round
             self.history.append(line)
-            if folder is not None:
-                folder.add_round(line)
             if observer is not None:
                 observer.round(line)
 
@@ -243,19 +253,37 @@ class _Loop:
         last = round == self.rounds - 1
         if self.evaluator.due(round, last, self.budget):
             evaluation = self.evaluator(self.engine, done.state, round, last=last)
-            self.budget.spent += self.budget.per_evaluation
-            line["evaluation"] = self._figures(evaluation) | {
-                "clients": list(evaluation.personalized),
-                "personalized": list(evaluation.personalized.values()),
-            }
-            self.evaluations[round] = evaluation
-            self.departures.update(evaluation)
+            line["evaluation"] = self._figures(evaluation) | evaluation.line()
+            self._evaluated(evaluation)
         self.state = done.state
         return line
+
+    def _evaluated(self, evaluation: Evaluation) -> None:
+        self.evaluations[evaluation.round] = evaluation
+        self.budget.spent += self.budget.per_evaluation
+        self.departures.update(evaluation)
+
+    def restore(self, lines: list[Line], state: Any) -> None:
+        """Goes on where an earlier process stopped."""
+        self.history, self.state = lines, state
+        for line in lines:
+            if "evaluation" in line:
+                self._evaluated(Evaluation.of(line["round"], line["evaluation"]))
 
     def _figures(self, evaluation: Evaluation) -> dict[str, Any]:
         reference = self.departures.reference
         return evaluation.figures(None if reference is None else reference.reference(evaluation.round))
+
+    def header(self, config: Mapping[str, Any] | None) -> dict[str, Any]:
+        """What the store says of the run as a whole."""
+        return {
+            "method": self.method.name,
+            "seed": self.seed,
+            "rounds": self.rounds,
+            "clients": list(self.task.data.clients),
+            "rules": dict(self.method.rules()),
+            "config": config,
+        }
 
     def result(self, config: Mapping[str, Any] | None) -> Result:
         """Puts the summary together from what was finished."""

@@ -1,4 +1,8 @@
-"""What clients remember between rounds, on disk: a client that is not at work costs no memory."""
+"""What clients remember between rounds, on disk: a client that is not at work costs no memory.
+
+Every round in which a client's memory changes makes a file of its own, so that a round that was not committed
+can be taken back: a resumed run never sees memory from a round that is to be played again.
+"""
 
 from __future__ import annotations
 
@@ -7,22 +11,52 @@ from pathlib import Path
 from ipfl.core import EMPTY, ClientId, Record
 from ipfl.records import read_record, write_record
 
+SUFFIX = ".safetensors"
+
 
 class ClientMemory:
-    """One file per client that has something to remember; replaced atomically."""
+    """A folder per client that has something to remember, a file per round that changed it."""
 
     def __init__(self, folder: Path):
         self.folder = folder
 
-    def _file(self, client: ClientId) -> Path:
-        return self.folder / f"client-{client}.safetensors"
+    def _versions(self, client: ClientId) -> list[int]:
+        """Rounds of which there is a file, ascending."""
+        try:
+            names = [path.name for path in (self.folder / str(client)).iterdir()]
+        except FileNotFoundError:
+            return []
+        return sorted(int(name.removesuffix(SUFFIX)) for name in names if name.endswith(SUFFIX))
+
+    def _file(self, client: ClientId, round: int) -> Path:
+        return self.folder / str(client) / f"{round}{SUFFIX}"
 
     def load(self, client: ClientId) -> Record:
         """What the client remembers; empty for one that never kept anything."""
-        path = self._file(client)
-        return read_record(path) if path.exists() else EMPTY
+        versions = self._versions(client)
+        return read_record(self._file(client, versions[-1])) if versions else EMPTY
 
-    def save(self, client: ClientId, record: Record) -> None:
-        """Replaces what the client remembers."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        write_record(self._file(client), record)
+    def save(self, client: ClientId, record: Record, round: int, committed: int = -1) -> None:
+        """Replaces what the client remembers.
+
+        Args:
+            client: Whose memory.
+            record: What it is from now on.
+            round: The running round.
+            committed: The last round that will never be played again; what it left is kept until a later
+                one is committed, everything older is removed.
+        """
+        (self.folder / str(client)).mkdir(parents=True, exist_ok=True)
+        write_record(self._file(client, round), record)
+        settled = [version for version in self._versions(client) if version <= committed]
+        for version in settled[:-1]:
+            self._file(client, version).unlink()
+
+    def forget_after(self, round: int) -> None:
+        """Takes back what rounds after this one left."""
+        if not self.folder.exists():
+            return
+        for client in self.folder.iterdir():
+            for version in self._versions(int(client.name)):
+                if version > round:
+                    self._file(int(client.name), version).unlink()

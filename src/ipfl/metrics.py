@@ -55,6 +55,28 @@ class Evaluation:
     purity: float | None
     unseen: Mapping[ClientId, float] = field(default_factory=dict)
 
+    def line(self) -> dict[str, Any]:
+        """What `metrics.jsonl` keeps per client, enough to make this evaluation again."""
+        return {
+            "clients": list(self.personalized),
+            "personalized": list(self.personalized.values()),
+            "global": list(self.shared.values()),
+            "unseen_clients": list(self.unseen),
+            "unseen": list(self.unseen.values()),
+        }
+
+    @classmethod
+    def of(cls, round: int, line: Mapping[str, Any]) -> Evaluation:
+        """The evaluation that a line of `metrics.jsonl` tells of."""
+        return cls(
+            round=round,
+            personalized=dict(zip(line["clients"], line["personalized"], strict=True)),
+            shared=dict(zip(line["clients"], line["global"], strict=bool(line["global"]))),
+            cluster_accuracy=line["cluster_accuracy"],
+            purity=line["purity"],
+            unseen=dict(zip(line["unseen_clients"], line["unseen"], strict=True)),
+        )
+
     def appeal(self, reference: Mapping[ClientId, float] | None) -> dict[ClientId, float] | None:
         """PMA of each client against the reference accuracies ρ_i; None without a reference."""
         if reference is None:

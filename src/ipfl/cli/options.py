@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ipfl.errors import InputError
+
 if TYPE_CHECKING:
     from ipfl.comparison import Watch
     from ipfl.config import Config
@@ -30,6 +32,22 @@ Workers = Annotated[
     ),
 ]
 Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Same as --set seed=S.")]
+Resume = Annotated[
+    Path | None,
+    typer.Option("--resume", metavar="DIR", help="Go on with the run in this folder, as it was set."),
+]
+Store = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        metavar="URL",
+        envvar="IPFL_STORE",
+        help="Database for rounds and ledger, such as postgresql+psycopg://…; default: run.db in the folder.",
+    ),
+]
+CheckpointEvery = Annotated[
+    int, typer.Option("--checkpoint-every", min=1, metavar="C", help="Rounds between checkpoints.")
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no table.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the run that the folder holds.")]
 ShowConfig = Annotated[
@@ -51,6 +69,19 @@ def load(config: Path | None, sets: list[str] | None, seed: int | None, data_dir
         sys.path.append(str(Path.cwd()))
     given = {"seed": seed, "task.data_dir": None if data_dir is None else str(data_dir)}
     return Config.load(config, sets or (), {key: value for key, value in given.items() if value is not None})
+
+
+def resumed(folder: Path, store: str | None, data_dir: Path | None) -> Config:
+    """The config of a run that is to go on; the data may lie elsewhere by now."""
+    from ipfl.config import Config
+    from ipfl.journal import read_header
+
+    config = read_header(folder, store)["config"]
+    if config is None:
+        raise InputError(f"the run in {folder} was begun in Python: resume it there")
+    if data_dir is not None:
+        config["task"]["data_dir"] = str(data_dir)
+    return Config.of(config)
 
 
 def free_folder(name: str) -> Path:

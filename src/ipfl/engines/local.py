@@ -86,7 +86,7 @@ def _serve(host: Host, pipe: Connection, inbox: Mailbox, outbox: Mailbox, parent
     torch.set_num_threads(1)
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the parent is done, or gone
         while True:
-            action, round, client, places, facts = pipe.recv()
+            action, round, host.committed, client, places, facts = pipe.recv()
             try:
                 reply = host.run(action, round, client, Record(inbox.get(places), facts))
                 outbox.clear()
@@ -166,7 +166,8 @@ class LocalEngine:
         record = ask.to[worker.client]
         places = worker.inbox.put(record.params)
         with suppress(BrokenPipeError, ConnectionResetError):  # it died idle; `_take` will find out
-            worker.pipe.send((ask.action, round, worker.client, places, dict(record.facts)))
+            message = (ask.action, round, self.host.committed, worker.client, places, dict(record.facts))
+            worker.pipe.send(message)
 
     def _take(self, worker: _Worker, replies: dict[ClientId, Record]) -> None:
         client = worker.client

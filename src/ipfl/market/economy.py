@@ -276,8 +276,8 @@ def fairness(economy: Economy, price: int) -> dict[str, Fact]:
 
 
 def none_if_nan(value: float) -> float | None:
-    """JSON has no NaN: what is not known is null."""
-    return None if np.isnan(value) else float(value)
+    """JSON has no NaN: what is not known is null; and −0 is 0, as databases have it."""
+    return None if np.isnan(value) else float(value) + 0.0
 
 
 def rows_of(ids: NDArray[np.int64], table: Ints, where: Bools) -> list[list[Fact]]:

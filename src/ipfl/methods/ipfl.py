@@ -47,6 +47,7 @@ from ipfl.market.economy import (
     rows_of,
     seat_rows,
 )
+from ipfl.market.ledger import ISSUER, NO_CLUSTER
 from ipfl.market.preferences import SHARPNESS, bids, importance, learn_returns, mixing
 from ipfl.market.scheduler import Selection, explorers, first_round, select
 from ipfl.market.warmstart import initial_clusters
@@ -131,11 +132,10 @@ class IPFL(Method[Economy]):
     def init(self, setup: Setup) -> Economy:
         """K models with the same parameters, the same balance for all."""
         k = min(self.max_clusters, len(setup.clients)) if self.clusters == "auto" else self.clusters
-        opening = 100 * self.price if self.opening is None else self.opening
-        tokens.check_rules(self.price, opening, self.eta, self.gamma)
+        tokens.check_rules(self.price, self._opening, self.eta, self.gamma)
         if not setup.holdouts and (self.initial_clustering or self.contribution == "server"):
             raise InputError('initial_clustering and contribution = "server" need task.server_samples > 0')
-        return open_economy(setup, k, opening)
+        return open_economy(setup, k, self._opening)
 
     @property
     def opens(self) -> int:
@@ -365,6 +365,27 @@ class IPFL(Method[Economy]):
         rank = np.where(state.wanted >= 0, state.wanted, np.iinfo(np.int64).max)
         rows = np.flatnonzero((state.wanted >= 0).any(axis=1))
         return {int(state.ids[row]): int(rank[row].argmin()) for row in rows}
+
+    def rules(self) -> dict[str, Fact]:
+        """Price and rates, for the audit of the ledger."""
+        return {
+            "price": self.price,
+            "opening": self._opening,
+            "allowance": self.allowance,
+            "eta": self.eta,
+            "gamma": self.gamma,
+            "clusters": self.max_clusters if self.clusters == "auto" else self.clusters,
+            "incentive": self.incentive,
+        }
+
+    def opening_transfers(self, state: Economy) -> list[list[Fact]]:
+        """The same balance for everyone."""
+        ids = [int(client) for client in state.ids]
+        return [["open", ISSUER, client, self._opening, NO_CLUSTER, client] for client in ids]
+
+    @property
+    def _opening(self) -> int:
+        return 100 * self.price if self.opening is None else self.opening
 
     def report(self, state: Economy) -> dict[str, Fact]:
         """The fairness summary."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from collections.abc import Callable
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,6 +29,8 @@ LOCK_SECONDS = 1.0
 DELAYS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 """Seconds between attempts; the last one from then on."""
 HIDDEN = "***"
+SECRETS = ("password", "sslpassword")
+"""Parts of a URL's query that nobody may see."""
 
 
 class StoreError(InputError):
@@ -38,7 +41,8 @@ def address(place: str | Path) -> URL:
     """The URL of a store: of a run's folder, of a database file, or the URL itself."""
     if isinstance(place, Path) or "://" not in place:
         path = Path(place)
-        return URL.create("sqlite", database=str(path if path.suffix == ".db" else path / FILE))
+        file = path if path.suffix == ".db" and not path.is_dir() else path / FILE
+        return URL.create("sqlite", database=str(file))
     try:
         url = make_url(place)
     except (ArgumentError, ValueError):  # without the text: it may hold a password
@@ -55,12 +59,10 @@ def address(place: str | Path) -> URL:
 
 
 def shown(url: URL) -> str:
-    """An address for people: a file's path, or the URL with its password hidden, wherever it stands."""
+    """An address for people: a file's path, or the URL without its passwords."""
     if url.drivername == "sqlite":
         return str(url.database)
-    if "password" in url.query:
-        url = url.update_query_dict({"password": HIDDEN})
-    return url.render_as_string(hide_password=True)
+    return url.difference_update_query(SECRETS).render_as_string(hide_password=True)
 
 
 def engine_for(url: URL) -> Engine:
@@ -121,8 +123,7 @@ def _state(error: DBAPIError) -> str | None:
 def explain(error: DBAPIError, url: URL, doing: str) -> StoreError:
     """The error as one line without statement, parameters and password."""
     said = (str(error.orig).strip().splitlines() or ["no answer"])[0]
-    secrets = [url.password, *([url.query["password"]] if "password" in url.query else [])]
-    for secret in secrets:
+    for secret in (url.password, *(url.query.get(key) for key in SECRETS)):
         if secret:
             said = said.replace(str(secret), HIDDEN)
     code = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF
@@ -141,12 +142,12 @@ def persist(work: Callable[[], T], url: URL, doing: str, patience: float) -> T:
         StoreError: What the database said, on one line.
     """
     until = time.monotonic() + patience
-    for attempt in range(10**9):
+    delays = chain(DELAYS, repeat(DELAYS[-1]))
+    while True:
         try:
             return work()
         except DBAPIError as error:
-            delay = DELAYS[min(attempt, len(DELAYS) - 1)]
+            delay = next(delays)
             if not passing(error) or time.monotonic() + delay > until:
                 raise explain(error, url, doing) from None
             time.sleep(delay)
-    raise AssertionError("unreachable")

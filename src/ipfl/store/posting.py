@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,8 +27,8 @@ class Part:
     """A key of the line whose rows have a table of their own."""
 
     table: Table
-    kinds: tuple[Callable[[Any], Any], ...]
-    """Of each value of a row: makes it what the database will give back."""
+    kinds: tuple[Callable[[Sequence[Any]], Sequence[Any]], ...]
+    """Of each column: makes its values what the database will give back."""
 
     @property
     def columns(self) -> list[str]:
@@ -41,8 +42,10 @@ class Part:
             StoreError: A row of another shape.
         """
         try:
-            return [tuple(k(v) for k, v in zip(self.kinds, row, strict=True)) for row in given]
-        except (TypeError, ValueError, KeyError) as error:
+            columns = list(zip(*given, strict=True)) or [()] * len(self.kinds)
+            kept = [kind(column) for kind, column in zip(self.kinds, columns, strict=True)]
+            return list(zip(*kept, strict=True))
+        except (TypeError, ValueError, KeyError, AttributeError) as error:
             raise StoreError(
                 f"{key} should be rows [{', '.join(self.columns)}], but one is not: {error}"
             ) from error
@@ -55,19 +58,44 @@ def _whole(value: Any) -> int:
 
 
 def _real(value: Any) -> float | None:
-    # + 0.0 makes 0 of −0, which SQLite would do as well.
-    return None if value is None else float(value) + 0.0
+    if value is None:
+        return None
+    if not math.isfinite(value):
+        raise ValueError(f"{value!r} is not a finite number")
+    return float(value) + 0.0  # 0 instead of −0: SQLite keeps no other
 
 
 def _kind(value: Any) -> str:
     return Kind[value.upper()].name.lower()
 
 
+def _wholes(values: Sequence[Any]) -> Sequence[int]:
+    # A round may have hundreds of thousands: the usual case must not cost a call for each of them.
+    return values if {*map(type, values)} <= {int} else [_whole(value) for value in values]
+
+
+def _reals(values: Sequence[Any]) -> Sequence[float | None]:
+    return [_real(value) for value in values]
+
+
+def _kinds(values: Sequence[Any]) -> Sequence[str]:
+    names = {value: _kind(value) for value in {*values}}
+    return [names[value] for value in values]
+
+
+def _words(values: Sequence[Any]) -> Sequence[str]:
+    return [str(value) for value in values]
+
+
+def _yes_no(values: Sequence[Any]) -> Sequence[bool]:
+    return [bool(value) for value in values]
+
+
 PARTS: Mapping[str, Part] = {
-    "wanted": Part(schema.bids, (_whole, _whole, _whole)),
-    "seats": Part(schema.selections, (_whole, _whole, str, bool)),
-    "contributions": Part(schema.contributions, (_whole, _whole, _real, _whole)),
-    "transfers": Part(schema.transfers, (_kind, _whole, _whole, _whole, _whole, _whole)),
+    "wanted": Part(schema.bids, (_wholes, _wholes, _wholes)),
+    "seats": Part(schema.selections, (_wholes, _wholes, _words, _yes_no)),
+    "contributions": Part(schema.contributions, (_wholes, _wholes, _reals, _wholes)),
+    "transfers": Part(schema.transfers, (_kinds, _wholes, _wholes, _wholes, _wholes, _wholes)),
 }
 """Key of the line → where its rows go."""
 
@@ -102,7 +130,7 @@ class Posting:
     round: int
     checkpoint: str | None
     line: dict[str, Any]
-    """As the store will give it back."""
+    """What the store will give back."""
     rows: dict[str, list[Row]]
     """By key of the line."""
 
@@ -120,9 +148,7 @@ class Posting:
             )
         except (TypeError, ValueError) as error:
             raise StoreError(f"round {round} cannot be kept as JSON: {error}") from error
-        whole = {
-            key: [list(row) for row in rows[key]] if key in rows else value for key, value in rest.items()
-        }
+        whole = {key: rows.get(key, value) for key, value in rest.items()}
         return cls(round, checkpoint, whole, rows)
 
     def hash(self, previous: str) -> str:

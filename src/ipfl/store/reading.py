@@ -118,15 +118,12 @@ class Reader:
         found = select(*wanted).where(where).order_by(table.c.sequence)
         return [tuple(row) for row in self.connection.execute(found)]
 
-    def gap(self, table: Table, round: int) -> int | None:
-        """The first number that is missing from a round's rows in a table."""
+    def extent(self, table: Table, round: int) -> tuple[int, int]:
+        """How many rows a round has in a table, and the highest number among them (−1 without any)."""
         where = (table.c.run_id == self.run_id) & (table.c.round == round)
-        counted = select(func.count(), func.max(table.c.sequence)).where(where)
+        counted = select(func.count(), func.coalesce(func.max(table.c.sequence), -1)).where(where)
         count, highest = self.connection.execute(counted).one()
-        if not count or highest == count - 1:
-            return None
-        there = {sequence for sequence, *_ in self.numbered(table, round)}
-        return next(number for number in range(count) if number not in there)
+        return count, highest
 
     def clients(self) -> list[int]:
         """The clients of the run."""

@@ -72,7 +72,8 @@ class RunStore:
                 insert_rows(connection, schema.clients, [(run_id, client) for client in members])
                 return run_id
 
-        run_id = database.persist(enter, url, f"cannot enter run {run!r}", patience)
+        # No patience here: whoever starts a run with a wrong address wants to know at once.
+        run_id = database.persist(enter, url, f"cannot enter run {run!r}", patience=0)
         return cls(engine, run_id, run, json.loads(text), patience)
 
     @classmethod

@@ -18,6 +18,10 @@ ONE_AT_A_TIME = 7_106_117
 """Number of the PostgreSQL lock under which the schema is changed; any number will do, if all use it."""
 
 
+VERSION_TABLE = "ipfl_schema"
+"""Where alembic keeps the number: not under its usual name, which another program may use here."""
+
+
 def config() -> Config:
     """Alembic's settings: only where the migrations are."""
     settings = Config()
@@ -27,7 +31,8 @@ def config() -> Config:
 
 def revision(connection: Connection) -> str | None:
     """The newest migration that the database has seen; None for a database without a store."""
-    return MigrationContext.configure(connection).get_current_revision()
+    found = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
+    return found.get_current_revision()
 
 
 def upgrade(engine: Engine) -> None:
@@ -57,4 +62,4 @@ def upgrade(engine: Engine) -> None:
 def holds_store(engine: Engine) -> bool:
     """Whether there is a run store in the database at all."""
     with engine.connect() as connection:
-        return inspect(reading(connection)).has_table("runs")
+        return inspect(reading(connection)).has_table(VERSION_TABLE)

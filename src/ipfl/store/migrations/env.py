@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from alembic import context
 
+from ipfl.store.migrations import VERSION_TABLE
 from ipfl.store.schema import metadata
 
-context.configure(connection=context.config.attributes["connection"], target_metadata=metadata)
+context.configure(
+    connection=context.config.attributes["connection"],
+    target_metadata=metadata,
+    version_table=VERSION_TABLE,
+)
 with context.begin_transaction():
     context.run_migrations()

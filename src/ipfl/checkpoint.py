@@ -1,0 +1,120 @@
+"""A method's state on disk, bit for bit: arrays as tensors, the rest as JSON. Never a pickle.
+
+The file says which dataclass a value was; which classes there can be is known from a fresh state of the same
+method, so that a file can never name a class of its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ipfl.core import Record
+from ipfl.errors import InputError
+from ipfl.records import read_record, write_record
+
+SUFFIX = ".safetensors"
+
+
+def pack(state: Any) -> Record:
+    """The state as a record: every array under a number, and a tree that refers to them."""
+    arrays: dict[str, Any] = {}
+
+    def walk(value: Any) -> Any:
+        if isinstance(value, np.ndarray):
+            arrays[name := str(len(arrays))] = value
+            return {"array": name}
+        if dataclasses.is_dataclass(value):
+            fields = {field.name: walk(getattr(value, field.name)) for field in dataclasses.fields(value)}
+            return {"class": type(value).__qualname__, "fields": fields}
+        if isinstance(value, Mapping):
+            return {"dict": [[walk(key), walk(item)] for key, item in value.items()]}
+        if isinstance(value, tuple | list):
+            return {type(value).__name__: [walk(item) for item in value]}
+        if value is None or isinstance(value, bool | int | float | str):
+            return value
+        raise TypeError(f"a method's state cannot hold {type(value).__name__}: {value!r}")
+
+    tree = walk(state)
+    return Record(arrays, {"state": tree})
+
+
+def unpack(record: Record, like: Any) -> Any:
+    """The state that `pack` took apart.
+
+    Args:
+        record: What `pack` returned.
+        like: A fresh state of the same method; its dataclasses are the only ones that are made.
+
+    Raises:
+        InputError: The record is not the state of such a method.
+    """
+    classes = _classes(like)
+
+    def build(node: Any) -> Any:
+        if not isinstance(node, dict):
+            return node
+        ((kind, content), *rest) = node.items()
+        if kind == "array":
+            return record.params[content]
+        if kind == "class":
+            return classes[content](**{name: build(item) for name, item in dict(rest)["fields"].items()})
+        if kind == "dict":
+            return {build(key): build(item) for key, item in content}
+        items = [build(item) for item in content]
+        return {"tuple": tuple, "list": list}[kind](items)
+
+    try:
+        return build(record.facts["state"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"the checkpoint does not fit the method: {error!r}") from error
+
+
+def _classes(like: Any) -> dict[str, type]:
+    """All dataclasses that occur in a state."""
+    found: dict[str, type] = {}
+    if dataclasses.is_dataclass(like):
+        found[type(like).__qualname__] = type(like)
+        for field in dataclasses.fields(like):
+            found |= _classes(getattr(like, field.name))
+    elif isinstance(like, Mapping | tuple | list):
+        for item in like.values() if isinstance(like, Mapping) else like:
+            found |= _classes(item)
+    return found
+
+
+class Checkpoints:
+    """The folder of checkpoints: the newest that was committed, and perhaps one that was not."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    def write(self, round: int, state: Any) -> str:
+        """Writes the state after a round and returns the file's name; durable when this returns."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / f"round-{round}{SUFFIX}"
+        write_record(path, pack(state))
+        for place in (path, self.folder):  # the content, and the name
+            handle = os.open(place, os.O_RDONLY)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+        return path.name
+
+    def read(self, name: str, like: Any) -> Any:
+        """The state in a file."""
+        if Path(name).name != name:
+            raise InputError(f"{name!r} is not the name of a checkpoint")
+        return unpack(read_record(self.folder / name), like)
+
+    def keep_only(self, name: str) -> None:
+        """Removes all other checkpoints, finished or not."""
+        for path in self.folder.glob("round-*"):
+            if path.name != name:
+                path.unlink(missing_ok=True)

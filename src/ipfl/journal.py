@@ -1,0 +1,93 @@
+"""What is kept of a run while it runs: the store with its ledger, checkpoints, and the files people read.
+
+A round counts once the store has committed it. Its checkpoint is on disk before that, so whatever moment the
+process dies at, the last committed checkpoint and all that led to it are there. Resuming starts from it;
+rounds after it are played again, and come out the same, because all randomness is a function of the round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ipfl.checkpoint import Checkpoints
+from ipfl.errors import InputError
+from ipfl.memory import ClientMemory
+from ipfl.results import RunFolder
+from ipfl.store import RunStore
+
+Line = dict[str, Any]
+
+
+class Journal:
+    """The books of one run in one folder.
+
+    Args:
+        folder: Where its files go.
+        store: URL of a database; None for `run.db` in the folder.
+        every: Rounds between checkpoints.
+    """
+
+    def __init__(self, folder: RunFolder, store: str | None = None, every: int = 1):
+        self.folder, self.every = folder, every
+        self.place: str | Path = folder.path if store is None else store
+        self.name = folder.path.resolve().name
+        self.checkpoints = Checkpoints(folder.checkpoints)
+        self._store: RunStore | None = None
+
+    def begin(self, header: Mapping[str, Any], opening: Sequence[Sequence[Any]]) -> None:
+        """Starts a new run: an empty folder, a header, opening balances."""
+        self.folder.open()
+        self._store = RunStore.create(self.place, self.name, header)
+        if opening:
+            self._store.commit_opening(opening)
+
+    def resume(self, fresh: Any) -> tuple[list[Line], Any]:
+        """What the last committed checkpoint says, with everything later taken back.
+
+        Args:
+            fresh: The state before round 0, to compare with and to return if nothing was committed.
+
+        Returns:
+            The lines of all rounds up to the checkpoint, and the state after them.
+        """
+        self._store = RunStore.open(self.place, self.name)
+        with self._store.snapshot() as reader:
+            posted = [one for one in reader.all_posted() if one.checkpoint is not None]
+        done, state = -1, fresh
+        if posted:
+            done, name = posted[-1].round, posted[-1].checkpoint
+            assert name is not None
+            state = self.checkpoints.read(name, fresh)
+            self.checkpoints.keep_only(name)
+        lines = [line for line in self._store.lines() if line["round"] <= done]
+        ClientMemory(self.folder.memory).forget_after(done)
+        self.folder.rewrite(lines)
+        return lines, state
+
+    def commit(self, line: Line, state: Any, *, last: bool) -> bool:
+        """Commits a round; returns whether there was a checkpoint with it."""
+        assert self._store is not None, "begin or resume first"
+        round = int(line["round"])
+        name = None
+        if last or (round + 1) % self.every == 0:
+            name = self.checkpoints.write(round, state)
+        self._store.commit_round(round, line, name)
+        if name is not None:
+            self.checkpoints.keep_only(name)
+        self.folder.add_round(line)
+        return name is not None
+
+    def close(self) -> None:
+        """Lets go of the store."""
+        if self._store is not None:
+            self._store.close()
+
+
+def read_header(folder: Path, store: str | None = None) -> dict[str, Any]:
+    """The header of a run that was begun: its config, seed and rules."""
+    if not folder.is_dir():
+        raise InputError(f"there is no run to resume in {folder}")
+    with RunStore.open(folder if store is None else store, folder.resolve().name) as found:
+        return found.header

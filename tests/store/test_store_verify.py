@@ -1,0 +1,249 @@
+"""Verification: a true history passes, a changed one is found and the entry named."""
+
+from itertools import count
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import text
+
+from ipfl.store import Finding, RunStore, verify
+from ipfl.store.posting import round_hash
+from ipfl.store.reading import Reader
+from ipfl.store.replay import opening_transfers
+from ipfl.store.verification import findings
+from tests.store.economies import HEADER, LINE, RULES, economy, worked
+
+TABLES = ("runs", "clients", "rounds", "bids", "selections", "contributions", "transfers", "metrics")
+NAMES = count()
+
+
+def lawless(store: RunStore, *statements: str, **values: object) -> None:
+    """Changes the database as somebody can who may drop its triggers."""
+    with store.engine.begin() as connection:
+        if connection.dialect.name == "sqlite":
+            found = connection.execute(
+                text("SELECT name FROM sqlite_master WHERE type = 'trigger'")
+            ).scalars()
+            drops = [f"DROP TRIGGER {name}" for name in found]
+        else:
+            drops = [f"ALTER TABLE {table} DISABLE TRIGGER USER" for table in TABLES]
+        for statement in (*drops, *statements):
+            connection.execute(text(statement), values if ":" in statement else {})
+
+
+def test_the_round_by_hand_is_true(place):
+    assert verify(worked(place)) is None
+
+
+def test_a_run_without_rounds_is_true(place):
+    store = RunStore.create(place, "new", HEADER)
+    assert verify(store) is None
+    store.commit_opening(opening_transfers(HEADER["clients"], RULES["opening"]))
+    assert verify(store) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "round", "sequence", "words"),
+    [
+        (
+            "UPDATE transfers SET amount = 14 WHERE round = 0 AND sequence = 10",
+            0,
+            10,
+            "recorded is reward of 14 from pool 0 to client 2 (client 2, cluster 0); "
+            "the replay gives reward of 13 from pool 0 to client 2 (client 2, cluster 0)",
+        ),
+        # One token from client 5 to client 2: every sum is still right.
+        (
+            "UPDATE transfers SET amount = 14 - (sequence - 10) * 8 WHERE round = 0 AND sequence IN (10, 11)",
+            0,
+            10,
+            "reward of 14",
+        ),
+        ("UPDATE transfers SET amount = 35 WHERE round = -1 AND sequence = 1", -1, 1, "open of 35"),
+        ("UPDATE transfers SET client = 9 WHERE round = 0 AND sequence = 4", 0, 4, "(client 9, cluster 0)"),
+        ("UPDATE transfers SET kind = 'fee' WHERE round = 0 AND sequence = 3", 0, 3, "recorded is fee of 10"),
+        ("DELETE FROM transfers WHERE round = 0 AND sequence = 3", 0, 3, "missing from the transfers"),
+        ("DELETE FROM transfers WHERE round = 0 AND sequence = 12", 0, 12, "recorded is nothing"),
+        (
+            "INSERT INTO transfers VALUES (1, 0, 13, 'bid', 2, -2, 1, 0, 2)",
+            0,
+            13,
+            "the replay gives nothing",
+        ),
+        # ψ of client 2 below that of client 5: the other one would have rank 2.
+        ("UPDATE contributions SET psi = 0.1 WHERE client = 2", 0, 10, "the replay gives reward of 7"),
+        (
+            "UPDATE contributions SET omega = 4 WHERE client = 2",
+            0,
+            None,
+            "said to have trained in cluster 0 4",
+        ),
+        ("DELETE FROM contributions WHERE sequence = 2", 0, None, "not those of the seats that delivered"),
+        ("UPDATE bids SET client = 5 WHERE sequence = 3", 0, 3, "the replay gives bid of 10 from client 5"),
+        ("UPDATE bids SET cluster = 7 WHERE sequence = 3", 0, None, "no cluster 7"),
+        ("DELETE FROM bids WHERE sequence = 0", 0, 0, "missing from the wanted"),
+        # Were client 2 in the seat, its bid for cluster 1 would have gone from escrow to the pool.
+        (
+            "UPDATE selections SET client = 2, how = 'performance' WHERE sequence = 3",
+            0,
+            5,
+            "the replay gives fee of 10 from escrow 1 to pool 1 (client 2, cluster 1)",
+        ),
+        ("UPDATE selections SET how = 'random' WHERE sequence = 0", 0, None, "does not have the hash"),
+        # Client 2 can pay both of its bids: their ranks move no token, but they are history.
+        ("UPDATE bids SET rank = 2 WHERE sequence = 0", 0, None, "does not have the hash"),
+        ("UPDATE rounds SET checkpoint = 'other' WHERE round = 0", 0, None, "does not have the hash"),
+        ("UPDATE rounds SET hash = 'other' WHERE round = 0", 0, None, "does not have the hash"),
+        ("UPDATE rounds SET hash = 'other' WHERE round = -1", -1, None, "does not have the hash"),
+        ("UPDATE rounds SET line = '{}' WHERE round = 0", 0, 3, "is among the wanted"),
+        (
+            "UPDATE metrics SET value = 0.5 WHERE name = 'economy.gini'",
+            0,
+            None,
+            "metrics are not the figures",
+        ),
+        ("UPDATE runs SET name = 'other'", -1, None, "the hash of the round before"),
+        ("UPDATE clients SET client = 4 WHERE client = 5", None, None, "clients of the run"),
+        (
+            "UPDATE balances SET balance = 29 WHERE account = 2",
+            None,
+            None,
+            "client 2 is kept at 29 tokens, but its transfers come to 28",
+        ),
+    ],
+)
+def test_a_changed_history_is_found(place, change, round, sequence, words):
+    store = worked(place)
+    lawless(store, change)
+    found = verify(RunStore.open(place))
+    assert found is not None
+    assert (found.round, found.sequence) == (round, sequence), found
+    assert words in str(found)
+    assert "\n" not in str(found)
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        # Without `wanted` the market was closed: then nothing may have moved, and nobody have bid.
+        (
+            '{"transfers": null}',
+            "round 0, entry 3: is among the wanted, of which the round's line knows nothing",
+        ),
+        ("[]", "round 0: the line is not one that a round can report"),
+        ("{", "round 0: the line is not one that a round can report"),
+        ('{"best_before": 1}', "round 0: the line is not one that a round can report"),
+    ],
+)
+def test_a_line_that_cannot_be_is_found(place, line, complaint):
+    store = worked(place)
+    lawless(store, "UPDATE rounds SET line = :line WHERE round = 0", line=line)
+    assert str(verify(store)).startswith(complaint)
+
+
+def test_rows_that_no_line_speaks_of_are_found(place):
+    store = worked(place)
+    store.commit_round(1, {"round": 1}, None)
+    with store.engine.begin() as connection:  # within the law: nothing is changed, only added
+        connection.execute(text("INSERT INTO bids VALUES (1, 1, 0, 2, 0, 0)"))
+    assert verify(store) == Finding(1, 0, "is among the wanted, of which the round's line knows nothing")
+
+
+def test_a_missing_round_is_found(place):
+    store = worked(place)
+    for number in (1, 2):
+        store.commit_round(number, {"round": number}, None)
+    lawless(store, "DELETE FROM metrics WHERE round = 1", "DELETE FROM rounds WHERE round = 1")
+    assert verify(store) == Finding(1, None, "missing")
+
+
+def test_a_missing_opening_is_found(place):
+    store = RunStore.create(place, "closed", HEADER)
+    store.commit_round(0, {"round": 0}, None)
+    assert str(verify(store)) == "opening: missing"
+
+
+def test_a_round_with_a_new_hash_breaks_the_chain(place):
+    """Whoever changes a round can give it a hash that fits, but the round after it has the old one."""
+    store = worked(place)
+    store.commit_round(1, {"round": 1}, None)
+    with store.snapshot() as reader:
+        posted = reader.posted(0)
+    forged = round_hash(posted.previous, 0, "other", LINE)
+    change = "UPDATE rounds SET checkpoint = 'other', hash = :hash WHERE round = 0"
+    lawless(store, change, hash=forged)
+    assert verify(store) == Finding(1, None, "the hash of the round before is not the one recorded here")
+
+
+def test_the_hash_of_the_last_round_stands_for_all(place):
+    store = worked(place)
+    head = store.head()
+    lawless(store, "UPDATE rounds SET hash = 'other' WHERE round = 0")
+    assert store.head() != head
+
+
+@pytest.mark.parametrize(
+    ("transfers", "round", "sequence", "words"),
+    [
+        ([["bid", 2, -2, 5, 0, 2]], 0, None, "escrow 0 still holds 5 tokens"),
+        ([["bid", 2, -2, 5, 0, 2], ["refund", -2, 5, 5, 0, 5]], None, None, "None"),
+    ],
+)
+def test_without_rules_the_sums_still_count(place, transfers, round, sequence, words):
+    """A run whose market cannot be replayed: double entry and conservation are checked all the same."""
+    store = RunStore.create(place, "foreign", {"clients": [2, 5]})
+    store.commit_opening(opening_transfers([2, 5], 10))
+    store.commit_round(0, {"transfers": transfers}, None)
+    assert verify(store) == (None if words == "None" else Finding(round, sequence, words))
+
+
+def test_overdraft_that_the_database_did_not_see_is_found(place):
+    store = RunStore.create(place, "foreign", {"clients": [2, 5]})
+    store.commit_opening(opening_transfers([2, 5], 10))
+    moves = [["bid", 2, -2, 10, 0, 2], ["refund", -2, 2, 10, 0, 2]]
+    store.commit_round(0, {"transfers": moves}, None)
+    lawless(store, "UPDATE transfers SET amount = 11 WHERE round = 0")
+    assert verify(store) == Finding(0, 0, "client 2 would hold -1 tokens")
+
+
+@settings(
+    max_examples=12,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    derandomize=True,
+)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    rules=st.fixed_dictionaries(
+        {
+            "price": st.integers(1, 9),
+            "opening": st.integers(9, 40),
+            "eta": st.floats(0, 1),
+            "gamma": st.floats(0, 1),
+            "incentive": st.booleans(),
+            "allowance": st.integers(0, 3),
+            "warmup": st.integers(0, 2),
+            "preference_every": st.integers(1, 2),
+        }
+    ),
+)
+def test_whatever_the_market_does_is_verified(place, seed, rules):
+    """Drop-outs, the broke, lost gradients, any rules: the replay comes to the same transfers."""
+    store = economy(place if "://" in place else f"{place}.db", f"economy-{next(NAMES)}", seed, 5, **rules)
+    assert verify(store) is None
+    moved = [entry for entry in store.transfers() if entry.amount and entry.round >= 0]
+    assert sum(store.balances().values()) == 0
+    if moved:  # and nothing of it can be changed unseen
+        entry = moved[seed % len(moved)]
+        where = f"run_id = {store.run_id} AND round = {entry.round} AND sequence = {entry.sequence}"
+        with store.engine.connect() as connection:
+            changed = connection.begin()
+            if connection.dialect.name == "sqlite":
+                connection.execute(text("DROP TRIGGER transfers_no_update"))
+            else:
+                connection.execute(text("ALTER TABLE transfers DISABLE TRIGGER USER"))
+            connection.execute(text(f"UPDATE transfers SET amount = amount - 1 WHERE {where}"))
+            found = next(findings(store, Reader(connection, store.run_id)))
+            changed.rollback()
+        assert (found.round, found.sequence) == (entry.round, entry.sequence)
