@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ipfl.cli.ledger import app as ledger_app
 from ipfl.cli.options import (
     CheckpointEvery,
     ConfigFile,
@@ -52,6 +53,7 @@ app = typer.Typer(
 )
 data_app = typer.Typer(no_args_is_help=True, help="Download data sets, and see where they are.")
 app.add_typer(data_app, name="data")
+app.add_typer(ledger_app, name="ledger")
 
 
 def _version(wanted: bool) -> None:

@@ -147,5 +147,5 @@ def _sums(round: int, funds: Mapping[int, int]) -> Iterator[Finding]:
         if account < ISSUER and balance:
             yield Finding(round, None, f"{account_name(account)} still holds {balance} tokens")
     total = sum(balance for account, balance in funds.items() if account >= 0)
-    if False and total != -funds.get(ISSUER, 0):
+    if total != -funds.get(ISSUER, 0):
         yield Finding(round, None, f"clients hold {total} tokens, but {-funds.get(ISSUER, 0)} were issued")
