@@ -176,6 +176,33 @@ def test_a_round_with_a_new_hash_breaks_the_chain(place):
     assert verify(store) == Finding(1, None, "the hash of the round before is not the one recorded here")
 
 
+@pytest.mark.parametrize(
+    ("said", "complaint"), [(0.5, None), (0.25, "said to be 0.25, but was 0.5"), (None, "None")]
+)
+def test_the_best_accuracy_before_follows_from_earlier_rounds(place, said, complaint):
+    """0.5, then 0.25, so that Acc_kmax stays 0.5: the third round returns η·pool, whatever else is said."""
+    store = RunStore.create(place, "best", {"clients": [2], "rules": RULES})
+    store.commit_opening(opening_transfers([2], RULES["opening"]))
+    for number, (accuracy, best) in enumerate([(0.5, None), (0.25, 0.5), (0.5, said)]):
+        # Alone in its cluster, client 2 gets its 10 tokens back one way or the other: η = 1/2 of them as
+        # reimbursement where the accuracy is not above the best one before, the rest as reward.
+        back = [["reward", -3, 2, 10, 0, 2]] if number == 0 else [
+            ["reimbursement", -3, 2, 5, 0, 2],
+            ["reward", -3, 2, 5, 0, 2],
+        ]  # fmt: skip
+        line = {
+            "wanted": [[2, 0, 0]],
+            "seats": [[2, 0, "performance", True]],
+            "contributions": [[2, 0, 1.0, number + 1]],
+            "cluster_probe_accuracy": [[0, accuracy]],
+            "best_before": [[0, best]],
+            "transfers": [["bid", 2, -2, 10, 0, 2], ["fee", -2, -3, 10, 0, 2], *back],
+        }
+        store.commit_round(number, line, None)
+    assert complaint is None or complaint in str(verify(store))
+    assert (verify(store) is None) == (complaint is None)
+
+
 def test_the_hash_of_the_last_round_stands_for_all(place):
     store = worked(place)
     head = store.head()

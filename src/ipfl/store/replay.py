@@ -96,7 +96,7 @@ class Market:
             self._settle(books, delivered, line)
         else:
             books.give_back(delivered)
-        pass
+        self.omega = self.omega + delivered
 
     def _at(self, client: int, cluster: int) -> tuple[int, int]:
         """Row and column."""
