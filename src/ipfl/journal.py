@@ -79,9 +79,13 @@ class Journal:
         self.folder.add_round(line)
         return name is not None
 
-    def close(self) -> None:
-        """Lets go of the store."""
-        if self._store is not None:
+    def close(self) -> str | None:
+        """Lets go of the store; returns the newest hash of its chain, for safe keeping elsewhere."""
+        if self._store is None:
+            return None
+        try:
+            return self._store.head()
+        finally:
             self._store.close()
 
 

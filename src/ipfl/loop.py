@@ -186,7 +186,7 @@ def run(
             if observer is not None:
                 observer.finish()
             if journal is not None:
-                journal.close()
+                loop.ledger = journal.close()
     result = loop.result(config)
     if folder is not None:
         folder.write_models(result.models, task.network(seed))
@@ -229,6 +229,7 @@ class _Loop:
         self.history: list[Line] = []
         self.evaluations: dict[int, Evaluation] = {}
         self.interrupted = False
+        self.ledger: str | None = None
         self.started = time.perf_counter()
 
     def go(self, journal: Journal | None, observer: Observer | None) -> None:
@@ -308,6 +309,7 @@ class _Loop:
             "evaluated_round": last.round if last else None,
             "left": len(self.departures.gone),
             "report": self.method.report(self.state),
+            "ledger": self.ledger,
             "bytes_down": sum(line["bytes_down"] for line in self.history),
             "bytes_up": sum(line["bytes_up"] for line in self.history),
             "interrupted": self.interrupted,

@@ -45,7 +45,7 @@ def show(
     """
     from rich.console import Console
 
-    from ipfl.store.tables import accounts_table, entries_table, round_name
+    from ipfl.report.ledger import accounts_table, entries_table, round_name
 
     with _open(run, name) as store, store.snapshot() as reader:
         if client is not None and client not in reader.clients():

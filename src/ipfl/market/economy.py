@@ -275,9 +275,9 @@ def fairness(economy: Economy, price: int) -> dict[str, Fact]:
     }
 
 
-def none_if_nan(value: float) -> float | None:
-    """JSON has no NaN: what is not known is null; and −0 is 0, as databases have it."""
-    return None if np.isnan(value) else float(value) + 0.0
+def or_null(value: float) -> float | None:
+    """JSON has no NaN: what is not a number is null; and −0 is 0, as databases have it."""
+    return float(value) + 0.0 if np.isfinite(value) else None
 
 
 def rows_of(ids: NDArray[np.int64], table: Ints, where: Bools) -> list[list[Fact]]:
@@ -299,7 +299,7 @@ def seat_rows(ids: NDArray[np.int64], selection: Selection, delivered: Bools) ->
 def contribution_rows(after: Economy, delivered: Bools, psi: Mapping[int, Floats]) -> list[list[Fact]]:
     """Rows [client, cluster, ψ_ki, Ω_ki] of all providers, Ω with this round."""
     return [
-        [int(after.ids[row]), k, none_if_nan(value), int(after.omega[row, k])]
+        [int(after.ids[row]), k, or_null(value), int(after.omega[row, k])]
         for k, values in psi.items()
         for row, value in zip(np.flatnonzero(delivered[:, k]), values, strict=True)
     ]

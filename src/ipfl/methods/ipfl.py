@@ -42,8 +42,8 @@ from ipfl.market.economy import (
     contribution_rows,
     fairness,
     merge_alike,
-    none_if_nan,
     open_economy,
+    or_null,
     rows_of,
     seat_rows,
 )
@@ -169,7 +169,7 @@ class IPFL(Method[Economy]):
             "seats": seat_rows(state.ids, selection, delivered),
             "contributions": contribution_rows(after, delivered, psi),
             "cluster_probe_accuracy": [[k, value] for k, value in accuracy.items()],
-            "best_before": [[k, none_if_nan(state.best[k])] for k in psi],
+            "best_before": [[k, or_null(state.best[k])] for k in psi],
             "reimbursed_share": [[k, value] for k, value in share.items()],
             "economy": {
                 "gini": health.gini(after.bank.balances),

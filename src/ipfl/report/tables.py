@@ -43,7 +43,7 @@ def size(nbytes: float | None) -> str:
     return f"{nbytes:.1f} GB"
 
 
-def _table(*headers: str, right: Sequence[str] = (), title: str | None = None) -> Table:
+def plain_table(*headers: str, right: Sequence[str] = (), title: str | None = None) -> Table:
     """A table whose first column and whose numbers (the columns in `right`) are never broken."""
     table = Table(
         title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", padding=(0, 1, 0, 0)
@@ -96,7 +96,7 @@ def comparison_table(comparison: Comparison) -> Table:
     many = f", mean of {len(comparison.seeds)} seeds" if len(comparison.seeds) > 1 else ""
     numbers = ["accuracy", "PMA", "opt-outs", "purity", "s/round", "up", "down"]
     title = f"Personalized accuracy in % after {comparison.config.rounds} rounds{many}"
-    table = _table("method", *numbers, right=numbers, title=title)
+    table = plain_table("method", *numbers, right=numbers, title=title)
     for name, entry in comparison.entries.items():
         figures = entry.figures()
         if not entry.results or entry.failures:
@@ -139,7 +139,7 @@ def comparison_notes(comparison: Comparison) -> list[str]:
 
 def methods_table() -> Table:
     """All methods."""
-    table = _table("method", "what it does")
+    table = plain_table("method", "what it does")
     for name in METHODS:
         roles = [role for role, holder in (("default", DEFAULT), ("reference", REFERENCE)) if holder == name]
         note = f" [dim]({', '.join(roles)})[/dim]" if roles else ""
@@ -149,7 +149,7 @@ def methods_table() -> Table:
 
 def method_table(fields: Sequence[Hyperparameter]) -> Table:
     """The hyper-parameters of one method."""
-    table = _table("hyper-parameter", "default", "what it does")
+    table = plain_table("hyper-parameter", "default", "what it does")
     for field in fields:
         table.add_row(field.name, escape(str(field.default)), escape(field.description))
     return table
@@ -159,7 +159,7 @@ def datasets_table(data_dir: Path | None) -> Table:
     """All data sets, and where each would be read from."""
     from ipfl.data import DATASETS, available
 
-    table = _table("data set", "classes", "shape", "what it is", "here?", right=["classes"])
+    table = plain_table("data set", "classes", "shape", "what it is", "here?", right=["classes"])
     for name, source in DATASETS.items():
         shape = NOTHING if source.shape is None else "×".join(map(str, source.shape))
         classes = NOTHING if source.classes is None else str(source.classes)
@@ -182,7 +182,7 @@ def places(data_dir: Path | None) -> list[str]:
 
 def words_table(header: str, words: Mapping[str, str]) -> Table:
     """Names with one line each."""
-    table = _table(header, "what it does")
+    table = plain_table(header, "what it does")
     for word, meaning in words.items():
         table.add_row(escape(word), escape(meaning))
     return table

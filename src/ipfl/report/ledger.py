@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
-from rich import box
 from rich.table import Table
 
+from ipfl.report.tables import plain_table
 from ipfl.store.reading import Account, Entry
 from ipfl.store.schema import OPENING
 
@@ -16,18 +16,10 @@ def round_name(round: int) -> str:
     return "opening" if round == OPENING else str(round)
 
 
-def _table(title: str, numbers: Sequence[str], words: Sequence[str] = (), last: Sequence[str] = ()) -> Table:
-    table = Table(
-        title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", padding=(0, 1, 0, 0)
-    )
-    for name in (*numbers, *words, *last):
-        table.add_column(name, justify="left" if name in words else "right", no_wrap=name not in words)
-    return table
-
-
 def accounts_table(accounts: Mapping[int, Account], title: str) -> Table:
     """A row per client and one for all of them, in tokens."""
-    table = _table(title, ["client", *Account._fields])
+    columns = ("client", *Account._fields)
+    table = plain_table(*columns, right=columns, title=title)
     for client, account in accounts.items():
         table.add_row(str(client), *map(_tokens, account))
     if len(accounts) > 1:
@@ -38,7 +30,8 @@ def accounts_table(accounts: Mapping[int, Account], title: str) -> Table:
 
 def entries_table(entries: Iterable[Entry], title: str) -> Table:
     """A row per transfer, in the order posted."""
-    table = _table(title, ["round", "entry", "client"], ["why", "from", "to"], ["tokens"])
+    numbers = ("round", "entry", "client", "tokens")
+    table = plain_table("round", "entry", "client", "why", "from", "to", "tokens", right=numbers, title=title)
     for entry in entries:
         place = (round_name(entry.round), str(entry.sequence), str(entry.client))
         table.add_row(*place, entry.why, *entry.names, _tokens(entry.amount))
