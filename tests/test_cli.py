@@ -324,3 +324,32 @@ class TestProcess:
             f"{IPFL} run --show-config | head -n 1", shell=True, capture_output=True, text=True, check=False
         )
         assert (done.stdout.count("\n"), done.stderr) == (1, "")
+
+
+class TestResume:
+    def test_a_run_that_died_goes_on_to_the_same_end(self, tmp_path):
+        """Its last files gone, then --resume: they come back equal to those of an untouched run."""
+        sets = ["--set", "rounds=4", "--set", "task.model=softmax", "--set", "task.clients=4"]
+        for place in ("whole", "stopped"):
+            assert (
+                ipfl("run", "--workers", 0, "--quiet", *sets, "--out", tmp_path / place / "run").exit_code
+                == 0
+            )
+        stopped, whole = tmp_path / "stopped" / "run", tmp_path / "whole" / "run"
+        (stopped / "summary.json").unlink()  # as if the process had died just before the end
+        (stopped / "metrics.jsonl").write_text("")
+        done = ipfl("run", "--resume", stopped, "--workers", 0)
+        assert done.exit_code == 0, done.output
+        assert (stopped / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
+        assert json.loads((stopped / "summary.json").read_text())["rounds"] == 4
+
+    def test_what_does_not_go_with_it(self, tmp_path):
+        assert "no run to resume" in refused("run", "--resume", tmp_path / "nothing")
+        assert "keeps the settings" in refused("run", "--resume", tmp_path, "--set", "rounds=3")
+
+    def test_ledger_of_a_run(self, tmp_path):
+        assert ipfl("run", *TINY, "--quiet", "--out", tmp_path / "run").exit_code == 0
+        assert "2 rounds verified" in ipfl("ledger", "verify", tmp_path / "run").stdout
+        assert "trained in cluster" in ipfl("ledger", "show", tmp_path / "run", "--round", 0).stdout
+        exported = ipfl("ledger", "export", tmp_path / "run", "--csv").stdout.splitlines()
+        assert sum(line.split(",")[3] == "open" for line in exported) == 4

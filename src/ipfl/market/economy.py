@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ipfl.core import ClientId, Fact, Replies, Setup, Vector
-from ipfl.market import Bools, Floats, Ints, health, tokens
+from ipfl.market import Bools, Floats, Ints, health, profiler, tokens
 from ipfl.market.ledger import Bank, Transfers, statement
 from ipfl.market.preferences import importance
 from ipfl.market.scheduler import Selection
@@ -247,11 +247,31 @@ class Books:
         ]
 
 
-def add_receipts(
-    old: Mapping[int, Sequence[tuple[int, int]]], new: Mapping[int, Sequence[tuple[int, int]]]
-) -> dict[int, list[tuple[int, int]]]:
-    """Receipts not yet told, with those of one more round."""
-    return {row: [*old.get(row, ()), *new.get(row, ())] for row in sorted({*old, *new})}
+def after_round(
+    economy: Economy,
+    books: Books,
+    models: tuple[Vector, ...],
+    delivered: Bools,
+    psi: Mapping[int, NDArray[np.float64]],
+    accuracy: Mapping[int, float],
+    decay: float,
+) -> Economy:
+    """What the server remembers of a round: models, balances, ψ, Ω, Acc_kmax, and receipts not yet told."""
+    remembered, best = economy.psi, economy.best.copy()
+    for k, contributions in psi.items():
+        remembered = profiler.remember(remembered, np.flatnonzero(delivered[:, k]), k, contributions, decay)
+        best[k] = np.fmax(best[k], accuracy.get(k, np.nan))
+    new, old = books.receipts(delivered), economy.receipts
+    return replace(
+        economy,
+        models=models,
+        bank=books.bank,
+        psi=remembered,
+        omega=economy.omega + delivered,
+        best=best,
+        earned=economy.earned + books.earned,
+        receipts={row: [*old.get(row, ()), *new.get(row, ())] for row in sorted({*old, *new})},
+    )
 
 
 def fairness(economy: Economy, price: int) -> dict[str, Fact]:

@@ -30,12 +30,12 @@ from pydantic.dataclasses import dataclass
 from ipfl.client import Client, Part
 from ipfl.core import Ask, ClientId, Fact, Method, Record, Replies, Roster, Round, Setup, Vector, stream
 from ipfl.errors import InputError
-from ipfl.market import Bools, health, profiler, tokens
-from ipfl.market.appraisal import Accuracies, Contributions, appraise, per_class_f1
+from ipfl.market import Bools, health, tokens
+from ipfl.market.appraisal import Accuracies, Contributions, Updates, appraise, per_class_f1
 from ipfl.market.economy import (
     Books,
     Economy,
-    add_receipts,
+    after_round,
     answered,
     assigned,
     cluster_name,
@@ -51,7 +51,7 @@ from ipfl.market.ledger import ISSUER, NO_CLUSTER
 from ipfl.market.preferences import SHARPNESS, bids, importance, learn_returns, mixing
 from ipfl.market.scheduler import Selection, explorers, first_round, select
 from ipfl.market.warmstart import initial_clusters
-from ipfl.methods.steps import average, choose, random_seats
+from ipfl.methods.steps import average, choose, left_out, random_seats, usable
 from ipfl.params import mix, sound
 from ipfl.train import Score
 
@@ -157,12 +157,12 @@ class IPFL(Method[Economy]):
         replies = yield self._deploy(state, seats)  # lines 4 and 7: M_k to the clients of ζ_k, U_k back
         delivered = self._delivered(state, seats, replies, events)
         books.give_back(seats & ~delivered)
-        models = self._aggregate(state, delivered, replies)  # line 8: M_k = FedAvg(U_k)
-        psi, accuracy = yield from self._profile(state, models, delivered, replies)  # line 18
-        share = self._settle(
-            state, books, delivered, psi, accuracy
-        )  # Eqs. reimbursement, reward_distribution
-        after = self._after(state, books, models, delivered, psi, accuracy)
+        updates = _updates(state, delivered, replies)
+        models = _aggregate(state, updates)  # line 8: M_k = FedAvg(U_k)
+        psi, accuracy = yield from self._profile(state, models, updates)  # line 18, ψ_ki
+        # Eqs. reimbursement_utility, reimbursement and reward_distribution
+        share = self._settle(state, books, delivered, psi, accuracy)
+        after = after_round(state, books, models, delivered, psi, accuracy, self.decay)
         after = self._watch(after, round, selection, events)
         facts = {
             "wanted": rows_of(state.ids, state.wanted, (state.wanted >= 0) & available[:, None]),
@@ -187,9 +187,10 @@ class IPFL(Method[Economy]):
         chosen = choose(roster, state.per_round, stream(state.seed, "select", round))
         model = state.models[0]
         replies = yield Ask("train", {client: Record({cluster_name(0): model}) for client in chosen})
-        model = average(replies, cluster_name(0), model)
-        after = replace(state, models=(model,) * len(state.models))
-        return Round(after, {"seats": random_seats(chosen, replies), "transfers": []})
+        kept = usable(replies, cluster_name(0), state.size)
+        after = replace(state, models=(average(kept, cluster_name(0), model),) * len(state.models))
+        facts = {"seats": random_seats(chosen, kept), "transfers": []}
+        return Round(after, facts, left_out(chosen, kept))
 
     def _preferences(
         self, state: Economy, roster: Roster, round: int, events: list[str]
@@ -264,24 +265,12 @@ class IPFL(Method[Economy]):
                 events.append(f"client {client} sent no usable update for cluster {k}; its bid was returned")
         return delivered
 
-    def _aggregate(self, state: Economy, delivered: Bools, replies: Replies) -> tuple[Vector, ...]:
-        """M_k = FedAvg(U_k) for every cluster; one without updates stays as it is."""
-
-        def updates(k: int) -> Replies:
-            return {int(c): replies[int(c)] for c in state.ids[delivered[:, k]]}
-
-        return tuple(average(updates(k), cluster_name(k), model) for k, model in enumerate(state.models))
-
     def _profile(
-        self, state: Economy, models: tuple[Vector, ...], delivered: Bools, replies: Replies
+        self, state: Economy, models: tuple[Vector, ...], updates: Updates
     ) -> Generator[Ask, Replies, tuple[Contributions, Accuracies]]:
         """The profiler: contributions ψ_ki of each cluster's providers, and Acc_kr on their own data."""
         if not self.incentive:
             return {}, {}
-        updates = {
-            k: {int(c): replies[int(c)] for c in state.ids[delivered[:, k]]}
-            for k in np.flatnonzero(delivered.any(axis=0)).tolist()
-        }
         return (yield from appraise(state, models, updates, self.contribution, self.normalised))
 
     def _settle(
@@ -302,34 +291,6 @@ class IPFL(Method[Economy]):
             shares[k] = tokens.utility(accuracy.get(k, np.nan), state.best[k], self.eta, self.gamma)
             books.settle(k, providers, contributions, state.omega[providers, k] + 1, shares[k])
         return shares
-
-    def _after(
-        self,
-        state: Economy,
-        books: Books,
-        models: tuple[Vector, ...],
-        delivered: Bools,
-        psi: Contributions,
-        accuracy: Accuracies,
-    ) -> Economy:
-        """What the server remembers of the round."""
-        remembered = state.psi
-        best = state.best.copy()
-        for k, contributions in psi.items():
-            remembered = profiler.remember(
-                remembered, np.flatnonzero(delivered[:, k]), k, contributions, self.decay
-            )
-            best[k] = np.fmax(best[k], accuracy.get(k, np.nan))
-        return replace(
-            state,
-            models=models,
-            bank=books.bank,
-            psi=remembered,
-            omega=state.omega + delivered,
-            best=best,
-            earned=state.earned + books.earned,
-            receipts=add_receipts(state.receipts, books.receipts(delivered)),
-        )
 
     def _watch(self, state: Economy, round: int, selection: Selection, events: list[str]) -> Economy:
         """Says aloud what goes wrong, and merges clusters that serve the same bidders (`auto`)."""
@@ -457,3 +418,16 @@ class IPFL(Method[Economy]):
 
     def _points(self, score: Score) -> float:
         return score.soft if self.hits == "soft" else score.hits
+
+
+def _updates(state: Economy, delivered: Bools, replies: Replies) -> Updates:
+    """U_k: per cluster with any, the sound replies of its clients."""
+    return {
+        k: {int(client): replies[int(client)] for client in state.ids[delivered[:, k]]}
+        for k in np.flatnonzero(delivered.any(axis=0)).tolist()
+    }
+
+
+def _aggregate(state: Economy, updates: Updates) -> tuple[Vector, ...]:
+    """M_k = FedAvg(U_k) for every cluster; one without updates stays as it is."""
+    return tuple(average(updates.get(k, {}), cluster_name(k), model) for k, model in enumerate(state.models))
