@@ -42,6 +42,11 @@ class TestNames:
         )
         assert python(code).strip() == "[]"
 
+    def test_running_loads_torch_and_nothing_else_that_is_slow(self):
+        slow = ("scipy.stats", "sklearn", "matplotlib", "flwr")
+        code = f"import sys, ipfl; ipfl.run; print([m for m in {slow} if m in sys.modules])"
+        assert python(code).strip() == "[]"
+
     def test_version_is_that_of_the_package(self):
         from importlib.metadata import version
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import warnings
 
 import numpy as np
-from scipy.stats import spearmanr
 
 from ipfl.market import Bools, Floats, Ints
 
@@ -33,6 +32,8 @@ def broke(balances: Ints, price: int) -> int:
 
 def rank_correlation(one: Floats, other: Floats) -> float | None:
     """Spearman's ρ over the pairs known in both; None if undefined (fewer than two pairs, or no spread)."""
+    from scipy.stats import spearmanr  # takes as long to import as torch
+
     known = np.isfinite(one) & np.isfinite(other)
     one, other = one[known], other[known]
     if not len(one) or np.ptp(one) == 0 or np.ptp(other) == 0:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.cluster import KMeans
 
 from ipfl.errors import InputError
 from ipfl.market import Floats, Ints
@@ -51,6 +50,8 @@ def initial_clusters(
     Returns:
         (N,) cluster numbers in the order of `all_clients`.
     """
+    from sklearn.cluster import KMeans  # takes as long to import as torch
+
     assigned = rng.integers(clusters, size=len(all_clients))
     seed = int(rng.integers(2**31))
     sound = np.isfinite(f1).all(axis=1)
