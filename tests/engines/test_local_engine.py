@@ -271,7 +271,7 @@ class TestLeaks:
         """After Ctrl-C the engine is closed in the middle of a phase."""
         with LocalEngine(task, Probe(), workers=2) as engine:
             for worker, seconds in zip(engine._workers, (0.05, 60), strict=True):
-                worker.pipe.send(("sleep", 0, 0, {}, {"seconds": seconds}))
+                worker.pipe.send(("sleep", 0, -1, 0, {}, {"seconds": seconds}))
         assert mp.active_children() == []
         assert capfd.readouterr().err == ""
 
