@@ -143,6 +143,28 @@ def test_killed_at_random_moments(task, tmp_path, workers):
     assert contents(out) == contents(tmp_path / "whole" / "run")
 
 
+def test_ctrl_c_in_the_middle_of_a_commit_waits_for_its_end(task, untouched, method, tmp_path, monkeypatch):
+    """The third commit is interrupted: the round counts, the run ends, and --resume finishes it."""
+    out, commit, calls = tmp_path / "run", RunStore.commit_round, 0
+
+    def interrupted(self, *args):
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+        commit(self, *args)
+
+    monkeypatch.setattr(RunStore, "commit_round", interrupted)
+    result = go(task, method, out)
+    assert result.summary["interrupted"]
+    assert len(result.history) == len((out / "metrics.jsonl").read_text().splitlines()) == 3
+    with RunStore.open(out) as store:
+        assert store.last_round() == 2
+    monkeypatch.undo()
+    go(task, method, out, resume=True)
+    assert contents(out) == untouched
+
+
 def test_checkpoints_every_third_round(task, untouched, method, tmp_path):
     out = tmp_path / "run"
     place = lambda: after_calls(RunStore, "commit_round", 5, before_the_last=False)  # noqa: E731

@@ -26,6 +26,7 @@ from ipfl.core import (
 from ipfl.engines.local import LocalEngine
 from ipfl.errors import InputError
 from ipfl.evaluation import Evaluator
+from ipfl.interrupt import Interrupt
 from ipfl.journal import Journal
 from ipfl.metrics import Evaluation
 from ipfl.results import RunFolder, commit
@@ -179,7 +180,8 @@ def run(
         if observer is not None:
             observer.start(method.name, rounds)
         try:
-            loop.go(journal, observer)
+            with Interrupt() as interrupt:
+                loop.go(journal, observer, interrupt)
         except KeyboardInterrupt:
             loop.interrupted = True
         finally:
@@ -232,14 +234,16 @@ class _Loop:
         self.ledger: str | None = None
         self.started = time.perf_counter()
 
-    def go(self, journal: Journal | None, observer: Observer | None) -> None:
+    def go(self, journal: Journal | None, observer: Observer | None, interrupt: Interrupt) -> None:
         """All rounds that are left. A round enters the history whole, after its evaluation."""
         for round in range(len(self.history), self.rounds):
+            interrupt.check()
             # As it will be read back: a resumed run must not differ in so much as a tuple for a list.
             line: Line = json.loads(json.dumps(self._round(round)))
-            if journal is not None and journal.commit(line, self.state, last=round == self.rounds - 1):
-                self.engine.host.committed = round
-            self.history.append(line)
+            with interrupt.held():  # what is in the store must be in the history, and the reverse
+                if journal is not None and journal.commit(line, self.state, last=round == self.rounds - 1):
+                    self.engine.host.committed = round
+                self.history.append(line)
             if observer is not None:
                 observer.round(line)
 
