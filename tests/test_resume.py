@@ -65,14 +65,22 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def again(out) -> dict[str, bool]:
+    """How to start: go on with what is there, or anew if the process died before it entered its run."""
+    try:
+        RunStore.open(out).close()
+    except InputError:
+        return {"overwrite": True}
+    return {"resume": True}
+
+
 def in_a_process_that_dies(task, method, out, prepare=lambda: None, seconds=None, **options) -> bool:
     """Runs or resumes in a forked process; returns whether it was killed."""
     child = os.fork()
     if child == 0:
         try:
             prepare()
-            begun = (out / "run.db").exists()
-            go(task, method, out, **({"resume": True} if begun else {"overwrite": True}), **options)
+            go(task, method, out, **again(out), **options)
         finally:
             os._exit(0)
     if seconds is not None:
@@ -122,7 +130,16 @@ def test_killed_at_a_place(task, method, untouched, tmp_path, place):
     kills = [in_a_process_that_dies(task, method, out, lambda n=n: PLACES[place](n)) for n in (2, 1)]
     if not (place == "in the middle of a client's memory" and method == "fedavg"):  # it remembers nothing
         assert all(kills)
-    go(task, method, out, **({"resume": True} if (out / "run.db").exists() else {"overwrite": True}))
+    go(task, method, out, **again(out))
+    assert contents(out) == untouched
+
+
+def test_killed_before_the_accounts_were_opened(task, method, untouched, tmp_path):
+    out = tmp_path / "run"
+    entered = lambda: after_calls(RunStore, "create", 1, before_the_last=False)  # noqa: E731
+    assert in_a_process_that_dies(task, method, out, entered)
+    assert again(out) == {"resume": True}
+    go(task, method, out, resume=True)
     assert contents(out) == untouched
 
 
@@ -139,7 +156,7 @@ def test_killed_at_random_moments(task, tmp_path, workers):
         kills += in_a_process_that_dies(task, "ipfl", out, seconds=chance.uniform(0.02, whole / 8), **options)
         if (out / "summary.json").exists():  # finished before enough kills: tear its end off again
             (out / "summary.json").unlink()
-    go(task, "ipfl", out, resume=True, **options)
+    go(task, "ipfl", out, **again(out), **options)
     assert contents(out) == contents(tmp_path / "whole" / "run")
 
 

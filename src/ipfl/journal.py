@@ -40,19 +40,24 @@ class Journal:
         """Starts a new run: an empty folder, a header, opening balances."""
         self.folder.open()
         self._store = RunStore.create(self.place, self.name, header)
-        if opening:
+        self._open_accounts(opening)
+
+    def _open_accounts(self, opening: Sequence[Sequence[Any]]) -> None:
+        if opening and self._store is not None:
             self._store.commit_opening(opening)
 
-    def resume(self, fresh: Any) -> tuple[list[Line], Any]:
+    def resume(self, fresh: Any, opening: Sequence[Sequence[Any]]) -> tuple[list[Line], Any]:
         """What the last committed checkpoint says, with everything later taken back.
 
         Args:
             fresh: The state before round 0, to compare with and to return if nothing was committed.
+            opening: Its opening balances: posting them again is no harm, and they may be missing.
 
         Returns:
             The lines of all rounds up to the checkpoint, and the state after them.
         """
         self._store = RunStore.open(self.place, self.name)
+        self._open_accounts(opening)
         with self._store.snapshot() as reader:
             posted = [one for one in reader.all_posted() if one.checkpoint is not None]
         done, state = -1, fresh
