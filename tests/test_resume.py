@@ -215,8 +215,10 @@ class TestRefused:
 
     def test_another_method(self, task, tmp_path):
         go(task, "fedavg", tmp_path / "run")
-        with pytest.raises(InputError, match="checkpoint does not fit"):
+        with pytest.raises(InputError, match="was begun with method fedavg, not ipfl"):
             go(task, "ipfl", tmp_path / "run", resume=True)
+        with pytest.raises(InputError, match="was begun with seed 3, not 4"):
+            go(task, "fedavg", tmp_path / "run", resume=True, seed=4)
 
     @pytest.mark.parametrize("damage", [b"", b"\x00" * 50])
     def test_damaged_checkpoint(self, task, tmp_path, damage):

@@ -7,6 +7,7 @@ rounds after it are played again, and come out the same, because all randomness 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -46,17 +47,24 @@ class Journal:
         if opening and self._store is not None:
             self._store.commit_opening(opening)
 
-    def resume(self, fresh: Any, opening: Sequence[Sequence[Any]]) -> tuple[list[Line], Any]:
+    def resume(
+        self, header: Mapping[str, Any], opening: Sequence[Sequence[Any]], fresh: Any
+    ) -> tuple[list[Line], Any]:
         """What the last committed checkpoint says, with everything later taken back.
 
         Args:
+            header: What the run would be begun with now; it must be what it was begun with.
+            opening: Opening balances: posting them again is no harm, and they may be missing.
             fresh: The state before round 0, to compare with and to return if nothing was committed.
-            opening: Its opening balances: posting them again is no harm, and they may be missing.
 
         Returns:
             The lines of all rounds up to the checkpoint, and the state after them.
         """
         self._store = RunStore.open(self.place, self.name)
+        for key in ("method", "seed", "rounds", "clients", "rules"):
+            begun, now = self._store.header.get(key), json.loads(json.dumps(header[key]))
+            if begun != now:
+                raise InputError(f"the run in {self.folder.path} was begun with {key} {begun}, not {now}")
         self._open_accounts(opening)
         with self._store.snapshot() as reader:
             posted = [one for one in reader.all_posted() if one.checkpoint is not None]

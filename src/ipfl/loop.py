@@ -172,12 +172,12 @@ def run(
     with LocalEngine(task, method, train, seed=seed, workers=workers, memory=memory) as engine:
         leaving = Departures(clients or ClientsConfig(), reference)
         loop = _Loop(task, method, engine, rounds, seed, train, evaluate, leaving)
-        opening = method.opening_transfers(loop.state)
+        header, opening = loop.header(config), method.opening_transfers(loop.state)
         if journal is not None and resume:
-            loop.restore(*journal.resume(loop.state, opening))
+            loop.restore(*journal.resume(header, opening, loop.state))
             engine.host.committed = len(loop.history) - 1
         elif journal is not None:
-            journal.begin(loop.header(config), opening)
+            journal.begin(header, opening)
         if observer is not None:
             observer.start(method.name, rounds)
         try:
