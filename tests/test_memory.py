@@ -82,7 +82,8 @@ def test_only_what_a_resumed_run_could_need_is_kept(tmp_path):
     # 0 and 1 are not.
     memory = ClientMemory(tmp_path)
     for round, committed in [(0, -1), (1, 0), (2, 0), (3, 2)]:
-        memory.save(1, Record({}, {"said": round}), round, committed)
+        memory.committed = committed
+        memory.save(1, Record({}, {"said": round}), round)
     assert sorted(path.name for path in (tmp_path / "1").iterdir()) == ["2.safetensors", "3.safetensors"]
     memory.forget_after(2)
     assert said(memory) == 2

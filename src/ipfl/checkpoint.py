@@ -1,7 +1,8 @@
 """A method's state on disk, bit for bit: arrays as tensors, the rest as JSON. Never a pickle.
 
 The file says which dataclass a value was; which classes there can be is known from a fresh state of the same
-method, so that a file can never name a class of its own.
+method, so that a file can never name a class of its own. A field marked `local` (where a folder is) is not
+written; it comes from the fresh state too.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import BaseModel
 
 from ipfl.core import Record
 from ipfl.errors import InputError
@@ -29,8 +31,8 @@ def pack(state: Any) -> Record:
         if isinstance(value, np.ndarray):
             arrays[name := str(len(arrays))] = value
             return {"array": name}
-        if dataclasses.is_dataclass(value):
-            fields = {field.name: walk(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        if dataclasses.is_dataclass(value) or isinstance(value, BaseModel):
+            fields = {name: walk(getattr(value, name)) for name in _names(value)}
             return {"class": type(value).__qualname__, "fields": fields}
         if isinstance(value, Mapping):
             return {"dict": [[walk(key), walk(item)] for key, item in value.items()]}
@@ -54,7 +56,7 @@ def unpack(record: Record, like: Any) -> Any:
     Raises:
         InputError: The record is not the state of such a method.
     """
-    classes = _classes(like)
+    examples = _examples(like)
 
     def build(node: Any) -> Any:
         if not isinstance(node, dict):
@@ -63,7 +65,9 @@ def unpack(record: Record, like: Any) -> Any:
         if kind == "array":
             return record.params[content]
         if kind == "class":
-            return classes[content](**{name: build(item) for name, item in dict(rest)["fields"].items()})
+            example = examples[content]
+            fields = {name: build(item) for name, item in dict(rest)["fields"].items()}
+            return type(example)(**fields, **{name: getattr(example, name) for name in _names(example, True)})
         if kind == "dict":
             return {build(key): build(item) for key, item in content}
         items = [build(item) for item in content]
@@ -75,16 +79,23 @@ def unpack(record: Record, like: Any) -> Any:
         raise InputError(f"the checkpoint does not fit the method: {error!r}") from error
 
 
-def _classes(like: Any) -> dict[str, type]:
-    """All dataclasses that occur in a state."""
-    found: dict[str, type] = {}
-    if dataclasses.is_dataclass(like):
-        found[type(like).__qualname__] = type(like)
-        for field in dataclasses.fields(like):
-            found |= _classes(getattr(like, field.name))
+def _names(value: Any, local: bool = False) -> list[str]:
+    """Names of the fields that a checkpoint holds, or of those that stay where they are."""
+    if isinstance(value, BaseModel):
+        return [] if local else list(type(value).model_fields)
+    return [field.name for field in dataclasses.fields(value) if field.metadata.get("local", False) == local]
+
+
+def _examples(like: Any) -> dict[str, Any]:
+    """One value of every dataclass (or config section) that occurs in a state, by its class's name."""
+    found: dict[str, Any] = {}
+    if dataclasses.is_dataclass(like) or isinstance(like, BaseModel):
+        found[type(like).__qualname__] = like
+        for name in _names(like):
+            found |= _examples(getattr(like, name))
     elif isinstance(like, Mapping | tuple | list):
         for item in like.values() if isinstance(like, Mapping) else like:
-            found |= _classes(item)
+            found |= _examples(item)
     return found
 
 

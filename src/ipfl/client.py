@@ -7,12 +7,14 @@ from functools import cached_property
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ipfl.config import TrainConfig
 from ipfl.core import ClientId, Vector, stream
 from ipfl.data.federated import Parts, Samples
+from ipfl.deployed import Deployed
 from ipfl.models import Network
-from ipfl.train import Pull, Score, evaluate, mean_gradient, predictions, sgd
+from ipfl.train import Objective, Pull, Score, evaluate, losses, mean_gradient, predictions, sgd
 
 Part = Literal["train", "probe", "goal"]
 """What a method may use of a client's data; `test` belongs to the evaluator."""
@@ -30,6 +32,8 @@ class Client:
     parts: Parts
     network: Network
     settings: TrainConfig
+    initial: Vector
+    """The parameters that everyone can make from the run's seed, without being sent them."""
 
     @cached_property
     def rng(self) -> np.random.Generator:
@@ -48,19 +52,32 @@ class Client:
         epochs: int | None = None,
         lr: float | None = None,
         pull: Pull | None = None,
+        objective: Objective | None = None,
     ) -> Vector:
-        """Local training on `train` from `start`."""
+        """Local training on `train` from `start`; see `ipfl.train.sgd` for the rest."""
         return sgd(
-            self.network, start, self.parts.train, self.settings, self.rng, epochs=epochs, lr=lr, pull=pull
+            self.network,
+            start,
+            self.parts.train,
+            self.settings,
+            self.rng,
+            epochs=epochs,
+            lr=lr,
+            pull=pull,
+            objective=objective,
         )
 
-    def score(self, params: Vector, part: Part, limit: int | None = None) -> Score:
-        """How `params` do on one part."""
-        return evaluate(self.network, params, self.data(part, limit))
+    def score(self, deployed: Deployed, part: Part, limit: int | None = None) -> Score:
+        """How a model (or mixture, or prototypes) does on one part."""
+        return evaluate(self.network, deployed, self.data(part, limit))
 
-    def gradient(self, params: Vector, part: Part) -> Vector:
-        """Gradient of the mean loss on one part at `params`."""
-        return mean_gradient(self.network, params, self.data(part))
+    def losses(self, params: Vector, part: Part, limit: int | None = None) -> NDArray[np.float64]:
+        """Cross entropy of every point of one part."""
+        return losses(self.network, params, self.data(part, limit))
+
+    def gradient(self, params: Vector, on: Part | Samples) -> Vector:
+        """Gradient of the mean loss at `params` on one part, or on some samples of it."""
+        return mean_gradient(self.network, params, on if isinstance(on, Samples) else self.data(on))
 
     def predict(self, params: Vector, part: Part) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         """Predicted classes on one part."""

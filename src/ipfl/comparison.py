@@ -129,6 +129,7 @@ def run_config(config: Config, method: Method[Any], task: Task, seed: int, **opt
         train=config.train,
         evaluate=config.evaluate,
         clients=config.clients,
+        aggregate=config.aggregate,
         config=config.model_copy(update={"seed": seed}).record([method]),
         **options,
     )

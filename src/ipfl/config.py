@@ -131,6 +131,20 @@ class ClientsConfig(Section):
     grace: int = Field(10, ge=0, description="rounds before a client may leave")
 
 
+class AggregateConfig(Section):
+    """How the server makes one model of the clients' replies."""
+
+    rule: Literal["mean", "trimmed_mean", "geometric_median", "multi_krum"] = Field(
+        "mean", description="mean by sample counts, or a rule that bears some hostile replies"
+    )
+    hostile: float = Field(
+        0.2, ge=0, lt=0.5, description="share of the replies that trimmed_mean and multi_krum reckon with"
+    )
+    clip: Annotated[float, Field(gt=0)] | Literal["median"] | None = Field(
+        None, description="longest update ‖ω_i − ω‖, or the median of a round's; longer ones are shortened"
+    )
+
+
 class MethodConfig(Section):
     """Which method runs, and its hyper-parameters (`ipfl methods NAME` lists them)."""
 
@@ -154,6 +168,7 @@ class Config(Section):
     train: TrainConfig = Field(default_factory=TrainConfig)
     evaluate: EvaluateConfig = Field(default_factory=EvaluateConfig)
     clients: ClientsConfig = Field(default_factory=ClientsConfig)
+    aggregate: AggregateConfig = Field(default_factory=AggregateConfig)
 
     @classmethod
     def load(

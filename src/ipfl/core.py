@@ -21,7 +21,7 @@ from __future__ import annotations
 import json
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -30,6 +30,9 @@ from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from ipfl.client import Client
+    from ipfl.config import AggregateConfig
+    from ipfl.deployed import Deployed
+    from ipfl.shelf import Shelf
 
 S = TypeVar("S")
 ClientId = int
@@ -95,6 +98,20 @@ class Setup:
     seed: int
     holdouts: tuple[ClientId, ...] = ()
     """Ids of the server's own holdouts (`holdout_id`), empty if it has none."""
+    fresh: Callable[[int], Vector] | None = None
+    """Other random initial parameters, by number."""
+    aggregate: AggregateConfig | None = None
+    """How replies become one model; None for the mean."""
+    shelf: Shelf | None = None
+    """An empty shelf on disk, for methods that keep models of single clients on the server."""
+
+    def start(self, number: int) -> Vector:
+        """Initial parameters for the model of that number, for methods whose models must not start alike."""
+        if number == 0:
+            return self.params
+        if self.fresh is None:
+            raise ValueError("this setup has no other initial parameters")
+        return self.fresh(number)
 
 
 @dataclass(frozen=True)
@@ -139,8 +156,8 @@ class Method(ABC, Generic[S]):
         """What any client, seen or not, is sent to obtain its model."""
 
     @abstractmethod
-    def personalize(self, offer: Record, mine: Record, me: Client) -> Vector:
-        """The model that this client would deploy now, from the offer and what it remembers."""
+    def personalize(self, offer: Record, mine: Record, me: Client) -> Deployed:
+        """What this client would deploy now, from the offer and what it remembers; changes nothing."""
 
     def models(self, state: S) -> Mapping[str, Vector]:
         """Server models by name (`global`, or `cluster_0`, `cluster_1`, …) for evaluation and export."""
@@ -151,7 +168,10 @@ class Method(ABC, Generic[S]):
         return {}
 
     def scorings(self, state: S) -> int:
-        """How many times `personalize` goes through the client's `goal`: what it costs, for the evaluator."""
+        """How often `personalize` passes over a part of the client's data; a pass of training counts three.
+
+        It is what an evaluation costs beside the test data.
+        """
         return 0
 
     def rules(self) -> Mapping[str, Fact]:
@@ -170,8 +190,23 @@ class Method(ABC, Generic[S]):
 class Engine(Protocol):
     """Moves records and keeps client memory; knows of its method only that it can be called."""
 
+    events: list[str]
+    """Things a person should know (a worker died, a node is gone), until the loop takes them."""
+
     def ask(self, ask: Ask, round: int) -> Replies:
         """Runs one phase. Clients that did not answer are absent from the result."""
+        ...
+
+    def committed(self, round: int) -> None:
+        """This round will never be played again; memories that only it needed may go."""
+        ...
+
+    def rewind(self, round: int) -> None:
+        """Clients forget what rounds after this one left: they were void, or will be played again."""
+        ...
+
+    def close(self) -> None:
+        """Ends all that was started."""
         ...
 
 

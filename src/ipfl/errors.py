@@ -10,6 +10,10 @@ class InputError(ValueError):
     """Bad input from outside: a config, a file, an argument. The message says what to change."""
 
 
+class NotSupportedError(InputError):
+    """A method does not offer what was asked of it, such as a model for clients it has never met."""
+
+
 def unknown(what: str, name: str, known: Iterable[str]) -> InputError:
     """Builds the error for a name that does not exist: the nearest known one, and all there are."""
     names = sorted(known)

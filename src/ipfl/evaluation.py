@@ -8,6 +8,7 @@ from typing import Any
 
 from ipfl.config import EvaluateConfig, TrainConfig
 from ipfl.core import Ask, ClientId, Engine, Method, Record, stream
+from ipfl.errors import NotSupportedError
 from ipfl.host import ASSESS, EVALUATE
 from ipfl.metrics import Evaluation, purity
 from ipfl.task import Task
@@ -58,6 +59,7 @@ class Evaluator:
         sizes = {client: data.sizes(client) for client in data.clients}
         mean_train = sum(size["train"] for size in sizes.values()) / len(sizes)
         scorings = self.method.scorings(state)
+        # A part is about as large as `goal`, which is as large as `train`.
         cost = sum(sizes[c]["test"] + scorings * sizes[c]["goal"] for c in self.clients)
         holdout = min(self.config.holdout, len(data.holdout(0).y))
         cost += len(self.method.models(state)) * data.distributions * holdout
@@ -74,8 +76,9 @@ class Evaluator:
     def __call__(self, engine: Engine, state: Any, round: int, *, last: bool = False) -> Evaluation:
         """Evaluates on the chosen clients; after the last round on the unseen ones as well."""
         data = self.task.data
-        asked = (*self.clients, *data.unseen) if last else self.clients
-        offers = {client: self.method.offer(state, client) for client in asked}
+        offers = {client: self.method.offer(state, client) for client in self.clients}
+        if last and data.unseen:
+            offers |= self._offers_to_unseen(engine, state)
         replies = engine.ask(Ask(EVALUATE, offers), round)
         accuracy = {c: r.facts["hits"] / r.facts["n"] for c, r in replies.items()}
         shared = {
@@ -90,6 +93,13 @@ class Evaluator:
             purity=purity(self.method.preferences(state), majority) if data.distributions > 1 else None,
             unseen={c: value for c, value in accuracy.items() if c in data.unseen},
         )
+
+    def _offers_to_unseen(self, engine: Engine, state: Any) -> dict[ClientId, Record]:
+        try:
+            return {client: self.method.offer(state, client) for client in self.task.data.unseen}
+        except NotSupportedError as error:
+            engine.events.append(f"unseen clients are not evaluated: {error}")
+            return {}
 
     def _assess(self, engine: Engine, models: Mapping[str, Any], round: int) -> list[list[float]] | None:
         """Accuracy of every server model on every distribution: [distribution][model]."""

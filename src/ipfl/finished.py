@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from safetensors.torch import save_file
 
 from ipfl.client import Client
 from ipfl.config import TrainConfig, method
-from ipfl.core import EMPTY, Method, Record, Vector
+from ipfl.core import EMPTY, Method, Record
 from ipfl.data.federated import Parts, Samples
+from ipfl.deployed import Deployed, Mixture, NearestPrototype
 from ipfl.engines.local import one_thread
 from ipfl.errors import InputError
 from ipfl.models import Network, build_network, model_factory
@@ -47,7 +49,11 @@ class FinishedRun:
         try:
             summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
             settings = dict(summary["config"]["method"])
-            shape, classes = tuple(summary["input_shape"]), int(summary["classes"])
+            shape, classes, seed = (
+                tuple(summary["input_shape"]),
+                int(summary["classes"]),
+                int(summary["seed"]),
+            )
             model = summary["config"]["task"]["model"]
         except OSError as error:
             raise InputError(f"{folder} holds no finished run: {error.strerror}: {error.filename}") from error
@@ -55,7 +61,7 @@ class FinishedRun:
             raise InputError(
                 f"{folder / SUMMARY} is not the summary of a run of `ipfl run`: {error!r}"
             ) from error
-        network = build_network(model_factory(model), shape, classes, 0)
+        network = build_network(model_factory(model), shape, classes, seed)
         offer = read_record(folder / OFFER)
         for name, vector in offer.params.items():
             if vector.shape != (network.size,):
@@ -78,7 +84,7 @@ class FinishedRun:
             raise InputError(f"labels must be from 0 to {classes - 1}, not {y.min()} to {y.max()}")
         return Samples(x, y.astype(np.int64))
 
-    def personalize(self, x: NDArray[Any], y: NDArray[Any]) -> Vector:
+    def personalize(self, x: NDArray[Any], y: NDArray[Any]) -> Deployed:
         """The model for a client whose goal is to be good at points like these."""
         goal = self._samples(x, y)
         me = Client(
@@ -90,14 +96,29 @@ class FinishedRun:
             parts=Parts(goal, goal, goal, goal),
             network=self.network,
             settings=TrainConfig.of(self.summary["config"]["train"]),
+            initial=self.network.read(),
         )
         with one_thread():
             return self.method.personalize(self.offer, EMPTY, me)
 
-    def accuracy(self, model: Vector, x: NDArray[Any], y: NDArray[Any]) -> float:
+    def accuracy(self, model: Deployed, x: NDArray[Any], y: NDArray[Any]) -> float:
         """Accuracy of a model on some points."""
         return evaluate(self.network, model, self._samples(x, y)).accuracy
 
-    def save(self, model: Vector, path: Path) -> None:
-        """Writes a model with the tensor names and shapes of its module."""
-        save_file(self.network.state_dict(model), path)
+    def save(self, model: Deployed, path: Path) -> None:
+        """Writes a model with the tensor names and shapes of its module.
+
+        Of a mixture, every model goes under `model_0.`, `model_1.`, … with the `weights` beside them; of
+        prototypes, the model as it is and a tensor `prototypes`.
+        """
+        if isinstance(model, Mixture):
+            tensors = {"weights": torch.tensor(model.weights)}
+            for number, one in enumerate(model.models):
+                named = self.network.state_dict(one).items()
+                tensors |= {f"model_{number}.{name}": tensor for name, tensor in named}
+        elif isinstance(model, NearestPrototype):
+            prototypes = {"prototypes": torch.from_numpy(model.prototypes)}
+            tensors = self.network.state_dict(model.model) | prototypes
+        else:
+            tensors = self.network.state_dict(model)
+        save_file(tensors, path)

@@ -34,9 +34,8 @@ class Host:
         self.settings = settings
         self.seed = seed
         self.memory = memory
-        self.committed = -1
-        """Last round that will not be played again; older memories may go."""
         self.network: Network = task.network(seed)
+        self.initial = self.network.read()
 
     def run(self, action: str, round: int, client: ClientId, record: Record) -> Record:
         """The client's reply to one phase."""
@@ -47,13 +46,21 @@ class Host:
         # The evaluator alone sees the test data; a method gets the other three parts.
         hidden = replace(parts, test=Samples(parts.test.x[:0], parts.test.y[:0]))
         me = Client(
-            client, round, action, self.seed, self.task.data.classes, hidden, self.network, self.settings
+            id=client,
+            round=round,
+            action=action,
+            seed=self.seed,
+            classes=self.task.data.classes,
+            parts=hidden,
+            network=self.network,
+            settings=self.settings,
+            initial=self.initial,
         )
         if action == EVALUATE:
             return self._evaluate(me, record, mine, parts.test)
         reply, remembered = getattr(self.method, f"on_{action}")(record, mine, me)
         if remembered is not mine:
-            self.memory.save(client, remembered, round, self.committed)
+            self.memory.save(client, remembered, round)
         return reply  # type: ignore[no-any-return]
 
     def _parts(self, client: ClientId, round: int) -> Parts:

@@ -14,7 +14,6 @@ from typing import Any
 
 from ipfl.checkpoint import Checkpoints
 from ipfl.errors import InputError
-from ipfl.memory import ClientMemory
 from ipfl.results import RunFolder
 from ipfl.store import RunStore
 
@@ -75,7 +74,6 @@ class Journal:
             state = self.checkpoints.read(name, fresh)
             self.checkpoints.keep_only(name)
         lines = [line for line in self._store.lines() if line["round"] <= done]
-        ClientMemory(self.folder.memory).forget_after(done)
         self.folder.rewrite(lines)
         return lines, state
 

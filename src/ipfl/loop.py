@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Protocol, TypeVar
 
-from ipfl.config import ClientsConfig, EvaluateConfig, TrainConfig, check_clusters
+from ipfl.config import AggregateConfig, ClientsConfig, EvaluateConfig, TrainConfig, check_clusters
 from ipfl.core import (
     NEWCOMER,
     Ask,
@@ -22,18 +25,23 @@ from ipfl.core import (
     Setup,
     Vector,
     holdout_id,
+    stream,
 )
 from ipfl.engines.local import LocalEngine
-from ipfl.errors import InputError
+from ipfl.errors import InputError, NotSupportedError
 from ipfl.evaluation import Evaluator
 from ipfl.interrupt import Interrupt
 from ipfl.journal import Journal
+from ipfl.memory import ClientMemory
 from ipfl.metrics import Evaluation
 from ipfl.results import RunFolder, commit
+from ipfl.shelf import Shelf
 from ipfl.task import Task
 
 S = TypeVar("S")
 Line = dict[str, Any]
+EngineFactory = Callable[[Task, Method[Any], TrainConfig, int, Path | None], Engine]
+"""Makes an engine from task, method, training, seed, and the folder for what clients remember."""
 
 
 class Observer(Protocol):
@@ -129,6 +137,8 @@ def run(
     train: TrainConfig | None = None,
     evaluate: EvaluateConfig | None = None,
     clients: ClientsConfig | None = None,
+    aggregate: AggregateConfig | None = None,
+    engine: EngineFactory | None = None,
     workers: int | None = None,
     out: Path | str | None = None,
     overwrite: bool = False,
@@ -149,6 +159,8 @@ def run(
         train: Local training; see `TrainConfig`.
         evaluate: When and on whom to evaluate; see `EvaluateConfig`.
         clients: Whether clients leave; see `ClientsConfig`.
+        aggregate: How replies become one model; see `AggregateConfig`.
+        engine: What moves the records; None for worker processes on this machine.
         workers: Worker processes; None for one per core, 0 for this process. Changes no result.
         out: Folder for the results; None keeps them in memory only.
         overwrite: Replace a run that the folder holds.
@@ -169,13 +181,16 @@ def run(
     folder = None if out is None else RunFolder(Path(out), overwrite=overwrite, resume=resume)
     journal = None if folder is None else Journal(folder, store, checkpoint_every)
     memory = None if folder is None else folder.memory
-    with LocalEngine(task, method, train, seed=seed, workers=workers, memory=memory) as engine:
+    with ExitStack() as stack:
+        hire = engine or partial(_local, workers=workers)
+        moves = stack.enter_context(closing(hire(task, method, train, seed, memory)))
+        place = folder.shelf if folder else Path(stack.enter_context(TemporaryDirectory(prefix="ipfl-")))
         leaving = Departures(clients or ClientsConfig(), reference)
-        loop = _Loop(task, method, engine, rounds, seed, train, evaluate, leaving)
+        shelf = ClientMemory(place)
+        loop = _Loop(task, method, moves, shelf, rounds, seed, train, evaluate, leaving, aggregate)
         header, opening = loop.header(config), method.opening_transfers(loop.state)
         if journal is not None and resume:
             loop.restore(*journal.resume(header, opening, loop.state))
-            engine.host.committed = len(loop.history) - 1
         elif journal is not None:
             journal.begin(header, opening)
         if observer is not None:
@@ -193,9 +208,22 @@ def run(
     result = loop.result(config)
     if folder is not None:
         folder.write_models(result.models, task.network(seed))
-        folder.write_offer(method.offer(result.state, NEWCOMER))
+        with suppress(NotSupportedError):  # without the file, `ipfl personalize` says so
+            folder.write_offer(method.offer(result.state, NEWCOMER))
         folder.write_summary(result.summary)
     return result
+
+
+def _local(
+    task: Task,
+    method: Method[Any],
+    train: TrainConfig,
+    seed: int,
+    memory: Path | None,
+    *,
+    workers: int | None,
+) -> Engine:
+    return LocalEngine(task, method, train, seed=seed, workers=workers, memory=memory)
 
 
 class _Loop:
@@ -205,26 +233,31 @@ class _Loop:
         self,
         task: Task,
         method: Method[Any],
-        engine: LocalEngine,
+        engine: Engine,
+        shelf: ClientMemory,
         rounds: int,
         seed: int,
         train: TrainConfig,
         evaluate: EvaluateConfig,
         departures: Departures,
+        aggregate: AggregateConfig | None,
     ):
         data = task.data
         check_clusters(method, len(data.clients))
         per_round = train.per_round or max(1, len(data.clients) // 2)
         self.task, self.method, self.engine, self.rounds, self.seed = task, method, engine, rounds, seed
-        self.departures = departures
+        self.shelf, self.departures = shelf, departures
         self.setup = Setup(
-            params=engine.host.network.read(),
+            params=task.network(seed).read(),
             clients=data.clients,
             per_round=per_round,
             rounds=rounds,
             classes=data.classes,
             seed=seed,
             holdouts=tuple(holdout_id(d) for d in task.holdouts),
+            fresh=lambda number: task.network(int(stream(seed, "start", number).integers(2**31))).read(),
+            aggregate=aggregate,
+            shelf=Shelf(shelf),
         )
         self.state = method.init(self.setup)
         self.evaluator = Evaluator(task, method, evaluate, seed)
@@ -243,24 +276,29 @@ class _Loop:
             line: Line = json.loads(json.dumps(self._round(round)))
             with interrupt.held():  # what is in the store must be in the history, and the reverse
                 if journal is not None and journal.commit(line, self.state, last=round == self.rounds - 1):
-                    self.engine.host.committed = round
+                    self._committed(round)
                 self.history.append(line)
             if observer is not None:
                 observer.round(line)
+
+    def _committed(self, round: int) -> None:
+        """This round will not be played again."""
+        self.engine.committed(round)
+        self.shelf.committed = round
 
     def _round(self, round: int) -> Line:
         roster = Roster(tuple(c for c in self.task.data.clients if c not in self.departures.gone))
         traffic = Traffic()
         done = converse(self.method.round(self.state, roster, round), self.engine, round, traffic)
-        events = [*done.events, *self.engine.events]
-        self.engine.events.clear()
         line: Line = {"round": round, "clients": len(roster.clients), **done.facts}
-        line |= {"bytes_down": traffic.down, "bytes_up": traffic.up, "events": events}
+        line |= {"bytes_down": traffic.down, "bytes_up": traffic.up}
         last = round == self.rounds - 1
         if self.evaluator.due(round, last, self.budget):
             evaluation = self.evaluator(self.engine, done.state, round, last=last)
             line["evaluation"] = self._figures(evaluation) | evaluation.line()
             self._evaluated(evaluation)
+        line["events"] = [*done.events, *self.engine.events]
+        self.engine.events.clear()
         self.state = done.state
         return line
 
@@ -272,6 +310,9 @@ class _Loop:
     def restore(self, lines: list[Line], state: Any) -> None:
         """Goes on where an earlier process stopped."""
         self.history, self.state = lines, state
+        self.engine.rewind(len(lines) - 1)
+        self.shelf.forget_after(len(lines) - 1)
+        self._committed(len(lines) - 1)
         for line in lines:
             if "evaluation" in line:
                 self._evaluated(Evaluation.of(line["round"], line["evaluation"]))

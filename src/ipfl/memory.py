@@ -19,6 +19,9 @@ class ClientMemory:
 
     def __init__(self, folder: Path):
         self.folder = folder
+        self.committed = -1
+        """The last round that will never be played again; what it left is kept until a later one is
+        committed, everything older goes."""
 
     def _versions(self, client: ClientId) -> list[int]:
         """Rounds of which there is a file, ascending."""
@@ -31,24 +34,18 @@ class ClientMemory:
     def _file(self, client: ClientId, round: int) -> Path:
         return self.folder / str(client) / f"{round}{SUFFIX}"
 
-    def load(self, client: ClientId) -> Record:
-        """What the client remembers; empty for one that never kept anything."""
+    def load(self, client: ClientId, round: int | None = None) -> Record:
+        """What the client remembers, or what it kept in one round; empty if it never kept anything."""
+        if round is not None:
+            return read_record(self._file(client, round))
         versions = self._versions(client)
         return read_record(self._file(client, versions[-1])) if versions else EMPTY
 
-    def save(self, client: ClientId, record: Record, round: int, committed: int = -1) -> None:
-        """Replaces what the client remembers.
-
-        Args:
-            client: Whose memory.
-            record: What it is from now on.
-            round: The running round.
-            committed: The last round that will never be played again; what it left is kept until a later
-                one is committed, everything older is removed.
-        """
+    def save(self, client: ClientId, record: Record, round: int) -> None:
+        """Replaces what the client remembers, from the running round on."""
         (self.folder / str(client)).mkdir(parents=True, exist_ok=True)
         write_record(self._file(client, round), record)
-        settled = [version for version in self._versions(client) if version <= committed]
+        settled = [version for version in self._versions(client) if version <= self.committed]
         for version in settled[:-1]:
             self._file(client, version).unlink()
 

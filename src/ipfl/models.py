@@ -174,6 +174,32 @@ class Network:
             batch = batch.to(torch.float32)
         return batch.permute(0, 3, 1, 2) if batch.dim() == 4 else batch
 
+    @property
+    def classifier(self) -> nn.Linear:
+        """The last linear layer; what goes into it are the features."""
+        linear = [layer for layer in self.module.modules() if isinstance(layer, nn.Linear)]
+        if not linear:
+            raise InputError(f"model {type(self.module).__name__} has no linear layer to take features from")
+        return linear[-1]
+
+    def features(self, batch: Tensor) -> tuple[Tensor, Tensor]:
+        """Features of a batch (n, width) and its class scores, in one pass."""
+        seen: list[Tensor] = []
+        watch = self.classifier.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+        try:
+            scores: Tensor = self.module(batch)
+        finally:
+            watch.remove()
+        return seen[-1], scores
+
+    def top(self, layers: int) -> slice:
+        """Where the last so many layers (weights and bias together) lie in the flat vector."""
+        starts: dict[str, int] = {}
+        for slot in self.slots:
+            if slot.start < self.trained:
+                starts.setdefault(slot.name.rpartition(".")[0], slot.start)
+        return slice(list(starts.values())[-min(layers, len(starts))], self.trained)
+
     def state_dict(self, vector: Vector) -> dict[str, Tensor]:
         """`vector` as named tensors in the module's ordinary shapes, as PyTorch users expect them."""
         flat = torch.from_numpy(np.array(vector, dtype=np.float32))

@@ -1,7 +1,7 @@
 """The files of a run: `summary.json`, `metrics.jsonl` (a line a round), `model/*.safetensors`.
 
 `offer.safetensors` is what the server would send to a new client, for `ipfl personalize`; `run.db` the store
-with the ledger; `checkpoint/` and `memory/` what a resumed run starts from.
+with the ledger; `checkpoint/`, `memory/` and `shelf/` what a resumed run starts from.
 
 Whoever reads results reads these files. Everything in `metrics.jsonl` and `model/` depends on config and
 seed alone, so equal runs give equal bytes; times are in `summary.json` only.
@@ -29,6 +29,7 @@ SUMMARY = "summary.json"
 METRICS = "metrics.jsonl"
 MODELS = "model"
 MEMORY = "memory"
+SHELF = "shelf"
 OFFER = "offer.safetensors"
 STORE = "run.db"
 CHECKPOINTS = "checkpoint"
@@ -59,7 +60,7 @@ class RunFolder:
 
     def open(self) -> None:
         """Makes the folder, and removes what an earlier run left there."""
-        for folder in (MODELS, MEMORY, CHECKPOINTS):
+        for folder in (MODELS, MEMORY, SHELF, CHECKPOINTS):
             shutil.rmtree(self.path / folder, ignore_errors=True)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -73,6 +74,11 @@ class RunFolder:
     def memory(self) -> Path:
         """Where clients keep what they remember."""
         return self.path / MEMORY
+
+    @property
+    def shelf(self) -> Path:
+        """Where the server keeps models of single clients."""
+        return self.path / SHELF
 
     @property
     def checkpoints(self) -> Path:

@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import cross_entropy, log_softmax
 
 from ipfl.config import TrainConfig
 from ipfl.core import Vector
 from ipfl.data.federated import Samples
+from ipfl.deployed import Deployed, Mixture, NearestPrototype
 from ipfl.models import Network
 
 EVALUATION_BATCH = 256
 
+Rows = np.ndarray[tuple[int], np.dtype[np.intp]]
+"""Positions of a batch's samples in the samples they were taken from."""
+
+Objective = Callable[[Network, Samples, Rows], None]
+"""Adds the gradient of one batch's loss at the network's parameters to `network.grad`, which is zero then.
+
+For methods that train on another loss than the mean cross entropy; `mean_loss` is that one.
+"""
+
 
 @dataclass(frozen=True)
 class Pull:
-    """A proximal pull strength/2·‖w − anchor‖² added to the loss (FedProx, Ditto, FedSoft)."""
+    """A proximal pull strength/2·‖w − anchor‖² added to the loss.
+
+    Several anchors a_k with weights u_k of sum 1 are one anchor at Σ u_k·a_k: the gradients are the same.
+    """
 
     anchor: Vector
     strength: float
@@ -45,16 +59,24 @@ class Score:
         return self.hits / self.n if self.n else 0.0
 
 
-def _batches(
-    samples: Samples, order: np.ndarray[tuple[int], np.dtype[np.intp]], size: int
-) -> Iterator[Samples]:
+def _batches(samples: Samples, order: Rows, size: int) -> Iterator[tuple[Samples, Rows]]:
     for start in range(0, len(order), size):
         chosen = order[start : start + size]
-        yield Samples(samples.x[chosen], samples.y[chosen])
+        yield Samples(samples.x[chosen], samples.y[chosen]), chosen
+
+
+def _in_order(samples: Samples) -> Iterator[Samples]:
+    for batch, _ in _batches(samples, np.arange(len(samples)), EVALUATION_BATCH):
+        yield batch
 
 
 def _loss(network: Network, batch: Samples) -> Tensor:
     return cross_entropy(network.module(network.inputs(batch.x)), torch.from_numpy(batch.y))
+
+
+def mean_loss(network: Network, batch: Samples, rows: Rows) -> None:
+    """The ordinary objective: mean cross entropy of the batch."""
+    _loss(network, batch).backward()  # type: ignore[no-untyped-call]
 
 
 @contextmanager
@@ -76,6 +98,7 @@ def sgd(
     epochs: int | None = None,
     lr: float | None = None,
     pull: Pull | None = None,
+    objective: Objective | None = None,
 ) -> Vector:
     """Trains `start` on `samples` with plain SGD and returns the new parameters.
 
@@ -88,7 +111,9 @@ def sgd(
         epochs: Instead of the settings' number.
         lr: Instead of the settings' learning rate.
         pull: Proximal term, if any.
+        objective: What the batches' gradients are of, instead of the mean cross entropy.
     """
+    learn = objective or mean_loss
     network.load(start)
     network.module.train()
     step = settings.lr if lr is None else lr
@@ -97,9 +122,9 @@ def sgd(
     velocity = torch.zeros_like(weights) if settings.momentum else None
     with _seeded(rng):
         for _ in range(settings.epochs if epochs is None else epochs):
-            for batch in _batches(samples, rng.permutation(len(samples)), settings.batch_size):
+            for batch, rows in _batches(samples, rng.permutation(len(samples)), settings.batch_size):
                 gradient.zero_()
-                _loss(network, batch).backward()  # type: ignore[no-untyped-call]
+                learn(network, batch, rows)
                 if settings.weight_decay:
                     gradient.add_(weights, alpha=settings.weight_decay)
                 if pull is not None and anchor is not None:
@@ -111,15 +136,40 @@ def sgd(
     return network.read()
 
 
-@torch.no_grad()
-def evaluate(network: Network, params: Vector, samples: Samples) -> Score:
-    """Scores `params` on `samples`."""
+def _logs(network: Network, params: Vector, samples: Samples) -> Iterator[Tensor]:
+    """Log-probabilities of the classes under one model, batch by batch."""
     network.load(params)
     network.module.eval()
+    for batch in _in_order(samples):
+        yield log_softmax(network.module(network.inputs(batch.x)), dim=1)
+
+
+def _log_probabilities(network: Network, deployed: Deployed, samples: Samples) -> Iterator[Tensor]:
+    """Log-probabilities of the classes under what a client deploys, batch by batch."""
+    if isinstance(deployed, Mixture):
+        weights = torch.tensor(deployed.weights).log()
+        every = [torch.cat(list(_logs(network, model, samples))) for model in deployed.models]
+        mixed = torch.logsumexp(torch.stack(every) + weights[:, None, None], dim=0)
+        yield from torch.split(mixed, EVALUATION_BATCH)
+    elif isinstance(deployed, NearestPrototype):
+        network.load(deployed.model)
+        network.module.eval()
+        prototypes = torch.from_numpy(deployed.prototypes)
+        for batch in _in_order(samples):
+            features, _ = network.features(network.inputs(batch.x))
+            apart = torch.cdist(features, prototypes).square()
+            yield log_softmax(-apart.nan_to_num(nan=torch.inf), dim=1)
+    else:
+        yield from _logs(network, deployed, samples)
+
+
+@torch.no_grad()
+def evaluate(network: Network, deployed: Deployed, samples: Samples) -> Score:
+    """Scores a model, or whatever else a client may deploy, on `samples`."""
     hits = soft = loss = 0.0
-    for batch in _batches(samples, np.arange(len(samples)), EVALUATION_BATCH):
+    batches = zip(_log_probabilities(network, deployed, samples), _in_order(samples), strict=True)
+    for logs, batch in batches:
         labels = torch.from_numpy(batch.y)
-        logs = log_softmax(network.module(network.inputs(batch.x)), dim=1)
         true = logs.gather(1, labels[:, None]).double()
         hits += float((logs.argmax(1) == labels).sum())
         soft += float(true.exp().sum())
@@ -127,12 +177,22 @@ def evaluate(network: Network, params: Vector, samples: Samples) -> Score:
     return Score(len(samples), hits, soft, loss)
 
 
+@torch.no_grad()
+def losses(network: Network, params: Vector, samples: Samples) -> NDArray[np.float64]:
+    """Cross entropy of every sample."""
+    parts = [
+        -logs.gather(1, torch.from_numpy(batch.y)[:, None])[:, 0].double().numpy()
+        for logs, batch in zip(_logs(network, params, samples), _in_order(samples), strict=True)
+    ]
+    return np.concatenate(parts) if parts else np.empty(0)
+
+
 def mean_gradient(network: Network, params: Vector, samples: Samples) -> Vector:
     """Gradient of the mean loss over `samples` at `params` (zeros on the buffers)."""
     network.load(params)
     network.module.eval()
     network.grad.zero_()
-    for batch in _batches(samples, np.arange(len(samples)), EVALUATION_BATCH):
+    for batch in _in_order(samples):
         (_loss(network, batch) * (len(batch) / len(samples))).backward()  # type: ignore[no-untyped-call]
     whole = np.zeros(network.size, dtype=np.float32)
     whole[: network.trained] = network.grad.numpy()
@@ -144,10 +204,5 @@ def predictions(
     network: Network, params: Vector, samples: Samples
 ) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """Predicted classes, for confusion counts."""
-    network.load(params)
-    network.module.eval()
-    parts = [
-        network.module(network.inputs(batch.x)).argmax(1).numpy()
-        for batch in _batches(samples, np.arange(len(samples)), EVALUATION_BATCH)
-    ]
+    parts = [logs.argmax(1).numpy() for logs in _logs(network, params, samples)]
     return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)

@@ -102,7 +102,7 @@ class TestPersonalizedModel:
                     {"clusters": [0, 1, 2], "means": [0.1, 0.2, 0.3]},
                 )
                 parts = small.data.parts(client)
-                me = Client(client, 0, "evaluate", 0, 10, parts, host.network, host.settings)
+                me = Client(client, 0, "evaluate", 0, 10, parts, host.network, host.settings, host.initial)
                 mixed = method.personalize(offer, Record(), me)
                 best = max(me.score(model, "goal").soft for model in offer.params.values())
                 assert me.score(mixed, "goal").soft >= best - 1e-9
@@ -114,8 +114,8 @@ class TestPersonalizedModel:
         size = small.network(0).size
         zero, three = np.zeros(size, np.float32), np.full(size, 3, np.float32)
         with LocalEngine(small, method, workers=0) as engine:
-            parts = small.data.parts(0)
-            me = Client(0, 0, "evaluate", 0, 10, parts, engine.host.network, engine.host.settings)
+            parts, host = small.data.parts(0), engine.host
+            me = Client(0, 0, "evaluate", 0, 10, parts, host.network, host.settings, host.initial)
             # A softmax regression with equal weights gives every class 1/10: soft hits are equal.
             offer = Record({"cluster_0": three, "cluster_1": zero}, {"clusters": [0, 1], "means": [0.2, 0.4]})
             np.testing.assert_allclose(method.personalize(offer, Record(), me), 2, rtol=1e-5)

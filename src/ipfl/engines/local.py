@@ -86,7 +86,7 @@ def _serve(host: Host, pipe: Connection, inbox: Mailbox, outbox: Mailbox, parent
     torch.set_num_threads(1)
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the parent is done, or gone
         while True:
-            action, round, host.committed, client, places, facts = pipe.recv()
+            action, round, host.memory.committed, client, places, facts = pipe.recv()
             try:
                 reply = host.run(action, round, client, Record(inbox.get(places), facts))
                 outbox.clear()
@@ -159,6 +159,14 @@ class LocalEngine:
             raise
         return dict(sorted(replies.items()))
 
+    def committed(self, round: int) -> None:
+        """Memories that only earlier rounds needed go when their clients next save something."""
+        self.host.memory.committed = round
+
+    def rewind(self, round: int) -> None:
+        """Takes back what clients remember of later rounds."""
+        self.host.memory.forget_after(round)
+
     def _give(self, worker: _Worker, ask: Ask, round: int, waiting: list[ClientId]) -> None:
         worker.client = waiting.pop() if waiting else None
         if worker.client is None:
@@ -166,7 +174,14 @@ class LocalEngine:
         record = ask.to[worker.client]
         places = worker.inbox.put(record.params)
         with suppress(BrokenPipeError, ConnectionResetError):  # it died idle; `_take` will find out
-            message = (ask.action, round, self.host.committed, worker.client, places, dict(record.facts))
+            message = (
+                ask.action,
+                round,
+                self.host.memory.committed,
+                worker.client,
+                places,
+                dict(record.facts),
+            )
             worker.pipe.send(message)
 
     def _take(self, worker: _Worker, replies: dict[ClientId, Record]) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from ipfl.config import AggregateConfig
 from ipfl.core import ClientId, Fact, Replies, Setup, Vector
 from ipfl.market import Bools, Floats, Ints, health, profiler, tokens
 from ipfl.market.ledger import Bank, Transfers, statement
@@ -49,6 +50,8 @@ class Economy:
     seed: int
     holdouts: tuple[ClientId, ...]
     """Under which ids the server can be asked about its own samples."""
+    rule: AggregateConfig = field(default_factory=AggregateConfig)
+    """How a cluster's updates become its model."""
     receipts: Mapping[int, Sequence[tuple[int, int]]] = field(default_factory=dict)
     """(cluster, net tokens) of each seat a client had since it was last told, by row."""
     collapsed: bool = False
@@ -98,6 +101,7 @@ def open_economy(setup: Setup, clusters: int, opening: int) -> Economy:
         per_round=setup.per_round,
         seed=setup.seed,
         holdouts=setup.holdouts,
+        rule=setup.aggregate or AggregateConfig(),
     )
 
 

@@ -21,6 +21,8 @@ from ipfl.market import Ints
 
 ISSUER = -1
 NO_CLUSTER = -1
+_TOGETHER = 2**16
+"""Transfers summed at a time: what is needed of them stays in the processor's cache."""
 
 
 class Kind(IntEnum):
@@ -106,7 +108,7 @@ class Transfers:
         """Transfers of one kind, one per entry of `client`; single numbers hold for all of them."""
         n = len(client)
         return cls(
-            np.full(n, kind, np.int8),
+            np.broadcast_to(np.int8(kind), n),
             np.broadcast_to(np.asarray(source, np.int32), n),
             np.broadcast_to(np.asarray(target, np.int32), n),
             np.broadcast_to(np.asarray(amount, np.int64), n),
@@ -202,15 +204,17 @@ class Statement:
 
 def statement(transfers: Transfers, n: int, cluster: int | None = None) -> Statement:
     """Sums the transfers per client, of all clusters or of one."""
-    here = np.ones(len(transfers), bool) if cluster is None else transfers.cluster == cluster
-
-    def total(chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
-        sums = np.zeros(n, np.int64)
-        np.add.at(sums, transfers.client[chosen & here], transfers.amount[chosen & here])
-        return sums
-
-    return Statement(
-        total(transfers.source >= 0) - total(transfers.kind == Kind.REFUND),
-        total(transfers.kind == Kind.REIMBURSEMENT),
-        total(transfers.kind == Kind.REWARD),
-    )
+    paid, reimbursed, earned = (np.zeros(n, np.int64) for _ in range(3))
+    for first in range(0, len(transfers), _TOGETHER):
+        part = slice(first, first + _TOGETHER)
+        kind, client, amount = transfers.kind[part], transfers.client[part], transfers.amount[part]
+        here = True if cluster is None else transfers.cluster[part] == cluster
+        for add, sums, chosen in (
+            (np.add, paid, transfers.source[part] >= 0),
+            (np.subtract, paid, kind == Kind.REFUND),
+            (np.add, reimbursed, kind == Kind.REIMBURSEMENT),
+            (np.add, earned, kind == Kind.REWARD),
+        ):
+            where = np.flatnonzero(chosen & here)
+            add.at(sums, client[where], amount[where])
+    return Statement(paid, reimbursed, earned)

@@ -29,6 +29,8 @@ from ipfl.market.ledger import ISSUER, NO_CLUSTER, Bank, Kind, Transfers, escrow
 
 MOST_TOKENS = 2**62
 """Largest sum that may be issued: half of what an int64 holds."""
+_ROWS = 2**14
+"""Clients looked at together where a whole table would not fit into the processor's cache."""
 
 
 def check_rules(price: int, opening: int, eta: float, gamma: float) -> None:
@@ -70,7 +72,8 @@ def auction(bank: Bank, wanted: Ints, price: int) -> tuple[Bank, Transfers, Bool
     _check_price(price)
     paid = wanted >= 0
     affordable = bank.balances // price
-    poor = np.flatnonzero(paid.sum(axis=1) > affordable)
+    poor = np.flatnonzero(affordable < paid.shape[1])  # nobody else can have bid beyond their means
+    poor = poor[paid[poor].sum(axis=1) > affordable[poor]]
     if len(poor):
         ranks = np.where(paid[poor], wanted[poor], np.iinfo(wanted.dtype).max)
         place = ranks.argsort(axis=1, kind="stable").argsort(axis=1)
@@ -233,10 +236,18 @@ def _issue(bank: Bank, amount: int, kind: Kind) -> tuple[Bank, Transfers]:
 
 def _entries(where: Bools) -> tuple[NDArray[np.int32], NDArray[np.int16]]:
     """Client and cluster of every true entry, in ascending client id."""
-    # Not np.nonzero: its two int64 columns are what would not fit for a million clients.
-    flat = np.flatnonzero(where)
-    k = where.shape[1]
-    return (flat // k).astype(np.int32), (flat % k).astype(np.int16)
+    n, k = where.shape
+    count = np.count_nonzero(where)
+    client, cluster = np.empty(count, np.int32), np.empty(count, np.int16)
+    done = 0
+    # Not np.nonzero, nor all rows at once: int64 columns are what would not fit for a million clients.
+    for first in range(0, n, _ROWS):
+        flat = np.flatnonzero(where[first : first + _ROWS])
+        row = flat // k
+        end = done + len(flat)
+        client[done:end], cluster[done:end] = row + first, flat - row * k
+        done = end
+    return client, cluster
 
 
 def _check_price(price: int) -> None:

@@ -25,14 +25,14 @@ class FedAvg(Method[OneModel]):
 
     def init(self, setup: Setup) -> OneModel:
         """All start from the same parameters."""
-        return OneModel(setup.params, setup.per_round, setup.seed)
+        return OneModel.of(setup)
 
     def round(self, state: OneModel, roster: Roster, round: int) -> Generator[Ask, Replies, Round[OneModel]]:
         """Random clients train the global model; their mean replaces it."""
         chosen = choose(roster, state.per_round, stream(state.seed, "select", round))
         replies = yield Ask("train", {client: Record({"global": state.params}) for client in chosen})
         kept = usable(replies, "global", len(state.params))
-        after = state.trained(average(kept, "global", state.params))
+        after = state.trained(average(kept, "global", state.params, state.rule))
         return Round(after, {"seats": random_seats(chosen, kept)}, left_out(chosen, kept))
 
     def on_train(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:

@@ -188,7 +188,9 @@ class IPFL(Method[Economy]):
         model = state.models[0]
         replies = yield Ask("train", {client: Record({cluster_name(0): model}) for client in chosen})
         kept = usable(replies, cluster_name(0), state.size)
-        after = replace(state, models=(average(kept, cluster_name(0), model),) * len(state.models))
+        after = replace(
+            state, models=(average(kept, cluster_name(0), model, state.rule),) * len(state.models)
+        )
         facts = {"seats": random_seats(chosen, kept), "transfers": []}
         return Round(after, facts, left_out(chosen, kept))
 
@@ -430,4 +432,7 @@ def _updates(state: Economy, delivered: Bools, replies: Replies) -> Updates:
 
 def _aggregate(state: Economy, updates: Updates) -> tuple[Vector, ...]:
     """M_k = FedAvg(U_k) for every cluster; one without updates stays as it is."""
-    return tuple(average(updates.get(k, {}), cluster_name(k), model) for k, model in enumerate(state.models))
+    return tuple(
+        average(updates.get(k, {}), cluster_name(k), model, state.rule)
+        for k, model in enumerate(state.models)
+    )

@@ -21,7 +21,7 @@ class Local(Method[OneModel]):
 
     def init(self, setup: Setup) -> OneModel:
         """The common start; it never changes."""
-        return OneModel(setup.params, setup.per_round, setup.seed)
+        return OneModel.of(setup)
 
     def round(self, state: OneModel, roster: Roster, round: int) -> Generator[Ask, Replies, Round[OneModel]]:
         """Random clients go on training their own models; nothing of them comes back."""

@@ -7,9 +7,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ipfl.core import ClientId, Fact, Replies, Roster, Vector
+from ipfl.aggregation import aggregate
+from ipfl.config import AggregateConfig
+from ipfl.core import ClientId, Fact, Replies, Roster, Setup, Vector
 from ipfl.market.ledger import NO_CLUSTER
-from ipfl.params import mean, sound
+from ipfl.params import sound
+
+MEAN = AggregateConfig()
 
 
 @dataclass(frozen=True)
@@ -19,6 +23,12 @@ class OneModel:
     params: Vector
     per_round: int
     seed: int
+    rule: AggregateConfig = MEAN
+
+    @classmethod
+    def of(cls, setup: Setup) -> OneModel:
+        """The common start."""
+        return cls(setup.params, setup.per_round, setup.seed, setup.aggregate or MEAN)
 
     def trained(self, params: Vector) -> OneModel:
         """The same with new parameters."""
@@ -43,15 +53,16 @@ def left_out(asked: Iterable[ClientId], kept: Container[ClientId]) -> tuple[str,
     )
 
 
-def average(replies: Replies, name: str, otherwise: Vector) -> Vector:
-    """Mean of the replies' vectors by their sample counts `n`, broken ones left out, in ascending id.
+def average(replies: Replies, name: str, before: Vector, rule: AggregateConfig = MEAN) -> Vector:
+    """One model of the replies' vectors: their mean by sample counts `n`, or what the rule says.
 
-    `otherwise` (the model before) stays if nobody answered.
+    Broken replies are left out, the others taken in ascending id; the model before stays if there are none.
     """
-    kept = usable(replies, name, len(otherwise)).values()
+    kept = usable(replies, name, len(before)).values()
     if not kept:
-        return otherwise
-    return mean([reply.params[name] for reply in kept], [float(reply.facts["n"]) for reply in kept])
+        return before
+    models = [reply.params[name] for reply in kept]
+    return aggregate(models, [float(reply.facts["n"]) for reply in kept], before, rule)
 
 
 def random_seats(chosen: Iterable[ClientId], kept: Container[ClientId]) -> list[list[Fact]]:
