@@ -202,3 +202,34 @@ class TestBuild:
     def test_a_callable_is_its_own_factory(self):
         assert model_factory(Normed) is Normed
         assert model_factory("ipfl.models:MLP") is MODELS["mlp"]
+
+
+class TestLayers:
+    def test_top_layers_of_the_mlp(self):
+        # 4 inputs: hidden 4·128 + 128 = 640 floats, then out 128·3 + 3 = 387: 1027 in all.
+        network = build_network(MODELS["mlp"], (4,), 3, 0)
+        assert network.top(1) == slice(640, 1027)
+        assert network.top(2) == slice(0, 1027)
+        assert network.top(9) == slice(0, 1027)
+
+    def test_buffers_are_no_layer(self):
+        # inner 2·3 + 3 = 9, norm 3 + 3 = 6, out 3·5 + 5 = 20; the running mean and variance come after.
+        network = build_network(Normed, (2,), 5, 0)
+        assert (network.trained, network.size) == (35, 41)
+        assert network.top(1) == slice(15, 35)
+        assert network.top(2) == slice(9, 35)
+
+    def test_features_are_what_goes_into_the_last_layer(self):
+        network = build_network(MODELS["mlp"], (4,), 3, 0)
+        batch = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
+        features, scores = network.features(batch)
+        flatten, hidden, relu, out = network.module
+        assert torch.equal(features, relu(hidden(flatten(batch))))
+        assert torch.equal(scores, out(features))
+        assert network.classifier is out
+        assert not out._forward_pre_hooks
+
+    def test_a_module_without_a_linear_layer_has_no_features(self):
+        network = Network(nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten()), (3, 3, 1))
+        with pytest.raises(InputError, match="no linear layer"):
+            _ = network.classifier

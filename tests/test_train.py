@@ -18,7 +18,7 @@ from ipfl import train
 from ipfl.config import TrainConfig
 from ipfl.data.federated import Samples
 from ipfl.models import MODELS, Network, build_network
-from ipfl.train import Pull, evaluate, mean_gradient, predictions, sgd
+from ipfl.train import Pull, evaluate, losses, mean_gradient, mean_loss, predictions, sgd
 
 ZERO = np.zeros(4, dtype=np.float32)
 
@@ -224,3 +224,59 @@ class TestMeanGradient:
         assert gradient.shape == (26,)
         assert np.abs(gradient[:20]).max() > 0
         assert gradient[20:].tolist() == [0] * 6
+
+
+class TestObjective:
+    def test_its_gradient_is_stepped_along(self):
+        # The batch's rows say where its points came from: the objective sees 3 points in batches of 2 and 1.
+        seen = []
+
+        def objective(network, batch, rows):
+            assert not network.grad.any()
+            assert batch.y.tolist() == [[0, 1, 1][row] for row in rows]
+            seen.append(rows.tolist())
+            network.grad += 1
+
+        settings = TrainConfig(lr=0.1, epochs=1, batch_size=2)
+        rng = np.random.default_rng(0)
+        after = sgd(softmax(), ZERO, points((2, 0), (4, 1), (6, 1)), settings, rng, objective=objective)
+        assert sorted(row for rows in seen for row in rows) == [0, 1, 2]
+        assert [len(rows) for rows in seen] == [2, 1]
+        np.testing.assert_allclose(after, -0.2, rtol=1e-6)  # two steps of 0.1 along (1, 1, 1, 1)
+
+    def test_the_ordinary_one_is_the_default(self):
+        settings, samples = TrainConfig(lr=0.1, epochs=2, batch_size=2), points((2, 0), (4, 1), (6, 1))
+        one, other = (
+            sgd(softmax(), ZERO, samples, settings, np.random.default_rng(0), objective=objective)
+            for objective in (None, mean_loss)
+        )
+        assert one.tobytes() == other.tobytes()
+
+    def test_the_pull_comes_on_top(self):
+        # Gradient 1 everywhere from the objective; 0.5·(v − a) = −0.5 from the pull to (1, 1, 1, 1).
+        def objective(network, batch, rows):
+            network.grad += 1
+
+        pull = Pull(np.ones(4, np.float32), 0.5)
+        settings = TrainConfig(lr=0.1, epochs=1)
+        after = sgd(
+            softmax(),
+            ZERO,
+            points((2, 0)),
+            settings,
+            np.random.default_rng(0),
+            pull=pull,
+            objective=objective,
+        )
+        np.testing.assert_allclose(after, -0.05, rtol=1e-6)
+
+
+def test_losses_point_by_point():
+    # Biases (ln 3, 0): p = (¾, ¼), so −ln ¾ for class 0 and −ln ¼ for class 1.
+    model = np.array([0, 0, math.log(3), 0], np.float32)
+    found = losses(softmax(), model, points((1, 0), (2, 1), (5, 0)))
+    np.testing.assert_allclose(found, [-math.log(0.75), -math.log(0.25), -math.log(0.75)], rtol=1e-6)
+    assert found.sum() == pytest.approx(evaluate(softmax(), model, points((1, 0), (2, 1), (5, 0))).loss)
+    assert losses(softmax(), model, Samples(np.empty((0, 1), np.float32), np.empty(0, np.int64))).shape == (
+        0,
+    )
