@@ -17,7 +17,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -162,22 +163,29 @@ def family_memory(pid: int) -> int:
     return total
 
 
-def measure(clients: int, samples: int) -> None:
-    """Runs three rounds of FedAvg with evaluation and prints the peak of this process and its workers."""
-    peak, done = 0, threading.Event()
+@contextmanager
+def memory_watched() -> Iterator[list[int]]:
+    """A list whose last entry is the peak so far of this process and its children, in bytes."""
+    peak, done = [0], threading.Event()
 
     def watch() -> None:
-        nonlocal peak
         while not done.wait(0.05):
-            peak = max(peak, family_memory(os.getpid()))
+            peak.append(max(peak[-1], family_memory(os.getpid())))
 
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
-    task = make_task(clients, samples)
-    run(task, FedAvg(), rounds=3, train=SETTINGS)
-    done.set()
-    watcher.join()
-    print(f"peak memory, {clients:,} clients × {samples} samples: {peak / 2**20:,.0f} MB")
+    try:
+        yield peak
+    finally:
+        done.set()
+        watcher.join()
+
+
+def measure(clients: int, samples: int) -> None:
+    """Runs three rounds of FedAvg with evaluation and prints the peak of this process and its workers."""
+    with memory_watched() as peak:
+        run(make_task(clients, samples), FedAvg(), rounds=3, train=SETTINGS)
+    print(f"peak memory, {clients:,} clients × {samples} samples: {peak[-1] / 2**20:,.0f} MB")
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ from typing import ClassVar
 from pydantic.dataclasses import dataclass
 
 from ipfl.client import Client
-from ipfl.core import Ask, ClientId, Method, Record, Replies, Roster, Round, Setup, Vector, stream
+from ipfl.core import EMPTY, Ask, ClientId, Method, Record, Replies, Roster, Round, Setup, Vector, stream
 from ipfl.methods.steps import OneModel, choose, random_seats
 
 
@@ -36,9 +36,9 @@ class Local(Method[OneModel]):
         )
 
     def offer(self, state: OneModel, client: ClientId) -> Record:
-        """The common start, for clients that have not trained yet."""
-        return Record({"start": state.params})
+        """Nothing: everyone can make the common start from the seed."""
+        return EMPTY
 
     def personalize(self, offer: Record, mine: Record, me: Client) -> Vector:
-        """The client's own model."""
-        return mine.params.get("own", offer.params["start"])
+        """The client's own model, or the common start if it has not trained yet."""
+        return mine.params.get("own", me.initial)
