@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: run test quick lint bench bench-methods setup clean
+.PHONY: run test quick lint bench bench-bank bench-methods setup clean
 
 run: $(READY)  ## the main job: IP-FL against FedAvg on the bundled digits
 	$(BIN)/ipfl compare --methods ipfl,fedavg --seeds 1 --out runs/default --overwrite
@@ -21,6 +21,9 @@ lint: $(READY)  ## ruff and mypy --strict
 
 bench: $(READY)  ## our round beside a plain PyTorch loop, with peak memory
 	$(BIN)/python benchmarks/round.py
+
+bench-bank: $(READY)  ## a round of the market for a million clients, and its transfers into two databases
+	$(BIN)/python benchmarks/bank.py
 
 bench-methods: $(READY)  ## what every method costs beside FedAvg
 	$(BIN)/python benchmarks/methods.py --write

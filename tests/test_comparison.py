@@ -8,7 +8,7 @@ from pydantic.dataclasses import dataclass
 
 from ipfl import compare as compared
 from ipfl import methods
-from ipfl.comparison import COMPARE, Entry, compare
+from ipfl.comparison import COMPARE, PLAN, Entry, compare, read_plan
 from ipfl.config import Config
 from ipfl.core import Ask, Record, Round
 from ipfl.errors import InputError
@@ -161,6 +161,58 @@ class TestFailures:
         assert comparison.entries[OTHER] == Entry(comparison.entries[OTHER].method)
         assert json.loads((tmp_path / "out" / COMPARE).read_text())["interrupted"] is True
         assert (tmp_path / "out" / "convergence.png").exists()
+
+
+class CtrlC:
+    """An observer that presses Ctrl-C after the first round of the third run."""
+
+    def __init__(self, label, number, of):
+        self.pressed = number == 3
+
+    def start(self, method, rounds): ...
+
+    def round(self, line):
+        if self.pressed:
+            raise KeyboardInterrupt
+
+    def finish(self): ...
+
+
+class TestResume:
+    def test_the_same_as_without_the_interruption(self, done, tmp_path):
+        """Of four runs, two were finished, one had a round done and one was not begun."""
+        _, untouched = done
+        out = tmp_path / "out"
+        begun = compare(config("seed=5"), [OTHER], range(5, 7), out=out, workers=0, watch=CtrlC)
+        assert begun.interrupted
+        assert len(list(out.glob("*/seed-*"))) == 3
+        settings, names, seeds = read_plan(out)
+        assert (settings, names, seeds) == (config("seed=5"), [OTHER, REFERENCE], [5, 6])
+        finished = compare(settings, names, seeds, out=out, resume=True, workers=0)
+        assert not finished.interrupted
+
+        def figures(folder):
+            content = json.loads((folder / COMPARE).read_text())
+            for entry in content["methods"].values():
+                for one in (entry, *entry["seeds"].values()):
+                    assert one.pop("seconds_per_round") > 0
+            return content
+
+        assert figures(out) == figures(untouched)
+        for metrics in untouched.glob("*/seed-*/metrics.jsonl"):
+            assert (out / metrics.relative_to(untouched)).read_bytes() == metrics.read_bytes()
+
+    def test_nothing_to_resume(self, tmp_path):
+        with pytest.raises(InputError, match="no comparison to resume"):
+            read_plan(tmp_path)
+        with pytest.raises(InputError, match="needs a folder"):
+            compare(config(), [OTHER], resume=True)
+
+    @pytest.mark.parametrize("plan", ["", "[]", "{}", '{"methods": 3, "seeds": [], "config": {}}'])
+    def test_damaged_plan(self, tmp_path, plan):
+        (tmp_path / PLAN).write_text(plan)
+        with pytest.raises(InputError, match="not the plan"):
+            read_plan(tmp_path)
 
 
 class TestFolder:

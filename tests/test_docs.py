@@ -143,17 +143,24 @@ class TestFiles:
             assert first_column(section("docs/results.md", "methods of compare.json")) == list(one)
 
     def test_files_of_a_run(self, place):
+        """The default method's run, and a short one of a method that keeps models of single clients."""
         told = re.findall(r"^\| `([^`]+)` \|", section("docs/results.md", "The files of a run"), re.M)
-        run = place / "runs/mine"
-        files = {str(file.relative_to(run)) for file in run.rglob("*") if file.is_file()}
+        shelved = place / "runs/shelved"
+        invoke("run", *SMALL, "--set", "rounds=1", "--set", "method.name=fedfomo", "--out", str(shelved))
+        found = [
+            str(file.relative_to(run))
+            for run in (place / "runs/mine", shelved)
+            for file in run.rglob("*")
+            if file.is_file()
+        ]
         general = (
             (r"^model/.*\.", "model/*."),
             (r"/round-\d+", "/round-R"),
-            (r"^memory/\d+/\d+", "memory/N/R"),
+            (r"^(memory|shelf)/\d+/\d+", r"\1/N/R"),
         )
         for pattern, stands_for in general:
-            files = {re.sub(pattern, stands_for, file) for file in files}
-        assert files == set(told)
+            found = [re.sub(pattern, stands_for, file) for file in found]
+        assert set(found) == set(told)
 
     def test_files_of_a_comparison(self, place):
         said = section("docs/results.md", "compare.json")

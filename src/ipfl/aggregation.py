@@ -74,15 +74,24 @@ def trimmed_mean(updates: Rows, hostile: int) -> NDArray[np.float64]:
 
 
 def geometric_median(updates: Rows, shares: NDArray[np.float64]) -> NDArray[np.float64]:
-    """argmin_z Σ share_i ‖z − update_i‖, from the mean on."""
+    """argmin_z Σ share_i ‖z − update_i‖, from the mean on.
+
+    Where the point meets an update Weiszfeld's step would stay for ever: there it goes only as far as the
+    others pull harder than that one holds (Vardi and Zhang 2000).
+    """
     point = shares @ updates
     for _ in range(STEPS):
         far = np.linalg.norm(updates - point, axis=1)
-        pull = shares / np.maximum(far, 1e-12)
-        step = (pull / pull.sum()) @ updates
-        moved = float(np.linalg.norm(step - point))
-        point = step
-        if moved <= NEAR * float(far.max(initial=0)):
+        width = NEAR * float(far.max())
+        met = far <= width
+        pull = np.where(met, 0.0, shares / np.maximum(far, np.finfo(float).tiny))
+        if not pull.any():
+            break
+        drag = float(np.linalg.norm(pull @ (updates - point)))
+        free = max(0.0, 1 - shares[met].sum() / drag) if drag > 0 else 0.0
+        step = free * ((pull / pull.sum()) @ updates - point)
+        point = point + step
+        if np.linalg.norm(step) <= width:
             break
     return np.asarray(point)
 

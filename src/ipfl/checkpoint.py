@@ -74,9 +74,35 @@ def unpack(record: Record, like: Any) -> Any:
         return {"tuple": tuple, "list": list}[kind](items)
 
     try:
-        return build(record.facts["state"])
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InputError(f"the checkpoint does not fit the method: {error!r}") from error
+        state = build(record.facts["state"])
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
+        reason = " ".join(repr(error).split())
+        raise InputError(f"the checkpoint does not fit the method: {reason}") from error
+    if wrong := _differs(state, like, type(like).__name__):
+        raise InputError(f"the checkpoint does not fit the method: {wrong} is of another kind")
+    return state
+
+
+def _differs(value: Any, like: Any, where: str) -> str | None:
+    """The first place where a state is of another kind than a fresh one; what may grow is not compared."""
+    if like is None:
+        return None
+    if isinstance(like, np.ndarray):
+        fits = isinstance(value, np.ndarray) and (value.dtype, value.ndim) == (like.dtype, like.ndim)
+    elif isinstance(like, Mapping):
+        fits = isinstance(value, Mapping)
+    elif isinstance(like, int | float) and not isinstance(like, bool):
+        fits = isinstance(value, int | float) and not isinstance(value, bool)
+    else:
+        fits = type(value) is type(like)
+    if not fits:
+        return where
+    inner: list[tuple[Any, Any, str]] = []
+    if dataclasses.is_dataclass(like) or isinstance(like, BaseModel):
+        inner = [(getattr(value, name), getattr(like, name), f"{where}.{name}") for name in _names(like)]
+    elif isinstance(like, tuple | list) and like:
+        inner = [(item, like[min(n, len(like) - 1)], f"{where}[{n}]") for n, item in enumerate(value)]
+    return next((wrong for one in inner if (wrong := _differs(*one))), None)
 
 
 def _names(value: Any, local: bool = False) -> list[str]:

@@ -14,7 +14,7 @@ from ipfl.core import ClientId, Vector, stream
 from ipfl.data.federated import Parts, Samples
 from ipfl.deployed import Deployed
 from ipfl.models import Network
-from ipfl.train import Objective, Pull, Score, evaluate, losses, mean_gradient, predictions, sgd
+from ipfl.train import Objective, Pull, Score, evaluate, features, losses, mean_gradient, predictions, sgd
 
 Part = Literal["train", "probe", "goal"]
 """What a method may use of a client's data; `test` belongs to the evaluator."""
@@ -78,6 +78,10 @@ class Client:
     def gradient(self, params: Vector, on: Part | Samples) -> Vector:
         """Gradient of the mean loss at `params` on one part, or on some samples of it."""
         return mean_gradient(self.network, params, on if isinstance(on, Samples) else self.data(on))
+
+    def features(self, params: Vector, part: Part) -> NDArray[np.float32]:
+        """(n, features): what goes into the classifier, of every point of one part."""
+        return features(self.network, params, self.data(part))
 
     def predict(self, params: Vector, part: Part) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         """Predicted classes on one part."""

@@ -6,6 +6,7 @@ are measured by, round for round.
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,15 +15,17 @@ from typing import Any
 
 import numpy as np
 
-from ipfl.config import ClientsConfig, Config, check_clusters
+from ipfl.config import Config, check_clusters
 from ipfl.core import Method
 from ipfl.errors import InputError
 from ipfl.loop import Observer, Result, run
 from ipfl.methods import REFERENCE
-from ipfl.results import METRICS, commit, write_json
+from ipfl.results import METRICS, STORE, commit, write_json
 from ipfl.task import Task
 
 COMPARE = "compare.json"
+PLAN = "plan.json"
+"""What a comparison was begun with; there from its start on, so that it can be resumed."""
 Watch = Callable[[str, int, int], Observer | None]
 """Makes the observer of a run from its label, its number and how many there are."""
 
@@ -130,6 +133,8 @@ def run_config(config: Config, method: Method[Any], task: Task, seed: int, **opt
         evaluate=config.evaluate,
         clients=config.clients,
         aggregate=config.aggregate,
+        adversary=config.adversary,
+        faults=config.faults,
         config=config.model_copy(update={"seed": seed}).record([method]),
         **options,
     )
@@ -142,6 +147,7 @@ def compare(
     *,
     out: Path | str | None = None,
     overwrite: bool = False,
+    resume: bool = False,
     workers: int | None = None,
     watch: Watch | None = None,
 ) -> Comparison:
@@ -153,6 +159,8 @@ def compare(
         seeds: For data, partition and training; None for the config's own.
         out: Folder for `METHOD/seed-S/`, `compare.json` and plots; None keeps all in memory.
         overwrite: Replace a comparison that the folder holds.
+        resume: Go on with the comparison that the folder holds; everything else must be as it was
+            (`read_plan` tells). Finished runs are not played again.
         workers: As in `ipfl.run`.
         watch: Makes an observer for each run.
 
@@ -167,10 +175,14 @@ def compare(
     built = config.build_methods(names)
     task = prepare(config, built.values(), seeds[0])
     folder = None if out is None else Path(out)
-    if folder is not None:
+    if resume and folder is None:
+        raise InputError("a comparison that is resumed needs a folder (out)")
+    if folder is not None and not resume:
         _claim(folder, overwrite=overwrite)
+        plan = {"methods": names, "seeds": list(seeds), "config": config.model_dump(mode="json")}
+        write_json(folder / PLAN, plan)
     series = _Series(
-        config, {name: Entry(method) for name, method in built.items()}, seeds, folder, workers, watch
+        config, {name: Entry(method) for name, method in built.items()}, seeds, folder, resume, workers, watch
     )
     interrupted = not series.go(task)
     comparison = Comparison(config, seeds, series.entries, interrupted, folder)
@@ -182,6 +194,18 @@ def compare(
     return comparison
 
 
+def read_plan(folder: Path) -> tuple[Config, list[str], list[int]]:
+    """Config, methods and seeds of a comparison that was begun in a folder."""
+    try:
+        plan = json.loads((folder / PLAN).read_text(encoding="utf-8"))
+        names, seeds = [str(name) for name in plan["methods"]], [int(seed) for seed in plan["seeds"]]
+        return Config.of(plan["config"]), names, seeds
+    except OSError as error:
+        raise InputError(f"there is no comparison to resume in {folder}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{folder / PLAN} is not the plan of a comparison: {error!r}") from error
+
+
 @dataclass
 class _Series:
     """The runs of a comparison on their way."""
@@ -190,6 +214,7 @@ class _Series:
     entries: dict[str, Entry]
     seeds: tuple[int, ...]
     folder: Path | None
+    resume: bool
     workers: int | None
     watch: Watch | None
     number: int = 0
@@ -214,14 +239,18 @@ class _Series:
         self.number += 1
         label = name if len(self.seeds) == 1 else f"{name}, seed {seed}"
         # Nobody can leave the reference for being worse than the reference.
-        stay = {} if name != REFERENCE else {"clients": ClientsConfig()}
+        stay = (
+            {} if name != REFERENCE else {"clients": self.config.clients.model_copy(update={"leave": False})}
+        )
+        out = None if self.folder is None else self.folder / name / f"seed-{seed}"
         try:
             result = run_config(
                 self.config.model_copy(update=stay),
                 entry.method,
                 task,
                 seed,
-                out=None if self.folder is None else self.folder / name / f"seed-{seed}",
+                out=out,
+                resume=self.resume and out is not None and (out / STORE).exists(),
                 workers=self.workers,
                 observer=self.watch(label, self.number, len(self.seeds) * len(self.entries))
                 if self.watch
@@ -258,5 +287,5 @@ def _claim(folder: Path, *, overwrite: bool) -> None:
     for parent in {old.parent for old in runs}:
         if not any(parent.iterdir()):
             parent.rmdir()
-    for file in [folder / COMPARE, *folder.glob("convergence.*"), *folder.glob("pma.*")]:
+    for file in [folder / COMPARE, folder / PLAN, *folder.glob("convergence.*"), *folder.glob("pma.*")]:
         file.unlink(missing_ok=True)

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 DATASET = "digits"
 """Data set of the default task."""
+MOST = 2**31 - 1
+"""Largest whole number of a setting: what arrays and databases can count."""
 
 
 class Section(BaseModel):
@@ -34,6 +36,8 @@ class Section(BaseModel):
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Self:
         """Builds the section; bad settings are an input error of one line."""
+        if not isinstance(settings, Mapping):
+            raise InputError(f"expected settings by name, not {settings!r}")
         try:
             return cls.model_validate(dict(settings))
         except ValidationError as error:
@@ -59,10 +63,11 @@ class TaskConfig(Section):
         description="how each client mixes them: a:b | linear | random | classes:c | dirichlet:α | natural",
     )
     synthetic: bool = Field(False, description="test mix swapped against the training mix")
-    clients: int = Field(20, ge=1, description="number of clients N, the unseen ones included")
+    clients: int = Field(20, ge=1, le=MOST, description="number of clients N, the unseen ones included")
     samples: int | None = Field(
         60,
         ge=1,
+        le=MOST,
         description="training samples (train + probe) per client; "
         "omitted with another data set than the default one: all there are",
     )
@@ -71,10 +76,14 @@ class TaskConfig(Section):
     )
     size_spread: float = Field(0.5, gt=0, description="sigma of the log-normal sizes")
     probe: float = Field(0.2, gt=0, lt=1, description="share of the samples held back to score models")
-    test_samples: int = Field(100, ge=1, description="test samples per client, at most")
-    server_samples: int = Field(0, ge=0, description="samples per distribution in the server's own holdout")
-    unseen: int = Field(0, ge=0, description="of the clients, how many are held back from training")
-    drift_round: int | None = Field(None, ge=1, description="round at which some clients change distribution")
+    test_samples: int = Field(100, ge=1, le=MOST, description="test samples per client, at most")
+    server_samples: int = Field(
+        0, ge=0, le=MOST, description="samples per distribution in the server's own holdout"
+    )
+    unseen: int = Field(0, ge=0, le=MOST, description="of the clients, how many are held back from training")
+    drift_round: int | None = Field(
+        None, ge=1, le=MOST, description="round at which some clients change distribution"
+    )
     drift_share: float = Field(0.2, gt=0, le=1, description="share of the clients that change at drift_round")
     model: str = Field(
         "cnn",
@@ -94,30 +103,34 @@ class TrainConfig(Section):
     """Local training, the same for all methods."""
 
     lr: float = Field(0.1, gt=0, description="learning rate of plain SGD")
-    batch_size: int = Field(32, ge=1, description="samples per step")
-    epochs: int = Field(2, ge=1, description="passes over the client's train part per training")
+    batch_size: int = Field(32, ge=1, le=MOST, description="samples per step")
+    epochs: int = Field(2, ge=1, le=MOST, description="passes over the client's train part per training")
     momentum: float = Field(0.0, ge=0, lt=1, description="SGD momentum")
     weight_decay: float = Field(0.0, ge=0, description="L2 pull towards zero")
     per_round: int | None = Field(
         None,
         ge=1,
+        le=MOST,
         description="client trainings per round, the budget all methods share; omitted: half of the clients",
+    )
+    min_clients: int = Field(
+        1, ge=1, description="clients whose updates a round needs; with fewer it is void and nothing is paid"
     )
 
 
 class EvaluateConfig(Section):
     """When and on whom models are evaluated on test data."""
 
-    every: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
+    every: Annotated[int, Field(ge=1, le=MOST)] | Literal["auto"] = Field(
         "auto",
         description="every so many rounds, and always the last; "
         "auto: as often as a quarter of the training's cost allows",
     )
     clients: int | None = Field(
-        None, ge=1, description="evaluate on so many clients, a seeded choice; omitted: all"
+        None, ge=1, le=MOST, description="evaluate on so many clients, a seeded choice; omitted: all"
     )
     holdout: int = Field(
-        500, ge=1, description="test samples per distribution for the accuracy of server models"
+        500, ge=1, le=MOST, description="test samples per distribution for the accuracy of server models"
     )
 
 
@@ -128,7 +141,11 @@ class ClientsConfig(Section):
         False,
         description="clients with PMA ≤ 0 after the grace period leave for good (needs a reference)",
     )
-    grace: int = Field(10, ge=0, description="rounds before a client may leave")
+    grace: int = Field(10, ge=0, le=MOST, description="rounds before a client may leave")
+    deadline: Annotated[float, Field(gt=0)] | None = Field(
+        None,
+        description="seconds for an answer, by the clock: whoever takes longer is left out",
+    )
 
 
 class AggregateConfig(Section):
@@ -143,6 +160,44 @@ class AggregateConfig(Section):
     clip: Annotated[float, Field(gt=0)] | Literal["median"] | None = Field(
         None, description="longest update ‖ω_i − ω‖, or the median of a round's; longer ones are shortened"
     )
+
+
+class AdversaryConfig(Section):
+    """Clients that mean ill, to see what they get out of it and what they cost the others."""
+
+    share: float = Field(0.0, ge=0, lt=1, description="share of the clients that attack, a seeded choice")
+    kind: Literal[
+        "free_rider", "noisy_free_rider", "label_flip", "sign_flip", "scaled", "liar", "colluder", "sybil"
+    ] = Field(
+        "free_rider",
+        description="free_rider | noisy_free_rider | label_flip | sign_flip | scaled | liar | colluder | "
+        "sybil; see docs/adversaries.md",
+    )
+    strength: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="how hard: a factor whose meaning and default depend on the kind"
+    )
+
+
+Share = Annotated[float, Field(ge=0, le=1)]
+Rounds = tuple[Annotated[int, Field(ge=0)], ...]
+
+
+class FaultsConfig(Section):
+    """Faults to inject, for tests and drills; none by default. See docs/faults.md."""
+
+    dropout: Share = Field(0.0, description="share of the clients that drop out, drawn anew in every round")
+    dropout_when: tuple[Literal["before", "during", "after"], ...] = Field(
+        ("before", "during", "after"), min_length=1, description="in relation to training, drawn for each"
+    )
+    slow: Share = Field(0.0, description="share whose answers of the round come after the deadline")
+    crash: Share = Field(0.0, description="share whose worker process is killed while they train")
+    broken: Share = Field(0.0, description="share of the replies that are broken")
+    broken_kinds: tuple[Literal["nan", "infinite", "shape", "enormous", "duplicate"], ...] = Field(
+        ("nan", "infinite", "shape", "enormous", "duplicate"), min_length=1, description="how, drawn for each"
+    )
+    full_disk: Rounds = Field((), description="rounds whose commit finds the disk full")
+    store_away: Rounds = Field((), description="rounds whose commit finds the run store gone")
+    outage: float = Field(2.0, gt=0, description="seconds that full_disk and store_away last")
 
 
 class MethodConfig(Section):
@@ -160,15 +215,20 @@ class Config(Section):
     """A whole run: what is learned, by which method, for how long."""
 
     seed: int = Field(
-        0, ge=0, description="decides everything random: partition, initial parameters, selections, shuffles"
+        0,
+        ge=0,
+        le=2**63 - 1,
+        description="decides everything random: partition, initial parameters, selections, shuffles",
     )
-    rounds: int = Field(30, ge=1, description="number of rounds")
+    rounds: int = Field(30, ge=1, le=MOST, description="number of rounds")
     task: TaskConfig = Field(default_factory=TaskConfig)
     method: MethodConfig = Field(default_factory=MethodConfig)
     train: TrainConfig = Field(default_factory=TrainConfig)
     evaluate: EvaluateConfig = Field(default_factory=EvaluateConfig)
     clients: ClientsConfig = Field(default_factory=ClientsConfig)
     aggregate: AggregateConfig = Field(default_factory=AggregateConfig)
+    adversary: AdversaryConfig = Field(default_factory=AdversaryConfig)
+    faults: FaultsConfig = Field(default_factory=FaultsConfig)
 
     @classmethod
     def load(
@@ -257,7 +317,7 @@ def _read(path: Path) -> dict[str, Any]:
         raise InputError(f"cannot read config {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise InputError(f"config {path} is not a text file in UTF-8") from error
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # also numbers of thousands of digits, or too many brackets
         raise InputError(f"config {path} is not valid TOML: {error}") from error
 
 
@@ -268,7 +328,7 @@ def _assignment(text: str) -> tuple[str, Any]:
         raise InputError(f"setting {text!r}: expected section.field=value, such as task.clients=40")
     try:
         parsed = tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # also a number of thousands of digits, or too many brackets
         return key, value
     # TOML 1.1 reads 10:30 as a time of day; here it is a partition.
     return key, value if isinstance(parsed, datetime.time | datetime.date) else parsed

@@ -182,6 +182,15 @@ class Method(ABC, Generic[S]):
         """Transfers before round 0, as rows [kind, source, target, amount, cluster, client]."""
         return []
 
+    def void(self, state: S, facts: Mapping[str, Fact]) -> Mapping[str, Fact]:
+        """What is recorded of a round that came to nothing, instead of what it reported itself.
+
+        Args:
+            state: The state before the round, which stays.
+            facts: What the round reported; its `seats` are there.
+        """
+        return {"seats": [[client, cluster, how, False] for client, cluster, how, _ in facts["seats"]]}
+
     def report(self, state: S) -> Mapping[str, Fact]:
         """What else `summary.json` should say of a finished run; JSON-able."""
         return {}

@@ -10,10 +10,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from ipfl.adversary import Adversary
 from ipfl.client import Client
 from ipfl.config import TrainConfig
 from ipfl.core import ClientId, Method, Record
 from ipfl.data.federated import Parts, Samples
+from ipfl.faults import FaultPlan
 from ipfl.memory import ClientMemory
 from ipfl.models import Network
 from ipfl.task import Task
@@ -27,18 +29,49 @@ class Host:
     """Runs the client side of a method, one client at a time, in one workspace."""
 
     def __init__(
-        self, task: Task, method: Method[Any], settings: TrainConfig, seed: int, memory: ClientMemory
+        self,
+        task: Task,
+        method: Method[Any],
+        settings: TrainConfig,
+        seed: int,
+        memory: ClientMemory,
+        adversary: Adversary | None = None,
+        faults: FaultPlan | None = None,
     ):
         self.task = task
         self.method = method
         self.settings = settings
         self.seed = seed
         self.memory = memory
+        self.adversary = adversary
+        self.faults = faults
         self.network: Network = task.network(seed)
         self.initial = self.network.read()
 
-    def run(self, action: str, round: int, client: ClientId, record: Record) -> Record:
-        """The client's reply to one phase."""
+    def run(self, action: str, round: int, client: ClientId, record: Record, trained: bool = False) -> Record:
+        """The client's reply to one phase; `trained`: training was asked for earlier in this round.
+
+        Raises:
+            AbsentError: By its fault plan, the client does not answer.
+        """
+        if self.faults is None or not self._exposed(action, client):
+            return self._run(action, round, client, record)
+        return self.faults.answer(
+            lambda: self._run(action, round, client, record), action, round, client, trained
+        )
+
+    def twice(self, action: str, round: int, client: ClientId) -> bool:
+        """Whether, by its fault plan, the client's reply is sent twice."""
+        if self.faults is None or not self._exposed(action, client):
+            return False
+        return self.faults.breakage(action, round, client) == "duplicate"
+
+    @staticmethod
+    def _exposed(action: str, client: ClientId) -> bool:
+        """Whether faults can strike: neither the evaluator nor the server itself has any."""
+        return client >= 0 and action not in (EVALUATE, ASSESS)
+
+    def _run(self, action: str, round: int, client: ClientId, record: Record) -> Record:
         if action == ASSESS:
             return self._assess(client, record)
         parts = self._parts(client, round)
@@ -58,9 +91,12 @@ class Host:
         )
         if action == EVALUATE:
             return self._evaluate(me, record, mine, parts.test)
+        me = me if self.adversary is None else self.adversary.guise(me, self.task.data)
         reply, remembered = getattr(self.method, f"on_{action}")(record, mine, me)
         if remembered is not mine:
             self.memory.save(client, remembered, round)
+        if self.adversary is not None:
+            return self.adversary.reply(client, action, round, record, reply)
         return reply  # type: ignore[no-any-return]
 
     def _parts(self, client: ClientId, round: int) -> Parts:

@@ -12,10 +12,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy import event
+from sqlalchemy.exc import OperationalError
+
 from ipfl.checkpoint import Checkpoints
+from ipfl.config import FaultsConfig
 from ipfl.errors import InputError
+from ipfl.faults import Outage, no_space
+from ipfl.patience import how_to_go_on, with_room
 from ipfl.results import RunFolder
-from ipfl.store import RunStore
+from ipfl.store import RunStore, StoreError
 
 Line = dict[str, Any]
 
@@ -27,20 +33,32 @@ class Journal:
         folder: Where its files go.
         store: URL of a database; None for `run.db` in the folder.
         every: Rounds between checkpoints.
+        faults: Rounds whose commit finds the disk full or the store away.
     """
 
-    def __init__(self, folder: RunFolder, store: str | None = None, every: int = 1):
+    def __init__(
+        self,
+        folder: RunFolder,
+        store: str | None = None,
+        every: int = 1,
+        faults: FaultsConfig | None = None,
+    ):
         self.folder, self.every = folder, every
+        faults = faults or FaultsConfig()
+        self._full = Outage(faults.full_disk, faults.outage)
+        self._away = Outage(faults.store_away, faults.outage)
         self.place: str | Path = folder.path if store is None else store
         self.name = folder.path.resolve().name
         self.checkpoints = Checkpoints(folder.checkpoints)
         self._store: RunStore | None = None
+        self._committing: int | None = None
 
     def begin(self, header: Mapping[str, Any], opening: Sequence[Sequence[Any]]) -> None:
         """Starts a new run: an empty folder, a header, opening balances."""
         self.folder.open()
         self._store = RunStore.create(self.place, self.name, header)
         self._open_accounts(opening)
+        self._expect_outages()
 
     def _open_accounts(self, opening: Sequence[Sequence[Any]]) -> None:
         if opening and self._store is not None:
@@ -60,8 +78,9 @@ class Journal:
             The lines of all rounds up to the checkpoint, and the state after them.
         """
         self._store = RunStore.open(self.place, self.name)
-        for key in ("method", "seed", "rounds", "clients", "rules"):
-            begun, now = self._store.header.get(key), json.loads(json.dumps(header[key]))
+        for key in ("method", "seed", "rounds", "clients", "rules", "min_clients"):
+            now = json.loads(json.dumps(header[key]))
+            begun = self._store.header.get(key, now)
             if begun != now:
                 raise InputError(f"the run in {self.folder.path} was begun with {key} {begun}, not {now}")
         self._open_accounts(opening)
@@ -75,12 +94,48 @@ class Journal:
             self.checkpoints.keep_only(name)
         lines = [line for line in self._store.lines() if line["round"] <= done]
         self.folder.rewrite(lines)
+        self._expect_outages()
         return lines, state
 
+    def _expect_outages(self) -> None:
+        """Lets transactions fail, as if their connection was lost, while the store is away by the plan."""
+        assert self._store is not None
+        store = self._store
+
+        def begin(_: object) -> None:
+            if self._committing is not None and self._away.lasts(self._committing):
+                lost = ConnectionError("the store is away, by the fault plan")
+                raise OperationalError("BEGIN", {}, lost, connection_invalidated=True)
+
+        if self._away.rounds:
+            event.listen(store.engine, "begin", begin)
+
     def commit(self, line: Line, state: Any, *, last: bool) -> bool:
-        """Commits a round; returns whether there was a checkpoint with it."""
+        """Commits a round; returns whether there was a checkpoint with it.
+
+        A disk that is full and a store that is away are waited for.
+
+        Raises:
+            InputError: They stayed so: the round is not committed, and the run can be resumed.
+        """
+        self._committing = int(line["round"])
+        try:
+            return with_room(
+                lambda: self._commit(line, state, last=last),
+                f"cannot commit round {self._committing}",
+                self.folder.path,
+            )
+        except StoreError as error:
+            raise StoreError(f"{error}{how_to_go_on(self.folder.path)}") from error
+        finally:
+            self._committing = None
+
+    def _commit(self, line: Line, state: Any, *, last: bool) -> bool:
+        """Every step may be repeated: it writes the same again, or finds that it is done."""
         assert self._store is not None, "begin or resume first"
         round = int(line["round"])
+        if self._full.lasts(round):
+            raise no_space(round)
         name = None
         if last or (round + 1) % self.every == 0:
             name = self.checkpoints.write(round, state)
@@ -90,13 +145,14 @@ class Journal:
         self.folder.add_round(line)
         return name is not None
 
-    def close(self) -> str | None:
-        """Lets go of the store; returns the newest hash of its chain, for safe keeping elsewhere."""
-        if self._store is None:
-            return None
-        try:
-            return self._store.head()
-        finally:
+    def head(self) -> str:
+        """The newest hash of the store's chain, for safe keeping elsewhere."""
+        assert self._store is not None, "begin or resume first"
+        return self._store.head()
+
+    def close(self) -> None:
+        """Lets go of the store."""
+        if self._store is not None:
             self._store.close()
 
 

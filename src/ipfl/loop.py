@@ -4,22 +4,32 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from shutil import rmtree
+from tempfile import mkdtemp
 from typing import Any, Protocol, TypeVar
+from weakref import finalize
 
-from ipfl.config import AggregateConfig, ClientsConfig, EvaluateConfig, TrainConfig, check_clusters
+from ipfl.adversary import Adversary
+from ipfl.config import (
+    AdversaryConfig,
+    AggregateConfig,
+    ClientsConfig,
+    EvaluateConfig,
+    FaultsConfig,
+    TrainConfig,
+    check_clusters,
+)
+from ipfl.conversation import Traffic, came_to_nothing, converse, readable
 from ipfl.core import (
     NEWCOMER,
-    Ask,
     ClientId,
     Engine,
     Method,
-    Replies,
     Roster,
     Round,
     Setup,
@@ -27,13 +37,18 @@ from ipfl.core import (
     holdout_id,
     stream,
 )
+from ipfl.departures import Departures
 from ipfl.engines.local import LocalEngine
 from ipfl.errors import InputError, NotSupportedError
 from ipfl.evaluation import Evaluator
+from ipfl.events import about, gathered
+from ipfl.faults import FaultPlan
 from ipfl.interrupt import Interrupt
 from ipfl.journal import Journal
 from ipfl.memory import ClientMemory
 from ipfl.metrics import Evaluation
+from ipfl.models import Network
+from ipfl.patience import disk_full, with_room
 from ipfl.results import RunFolder, commit
 from ipfl.shelf import Shelf
 from ipfl.task import Task
@@ -55,14 +70,6 @@ class Observer(Protocol):
 
     def finish(self) -> None:
         """The run is over, however it ended."""
-
-
-@dataclass
-class Traffic:
-    """Bytes that the server sent and received in a round."""
-
-    down: int = 0
-    up: int = 0
 
 
 @dataclass(frozen=True)
@@ -94,40 +101,6 @@ class Result:
         return self.evaluations[max(known)].personalized if known else None
 
 
-def converse(
-    talk: Generator[Ask, Replies, Round[S]], engine: Engine, round: int, traffic: Traffic
-) -> Round[S]:
-    """Carries one round's asks to the engine and the replies back, until the round is done."""
-    try:
-        ask = next(talk)
-        while True:
-            replies = engine.ask(ask, round)
-            traffic.down += sum(record.nbytes for client, record in ask.to.items() if client >= 0)
-            traffic.up += sum(record.nbytes for client, record in replies.items() if client >= 0)
-            ask = talk.send(replies)
-    except StopIteration as done:
-        finished: Round[S] = done.value
-        return finished
-
-
-class Departures:
-    """Clients that left for good: PMA ≤ 0 in an evaluation after the grace period (`leave = true`)."""
-
-    def __init__(self, config: ClientsConfig, reference: Result | None):
-        if config.leave and reference is None:
-            raise InputError(
-                "clients.leave = true needs a reference run (ipfl compare, or `reference=` in Python)"
-            )
-        self.config, self.reference = config, reference
-        self.gone: set[ClientId] = set()
-
-    def update(self, evaluation: Evaluation) -> None:
-        """Lets those leave whom the model does not serve better than the reference would."""
-        if self.config.leave and self.reference is not None and evaluation.round >= self.config.grace:
-            appeal = evaluation.appeal(self.reference.reference(evaluation.round)) or {}
-            self.gone |= {client for client, value in appeal.items() if value <= 0}
-
-
 def run(
     task: Task,
     method: Method[S],
@@ -138,6 +111,8 @@ def run(
     evaluate: EvaluateConfig | None = None,
     clients: ClientsConfig | None = None,
     aggregate: AggregateConfig | None = None,
+    adversary: AdversaryConfig | None = None,
+    faults: FaultsConfig | None = None,
     engine: EngineFactory | None = None,
     workers: int | None = None,
     out: Path | str | None = None,
@@ -158,8 +133,11 @@ def run(
         seed: Decides initial parameters, selections and shuffles (the partition is the task's own).
         train: Local training; see `TrainConfig`.
         evaluate: When and on whom to evaluate; see `EvaluateConfig`.
-        clients: Whether clients leave; see `ClientsConfig`.
+        clients: Whether clients leave, and how long they are waited for; see `ClientsConfig`.
         aggregate: How replies become one model; see `AggregateConfig`.
+        adversary: Which clients attack, and how; see `AdversaryConfig`.
+        faults: Faults to inject; see `FaultsConfig`. An engine of your own makes its own clients: give their
+            `Host` the plan.
         engine: What moves the records; None for worker processes on this machine.
         workers: Worker processes; None for one per core, 0 for this process. Changes no result.
         out: Folder for the results; None keeps them in memory only.
@@ -176,21 +154,32 @@ def run(
         The result; after Ctrl-C, what was finished until then.
     """
     train, evaluate = train or TrainConfig(), evaluate or EvaluateConfig()
+    clients = clients or ClientsConfig()
     if out is None and (resume or store is not None):
         raise InputError("a run that is resumed or stored needs a folder (out)")
+    foes = Adversary.of(adversary, task.data, seed)
+    if foes is not None and engine is not None:
+        raise InputError("adversary.share > 0 needs the local engine: only its clients can be made to attack")
     folder = None if out is None else RunFolder(Path(out), overwrite=overwrite, resume=resume)
-    journal = None if folder is None else Journal(folder, store, checkpoint_every)
+    journal = None if folder is None else Journal(folder, store, checkpoint_every, faults)
     memory = None if folder is None else folder.memory
     with ExitStack() as stack:
-        hire = engine or partial(_local, workers=workers)
+        if journal is not None:
+            stack.callback(journal.close)
+        plan = FaultPlan.of(faults, seed)
+        options = {"workers": workers, "adversary": foes, "faults": plan, "deadline": clients.deadline}
+        hire = engine or partial(_local, options=options)
         moves = stack.enter_context(closing(hire(task, method, train, seed, memory)))
-        place = folder.shelf if folder else Path(stack.enter_context(TemporaryDirectory(prefix="ipfl-")))
-        leaving = Departures(clients or ClientsConfig(), reference)
-        shelf = ClientMemory(place)
-        loop = _Loop(task, method, moves, shelf, rounds, seed, train, evaluate, leaving, aggregate)
+        leaving = Departures(clients, reference)
+        shelf = ClientMemory(folder.shelf if folder else Path(mkdtemp(prefix="ipfl-shelf-")))
+        if folder is None:  # the result's state can be used for as long as anybody holds it
+            finalize(shelf, rmtree, shelf.folder, ignore_errors=True)
+        at = None if folder is None else folder.path
+        loop = _Loop(task, method, moves, shelf, rounds, seed, train, evaluate, leaving, aggregate, at)
         header, opening = loop.header(config), method.opening_transfers(loop.state)
         if journal is not None and resume:
             loop.restore(*journal.resume(header, opening, loop.state))
+            loop.started -= folder.seconds() if folder else 0
         elif journal is not None:
             journal.begin(header, opening)
         if observer is not None:
@@ -203,15 +192,23 @@ def run(
         finally:
             if observer is not None:
                 observer.finish()
-            if journal is not None:
-                loop.ledger = journal.close()
+        if journal is not None:
+            loop.ledger = journal.head()
     result = loop.result(config)
+    if foes is not None:
+        result.summary["adversary"] = foes.outcome(opening, result.history, result.last)
     if folder is not None:
-        folder.write_models(result.models, task.network(seed))
-        with suppress(NotSupportedError):  # without the file, `ipfl personalize` says so
-            folder.write_offer(method.offer(result.state, NEWCOMER))
-        folder.write_summary(result.summary)
+        network = task.network(seed)
+        with_room(lambda: _write(folder, result, method, network), "cannot write the results", folder.path)
     return result
+
+
+def _write(folder: RunFolder, result: Result, method: Method[S], network: Network) -> None:
+    """The files of a finished run; may be repeated."""
+    folder.write_models(result.models, network)
+    with suppress(NotSupportedError):  # without the file, `ipfl personalize` says so
+        folder.write_offer(method.offer(result.state, NEWCOMER))
+    folder.write_summary(result.summary)
 
 
 def _local(
@@ -221,9 +218,9 @@ def _local(
     seed: int,
     memory: Path | None,
     *,
-    workers: int | None,
+    options: Mapping[str, Any],
 ) -> Engine:
-    return LocalEngine(task, method, train, seed=seed, workers=workers, memory=memory)
+    return LocalEngine(task, method, train, seed=seed, memory=memory, **options)
 
 
 class _Loop:
@@ -241,12 +238,14 @@ class _Loop:
         evaluate: EvaluateConfig,
         departures: Departures,
         aggregate: AggregateConfig | None,
+        folder: Path | None,
     ):
         data = task.data
         check_clusters(method, len(data.clients))
         per_round = train.per_round or max(1, len(data.clients) // 2)
         self.task, self.method, self.engine, self.rounds, self.seed = task, method, engine, rounds, seed
         self.shelf, self.departures = shelf, departures
+        self.least, self.folder = train.min_clients, folder
         self.setup = Setup(
             params=task.network(seed).read(),
             clients=data.clients,
@@ -275,7 +274,7 @@ class _Loop:
             # As it will be read back: a resumed run must not differ in so much as a tuple for a list.
             line: Line = json.loads(json.dumps(self._round(round)))
             with interrupt.held():  # what is in the store must be in the history, and the reverse
-                if journal is not None and journal.commit(line, self.state, last=round == self.rounds - 1):
+                if journal is None or journal.commit(line, self.state, last=round == self.rounds - 1):
                     self._committed(round)
                 self.history.append(line)
             if observer is not None:
@@ -288,8 +287,11 @@ class _Loop:
 
     def _round(self, round: int) -> Line:
         roster = Roster(tuple(c for c in self.task.data.clients if c not in self.departures.gone))
-        traffic = Traffic()
-        done = converse(self.method.round(self.state, roster, round), self.engine, round, traffic)
+        done, traffic = with_room(
+            lambda: self._play(roster, round), f"cannot play round {round}", self.folder
+        )
+        if came_to_nothing(done.facts.get("seats", ()), self.least):
+            done = self._void(done, round)
         line: Line = {"round": round, "clients": len(roster.clients), **done.facts}
         line |= {"bytes_down": traffic.down, "bytes_up": traffic.up}
         last = round == self.rounds - 1
@@ -297,10 +299,38 @@ class _Loop:
             evaluation = self.evaluator(self.engine, done.state, round, last=last)
             line["evaluation"] = self._figures(evaluation) | evaluation.line()
             self._evaluated(evaluation)
-        line["events"] = [*done.events, *self.engine.events]
+        told = {about(event) for event in self.engine.events}  # more than that they did not answer
+        silent = [event for event in traffic.events() if about(event) not in told]
+        line["events"] = gathered([*done.events, *self.engine.events, *silent])
         self.engine.events.clear()
         self.state = done.state
         return line
+
+    def _play(self, roster: Roster, round: int) -> tuple[Round[Any], Traffic]:
+        """The round's conversation; leaves nothing behind if the disk is full, and may be repeated then."""
+        self.engine.events.clear()
+        traffic = Traffic()
+        try:
+            talk = self.method.round(self.state, roster, round)
+            return converse(talk, self.engine, round, traffic, readable), traffic
+        except OSError as error:
+            if disk_full(error):
+                self._forget(round)
+            raise
+
+    def _void(self, done: Round[Any], round: int) -> Round[Any]:
+        """The round as if it had not been, but for what is recorded of it."""
+        self._forget(round)
+        delivered = {client for client, _, _, did in done.facts["seats"] if did}
+        what = f"the round is void: {len(delivered)} of the {self.least} clients that it needs delivered"
+        events = [event for event in done.events if about(event) is not None]
+        facts = {"void": True, **self.method.void(self.state, done.facts)}
+        return Round(self.state, facts, (what, *events))
+
+    def _forget(self, round: int) -> None:
+        """Takes back what clients remember of a round and the server put on its shelf, and of later ones."""
+        self.engine.rewind(round - 1)
+        self.shelf.forget_after(round - 1)
 
     def _evaluated(self, evaluation: Evaluation) -> None:
         self.evaluations[evaluation.round] = evaluation
@@ -310,8 +340,7 @@ class _Loop:
     def restore(self, lines: list[Line], state: Any) -> None:
         """Goes on where an earlier process stopped."""
         self.history, self.state = lines, state
-        self.engine.rewind(len(lines) - 1)
-        self.shelf.forget_after(len(lines) - 1)
+        self._forget(len(lines))
         self._committed(len(lines) - 1)
         for line in lines:
             if "evaluation" in line:
@@ -329,6 +358,7 @@ class _Loop:
             "rounds": self.rounds,
             "clients": list(self.task.data.clients),
             "rules": dict(self.method.rules()),
+            "min_clients": self.least,
             "config": config,
         }
 
@@ -354,6 +384,7 @@ class _Loop:
             **figures,
             "evaluated_round": last.round if last else None,
             "left": len(self.departures.gone),
+            "adversary": None,
             "report": self.method.report(self.state),
             "ledger": self.ledger,
             "bytes_down": sum(line["bytes_down"] for line in self.history),

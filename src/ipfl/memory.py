@@ -29,7 +29,8 @@ class ClientMemory:
             names = [path.name for path in (self.folder / str(client)).iterdir()]
         except FileNotFoundError:
             return []
-        return sorted(int(name.removesuffix(SUFFIX)) for name in names if name.endswith(SUFFIX))
+        stems = (name.removesuffix(SUFFIX) for name in names if name.endswith(SUFFIX))
+        return sorted(int(stem) for stem in stems if stem.isascii() and stem.isdigit())
 
     def _file(self, client: ClientId, round: int) -> Path:
         return self.folder / str(client) / f"{round}{SUFFIX}"

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -14,13 +17,29 @@ from ipfl.core import Record
 from ipfl.errors import InputError
 
 
+@contextmanager
+def system_errors(path: Path) -> Iterator[None]:
+    """Inside, what the system said is raised as such: safetensors hides it in an error of its own."""
+    try:
+        yield
+    except SafetensorError as error:
+        if code := re.search(r"\(os error (\d+)\)", str(error)):
+            raise OSError(int(code[1]), os.strerror(int(code[1])), str(path)) from error
+        raise
+
+
 def write_record(path: Path, record: Record) -> None:
     """Writes the record whole or not at all."""
     draft = path.with_suffix(".draft")
     # safetensors writes the memory of a strided view as it lies there, without a word.
     vectors = {name: np.ascontiguousarray(vector) for name, vector in record.params.items()}
-    save_file(vectors, draft, metadata={"facts": json.dumps(dict(record.facts))})
-    os.replace(draft, path)
+    try:
+        with system_errors(path):
+            save_file(vectors, draft, metadata={"facts": json.dumps(dict(record.facts))})
+        os.replace(draft, path)
+    except OSError:  # half a file would only take up room
+        draft.unlink(missing_ok=True)
+        raise
 
 
 def read_record(path: Path) -> Record:
@@ -28,7 +47,10 @@ def read_record(path: Path) -> Record:
     try:
         with safe_open(path, framework="numpy") as file:
             facts = json.loads((file.metadata() or {}).get("facts", "{}"))
+            if not isinstance(facts, dict):
+                raise ValueError("its facts have no names")
             names = file.keys()
             return Record({name: file.get_tensor(name) for name in names}, facts)
-    except (SafetensorError, OSError, json.JSONDecodeError) as error:
-        raise InputError(f"{path} cannot be read: {error}") from error
+    except (SafetensorError, OSError, ValueError, TypeError, RecursionError, MemoryError) as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise InputError(f"{path} cannot be read: {reason}") from error

@@ -14,7 +14,9 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import lru_cache
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ from safetensors.torch import save_file
 from ipfl.core import Record, Vector
 from ipfl.errors import InputError
 from ipfl.models import Network
-from ipfl.records import write_record
+from ipfl.records import system_errors, write_record
 
 SUMMARY = "summary.json"
 METRICS = "metrics.jsonl"
@@ -85,14 +87,21 @@ class RunFolder:
         """Where the state after the last rounds is kept."""
         return self.path / CHECKPOINTS
 
+    def seconds(self) -> float:
+        """What an earlier process spent on the run, if it ended in order."""
+        try:
+            return float(json.loads((self.path / SUMMARY).read_text())["seconds"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return 0.0
+
     def rewrite(self, lines: Iterable[Mapping[str, Any]]) -> None:
         """Makes `metrics.jsonl` say these rounds and no others."""
         write_text(self.path / METRICS, "".join(map(_text, lines)))
 
     def add_round(self, line: Mapping[str, Any]) -> None:
         """Appends one round to `metrics.jsonl`."""
-        with (self.path / METRICS).open("a") as file:
-            file.write(_text(line))
+        with (self.path / METRICS).open("ab", buffering=0) as file:
+            _append(file, _text(line).encode())
 
     def write_offer(self, offer: Record) -> None:
         """Keeps what the server would send to a new client."""
@@ -102,11 +111,25 @@ class RunFolder:
         """Writes every server model with the tensor names and shapes of its module."""
         (self.path / MODELS).mkdir(exist_ok=True)
         for name, vector in models.items():
-            save_file(network.state_dict(vector), self.path / MODELS / f"{name}.safetensors")
+            path = self.path / MODELS / f"{name}.safetensors"
+            with system_errors(path):
+                save_file(network.state_dict(vector), path)
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Writes `summary.json` whole or not at all."""
         write_json(self.path / SUMMARY, summary)
+
+
+def _append(file: FileIO, content: bytes) -> None:
+    """Adds to the end of a file all or nothing."""
+    end = file.seek(0, os.SEEK_END)
+    try:
+        while content:  # a nearly full disk takes a part
+            content = content[file.write(content) or 0 :]
+    except OSError:
+        with suppress(OSError):  # what comes first is what went wrong first
+            file.truncate(end)
+        raise
 
 
 def _text(line: Mapping[str, Any]) -> str:
@@ -123,5 +146,9 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 def write_text(path: Path, text: str) -> None:
     """Writes a text file whole or not at all."""
     draft = path.with_suffix(".draft")
-    draft.write_text(text)
-    os.replace(draft, path)
+    try:
+        draft.write_text(text)
+        os.replace(draft, path)
+    except OSError:  # half a file would only take up room
+        draft.unlink(missing_ok=True)
+        raise

@@ -2,13 +2,15 @@
 
 A shelf is a value: `put` leaves the old one as it was and returns the new one, so that a method's state with
 a shelf in it goes in and comes out like any other. On disk there is a file per client and round, as in the
-clients' own memory, so that rounds that were not committed can be taken back.
+clients' own memory, so that rounds that were not committed can be taken back. What an old shelf held before
+the last commit may be gone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from weakref import WeakValueDictionary
 
 from ipfl.core import ClientId, Record, Vector
 from ipfl.memory import ClientMemory
@@ -22,18 +24,37 @@ class Shelf:
     """The folder; where it is does not belong to a checkpoint."""
     rounds: Mapping[ClientId, int] = field(default_factory=dict)
     """Round in which each client's vector was put there."""
+    in_use: WeakValueDictionary[tuple[ClientId, int], Vector] = field(
+        default_factory=WeakValueDictionary, repr=False, compare=False, metadata={"local": True}
+    )
+    """Vectors that somebody still holds, by client and round: many may ask for the same one."""
 
     def put(self, vectors: Mapping[ClientId, Vector], round: int) -> Shelf:
         """The shelf with these vectors instead of those clients' earlier ones."""
         for client, vector in vectors.items():
             self.place.save(client, Record({"model": vector}), round)
+            self.in_use.pop((client, round), None)
         return replace(self, rounds=dict(sorted({**self.rounds, **dict.fromkeys(vectors, round)}.items())))
 
     def __getitem__(self, client: ClientId) -> Vector:
-        return self.place.load(client, self.rounds[client]).params["model"]
+        """The client's vector, read-only; the same array as long as anybody holds it."""
+        key = (client, self.rounds[client])
+        vector = self.in_use.get(key)
+        if vector is None:
+            vector = self.place.load(*key).params["model"]
+            vector.flags.writeable = False
+            self.in_use[key] = vector
+        return vector
+
+    def get(self, client: ClientId, otherwise: Vector) -> Vector:
+        """The client's vector, or another one if there is none."""
+        return self[client] if client in self.rounds else otherwise
 
     def __contains__(self, client: ClientId) -> bool:
         return client in self.rounds
+
+    def __len__(self) -> int:
+        return len(self.rounds)
 
     @property
     def clients(self) -> tuple[ClientId, ...]:

@@ -144,6 +144,14 @@ def _logs(network: Network, params: Vector, samples: Samples) -> Iterator[Tensor
         yield log_softmax(network.module(network.inputs(batch.x)), dim=1)
 
 
+def _features(network: Network, params: Vector, samples: Samples) -> Iterator[Tensor]:
+    """What goes into one model's classifier, batch by batch."""
+    network.load(params)
+    network.module.eval()
+    for batch in _in_order(samples):
+        yield network.features(network.inputs(batch.x))[0]
+
+
 def _log_probabilities(network: Network, deployed: Deployed, samples: Samples) -> Iterator[Tensor]:
     """Log-probabilities of the classes under what a client deploys, batch by batch."""
     if isinstance(deployed, Mixture):
@@ -152,12 +160,9 @@ def _log_probabilities(network: Network, deployed: Deployed, samples: Samples) -
         mixed = torch.logsumexp(torch.stack(every) + weights[:, None, None], dim=0)
         yield from torch.split(mixed, EVALUATION_BATCH)
     elif isinstance(deployed, NearestPrototype):
-        network.load(deployed.model)
-        network.module.eval()
         prototypes = torch.from_numpy(deployed.prototypes)
-        for batch in _in_order(samples):
-            features, _ = network.features(network.inputs(batch.x))
-            apart = torch.cdist(features, prototypes).square()
+        for found in _features(network, deployed.model, samples):
+            apart = torch.cdist(found, prototypes).square()
             yield log_softmax(-apart.nan_to_num(nan=torch.inf), dim=1)
     else:
         yield from _logs(network, deployed, samples)
@@ -185,6 +190,13 @@ def losses(network: Network, params: Vector, samples: Samples) -> NDArray[np.flo
         for logs, batch in zip(_logs(network, params, samples), _in_order(samples), strict=True)
     ]
     return np.concatenate(parts) if parts else np.empty(0)
+
+
+@torch.no_grad()
+def features(network: Network, params: Vector, samples: Samples) -> NDArray[np.float32]:
+    """(n, features): what goes into the classifier, of every sample."""
+    parts = [found.numpy() for found in _features(network, params, samples)]
+    return np.concatenate(parts) if parts else np.empty((0, network.classifier.in_features), np.float32)
 
 
 def mean_gradient(network: Network, params: Vector, samples: Samples) -> Vector:

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import ipfl
-from ipfl.config import EvaluateConfig, Section, TrainConfig
+from ipfl.config import EvaluateConfig, FaultsConfig, Section, TrainConfig
 from ipfl.core import Ask, Method, Record, Replies, Roster, Round, Setup, holdout_id
 from ipfl.engines.local import LocalEngine
 from ipfl.errors import NotSupportedError
@@ -253,6 +253,45 @@ class TestTrouble:
             json.dumps([dict(done.facts) for done in play.done], allow_nan=False)
 
 
+class TestFaults:
+    """Through the whole round loop, by a fault plan: see docs/faults.md."""
+
+    def test_everything_at_once(self, task, method, tmp_path):
+        """Drop-outs, late replies, crashed workers and broken replies: the same on any number of workers."""
+        faults = FaultsConfig(dropout=0.3, slow=0.1, crash=0.1, broken=0.2)
+        train = TrainConfig(per_round=4, min_clients=2)
+        options = {"rounds": 6, "train": train, "faults": faults}
+        here, there = (
+            ipfl.run(task, method, workers=workers, out=tmp_path / str(workers), **options)
+            for workers in (0, 2)
+        )
+        assert here.history == there.history
+        assert digest(here.state) == digest(there.state)
+        assert {line.get("void", False) for line in here.history} == {True, False}
+        for model in here.models.values():
+            assert np.abs(model).max() < 1e3
+
+    @pytest.mark.parametrize("kind", ["nan", "infinite", "shape", "enormous"])
+    def test_every_reply_is_broken(self, task, method, kind):
+        """Whatever is asked for, and however it comes back: the server goes on."""
+        faults = FaultsConfig(broken=1, broken_kinds=[kind])
+        result = ipfl.run(task, method, rounds=2, faults=faults, workers=0)
+        assert result.summary["rounds"] == 2
+
+    def test_a_void_round_leaves_nothing_behind(self, task, method, tmp_path):
+        """Everyone trains, but too few; or nobody is there: either way all is as it was."""
+        gone = FaultsConfig(dropout=1, dropout_when=["before"])
+        states = []
+        for least, faults in ((4, None), (1, gone)):
+            train, out = TrainConfig(per_round=3, min_clients=least), tmp_path / str(least)
+            result = ipfl.run(task, method, rounds=2, train=train, faults=faults, workers=0, out=out)
+            assert [line["void"] for line in result.history] == [True, True]
+            assert not any(did for line in result.history for *_, did in line["seats"])
+            assert not [*(out / "memory").glob("*/*"), *(out / "shelf").glob("*/*")]
+            states.append(digest(result.state))
+        assert states[0] == states[1]
+
+
 class TestClients:
     def test_unseen_clients_get_a_model(self, task, method):
         """From the offer and their own data alone, or a clear word that they do not."""
@@ -311,7 +350,7 @@ class TestMessages:
                 json.dumps(dict(done.facts), allow_nan=False)
                 assert all(type(event) is str and "\n" not in event for event in done.events)
             json.dumps(dict(method.report(play.state)), allow_nan=False)
-            reserved = {"round", "clients", "bytes_down", "bytes_up", "events", "evaluation"}
+            reserved = {"round", "clients", "bytes_down", "bytes_up", "events", "evaluation", "void"}
             assert not reserved & {name for done in play.done for name in done.facts}
 
     def test_the_budget_of_trainings_is_kept(self, task, method):

@@ -45,15 +45,29 @@ LINE = {
         ["reward", -5, 9, 10, 1, 9],
     ],
 }  # fmt: skip
+VOID = {
+    "round": 0,
+    "clients": 3,
+    "void": True,
+    # The same bids and seats, but nobody delivered: all four bids go into escrow and back.
+    "wanted": LINE["wanted"],
+    "seats": [[client, cluster, how, False] for client, cluster, how, _ in LINE["seats"]],
+    "transfers": [
+        ["bid", 2, -2, 10, 0, 2], ["bid", 2, -4, 10, 1, 2], ["bid", 5, -2, 10, 0, 5],
+        ["bid", 9, -4, 10, 1, 9],
+        ["refund", -2, 2, 10, 0, 2], ["refund", -4, 2, 10, 1, 2], ["refund", -2, 5, 10, 0, 5],
+        ["refund", -4, 9, 10, 1, 9],
+    ],
+}  # fmt: skip
 BALANCES = {2: 25 - 10 + 13, 5: 25 - 10 + 7, 9: 25 - 10 + 10}
 """After the round: 28, 22, 25; still 75 in all."""
 
 
-def worked(place: str, name: str = "worked") -> RunStore:
+def worked(place: str, name: str = "worked", line: dict[str, Any] = LINE, **header: Any) -> RunStore:
     """The round by hand, posted."""
-    store = RunStore.create(place, name, HEADER)
+    store = RunStore.create(place, name, HEADER | header)
     store.commit_opening(opening_transfers(HEADER["clients"], RULES["opening"]))
-    store.commit_round(0, LINE, "checkpoint-0")
+    store.commit_round(0, line, "checkpoint-0")
     return store
 
 

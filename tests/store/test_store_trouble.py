@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import event, text
 from sqlalchemy.exc import OperationalError
 
+import ipfl
 from ipfl.store import RunStore, StoreError, runs, verify
 from ipfl.store.replay import opening_transfers
 from tests.store.economies import HEADER, LINE, RULES, worked
@@ -143,8 +144,34 @@ def test_a_server_that_restarts_in_the_middle_of_a_commit(own_server, monkeypatc
     assert rows(store)["transfers"] == 13
 
 
+def test_a_run_outlives_its_store_s_absence(own_server, tmp_path):
+    """PostgreSQL stops after round 0 and starts again a second later, while round 1 waits to be posted."""
+    task = ipfl.Task.load(clients=6, samples=20, test_samples=20, model="softmax", seed=3)
+
+    class Stopper:
+        def start(self, method, rounds): ...
+
+        def finish(self): ...
+
+        def round(self, line):
+            if line["round"] == 0:
+                own_server.stop()
+                threading.Timer(1.0, own_server.start).start()
+
+    options = {"rounds": 3, "seed": 3, "workers": 0}
+    plain = ipfl.run(task, ipfl.method("ipfl"), **options)
+    url = own_server.get_uri()
+    stored = ipfl.run(
+        task, ipfl.method("ipfl"), out=tmp_path / "run", store=url, observer=Stopper(), **options
+    )
+    assert stored.history == plain.history
+    with RunStore.open(url, "run") as store:
+        assert store.last_round() == 2
+        assert verify(store) is None
+
+
 def test_a_full_disk_is_a_clear_error(place):
-    store = opened(place)
+    store = opened(place, patience=0.1)
     if store.engine.dialect.name == "sqlite":
         # SQLite's own limit on a file's size gives the very error of a full disk.
         event.listen(store.engine, "connect", lambda raw, _: raw.execute("PRAGMA max_page_count = 1"))
@@ -157,6 +184,30 @@ def test_a_full_disk_is_a_clear_error(place):
     ):
         store.commit_round(0, large, None)
     assert rows(RunStore.open(place)) == NOTHING
+
+
+def test_a_full_disk_is_waited_for(place):
+    """Somebody makes room after half a second."""
+    store = opened(place)
+    if store.engine.dialect.name == "sqlite":
+        limited = [True]
+        event.listen(
+            store.engine, "connect", lambda raw, _: limited and raw.execute("PRAGMA max_page_count = 1")
+        )
+        room = threading.Timer(0.5, limited.clear)
+    else:
+        full(store)
+        room = threading.Timer(0.5, roomy, [store])
+    room.start()
+    store.commit_round(0, LINE | {"events": ["x" * 100_000]}, None)
+    room.join()
+    assert verify(store) is None
+
+
+def roomy(store):
+    """The opposite of `full`."""
+    with store.engine.begin() as connection:
+        connection.execute(text("DROP TRIGGER fill ON metrics"))
 
 
 def full(store):

@@ -12,7 +12,7 @@ from ipfl.store.posting import round_hash
 from ipfl.store.reading import Reader
 from ipfl.store.replay import opening_transfers
 from ipfl.store.verification import findings
-from tests.store.economies import HEADER, LINE, RULES, economy, worked
+from tests.store.economies import HEADER, LINE, RULES, VOID, economy, worked
 
 TABLES = ("runs", "clients", "rounds", "bids", "selections", "contributions", "transfers", "metrics")
 NAMES = count()
@@ -121,6 +121,54 @@ def test_a_changed_history_is_found(place, change, round, sequence, words):
     assert (found.round, found.sequence) == (round, sequence), found
     assert words in str(found)
     assert "\n" not in str(found)
+
+
+class TestVoid:
+    def test_a_void_round_is_true(self, place):
+        store = worked(place, line=VOID, min_clients=2)
+        assert verify(store) is None
+        assert {i: store.balances()[i] for i in HEADER["clients"]} == {2: 25, 5: 25, 9: 25}
+        store.commit_round(1, LINE | {"round": 1}, None)  # and the market goes on from where it was
+        assert verify(store) is None
+
+    @pytest.mark.parametrize(
+        ("change", "finding"),
+        [
+            (  # 10 tokens of client 2 kept back in the pool, and paid out to client 5
+                {"transfers": [*VOID["transfers"][:4], ["fee", -2, -3, 10, 0, 2], ["reward", -3, 5, 10, 0, 5],
+                               *VOID["transfers"][5:]]},
+                Finding(0, 4, "recorded is fee of 10 from escrow 0 to pool 0 (client 2, cluster 0); the "
+                              "replay gives refund of 10 from escrow 0 to client 2 (client 2, cluster 0)"),
+            ),
+            (
+                {"transfers": VOID["transfers"][:-1]},
+                Finding(0, 7, "recorded is nothing; the replay "
+                              "gives refund of 10 from escrow 1 to client 9 (client 9, cluster 1)"),
+            ),
+            (
+                {"seats": LINE["seats"]},
+                Finding(0, None, "the round is void, but client 2 is said to have trained"),
+            ),
+            (
+                {"contributions": [[2, 0, 0.5, 1]]},
+                Finding(0, None, "the round is void, but reports contributions"),
+            ),
+            (
+                {"cluster_probe_accuracy": [[0, 0.5]]},
+                Finding(0, None, "the round is void, but reports cluster_probe_accuracy"),
+            ),
+        ],
+        ids=["a reward", "no refund", "a seat that delivered", "contributions", "an accuracy"],
+    )  # fmt: skip
+    def test_one_that_was_not_is_found(self, place, change, finding):
+        assert verify(worked(place, line=VOID | change)) == finding
+
+    def test_a_round_that_should_have_been_void_is_found(self, place):
+        """Three clients delivered: enough for three, not for four."""
+        assert verify(worked(place, "enough", min_clients=3)) is None
+        other = place if "://" in place else f"{place}-other"
+        found = verify(worked(other, "too few", min_clients=4))
+        assert found == Finding(0, None, "only 3 of at least 4 clients delivered: it must be void")
 
 
 @pytest.mark.parametrize(

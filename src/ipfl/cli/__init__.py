@@ -182,6 +182,7 @@ def compare(
     seed: Seed = None,
     quiet: Quiet = False,
     overwrite: Overwrite = False,
+    resume: Resume = None,
     show_config: ShowConfig = False,
     data_dir: DataDir = None,
 ) -> None:
@@ -190,9 +191,21 @@ def compare(
     CONFIG.toml holds the settings; without it, those of the default run.
     Writes METHOD/seed-S/ for each run, compare.json, convergence.png, pma.png.
     The reference always takes part: PMA is what a client gains over it.
+    Ctrl-C keeps what is finished; --resume goes on from there, with the same result.
     """
-    settings = load(config, sets, seed, data_dir)
-    names = [name.strip() for name in methods.split(",") if name.strip()] or list(METHODS)
+    if resume is None:
+        settings = load(config, sets, seed, data_dir)
+        names = [name.strip() for name in methods.split(",") if name.strip()] or list(METHODS)
+        numbers = list(range(settings.seed, settings.seed + seeds))
+    elif config or methods or seeds > 1 or sets or out or overwrite or seed is not None:
+        complain(
+            "--resume keeps what was set: no config, --methods, --seeds, --set, --seed, --out or --overwrite",
+            2,
+        )
+    else:
+        from ipfl.comparison import read_plan
+
+        settings, names, numbers = read_plan(resume)
     if show_config:
         from ipfl.report.settings import show_config as shown
 
@@ -200,13 +213,14 @@ def compare(
         return
     from ipfl.comparison import compare as compare_methods
 
-    folder = out or free_folder("compare")
+    folder = resume or out or free_folder("compare")
     comparison = compare_methods(
         settings,
         names,
-        range(settings.seed, settings.seed + seeds),
+        numbers,
         out=folder,
         overwrite=overwrite,
+        resume=resume is not None,
         workers=workers,
         watch=watcher(quiet),
     )

@@ -45,7 +45,7 @@ def show(
     """
     from rich.console import Console
 
-    from ipfl.report.ledger import accounts_table, entries_table, round_name
+    from ipfl.report.ledger import accounts_table, entries_table, round_name, void_note
 
     with _open(run, name) as store, store.snapshot() as reader:
         if client is not None and client not in reader.clients():
@@ -59,6 +59,8 @@ def show(
         if chosen:
             console.print(entries_table(reader.transfers(client, round), f"Transfers{chosen}"))
         console.print(accounts_table(reader.accounts(client, round), f"Tokens of {store.name}{chosen}"))
+        if void := [number for number in reader.void() if round in (None, number)]:
+            console.print(void_note(void))
 
 
 @app.command(epilog="For example:\n\nipfl ledger verify runs/mine")

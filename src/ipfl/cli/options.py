@@ -34,7 +34,7 @@ Workers = Annotated[
 Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Same as --set seed=S.")]
 Resume = Annotated[
     Path | None,
-    typer.Option("--resume", metavar="DIR", help="Go on with the run in this folder, as it was set."),
+    typer.Option("--resume", metavar="DIR", help="Go on with what was begun in this folder, as it was set."),
 ]
 Store = Annotated[
     str | None,

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
+from ipfl.data.formats import arrays_of
 from ipfl.errors import InputError
 from ipfl.finished import FinishedRun
 
 
 def _read_points(path: Path) -> dict[str, NDArray[Any]]:
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            points = {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise InputError(f"cannot read points from {path}: {error}") from error
+    points = dict(arrays_of(path))
     if missing := [name for name in ("x", "y") if name not in points]:
         raise InputError(
             f"{path} has no {' and no '.join(missing)}; it holds {', '.join(points) or 'nothing'}"

@@ -94,6 +94,10 @@ def federate(task: TaskConfig, seed: int) -> FederatedData:
     _check(task, partition)
     if ":" not in task.dataset:
         dataset = load(task.dataset, path=task.path, data_dir=task.data_dir)
+    if task.clients > len(dataset.y_train):
+        raise InputError(
+            f"task.clients = {task.clients}, but {dataset.name} has {len(dataset.y_train)} training points"
+        )
     if partition.kind == "natural":
         shares, server, holdouts = natural(
             dataset,

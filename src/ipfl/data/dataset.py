@@ -60,8 +60,9 @@ def labels(y: ArrayLike, points: int, where: str) -> NDArray[np.int64]:
         raise InputError(f"{where} has shape {array.shape}, expected one label for each of {points} points")
     if array.dtype.kind not in "ui":
         raise InputError(f"{where} holds {array.dtype}, expected whole numbers")
-    if array.min() < 0:
-        raise InputError(f"{where} holds the label {array.min()}, expected labels from 0 on")
+    if array.min() < 0 or array.max() > np.iinfo(np.int64).max:  # beyond, a uint64 would become negative
+        wrong = array.min() if array.min() < 0 else array.max()
+        raise InputError(f"{where} holds the label {wrong}, expected labels from 0 on")
     return array.astype(np.int64)
 
 

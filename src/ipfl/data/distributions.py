@@ -57,8 +57,8 @@ def kind_of(text: str) -> tuple[str, int]:
         return kind, _DEFAULT.get(kind, 2 if kind == "halves" else 1)
     if kind not in _DEFAULT:
         raise InputError(f"distributions {kind!r} takes no number, got {text!r}")
-    if not number.isascii() or not number.isdigit():
-        raise InputError(f"distributions {text!r}: expected a whole number after the colon")
+    if not number.isascii() or not number.isdigit() or len(number) > 9:
+        raise InputError(f"distributions {text[:60]!r}: expected a whole number after the colon")
     return kind, int(number)
 
 

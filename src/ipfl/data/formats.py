@@ -1,7 +1,7 @@
 """Reads the published formats: CIFAR binary, EMNIST idx, LEAF JSON, UCI HAPT text; and `.npz`.
 
 Every reader checks what it reads and raises InputError, one line, for a file that is damaged or not of
-its format. Nothing here unpickles.
+its format. Nothing here unpickles, and no small file unpacks to gigabytes.
 """
 
 from __future__ import annotations
@@ -9,9 +9,12 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import math
 import re
 import struct
 import tarfile
+import tokenize
+import warnings
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -31,6 +34,11 @@ LOWER = tuple(range(26, 52))
 TEST_SHARE = 0.2
 """Held out where a set has no official split."""
 
+ROOM, RATIO = 2**28, 200
+"""An archive may unpack to 256 MB and 200 times its size; the originals stay far below."""
+MOST_CLASSES = 1000
+"""So many a data set may always have; more only if it has as many labels."""
+
 _DAMAGE = (
     OSError,
     EOFError,
@@ -38,6 +46,11 @@ _DAMAGE = (
     KeyError,
     TypeError,
     IndexError,
+    ArithmeticError,  # a number beyond what a float or an int64 holds
+    MemoryError,
+    RuntimeError,  # nested too deeply; encrypted; links in a circle
+    SyntaxError,  # the head of an array is a Python literal
+    tokenize.TokenError,
     struct.error,
     zlib.error,
     zipfile.BadZipFile,
@@ -49,7 +62,9 @@ _DAMAGE = (
 def reading(path: Path) -> Iterator[None]:
     """Turns whatever a damaged file raises into one line that names it."""
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the error says it all, in one line
+            yield
     except InputError:
         raise
     except _DAMAGE as error:
@@ -57,14 +72,33 @@ def reading(path: Path) -> Iterator[None]:
         raise InputError(f"cannot read {path}: damaged or not in its published format ({reason})") from error
 
 
+def _room(path: Path) -> int:
+    """Bytes that an archive may unpack to."""
+    return ROOM + RATIO * path.stat().st_size
+
+
+@contextmanager
+def _zip(path: Path) -> Iterator[zipfile.ZipFile]:
+    """A zip archive whose members are packed in the two usual ways and are not large beyond all reason."""
+    with zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+        # Of the others, bzip2 makes gigabytes of a kilobyte, and at once, whatever size the archive claims.
+        if not {one.compress_type for one in members} <= {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
+            raise ValueError("packed in another way than deflate")
+        if (size := sum(one.file_size for one in members)) > _room(path):
+            raise ValueError(f"would unpack to {size} bytes")
+        yield archive
+
+
 def cifar10(path: Path) -> Dataset:
     """CIFAR-10 binary version: per image one label byte, then 1024 red, green and blue bytes each."""
-    with reading(path), tarfile.open(path) as archive:
+    with reading(path), tarfile.open(path, "r:gz") as archive:
 
         def batch(name: str) -> NDArray[np.uint8]:
-            member = archive.extractfile(f"cifar-10-batches-bin/{name}.bin")
-            if member is None:
-                raise KeyError(name)
+            info = archive.getmember(f"cifar-10-batches-bin/{name}.bin")
+            member = archive.extractfile(info) if info.isreg() else None
+            if member is None or info.size > _room(path):  # a sparse member is as large as it says it is
+                raise ValueError(f"{name}.bin is no file of images")
             return np.frombuffer(member.read(), dtype=np.uint8).reshape(-1, 1 + 3 * 32 * 32)
 
         train = np.concatenate([batch(f"data_batch_{number}") for number in range(1, 6)])
@@ -77,8 +111,12 @@ def cifar10(path: Path) -> Dataset:
     return Dataset(name="cifar10", classes=10, **arrays)
 
 
-def _idx(blob: bytes) -> NDArray[np.uint8]:
-    """An idx file of bytes: two zeros, type 8, number of axes, each length big-endian, then the data."""
+def _idx(packed: bytes, room: int) -> NDArray[np.uint8]:
+    """An idx file of bytes, gzipped: two zeros, type 8, number of axes, each length big-endian, the data."""
+    with gzip.GzipFile(fileobj=io.BytesIO(packed)) as file:
+        blob = file.read(room)
+        if file.read(1):
+            raise ValueError(f"would unpack to more than {room} bytes")
     zeros, kind, axes = struct.unpack(">HBB", blob[:4])
     if zeros != 0 or kind != 8:
         raise ValueError("no idx file of bytes")
@@ -92,12 +130,12 @@ def emnist(path: Path) -> Dataset:
     Its images are stored transposed; its labels are 0–9 digits, 10–35 A–Z, 36–61 a–z.
     """
     arrays: dict[str, Any] = {}
-    with reading(path), zipfile.ZipFile(path) as archive:
+    with reading(path), _zip(path) as archive:
         for pool in ("train", "test"):
             stem = f"gzip/emnist-byclass-{pool}"
-            y = _idx(gzip.decompress(archive.read(f"{stem}-labels-idx1-ubyte.gz")))
+            y = _idx(archive.read(f"{stem}-labels-idx1-ubyte.gz"), _room(path))
             letters = y >= 10
-            images = _idx(gzip.decompress(archive.read(f"{stem}-images-idx3-ubyte.gz")))[letters]
+            images = _idx(archive.read(f"{stem}-images-idx3-ubyte.gz"), _room(path))[letters]
             arrays[f"x_{pool}"] = np.ascontiguousarray(images.transpose(0, 2, 1))
             arrays[f"y_{pool}"] = y[letters] - 10
     return Dataset(name="emnist", classes=LETTERS, first_half=LOWER, **arrays)
@@ -108,7 +146,7 @@ def _leaf_files(path: Path) -> Iterator[Any]:
         for file in sorted(path.glob("all_data*.json")):
             yield json.loads(file.read_text())
     else:
-        with zipfile.ZipFile(path) as archive:
+        with _zip(path) as archive:
             for name in sorted(archive.namelist()):
                 if re.search(r"(^|/)all_data[^/]*\.json$", name):
                     yield json.loads(archive.read(name))
@@ -146,7 +184,7 @@ def hapt(path: Path) -> Dataset:
     """
     windows: list[NDArray[np.float32]] = []
     rows: list[tuple[int, int, int]] = []
-    with reading(path), zipfile.ZipFile(path) as archive:
+    with reading(path), _zip(path) as archive, np.errstate(invalid="ignore"):
         names = {name.rpartition("RawData/")[2]: name for name in archive.namelist() if "RawData/" in name}
 
         def table(name: str) -> NDArray[np.float64]:
@@ -158,12 +196,17 @@ def hapt(path: Path) -> Dataset:
             recordings.setdefault(person, []).append(experiment)
             stem = f"exp{experiment:02d}_user{person:02d}.txt"
             signal = np.hstack([table(f"acc_{stem}"), table(f"gyro_{stem}")]).astype(np.float32)
+            before = len(windows)
             for _, _, activity, first, last in stretches[stretches[:, 0] == experiment]:
                 if activity > len(ACTIVITIES):
                     continue
-                for start in range(first - 1, last - WINDOW + 1, STEP):
+                if first < 1:
+                    raise ValueError(f"a stretch that begins at reading {first}")
+                for start in range(first - 1, min(last, len(signal)) - WINDOW + 1, STEP):
                     windows.append(signal[start : start + WINDOW])
                     rows.append((int(activity) - 1, person, len(recordings[person]) - 1))
+                if (len(windows) - before) * STEP > 2 * len(signal):
+                    raise ValueError(f"the stretches of experiment {experiment} overlap")
         stacked = np.stack(windows)
     y, person_of, recording = np.array(rows).T
     return har(stacked, y, person_of, recording)
@@ -171,8 +214,11 @@ def hapt(path: Path) -> Dataset:
 
 def grouped(name: str, x: NDArray[Any], y: NDArray[Any], group: NDArray[Any] | None, classes: int) -> Dataset:
     """A set without an official split: a fixed share held out of each group, or of each class."""
-    if len(x) != len(y) or (group is not None and len(group) != len(y)):
+    given = [x, y] if group is None else [x, y, group]
+    if len({array.shape[:1] for array in given}) > 1:
         raise InputError(f"{name}: points, labels and groups differ in length")
+    if y.ndim != 1 or not len(y):
+        raise InputError(f"{name}: labels have shape {y.shape}, expected one for each point")
     test = held_out(np.asarray(y if group is None else group), TEST_SHARE, name)
     return Dataset(
         name=name,
@@ -193,12 +239,25 @@ def arrays_of(path: Path) -> Mapping[str, NDArray[Any]]:
     """All arrays of an `.npz` file; pickled objects are refused."""
     if not path.is_file():
         raise InputError(f"there is no file {path}")
-    with reading(path):
-        archive = np.load(path, allow_pickle=False)
-        if not isinstance(archive, np.lib.npyio.NpzFile):
-            raise ValueError("no .npz archive")
-        with archive:
-            return {key: archive[key] for key in archive.files}
+    with reading(path), _zip(path) as archive:
+        if not all(name.isprintable() for name in archive.namelist()):
+            raise ValueError("an array without a readable name")
+        return {one.filename.removesuffix(".npy"): _array(archive, one) for one in archive.infolist()}
+
+
+def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
+    """One array of an `.npz` file, if it is as large as its head says: NumPy makes room before it looks."""
+    heads = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    with archive.open(member) as file:
+        shape, _, kind = heads[np.lib.format.read_magic(file)](file)
+        size, body = math.prod(shape) * kind.itemsize, member.file_size - file.tell()
+    if kind.hasobject:
+        raise ValueError(f"{member.filename} holds pickled objects, which could run code")
+    if not kind.itemsize or size != body:
+        raise ValueError(f"{member.filename} should have {size} bytes of {kind}, but has {body}")
+    with archive.open(member) as file:
+        array: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
+    return array
 
 
 def _groups(arrays: Mapping[str, NDArray[Any]], *suffixes: str) -> list[NDArray[np.int64] | None]:
@@ -206,9 +265,26 @@ def _groups(arrays: Mapping[str, NDArray[Any]], *suffixes: str) -> list[NDArray[
     for name in _GROUPS:
         found = [arrays[f"{name}{suffix}"] for suffix in suffixes if f"{name}{suffix}" in arrays]
         if len(found) == len(suffixes):
+            if any(part.ndim != 1 for part in found):
+                raise ValueError(f"{name} should have one entry for each point")
             numbers = np.unique(np.concatenate(found), return_inverse=True)[1].reshape(-1)
             return list(np.split(numbers, np.cumsum([len(part) for part in found])[:-1]))
     return [None] * len(suffixes)
+
+
+def class_count(y: NDArray[Any], where: object) -> int:
+    """Number of classes where nobody says it: the highest label plus one.
+
+    Raises:
+        InputError: No labels; or one so high that the model, which has an output for each class, would be
+            huge for classes that do not exist.
+    """
+    if y.dtype.kind not in "ui" or not y.size:
+        raise InputError(f"{where}: labels are {y.size} values of {y.dtype}, expected whole numbers")
+    count = int(y.max()) + 1
+    if count > max(MOST_CLASSES, y.size):
+        raise InputError(f"{where}: label {count - 1} of {y.size} labels; classes are numbered from 0 on")
+    return count
 
 
 def npz(
@@ -220,23 +296,25 @@ def npz(
     number of classes is the highest label plus one unless said.
     """
     arrays = arrays_of(path)
-    try:
-        split = "x_train" in arrays
-        y = np.concatenate([arrays["y_train"], arrays["y_test"]]) if split else arrays["y"]
-        if y.dtype.kind not in "ui" or not y.size:
-            raise InputError(f"{path}: labels are {y.size} values of {y.dtype}, expected whole numbers")
-        count = int(y.max()) + 1 if classes is None else classes
-        if not split:
-            return grouped(name, arrays["x"], y, _groups(arrays, "")[0], count)
-        pools = {key: arrays[key] for key in ("x_train", "y_train", "x_test", "y_test")}
-    except KeyError as error:
+    pools = ("y_test", "x_test", "y_train", "x_train")
+    split = "x_train" in arrays
+    if missing := [key for key in (pools if split else ("x", "y")) if key not in arrays]:
         raise InputError(
-            f"{path} lacks {error}: expected x_train, y_train, x_test, y_test, or x, y (found: "
+            f"{path} lacks {', '.join(map(repr, missing))}: expected {', '.join(pools)}, or x, y (found: "
             f"{', '.join(sorted(arrays))})"
-        ) from error
-    train, test = _groups(arrays, "_train", "_test")
+        )
+    with reading(path):
+        y = np.concatenate([arrays["y_train"], arrays["y_test"]]) if split else arrays["y"]
+        count = class_count(y, path)
+        train, *test = _groups(arrays, "_train", "_test") if split else _groups(arrays, "")
+    if classes is not None and count > classes:
+        raise InputError(f"{path}: the highest label is {count - 1}, but {name} has {classes} classes")
+    count = classes or count
+    if not split:
+        return grouped(name, arrays["x"], y, train, count)
+    given = {key: arrays[key] for key in pools}
     return Dataset(
-        name=name, classes=count, first_half=first_half, group_train=train, group_test=test, **pools
+        name=name, classes=count, first_half=first_half, group_train=train, group_test=test[0], **given
     )
 
 
@@ -246,4 +324,5 @@ def har_npz(path: Path) -> Dataset:
     missing = [key for key in ("x", "y", "subject", "recording") if key not in arrays]
     if missing:
         raise InputError(f"{path} lacks {', '.join(missing)} (found: {', '.join(sorted(arrays))})")
+    class_count(arrays["y"], path)
     return har(arrays["x"], arrays["y"], arrays["subject"], arrays["recording"])

@@ -53,16 +53,19 @@ def har(windows: NDArray[Any], y: NDArray[Any], person: NDArray[Any], recording:
     """
     if windows.ndim != 3 or windows.shape[1:] != (WINDOW, 6):
         raise InputError(f"har: windows have shape {windows.shape}, expected (n, {WINDOW}, 6)")
-    if not len(windows) == len(y) == len(person) == len(recording):
+    if any(array.shape != (len(windows),) for array in (y, person, recording)):
         raise InputError("har: x, y, subject and recording differ in length")
+    if windows.dtype.kind not in "buif":
+        raise InputError(f"har: x holds {windows.dtype}, expected numbers")
     if not np.isfinite(windows).all():
         raise InputError("har: x holds values that are not finite (NaN or infinity)")
     test = recording == 1
     if test.all() or not test.any():
         raise InputError("har: needs at least two recordings, one to train on and one to test on")
-    x = window_features(windows)
-    mean, spread = x[~test].mean(axis=0), x[~test].std(axis=0)
-    x = (x - mean) / np.maximum(spread, 1e-6)
+    with np.errstate(all="ignore"):  # what is too large for float32 is refused below, as not finite
+        x = window_features(windows)
+        mean, spread = x[~test].mean(axis=0), x[~test].std(axis=0)
+        x = (x - mean) / np.maximum(spread, 1e-6)
     return Dataset(
         name="har",
         x_train=x[~test],

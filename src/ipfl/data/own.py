@@ -12,6 +12,7 @@ from ipfl.core import stream
 from ipfl.data.dataset import Dataset, features, labels
 from ipfl.data.distributions import Distribution
 from ipfl.data.federation import Federation, Share, probe_size, same
+from ipfl.data.formats import class_count
 from ipfl.errors import InputError
 
 Arrays = tuple[NDArray[Any], NDArray[np.int64]]
@@ -22,13 +23,17 @@ def _arrays(data: Any, where: str) -> Arrays:
     if isinstance(data, tuple):
         if len(data) != 2:
             raise InputError(f"{where}: expected a pair (x, y), got {len(data)} things")
-        x, y = data
+        try:
+            x, y = (np.asarray(part) for part in data)
+        except (TypeError, ValueError) as error:
+            reason = " ".join(str(error).split())
+            raise InputError(f"{where}: expected a pair of arrays (x, y) ({reason})") from error
     elif hasattr(data, "__getitem__") and hasattr(data, "__len__"):
         try:
             pairs = [data[position] for position in range(len(data))]
             x = np.stack([np.asarray(pair[0]) for pair in pairs])
             y = np.array([int(pair[1]) for pair in pairs])
-        except (TypeError, ValueError, IndexError, KeyError) as error:
+        except (TypeError, ValueError, IndexError, KeyError, OverflowError) as error:
             reason = " ".join(str(error).split())
             raise InputError(f"{where}: expected a data set of pairs (x, y) ({reason})") from error
     else:
@@ -61,13 +66,15 @@ def _together(name: str, found: list[tuple[Arrays, Arrays]], classes: int | None
     train, test = zip(*found, strict=True)
     y_train = np.concatenate([y for _, y in train])
     y_test = np.concatenate([y for _, y in test])
+    if classes is None:
+        classes = class_count(np.concatenate([y_train, y_test]), name)
     return Dataset(
         name=name,
         x_train=np.concatenate([x for x, _ in train]),
         y_train=y_train,
         x_test=np.concatenate([x for x, _ in test]),
         y_test=y_test,
-        classes=int(max(y_train.max(), y_test.max())) + 1 if classes is None else classes,
+        classes=classes,
     )
 
 

@@ -12,7 +12,9 @@ Where each part of the paper lives:
 | what the equations move, as double-entry transfers | `ledger` |
 | Scheduler, SelectClients of Algorithm 1 (server) | `scheduler` |
 | appendix "Initial Clustering", Eq. imprtant_features | `warmstart` |
+| Algorithm 1, lines 4, 7, 8: training | `updates` |
 | Fairness; whether the economy is well | `health` |
+| beyond the paper: a market that reckons with bad actors | `guard` |
 
 A client is its row number 0 … N−1 and a cluster its column number 0 … K−1 in every array. Whoever has
 other client ids keeps them in ascending order, so that "ties by client id" means the same on both sides.

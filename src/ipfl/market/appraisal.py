@@ -27,6 +27,12 @@ Gradients = dict[int, NDArray[np.float64]]
 Updates = Mapping[int, Replies]
 """Per cluster the sound replies of its providers."""
 
+
+def gradient_name(model: str) -> str:
+    """Name of the gradient at a model that travels with its update."""
+    return f"gradient_{model}"
+
+
 COALITIONS_AT_ONCE = 16
 """Models of coalitions that travel in one ask when Shapley values are exact: bounds the memory."""
 
@@ -47,12 +53,7 @@ def appraise(
         source: Where the gradient comes from; `exact`: Shapley values over all coalitions instead.
         normalised: Which version of the approximation.
     """
-    seats: dict[ClientId, dict[str, Vector]] = {}
-    for k, replies in updates.items():
-        for client in replies:
-            seats.setdefault(client, {})[cluster_name(k)] = models[k]
-    wish = {"gradient": source == "clients"}
-    answers = yield Ask("appraise", {client: Record(seats[client], wish) for client in sorted(seats)})
+    answers = yield question(models, updates, gradient=source == "clients")
     accuracy, gradient = appraised(answers, list(updates), economy.size)
     if source == "server":
         everything = Record({cluster_name(k): models[k] for k in updates}, {"gradient": True})
@@ -69,6 +70,25 @@ def appraise(
         else:
             psi[k] = np.full(len(locals_), np.nan)
     return psi, accuracy
+
+
+def question(models: Sequence[Vector], updates: Updates, *, gradient: bool) -> Ask:
+    """Asks all providers about the models that they had a part in."""
+    seats: dict[ClientId, dict[str, Vector]] = {}
+    for k, replies in updates.items():
+        for client in replies:
+            seats.setdefault(client, {})[cluster_name(k)] = models[k]
+    return Ask(
+        "appraise", {client: Record(seats[client], {"gradient": gradient}) for client in sorted(seats)}
+    )
+
+
+def typical_accuracy(models: Sequence[Vector], updates: Updates) -> Generator[Ask, Replies, Accuracies]:
+    """Acc_kr of a guarded market: the median of what the providers say, however many points they claim."""
+    answers = yield question(models, updates, gradient=False)
+    said = {k: [_counts(answer, k) for answer in answers.values()] for k in updates}
+    shares = {k: [hits / n for hits, n in filter(None, counts)] for k, counts in said.items()}
+    return {k: float(np.median(known)) for k, known in shares.items() if known}
 
 
 def exact_contributions(
@@ -125,8 +145,9 @@ def _counts(reply: Record, cluster: int) -> tuple[float, float] | None:
     return float(said[0]), float(said[1])
 
 
-def _gradient(reply: Record, cluster: int, size: int) -> NDArray[np.float64] | None:
-    vector = reply.params.get(cluster_name(cluster))
+def gradient_of(reply: Record, name: str, size: int) -> NDArray[np.float64] | None:
+    """A gradient in a reply; None where it is missing or cannot be one."""
+    vector = reply.params.get(name)
     if vector is None or vector.shape != (size,) or not np.isfinite(vector).all():
         return None
     return vector.astype(np.float64)
@@ -142,7 +163,7 @@ def appraised(answers: Replies, clusters: Sequence[int], size: int) -> tuple[Acc
             accuracy[k] = sum(hits for hits, _ in counted.values()) / sum(n for _, n in counted.values())
         weight, total = 0.0, np.zeros(size)
         for client, (_, n) in counted.items():
-            if (gradient := _gradient(answers[client], k, size)) is not None:
+            if (gradient := gradient_of(answers[client], cluster_name(k), size)) is not None:
                 total += n * gradient
                 weight += n
         if weight:
@@ -159,7 +180,8 @@ def closest_holdout(scored: Replies, clusters: Sequence[int], size: int) -> Grad
     for k in clusters:
         best = -1.0
         for holdout in sorted(scored, reverse=True):
-            counts, gradient = _counts(scored[holdout], k), _gradient(scored[holdout], k, size)
+            counts = _counts(scored[holdout], k)
+            gradient = gradient_of(scored[holdout], cluster_name(k), size)
             if counts and gradient is not None and counts[0] / counts[1] > best:
                 best, gradients[k] = counts[0] / counts[1], gradient
     return gradients

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from ipfl.config import AggregateConfig
 from ipfl.core import ClientId, Fact, Replies, Setup, Vector
 from ipfl.market import Bools, Floats, Ints, health, profiler, tokens
+from ipfl.market.guard import temper
 from ipfl.market.ledger import Bank, Transfers, statement
 from ipfl.market.preferences import importance
 from ipfl.market.scheduler import Selection
@@ -72,6 +73,12 @@ class Economy:
         """Length of a model's vector."""
         return len(self.models[0])
 
+    def preferred(self) -> dict[ClientId, int]:
+        """The cluster that each client wants most, of those that bid."""
+        rank = np.where(self.wanted >= 0, self.wanted, np.iinfo(np.int64).max)
+        rows = np.flatnonzero((self.wanted >= 0).any(axis=1))
+        return {int(self.ids[row]): int(rank[row].argmin()) for row in rows}
+
     def named(self) -> dict[str, Vector]:
         """The models in use by name."""
         return {cluster_name(k): self.models[k] for k in self.clusters}
@@ -105,10 +112,11 @@ def open_economy(setup: Setup, clusters: int, opening: int) -> Economy:
     )
 
 
-def answered(economy: Economy, replies: Replies, events: list[str]) -> Economy:
+def answered(economy: Economy, replies: Replies, events: list[str], *, guarded: bool = False) -> Economy:
     """The bids and hit counts of a preference query, for as many clients as gave a sensible answer.
 
-    Their receipts are told now; everyone else keeps earlier bids and learns of receipts next time.
+    Their receipts are told now; everyone else keeps earlier bids and learns of receipts next time. In a
+    guarded market extreme claims are tempered, and clients count alike, however many points they claim.
     """
     live = economy.clusters
     wanted, strength = economy.wanted.copy(), economy.strength.copy()
@@ -126,10 +134,12 @@ def answered(economy: Economy, replies: Replies, events: list[str]) -> Economy:
         wanted[row, order] = np.arange(len(order))
     if not accuracy:
         return economy
-    for row, shares in accuracy.items():
+    table = np.stack(list(accuracy.values()))
+    table = temper(table, economy.rule.hostile) if guarded else table
+    for row, shares in zip(accuracy, table, strict=True):
         strength[row, live] = importance(shares, economy.means[live])
     means = economy.means.copy()
-    means[live] = np.average(list(accuracy.values()), axis=0, weights=np.maximum(points, 1))
+    means[live] = np.average(table, axis=0, weights=None if guarded else np.maximum(points, 1))
     untold = {row: told for row, told in economy.receipts.items() if row not in accuracy}
     return replace(economy, wanted=wanted, strength=strength, means=means, receipts=untold)
 
@@ -154,6 +164,16 @@ def assigned(economy: Economy, cluster: Ints) -> Economy:
     wanted = np.full_like(economy.wanted, -1)
     wanted[np.arange(len(wanted)), cluster] = 0
     return replace(economy, wanted=wanted)
+
+
+def watch(economy: Economy, empty: int, events: list[str]) -> Economy:
+    """Says aloud what goes wrong: empty seats, and a collapse when it begins."""
+    if empty:
+        events.append(f"{empty} of the seats stayed empty: too few clients bid, were there or could pay")
+    collapsed = bool(health.collapse((economy.wanted >= 0).sum(axis=0)[economy.clusters]))
+    if collapsed and not economy.collapsed:
+        events.append("collapse: one cluster gets nearly all bids")
+    return replace(economy, collapsed=collapsed)
 
 
 def merge_alike(economy: Economy, round: int, events: list[str]) -> Economy:
@@ -205,6 +225,12 @@ class Books:
         self._post((bank, transfers))
         return paid
 
+    def call_off(self, wanted: Ints) -> None:
+        """A void round: every bid goes into escrow and back, and nobody sits."""
+        paid = self.auction(wanted)
+        nobody = np.zeros_like(paid)
+        self._post(tokens.seat(self.bank, paid, nobody, nobody, self.price))
+
     def seat(self, paid: Bools, selection: Selection) -> Bools:
         """Eq. update_available_tokens; returns the (N, K) seats."""
         chosen, random = selection.seats(len(paid))
@@ -215,10 +241,12 @@ class Books:
         """Refunds the seats of clients that did not deliver."""
         self._post(tokens.give_back(self.bank, seats, self.price))
 
-    def settle(self, cluster: int, providers: Ints, psi: Floats, omega: Ints, share: float) -> None:
+    def settle(
+        self, cluster: int, providers: Ints, psi: Floats, omega: Ints, share: float, *, positive: bool = False
+    ) -> None:
         """Eq. reimbursement and Eq. reward_distribution; the pool is empty afterwards."""
         self._post(tokens.reimburse(self.bank, cluster, providers, share))
-        self._post(tokens.reward(self.bank, cluster, providers, psi, omega, providers))
+        self._post(tokens.reward(self.bank, cluster, providers, psi, omega, providers, positive=positive))
 
     @property
     def earned(self) -> NDArray[np.int64]:

@@ -30,6 +30,11 @@ def broke(balances: Ints, price: int) -> int:
     return int((balances < price).sum())
 
 
+def economy(balances: Ints, price: int, empty_seats: int) -> dict[str, float]:
+    """The health of a round's economy, as its line tells it."""
+    return {"gini": gini(balances), "broke": broke(balances, price), "empty_seats": empty_seats}
+
+
 def rank_correlation(one: Floats, other: Floats) -> float | None:
     """Spearman's ρ over the pairs known in both; None if undefined (fewer than two pairs, or no spread)."""
     from scipy.stats import spearmanr  # takes as long to import as torch

@@ -117,10 +117,14 @@ def remember(
         The new memory: decay·old + (1 − decay)·ψ, or ψ where nothing was known.
     """
     after = np.array(memory, np.float64)
-    old = after[clients, cluster]
-    new = np.where(np.isnan(old), psi, decay * old + (1 - decay) * psi)
-    after[clients, cluster] = np.where(np.isnan(psi), old, new)
+    after[clients, cluster] = blend(after[clients, cluster], psi, decay)
     return after
+
+
+def blend(old: Floats, psi: Floats, decay: float) -> NDArray[np.float64]:
+    """decay·old + (1 − decay)·ψ; whichever of the two is known where one is not."""
+    new = np.where(np.isnan(old), psi, decay * old + (1 - decay) * psi)
+    return np.asarray(np.where(np.isnan(psi), old, new), np.float64)
 
 
 def _shares(weights: Floats | Ints) -> NDArray[np.float64]:

@@ -167,7 +167,14 @@ def ranks(psi: Floats, participation: Ints, clients: Ints) -> NDArray[np.int64]:
 
 
 def reward(
-    bank: Bank, cluster: int, providers: Ints, psi: Floats, participation: Ints, payers: Ints
+    bank: Bank,
+    cluster: int,
+    providers: Ints,
+    psi: Floats,
+    participation: Ints,
+    payers: Ints,
+    *,
+    positive: bool = False,
 ) -> tuple[Bank, Transfers]:
     """Eq. reward_distribution: the n providers share what is left in the pool by rank.
 
@@ -180,12 +187,16 @@ def reward(
         psi: (n,) contributions ψ_ki of the providers.
         participation: (n,) Ω_ki, rounds each took part in the cluster.
         payers: Who gets the pool back, equally, if there is no provider.
+        positive: Only providers with ψ > 0 share in it, unless there are none (a guarded market).
 
     Returns:
         Bank with an empty pool, and transfers.
     """
     left = int(bank.pool[cluster])
     if len(providers):
+        earning = psi > 0
+        if positive and earning.any():
+            providers, participation, psi = providers[earning], participation[earning], psi[earning]
         order = np.argsort(providers)
         rank = ranks(psi, participation, providers)
         return _pay_out(bank, Kind.REWARD, cluster, providers[order], left, rank[order])

@@ -15,9 +15,20 @@ if TYPE_CHECKING:
     from ipfl.core import Method
 
 METHODS = {
+    "ditto": "Ditto",
+    "fedala": "FedALA",
+    "fedamp": "FedAMP",
     "fedavg": "FedAvg",
+    "fedem": "FedEM",
+    "fedfomo": "FedFomo",
+    "fedproto": "FedProto",
+    "fedprox": "FedProx",
+    "fedsoft": "FedSoft",
+    "finetune": "FineTune",
+    "ifca": "IFCA",
     "ipfl": "IPFL",
     "local": "Local",
+    "perfedavg": "PerFedAvg",
 }
 """Name (and file) → class."""
 

@@ -12,8 +12,8 @@ from typing import ClassVar
 from pydantic.dataclasses import dataclass
 
 from ipfl.client import Client
-from ipfl.core import Ask, ClientId, Method, Record, Replies, Roster, Round, Setup, Vector, stream
-from ipfl.methods.steps import OneModel, average, choose, left_out, random_seats, usable
+from ipfl.core import Ask, ClientId, Method, Record, Replies, Roster, Round, Setup, Vector
+from ipfl.methods.steps import OneModel, fedavg_round, global_update
 
 
 @dataclass(frozen=True)
@@ -29,19 +29,15 @@ class FedAvg(Method[OneModel]):
 
     def round(self, state: OneModel, roster: Roster, round: int) -> Generator[Ask, Replies, Round[OneModel]]:
         """Random clients train the global model; their mean replaces it."""
-        chosen = choose(roster, state.per_round, stream(state.seed, "select", round))
-        replies = yield Ask("train", {client: Record({"global": state.params}) for client in chosen})
-        kept = usable(replies, "global", len(state.params))
-        after = state.trained(average(kept, "global", state.params, state.rule))
-        return Round(after, {"seats": random_seats(chosen, kept)}, left_out(chosen, kept))
+        return fedavg_round(state, roster, round)
 
     def on_train(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:
         """Local training from the global model."""
-        return Record({"global": me.train(ask.params["global"])}, {"n": len(me.data("train"))}), mine
+        return global_update(me.train(ask.params["global"]), me), mine
 
     def offer(self, state: OneModel, client: ClientId) -> Record:
         """The global model, for everyone."""
-        return Record({"global": state.params})
+        return Record(state.named)
 
     def personalize(self, offer: Record, mine: Record, me: Client) -> Vector:
         """Every client deploys the global model as it is."""
@@ -49,4 +45,4 @@ class FedAvg(Method[OneModel]):
 
     def models(self, state: OneModel) -> dict[str, Vector]:
         """The global model."""
-        return {"global": state.params}
+        return state.named

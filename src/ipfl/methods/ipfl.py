@@ -13,12 +13,13 @@ Departures from the print, with the reasons in docs/reading.md:
 - Eq. reimbursement returns the share U of the pool to those who paid; N_r in Eq. reward_distribution is
   the number of providers. Both keep the sum of all tokens as it is.
 - The gradient of the Shapley approximation comes from the participants' `probe` by default.
-- Beyond the paper: `warmup` rounds as one model, mixes `best` and `tuned`, `clusters = "auto"`.
+- Beyond the paper: `warmup` rounds as one model, mixes `best` and `tuned`, `clusters = "auto"`, and a market
+  that reckons with bad actors (`guarded`, see `ipfl.market.guard`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
 
@@ -31,7 +32,15 @@ from ipfl.client import Client, Part
 from ipfl.core import Ask, ClientId, Fact, Method, Record, Replies, Roster, Round, Setup, Vector, stream
 from ipfl.errors import InputError
 from ipfl.market import Bools, health, tokens
-from ipfl.market.appraisal import Accuracies, Contributions, Updates, appraise, per_class_f1
+from ipfl.market.appraisal import (
+    Accuracies,
+    Contributions,
+    Updates,
+    appraise,
+    gradient_name,
+    per_class_f1,
+    typical_accuracy,
+)
 from ipfl.market.economy import (
     Books,
     Economy,
@@ -46,13 +55,15 @@ from ipfl.market.economy import (
     or_null,
     rows_of,
     seat_rows,
+    watch,
 )
 from ipfl.market.ledger import ISSUER, NO_CLUSTER
 from ipfl.market.preferences import SHARPNESS, bids, importance, learn_returns, mixing
 from ipfl.market.scheduler import Selection, explorers, first_round, select
-from ipfl.market.warmstart import initial_clusters
+from ipfl.market.updates import collect, combine, deploy, judge
+from ipfl.market.warmstart import confusion, initial_clusters
 from ipfl.methods.steps import average, choose, left_out, random_seats, usable
-from ipfl.params import mix, sound
+from ipfl.params import mix
 from ipfl.train import Score
 
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -71,6 +82,10 @@ class IPFL(Method[Economy]):
     max_clusters: Annotated[int, Field(ge=2)] = Field(6, description="K to start with under clusters = auto")
     merge_after: Annotated[int, Field(ge=1)] = Field(
         10, description="market rounds before the first merge under auto"
+    )
+    guarded: bool = Field(
+        False,
+        description="reckon with bad actors: temper claims, let others judge updates before they are used",
     )
     incentive: bool = Field(
         True, description="false: the ablation NI, random bids and no tokens change hands"
@@ -135,6 +150,8 @@ class IPFL(Method[Economy]):
         tokens.check_rules(self.price, self._opening, self.eta, self.gamma)
         if not setup.holdouts and (self.initial_clustering or self.contribution == "server"):
             raise InputError('initial_clustering and contribution = "server" need task.server_samples > 0')
+        if self.guarded and (not self.incentive or self.contribution == "exact"):
+            raise InputError('guarded = true needs incentive = true and contribution "clients" or "server"')
         return open_economy(setup, k, self._opening)
 
     @property
@@ -154,16 +171,17 @@ class IPFL(Method[Economy]):
         paid = books.auction(np.where(available[:, None], state.wanted, -1))  # line 5, Eq. consumer_cost
         selection = self._select(state, books, paid, available, round)  # lines 11–13 and 19–22
         seats = books.seat(paid, selection)  # line 6, Eq. update_available_tokens
-        replies = yield self._deploy(state, seats)  # lines 4 and 7: M_k to the clients of ζ_k, U_k back
-        delivered = self._delivered(state, seats, replies, events)
+        # Lines 4 and 7: M_k to the clients of ζ_k, U_k back.
+        replies = yield deploy(state, seats, gradient=self.guarded and self.contribution == "clients")
+        updates, delivered = collect(state, seats, replies, events)
         books.give_back(seats & ~delivered)
-        updates = _updates(state, delivered, replies)
-        models = _aggregate(state, updates)  # line 8: M_k = FedAvg(U_k)
-        psi, accuracy = yield from self._profile(state, models, updates)  # line 18, ψ_ki
+        models, psi, accuracy = yield from self._learn(state, updates)  # lines 8 and 18
         # Eqs. reimbursement_utility, reimbursement and reward_distribution
         share = self._settle(state, books, delivered, psi, accuracy)
         after = after_round(state, books, models, delivered, psi, accuracy, self.decay)
-        after = self._watch(after, round, selection, events)
+        after = watch(after, selection.short, events)
+        if self.clusters == "auto" and round - self.opens >= self.merge_after:
+            after = merge_alike(after, round, events)
         facts = {
             "wanted": rows_of(state.ids, state.wanted, (state.wanted >= 0) & available[:, None]),
             "seats": seat_rows(state.ids, selection, delivered),
@@ -171,11 +189,7 @@ class IPFL(Method[Economy]):
             "cluster_probe_accuracy": [[k, value] for k, value in accuracy.items()],
             "best_before": [[k, or_null(state.best[k])] for k in psi],
             "reimbursed_share": [[k, value] for k, value in share.items()],
-            "economy": {
-                "gini": health.gini(after.bank.balances),
-                "broke": health.broke(after.bank.balances, self.price),
-                "empty_seats": selection.short,
-            },
+            "economy": health.economy(after.bank.balances, self.price, selection.short),
             "transfers": books.entries(state.ids),
         }
         return Round(after, facts, tuple(events))
@@ -212,7 +226,7 @@ class IPFL(Method[Economy]):
             told = state.receipts.get(row, ())
             receipts = {"seats": [k for k, _ in told], "net": [net for _, net in told]}
             query[client] = Record(models, facts | receipts)
-        return answered(state, (yield Ask("preference", query)), events)
+        return answered(state, (yield Ask("preference", query)), events, guarded=self.guarded)
 
     def _first_bids(self, state: Economy, roster: Roster) -> Generator[Ask, Replies, Economy]:
         """Appendix Initial Clustering: each client bids for the cluster that K-Means puts it into."""
@@ -249,31 +263,18 @@ class IPFL(Method[Economy]):
         )
         return chosen.spread(live, len(state.models))
 
-    def _deploy(self, state: Economy, seats: Bools) -> Ask:
-        """Every client with a seat gets the model of each cluster it sits in."""
-        to = {}
-        for row in np.flatnonzero(seats.any(axis=1)):
-            sits_in = np.flatnonzero(seats[row]).tolist()
-            to[int(state.ids[row])] = Record({cluster_name(k): state.models[k] for k in sits_in})
-        return Ask("train", to)
-
-    def _delivered(self, state: Economy, seats: Bools, replies: Replies, events: list[str]) -> Bools:
-        """Seats whose client sent a sound update; whoever sent NaN, another length or nothing is left out."""
-        delivered = np.zeros_like(seats)
-        for row, k in zip(*np.nonzero(seats), strict=True):
-            client = int(state.ids[row])
-            delivered[row, k] = client in replies and sound(replies[client], cluster_name(k), state.size)
-            if not delivered[row, k]:
-                events.append(f"client {client} sent no usable update for cluster {k}; its bid was returned")
-        return delivered
-
-    def _profile(
-        self, state: Economy, models: tuple[Vector, ...], updates: Updates
-    ) -> Generator[Ask, Replies, tuple[Contributions, Accuracies]]:
-        """The profiler: contributions ψ_ki of each cluster's providers, and Acc_kr on their own data."""
+    def _learn(
+        self, state: Economy, updates: Updates
+    ) -> Generator[Ask, Replies, tuple[tuple[Vector, ...], Contributions, Accuracies]]:
+        """M_k = FedAvg(U_k), and the profiler: ψ_ki of each cluster's providers, Acc_kr on their own data."""
+        if self.guarded:
+            models, psi = yield from judge(state, updates, self.decay, server=self.contribution == "server")
+            return models, psi, (yield from typical_accuracy(models, updates))
+        models = combine(state, updates)
         if not self.incentive:
-            return {}, {}
-        return (yield from appraise(state, models, updates, self.contribution, self.normalised))
+            return models, {}, {}
+        psi, accuracy = yield from appraise(state, models, updates, self.contribution, self.normalised)
+        return models, psi, accuracy
 
     def _settle(
         self,
@@ -291,22 +292,9 @@ class IPFL(Method[Economy]):
         for k, contributions in psi.items():
             providers = np.flatnonzero(delivered[:, k])
             shares[k] = tokens.utility(accuracy.get(k, np.nan), state.best[k], self.eta, self.gamma)
-            books.settle(k, providers, contributions, state.omega[providers, k] + 1, shares[k])
+            omega = state.omega[providers, k] + 1
+            books.settle(k, providers, contributions, omega, shares[k], positive=self.guarded)
         return shares
-
-    def _watch(self, state: Economy, round: int, selection: Selection, events: list[str]) -> Economy:
-        """Says aloud what goes wrong, and merges clusters that serve the same bidders (`auto`)."""
-        if selection.short:
-            events.append(
-                f"{selection.short} of the seats stayed empty: too few clients bid, were there or could pay"
-            )
-        collapsed = bool(health.collapse((state.wanted >= 0).sum(axis=0)[state.clusters]))
-        if collapsed and not state.collapsed:
-            events.append("collapse: one cluster gets nearly all bids")
-        state = replace(state, collapsed=collapsed)
-        if self.clusters == "auto" and round - self.opens >= self.merge_after:
-            state = merge_alike(state, round, events)
-        return state
 
     def offer(self, state: Economy, client: ClientId) -> Record:
         """All cluster models, and how well they do on average: what Eq. importance_weights needs."""
@@ -325,9 +313,7 @@ class IPFL(Method[Economy]):
 
     def preferences(self, state: Economy) -> dict[ClientId, int]:
         """The cluster that each client wants most, of those that bid."""
-        rank = np.where(state.wanted >= 0, state.wanted, np.iinfo(np.int64).max)
-        rows = np.flatnonzero((state.wanted >= 0).any(axis=1))
-        return {int(state.ids[row]): int(rank[row].argmin()) for row in rows}
+        return state.preferred()
 
     def rules(self) -> dict[str, Fact]:
         """Price and rates, for the audit of the ledger."""
@@ -339,6 +325,7 @@ class IPFL(Method[Economy]):
             "gamma": self.gamma,
             "clusters": self.max_clusters if self.clusters == "auto" else self.clusters,
             "incentive": self.incentive,
+            "positive": self.guarded,
         }
 
     def opening_transfers(self, state: Economy) -> list[list[Fact]]:
@@ -349,6 +336,17 @@ class IPFL(Method[Economy]):
     @property
     def _opening(self) -> int:
         return 100 * self.price if self.opening is None else self.opening
+
+    def void(self, state: Economy, facts: Mapping[str, Fact]) -> dict[str, Fact]:
+        """All bids go back, and no allowance is issued: whoever could pay only out of it did not bid."""
+        books = Books(state.bank, self.price)
+        kept = {key: facts[key] for key in ("wanted",) if key in facts}
+        if kept:
+            wanted = np.full_like(state.wanted, -1)
+            for client, cluster, rank in facts["wanted"]:
+                wanted[state.rows([client])[0], cluster] = rank
+            books.call_off(wanted)
+        return {**kept, **super().void(state, facts), "transfers": books.entries(state.ids)}
 
     def report(self, state: Economy) -> dict[str, Fact]:
         """The fairness summary."""
@@ -372,9 +370,10 @@ class IPFL(Method[Economy]):
 
     def on_train(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:
         """Trains the model of every cluster the client has a seat in."""
-        return Record(
-            {k: me.train(model) for k, model in ask.params.items()}, {"n": len(me.data("train"))}
-        ), mine
+        params = {k: me.train(model) for k, model in ask.params.items()}
+        if ask.facts.get("gradient"):
+            params |= {gradient_name(k): me.gradient(model, "probe") for k, model in ask.params.items()}
+        return Record(params, {"n": len(me.data("train"))}), mine
 
     def on_appraise(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:
         """Accuracy of the aggregated models on `probe`, and the gradient of the loss there if asked for."""
@@ -391,13 +390,9 @@ class IPFL(Method[Economy]):
     def on_confusion(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:
         """True positives, false positives and false negatives per class of each model (server's holdout)."""
         labels = me.data("probe").y
-        facts = {}
-        for name, model in ask.params.items():
-            guess = me.predict(model, "probe")
-            said, is_ = (np.bincount(v, minlength=me.classes) for v in (guess, labels))
-            right = np.bincount(labels[guess == labels], minlength=me.classes)
-            facts[name] = np.concatenate([right, said - right, is_ - right]).tolist()
-        return Record({}, facts), mine
+        guesses = {name: me.predict(model, "probe") for name, model in ask.params.items()}
+        counts = {name: confusion(guess, labels, me.classes) for name, guess in guesses.items()}
+        return Record({}, {name: count.tolist() for name, count in counts.items()}), mine
 
     def personalize(self, offer: Record, mine: Record, me: Client) -> Vector:
         """Eq. personalized_model: P_i = Σ_k υ_ik ω_k, with υ from `goal`; no training, no server state."""
@@ -420,19 +415,3 @@ class IPFL(Method[Economy]):
 
     def _points(self, score: Score) -> float:
         return score.soft if self.hits == "soft" else score.hits
-
-
-def _updates(state: Economy, delivered: Bools, replies: Replies) -> Updates:
-    """U_k: per cluster with any, the sound replies of its clients."""
-    return {
-        k: {int(client): replies[int(client)] for client in state.ids[delivered[:, k]]}
-        for k in np.flatnonzero(delivered.any(axis=0)).tolist()
-    }
-
-
-def _aggregate(state: Economy, updates: Updates) -> tuple[Vector, ...]:
-    """M_k = FedAvg(U_k) for every cluster; one without updates stays as it is."""
-    return tuple(
-        average(updates.get(k, {}), cluster_name(k), model, state.rule)
-        for k, model in enumerate(state.models)
-    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from rich.table import Table
 
@@ -14,6 +14,13 @@ from ipfl.store.schema import OPENING
 def round_name(round: int) -> str:
     """A round for people."""
     return "opening" if round == OPENING else str(round)
+
+
+def void_note(rounds: Sequence[int]) -> str:
+    """Which rounds were void, and what that means."""
+    named = ", ".join(map(round_name, rounds))
+    subject = f"Round {named} was" if len(rounds) == 1 else f"Rounds {named} were"
+    return f"{subject} void: all bids went back, nobody was paid."
 
 
 def accounts_table(accounts: Mapping[int, Account], title: str) -> Table:

@@ -85,9 +85,25 @@ def _run_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         rows.append(("purity", f"{percent(summary['purity'])} %"))
     if summary["left"]:
         rows.append(("left for good", f"{summary['left']} clients"))
+    if summary.get("adversary"):
+        rows += _adversary_rows(summary["adversary"])
     if rounds:
         up, down = (size(summary[key] / rounds / clients) for key in ("bytes_up", "bytes_down"))
         rows.append(("traffic", f"{up} up, {down} down per client and round"))
+    return rows
+
+
+def _adversary_rows(outcome: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What attackers got, and what they left to the others."""
+    what = f"{len(outcome['attackers'])} of kind {outcome['kind']}"
+    out = outcome["fell_out"]
+    gone = f", out of the N_p from round {out} on" if out is not None else ""
+    rows = [("attackers", what + gone)]
+    if outcome["tokens"]:
+        sides = outcome["tokens"].items()
+        rows.append(("median tokens", ", ".join(f"{side} {of['median']:.0f}" for side, of in sides)))
+    if outcome["honest_accuracy"]:
+        rows.append(("honest clients' accuracy", f"{spread(outcome['honest_accuracy'])} % over clients"))
     return rows
 
 

@@ -6,10 +6,9 @@ between transactions, so that worker processes inherit none and a restarted serv
 
 from __future__ import annotations
 
+import re
 import sqlite3
-import time
 from collections.abc import Callable
-from itertools import chain, repeat
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,6 +18,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError
 from sqlalchemy.pool import NullPool
 
 from ipfl.errors import InputError
+from ipfl.patience import patiently
 
 T = TypeVar("T")
 
@@ -26,11 +26,9 @@ FILE = "run.db"
 """Name of the store in a run's folder."""
 LOCK_SECONDS = 1.0
 """How long SQLite itself waits for a lock before it says so."""
-DELAYS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
-"""Seconds between attempts; the last one from then on."""
 HIDDEN = "***"
-SECRETS = ("password", "sslpassword")
-"""Parts of a URL's query that nobody may see."""
+HARMLESS = ("host", "port", "user", "dbname")
+"""Parts of a URL's query that may be seen in what a server says; any other may be a password."""
 
 
 class StoreError(InputError):
@@ -39,30 +37,50 @@ class StoreError(InputError):
 
 def address(place: str | Path) -> URL:
     """The URL of a store: of a run's folder, of a database file, or the URL itself."""
+    if "\0" in str(place):
+        raise InputError("the store's address holds a null character")
     if isinstance(place, Path) or "://" not in place:
+        if re.match(r"(postgres|sqlite)\w*(\+\w+)?:", str(place)):
+            raise _unreadable()
         path = Path(place)
         file = path if path.suffix == ".db" and not path.is_dir() else path / FILE
         return URL.create("sqlite", database=str(file))
     try:
         url = make_url(place)
-    except (ArgumentError, ValueError):  # without the text: it may hold a password
-        raise InputError(
-            "the store's URL cannot be read; expected postgresql+psycopg://USER@HOST/NAME"
-        ) from None
+    except (ArgumentError, ValueError):
+        raise _unreadable() from None
     if url.drivername in ("postgresql", "postgres"):
         url = url.set(drivername="postgresql+psycopg")
     if url.drivername not in ("sqlite", "postgresql+psycopg"):
         raise InputError(f"a store is sqlite:// or postgresql+psycopg://, not {url.drivername}://")
-    if url.drivername == "sqlite" and not url.database:
-        raise InputError("a store in memory would be lost; give a file: sqlite:///FILE.db")
+    if url.drivername == "sqlite":
+        if url.database in (None, "", ":memory:"):
+            raise InputError("a store in memory would be lost; give a file: sqlite:///FILE.db")
+        if url != URL.create("sqlite", database=url.database):
+            raise InputError("a store in a file has no host, user or options: sqlite:///FILE.db")
+    elif "@" in f"{url.host}{url.database}":  # the end of a password
+        raise InputError("the store's URL has an @ too many; within a password, write %40 for it")
     return url
 
 
+def _unreadable() -> InputError:
+    # Without the text: it may hold a password.
+    return InputError("the store's URL cannot be read; expected postgresql+psycopg://USER@HOST/NAME")
+
+
 def shown(url: URL) -> str:
-    """An address for people: a file's path, or the URL without its passwords."""
+    """An address for people: a file's path, or the URL without password and options."""
     if url.drivername == "sqlite":
         return str(url.database)
-    return url.difference_update_query(SECRETS).render_as_string(hide_password=True)
+    return url.set(query={}).render_as_string(hide_password=True)
+
+
+def _secrets(url: URL) -> list[str]:
+    """What of a URL nobody may see, the longest first, as one may be part of another."""
+    options = [
+        value for key, values in url.normalized_query.items() if key not in HARMLESS for value in values
+    ]
+    return sorted(filter(None, [str(url.password or ""), *options]), key=len, reverse=True)
 
 
 def engine_for(url: URL) -> Engine:
@@ -72,6 +90,8 @@ def engine_for(url: URL) -> Engine:
             return create_engine(url, poolclass=NullPool)
         except ModuleNotFoundError as error:
             raise InputError('a store in PostgreSQL needs a driver: pip install "ipfl[postgres]"') from error
+        except (ArgumentError, TypeError, ValueError):  # without what it says: it may hold a password
+            raise InputError(f"the options in the URL of {shown(url)} cannot be used") from None
     engine = create_engine(url, poolclass=NullPool, connect_args={"timeout": LOCK_SECONDS})
     event.listen(engine, "connect", _prepare_sqlite)
     event.listen(engine, "begin", _begin_sqlite)
@@ -98,7 +118,7 @@ def reading(connection: Connection) -> Connection:
 
 
 def passing(error: DBAPIError) -> bool:
-    """Whether the same transaction may succeed in a moment: locked, restarting, connection lost."""
+    """Whether the same transaction may succeed in a moment: locked, restarting, full, connection lost."""
     if error.connection_invalidated:
         return True
     if isinstance(error.orig, sqlite3.Error):
@@ -106,12 +126,15 @@ def passing(error: DBAPIError) -> bool:
         return getattr(error.orig, "sqlite_errorcode", 0) & 0xFF in (
             sqlite3.SQLITE_BUSY,
             sqlite3.SQLITE_LOCKED,
+            sqlite3.SQLITE_FULL,
+            sqlite3.SQLITE_IOERR,  # a file system that is away, or full in another way than SQLite knows
         )
     state = _state(error)
     if state is None:  # no answer from a server at all
         return type(error.orig).__name__ == "OperationalError"
-    # 08 connection lost, 57P administrator's shutdown or start-up, 40 deadlock, 53300 too many connections
-    return state.startswith(("08", "57P", "40")) or state == "53300"
+    # 08 connection lost, 57P administrator's shutdown or start-up, 40 deadlock, 53100 disk full,
+    # 53300 too many connections
+    return state.startswith(("08", "57P", "40")) or state in ("53100", "53300")
 
 
 def _state(error: DBAPIError) -> str | None:
@@ -123,9 +146,8 @@ def _state(error: DBAPIError) -> str | None:
 def explain(error: DBAPIError, url: URL, doing: str) -> StoreError:
     """The error as one line without statement, parameters and password."""
     said = (str(error.orig).strip().splitlines() or ["no answer"])[0]
-    for secret in (url.password, *(url.query.get(key) for key in SECRETS)):
-        if secret:
-            said = said.replace(str(secret), HIDDEN)
+    for secret in _secrets(url):
+        said = said.replace(secret, HIDDEN)
     code = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF
     if code == sqlite3.SQLITE_FULL or _state(error) == "53100":
         return StoreError(f"{doing}: the disk of {shown(url)} is full; nothing of it was kept ({said})")
@@ -135,19 +157,18 @@ def explain(error: DBAPIError, url: URL, doing: str) -> StoreError:
     return StoreError(f"{doing}: {what} {shown(url)}: {said}")
 
 
-def persist(work: Callable[[], T], url: URL, doing: str, patience: float) -> T:
-    """Does a transaction, again and again while the database is away, for `patience` seconds at most.
+def persist(work: Callable[[], T], url: URL, doing: str, patience: float | None) -> T:
+    """Does a transaction, again and again while the database is away, for so many seconds at most.
 
     Raises:
         StoreError: What the database said, on one line.
     """
-    until = time.monotonic() + patience
-    delays = chain(DELAYS, repeat(DELAYS[-1]))
-    while True:
-        try:
-            return work()
-        except DBAPIError as error:
-            delay = next(delays)
-            if not passing(error) or time.monotonic() + delay > until:
-                raise explain(error, url, doing) from None
-            time.sleep(delay)
+    try:
+        return patiently(
+            work,
+            lambda error: isinstance(error, DBAPIError) and passing(error),
+            lambda error: str(explain(error, url, doing)) if isinstance(error, DBAPIError) else str(error),
+            patience,
+        )
+    except DBAPIError as error:
+        raise explain(error, url, doing) from None

@@ -11,6 +11,7 @@ import io
 from collections.abc import Iterator
 from datetime import date, timedelta
 
+from ipfl.errors import InputError
 from ipfl.market.ledger import ISSUER, NO_CLUSTER, account_name
 from ipfl.store.reading import Entry
 from ipfl.store.runs import RunStore
@@ -78,7 +79,10 @@ def _account(account: int) -> str:
 
 
 def _day(round: int) -> date:
-    return date(1970, 1, 1) + timedelta(days=round)
+    try:
+        return date(1970, 1, 1) + timedelta(days=round)
+    except OverflowError as error:
+        raise InputError(f"beancount's days end before round {round}") from error
 
 
 def _quoted(text: str) -> str:

@@ -20,6 +20,8 @@ from ipfl.store import schema
 from ipfl.store.database import StoreError
 
 Row = tuple[Any, ...]
+MOST = 2**1000
+"""Figures are kept as floating-point numbers, which end a little later."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ class Part:
             columns = list(zip(*given, strict=True)) or [()] * len(self.kinds)
             kept = [kind(column) for kind, column in zip(self.kinds, columns, strict=True)]
             return list(zip(*kept, strict=True))
-        except (TypeError, ValueError, KeyError, AttributeError) as error:
+        except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
             raise StoreError(
                 f"{key} should be rows [{', '.join(self.columns)}], but one is not: {error}"
             ) from error
@@ -170,6 +172,8 @@ def figures(line: Mapping[str, Any]) -> dict[str, float]:
             for key, inner in value.items():
                 walk(f"{name}.{key}" if name else key, inner)
         elif isinstance(value, int | float) and not isinstance(value, bool):
+            if abs(value) > MOST:
+                raise StoreError(f"{name} is beyond what a database can hold")
             found[name] = float(value) + 0.0
 
     walk("", line)
@@ -184,5 +188,5 @@ def per_cluster(line: Mapping[str, Any], key: str) -> dict[int, float | None]:
     given: Sequence[Sequence[Any]] = line.get(key) or ()
     try:
         return {_whole(cluster): _real(figure) for cluster, figure in given}
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise StoreError(f"{key} should be rows [cluster, figure], but one is not: {error}") from error

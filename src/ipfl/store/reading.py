@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, Table, func, select, union_all
 
 from ipfl.market.ledger import ISSUER, account_name
+from ipfl.store.database import StoreError
 from ipfl.store.posting import PARTS
 from ipfl.store.schema import balances, clients, metrics, rounds, transfers
 
@@ -70,9 +72,48 @@ class Posted(NamedTuple):
     line: str
 
 
+DEEPEST = 50
+"""Lists and objects within each other that a line may have."""
+
+
+def _line(round: int, text: Any) -> dict[str, Any]:
+    """A round's line as the store keeps it; whoever can write the file may have put anything there."""
+    try:
+        line = json.loads(text, parse_constant=_finite, parse_float=_finite)
+        if not isinstance(line, dict) or not _within(line, DEEPEST):
+            raise ValueError("no object, or one too deep")
+    except (ValueError, TypeError, RecursionError) as error:
+        raise StoreError(f"the line of round {round} is not one that a round can report: {error}") from error
+    return line
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(value := float(text)):
+        raise ValueError(f"{text} is not a finite number")
+    return value
+
+
+def _within(value: Any, levels: int) -> bool:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return levels > 0 and all(_within(one, levels - 1) for one in inner)
+
+
+def _wholes(values: Iterable[Any], what: str) -> list[int]:
+    """The values, if they are whole numbers: a file of SQLite's can hold anything anywhere."""
+    found = list(values)
+    for value in found:
+        if type(value) is not int:
+            raise StoreError(f"{what} should be whole numbers, but one is {value!r}")
+    return found
+
+
 @dataclass(frozen=True)
 class Reader:
-    """A run as of one moment."""
+    """A run as of one moment.
+
+    Raises, wherever it reads:
+        StoreError: What is there is not what a run store holds.
+    """
 
     connection: Connection
     run_id: int
@@ -80,7 +121,7 @@ class Reader:
     def numbers(self) -> list[int]:
         """Numbers of all posted rounds in order, the opening's among them."""
         found = select(rounds.c.round).where(rounds.c.run_id == self.run_id).order_by(rounds.c.round)
-        return list(self.connection.scalars(found))
+        return _wholes(self.connection.scalars(found), "rounds")
 
     def posted(self, round: int) -> Posted | None:
         """The row of a round; None if it is not posted."""
@@ -95,6 +136,13 @@ class Reader:
             if (posted := self.posted(number)) is not None:
                 yield posted
 
+    def void(self) -> list[int]:
+        """Numbers of the void rounds."""
+        said = rounds.c.line.contains('"void": true')  # spares the database's user most of the lines
+        found = select(rounds.c.round, rounds.c.line).where(rounds.c.run_id == self.run_id, said)
+        lines = self.connection.execute(found.order_by(rounds.c.round))
+        return [round for round, line in lines if _line(round, line).get("void")]
+
     def last(self) -> Posted | None:
         """The newest round; the opening while there is no other."""
         newest = select(func.max(rounds.c.round)).where(rounds.c.run_id == self.run_id)
@@ -103,12 +151,13 @@ class Reader:
 
     def line(self, posted: Posted) -> dict[str, Any]:
         """What the round loop reported of a round."""
-        line: dict[str, Any] = json.loads(posted.line)
+        line = _line(posted.round, posted.line)
         for key, part in PARTS.items():
-            if key in line and line[key] is None:
-                line[key] = [list(values) for _, *values in self.numbered(part.table, posted.round)]
-                if key == "seats":  # SQLite has no booleans
-                    line[key] = [[*values, bool(delivered)] for *values, delivered in line[key]]
+            if key in line:
+                given = line[key]
+                if given is None:
+                    given = [values for _, *values in self.numbered(part.table, posted.round)]
+                line[key] = [list(row) for row in part.rows(key, given)]
         return line
 
     def numbered(self, table: Table, round: int) -> list[Sequence[Any]]:
@@ -122,13 +171,13 @@ class Reader:
         """How many rows a round has in a table, and the highest number among them (−1 without any)."""
         where = (table.c.run_id == self.run_id) & (table.c.round == round)
         counted = select(func.count(), func.coalesce(func.max(table.c.sequence), -1)).where(where)
-        count, highest = self.connection.execute(counted).one()
+        count, highest = _wholes(self.connection.execute(counted).one(), f"numbers in {table.name}")
         return count, highest
 
     def clients(self) -> list[int]:
         """The clients of the run."""
         found = select(clients.c.client).where(clients.c.run_id == self.run_id).order_by(clients.c.client)
-        return list(self.connection.scalars(found))
+        return _wholes(self.connection.scalars(found), "clients")
 
     def metrics(self, round: int) -> dict[str, float]:
         """The figures of a round by name."""
@@ -143,7 +192,11 @@ class Reader:
             found.order_by(transfers.c.round, transfers.c.sequence)
         )
         for row in streamed:
-            yield Entry(*row)
+            entry = Entry(*row)
+            _wholes((*entry[:2], *entry[3:]), "a transfer's accounts and amount")
+            if entry.kind not in REASONS:
+                raise StoreError(f"transfer {entry.sequence} of round {entry.round} is a {entry.kind!r}")
+            yield entry
 
     def _chosen(self, client: int | None, round: int | None) -> list[ColumnElement[bool]]:
         chosen: list[ColumnElement[bool]] = [transfers.c.run_id == self.run_id]
@@ -156,7 +209,8 @@ class Reader:
     def held(self) -> dict[int, int]:
         """All balances as the database keeps them."""
         found = select(balances.c.account, balances.c.balance).where(balances.c.run_id == self.run_id)
-        return {row.account: row.balance for row in self.connection.execute(found)}
+        rows = [(row.account, row.balance) for row in self.connection.execute(found)]
+        return dict(zip(*(_wholes(column, "balances") for column in zip(*rows, strict=True)), strict=True))
 
     def balances(self, round: int | None = None) -> dict[int, int]:
         """Balance of every account after a round, or now; the issuer's is minus what was issued."""

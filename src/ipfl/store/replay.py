@@ -12,14 +12,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ipfl.market import Bools, tokens
+from ipfl.market import Bools, Ints, tokens
 from ipfl.market.economy import Books
 from ipfl.market.ledger import ISSUER, NO_CLUSTER, account_name
 from ipfl.market.scheduler import Selection
 from ipfl.store.posting import PER_CLUSTER, per_cluster
 
 RULES = ("price", "opening", "eta", "gamma", "clusters")
-"""What a replay must know of a market; `allowance` (0) and `incentive` (true) may be left out."""
+"""What a replay must know of a market. May be left out: `allowance` (0), `incentive` (true), and `positive`
+(false: providers are rewarded even if their contribution is not positive)."""
+
+
+MOST_CLUSTERS = 2**15 - 1
+"""What the cluster of a transfer can be, an int16."""
 
 
 class Replay(NamedTuple):
@@ -58,10 +63,13 @@ class Market:
         self.ids = np.asarray(sorted(members), np.int64)
         self.row = {client: row for row, client in enumerate(self.ids.tolist())}
         self.clusters, self.price = int(rules["clusters"]), int(rules["price"])
+        if not 1 <= self.clusters <= MOST_CLUSTERS:
+            raise ValueError(f"{self.clusters} clusters")
         self.start = int(rules["opening"])
         self.eta, self.gamma = float(rules["eta"]), float(rules["gamma"])
         self.allowance = int(rules.get("allowance", 0))
         self.incentive = bool(rules.get("incentive", True))
+        self.positive = bool(rules.get("positive", False))
         self.bank, _ = tokens.open_accounts(len(self.ids), self.clusters, self.start)
         self.omega = np.zeros((len(self.ids), self.clusters), np.int64)
         self.best = np.full(self.clusters, np.nan)
@@ -76,19 +84,18 @@ class Market:
             return Replay([])
         books, complaint = Books(self.bank, self.price), None
         try:
-            self._play(books, line)
+            (self._call_off if line.get("void") else self._play)(books, line)
         except (ImpossibleError, ValueError) as error:
             complaint = str(error)
+        except (LookupError, TypeError, OverflowError) as error:  # rows that no database of ours would take
+            complaint = f"the round cannot be replayed: {error!r}"
         self.bank = books.bank
         return Replay(books.entries(self.ids), complaint)
 
     def _play(self, books: Books, line: Mapping[str, Any]) -> None:
         """The steps of a round in the order of Algorithm 1."""
         books.allowance(self.allowance)
-        wanted = np.full((len(self.ids), self.clusters), -1)
-        for client, cluster, rank in line["wanted"]:
-            wanted[self._at(client, cluster)] = rank
-        paid = books.auction(wanted)
+        paid = books.auction(self._wanted(line))
         selection, delivered = self._seats(line.get("seats") or ())
         seats = books.seat(paid, selection)
         books.give_back(seats & ~delivered)
@@ -97,6 +104,19 @@ class Market:
         else:
             books.give_back(delivered)
         self.omega = self.omega + delivered
+
+    def _call_off(self, books: Books, line: Mapping[str, Any]) -> None:
+        """A void round: bids and their refunds, nothing learned."""
+        books.call_off(self._wanted(line))
+        if known := [key for key in ("contributions", *PER_CLUSTER) if line.get(key)]:
+            raise ImpossibleError(f"the round is void, but reports {known[0]}")
+
+    def _wanted(self, line: Mapping[str, Any]) -> Ints:
+        """(N, K) rank of every bid."""
+        wanted = np.full((len(self.ids), self.clusters), -1)
+        for client, cluster, rank in line["wanted"]:
+            wanted[self._at(client, cluster)] = rank
+        return wanted
 
     def _at(self, client: int, cluster: int) -> tuple[int, int]:
         """Row and column."""
@@ -141,5 +161,6 @@ class Market:
                     f"best accuracy of cluster {k} before is said to be {said[k]}, but was {best}"
                 )
             now = np.nan if (a := accuracy.get(k)) is None else a
-            books.settle(k, providers, psi, omega, tokens.utility(now, best, self.eta, self.gamma))
+            share = tokens.utility(now, best, self.eta, self.gamma)
+            books.settle(k, providers, psi, omega, share, positive=self.positive)
             self.best[k] = np.fmax(self.best[k], now)

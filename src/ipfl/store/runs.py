@@ -22,9 +22,6 @@ from ipfl.store.reading import Entry, Posted, Reader
 from ipfl.store.replay import RULES
 from ipfl.store.schema import OPENING, insert_rows
 
-PATIENCE = 30.0
-"""Seconds that a commit waits for a database that went away."""
-
 
 class RunStore:
     """One run. Several may share a database, each under its name.
@@ -33,13 +30,15 @@ class RunStore:
     does not know whether a commit arrived may simply repeat it.
     """
 
-    def __init__(self, engine: Engine, run_id: int, name: str, header: dict[str, Any], patience: float):
+    def __init__(
+        self, engine: Engine, run_id: int, name: str, header: dict[str, Any], patience: float | None
+    ):
         self.engine, self.run_id, self.name, self.header = engine, run_id, name, header
         self.patience = patience
 
     @classmethod
     def create(
-        cls, place: str | Path, run: str, header: Mapping[str, Any], *, patience: float = PATIENCE
+        cls, place: str | Path, run: str, header: Mapping[str, Any], *, patience: float | None = None
     ) -> RunStore:
         """Enters a new run, with an account for every client; makes the tables if there are none.
 
@@ -48,7 +47,7 @@ class RunStore:
             run: The run's name, new in this database.
             header: JSON: method, config, seed, clients (their ids), and for a market its rules: price,
                 opening, eta, gamma, clusters; allowance and incentive where not 0 and true.
-            patience: Seconds that a commit waits for a database that went away.
+            patience: Seconds that a commit waits for a database that went away; None for the usual.
 
         Raises:
             InputError: A run of this name is there already, or the database cannot be used.
@@ -77,7 +76,7 @@ class RunStore:
         return cls(engine, run_id, run, json.loads(text), patience)
 
     @classmethod
-    def open(cls, place: str | Path, run: str | None = None, *, patience: float = PATIENCE) -> RunStore:
+    def open(cls, place: str | Path, run: str | None = None, *, patience: float | None = None) -> RunStore:
         """Opens a run that is there; without a name, the only one.
 
         Raises:
@@ -92,13 +91,15 @@ class RunStore:
                 raise InputError(f"{database.shown(url)} holds no run store")
             upgrade(engine)
             with engine.connect() as connection, database.reading(connection).begin():
-                known = list(connection.scalars(select(schema.runs.c.name).order_by(schema.runs.c.name)))
+                names = connection.scalars(select(schema.runs.c.name).order_by(schema.runs.c.name))
+                known = [one for one in names if isinstance(one, str)]
                 name = _choose(known, run, url)
                 row = _find(connection, name)
         except DBAPIError as error:
             raise database.explain(error, url, "cannot open the run store") from None
-        assert row is not None
-        return cls(engine, row[0], name, json.loads(row[1]), patience)
+        if row is None:  # the index says otherwise than the table
+            raise InputError(f"{database.shown(url)} is damaged: run {name!r} cannot be found")
+        return cls(engine, row[0], name, _read_header(row[1], name, url), patience)
 
     def __enter__(self) -> Self:
         return self
@@ -245,14 +246,30 @@ def _header_text(run: str, header: Mapping[str, Any]) -> str:
     except (TypeError, ValueError) as error:
         raise InputError(f"the run's header cannot be kept as JSON: {error}") from error
     members = json.loads(text).get("clients")
-    if not isinstance(members, list) or not all(isinstance(i, int) and i >= 0 for i in members):
+    if not isinstance(members, list) or not all(isinstance(i, int) and 0 <= i < 2**31 for i in members):
         raise InputError("the run's header needs clients, a list of their ids")
     if len(set(members)) < len(members):
         raise InputError("the run's header names a client twice")
     rules = header.get("rules")
+    if rules and not isinstance(rules, Mapping):
+        raise InputError("the run's header has rules without names")
     if rules and (missing := [rule for rule in RULES if rule not in rules]):
         raise InputError(f"the run's header has rules of a market, but not {', '.join(missing)}")
     return text
+
+
+def _read_header(text: Any, name: str, url: URL) -> dict[str, Any]:
+    """The header as it was kept; whoever can write the file may have put anything there."""
+    try:
+        header = json.loads(text)
+        if not isinstance(header, dict):
+            raise ValueError("it has no names")
+        _header_text(name, header)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise InputError(
+            f"{database.shown(url)}: the header of run {name!r} cannot be read: {error}"
+        ) from error
+    return header
 
 
 def _find(connection: Connection, name: str) -> tuple[int, str] | None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from sqlalchemy import Table
 
+from ipfl.conversation import came_to_nothing
 from ipfl.market.ledger import ISSUER, account_name
 from ipfl.store.posting import PARTS, anchor, figures, round_hash
 from ipfl.store.reading import Posted, Reader
@@ -57,7 +58,11 @@ def findings(store: RunStore, reader: Reader) -> Iterator[Finding]:
     if reader.clients() != members:
         yield Finding(None, None, "the clients of the run are not those of its header")
     rules = store.header.get("rules")
-    market = Market(rules, members) if rules else None
+    try:
+        market = Market(rules, members) if rules else None
+    except (TypeError, ValueError, OverflowError) as error:
+        yield Finding(None, None, f"the rules in the run's header are those of no market: {error}")
+        return
     hash, funds = anchor(store.name, store.header), dict.fromkeys(members, 0)
     expected = OPENING
     for posted in reader.all_posted():
@@ -66,7 +71,7 @@ def findings(store: RunStore, reader: Reader) -> Iterator[Finding]:
         if posted.round != expected:
             yield Finding(expected, None, "missing")
         expected = posted.round + 1
-        yield from _round(reader, posted, market, funds, hash)
+        yield from _round(reader, posted, market, funds, hash, store.header.get("min_clients"))
         hash = posted.hash
     held = reader.held()
     for account in sorted({*held, *funds}):
@@ -80,7 +85,12 @@ def findings(store: RunStore, reader: Reader) -> Iterator[Finding]:
 
 
 def _round(
-    reader: Reader, posted: Posted, market: Market | None, funds: dict[int, int], hash: str
+    reader: Reader,
+    posted: Posted,
+    market: Market | None,
+    funds: dict[int, int],
+    hash: str,
+    min_clients: int | None,
 ) -> Iterator[Finding]:
     """What is wrong with a round; `funds` are the accounts before it and are carried on through it."""
     try:
@@ -98,6 +108,7 @@ def _round(
             yield from _compare(posted.round, transfers[: len(replayed.transfers)], replayed.transfers)
             yield Finding(posted.round, None, replayed.complaint)
         yield from _compare(posted.round, transfers, replayed.transfers)
+    yield from _void(posted.round, line, min_clients)
     yield from _fold(posted.round, transfers, funds)
     yield from _sums(posted.round, funds)
     if said != reader.metrics(posted.round):
@@ -106,6 +117,18 @@ def _round(
         yield Finding(posted.round, None, "the hash of the round before is not the one recorded here")
     if round_hash(posted.previous, posted.round, posted.checkpoint, line) != posted.hash:
         yield Finding(posted.round, None, "what is recorded does not have the hash that was recorded with it")
+
+
+def _void(round: int, line: Mapping[str, Any], min_clients: int | None) -> Iterator[Finding]:
+    """A round is void where too few of those who were to train delivered; then nobody counts as having."""
+    seats: Sequence[Sequence[Any]] = line.get("seats") or ()
+    delivered = {client for client, _, _, did in seats if did}
+    if line.get("void") and delivered:
+        yield Finding(round, None, f"the round is void, but client {min(delivered)} is said to have trained")
+    if not line.get("void") and min_clients is not None and came_to_nothing(seats, min_clients):
+        yield Finding(
+            round, None, f"only {len(delivered)} of at least {min_clients} clients delivered: it must be void"
+        )
 
 
 def _numbering(reader: Reader, round: int, key: str, table: Table, reported: bool) -> Iterator[Finding]:

@@ -44,7 +44,10 @@ def upgrade(engine: Engine) -> None:
     settings = config()
     script = ScriptDirectory.from_config(settings)
     with engine.connect() as connection:
-        current = revision(reading(connection))
+        try:
+            current = revision(reading(connection))
+        except CommandError as error:  # more than one number
+            raise InputError(f"{shown(engine.url)} is not a run store: {error}") from error
     if current == script.get_current_head():
         return
     with engine.begin() as connection:

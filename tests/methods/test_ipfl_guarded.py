@@ -1,0 +1,68 @@
+"""A guarded round of IP-FL against scripted clients: what is asked, who earns, what the ledger can prove."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ipfl.core import Record
+from ipfl.errors import InputError
+from ipfl.methods.ipfl import IPFL
+from ipfl.store.replay import Market
+from tests.methods.scripted import HONEST, SIZE, play, setup
+
+
+def grow(client, ask):
+    """Gradients that call for growth. All grow, each its own way; client 0 returns what it was sent."""
+    assert ask.facts == {"gradient": True}
+    own = np.zeros(SIZE, np.float32)
+    own[client % SIZE] = client
+    models = {name: model + (1 + own if client else own) for name, model in ask.params.items()}
+    gradients = {f"gradient_{name}": -np.ones(SIZE, np.float32) for name in ask.params}
+    return Record({**models, **gradients}, {"n": 10})
+
+
+class TestRound:
+    def test_the_gradient_travels_with_the_update_and_is_not_asked_for_again(self):
+        _, _, engine = play(IPFL(guarded=True), 1, HONEST | {"train": grow})
+        assert engine.actions == ["train", "appraise"]
+        assert all(record.facts == {"gradient": False} for record in engine.asks[1].to.values())
+
+    def test_unguarded_rounds_are_asked_as_ever(self):
+        _, _, engine = play(IPFL(), 1)
+        assert all(record.facts == {} for record in engine.asks[0].to.values())
+
+    def test_a_free_rider_earns_nothing_and_the_ledger_replays(self):
+        script = HONEST | {"train": grow}
+        method = IPFL(guarded=True)
+        _, done, _ = play(method, 8, script)
+        sat = [one for one in done if any(client == 0 for client, *_ in one.facts["seats"])]
+        assert sat
+        for one in sat:
+            assert {psi for client, _, psi, _ in one.facts["contributions"] if client == 0} == {0}
+            assert not [row for row in one.facts["transfers"] if row[0] == "reward" and row[2] == 0]
+        market = Market(method.rules(), range(8))
+        for one in done:
+            replayed = market.round(one.facts)
+            assert replayed.complaint is None
+            assert replayed.transfers == one.facts["transfers"]
+        trusting = Market({**method.rules(), "positive": False}, range(8))
+        assert [trusting.round(one.facts).transfers for one in done] != [
+            one.facts["transfers"] for one in done
+        ]
+
+    @pytest.mark.parametrize("setting", [{"incentive": False}, {"contribution": "exact"}])
+    def test_what_a_guard_cannot_do_without(self, setting):
+        with pytest.raises(InputError, match="guarded = true needs"):
+            IPFL(guarded=True, **setting).init(setup())
+
+    def test_the_accuracy_of_a_cluster_is_the_median_claim(self):
+        # Three sit in each cluster. One claims a million of a million points, the others say 5 of 10.
+        seated = play(IPFL(), 1)[1][0].facts["seats"]
+        boasters = {min(client for client, cluster, *_ in seated if cluster == k) for k in (0, 1)}
+
+        def boast(client, ask):
+            return Record({}, {name: [1e6, 1e6] if client in boasters else [5.0, 10] for name in ask.params})
+
+        _, (first,), _ = play(IPFL(guarded=True), 1, HONEST | {"train": grow, "appraise": boast})
+        assert first.facts["cluster_probe_accuracy"] == [[0, 0.5], [1, 0.5]]

@@ -1,0 +1,392 @@
+"""Faults, injected and survived: each kind alone and what must happen, then all together for long."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import ipfl
+from ipfl.cli import app
+from ipfl.config import Config, FaultsConfig, TrainConfig
+from ipfl.core import Ask, Method, Record, Round
+from ipfl.engines.local import LocalEngine
+from ipfl.errors import InputError
+from ipfl.faults import (
+    ABSURD,
+    CrashedError,
+    DroppedOutError,
+    FaultPlan,
+    TooLateError,
+    spoiled,
+)
+from ipfl.host import ASSESS, EVALUATE, Host
+from ipfl.memory import ClientMemory
+from ipfl.store import RunStore
+from ipfl.task import Task
+from tests.test_resume import after_calls, contents, go, in_a_process_that_dies
+
+TINY = {"clients": 6, "samples": 20, "test_samples": 20, "model": "softmax"}
+ALL = {"dropout": 0.3, "slow": 0.05, "crash": 0.05, "broken": 0.1}
+BROKEN = ("nan", "infinite", "shape", "enormous")
+
+
+@pytest.fixture(scope="module")
+def task():
+    return Task.load(**TINY, seed=3)
+
+
+class Phases(Method):
+    """Three phases; a client remembers every one that it worked in."""
+
+    name = "phases"
+    summary = "for tests of faults"
+
+    def init(self, setup):
+        return setup.params
+
+    def round(self, state, roster, round):
+        everyone = dict.fromkeys(roster.clients, Record({"m": state}))
+        seats = [[client, -1, "random", False] for client in roster.clients]
+        for action in ("prepare", "train", "judge"):
+            replies = yield Ask(action, everyone)
+            seats = [[c, k, how, c in replies or did] for c, k, how, did in seats]
+        return Round(state + 1, {"seats": seats})
+
+    def offer(self, state, client):
+        return Record({"global": state})
+
+    def personalize(self, offer, mine, me):
+        return offer.params["global"]
+
+    def _work(self, ask, mine, me):
+        done = [*mine.facts.get("done", []), f"{me.round} {me.action}"]
+        return Record(ask.params, {"done": done}), Record({}, {"done": done})
+
+    on_prepare = on_train = on_judge = _work
+
+
+class TestPlan:
+    def test_a_pure_function_of_seed_round_and_client(self):
+        config = FaultsConfig(**ALL)
+        fates = [
+            [FaultPlan(config, seed).fate(r, c) for r in range(20) for c in range(20)] for seed in (1, 1, 2)
+        ]
+        assert fates[0] == fates[1] != fates[2]
+        broken = [FaultPlan(config, 1).breakage(a, r, 0) for a in ("train", "judge") for r in range(50)]
+        assert broken[:50] != broken[50:]
+
+    def test_shares_are_what_was_asked_for(self):
+        """10 000 draws: a share p comes out within 4 standard deviations, 4·√(p(1−p)/10 000) ≤ 0.02."""
+        plan = FaultPlan(FaultsConfig(dropout=0.3, slow=0.2, crash=0.1, broken=0.05), 0)
+        counts = Counter(plan.fate(r, c) for r in range(100) for c in range(100))
+        expected = {"before": 0.1, "during": 0.1, "after": 0.1, "slow": 0.2, "crash": 0.1, None: 0.4}
+        assert {fate: count / 10_000 for fate, count in counts.items()} == pytest.approx(expected, abs=0.02)
+        kinds = Counter(plan.breakage("train", r, c) for r in range(100) for c in range(100))
+        expected = dict.fromkeys((*BROKEN, "duplicate"), 0.01) | {None: 0.95}
+        assert {kind: count / 10_000 for kind, count in kinds.items()} == pytest.approx(expected, abs=0.01)
+
+    def test_no_plan_without_faults_of_clients(self):
+        assert FaultPlan.of(None, 0) is None
+        assert FaultPlan.of(FaultsConfig(full_disk=[1], store_away=[2]), 0) is None
+        assert FaultPlan.of(FaultsConfig(broken=0.1), 0) is not None
+
+    def test_more_than_all_clients(self):
+        with pytest.raises(InputError, match="come to more than all clients"):
+            FaultPlan(FaultsConfig(dropout=0.6, slow=0.3, crash=0.2), 0)
+
+    @pytest.mark.parametrize(
+        ("fate", "trained", "expected"),
+        # In the order of a round: asked before training, in training, after it was asked for.
+        [
+            ("before", (False, False, True), (DroppedOutError, DroppedOutError, DroppedOutError)),
+            ("during", (False, False, True), (None, DroppedOutError, DroppedOutError)),
+            ("after", (False, False, True), (None, None, DroppedOutError)),
+            ("crash", (False, False, True), (None, CrashedError, DroppedOutError)),
+            ("slow", (False, False, True), (TooLateError, TooLateError, TooLateError)),
+        ],
+    )
+    def test_when_a_client_answers(self, monkeypatch, fate, trained, expected):
+        plan = FaultPlan(FaultsConfig(broken=0.0), 0)
+        monkeypatch.setattr(plan, "fate", lambda round, client: fate)
+        for action, before, error in zip(("prepare", "train", "judge"), trained, expected, strict=True):
+            worked = []
+
+            def work(worked=worked):
+                worked.append(True)
+                return Record({}, {"n": 1})
+
+            if error is None:
+                assert plan.answer(work, action, 0, 0, before) == Record({}, {"n": 1})
+            else:
+                with pytest.raises(error):
+                    plan.answer(work, action, 0, 0, before)
+            # Whoever is late has done its work; whoever drops out has not.
+            assert bool(worked) == (error in (None, TooLateError))
+
+    def test_the_evaluator_and_the_server_itself_are_spared(self, tmp_path):
+        task = Task.load(**TINY, server_samples=10)
+        plan = FaultPlan(FaultsConfig(dropout=1), 0)
+        settings, memory = TrainConfig(), ClientMemory(tmp_path)
+        host = Host(task, Phases(), settings, 0, memory, faults=plan)
+        start = Record({"global": host.initial})
+        assert host.run(EVALUATE, 0, 0, start).facts["n"] == 20
+        assert host.run(ASSESS, 0, 0, Record(start.params, {"limit": 5})).facts["n"] == 5
+        assert host.run("judge", 0, -1, Record()).facts["done"] == ["0 judge"]
+
+
+class TestSpoiled:
+    REPLY = Record({"m": np.arange(4, dtype=np.float32)}, {"n": 3})
+
+    @pytest.mark.parametrize(
+        ("kind", "number"), [("nan", np.nan), ("infinite", np.inf), ("enormous", ABSURD)]
+    )
+    def test_one_component_of_a_vector(self, kind, number):
+        broken = spoiled(self.REPLY, kind, np.random.default_rng(0)).params["m"]
+        (wrong,) = np.flatnonzero(broken != self.REPLY.params["m"])
+        assert np.array_equal(broken[wrong], np.float32(number), equal_nan=True)
+        assert self.REPLY.params["m"].tolist() == [0, 1, 2, 3], "the client's own stays"
+
+    def test_one_component_too_many(self):
+        assert spoiled(self.REPLY, "shape", np.random.default_rng(0)).params["m"].tolist() == [0, 1, 2, 3, 0]
+
+    def test_facts_of_a_reply_without_vectors(self):
+        reply, rng = (
+            Record({}, {"n": 3, "hits": [1.0, 2.0], "ok": True, "name": "x"}),
+            np.random.default_rng(0),
+        )
+        assert spoiled(reply, "enormous", rng).facts == {
+            "n": ABSURD, "hits": [ABSURD, ABSURD], "ok": True, "name": "x",
+        }  # fmt: skip
+        assert spoiled(reply, "shape", rng).facts == {"n": 3, "hits": [1.0], "ok": True, "name": "x"}
+        assert spoiled(reply, "duplicate", rng) == reply
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+class TestFates:
+    """One round of three phases in which every client meets the same fate."""
+
+    @staticmethod
+    def played(task, workers, tmp_path, **faults):
+        plan = FaultPlan(FaultsConfig(**faults), 0)
+        with LocalEngine(task, Phases(), workers=workers, memory=tmp_path / "memory", faults=plan) as engine:
+            answered = [
+                list(engine.ask(Ask(action, {0: Record(), 1: Record()}), 0))
+                for action in ("prepare", "train", "judge")
+            ]
+            engine.ask(Ask("prepare", {}), 1)
+            remembered = engine.host.memory.load(0).facts.get("done", [])
+            return answered, remembered, engine
+
+    @pytest.mark.parametrize(
+        ("when", "answered", "remembered"),
+        [
+            ("before", [[], [], []], []),
+            ("during", [[0, 1], [], []], ["0 prepare"]),
+            ("after", [[0, 1], [0, 1], []], ["0 prepare", "0 train"]),
+        ],
+    )
+    def test_dropping_out(self, task, workers, tmp_path, when, answered, remembered):
+        found = self.played(task, workers, tmp_path, dropout=1, dropout_when=[when])
+        assert found[:2] == (answered, remembered)
+        assert found[2].events == []  # that they did not answer is the loop's to say
+
+    def test_too_slow(self, task, workers, tmp_path):
+        answered, remembered, engine = self.played(task, workers, tmp_path, slow=1)
+        assert answered == [[], [], []]
+        assert remembered == ["0 prepare", "0 train", "0 judge"], "it did its work"
+        late = [f"client {client} answered too late; it was left out" for client in (0, 1)]
+        assert engine.events == late * 3
+
+    def test_crashing(self, task, workers, tmp_path):
+        answered, remembered, engine = self.played(task, workers, tmp_path, crash=1)
+        assert answered == [[0, 1], [], []]
+        assert remembered == ["0 prepare"]
+        dead = "fell silent: the worker process died; it was left out"
+        assert engine.events == [f"client {client} {dead}" for client in (0, 1)]
+
+    def test_answering_twice(self, task, workers, tmp_path):
+        answered, _, engine = self.played(task, workers, tmp_path, broken=1, broken_kinds=["duplicate"])
+        assert answered == [[0, 1]] * 3
+        assert engine.discarded == 6
+        twice = [f"client {client} answered twice; the second answer was not read" for client in (0, 1)]
+        assert engine.events == twice * 3
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_late_reply_arrives_later_and_is_not_taken_for_another(task, workers, monkeypatch):
+    """Client 0 is late in rounds 0 and 1, client 1 never: its replies bring those of client 0 along."""
+    plan = FaultPlan(FaultsConfig(slow=0.5), 0)
+    monkeypatch.setattr(plan, "fate", lambda round, client: "slow" if client == 0 and round < 2 else None)
+    to = {client: Record({"m": np.full(3, client, np.float32)}) for client in (0, 1)}
+    with LocalEngine(task, Phases(), workers=workers, faults=plan) as engine:
+        replies = [engine.ask(Ask("train", to), round) for round in range(3)]
+        assert [list(one) for one in replies] == [[1], [1], [0, 1]]
+        for one in replies:
+            assert {client: reply.params["m"].tolist() for client, reply in one.items()} == {
+                client: [client] * 3 for client in one
+            }
+        assert engine.discarded == 2
+
+
+class TestBrokenReplies:
+    @pytest.mark.parametrize("name", ["fedavg", "ipfl"])
+    @pytest.mark.parametrize("kind", BROKEN)
+    def test_if_all_are_broken_nothing_is_learned(self, task, name, kind):
+        faults = FaultsConfig(broken=1, broken_kinds=[kind])
+        result = ipfl.run(task, ipfl.method(name), rounds=3, faults=faults, workers=0)
+        assert [line["void"] for line in result.history] == [True] * 3
+        start = task.network(0).read().tobytes()
+        assert {model.tobytes() for model in result.models.values()} == {start}
+
+    @pytest.mark.parametrize("kind", BROKEN)
+    def test_if_some_are_the_others_count(self, task, kind):
+        faults = FaultsConfig(broken=0.4, broken_kinds=[kind])
+        result = ipfl.run(task, ipfl.method("fedavg"), rounds=6, faults=faults, workers=0)
+        plan, seats = FaultPlan(faults, 0), [seat for line in result.history for seat in line["seats"]]
+        for line in result.history:
+            whole = [not plan.breakage("train", line["round"], client) for client, *_ in line["seats"]]
+            assert [did for *_, did in line["seats"]] == (whole if any(whole) else [False] * len(whole))
+        assert {did for *_, did in seats} == {True, False}
+        model = result.models["global"]
+        assert np.abs(model).max() < 10
+        assert model.tobytes() != task.network(0).read().tobytes()
+
+    @pytest.mark.parametrize("name", ["fedavg", "local", "ipfl"])
+    def test_answers_that_come_twice_change_nothing(self, task, name):
+        faults = FaultsConfig(broken=1, broken_kinds=["duplicate"])
+        plain, twice = (
+            ipfl.run(task, ipfl.method(name), rounds=3, faults=f, workers=0) for f in (None, faults)
+        )
+        for line in twice.history:
+            assert line["events"].pop().endswith("answered twice")
+        assert [{**line, "events": []} for line in plain.history] == [
+            {**line, "events": []} for line in twice.history
+        ]
+
+
+class Sleeper(Phases):
+    """Client 2 takes its time to train in round 0."""
+
+    def __init__(self, seconds):
+        self.seconds = seconds
+
+    def on_train(self, ask, mine, me):
+        if me.id == 2 and me.round == 0:
+            time.sleep(self.seconds)
+        return self._work(ask, mine, me)
+
+
+class TestDeadline:
+    @pytest.mark.parametrize(("workers", "seconds"), [(0, 2.2), (1, 60), (2, 60)])
+    def test_who_takes_longer_is_left_out(self, task, workers, seconds):
+        clients = ipfl.ClientsConfig(deadline=2)
+        result = ipfl.run(task, Sleeper(seconds), rounds=2, clients=clients, workers=workers)
+        assert "client 2 took longer than 2 s; it was left out" in result.history[0]["events"]
+        assert "client 2 did not answer" not in result.history[0]["events"], "that was said better"
+        assert result.history[1]["events"] == []
+        assert result.summary["seconds"] < 30
+
+    def test_the_evaluator_waits(self, task):
+        class Pensive(Phases):
+            def personalize(self, offer, mine, me):
+                time.sleep(0.4 if me.id == 1 else 0)
+                return offer.params["global"]
+
+        with LocalEngine(task, Pensive(), workers=1, deadline=0.2) as engine:
+            start = Record({"global": engine.host.initial})
+            assert list(engine.ask(Ask(EVALUATE, {0: start, 1: start}), 0)) == [0, 1]
+
+
+class TestSameEverywhere:
+    @pytest.mark.parametrize("name", ["ipfl", "local"])
+    def test_workers_do_not_matter(self, task, name):
+        faults, train = FaultsConfig(**ALL), TrainConfig(per_round=4, min_clients=2)
+        here, there = (
+            ipfl.run(task, ipfl.method(name), rounds=12, train=train, faults=faults, workers=workers)
+            for workers in (0, 2)
+        )
+        assert here.history == there.history
+        assert {line.get("void", False) for line in here.history} == {True, False}
+        assert {n: m.tobytes() for n, m in here.models.items()} == {
+            n: m.tobytes() for n, m in there.models.items()
+        }
+
+    @pytest.mark.parametrize("name", ["ipfl", "local"])
+    def test_killed_and_resumed(self, task, name, tmp_path):
+        """Killed three times, at commits of rounds that count and of void ones: the same to the last bit."""
+        options = {
+            "faults": FaultsConfig(**ALL),
+            "train": TrainConfig(per_round=4, min_clients=3),
+            "rounds": 10,
+        }
+        go(task, name, tmp_path / "whole" / "run", **options)
+        whole = contents(tmp_path / "whole" / "run")
+        void = [line["round"] for line in whole[2][1] if line.get("void")]
+        assert 0 < len(void) < 10
+        out = tmp_path / "run"
+        for calls in (2, 2, 3):
+            place = lambda n=calls: after_calls(RunStore, "commit_round", n, before_the_last=False)  # noqa: E731
+            assert in_a_process_that_dies(task, name, out, place, **options)
+        go(task, name, out, resume=True, **options)
+        assert contents(out) == whole
+
+
+class TestConfig:
+    def test_every_key_is_documented(self):
+        page = (Path(__file__).parent.parent / "docs" / "faults.md").read_text()
+        injected = page.split("## Settings")[1].split("The plan is a function")[0]
+        assert re.findall(r"^\| `(\w+)` \|", injected, re.M) == list(FaultsConfig.model_fields)
+        for kind in (*BROKEN, "duplicate", "before", "during", "after"):
+            assert f"`{kind}`" in injected
+
+    def test_from_a_file(self, tmp_path):
+        path = tmp_path / "my.toml"
+        path.write_text('[faults]\ndropout = 0.3\ndropout_when = ["during"]\nfull_disk = [3, 5]\n')
+        config = Config.load(
+            path, ["faults.broken=0.05", 'faults.broken_kinds=["nan"]', "clients.deadline=9"]
+        )
+        assert config.faults == FaultsConfig(
+            dropout=0.3, dropout_when=("during",), broken=0.05, broken_kinds=("nan",), full_disk=(3, 5)
+        )
+        assert config.clients.deadline == 9
+        assert Config.of(json.loads(json.dumps(config.model_dump(mode="json")))) == config
+
+    @pytest.mark.parametrize(
+        "setting", ["faults.dropout=1.5", "faults.dropout_when=[]", 'faults.broken_kinds=["rude"]',
+                    "faults.full_disk=[-1]", "faults.outage=0", "train.min_clients=0", "clients.deadline=0"],
+    )  # fmt: skip
+    def test_refused_in_a_line(self, setting):
+        with pytest.raises(InputError) as error:
+            Config.load(None, [setting])
+        assert str(error.value).startswith(setting.split("=")[0])
+        assert "\n" not in str(error.value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 2])
+def test_five_hundred_rounds(tmp_path, workers):
+    """In every round 30 % of the clients drop out and 5 % of the replies are broken; by the command line."""
+    sets = ["rounds=500", "task.clients=8", "task.samples=20", "task.test_samples=20", "task.model=softmax",
+            "evaluate.every=100", "train.min_clients=2", "faults.dropout=0.3",
+            "faults.broken=0.05"]  # fmt: skip
+    options = [word for one in sets for word in ("--set", one)]
+    out = str(tmp_path / "run")
+    done = CliRunner().invoke(app, ["run", *options, "--workers", str(workers), "--quiet", "--out", out])
+    assert done.exit_code == 0, done.output
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert len(lines) == 500
+    void = sum(line.get("void", False) for line in lines)
+    assert 0 < void < 250
+    checked = CliRunner().invoke(app, ["ledger", "verify", out])
+    assert checked.exit_code == 0, checked.output
+    assert "500 rounds verified" in checked.output
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert sum(summary["report"]["balances"]) == summary["report"]["issued"] == 8 * 10_000
+    assert summary["personalized_accuracy"]["mean"] > 0.4

@@ -1,0 +1,78 @@
+"""Trouble that passes is waited for, trouble that does not is told at once."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+
+import pytest
+
+from ipfl import patience
+from ipfl.errors import InputError
+from ipfl.patience import disk_full, patiently, with_room
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    monkeypatch.setattr(patience, "PATIENCE", 0.2)
+    monkeypatch.setattr(patience, "DELAYS", (0.01,))
+
+
+def failing(times, error):
+    """Work that succeeds after so many failures."""
+    calls = []
+
+    def work():
+        calls.append(None)
+        if len(calls) <= times:
+            raise error
+        return len(calls)
+
+    return work
+
+
+FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "runs/mine/metrics.jsonl")
+
+
+def test_what_passes_is_waited_for_and_said_once(caplog):
+    with caplog.at_level(logging.WARNING, logger="ipfl"):
+        assert with_room(failing(3, FULL), "cannot commit round 4", None) == 4
+    (record,) = caplog.records
+    assert record.getMessage().startswith(
+        "cannot commit round 4: the disk is full (No space left on device: runs/mine/metrics.jsonl); trying"
+    )
+
+
+def test_what_stays_is_one_line_that_says_how_to_go_on(tmp_path):
+    with pytest.raises(InputError) as error:
+        with_room(failing(10**6, FULL), "cannot commit round 4", tmp_path)
+    assert str(error.value) == (
+        "cannot commit round 4: the disk is full (No space left on device: runs/mine/metrics.jsonl); "
+        f"what was committed is safe, go on with: ipfl run --resume {tmp_path}"
+    )
+
+
+def test_a_run_without_a_folder_cannot_be_resumed():
+    with pytest.raises(InputError, match=r"metrics\.jsonl\)$"):
+        with_room(failing(10**6, FULL), "cannot play round 0", None)
+
+
+@pytest.mark.parametrize("error", [PermissionError(errno.EACCES, "no"), ValueError("no")])
+def test_what_does_not_pass_is_raised_at_once(error, caplog):
+    calls = failing(1, error)
+    with pytest.raises(type(error), match="no"):
+        with_room(calls, "cannot", None)
+    assert calls() == 2, "tried once only"
+    assert caplog.records == []
+
+
+def test_what_a_full_disk_may_say():
+    assert all(disk_full(OSError(code, "full")) for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+    assert not disk_full(OSError(errno.EIO, "broken"))
+    assert not disk_full(ValueError("no space left on device"))
+
+
+def test_no_patience_at_all():
+    with pytest.raises(OSError, match="No space"):
+        patiently(failing(1, FULL), disk_full, str, 0)
