@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ipfl.cli.deploy import app as deploy_app
 from ipfl.cli.ledger import app as ledger_app
 from ipfl.cli.options import (
     CheckpointEvery,
@@ -54,6 +55,7 @@ app = typer.Typer(
 data_app = typer.Typer(no_args_is_help=True, help="Download data sets, and see where they are.")
 app.add_typer(data_app, name="data")
 app.add_typer(ledger_app, name="ledger")
+app.add_typer(deploy_app, name="deploy")
 
 
 def _version(wanted: bool) -> None:

@@ -1,0 +1,13 @@
+"""Files that only their owner may read, from their first moment on."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def write_secret(path: Path, content: bytes) -> None:
+    """Writes a file of mode 0600 that is not there yet."""
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(file, "wb") as stream:
+        stream.write(content)
