@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -139,18 +140,19 @@ class Registry:
 
 def lookup(path: Path) -> Callable[[bytes], ClientId | None]:
     """A question to the book as it is then: a key that is replaced counts from the next question on."""
-    known: tuple[tuple[int, int], Registry] | None = None
+    book = Registry.load(path)
+    version = _version(path)
 
     def client_of(public_key: bytes) -> ClientId | None:
-        nonlocal known
-        try:
-            status = path.stat()
-            version = (status.st_mtime_ns, status.st_ino)
-            if known is None or known[0] != version:
-                known = version, Registry.load(path)
-        except (OSError, InputError):
-            if known is None:
-                raise
-        return known[1].client_of(public_key)
+        nonlocal book, version
+        with suppress(OSError, InputError):  # an editor is at work: the last good book counts
+            if (now := _version(path)) != version:
+                book, version = Registry.load(path), now
+        return book.client_of(public_key)
 
     return client_of
+
+
+def _version(path: Path) -> tuple[int, int]:
+    status = path.stat()
+    return status.st_mtime_ns, status.st_ino
