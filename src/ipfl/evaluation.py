@@ -103,7 +103,7 @@ class Evaluator:
 
     def _assess(self, engine: Engine, models: Mapping[str, Any], round: int) -> list[list[float]] | None:
         """Accuracy of every server model on every distribution: [distribution][model]."""
-        if not models:
+        if not models or not self.task.data.distributions:
             return None
         record = Record(models, {"limit": self.config.holdout})
         replies = engine.ask(Ask(ASSESS, dict.fromkeys(range(self.task.data.distributions), record)), round)

@@ -23,6 +23,7 @@ from ipfl.core import (
     Roster,
     Round,
     Setup,
+    Traffic,
     Vector,
     holdout_id,
     stream,
@@ -55,14 +56,6 @@ class Observer(Protocol):
 
     def finish(self) -> None:
         """The run is over, however it ended."""
-
-
-@dataclass
-class Traffic:
-    """Bytes that the server sent and received in a round."""
-
-    down: int = 0
-    up: int = 0
 
 
 @dataclass(frozen=True)
@@ -287,16 +280,18 @@ class _Loop:
         self.shelf.committed = round
 
     def _round(self, round: int) -> Line:
-        roster = Roster(tuple(c for c in self.task.data.clients if c not in self.departures.gone))
-        traffic = Traffic()
+        staying = tuple(c for c in self.task.data.clients if c not in self.departures.gone)
+        roster, traffic = Roster(self.engine.present(staying)), Traffic()
         done = converse(self.method.round(self.state, roster, round), self.engine, round, traffic)
         line: Line = {"round": round, "clients": len(roster.clients), **done.facts}
-        line |= {"bytes_down": traffic.down, "bytes_up": traffic.up}
         last = round == self.rounds - 1
         if self.evaluator.due(round, last, self.budget):
             evaluation = self.evaluator(self.engine, done.state, round, last=last)
             line["evaluation"] = self._figures(evaluation) | evaluation.line()
             self._evaluated(evaluation)
+        if self.engine.traffic is not None:
+            traffic, self.engine.traffic = self.engine.traffic, Traffic()
+        line |= {"bytes_down": traffic.down, "bytes_up": traffic.up}
         line["events"] = [*done.events, *self.engine.events]
         self.engine.events.clear()
         self.state = done.state

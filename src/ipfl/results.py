@@ -32,6 +32,7 @@ MEMORY = "memory"
 SHELF = "shelf"
 OFFER = "offer.safetensors"
 STORE = "run.db"
+ATTEMPTS = "flower.json"
 CHECKPOINTS = "checkpoint"
 
 
@@ -64,7 +65,7 @@ class RunFolder:
             shutil.rmtree(self.path / folder, ignore_errors=True)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            for old in (SUMMARY, OFFER, STORE, f"{STORE}-wal", f"{STORE}-shm"):
+            for old in (SUMMARY, OFFER, ATTEMPTS, STORE, f"{STORE}-wal", f"{STORE}-shm"):
                 (self.path / old).unlink(missing_ok=True)
             (self.path / METRICS).write_text("")
         except OSError as error:

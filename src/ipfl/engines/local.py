@@ -26,7 +26,7 @@ from typing import Any
 import torch
 
 from ipfl.config import TrainConfig
-from ipfl.core import Ask, ClientId, Method, Record, Replies
+from ipfl.core import Ask, ClientId, Method, Record, Replies, Traffic
 from ipfl.engines.mailbox import Mailbox
 from ipfl.errors import InputError
 from ipfl.host import Host
@@ -47,7 +47,7 @@ class _Worker:
     client: ClientId | None = None
 
 
-def _cores() -> int:
+def cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -70,7 +70,7 @@ def _failure(client: ClientId, error: Exception) -> Exception:
     return ClientFailedError(f"client {client} failed:\n{''.join(traceback.format_exception(error))}")
 
 
-def _read_only(record: Record) -> Record:
+def read_only(record: Record) -> Record:
     """The record as a worker would see it: a client's code cannot write into the server's models."""
     params = {name: vector.view() for name, vector in record.params.items()}
     for view in params.values():
@@ -114,6 +114,7 @@ class LocalEngine:
         memory: Path | None = None,
     ):
         self.events: list[str] = []
+        self.traffic: Traffic | None = None
         self._workers: list[_Worker] = []
         self._own_memory = None if memory else Path(tempfile.mkdtemp(prefix="ipfl-memory-"))
         folder = memory or self._own_memory
@@ -121,7 +122,7 @@ class LocalEngine:
         try:
             self.host = Host(task, method, settings or TrainConfig(), seed, ClientMemory(folder))
             with one_thread():
-                for _ in range(_cores() if workers is None else workers):
+                for _ in range(cores() if workers is None else workers):
                     if hasattr(os, "fork"):
                         self._workers.append(self._hire())
         except BaseException:  # nobody else can close an engine that was never made
@@ -136,11 +137,15 @@ class LocalEngine:
     ) -> None:
         self.close()
 
+    def present(self, clients: tuple[ClientId, ...]) -> tuple[ClientId, ...]:
+        """All of them."""
+        return clients
+
     def ask(self, ask: Ask, round: int) -> Replies:
         """Runs one phase; replies come back in ascending client id, without those whose worker died."""
         if not self._workers:
             with one_thread():
-                return {c: self.host.run(ask.action, round, c, _read_only(ask.to[c])) for c in sorted(ask.to)}
+                return {c: self.host.run(ask.action, round, c, read_only(ask.to[c])) for c in sorted(ask.to)}
         replies: dict[ClientId, Record] = {}
         waiting = sorted(ask.to, reverse=True)
         for worker in self._workers:

@@ -1,0 +1,92 @@
+"""Sends messages to nodes and waits for the answers, up to a deadline."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+
+from ipfl.core import Traffic
+from ipfl.engines.flower.directory import NodeId
+from ipfl.engines.flower.messages import wire_bytes
+
+K = TypeVar("K")
+
+
+@dataclass(frozen=True)
+class Letter:
+    """What one node is to be sent."""
+
+    node: NodeId
+    type: str
+    content: RecordDict
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back: content, or why there is none."""
+
+    content: RecordDict | None
+    trouble: str = ""
+
+
+@dataclass
+class Post:
+    """The way over a Flower grid.
+
+    Args:
+        grid: Flower's connection to the nodes.
+        deadline: Seconds for a phase; None: until everyone has answered.
+        poll: Seconds between looks at the mail.
+        alive: Raises if the other side has ended.
+    """
+
+    grid: Grid
+    deadline: float | None
+    poll: float
+    alive: Callable[[], None]
+    traffic: Traffic = field(default_factory=Traffic)
+
+    def exchange(
+        self, letters: Mapping[K, Letter], *, until: float | None = None
+    ) -> Iterator[tuple[K, Answer]]:
+        """Sends all letters at once, and yields the answers as they come; who is late has trouble for one."""
+        until = self.until() if until is None else until
+        left = None if until is None else max(1.0, until - time.monotonic())
+        messages = {
+            key: Message(letter.content, letter.node, letter.type, ttl=left)
+            for key, letter in letters.items()
+        }
+        accepted = set(self.grid.push_messages(list(messages.values())))
+        waiting: dict[str, K] = {}
+        for key, message in messages.items():
+            if message.metadata.message_id in accepted:
+                waiting[message.metadata.message_id] = key
+                self.traffic.down += wire_bytes(letters[key].content)
+            else:
+                yield key, Answer(None, "the message could not be delivered")
+        while waiting and (until is None or time.monotonic() < until):
+            for reply in self.grid.pull_messages(list(waiting)):
+                key = waiting.pop(reply.metadata.reply_to_message_id)
+                yield key, self._opened(reply, letters[key].node)
+            self.alive()
+            if waiting:
+                time.sleep(self.poll)
+        for key in waiting.values():
+            yield key, Answer(None, f"no answer within {self.deadline:g} s")
+
+    def until(self) -> float | None:
+        """When a phase that begins now is over."""
+        return None if self.deadline is None else time.monotonic() + self.deadline
+
+    def _opened(self, reply: Message, node: NodeId) -> Answer:
+        if reply.has_error():
+            return Answer(None, " ".join((reply.error.reason or "").split()) or f"error {reply.error.code}")
+        if reply.metadata.src_node_id != node:
+            return Answer(None, f"the answer came from node {reply.metadata.src_node_id}")
+        self.traffic.up += wire_bytes(reply.content)
+        return Answer(reply.content)
