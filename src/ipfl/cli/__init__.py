@@ -13,6 +13,9 @@ from ipfl.cli.options import (
     CheckpointEvery,
     ConfigFile,
     DataDir,
+    EngineName,
+    Fp16,
+    Nodes,
     Out,
     Overwrite,
     Quiet,
@@ -22,6 +25,7 @@ from ipfl.cli.options import (
     ShowConfig,
     Store,
     Workers,
+    engine,
     free_folder,
     load,
     resumed,
@@ -83,13 +87,18 @@ def _console() -> Console:
 
 @app.command(
     epilog=_examples(
-        "ipfl run my.toml --out runs/mine", f"ipfl run --set method.name={REFERENCE} --set rounds=50"
+        "ipfl run my.toml --out runs/mine",
+        f"ipfl run --set method.name={REFERENCE} --set rounds=50",
+        "ipfl run --engine flower --nodes 5",
     )
 )
 def run(
     config: ConfigFile = None,
     sets: Sets = None,
     out: Out = None,
+    engine_name: EngineName = "local",
+    nodes: Nodes = None,
+    fp16: Fp16 = False,
     workers: Workers = None,
     seed: Seed = None,
     quiet: Quiet = False,
@@ -120,6 +129,7 @@ def run(
         return
     from ipfl.comparison import prepare, run_config
 
+    hire = engine(engine_name, settings, nodes, workers, fp16)
     task = prepare(settings, [method], settings.seed)
     folder = resume or out or free_folder(f"{method.name}-seed-{settings.seed}")
     watch = watcher(quiet)
@@ -128,6 +138,7 @@ def run(
         method,
         task,
         settings.seed,
+        engine=hire,
         workers=workers,
         out=folder,
         overwrite=overwrite,

@@ -12,10 +12,11 @@ import json
 import os
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from ipfl.core import ClientId, Record
+from ipfl.engines.flower.remote import View
 from ipfl.errors import InputError
 from ipfl.memory import ClientMemory
 
@@ -29,19 +30,28 @@ class Attempts:
     """The server's list, kept on disk beside the run's other files; None keeps it in memory only."""
 
     path: Path | None
+    view: View
     firsts: list[int] = field(default_factory=lambda: [0])
     run: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     @classmethod
-    def open(cls, path: Path | None) -> Attempts:
+    def open(cls, path: Path | None, view: View) -> Attempts:
         """Reads the list of a run that was begun, or starts one."""
-        if path is None or not path.exists():
-            fresh = cls(path)
-            fresh._write()
-            return fresh
+        if path is not None and path.exists():
+            return cls.read(path)
+        fresh = cls(path, view)
+        fresh._write()
+        return fresh
+
+    @classmethod
+    def read(cls, path: Path) -> Attempts:
+        """Reads the list of a run that was begun."""
         try:
             said = json.loads(path.read_text())
-            return cls(path, [int(first) for first in said["firsts"]], str(said["run"]))
+            view = View(tuple(said["clients"]), tuple(said["input_shape"]), int(said["classes"]))
+            return cls(path, view, [int(first) for first in said["firsts"]], str(said["run"]))
+        except OSError as error:
+            raise InputError(f"no run on Flower was begun here: cannot read {path}") from error
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(f"{path} cannot be read: {error}") from error
 
@@ -54,7 +64,7 @@ class Attempts:
         if self.path is not None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             draft = self.path.with_suffix(".draft")
-            draft.write_text(json.dumps({"run": self.run, "firsts": self.firsts}))
+            draft.write_text(json.dumps({"run": self.run, "firsts": self.firsts, **asdict(self.view)}))
             os.replace(draft, self.path)
 
 

@@ -49,6 +49,10 @@ class Directory:
     """Nodes that were taken in, and those that were not."""
 
     accounts: Accounts | None = None
+    shape: tuple[int, ...] | None = None
+    """Shape of a point in this run; None: that of the first node."""
+    size: int | None = None
+    """Number of parameters of the model; None: not known yet."""
     nodes: dict[NodeId, Greeting] = field(default_factory=dict)
     refused: set[NodeId] = field(default_factory=set)
     _home: dict[ClientId, NodeId] = field(default_factory=dict)
@@ -77,6 +81,7 @@ class Directory:
         except RefusedError:
             self.refused.add(node)
             raise
+        self.shape = greeting.input_shape
         self.nodes[node] = greeting
         self._home |= dict.fromkeys(greeting.clients, node)
 
@@ -90,6 +95,14 @@ class Directory:
                 raise RefusedError(
                     f"node {node} claims client {claims}, but its key belongs to client {owner}; refused"
                 )
+        if self.shape not in (None, greeting.input_shape):
+            raise RefusedError(
+                f"node {node} has points of shape {greeting.input_shape}, not {self.shape}; refused"
+            )
+        if self.size not in (None, greeting.size):
+            raise RefusedError(
+                f"node {node} has a model of {greeting.size} parameters, not {self.size}; refused"
+            )
         for client in greeting.clients:
             if client in self._home:
                 raise RefusedError(

@@ -6,7 +6,7 @@ own holdouts, the evaluator's `assess`) never travels.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -31,6 +31,7 @@ from ipfl.engines.flower.nodes import Nodes
 from ipfl.engines.flower.plan import Plan
 from ipfl.engines.flower.post import Answer, Letter
 from ipfl.engines.flower.received import Held
+from ipfl.engines.flower.remote import View
 from ipfl.engines.local import ClientFailedError, one_thread, read_only
 from ipfl.errors import InputError
 from ipfl.host import ASSESS, Host
@@ -55,6 +56,8 @@ class FlowerEngine:
         named: Whether nodes keep memory under the run's name. Simulated ones keep it in `memory` itself.
         half: Whether vectors travel as float16.
         strict: Whether trouble with a client ends the run, as on the local engine, or makes it absent.
+        wait: Seconds to wait for a node where none is left.
+        say: Shows the countdown while it waits.
         closing: Closed with the engine.
     """
 
@@ -65,6 +68,8 @@ class FlowerEngine:
     named: bool = True
     half: bool = False
     strict: bool = False
+    wait: float = 0.0
+    say: Callable[[str], object] = print
     closing: ExitStack = field(default_factory=ExitStack)
 
     def __post_init__(self) -> None:
@@ -87,15 +92,12 @@ class FlowerEngine:
     @cached_property
     def attempts(self) -> Attempts:
         """Opened at the first need, when it is clear whether the run's folder holds a run that goes on."""
-        return Attempts.open(self.memory.parent / ATTEMPTS if self.memory else None)
+        return Attempts.open(self.memory.parent / ATTEMPTS if self.memory else None, View.of(self.task.data))
 
     def present(self, clients: tuple[ClientId, ...]) -> tuple[ClientId, ...]:
         """Greets nodes that joined; returns the clients whose node is there."""
-        self.nodes.greet(self.plan)
-        here = tuple(client for client in clients if self.nodes.directory.home(client) is not None)
-        if not here:
-            raise InputError("no node is connected; start some, and resume the run")
-        return here
+        self.nodes.gather(1, self.wait, self.plan, self.say)
+        return tuple(client for client in clients if self.nodes.directory.home(client) is not None)
 
     def ask(self, ask: Ask, round: int) -> Replies:
         """Runs one phase; whoever is late, fails or sends nonsense is absent, and an event says why."""

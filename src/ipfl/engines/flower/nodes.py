@@ -47,7 +47,9 @@ class Nodes:
             said = str(error) if isinstance(error, RefusedError) else f"node {node} sent nonsense: {error}"
             self.events.append(said)
 
-    def gather(self, needed: int, wait: float, plan: Plan, say: Callable[[str], object]) -> None:
+    def gather(
+        self, needed: int, wait: float, plan: Plan, say: Callable[[str], object], *, picky: bool = False
+    ) -> None:
         """Waits until enough clients have a node.
 
         Args:
@@ -55,6 +57,7 @@ class Nodes:
             wait: Seconds until it gives up.
             plan: What nodes are told.
             say: Shows the countdown.
+            picky: Give up at the first node that cannot take part.
 
         Raises:
             InputError: Too few came, or those that came cannot take part as they are.
@@ -62,7 +65,7 @@ class Nodes:
         until, shown = time.monotonic() + wait, None
         while True:
             self.greet(plan)
-            if self.events and self.directory.accounts is None:
+            if self.events and picky:
                 raise InputError("; ".join(self.events))
             here = len(self.directory.clients)
             if here >= needed:

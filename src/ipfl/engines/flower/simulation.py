@@ -208,7 +208,7 @@ def engine_over(
 
     nodes = Nodes(Post(simulation.grid, None, POLL, simulation.alive), Directory())
     with stack:
-        nodes.gather(clients, START, plan, lambda _: None)
+        nodes.gather(clients, START, plan, lambda _: None, picky=True)
         return FlowerEngine(
             nodes, task, plan, memory, named=False, half=half, strict=True, closing=stack.pop_all()
         )
