@@ -6,6 +6,7 @@ import secrets
 import socket
 import sys
 import time
+from pathlib import Path
 
 from ipfl.deploy.folder import NodeFolder, NodeSettings
 from ipfl.deploy.keys import fingerprint, read_public_key
@@ -44,27 +45,38 @@ def prepare(folder: NodeFolder) -> NodeSettings:
     return settings.model_copy(update={"data": data, "memory": memory})
 
 
-def start_node(processes: Processes, folder: NodeFolder, settings: NodeSettings, suffix: str = "") -> Running:
-    """Starts SuperNode and worker; `arrived` says when the server has let the node in."""
+def start_supernode(
+    processes: Processes, folder: NodeFolder, settings: NodeSettings, port: int, suffix: str = ""
+) -> Running:
+    """Starts the SuperNode; `arrived` says when the server has let it in."""
     folder.home.mkdir(exist_ok=True)
-    address, env = f"127.0.0.1:{free_port()}", environment(folder.home)
-    secret = folder.home / "worker.secret"
-    secret.unlink(missing_ok=True)
-    write_secret(secret, secrets.token_bytes(32))
+    _secret(folder).unlink(missing_ok=True)
+    write_secret(_secret(folder), secrets.token_bytes(32))
     command = [
         *installed("flower-supernode"),
         *("--root-certificates", str(folder.authority.resolve())),
         *("--superlink", settings.server),
         *("--auth-supernode-private-key", str(folder.key.resolve())),
         *("--node-config", node_config(settings)),
-        *("--isolation", "process", "--port", address.rpartition(":")[2]),
-        *("--superexec-auth-secret-file", str(secret)),
+        *("--isolation", "process", "--port", str(port)),
+        *("--superexec-auth-secret-file", str(_secret(folder))),
     ]
-    (processes.logs / f"supernode{suffix}.log").unlink(missing_ok=True)
-    running = processes.start(f"supernode{suffix}", command, env, folder.home)
-    worker = [sys.executable, "-m", "ipfl.deploy.worker", address, str(secret)]
-    processes.start(f"worker{suffix}", worker, env, folder.home)
+    (processes.logs / f"supernode{suffix}.log").unlink(missing_ok=True)  # `arrived` reads it
+    return processes.start(f"supernode{suffix}", command, environment(folder.home), folder.home)
+
+
+def start_node(processes: Processes, folder: NodeFolder, settings: NodeSettings, suffix: str = "") -> Running:
+    """Starts SuperNode and worker; returns the SuperNode."""
+    port = free_port()
+    running = start_supernode(processes, folder, settings, port, suffix)
+    worker = [sys.executable, "-m", "ipfl.deploy.worker", f"127.0.0.1:{port}", str(_secret(folder))]
+    processes.start(f"worker{suffix}", worker, environment(folder.home), folder.home)
     return running
+
+
+def _secret(folder: NodeFolder) -> Path:
+    """What the worker shows the SuperNode, so that no other process of the machine can take its tasks."""
+    return folder.home / "worker.secret"
 
 
 def node_config(settings: NodeSettings) -> str:

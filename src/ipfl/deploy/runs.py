@@ -12,7 +12,7 @@ from ipfl.deploy.server import Say, flwr, follow
 from ipfl.errors import InputError
 from ipfl.report.settings import toml_value
 
-NOISE = re.compile(r"\s*$|(\x1b\[\d+m)?(INFO|DEBUG|WARNING)\b|Successfully installed |Using SuperLink")
+NOISE = re.compile(r"\s*$|(\x1b\[\d+m)?(INFO|DEBUG|WARNING)\b|Successfully installed |Using SuperLink|[╭│╰]")
 """Flower's own lines in the log of a run; the rest is what our server prints."""
 ERROR = "error: "
 COMPLETED = "finished:completed"
@@ -49,7 +49,7 @@ def run(folder: ServerFolder, settings: Mapping[str, RunValue], say: Say) -> Non
             last = line
             if line.startswith(ERROR):
                 mistake = line.removeprefix(ERROR)
-            else:
+            elif not mistake:  # what follows a mistake is the traceback of how it was found
                 say(line)
         status, details = _status(folder, number)
     except BaseException:
@@ -72,5 +72,7 @@ def newest(runs: Path) -> Path:
 
 def _status(folder: ServerFolder, number: str) -> tuple[str, str]:
     """How a run ended, in Flower's words."""
-    found = flwr(folder, "list", PROFILE, "--run-id", number).get("runs") or [{}]
+    found = flwr(folder, "list", PROFILE, "--run-id", number).get("runs")
+    if not found:
+        raise RunFailedError("the server does not answer any more; start it again, and resume the run")
     return str(found[0].get("status")), str(found[0].get("status-details"))
