@@ -118,13 +118,20 @@ def _blob(key: str, array: Array) -> Blob:
     return blob
 
 
+def _whole(digits: str) -> int:
+    """A whole number that fits into 64 bits: no arithmetic on it can fail later."""
+    if len(digits) > 20 or not -(2**63) <= int(digits) < 2**63:
+        raise MalformedError("its head holds a number of more than 64 bits")
+    return int(digits)
+
+
 def unpack(content: RecordDict) -> tuple[Head, dict[str, Blob]]:
     """Head and arrays of a message; the arrays are read-only views of its bytes."""
     head, arrays = content.get("head"), content.get("arrays")
     if not isinstance(head, ConfigRecord) or not isinstance(arrays, ArrayRecord):
         raise MalformedError("it has no head or no arrays")
     try:
-        said = json.loads(str(head.get("json")))
+        said = json.loads(str(head.get("json")), parse_int=_whole)
     except json.JSONDecodeError as error:
         raise MalformedError(f"its head is not JSON: {error}") from error
     if not isinstance(said, dict):

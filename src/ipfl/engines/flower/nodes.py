@@ -65,7 +65,7 @@ class Nodes:
         until, shown = time.monotonic() + wait, None
         while True:
             self.greet(plan)
-            if self.events and picky:
+            if self.directory.refused and picky:
                 raise InputError("; ".join(self.events))
             here = len(self.directory.clients)
             if here >= needed:

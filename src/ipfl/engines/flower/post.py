@@ -69,11 +69,14 @@ class Post:
                 self.traffic.down += wire_bytes(letters[key].content)
             else:
                 yield key, Answer(None, "the message could not be delivered")
-        while waiting and (until is None or time.monotonic() < until):
+        while waiting:
+            late = until is not None and time.monotonic() > until  # before the look: it may take a while
             for reply in self.grid.pull_messages(list(waiting)):
                 key = waiting.pop(reply.metadata.reply_to_message_id)
                 yield key, self._opened(reply, letters[key].node)
             self.alive()
+            if late:
+                break
             if waiting:
                 time.sleep(self.poll)
         for key in waiting.values():

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipfl.config import Config, TrainConfig
 from ipfl.core import Engine, Method
+from ipfl.deploy.processes import ended_by_sigterm
 from ipfl.engines.flower import require_flower
 from ipfl.engines.local import cores
 from ipfl.errors import InputError
@@ -33,10 +34,16 @@ if TYPE_CHECKING:
 
     from ipfl.engines.flower.plan import Plan
 
-START = 120.0
+START = 300.0
 """Seconds that Ray may take to start."""
 POLL = 0.02
 """Seconds between looks at the mail."""
+ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else a warning at every start
+    "RAY_raylet_start_wait_time_s": "120",
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "2",  # how long Ray's helpers outlive a process that was killed
+}
 END = 10.0
 """Seconds that clients at work get to finish when the simulation ends."""
 
@@ -90,9 +97,7 @@ class Simulation:
         self._stack = ExitStack()
         self._stack.enter_context(silent_flower())
         self._folder = self._stack.enter_context(TemporaryDirectory(prefix="ipfl-ray-"))
-        self._stack.enter_context(
-            environment(FLWR_HOME=self._folder, RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO="0", OMP_NUM_THREADS="1")
-        )
+        self._stack.enter_context(environment(FLWR_HOME=self._folder, **ENVIRONMENT))
         self._thread = threading.Thread(
             target=self._run, args=(server, app, nodes, workers), name="flower", daemon=True
         )
@@ -100,6 +105,7 @@ class Simulation:
         try:
             self.grid = self._take(handed)
             self._wait_for(nodes)
+            self._stack.enter_context(ended_by_sigterm())  # after Ray, which has a handler of its own
         except BaseException:
             self.close()
             raise
