@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ipfl.cli.options import Out, Sets, free_folder
+from ipfl.cli.outcome import INTERRUPTED, complain
 
 if TYPE_CHECKING:
     from ipfl.deploy.folder import ServerFolder
@@ -23,6 +26,18 @@ Rounds = Annotated[
 
 def _say(line: str) -> None:
     typer.echo(line)
+
+
+@contextmanager
+def _supervised(farewell: str) -> Iterator[None]:
+    """Ctrl-C and SIGTERM unwind what is inside, and with it everything that was started."""
+    from ipfl.deploy.processes import ended_by_sigterm
+
+    with ended_by_sigterm():
+        try:
+            yield
+        except KeyboardInterrupt:
+            complain(f"interrupted; {farewell}", INTERRUPTED)
 
 
 def _server_folder(folder: Path) -> ServerFolder:
@@ -84,10 +99,10 @@ def register(
 def server(folder: Folder) -> None:
     """Start the server, and keep it until Ctrl-C or SIGTERM."""
     found = _server_folder(folder)
-    from ipfl.deploy.processes import Processes, ended_by_sigterm
+    from ipfl.deploy.processes import Processes
     from ipfl.deploy.server import enrol, start_superlink
 
-    with ended_by_sigterm(), Processes(found.logs) as processes:
+    with _supervised("the server was stopped"), Processes(found.logs) as processes:
         running = start_superlink(processes, found)
         enrol(found)
         _say(f"server: up; its log is {running.log}")
@@ -100,13 +115,13 @@ def node(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The node's folder, with node.toml and key.")],
 ) -> None:
     """Start a node, and keep it until Ctrl-C or SIGTERM."""
-    from ipfl.deploy.processes import ended_by_sigterm, need_flower
+    from ipfl.deploy.processes import need_flower
 
     need_flower()
     from ipfl.deploy.folder import NodeFolder
     from ipfl.deploy.node import serve
 
-    with ended_by_sigterm():
+    with _supervised("the node was stopped"):
         serve(NodeFolder(folder.resolve()), _say)
 
 
@@ -133,7 +148,6 @@ def run_federation(
 ) -> None:
     """Run a method over the connected nodes, and show how it goes on. Ctrl-C stops the run."""
     found = _server_folder(folder)
-    from ipfl.deploy.processes import ended_by_sigterm
     from ipfl.deploy.register import Registry
     from ipfl.deploy.runs import RunValue, newest, run
 
@@ -148,7 +162,7 @@ def run_federation(
         "wait": wait,
         "deadline": deadline,
     }
-    with ended_by_sigterm():
+    with _supervised(f"to go on: ipfl deploy run {found.root} --resume {out}"):
         run(found, settings, _say)
     _say(f"Results in {out}")
 
@@ -167,13 +181,13 @@ def try_out(
 
     Every node is a set of processes with a key and data of its own; the data is that of the config's [task].
     """
-    from ipfl.deploy.processes import ended_by_sigterm, need_flower
+    from ipfl.deploy.processes import need_flower
 
     need_flower()
     from ipfl.deploy.trial import attempt, settings
 
     chosen = settings(config, sets or (), nodes, rounds)
     folder = (out or free_folder("deploy-try")).resolve()
-    with ended_by_sigterm():
+    with _supervised("everything was stopped"):
         results = attempt(chosen, nodes, folder, _say)
     _say(f"Results in {results}")

@@ -103,6 +103,7 @@ Restart=always
 # A node that was cut off counts as present for up to a minute and is refused that long.
 RestartSec=20
 KillMode=mixed
+SuccessExitStatus=143
 TimeoutStopSec=30
 NoNewPrivileges=yes
 PrivateTmp=yes

@@ -22,11 +22,17 @@ class Nodes:
     def __init__(self, post: Post, directory: Directory):
         self.post, self.directory = post, directory
         self.events: list[str] = []
+        self._since: dict[NodeId, str] = {}
+        """When each node connected, as the server's clock has it."""
 
     def greet(self, plan: Plan) -> None:
-        """Says hello to nodes that are new, and forgets those that are gone."""
-        online = {info.node_id: bytes(info.public_key) for info in self.post.grid.get_nodes()}
-        self.directory.leave(set(self.directory.nodes) - set(online))
+        """Says hello to nodes that are new or were started again, and forgets those that are gone."""
+        infos = list(self.post.grid.get_nodes())
+        online = {info.node_id: bytes(info.public_key) for info in infos}
+        since = {info.node_id: str(info.last_activated_at) for info in infos}
+        # A node that was refused may have been mended, one that was taken in may now hold other data.
+        self.directory.leave(node for node, when in self._since.items() if since.get(node) != when)
+        self._since = since
         key, text = text_array(plan.text())
         hello = pack({"plan": key}, {key: text})
         letters = {node: Letter(node, message_type(HELLO), hello) for node in self.directory.unknown(online)}
