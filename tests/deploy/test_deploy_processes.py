@@ -95,9 +95,11 @@ with ended_by_sigterm(), Processes(here) as processes:
 """
 
 
-@pytest.mark.parametrize(("end", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, -2), (None, 1)])
+@pytest.mark.parametrize(
+    ("end", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, -2), (signal.SIGKILL, -9), (None, 1)]
+)
 def test_a_supervisor_takes_everything_with_it(tmp_path: Path, end: signal.Signals | None, code: int) -> None:
-    """SIGTERM, Ctrl-C and a failure; 143 is 128 + 15, and Python ends itself by SIGINT after Ctrl-C."""
+    """143 is 128 + 15 (SIGTERM); after Ctrl-C, Python ends itself by SIGINT; None stands for a failure."""
     supervisor = subprocess.Popen(
         [sys.executable, "-c", SUPERVISOR, str(tmp_path), FAMILY], stderr=subprocess.DEVNULL
     )

@@ -1,6 +1,7 @@
 """Processes that we start, watch and always end: after Ctrl-C, SIGTERM, a failure, or a command's last line.
 
-Each runs in a process group of its own, so that what it started itself ends with it, and writes to a log.
+Each runs in a process group of its own, so that what it started itself ends with it, under a guard that ends
+it should we be killed without a word (`ipfl.deploy.guarded`), and writes to a log.
 """
 
 from __future__ import annotations
@@ -92,6 +93,8 @@ class Running:
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
+        if self.process.stdin is not None:
+            self.process.stdin.close()
 
     def ask_to_end(self) -> None:
         """Sends SIGTERM to it and all that it started."""
@@ -120,10 +123,10 @@ class Processes:
         log = self.logs / f"{name}.log"
         with log.open("ab") as output:
             process = subprocess.Popen(
-                list(command),
+                [sys.executable, "-m", "ipfl.deploy.guarded", *command],
                 env=dict(env),
                 cwd=cwd,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
