@@ -133,9 +133,13 @@ class FlowerEngine:
                     asked.append(client)
                 except MalformedError as error:
                     self._trouble(client, action, f"its answer makes no sense: {error}")
-                except (InputError, ClientFailedError) as error:
+                except InputError as error:
                     if self.strict:
                         raise
+                    self._trouble(client, action, str(error))
+                except ClientFailedError as error:
+                    if self.strict:
+                        raise ClientFailedError(f"client {client} failed:\n{error}") from error
                     self._trouble(client, action, str(error))
             if whole:
                 break

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 from typing import TYPE_CHECKING, Any
 
 from ipfl.config import Config, TrainConfig
@@ -24,7 +24,9 @@ from ipfl.deploy.processes import ended_by_sigterm
 from ipfl.engines.flower import require_flower
 from ipfl.engines.local import cores
 from ipfl.errors import InputError
-from ipfl.loop import EngineFactory
+from ipfl.loop import EngineFactory, Result
+from ipfl.models import Factory
+from ipfl.results import MEMORY
 from ipfl.task import Task
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from flwr.clientapp import ClientApp
     from flwr.serverapp import Grid
 
+    from ipfl.engines.flower.client_app import NodeApp
     from ipfl.engines.flower.plan import Plan
 
 START = 300.0
@@ -72,6 +75,11 @@ def environment(**changes: str) -> Iterator[None]:
         os.environ.update(before)
 
 
+def _short_place() -> str | None:
+    """A folder whose name is short enough for Ray's sockets (107 bytes, of which Ray takes 64)."""
+    return "/tmp" if len(gettempdir()) > 24 and os.path.isdir("/tmp") else None
+
+
 class Simulation:
     """Simulated nodes; `grid` is the way to them. Close it.
 
@@ -96,7 +104,7 @@ class Simulation:
 
         self._stack = ExitStack()
         self._stack.enter_context(silent_flower())
-        self._folder = self._stack.enter_context(TemporaryDirectory(prefix="ipfl-ray-"))
+        self._folder = self._stack.enter_context(TemporaryDirectory(prefix="ipfl-ray-", dir=_short_place()))
         self._stack.enter_context(environment(FLWR_HOME=self._folder, **ENVIRONMENT))
         self._thread = threading.Thread(
             target=self._run, args=(server, app, nodes, workers), name="flower", daemon=True
@@ -105,7 +113,6 @@ class Simulation:
         try:
             self.grid = self._take(handed)
             self._wait_for(nodes)
-            self._stack.enter_context(ended_by_sigterm())  # after Ray, which has a handler of its own
         except BaseException:
             self.close()
             raise
@@ -144,10 +151,20 @@ class Simulation:
                 raise RuntimeError(f"Flower's simulation did not start within {START:g} s")
             time.sleep(0.05)
 
+    def started(self) -> None:
+        """To be called once nodes have answered: Ray is up then, with its own handler for SIGTERM.
+
+        Ours takes its place: it unwinds the stack, so that everything is closed.
+        """
+        self._stack.enter_context(ended_by_sigterm())
+
     def alive(self) -> None:
         """Raises if the simulation has ended by itself."""
         if not self._thread.is_alive() and not self._done.is_set():
-            raise RuntimeError(f"Flower's simulation ended: {self._failed}") from self._failed
+            reason = self._failed
+            while reason is not None and reason.__cause__ is not None:
+                reason = reason.__cause__  # Flower says only that there was one
+            raise RuntimeError(f"Flower's simulation ended: {reason}") from self._failed
 
     def close(self) -> None:
         """Ends nodes and Ray; clients at work get a moment, then Ray is ended under them."""
@@ -215,6 +232,32 @@ def engine_over(
     nodes = Nodes(Post(simulation.grid, None, POLL, simulation.alive), Directory())
     with stack:
         nodes.gather(clients, START, plan, lambda _: None, picky=True)
+        simulation.started()
         return FlowerEngine(
             nodes, task, plan, memory, named=False, half=half, strict=True, closing=stack.pop_all()
         )
+
+
+def simulate(
+    app: NodeApp, nodes: int, *, model: Factory | None = None, workers: int | None = None, **order: Any
+) -> Result:
+    """Tries an app out: simulated nodes that run it, and the server that `server_app` would be.
+
+    Args:
+        app: What nodes run, with your own loader and model.
+        nodes: How many; each is one client.
+        model: The same model for the server; None: the config's.
+        workers: Processes that play the nodes in turn; None: one per core.
+        **order: The app's run config, such as `config`, `out` and `rounds`; see `server_app.Order`.
+    """
+    require_flower(simulation=True)
+    from ipfl.engines.flower.client_app import Places
+    from ipfl.engines.flower.server_app import Order, serve
+
+    wanted = Order.read({"nodes": nodes, "wait": START, **order})
+    with ExitStack() as stack:
+        if app.places is None:  # simulated nodes have no home of their own
+            scratch = Path(stack.enter_context(TemporaryDirectory(prefix="ipfl-nodes-")))
+            app.places = Places(wanted.out.resolve() / MEMORY, scratch)
+        simulation = stack.enter_context(closing(Simulation(app, nodes, workers)))
+        return serve(simulation.grid, wanted, model)
