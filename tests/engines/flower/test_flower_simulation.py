@@ -2,11 +2,13 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from contextlib import closing, contextmanager, suppress
+from pathlib import Path
 
 import pytest
 
@@ -179,3 +181,50 @@ class TestEnds:
             process.kill()
             process.wait()
             wait_until(lambda: not members(process.pid), 60)
+
+
+MINE = '''
+"""A user's own code, as Flower's tutorials have it: a module, and a loader for one part of the data."""
+import numpy as np
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.out = nn.Conv2d(1, 4, 3), nn.Linear(4 * 6 * 6, 10)
+
+    def forward(self, x):
+        assert x.shape[1:] == (1, 8, 8)
+        return self.out(torch.relu(self.conv(x)).flatten(1))
+
+
+def load_data(part, parts):
+    x, y = load_digits(return_X_y=True)
+    x = torch.tensor(x[part::parts] / 16, dtype=torch.float32).reshape(-1, 1, 8, 8)
+    y = torch.tensor(y[part::parts])
+    train, test = TensorDataset(x[100:300], y[100:300]), TensorDataset(x[:100], y[:100])
+    return DataLoader(train, batch_size=32, shuffle=True), DataLoader(test)
+'''
+
+
+def test_the_example_for_an_app_of_ones_own(tmp_path):
+    document = (Path(__file__).parents[3] / "docs" / "flower.md").read_text()
+    (example,) = re.findall(r"```python\n(.*?)```", document, re.S)
+    assert len(example.splitlines()) < 30
+    (tmp_path / "mine.py").write_text(MINE)
+    (tmp_path / "app.py").write_text(example)
+    (tmp_path / "ipfl.toml").write_text("rounds = 2\n[train]\nepochs = 5\n")
+    done = subprocess.run(
+        [sys.executable, "app.py"], cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^round 2/2: 4 clients, [\d,]+ bytes down", done.stdout, re.M), done.stdout
+    assert float(re.search(r"^accuracy ([\d.]+)%$", done.stdout, re.M)[1]) > 50
+    summary = json.loads((tmp_path / "runs/mine/summary.json").read_text())
+    assert summary["input_shape"] == [8, 8, 1]
+    assert summary["classes"] == 10
+    assert summary["report"]["balances"]

@@ -26,7 +26,6 @@ from ipfl.engines.local import cores
 from ipfl.errors import InputError
 from ipfl.loop import EngineFactory, Result
 from ipfl.models import Factory
-from ipfl.results import MEMORY
 from ipfl.task import Task
 
 if TYPE_CHECKING:
@@ -41,6 +40,8 @@ START = 300.0
 """Seconds that Ray may take to start."""
 POLL = 0.02
 """Seconds between looks at the mail."""
+NODES = "nodes"
+"""In the folder of a run that was tried out: what its nodes remember."""
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else a warning at every start
@@ -258,6 +259,6 @@ def simulate(
     with ExitStack() as stack:
         if app.places is None:  # simulated nodes have no home of their own
             scratch = Path(stack.enter_context(TemporaryDirectory(prefix="ipfl-nodes-")))
-            app.places = Places(wanted.out.resolve() / MEMORY, scratch)
+            app.places = Places(wanted.out.resolve() / NODES, scratch)
         simulation = stack.enter_context(closing(Simulation(app, nodes, workers)))
         return serve(simulation.grid, wanted, model)
