@@ -15,6 +15,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from ipfl.config import Config, TaskConfig, TrainConfig
+from ipfl.engines.flower import client_app
 from ipfl.engines.flower.client_app import NodeApp, Places
 from ipfl.engines.flower.directory import Directory
 from ipfl.engines.flower.engine import FlowerEngine
@@ -37,6 +38,8 @@ class Loopback(Grid):
         self._numbers = count()
 
     def join(self, node: int, app: NodeApp, key: bytes = b"", **node_config):
+        """A node is started: with nothing in memory, though all live in this process."""
+        client_app._hosts.clear()
         self.homes[node] = (app, Context(1, node, dict(node_config), RecordDict(), {}))
         self.keys[node] = key
 

@@ -53,6 +53,8 @@ class Directory:
     """Shape of a point in this run; None: that of the first node."""
     size: int | None = None
     """Number of parameters of the model; None: not known yet."""
+    members: frozenset[ClientId] | None = None
+    """Clients of the run; None: whoever comes before it begins."""
     nodes: dict[NodeId, Greeting] = field(default_factory=dict)
     refused: set[NodeId] = field(default_factory=set)
     _home: dict[ClientId, NodeId] = field(default_factory=dict)
@@ -104,10 +106,17 @@ class Directory:
                 f"node {node} has a model of {greeting.size} parameters, not {self.size}; refused"
             )
         for client in greeting.clients:
+            if self.members is not None and client not in self.members:
+                raise RefusedError(f"node {node} holds client {client}, which is not in this run; refused")
             if client in self._home:
                 raise RefusedError(
                     f"node {node} claims client {client}, which lives on node {self._home[client]}; refused"
                 )
+
+    def turn_away(self, node: NodeId) -> None:
+        """Refuses a node that was taken in."""
+        self.leave([node])
+        self.refused.add(node)
 
     def leave(self, gone: Iterable[NodeId]) -> None:
         """Forgets nodes that are not connected any more; they are greeted again when they come back."""

@@ -111,15 +111,26 @@ def meet(order: Order, plan: Plan, nodes: Nodes, factory: Factory) -> Task:
         begun = View(_everyone(order.registry) or nodes.directory.clients, shape, classes)
     sizes = {client: said for greeting in here for client, said in greeting.sizes.items()}
     task = Task(RemoteData(begun, sizes), factory)
+    nodes.directory.members = frozenset(begun.clients)
     nodes.directory.size = task.network(plan.seed).size
-    for node, greeting in nodes.directory.nodes.items():
-        if greeting.classes > begun.classes:
-            raise InputError(f"node {node} has {greeting.classes} classes, the run has {begun.classes}")
-        if greeting.classes == begun.classes and greeting.size != nodes.directory.size:
-            raise InputError(
-                f"node {node} has a model of {greeting.size} parameters, not {nodes.directory.size}"
-            )
+    _refuse_misfits(order, nodes, task)
     return task
+
+
+def _refuse_misfits(order: Order, nodes: Nodes, task: Task) -> None:
+    """Turns those away that were greeted before it was clear what the run's classes and model are."""
+    directory, classes = nodes.directory, task.data.classes
+    for node, greeting in list(directory.nodes.items()):
+        if greeting.classes > classes:
+            why = f"node {node} has {greeting.classes} classes, the run has {classes}; refused"
+        elif greeting.classes == classes and greeting.size != directory.size:
+            why = f"node {node} has a model of {greeting.size} parameters, not {directory.size}; refused"
+        else:
+            continue
+        if order.registry is None:
+            raise InputError(why)
+        directory.turn_away(node)
+        nodes.events.append(why)
 
 
 def _everyone(registry: Path | None) -> tuple[ClientId, ...]:
