@@ -175,7 +175,7 @@ def through_the_faults(trial: Federation, out: Path, deadline: float) -> None:
     run.wait_for(hanging.exists)
     trial.kill_node(0)
     run.wait_for(lambda: run.said("round 4/5"))
-    trial.processes.running.pop("superlink").kill()
+    trial.kill_server()
     run.end()
     assert "the server does not answer any more" in str(run.error)
     assert not run.said("round 5/5")

@@ -100,11 +100,10 @@ def server(folder: Folder) -> None:
     """Start the server, and keep it until Ctrl-C or SIGTERM."""
     found = _server_folder(folder)
     from ipfl.deploy.processes import Processes
-    from ipfl.deploy.server import enrol, start_superlink
+    from ipfl.deploy.server import start_server
 
     with _supervised("the server was stopped"), Processes(found.logs) as processes:
-        running = start_superlink(processes, found)
-        enrol(found)
+        running = start_server(processes, found)
         _say(f"server: up; its log is {running.log}")
         processes.wait_while_alive()
         processes.check()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import socket
 import sys
 import time
@@ -11,7 +10,7 @@ from pathlib import Path
 from ipfl.deploy.folder import NodeFolder, NodeSettings
 from ipfl.deploy.keys import fingerprint, read_public_key
 from ipfl.deploy.processes import Processes, Running, environment
-from ipfl.deploy.secrets import write_secret
+from ipfl.deploy.secrets import fresh_secret
 from ipfl.deploy.server import Say, installed
 from ipfl.errors import InputError
 
@@ -50,8 +49,6 @@ def start_supernode(
 ) -> Running:
     """Starts the SuperNode; `arrived` says when the server has let it in."""
     folder.home.mkdir(exist_ok=True)
-    _secret(folder).unlink(missing_ok=True)
-    write_secret(_secret(folder), secrets.token_bytes(32))
     command = [
         *installed("flower-supernode"),
         *("--root-certificates", str(folder.authority.resolve())),
@@ -59,7 +56,7 @@ def start_supernode(
         *("--auth-supernode-private-key", str(folder.key.resolve())),
         *("--node-config", node_config(settings)),
         *("--isolation", "process", "--port", str(port)),
-        *("--superexec-auth-secret-file", str(_secret(folder))),
+        *("--superexec-auth-secret-file", str(fresh_secret(_secret(folder)))),
     ]
     (processes.logs / f"supernode{suffix}.log").unlink(missing_ok=True)  # `arrived` reads it
     return processes.start(f"supernode{suffix}", command, environment(folder.home), folder.home)

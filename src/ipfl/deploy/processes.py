@@ -36,7 +36,7 @@ def need_flower() -> None:
 
 
 def environment(home: Path) -> dict[str, str]:
-    """What Flower's commands run with: their own home, no telemetry, no look for updates, quick polls.
+    """What Flower's commands run with: their own home, no telemetry, no look for updates.
 
     The commands start each other by name, so the folder of this Python comes first on the path.
     """
@@ -44,7 +44,7 @@ def environment(home: Path) -> dict[str, str]:
         "FLWR_HOME": str(home),
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5",
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
         "PYTHONUNBUFFERED": "1",
         "NO_COLOR": "1",

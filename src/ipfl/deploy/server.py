@@ -16,6 +16,7 @@ from typing import Any
 from ipfl.deploy.folder import PROFILE, ServerFolder, ServerSettings
 from ipfl.deploy.processes import ProcessDiedError, Processes, Running, environment
 from ipfl.deploy.register import Account, Registry
+from ipfl.deploy.secrets import fresh_secret
 from ipfl.errors import InputError
 
 START = 60.0
@@ -26,8 +27,12 @@ KNOWN = "[code: 23]"
 Say = Callable[[str], None]
 
 
-def start_superlink(processes: Processes, folder: ServerFolder) -> Running:
-    """Starts the SuperLink, waits until it answers, and registers the accounts with it."""
+def start_server(processes: Processes, folder: ServerFolder) -> Running:
+    """Starts the SuperLink, waits until it answers, and registers the accounts with it.
+
+    The process that starts ServerApps is ours too: Flower's own would leave our process group, and take its
+    tasks without proving who it is, on a port that others can reach.
+    """
     folder.check()
     settings = ServerSettings.load(folder.settings)
     Registry.load(folder.accounts)
@@ -35,6 +40,9 @@ def start_superlink(processes: Processes, folder: ServerFolder) -> Running:
         raise InputError(
             f"port {settings.port} is in use: another server, or change `port` in {folder.settings}"
         )
+    # It works in a folder of its own: the app's modules must come from where they are installed.
+    folder.home.mkdir(exist_ok=True)
+    secret = ("--superexec-auth-secret-file", str(fresh_secret(folder.home / "superexec.secret")))
     command = [
         *installed("flower-superlink"),
         *("--ssl-ca-certfile", str(folder.authority)),
@@ -44,16 +52,23 @@ def start_superlink(processes: Processes, folder: ServerFolder) -> Running:
         *("--database", str(folder.database)),
         "--enable-supernode-auth",
         "--disable-runtime-dependency-installation",
+        *("--isolation", "process", *secret),
     ]
-    # In a folder of its own: the app's modules must come from where they are installed.
-    folder.home.mkdir(exist_ok=True)
-    running = processes.start("superlink", command, environment(folder.home), folder.home)
+    env = environment(folder.home)
+    running = processes.start("superlink", command, env, folder.home)
     deadline = time.monotonic() + START
     while not _answers(folder.authority, settings.port):
         processes.check()
         if time.monotonic() > deadline:
             raise ProcessDiedError(f"the SuperLink does not answer; {running.log} says:\n{running.tail()}")
         time.sleep(0.2)
+    command = [
+        *installed("flower-superexec"),
+        *("--runtime-api-address", f"127.0.0.1:{settings.port}"),
+        *("--root-certificates", str(folder.authority), *secret),
+    ]
+    processes.start("superexec", command, env, folder.home)
+    enrol(folder)
     return running
 
 

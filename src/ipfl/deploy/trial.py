@@ -19,7 +19,7 @@ from ipfl.deploy.folder import LOOPBACK, NodeFolder, NodeSettings, ServerFolder,
 from ipfl.deploy.node import arrived, free_port, prepare, start_node
 from ipfl.deploy.processes import Processes, Running
 from ipfl.deploy.runs import RunValue, run
-from ipfl.deploy.server import Say, enrol, start_superlink
+from ipfl.deploy.server import Say, start_server
 from ipfl.errors import InputError
 from ipfl.report.settings import show_config
 from ipfl.task import Task
@@ -37,8 +37,12 @@ class Federation:
 
     def start_server(self) -> None:
         """Starts the SuperLink and registers the accounts."""
-        start_superlink(self.processes, self.folder)
-        enrol(self.folder)
+        start_server(self.processes, self.folder)
+
+    def kill_server(self) -> None:
+        """Ends it as a power cut would."""
+        for part in ("superlink", "superexec"):
+            self.processes.running.pop(part).kill()
 
     def start_node(self, client: ClientId) -> tuple[Running, NodeFolder, NodeSettings]:
         """Starts a node; it connects in the background."""

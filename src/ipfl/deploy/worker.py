@@ -27,8 +27,8 @@ from flwr.supernode.runtime.run_clientapp import run_clientapp
 
 import ipfl.engines.flower.client_app  # noqa: F401 (what messages need is imported once)
 
-POLL = 0.1
-"""Seconds between looks for a task."""
+POLL = 0.4
+"""Seconds between looks for a task: a SuperNode itself looks for messages every 3 s, and a look costs 10 ms."""
 ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
 
 
