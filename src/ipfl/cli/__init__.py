@@ -133,6 +133,8 @@ def run(
     task = prepare(settings, [method], settings.seed)
     folder = resume or out or free_folder(f"{method.name}-seed-{settings.seed}")
     watch = watcher(quiet)
+    if hire is not None and not quiet:
+        typer.echo("starting Flower and Ray …", err=True)
     result = run_config(
         settings,
         method,
