@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ipfl.deploy.keys import write_key_pair
 from ipfl.deploy.node import free_port
 
 pytestmark = pytest.mark.slow
@@ -66,8 +67,25 @@ def test_a_trial_from_start_to_end(tmp_path: Path) -> None:
     assert not left_behind(tmp_path)
 
 
+def rotated(site: Path, node: subprocess.Popen[bytes], logs: Path) -> subprocess.Popen[bytes]:
+    """Gives the client another key: its node is sent away, and comes back when it has that key."""
+    (logs / "new").mkdir()
+    name, log = write_key_pair(logs / "new"), logs / "register"
+    public = str(logs / "new" / "key.pub")
+    register = ipfl("deploy", "register", str(site), public, "--client", "0", "--replace", log=log)
+    assert register.wait(120) == 0
+    assert log.read_text() == f"client 0: key {name}; the server knows it\n"
+    assert node.wait(120) == 2
+    assert "sent this node away: its key is no longer registered" in (logs / "node").read_text()
+    for file in ("key", "key.pub"):
+        (logs / "new" / file).replace(site / "nodes" / "0" / file)
+    node = ipfl("deploy", "node", str(site / "nodes/0"), log=logs / "node")
+    wait_for("client 0: connected", logs / "node", node)
+    return node
+
+
 def test_an_operators_day(tmp_path: Path) -> None:
-    """Init, server, node, a run stopped by Ctrl-C, and SIGTERM for the rest, as systemd would send it."""
+    """Init, server, node, a run stopped by Ctrl-C, a new key, and SIGTERM for the rest, as from systemd."""
     site = tmp_path / "site"
     assert ipfl("deploy", "init", str(site), "--nodes", "1", log=tmp_path / "init").wait(60) == 0
     port = free_port()
@@ -87,6 +105,7 @@ def test_an_operators_day(tmp_path: Path) -> None:
         assert run.wait(60) == 130
         last = (tmp_path / "run").read_text().splitlines()[-1]
         assert last == f"error: interrupted; to go on: ipfl deploy run {site} --resume {site / 'runs/run-1'}"
+        node = rotated(site, node, tmp_path)
         second = ipfl("deploy", "server", str(site), log=tmp_path / "second")
         assert second.wait(60) == 2
         assert "is in use" in (tmp_path / "second").read_text()

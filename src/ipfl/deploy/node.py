@@ -131,6 +131,10 @@ def serve(folder: NodeFolder, say: Say) -> None:
                     time.sleep(0.2)
                 say(f"client {settings.client}: connected")
                 processes.wait_while_alive()
+                if running.process.poll() == 0:  # of its own will only when it is not let in any more
+                    raise InputError(
+                        f"{settings.server} sent this node away: its key is no longer registered"
+                    )
                 processes.check()
             except RefusedError as error:
                 if time.monotonic() > deadline:

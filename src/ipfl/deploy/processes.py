@@ -81,7 +81,7 @@ class Running:
         """Whether it still runs."""
         return self.process.poll() is None
 
-    def tail(self, lines: int = 12) -> str:
+    def tail(self, lines: int = 3) -> str:
         """The end of what it said."""
         try:
             return "\n".join(self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
@@ -139,13 +139,13 @@ class Processes:
         for one in self.running.values():
             if not one.alive():
                 code = one.process.returncode
-                raise ProcessDiedError(f"{one.name} ended with code {code}; {one.log} says:\n{one.tail()}")
+                raise ProcessDiedError(
+                    f"{one.name} ended with code {code}; {one.log} ends with: {one.tail()}"
+                )
 
-    def wait_while_alive(self, done: threading.Event | None = None) -> None:
-        """Waits until one of them ends, or `done` is set."""
+    def wait_while_alive(self) -> None:
+        """Waits until one of them ends."""
         while all(one.alive() for one in self.running.values()):
-            if done is not None and done.is_set():
-                return
             time.sleep(0.2)
 
     def stop(self, name: str) -> None:

@@ -60,7 +60,9 @@ def start_server(processes: Processes, folder: ServerFolder) -> Running:
     while not _answers(folder.authority, settings.port):
         processes.check()
         if time.monotonic() > deadline:
-            raise ProcessDiedError(f"the SuperLink does not answer; {running.log} says:\n{running.tail()}")
+            raise ProcessDiedError(
+                f"the SuperLink does not answer; {running.log} ends with: {running.tail()}"
+            )
         time.sleep(0.2)
     command = [
         *installed("flower-superexec"),

@@ -28,7 +28,7 @@ from flwr.supernode.runtime.run_clientapp import run_clientapp
 import ipfl.engines.flower.client_app  # noqa: F401 (what messages need is imported once)
 
 POLL = 0.4
-"""Seconds between looks for a task: a SuperNode itself looks for messages every 3 s, and a look costs 10 ms."""
+"""Seconds between looks for a task: a look costs 10 ms, and a SuperNode looks for messages every 3 s."""
 ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
 
 
