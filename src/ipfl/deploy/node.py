@@ -16,6 +16,8 @@ from ipfl.errors import InputError
 
 ONLINE = "SuperNode ID:"
 """What a SuperNode prints once the server has let it in."""
+UNREACHED = "Connection attempt failed"
+"""What it prints while nobody answers."""
 AGAIN = 10.0
 """Seconds between tries of a node that was refused."""
 CUT_OFF = 75.0
@@ -94,6 +96,16 @@ def arrived(running: Running, folder: NodeFolder, server: str) -> bool:
     raise refusal(running.tail(40), fingerprint(read_public_key(folder.root / "key.pub")), server)
 
 
+def await_arrival(running: Running, folder: NodeFolder, settings: NodeSettings, say: Say) -> None:
+    """Waits until the server has let the node in; a server that does not answer may still come."""
+    told = False
+    while not arrived(running, folder, settings.server):
+        if not told and UNREACHED in running.tail():
+            say(f"client {settings.client}: {settings.server} does not answer; trying until it does")
+            told = True
+        time.sleep(0.2)
+
+
 def refusal(said: str, key: str, server: str) -> InputError:
     """What a SuperNode's last words mean."""
     if "code: 2004" in said:
@@ -127,8 +139,7 @@ def serve(folder: NodeFolder, say: Say) -> None:
             running = start_node(processes, folder, settings)
             say(f"client {settings.client}: connecting to {settings.server}")
             try:
-                while not arrived(running, folder, settings.server):
-                    time.sleep(0.2)
+                await_arrival(running, folder, settings, say)
                 say(f"client {settings.client}: connected")
                 processes.wait_while_alive()
                 if running.process.poll() == 0:  # of its own will only when it is not let in any more
