@@ -3,8 +3,8 @@
     python benchmarks/flower.py [--nodes 10,100,500] [--deployed 3] [--out benchmarks/flower.md]
 
 Seconds: IP-FL with the paper's CNN (digits, 89 930 parameters) on clients with three samples each, so that
-next to nothing is computed and what is left is the price of asking. The local engine does the same work in the
-same run of this file. Bytes: the default task. Deployed: nodes on loopback with TLS and keys, as in
+next to nothing is computed and what is left is the price of asking. The local engine does the same work in
+the same run of this file. Bytes: the default task. Deployed: nodes on loopback with TLS and keys, as in
 `ipfl deploy try`.
 """
 
@@ -135,7 +135,8 @@ def traffic() -> Iterator[str]:
     yield "\n## Bytes per client and round\n"
     yield (
         f"Default task, {clients} clients of which half train in a round; rounds 2 to {rounds - 1} "
-        f"of {rounds}, none of them evaluated.\n“Every record” is what would travel if each ask carried all its vectors.\n"
+        f"of {rounds}, none of them evaluated.\n"
+        "“Every record” is what would travel if each ask carried all its vectors.\n"
     )
     yield "| method | every record, down | down | down, fp16 | every record, up | up | up, fp16 |"
     yield "|---|---|---|---|---|---|---|"
@@ -172,7 +173,7 @@ def conditions() -> Iterator[str]:
     load = os.getloadavg()[0]
     packages = ", ".join(f"{name} {version(name)}" for name in ("flwr", "ray", "torch", "numpy"))
     yield "# What Flower costs\n"
-    yield "Made by `benchmarks/flower.py`, which says what is measured; seconds compare within one run only.\n"
+    yield "Made by `benchmarks/flower.py`, which says what is measured; seconds compare within a run only.\n"
     yield f"{cores()} cores ({platform.machine()}), load {load:.1f} at the start; "
     yield f"Python {platform.python_version()}, {packages}.\n"
 
