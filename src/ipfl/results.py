@@ -46,6 +46,14 @@ def commit() -> str | None:
     return done.stdout.strip() if done and done.returncode == 0 else None
 
 
+def on_nodes(folder: Path) -> bool:
+    """Whether a run was begun on deployed nodes, which hold its data and what clients remember."""
+    try:
+        return bool(json.loads((folder / ATTEMPTS).read_text()).get("deployed"))
+    except (OSError, ValueError):
+        return False
+
+
 class RunFolder:
     """Writes one run. Refuses a folder that holds a run already, unless told to overwrite it.
 

@@ -105,6 +105,9 @@ def test_an_operators_day(tmp_path: Path) -> None:
         assert run.wait(60) == 130
         last = (tmp_path / "run").read_text().splitlines()[-1]
         assert last == f"error: interrupted; to go on: ipfl deploy run {site} --resume {site / 'runs/run-1'}"
+        elsewhere = ipfl("run", "--resume", str(site / "runs/run-1"), log=tmp_path / "elsewhere")
+        assert elsewhere.wait(120) == 2
+        assert "lives on deployed nodes: ipfl deploy run DIR --resume" in (tmp_path / "elsewhere").read_text()
         node = rotated(site, node, tmp_path)
         second = ipfl("deploy", "server", str(site), log=tmp_path / "second")
         assert second.wait(60) == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import tomllib
@@ -12,7 +13,7 @@ from typer.testing import CliRunner
 
 from ipfl.cli import app
 from ipfl.config import Config
-from ipfl.deploy import processes, trial
+from ipfl.deploy import trial
 from ipfl.deploy.folder import NodeFolder, NodeSettings, ServerFolder, ServerSettings, init
 from ipfl.deploy.keys import fingerprint, write_key_pair
 from ipfl.deploy.node import prepare, refusal
@@ -154,10 +155,12 @@ def test_a_refusal_is_put_into_words() -> None:
 def test_without_flower_every_command_names_the_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processes, "find_spec", lambda name: None)
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "flwr" else found(name))
     for arguments in (["init", "x"], ["server", "x"], ["node", "x"], ["run", "x"], ["try"]):
         code, said = run(*arguments)
-        assert (code, said) == (2, 'error: this needs Flower: pip install "ipfl[flower]"\n')
+        assert code == 2
+        assert said == 'error: flwr is not installed; install the extra with: pip install "ipfl[flower]"\n'
 
 
 def test_a_trial_has_as_many_clients_as_nodes(tmp_path: Path) -> None:

@@ -41,9 +41,9 @@ def _supervised(farewell: str) -> Iterator[None]:
 
 
 def _server_folder(folder: Path) -> ServerFolder:
-    from ipfl.deploy.processes import need_flower
+    from ipfl.engines.flower import require_flower
 
-    need_flower()
+    require_flower()
     from ipfl.deploy.folder import ServerFolder
 
     found = ServerFolder(folder.resolve())
@@ -63,9 +63,9 @@ def init_folder(
     ] = None,
 ) -> None:
     """Write a folder to deploy from: certificates, node keys, accounts, settings, scripts, units, a guide."""
-    from ipfl.deploy.processes import need_flower
+    from ipfl.engines.flower import require_flower
 
-    need_flower()
+    require_flower()
     from ipfl.deploy.folder import init
 
     written = init(folder, nodes=nodes, hosts=hosts or ())
@@ -114,9 +114,9 @@ def node(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The node's folder, with node.toml and key.")],
 ) -> None:
     """Start a node, and keep it until Ctrl-C or SIGTERM."""
-    from ipfl.deploy.processes import need_flower
+    from ipfl.engines.flower import require_flower
 
-    need_flower()
+    require_flower()
     from ipfl.deploy.folder import NodeFolder
     from ipfl.deploy.node import serve
 
@@ -180,9 +180,9 @@ def try_out(
 
     Every node is a set of processes with a key and data of its own; the data is that of the config's [task].
     """
-    from ipfl.deploy.processes import need_flower
+    from ipfl.engines.flower import require_flower
 
-    need_flower()
+    require_flower()
     from ipfl.deploy.trial import attempt, settings
 
     chosen = settings(config, sets or (), nodes, rounds)

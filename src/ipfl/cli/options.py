@@ -90,10 +90,15 @@ def resumed(folder: Path, store: str | None, data_dir: Path | None) -> Config:
     """The config of a run that is to go on; the data may lie elsewhere by now."""
     from ipfl.config import Config
     from ipfl.journal import read_header
+    from ipfl.results import on_nodes
 
     config = read_header(folder, store)["config"]
     if config is None:
         raise InputError(f"the run in {folder} was begun in Python: resume it there")
+    if on_nodes(folder):
+        raise InputError(
+            f"the run in {folder} lives on deployed nodes: ipfl deploy run DIR --resume {folder}"
+        )
     if data_dir is not None:
         config["task"]["data_dir"] = str(data_dir)
     return Config.of(config)

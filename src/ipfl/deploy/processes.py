@@ -15,11 +15,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType, TracebackType
-
-from ipfl.errors import InputError
 
 PATIENCE = 8.0
 """Seconds that a process has to end by itself before it is killed."""
@@ -27,12 +24,6 @@ PATIENCE = 8.0
 
 class ProcessDiedError(RuntimeError):
     """A process that was to go on is over; says which, and the end of its log."""
-
-
-def need_flower() -> None:
-    """Refuses to go on without the optional extra."""
-    if find_spec("flwr") is None:
-        raise InputError('this needs Flower: pip install "ipfl[flower]"')
 
 
 def environment(home: Path) -> dict[str, str]:

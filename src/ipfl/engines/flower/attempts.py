@@ -31,15 +31,17 @@ class Attempts:
 
     path: Path | None
     view: View
+    deployed: bool = False
+    """Whether data and memory lie on nodes that other machines may be, where no other engine finds them."""
     firsts: list[int] = field(default_factory=lambda: [0])
     run: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     @classmethod
-    def open(cls, path: Path | None, view: View) -> Attempts:
+    def open(cls, path: Path | None, view: View, *, deployed: bool = False) -> Attempts:
         """Reads the list of a run that was begun, or starts one."""
         if path is not None and path.exists():
             return cls.read(path)
-        fresh = cls(path, view)
+        fresh = cls(path, view, deployed)
         fresh._write()
         return fresh
 
@@ -49,7 +51,8 @@ class Attempts:
         try:
             said = json.loads(path.read_text())
             view = View(tuple(said["clients"]), tuple(said["input_shape"]), int(said["classes"]))
-            return cls(path, view, [int(first) for first in said["firsts"]], str(said["run"]))
+            firsts = [int(first) for first in said["firsts"]]
+            return cls(path, view, bool(said["deployed"]), firsts, str(said["run"]))
         except OSError as error:
             raise InputError(f"no run on Flower was begun here: cannot read {path}") from error
         except (ValueError, KeyError, TypeError) as error:
@@ -64,7 +67,8 @@ class Attempts:
         if self.path is not None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             draft = self.path.with_suffix(".draft")
-            draft.write_text(json.dumps({"run": self.run, "firsts": self.firsts, **asdict(self.view)}))
+            said = {"run": self.run, "deployed": self.deployed, "firsts": self.firsts, **asdict(self.view)}
+            draft.write_text(json.dumps(said))
             os.replace(draft, self.path)
 
 

@@ -92,7 +92,8 @@ class FlowerEngine:
     @cached_property
     def attempts(self) -> Attempts:
         """Opened at the first need, when it is clear whether the run's folder holds a run that goes on."""
-        return Attempts.open(self.memory.parent / ATTEMPTS if self.memory else None, View.of(self.task.data))
+        path = self.memory.parent / ATTEMPTS if self.memory else None
+        return Attempts.open(path, View.of(self.task.data), deployed=self.named)
 
     def present(self, clients: tuple[ClientId, ...]) -> tuple[ClientId, ...]:
         """Greets nodes that joined; returns the clients whose node is there."""
