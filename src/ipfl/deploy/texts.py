@@ -143,6 +143,7 @@ The server is reached as `{server}`. Every command below is run with `ipfl[flowe
 3. On each node: put its data where `node.toml` says (`data.npz` with arrays `x`, `y`; `x_test`, `y_test` if
    there are test points), then `./start-node` (or the unit `ipfl-node.service`).
 4. Server: `ipfl deploy run {root}`. What is run is in `run.toml`; results go to `runs/`.
+   The units run as user `ipfl`, who must own the folder: `useradd --system ipfl; chown -R ipfl .`
 5. After a stop or a crash: `ipfl deploy run {root} --resume runs/NAME`.
 6. Audit: `ipfl ledger verify runs/NAME`.
 
