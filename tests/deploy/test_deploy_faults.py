@@ -90,10 +90,10 @@ def refused_node(trial: Federation, folder: NodeFolder, name: str) -> Callable[[
 
 
 def patience(trial: Federation) -> float:
-    """Seconds for a phase: 15 where one of Flower's commands takes a second, more on a busy machine."""
+    """Seconds for a phase: 15 where one of Flower's commands takes a second, up to 60 on a busy machine."""
     start = time.monotonic()
     flwr(trial.folder, "supernode", "list", PROFILE)
-    return round(max(15.0, 15 * (time.monotonic() - start)), 1)
+    return round(min(60.0, max(15.0, 15 * (time.monotonic() - start))), 1)
 
 
 def other_node(trial: Federation, like: int, name: str) -> NodeFolder:
