@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -43,34 +44,31 @@ class Post:
         deadline: Seconds for a phase; None: until everyone has answered.
         poll: Seconds between looks at the mail.
         alive: Raises if the other side has ended.
+        window: Messages on their way at once; None: all of a phase.
     """
 
     grid: Grid
     deadline: float | None
     poll: float
     alive: Callable[[], None]
+    window: int | None = None
     traffic: Traffic = field(default_factory=Traffic)
 
     def exchange(
         self, letters: Mapping[K, Letter], *, until: float | None = None
     ) -> Iterator[tuple[K, Answer]]:
-        """Sends all letters at once, and yields the answers as they come; who is late has trouble for one."""
+        """Sends all letters, and yields the answers as they come; whoever is late has trouble for one."""
         until = self.until() if until is None else until
-        left = None if until is None else max(1.0, until - time.monotonic())
-        messages = {
-            key: Message(letter.content, letter.node, letter.type, ttl=left)
-            for key, letter in letters.items()
-        }
-        accepted = set(self.grid.push_messages(list(messages.values())))
-        waiting: dict[str, K] = {}
-        for key, message in messages.items():
-            if message.metadata.message_id in accepted:
-                waiting[message.metadata.message_id] = key
-                self.traffic.down += wire_bytes(letters[key].content)
-            else:
-                yield key, Answer(None, "the message could not be delivered")
-        while waiting:
+        unsent, waiting = deque(letters), dict[str, K]()
+        while unsent or waiting:
             late = until is not None and time.monotonic() > until  # before the look: it may take a while
+            room = len(unsent) if self.window is None else self.window - len(waiting)
+            if not late and room > 0 and unsent:
+                batch = [unsent.popleft() for _ in range(min(room, len(unsent)))]
+                sent = self._send({key: letters[key] for key in batch}, until)
+                waiting |= sent
+                for key in set(batch) - set(sent.values()):
+                    yield key, Answer(None, "the message could not be delivered")
             for reply in self.grid.pull_messages(list(waiting)):
                 key = waiting.pop(reply.metadata.reply_to_message_id)
                 yield key, self._opened(reply, letters[key].node)
@@ -79,8 +77,23 @@ class Post:
                 break
             if waiting:
                 time.sleep(self.poll)
-        for key in waiting.values():
+        for key in (*waiting.values(), *unsent):
             yield key, Answer(None, f"no answer within {self.deadline:g} s")
+
+    def _send(self, letters: Mapping[K, Letter], until: float | None) -> dict[str, K]:
+        """Sends some letters together; returns whom each message that was accepted went to."""
+        left = None if until is None else max(1.0, until - time.monotonic())
+        messages = {
+            key: Message(letter.content, letter.node, letter.type, ttl=left)
+            for key, letter in letters.items()
+        }
+        accepted = set(self.grid.push_messages(list(messages.values())))
+        sent = {}
+        for key, message in messages.items():
+            if message.metadata.message_id in accepted:
+                sent[message.metadata.message_id] = key
+                self.traffic.down += wire_bytes(letters[key].content)
+        return sent
 
     def until(self) -> float | None:
         """When a phase that begins now is over."""

@@ -48,6 +48,8 @@ ENVIRONMENT = {
     "RAY_raylet_start_wait_time_s": "120",
     "RAY_gcs_rpc_server_reconnect_timeout_s": "2",  # how long Ray's helpers outlive a process that was killed
 }
+WINDOW = 16
+"""Messages on their way at once, at least: Flower's own work grows with nodes × messages on their way."""
 END = 10.0
 """Seconds that clients at work get to finish when the simulation ends."""
 
@@ -93,6 +95,8 @@ class Simulation:
     def __init__(self, app: ClientApp, nodes: int, workers: int | None = None):
         from flwr.serverapp import ServerApp
 
+        self._workers = cores() if workers is None else workers
+        self.window = max(WINDOW, 4 * self._workers)
         self._done = threading.Event()
         self._failed: BaseException | None = None
         handed: SimpleQueue[Grid] = SimpleQueue()
@@ -108,7 +112,7 @@ class Simulation:
         self._folder = self._stack.enter_context(TemporaryDirectory(prefix="ipfl-ray-", dir=_short_place()))
         self._stack.enter_context(environment(FLWR_HOME=self._folder, **ENVIRONMENT))
         self._thread = threading.Thread(
-            target=self._run, args=(server, app, nodes, workers), name="flower", daemon=True
+            target=self._run, args=(server, app, nodes), name="flower", daemon=True
         )
         self._thread.start()
         try:
@@ -118,12 +122,12 @@ class Simulation:
             self.close()
             raise
 
-    def _run(self, server: Any, app: ClientApp, nodes: int, workers: int | None) -> None:
+    def _run(self, server: Any, app: ClientApp, nodes: int) -> None:
         from flwr.simulation import run_simulation
 
         init = {
             "address": "local",
-            "num_cpus": cores() if workers is None else workers,
+            "num_cpus": self._workers,
             "include_dashboard": False,
             "_temp_dir": self._folder,
             "_node_ip_address": "127.0.0.1",
@@ -230,7 +234,7 @@ def engine_over(
     from ipfl.engines.flower.nodes import Nodes
     from ipfl.engines.flower.post import Post
 
-    nodes = Nodes(Post(simulation.grid, None, POLL, simulation.alive), Directory())
+    nodes = Nodes(Post(simulation.grid, None, POLL, simulation.alive, simulation.window), Directory())
     with stack:
         nodes.gather(clients, START, plan, lambda _: None, picky=True)
         simulation.started()
