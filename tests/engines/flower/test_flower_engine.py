@@ -194,6 +194,7 @@ def said(ask, **head):
 TROUBLE = {
     "late": (lambda ask, reply: None, "no answer within 0.05 s"),
     "an error of Flower's": (lambda ask, reply: Message(Error(0, "it \n fell"), reply_to=ask), "it fell"),
+    "late, says Flower": (lambda ask, reply: Message(Error(4, ""), reply_to=ask), "no answer within 0.05 s"),
     "another client": (lambda ask, reply: said(ask, client=1), "it speaks for client 1"),
     "no client": (lambda ask, reply: said(ask, client=None), "'client' is None"),
     "its code raised": (lambda ask, reply: said(ask, error="KeyError: 'x'", kind="failed"), "KeyError: 'x'"),

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from flwr.app import Message, RecordDict
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from ipfl.core import Traffic
@@ -16,6 +17,8 @@ from ipfl.engines.flower.directory import NodeId
 from ipfl.engines.flower.messages import wire_bytes
 
 K = TypeVar("K")
+EXPIRED = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE)
+"""Flower noticed before us that the time for a message is over."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,7 @@ class Post:
             if waiting:
                 time.sleep(self.poll)
         for key in (*waiting.values(), *unsent):
-            yield key, Answer(None, f"no answer within {self.deadline:g} s")
+            yield key, self._late()
 
     def _send(self, letters: Mapping[K, Letter], until: float | None) -> dict[str, K]:
         """Sends some letters together; returns whom each message that was accepted went to."""
@@ -99,7 +102,13 @@ class Post:
         """When a phase that begins now is over."""
         return None if self.deadline is None else time.monotonic() + self.deadline
 
+    def _late(self) -> Answer:
+        within = "" if self.deadline is None else f" within {self.deadline:g} s"
+        return Answer(None, f"no answer{within}")
+
     def _opened(self, reply: Message, node: NodeId) -> Answer:
+        if reply.has_error() and reply.error.code in EXPIRED:
+            return self._late()
         if reply.has_error():
             return Answer(None, " ".join((reply.error.reason or "").split()) or f"error {reply.error.code}")
         if reply.metadata.src_node_id != node:
