@@ -118,7 +118,7 @@ def run(config: Config, engine: EngineFactory | None) -> Result:
 def phases(nodes: list[int]) -> Iterator[str]:
     """Table: seconds per phase on simulated nodes, the local engine beside them."""
     yield "## Seconds per phase, simulated\n"
-    yield "Median over the rounds; the fastest phase of the local engine is what the work itself takes.\n"
+    yield "Median over the rounds. A client trains on two samples: nearly all of it is the price of asking.\n"
     yield f"| clients | engine | start | {' | '.join(PHASES)} |"
     yield "|---|---|---|" + "---|" * len(PHASES)
     for clients in nodes:
@@ -174,7 +174,7 @@ def conditions() -> Iterator[str]:
     packages = ", ".join(f"{name} {version(name)}" for name in ("flwr", "ray", "torch", "numpy"))
     yield "# What Flower costs\n"
     yield "Made by `benchmarks/flower.py`, which says what is measured; seconds compare within a run only.\n"
-    yield f"{cores()} cores ({platform.machine()}), load {load:.1f} at the start; "
+    yield f"{cores()} cores ({platform.machine()}), load {load:.1f} at the start;"
     yield f"Python {platform.python_version()}, {packages}.\n"
 
 
