@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ipfl.core import Ask, ClientId, Engine, Fact, Record, Replies, Round
+from ipfl.core import Ask, Bytes, ClientId, Engine, Fact, Record, Replies, Round
 from ipfl.params import measured
 
 S = TypeVar("S")
@@ -23,13 +23,9 @@ MOST = 2**53
 
 
 @dataclass
-class Traffic:
+class Traffic(Bytes):
     """What went over the wire in a round, seen from the server."""
 
-    down: int = 0
-    """Bytes sent."""
-    up: int = 0
-    """Bytes received."""
     silent: set[ClientId] = field(default_factory=set)
     """Clients that were asked and did not answer."""
     unreadable: set[ClientId] = field(default_factory=set)

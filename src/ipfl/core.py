@@ -196,11 +196,25 @@ class Method(ABC, Generic[S]):
         return {}
 
 
+@dataclass
+class Bytes:
+    """Bytes that the server sent and received."""
+
+    down: int = 0
+    up: int = 0
+
+
 class Engine(Protocol):
     """Moves records and keeps client memory; knows of its method only that it can be called."""
 
     events: list[str]
     """Things a person should know (a worker died, a node is gone), until the loop takes them."""
+    traffic: Bytes | None
+    """What really travelled, until the loop takes it; None: nothing does, and the loop counts the records."""
+
+    def present(self, clients: tuple[ClientId, ...]) -> tuple[ClientId, ...]:
+        """Those of the clients that can be asked in the round that begins."""
+        ...
 
     def ask(self, ask: Ask, round: int) -> Replies:
         """Runs one phase. Clients that did not answer are absent from the result."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ipfl.config import EvaluateConfig, TrainConfig
-from ipfl.core import Ask, ClientId, Engine, Method, Record, stream
+from ipfl.core import Ask, ClientId, Engine, Method, Record, Replies, stream
 from ipfl.errors import NotSupportedError
 from ipfl.host import ASSESS, EVALUATE
 from ipfl.metrics import Evaluation, purity
@@ -37,6 +37,16 @@ class Budget:
         whole = SHARE * self.per_round * self.rounds
         so_far = SHARE * self.per_round * (round + 1)
         return self.spent + self.per_evaluation <= so_far and self.spent + reserved <= whole
+
+
+def _shares(replies: Replies, key: str) -> dict[ClientId, float]:
+    """Hits per point of those whose answer can be true: between none and all of at least one point."""
+    shares = {}
+    for client, reply in replies.items():
+        hits, n = reply.facts.get(key), reply.facts.get("n")
+        if isinstance(hits, int | float) and isinstance(n, int) and n > 0 and 0 <= hits <= n:
+            shares[client] = hits / n
+    return shares
 
 
 class Evaluator:
@@ -80,10 +90,7 @@ class Evaluator:
         if last and data.unseen:
             offers |= self._offers_to_unseen(engine, state)
         replies = engine.ask(Ask(EVALUATE, offers), round)
-        accuracy = {c: r.facts["hits"] / r.facts["n"] for c, r in replies.items()}
-        shared = {
-            c: r.facts["global_hits"] / r.facts["n"] for c, r in replies.items() if "global_hits" in r.facts
-        }
+        accuracy, shared = _shares(replies, "hits"), _shares(replies, "global_hits")
         majority = {client: data.majority(client, round) for client in data.clients}
         return Evaluation(
             round=round,
@@ -103,7 +110,7 @@ class Evaluator:
 
     def _assess(self, engine: Engine, models: Mapping[str, Any], round: int) -> list[list[float]] | None:
         """Accuracy of every server model on every distribution: [distribution][model]."""
-        if not models:
+        if not models or not self.task.data.distributions:
             return None
         record = Record(models, {"limit": self.config.holdout})
         replies = engine.ask(Ask(ASSESS, dict.fromkeys(range(self.task.data.distributions), record)), round)

@@ -27,6 +27,7 @@ from ipfl.config import (
 from ipfl.conversation import Traffic, came_to_nothing, converse, readable
 from ipfl.core import (
     NEWCOMER,
+    Bytes,
     ClientId,
     Engine,
     Method,
@@ -286,19 +287,21 @@ class _Loop:
         self.shelf.committed = round
 
     def _round(self, round: int) -> Line:
-        roster = Roster(tuple(c for c in self.task.data.clients if c not in self.departures.gone))
-        done, traffic = with_room(
-            lambda: self._play(roster, round), f"cannot play round {round}", self.folder
+        done, clients, traffic = with_room(
+            lambda: self._play(round), f"cannot play round {round}", self.folder
         )
         if came_to_nothing(done.facts.get("seats", ()), self.least):
             done = self._void(done, round)
-        line: Line = {"round": round, "clients": len(roster.clients), **done.facts}
-        line |= {"bytes_down": traffic.down, "bytes_up": traffic.up}
+        line: Line = {"round": round, "clients": clients, **done.facts}
         last = round == self.rounds - 1
         if self.evaluator.due(round, last, self.budget):
             evaluation = self.evaluator(self.engine, done.state, round, last=last)
             line["evaluation"] = self._figures(evaluation) | evaluation.line()
             self._evaluated(evaluation)
+        moved: Bytes = traffic
+        if self.engine.traffic is not None:  # it knows better
+            moved, self.engine.traffic = self.engine.traffic, Bytes()
+        line |= {"bytes_down": moved.down, "bytes_up": moved.up}
         told = {about(event) for event in self.engine.events}  # more than that they did not answer
         silent = [event for event in traffic.events() if about(event) not in told]
         line["events"] = gathered([*done.events, *self.engine.events, *silent])
@@ -306,13 +309,18 @@ class _Loop:
         self.state = done.state
         return line
 
-    def _play(self, roster: Roster, round: int) -> tuple[Round[Any], Traffic]:
-        """The round's conversation; leaves nothing behind if the disk is full, and may be repeated then."""
+    def _play(self, round: int) -> tuple[Round[Any], int, Traffic]:
+        """The round's conversation, with how many clients there were to ask.
+
+        It leaves nothing behind if the disk is full, and may be repeated then.
+        """
         self.engine.events.clear()
-        traffic = Traffic()
+        staying = tuple(c for c in self.task.data.clients if c not in self.departures.gone)
+        roster, traffic = Roster(self.engine.present(staying)), Traffic()
         try:
             talk = self.method.round(self.state, roster, round)
-            return converse(talk, self.engine, round, traffic, readable), traffic
+            done = converse(talk, self.engine, round, traffic, readable)
+            return done, len(roster.clients), traffic
         except OSError as error:
             if disk_full(error):
                 self._forget(round)

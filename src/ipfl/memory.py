@@ -50,11 +50,12 @@ class ClientMemory:
         for version in settled[:-1]:
             self._file(client, version).unlink()
 
-    def forget_after(self, round: int) -> None:
-        """Takes back what rounds after this one left."""
-        if not self.folder.exists():
+    def forget_after(self, round: int, client: ClientId | None = None) -> None:
+        """Takes back what rounds after this one left with one client, or with all."""
+        if client is None:
+            for folder in self.folder.iterdir() if self.folder.exists() else ():
+                self.forget_after(round, int(folder.name))
             return
-        for client in self.folder.iterdir():
-            for version in self._versions(int(client.name)):
-                if version > round:
-                    self._file(int(client.name), version).unlink()
+        for version in self._versions(client):
+            if version > round:
+                self._file(client, version).unlink()

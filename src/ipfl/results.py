@@ -34,6 +34,7 @@ MEMORY = "memory"
 SHELF = "shelf"
 OFFER = "offer.safetensors"
 STORE = "run.db"
+ATTEMPTS = "flower.json"
 CHECKPOINTS = "checkpoint"
 
 
@@ -45,6 +46,14 @@ def commit() -> str | None:
         ["git", "-C", str(here), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
     ) if shutil.which("git") else None  # fmt: skip
     return done.stdout.strip() if done and done.returncode == 0 else None
+
+
+def on_nodes(folder: Path) -> bool:
+    """Whether a run was begun on deployed nodes, which hold its data and what clients remember."""
+    try:
+        return bool(json.loads((folder / ATTEMPTS).read_text()).get("deployed"))
+    except (OSError, ValueError):
+        return False
 
 
 class RunFolder:
@@ -66,7 +75,7 @@ class RunFolder:
             shutil.rmtree(self.path / folder, ignore_errors=True)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            for old in (SUMMARY, OFFER, STORE, f"{STORE}-wal", f"{STORE}-shm"):
+            for old in (SUMMARY, OFFER, ATTEMPTS, STORE, f"{STORE}-wal", f"{STORE}-shm"):
                 (self.path / old).unlink(missing_ok=True)
             (self.path / METRICS).write_text("")
         except OSError as error:

@@ -7,11 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ipfl.cli.deploy import app as deploy_app
 from ipfl.cli.ledger import app as ledger_app
 from ipfl.cli.options import (
     CheckpointEvery,
     ConfigFile,
     DataDir,
+    EngineName,
+    Fp16,
+    Nodes,
     Out,
     Overwrite,
     Quiet,
@@ -21,6 +25,7 @@ from ipfl.cli.options import (
     ShowConfig,
     Store,
     Workers,
+    engine,
     free_folder,
     load,
     resumed,
@@ -54,6 +59,7 @@ app = typer.Typer(
 data_app = typer.Typer(no_args_is_help=True, help="Download data sets, and see where they are.")
 app.add_typer(data_app, name="data")
 app.add_typer(ledger_app, name="ledger")
+app.add_typer(deploy_app, name="deploy")
 
 
 def _version(wanted: bool) -> None:
@@ -81,13 +87,18 @@ def _console() -> Console:
 
 @app.command(
     epilog=_examples(
-        "ipfl run my.toml --out runs/mine", f"ipfl run --set method.name={REFERENCE} --set rounds=50"
+        "ipfl run my.toml --out runs/mine",
+        f"ipfl run --set method.name={REFERENCE} --set rounds=50",
+        "ipfl run --engine flower --nodes 5",
     )
 )
 def run(
     config: ConfigFile = None,
     sets: Sets = None,
     out: Out = None,
+    engine_name: EngineName = "local",
+    nodes: Nodes = None,
+    fp16: Fp16 = False,
     workers: Workers = None,
     seed: Seed = None,
     quiet: Quiet = False,
@@ -118,14 +129,18 @@ def run(
         return
     from ipfl.comparison import prepare, run_config
 
+    hire = engine(engine_name, settings, nodes, workers, fp16)
     task = prepare(settings, [method], settings.seed)
     folder = resume or out or free_folder(f"{method.name}-seed-{settings.seed}")
     watch = watcher(quiet)
+    if hire is not None and not quiet:
+        typer.echo("starting Flower and Ray …", err=True)
     result = run_config(
         settings,
         method,
         task,
         settings.seed,
+        engine=hire,
         workers=workers,
         out=folder,
         overwrite=overwrite,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -13,6 +13,7 @@ from ipfl.errors import InputError
 if TYPE_CHECKING:
     from ipfl.comparison import Watch
     from ipfl.config import Config
+    from ipfl.loop import EngineFactory
 
 ConfigFile = Annotated[Path | None, typer.Argument(metavar="CONFIG.toml")]
 Sets = Annotated[
@@ -48,6 +49,20 @@ Store = Annotated[
 CheckpointEvery = Annotated[
     int, typer.Option("--checkpoint-every", min=1, metavar="C", help="Rounds between checkpoints.")
 ]
+EngineName = Annotated[
+    Literal["local", "flower"],
+    typer.Option(
+        "--engine", help="local: worker processes; flower: simulated Flower nodes on Ray. The same result."
+    ),
+]
+Nodes = Annotated[
+    int | None,
+    typer.Option("--nodes", min=1, metavar="N", help="Flower nodes; default: one for each client."),
+]
+Fp16 = Annotated[
+    bool,
+    typer.Option("--fp16", help="Flower: models travel as float16: half the bytes, another result."),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no table.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the run that the folder holds.")]
 ShowConfig = Annotated[
@@ -75,13 +90,33 @@ def resumed(folder: Path, store: str | None, data_dir: Path | None) -> Config:
     """The config of a run that is to go on; the data may lie elsewhere by now."""
     from ipfl.config import Config
     from ipfl.journal import read_header
+    from ipfl.results import on_nodes
 
     config = read_header(folder, store)["config"]
     if config is None:
         raise InputError(f"the run in {folder} was begun in Python: resume it there")
+    if on_nodes(folder):
+        raise InputError(
+            f"the run in {folder} lives on deployed nodes: ipfl deploy run DIR --resume {folder}"
+        )
     if data_dir is not None:
         config["task"]["data_dir"] = str(data_dir)
     return Config.of(config)
+
+
+def engine(
+    name: str, config: Config, nodes: int | None, workers: int | None, fp16: bool
+) -> EngineFactory | None:
+    """What moves the messages of a run; None for the local engine."""
+    if name == "local":
+        if nodes is not None or fp16:
+            raise InputError("--nodes and --fp16 belong to --engine flower")
+        return None
+    if workers == 0:
+        raise InputError("--engine flower needs at least one worker")
+    from ipfl.engines.flower.simulation import simulated
+
+    return simulated(config, nodes, workers=workers, half=fp16)
 
 
 def free_folder(name: str) -> Path:

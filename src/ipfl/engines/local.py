@@ -33,7 +33,7 @@ import torch
 
 from ipfl.adversary import Adversary
 from ipfl.config import TrainConfig
-from ipfl.core import Ask, ClientId, Method, Record, Replies
+from ipfl.core import Ask, Bytes, ClientId, Method, Record, Replies
 from ipfl.engines.mailbox import Mailbox
 from ipfl.errors import InputError
 from ipfl.faults import TRAIN, CrashedError, DroppedOutError, FaultPlan, TooLateError
@@ -66,7 +66,7 @@ class _Worker:
     """When it must have answered, by the monotonic clock."""
 
 
-def _cores() -> int:
+def cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -89,7 +89,7 @@ def _failure(client: ClientId, error: Exception) -> Exception:
     return ClientFailedError(f"client {client} failed:\n{''.join(traceback.format_exception(error))}")
 
 
-def _read_only(record: Record) -> Record:
+def read_only(record: Record) -> Record:
     """The record as a worker would see it: a client's code cannot write into the server's models."""
     params = {name: vector.view() for name, vector in record.params.items()}
     for view in params.values():
@@ -184,6 +184,7 @@ class LocalEngine:
         deadline: float | None = None,
     ):
         self.events: list[str] = []
+        self.traffic: Bytes | None = None
         self.discarded = 0
         """Replies that came when nobody waited for them any more, or for the second time."""
         self._deadline = inf if deadline is None else deadline
@@ -199,7 +200,7 @@ class LocalEngine:
             self.host = Host(task, method, train, seed, store, adversary, faults)
             self._desk = Desk(self.host)
             with one_thread():
-                for _ in range(_cores() if workers is None else workers):
+                for _ in range(cores() if workers is None else workers):
                     if hasattr(os, "fork"):
                         self._workers.append(self._hire())
         except BaseException:  # nobody else can close an engine that was never made
@@ -213,6 +214,10 @@ class LocalEngine:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def present(self, clients: tuple[ClientId, ...]) -> tuple[ClientId, ...]:
+        """All of them."""
+        return clients
 
     def ask(self, ask: Ask, round: int) -> Replies:
         """Runs one phase; replies come back in ascending client id, without those that did not answer."""
@@ -241,7 +246,7 @@ class LocalEngine:
         with one_thread():
             for client in sorted(ask.to):
                 ticket, begun = (self._asks, client), time.monotonic()
-                job = Job(ticket, ask.action, round, self._trained == round, _read_only(ask.to[client]))
+                job = Job(ticket, ask.action, round, self._trained == round, read_only(ask.to[client]))
                 try:
                     for number, reply, then in self._desk.answers(job):
                         if reply is not None and self._awaited(number, ticket, replies):

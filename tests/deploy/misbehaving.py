@@ -1,0 +1,53 @@
+"""A ClientApp whose client misbehaves in training: `faults.json` of its node says when and how.
+
+It is copied into the app folder of a test's federation, so that Flower carries it to the nodes.
+"""
+
+import json
+import time
+from pathlib import Path
+
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+
+from ipfl.engines.flower.client_app import NodeApp
+from ipfl.engines.flower.messages import unpack
+
+
+class Misbehaving(NodeApp):
+    def __call__(self, message: Message, context: Context) -> Message:
+        fault = self._fault(message, context)
+        if fault == "hang":
+            (self._node(context) / "hanging").touch()
+            time.sleep(600)
+        if fault == "late":
+            time.sleep(float((self._node(context) / "late").read_text()))
+        if fault == "nonsense":
+            return Message(RecordDict({"x": ConfigRecord({"y": "z"})}), reply_to=message)
+        reply = super().__call__(message, context)
+        if fault == "claim":  # the answer of another client than it was asked as
+            head = json.loads(str(reply.content["head"]["json"]))
+            content = {"head": ConfigRecord({"json": json.dumps(head | {"client": 1})})}
+            arrays = reply.content["arrays"]
+            assert isinstance(arrays, ArrayRecord)
+            return Message(RecordDict(content | {"arrays": arrays}), reply_to=message)
+        return reply
+
+    def _answer(self, message: Message, context: Context) -> RecordDict:
+        if self._fault(message, context) == "raise":
+            raise ZeroDivisionError("a bug in the client's code")
+        return super()._answer(message, context)
+
+    def _fault(self, message: Message, context: Context) -> str | None:
+        if message.metadata.message_type != "train":
+            return None
+        try:
+            orders = json.loads((self._node(context) / "faults.json").read_text())
+        except FileNotFoundError:
+            return None
+        return orders.get(str(unpack(message.content)[0]["round"]))
+
+    def _node(self, context: Context) -> Path:
+        return Path(str(context.node_config["memory"])).parent
+
+
+app = Misbehaving()

@@ -1,0 +1,105 @@
+"""A Flower grid without Flower's processes: every message is answered by the real app of its node at once.
+
+What goes wrong on the way (a late reply, an error, nonsense) is decided by `fault`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+
+from flwr.app import Context, Message, RecordDict
+from flwr.proto.node_pb2 import NodeInfo
+from flwr.serverapp import Grid
+from flwr.supercore.task_identity import TaskIdentity
+
+from ipfl.config import Config, TaskConfig, TrainConfig
+from ipfl.engines.flower import client_app
+from ipfl.engines.flower.client_app import NodeApp, Places
+from ipfl.engines.flower.directory import Directory
+from ipfl.engines.flower.engine import FlowerEngine
+from ipfl.engines.flower.nodes import Nodes
+from ipfl.engines.flower.plan import Plan
+from ipfl.engines.flower.post import Post
+
+Fault = Callable[[Message, Message], Message | None]
+"""From an ask and its reply to what arrives; None: nothing does."""
+
+
+class Loopback(Grid):
+    def __init__(self):
+        TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1  # who writes messages here
+        self.homes: dict[int, tuple[NodeApp, Context]] = {}
+        self.keys: dict[int, bytes] = {}
+        self.sent: list[Message] = []
+        self.fault: Fault = lambda ask, reply: reply
+        self._replies: dict[str, Message] = {}
+        self._numbers = count()
+
+    def join(self, node: int, app: NodeApp, key: bytes = b"", **node_config):
+        """A node is started: with nothing in memory, though all live in this process."""
+        client_app._hosts.clear()
+        self.homes[node] = (app, Context(1, node, dict(node_config), RecordDict(), {}))
+        self.keys[node] = key
+
+    def leave(self, node: int):
+        del self.homes[node]
+
+    def get_node_ids(self):
+        return list(self.homes)
+
+    def get_nodes(self):
+        return [NodeInfo(node_id=node, public_key=self.keys[node]) for node in self.homes]
+
+    def push_messages(self, messages):
+        accepted = []
+        for ask in messages:
+            ask.metadata.__dict__["_message_id"] = str(next(self._numbers))
+            if ask.metadata.dst_node_id not in self.homes:
+                continue
+            accepted.append(ask.metadata.message_id)
+            self.sent.append(ask)
+            app, context = self.homes[ask.metadata.dst_node_id]
+            reply = self.fault(ask, app(ask, context))
+            if reply is not None:
+                self._replies[ask.metadata.message_id] = reply
+        return accepted
+
+    def pull_messages(self, message_ids):
+        return [self._replies.pop(key) for key in message_ids if key in self._replies]
+
+    def send_and_receive(self, messages, *, timeout=None):
+        raise NotImplementedError
+
+    def create_message(self, *args, **kwargs):
+        raise NotImplementedError
+
+    def set_run(self, run):
+        raise NotImplementedError
+
+    @property
+    def run(self):
+        raise NotImplementedError
+
+
+def settled(grid: Loopback, folder: Path, nodes: int) -> None:
+    """So many nodes that share the clients of the config's task among them."""
+    app = NodeApp(places=Places(folder / "memory", folder / "received"))
+    for part in range(nodes):
+        grid.join(100 + part, app, **{"partition-id": part, "num-partitions": nodes})
+
+
+def on(grid: Loopback, config: Config, *, deadline: float | None = 0.05, **options):
+    """An engine factory over the grid, for `ipfl.run`."""
+
+    def hire(task, method, train: TrainConfig, seed: int, memory: Path | None) -> FlowerEngine:
+        plan = Plan(method, train, config.task, seed, classes=None)
+        nodes = Nodes(Post(grid, deadline, 0.001, lambda: None), Directory())
+        nodes.gather(1, 1.0, plan, lambda line: None, picky=True)
+        return FlowerEngine(nodes, task, plan, memory, **options)
+
+    return hire
+
+
+TINY = TaskConfig(clients=6, samples=20, test_samples=20, model="softmax")

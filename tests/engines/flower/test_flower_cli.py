@@ -1,0 +1,52 @@
+"""`ipfl run --engine flower`: what it refuses before anything is started."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from ipfl.cli import app
+
+
+def refused(*words):
+    done = CliRunner().invoke(app, ["run", "--set", "task.clients=4", *words])
+    assert done.exit_code == 2
+    return done.stderr
+
+
+@pytest.mark.parametrize("words", [["--nodes", "2"], ["--fp16"]])
+def test_options_of_another_engine(words):
+    assert "belong to --engine flower" in refused(*words)
+
+
+def test_no_workers():
+    assert "at least one worker" in refused("--engine", "flower", "--workers", "0")
+
+
+def test_more_nodes_than_clients(tmp_path):
+    out = tmp_path / "run"
+    assert "--nodes 5: there are only 4 clients" in refused(
+        "--engine", "flower", "--nodes", "5", "--out", str(out)
+    )
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("missing", ["flwr", "ray"])
+def test_without_the_extra(missing, monkeypatch):
+    """As where it is not installed: the import system finds no such module."""
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == missing else find(name))
+    said = refused("--engine", "flower")
+    assert f'{missing} is not installed; install the extra with: pip install "ipfl[flower]"' in said
+
+
+def test_no_telemetry():
+    """flwr reads its switch once, when it is imported; whoever imports ours has it off."""
+    code = "import ipfl.engines.flower.client_app, flwr.supercore.telemetry as t;"
+    code += "print(t.FLWR_TELEMETRY_ENABLED)"
+    plain = {key: value for key, value in os.environ.items() if key != "FLWR_TELEMETRY_ENABLED"}
+    done = subprocess.run([sys.executable, "-c", code], env=plain, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "0"

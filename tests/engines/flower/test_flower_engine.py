@@ -1,0 +1,319 @@
+"""The Flower engine over real nodes on a loopback grid: the local engine's results, and all the trouble."""
+
+import json
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app.error import Error
+
+import ipfl
+from ipfl.comparison import prepare, run_config
+from ipfl.config import Config, EvaluateConfig
+from ipfl.core import Ask, Record, holdout_id
+from ipfl.engines.flower.messages import unpack, wire_bytes
+from ipfl.errors import InputError
+from ipfl.methods import METHODS
+from ipfl.task import Task
+
+from .loopback import TINY, Loopback, on, settled
+
+ROUNDS = 3
+COMPARED = [name for name in ("fedavg", "ditto", "local", "ipfl") if name in METHODS]
+
+
+def config(name="fedavg", **changes):
+    return Config(
+        rounds=ROUNDS,
+        task=TINY.model_copy(update=changes),
+        method={"name": name},
+        evaluate=EvaluateConfig(every=1),
+    )
+
+
+def run(settings, engine=None, **options):
+    method = settings.build_method()
+    task = prepare(settings, [method], settings.seed)
+    return run_config(settings, method, task, settings.seed, engine=engine, workers=0, **options)
+
+
+def without_bytes(history):
+    return [{key: value for key, value in line.items() if "bytes" not in key} for line in history]
+
+
+@pytest.fixture
+def grid(tmp_path):
+    grid = Loopback()
+    settled(grid, tmp_path / "nodes", 6)
+    return grid
+
+
+@pytest.fixture
+def engine(grid):
+    """An engine of FedAvg's, its records, and the model that it moves."""
+    settings = config()
+    task = Task.build(settings.task, 0)
+    engine = on(grid, settings)(task, settings.build_method(), settings.train, 0, None)
+    yield engine
+    engine.close()
+
+
+def model(engine):
+    return Record({"global": engine.task.network(0).read()})
+
+
+def heads(grid, start=0):
+    return [unpack(message.content)[0] for message in grid.sent[start:]]
+
+
+class TestSameResults:
+    @pytest.mark.parametrize("nodes", [6, 2])
+    @pytest.mark.parametrize("name", COMPARED)
+    def test_bit_for_bit(self, tmp_path, name, nodes):
+        settings, grid = config(name, unseen=1), Loopback()
+        settled(grid, tmp_path, nodes)
+        local, flower = run(settings), run(settings, on(grid, settings))
+        assert without_bytes(flower.history) == without_bytes(local.history)
+        assert flower.evaluations == local.evaluations
+        assert {k: v.tobytes() for k, v in flower.models.items()} == {
+            k: v.tobytes() for k, v in local.models.items()
+        }
+
+    def test_half_precision_is_another_result_with_half_the_bytes(self, tmp_path):
+        settings, results = config(), []
+        for half in (False, True):
+            grid = Loopback()
+            settled(grid, tmp_path / str(half), 6)
+            results.append(run(settings, on(grid, settings, half=half)))
+        whole, half = (result.summary for result in results)
+        # 3 rounds of 3 trainings: 9 models of 650 parameters (8·8·10 weights, 10 biases) go up, with 2 bytes
+        # instead of 4 for each.
+        assert whole["bytes_up"] - half["bytes_up"] == 9 * 650 * 2
+        assert half["bytes_down"] < whole["bytes_down"]
+        assert results[0].models["global"].tobytes() != results[1].models["global"].tobytes()
+
+    def test_the_servers_own_holdouts_never_travel(self, grid):
+        settings = config(server_samples=5)
+        task = Task.build(settings.task, 0)
+        engine = on(grid, settings)(task, settings.build_method(), settings.train, 0, None)
+        before = len(grid.sent)
+        replies = engine.ask(Ask("train", {holdout_id(0): model(engine)}), 0)
+        assert list(replies) == [holdout_id(0)]
+        replies = engine.ask(Ask("assess", {0: Record(model(engine).params, {"limit": 10})}), 0)
+        assert replies[0].facts["n"] == 10
+        assert len(grid.sent) == before
+        engine.close()
+
+
+class TestResume:
+    def test_after_an_interruption(self, grid, tmp_path):
+        """A run that stops in round 2, after some clients have trained, and goes on, gives the same bytes."""
+        settings = config("local")
+        whole = run(settings, out=tmp_path / "whole")
+
+        class EnoughError(Exception):
+            pass
+
+        def trouble(ask, reply):
+            if ask.metadata.message_type == "train" and unpack(ask.content)[0]["round"] == 2:
+                raise EnoughError
+            return reply
+
+        grid.fault = trouble
+        with pytest.raises(EnoughError):
+            run(settings, on(grid, settings), out=tmp_path / "parts")
+        grid.fault = lambda ask, reply: reply
+        parts = run(settings, on(grid, settings), out=tmp_path / "parts", resume=True)
+        assert without_bytes(parts.history) == without_bytes(whole.history)
+        assert heads(grid)[-1]["firsts"] == [0, 2]
+
+    def test_an_overwritten_folder_is_another_run(self, grid, tmp_path):
+        settings = config("local")
+        for _ in range(2):
+            run(settings, on(grid, settings), out=tmp_path / "run", overwrite=True)
+        names = {head["run"] for head in heads(grid) if "run" in head}
+        assert len(names) == 2
+
+
+class TestWhatTravels:
+    def test_nothing_that_the_node_holds(self, grid, engine):
+        size = 4 * engine.host.network.size
+        plan = len(engine.plan.text())
+        record, start = model(engine), len(grid.sent)
+        for round in range(3):
+            engine.ask(Ask("train", {0: record}), round)
+        first, *later = [wire_bytes(message.content) for message in grid.sent[start:]]
+        assert size + plan < first < size + plan + 600  # the head is a few hundred bytes
+        assert max(later) < 600
+        assert len(later) == 2
+
+    def test_a_node_that_lost_everything_is_sent_everything(self, grid, engine, tmp_path):
+        record = model(engine)
+        expected = engine.ask(Ask("train", {0: record}), 0)
+        for path in (tmp_path / "nodes" / "received" / "0").iterdir():
+            path.unlink()
+        start = len(grid.sent)
+        again = engine.ask(Ask("train", {0: record}), 0)
+        assert again[0].params["global"].tobytes() == expected[0].params["global"].tobytes()
+        assert len(grid.sent) == start + 2
+        assert engine.events == []
+
+    def test_a_node_that_never_keeps_anything_is_left_out(self, grid, engine):
+        def forgetful(ask, reply):
+            missing = RecordDict({"head": ConfigRecord({"json": '{"missing": []}'}), "arrays": _none()})
+            return Message(missing, reply_to=ask)
+
+        grid.fault = forgetful
+        assert engine.ask(Ask("train", {0: model(engine)}), 0) == {}
+        assert engine.events == ["client 0 did not answer 'train': it does not keep what it is sent"]
+
+    def test_the_line_of_a_round_says_what_travelled(self, grid):
+        settings = config()
+        settings = settings.model_copy(update={"evaluate": EvaluateConfig(every=ROUNDS)})
+        result = run(settings, on(grid, settings))
+        local = run(settings)
+        sent = sum(wire_bytes(message.content) for message in grid.sent)
+        assert result.summary["bytes_down"] == sent
+        assert result.summary["bytes_up"] == pytest.approx(local.summary["bytes_up"], rel=0.2)
+
+
+def _none():
+    from flwr.app import ArrayRecord
+
+    return ArrayRecord({})
+
+
+def said(ask, **head):
+    from flwr.app import ArrayRecord
+
+    head = {"client": 0, "params": {}, "facts": {}} | head
+    content = RecordDict({"head": ConfigRecord({"json": json.dumps(head)}), "arrays": ArrayRecord({})})
+    return Message(content, reply_to=ask)
+
+
+TROUBLE = {
+    "late": (lambda ask, reply: None, "no answer within 0.05 s"),
+    "an error of Flower's": (lambda ask, reply: Message(Error(0, "it \n fell"), reply_to=ask), "it fell"),
+    "late, says Flower": (lambda ask, reply: Message(Error(4, ""), reply_to=ask), "no answer within 0.05 s"),
+    "another client": (lambda ask, reply: said(ask, client=1), "it speaks for client 1"),
+    "no client": (lambda ask, reply: said(ask, client=None), "'client' is None"),
+    "its code raised": (lambda ask, reply: said(ask, error="KeyError: 'x'", kind="failed"), "KeyError: 'x'"),
+    "it refuses": (lambda ask, reply: said(ask, error="no such data", kind="input"), "no such data"),
+    "a vector is missing": (lambda ask, reply: said(ask, params={"w": "0"}), "'w' is no vector"),
+    "junk": (lambda ask, reply: Message(RecordDict(), reply_to=ask), "it has no head"),
+}
+
+NONSENSE = {
+    "nothing": lambda ask, reply: said(ask),
+    "lists": lambda ask, reply: said(ask, facts={fact: [] for fact in FACTS}),
+    "texts": lambda ask, reply: said(ask, facts=dict.fromkeys(FACTS, "x")),
+    "zeros": lambda ask, reply: said(ask, facts=dict.fromkeys(FACTS, 0)),
+    "NaN": lambda ask, reply: said(ask, facts=dict.fromkeys(FACTS, float("nan"))),
+    "large": lambda ask, reply: said(ask, facts={fact: [2**63 - 1, -1] for fact in FACTS}),
+}
+"""Answers in good form that say nothing sensible; an engine cannot know that."""
+FACTS = ("n", "hits", "global_hits", "bids", "loss", "cluster_0", "cluster_1")
+
+
+class TestTrouble:
+    @pytest.mark.parametrize("kind", TROUBLE)
+    def test_with_one_client(self, grid, engine, kind):
+        """It is absent and an event says why; the others' answers count."""
+        fault, why = TROUBLE[kind]
+        grid.fault = lambda ask, reply: fault(ask, reply) if ask.metadata.dst_node_id == 100 else reply
+        replies = engine.ask(Ask("train", {0: model(engine), 1: model(engine)}), 0)
+        assert list(replies) == [1]
+        (event,) = engine.events
+        assert event.startswith("client 0 did not answer 'train': ")
+        assert why in event
+        assert "\n" not in event
+
+    @pytest.mark.parametrize("name", COMPARED)
+    @pytest.mark.parametrize("kind", [*TROUBLE, *NONSENSE])
+    def test_a_run_goes_on(self, grid, kind, name):
+        fault = NONSENSE[kind] if kind in NONSENSE else TROUBLE[kind][0]
+        grid.fault = lambda ask, reply: (
+            fault(ask, reply)
+            if ask.metadata.dst_node_id == 100 and ask.metadata.message_type != "query.hello"
+            else reply
+        )
+        settings = config(name)
+        result = run(settings, on(grid, settings))
+        assert result.summary["rounds"] == ROUNDS
+        assert all(np.isfinite(vector).all() for vector in result.models.values())
+
+    def test_a_client_that_raises(self, grid, engine):
+        """The node answers with the error; the ask has no vector that the method wants."""
+        assert engine.ask(Ask("train", {0: Record()}), 0) == {}
+        (event,) = engine.events
+        assert event == "client 0 did not answer 'train': KeyError: 'global'"
+
+    def test_strict_engines_raise_like_the_local_one(self, grid, engine):
+        engine.strict = True
+        with pytest.raises(RuntimeError, match="KeyError: 'global'"):
+            engine.ask(Ask("train", {0: Record()}), 0)
+
+    def test_a_server_with_another_model(self, grid):
+        settings = config()
+        other = Task.build(settings.task.model_copy(update={"model": "mlp"}), 0)
+        engine = on(grid, settings)(other, settings.build_method(), settings.train, 0, None)
+        assert engine.ask(Ask("train", {0: model(engine)}), 0) == {}
+        (event,) = engine.events
+        assert "the model here has 650 parameters, the server's has" in event  # 8·8·10 weights + 10
+        engine.close()
+
+    def test_messages_of_an_attempt_given_up_are_refused(self, grid, engine):
+        engine.ask(Ask("train", {0: model(engine)}), 0)
+        engine.rewind(-1)
+        engine.ask(Ask("train", {0: model(engine)}), 0)
+        engine.attempts.firsts.pop()
+        assert engine.ask(Ask("train", {0: model(engine)}), 0) == {}
+        assert "attempt 0 was given up" in engine.events[-1]
+
+
+class TestNodes:
+    def test_late_and_gone(self, grid, engine, tmp_path):
+        everyone = tuple(range(6))
+        assert engine.present(everyone) == everyone
+        app, context = grid.homes[103]
+        grid.leave(103)
+        assert engine.present(everyone) == (0, 1, 2, 4, 5)
+        assert engine.ask(Ask("train", {3: model(engine)}), 0) == {}
+        assert engine.events == ["client 3 did not answer 'train': its node is not connected"]
+        grid.join(203, app, **context.node_config)
+        assert engine.present(everyone) == everyone
+        assert list(engine.ask(Ask("train", {3: model(engine)}), 0)) == [3]
+
+    def test_a_node_that_dies_in_a_round(self, grid, engine):
+        grid.leave(100)
+        replies = engine.ask(Ask("train", {0: model(engine), 1: model(engine)}), 0)
+        assert list(replies) == [1]
+        assert "could not be delivered" in engine.events[0]
+
+    def test_nobody_is_left(self, grid, engine):
+        for node in list(grid.homes):
+            grid.leave(node)
+        with pytest.raises(InputError, match="0 of 1 clients came within 0 s"):
+            engine.present(tuple(range(6)))
+
+    def test_two_nodes_with_the_same_part(self, grid):
+        app, _ = grid.homes[100]
+        grid.join(999, app, **{"partition-id": 0, "num-partitions": 6})
+        with pytest.raises(InputError, match="node 999 claims client 0, which lives on node 100"):
+            run(config(), on(grid, config()))
+
+    def test_a_second_node_with_the_same_part_later(self, grid, engine):
+        app, _ = grid.homes[100]
+        grid.join(999, app, **{"partition-id": 0, "num-partitions": 6})
+        assert engine.present(tuple(range(6))) == tuple(range(6))
+        assert engine.events == ["node 999 claims client 0, which lives on node 100; refused"]
+        engine.present(tuple(range(6)))
+        assert len(engine.events) == 1  # said once
+
+    def test_settings_that_a_node_cannot_read(self, tmp_path):
+        grid = Loopback()
+        settled(grid, tmp_path, 6)
+        settings = config(dataset="npz", path=tmp_path / "nowhere.npz")
+        task = Task.build(TINY, 0)
+        with pytest.raises(InputError, match=r"node 100 cannot take part: .*nowhere\.npz"):
+            ipfl.run(task, settings.build_method(), rounds=1, engine=on(grid, settings))

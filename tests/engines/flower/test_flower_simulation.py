@@ -1,0 +1,230 @@
+"""Real simulations on Ray: the local engine's results, a clean end however a run ends."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from ipfl.comparison import prepare, run_config
+from ipfl.config import Config, EvaluateConfig
+from ipfl.core import Ask, Record
+from ipfl.engines.flower.client_app import NodeApp, Places
+from ipfl.engines.flower.directory import Directory
+from ipfl.engines.flower.engine import FlowerEngine
+from ipfl.engines.flower.nodes import Nodes
+from ipfl.engines.flower.plan import Plan
+from ipfl.engines.flower.post import Post
+from ipfl.engines.flower.simulation import POLL, START, Simulation
+from ipfl.errors import InputError
+from ipfl.methods import METHODS
+
+pytestmark = pytest.mark.slow
+
+CLIENTS, ROUNDS = 6, 3
+COMPARED = [name for name in ("fedavg", "ditto", "local", "ipfl") if name in METHODS]
+
+
+@pytest.fixture(scope="module")
+def simulation(tmp_path_factory):
+    """Nodes that any run of this file can use: they learn method and task from the server."""
+    folder = tmp_path_factory.mktemp("nodes")
+    app = NodeApp(places=Places(folder / "memory", folder / "received"), frank=True)
+    with closing(Simulation(app, CLIENTS, workers=2)) as simulation:
+        yield simulation
+
+
+def config(name, **changes):
+    return Config(
+        rounds=ROUNDS,
+        task={"clients": CLIENTS, **changes},
+        method={"name": name},
+        evaluate=EvaluateConfig(every=2),
+    )
+
+
+def hire_on(simulation, settings):
+    def hire(task, method, train, seed, memory):
+        plan = Plan(method, train, settings.task, seed, classes=None)
+        nodes = Nodes(Post(simulation.grid, None, POLL, simulation.alive), Directory())
+        nodes.gather(CLIENTS, START, plan, lambda line: None, picky=True)
+        return FlowerEngine(nodes, task, plan, memory, strict=True)
+
+    return hire
+
+
+def run(settings, **options):
+    method = settings.build_method()
+    task = prepare(settings, [method], settings.seed)
+    return run_config(settings, method, task, settings.seed, **options)
+
+
+@pytest.mark.parametrize("name", COMPARED)
+def test_same_models_as_the_local_engine(simulation, name):
+    """Three rounds on digits, with the paper's CNN: every figure and every bit of every model."""
+    settings = config(name)
+    local, flower = run(settings, workers=0), run(settings, engine=hire_on(simulation, settings))
+    assert flower.models.keys() == local.models.keys()
+    assert all(flower.models[k].tobytes() == local.models[k].tobytes() for k in local.models)
+    assert flower.evaluations == local.evaluations
+    drop = ("bytes_down", "bytes_up")
+    for one, other in zip(flower.history, local.history, strict=True):
+        assert {k: v for k, v in one.items() if k not in drop} == {
+            k: v for k, v in other.items() if k not in drop
+        }
+
+
+def test_a_client_that_raises_ends_the_run_with_its_traceback(simulation):
+    settings = config("fedavg", model="softmax")
+    method = settings.build_method()
+    task = prepare(settings, [method], 0)
+    with (
+        closing(hire_on(simulation, settings)(task, method, settings.train, 0, None)) as engine,
+        pytest.raises(RuntimeError, match=r"(?s)client 0 failed:.*Traceback.*KeyError: 'global'"),
+    ):
+        engine.ask(Ask("train", {0: Record()}), 0)
+
+
+def test_settings_that_nodes_cannot_use(simulation, tmp_path):
+    settings = config("fedavg")
+    broken = settings.model_copy(
+        update={"task": settings.task.model_copy(update={"data_dir": tmp_path, "dataset": "emnist"})}
+    )
+    method = settings.build_method()
+    task = prepare(settings, [method], 0)
+    with pytest.raises(InputError, match="cannot take part"):
+        hire_on(simulation, broken)(task, method, settings.train, 0, None)
+
+
+IPFL = [sys.executable, "-c", "from ipfl.cli import main; main()"]
+
+
+SMALL = ["--set", f"task.clients={CLIENTS}", "--set", "task.model=softmax", "--nodes", "3"]
+
+
+def members(group):
+    """Processes of a process group that still run, by name."""
+    listed = subprocess.run(["ps", "-eo", "pgid=,stat=,args="], capture_output=True, text=True, check=True)
+    rows = [row.split(None, 2) for row in listed.stdout.splitlines()]
+    return [args for pgid, stat, args in rows if int(pgid) == group and not stat.startswith("Z")]
+
+
+def wait_until(condition, seconds=300.0):
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "it takes too long"
+        time.sleep(0.1)
+
+
+def rounds_in(folder):
+    path = folder / "metrics.jsonl"
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+@contextmanager
+def started(*words, **environment):
+    """A command in a process group of its own, of which nothing is left in the end."""
+    process = subprocess.Popen(
+        [*IPFL, "run", "--engine", "flower", "--workers", "2", *words],
+        start_new_session=True,
+        env={**os.environ, **environment},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def wait_for_rounds(folder, rounds, process):
+    wait_until(lambda: rounds_in(folder) >= rounds or process.poll() is not None)
+    assert process.poll() is None, process.stderr.read()
+
+
+class TestEnds:
+    def test_ctrl_c_then_resume_then_sigterm(self, tmp_path):
+        """Ctrl-C, as a terminal sends it: to the whole group. Going on, the run is as if it never stopped."""
+        out = tmp_path / "run"
+        with started(*SMALL, "--set", "rounds=1000", "--out", str(out), TMPDIR=str(tmp_path)) as process:
+            wait_for_rounds(out, 2, process)
+            os.killpg(process.pid, signal.SIGINT)
+            assert process.wait(60) == 130
+            assert "interrupted after" in process.stderr.read()
+            wait_until(lambda: not members(process.pid), 20)
+        assert json.loads((out / "summary.json").read_text())["interrupted"]
+        assert [path.name for path in tmp_path.iterdir()] == ["run"]  # no scratch is left
+        done = rounds_in(out)
+        with started("--resume", str(out), "--nodes", "3", "--quiet") as process:
+            wait_for_rounds(out, done + 2, process)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 143
+            wait_until(lambda: not members(process.pid), 20)
+        lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+        whole = run(Config(rounds=len(lines), task={"clients": CLIENTS, "model": "softmax"}), workers=0)
+        for line, expected in zip(lines, whole.history, strict=True):
+            assert line["seats"] == expected["seats"]
+            assert line["transfers"] == expected["transfers"]
+
+    def test_killed(self, tmp_path):
+        """Even a process that cannot say goodbye leaves nothing that runs."""
+        with started(*SMALL, "--set", "rounds=1000", "--out", str(tmp_path / "run"), "--quiet") as process:
+            wait_for_rounds(tmp_path / "run", 1, process)
+            process.kill()
+            process.wait()
+            wait_until(lambda: not members(process.pid), 60)
+
+
+MINE = '''
+"""A user's own code, as Flower's tutorials have it: a module, and a loader for one part of the data."""
+import numpy as np
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.out = nn.Conv2d(1, 4, 3), nn.Linear(4 * 6 * 6, 10)
+
+    def forward(self, x):
+        assert x.shape[1:] == (1, 8, 8)
+        return self.out(torch.relu(self.conv(x)).flatten(1))
+
+
+def load_data(part, parts):
+    x, y = load_digits(return_X_y=True)
+    x = torch.tensor(x[part::parts] / 16, dtype=torch.float32).reshape(-1, 1, 8, 8)
+    y = torch.tensor(y[part::parts])
+    train, test = TensorDataset(x[100:300], y[100:300]), TensorDataset(x[:100], y[:100])
+    return DataLoader(train, batch_size=32, shuffle=True), DataLoader(test)
+'''
+
+
+def test_the_example_for_an_app_of_ones_own(tmp_path):
+    document = (Path(__file__).parents[3] / "docs" / "flower.md").read_text()
+    (example,) = re.findall(r"```python\n(.*?)```", document, re.S)
+    assert len(example.splitlines()) < 30
+    (tmp_path / "mine.py").write_text(MINE)
+    (tmp_path / "app.py").write_text(example)
+    (tmp_path / "ipfl.toml").write_text("rounds = 2\n[train]\nepochs = 5\n")
+    done = subprocess.run(
+        [sys.executable, "app.py"], cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^round 2/2: 4 clients, [\d,]+ bytes down", done.stdout, re.M), done.stdout
+    assert float(re.search(r"^accuracy ([\d.]+)%$", done.stdout, re.M)[1]) > 50
+    summary = json.loads((tmp_path / "runs/mine/summary.json").read_text())
+    assert summary["input_shape"] == [8, 8, 1]
+    assert summary["classes"] == 10
+    assert summary["report"]["balances"]
