@@ -23,7 +23,7 @@ Rows = NDArray[np.float64]
 """(n, parameters): one update a row."""
 
 STEPS = 50
-"""Weiszfeld's steps at most; they end earlier once the point moves by less than NEAR of its distance."""
+"""Weiszfeld's steps at most; they end once the point moves by less than NEAR of its median distance."""
 NEAR = 1e-7
 
 
@@ -82,7 +82,7 @@ def geometric_median(updates: Rows, shares: NDArray[np.float64]) -> NDArray[np.f
     point = shares @ updates
     for _ in range(STEPS):
         far = np.linalg.norm(updates - point, axis=1)
-        width = NEAR * float(far.max())
+        width = NEAR * float(np.median(far))  # not the largest: an outlier must not decide how near is near
         met = far <= width
         pull = np.where(met, 0.0, shares / np.maximum(far, np.finfo(float).tiny))
         if not pull.any():
