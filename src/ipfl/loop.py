@@ -137,8 +137,7 @@ def run(
         clients: Whether clients leave, and how long they are waited for; see `ClientsConfig`.
         aggregate: How replies become one model; see `AggregateConfig`.
         adversary: Which clients attack, and how; see `AdversaryConfig`.
-        faults: Faults to inject; see `FaultsConfig`. An engine of your own makes its own clients: give their
-            `Host` the plan.
+        faults: Faults to inject; see `FaultsConfig`.
         engine: What moves the records; None for worker processes on this machine.
         workers: Worker processes; None for one per core, 0 for this process. Changes no result.
         out: Folder for the results; None keeps them in memory only.
@@ -158,16 +157,17 @@ def run(
     clients = clients or ClientsConfig()
     if out is None and (resume or store is not None):
         raise InputError("a run that is resumed or stored needs a folder (out)")
-    foes = Adversary.of(adversary, task.data, seed)
-    if foes is not None and engine is not None:
-        raise InputError("adversary.share > 0 needs the local engine: only its clients can be made to attack")
+    foes, plan = Adversary.of(adversary, task.data, seed), FaultPlan.of(faults, seed)
+    if engine is not None and (foes is not None or plan is not None):
+        raise InputError(
+            "[adversary] and [faults] need the local engine: only its clients can be made to err"
+        )
     folder = None if out is None else RunFolder(Path(out), overwrite=overwrite, resume=resume)
     journal = None if folder is None else Journal(folder, store, checkpoint_every, faults)
     memory = None if folder is None else folder.memory
     with ExitStack() as stack:
         if journal is not None:
             stack.callback(journal.close)
-        plan = FaultPlan.of(faults, seed)
         options = {"workers": workers, "adversary": foes, "faults": plan, "deadline": clients.deadline}
         hire = engine or partial(_local, options=options)
         moves = stack.enter_context(closing(hire(task, method, train, seed, memory)))

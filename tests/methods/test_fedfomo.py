@@ -34,14 +34,14 @@ def validating(*probe, train=((0, 0),)):
 
 @pytest.fixture
 def fresh(tmp_path):
-    def make(method, clients=4, per_round=None):
-        return method.init(replace(setup(clients, per_round), shelf=Shelf(ClientMemory(tmp_path))))
+    def make(method, clients=4):
+        return method.init(replace(setup(clients), shelf=Shelf(ClientMemory(tmp_path))))
 
     return make
 
 
 def begin(method, state, round=0, roster=None):
-    talk = method.round(state, Roster(roster or state.clients), round)
+    talk = method.round(state, Roster(roster or tuple(range(state.per_round))), round)
     return talk, next(talk)
 
 
@@ -125,7 +125,7 @@ class TestServer:
         talk, ask = begin(method, fresh(method))
         assert all(record.facts == {"of": []} and not record.params for record in ask.to.values())
         state = end(talk, {i: sent(i) for i in range(4)}).state
-        assert not state.affinity.any()
+        assert not any(state.affinity.values())
         talk, ask = begin(method, state, round=1)
         for i, record in ask.to.items():
             assert sorted(record.facts["of"]) == [j for j in range(4) if j != i]
@@ -135,16 +135,16 @@ class TestServer:
         others = ask.to[2].facts["of"]
         replies = {i: sent(10 + i, 0.5, -1.0, 2.0) for i in (0, 2, 3)} | {1: sent(np.nan, 9.0, 9.0, 9.0)}
         done = end(talk, replies)
-        assert done.state.affinity[2, others].tolist() == [0.5, -1, 2]
-        assert done.state.affinity[1].tolist() == [0, 0, 0, 0]
+        assert done.state.affinity[2] == dict(zip(others, [0.5, -1, 2], strict=True))
+        assert not done.state.affinity[1]
         assert [done.state.shelf[i][0] for i in range(4)] == [10, 1, 12, 13]
         assert done.facts == {"seats": [[i, -1, "random", i != 1] for i in range(4)]}
         assert done.events == ("client 1 sent no usable update; it was left out",)
-        assert not state.affinity.any(), "the state before is as it was"
+        assert not any(state.affinity.values()), "the state before is as it was"
         talk, ask = begin(FedFomo(models_each=4, epsilon=0), done.state, round=2)
         assert ask.to[2].facts["of"] == [others[2], others[0], others[1]], "the most useful first"
         done = end(talk, {2: sent(20, 1.0, 1.0, 1.0)})
-        assert done.state.affinity[2, others].tolist() == [1.5, 0, 3], "weights add up"
+        assert done.state.affinity[2] == dict(zip(others, [1.5, 0, 3], strict=True)), "weights add up"
 
     @pytest.mark.parametrize("weights", [None, "abc", [1.0, 2.0], [1.0, 2.0, math.nan], [1.0, 2.0, "x"]])
     def test_weights_that_make_no_sense_are_passed_over(self, fresh, weights):
@@ -152,7 +152,7 @@ class TestServer:
         talk, _ = begin(method, fresh(method))
         talk, _ = begin(method, end(talk, {i: sent(i) for i in range(4)}).state, round=1)
         done = end(talk, {0: Record({"model": model(5)}, {"n": 1, "weights": weights})})
-        assert not done.state.affinity.any()
+        assert not any(done.state.affinity[0].values())
         assert done.state.shelf[0].tolist() == [5, -5], "the model is sound all the same"
 
 
@@ -161,9 +161,7 @@ class TestWhoseModels:
         """Everyone has a model, and client 0 has this row of P."""
         talk, _ = begin(method, fresh(method, clients))
         state = end(talk, {i: sent(i) for i in range(clients)}).state
-        affinity = state.affinity.copy()
-        affinity[0] = row
-        return replace(state, affinity=affinity)
+        return replace(state, affinity={0: dict(enumerate(row))})
 
     def picked(self, method, state, round):
         return begin(method, state, round)[1].to[0].facts["of"]

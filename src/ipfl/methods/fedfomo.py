@@ -51,18 +51,13 @@ from ipfl.shelf import Shelf
 class Affinities:
     """State of the server: everyone's last model on the shelf, and who helped whom."""
 
-    clients: tuple[ClientId, ...]
     per_round: int
     seed: int
     size: int
     """Parameters of a model."""
     shelf: Shelf
-    affinity: NDArray[np.float64]
-    """P: row i what the others' models have been worth to client i, in the order of `clients`."""
-
-    def row(self, client: ClientId) -> int:
-        """A client's place in P."""
-        return self.clients.index(client)
+    affinity: Mapping[ClientId, Mapping[ClientId, float]]
+    """P: by client, what the models of others that it has weighed have been worth to it; all else is 0."""
 
     def message(self, others: Sequence[ClientId]) -> Record:
         """Models of these clients, as they are sent."""
@@ -105,9 +100,7 @@ class FedFomo(Method[Affinities]):
 
     def init(self, setup: Setup) -> Affinities:
         """Nobody has a model yet."""
-        n = len(setup.clients)
-        size, shelf = len(setup.params), shelf_of(setup)
-        return Affinities(setup.clients, setup.per_round, setup.seed, size, shelf, np.zeros((n, n)))
+        return Affinities(setup.per_round, setup.seed, len(setup.params), shelf_of(setup), {})
 
     def round(
         self, state: Affinities, roster: Roster, round: int
@@ -119,10 +112,11 @@ class FedFomo(Method[Affinities]):
         sent = {client: self._others(state, client, epsilon, rng) for client in chosen}
         replies = yield Ask("train", Messages(state, sent))
         kept = usable(replies, "model", state.size)
-        affinity = state.affinity.copy()
+        affinity = dict(state.affinity)
         for client, reply in kept.items():
-            columns = [state.row(j) for j in sent[client]]
-            affinity[state.row(client), columns] += _weights(reply, len(columns))
+            so_far, others = affinity.get(client, {}), sent[client]
+            added = zip(others, _weights(reply, len(others)).tolist(), strict=True)
+            affinity[client] = {**so_far, **{j: so_far.get(j, 0.0) + weight for j, weight in added}}
         shelf = state.shelf.put({client: reply.params["model"] for client, reply in kept.items()}, round)
         after = replace(state, shelf=shelf, affinity=affinity)
         return Round(after, {"seats": random_seats(chosen, kept)}, left_out(chosen, kept))
@@ -132,7 +126,8 @@ class FedFomo(Method[Affinities]):
     ) -> list[ClientId]:
         """Whose models a client gets: ε-greedy by its row of P, ties at random."""
         left = [j for j in state.shelf.clients if j != client]
-        worth = state.affinity[state.row(client), [state.row(j) for j in left]]
+        known = state.affinity.get(client, {})
+        worth = np.array([known.get(j, 0.0) for j in left])
         left = [left[k] for k in np.lexsort((rng.random(len(left)), -worth))]
         count = min(self.models_each - 1, len(left))
         return [left.pop(rng.integers(len(left)) if rng.random() < epsilon else 0) for _ in range(count)]
