@@ -314,7 +314,6 @@ class _Loop:
 
         It leaves nothing behind if the disk is full, and may be repeated then.
         """
-        self.engine.events.clear()
         staying = tuple(c for c in self.task.data.clients if c not in self.departures.gone)
         roster, traffic = Roster(self.engine.present(staying)), Traffic()
         try:
@@ -324,6 +323,7 @@ class _Loop:
         except OSError as error:
             if disk_full(error):
                 self._forget(round)
+                self.engine.events.clear()
             raise
 
     def _void(self, done: Round[Any], round: int) -> Round[Any]:
