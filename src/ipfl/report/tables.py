@@ -110,7 +110,7 @@ def _adversary_rows(outcome: Mapping[str, Any]) -> list[tuple[str, str]]:
 def comparison_table(comparison: Comparison) -> Table:
     """A row per method; traffic is per client and round, seconds per round."""
     many = f", mean of {len(comparison.seeds)} seeds" if len(comparison.seeds) > 1 else ""
-    numbers = ["accuracy", "PMA", "opt-outs", "purity", "s/round", "up", "down"]
+    numbers = ["accuracy", "PMA", "opt-outs", "purity", "s", "up", "down"]
     title = f"Personalized accuracy in % after {comparison.config.rounds} rounds{many}"
     table = plain_table("method", *numbers, right=numbers, title=title)
     for name, entry in comparison.entries.items():
@@ -149,7 +149,8 @@ def comparison_notes(comparison: Comparison) -> list[str]:
         return []
     return [
         f"Mean ± standard deviation over {clients} clients. PMA: points gained over {REFERENCE};",
-        "opt-outs: clients that gain none. up, down: traffic per client and round.",
+        "opt-outs: clients that gain none. s: seconds per round.",
+        "up, down: traffic per client and round.",
     ]
 
 
