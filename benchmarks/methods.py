@@ -125,6 +125,11 @@ def measured(name: str, what: str) -> dict[str, Any]:
     return found
 
 
+def _or_dash(row: Mapping[str, Any], name: str, unit: float, form: str) -> str:
+    """A figure, or a dash where it was not measured."""
+    return format(row[name] / unit, form) if name in row else "–"
+
+
 def table(rows: Mapping[str, Mapping[str, Any]]) -> str:
     """The findings in Markdown, the cheapest method first."""
     lines = [
@@ -135,7 +140,7 @@ def table(rows: Mapping[str, Mapping[str, Any]]) -> str:
         lines.append(
             f"| {name} | {row['ratio']:.2f}× | {row['first']:.2f}× | {row['server']:.2f} "
             f"| {row['up'] / 1e6:.1f} | {row['down'] / 1e6:.1f} "
-            f"| {row['peak'] / 2**20:,.0f} | {row['disk'] / 1e6:.1f} |"
+            f"| {_or_dash(row, 'peak', 2**20, ',.0f')} | {_or_dash(row, 'disk', 1e6, '.1f')} |"
         )
     return "\n".join(lines)
 
