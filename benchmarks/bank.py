@@ -28,12 +28,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ipfl.market import Bools, tokens
-from ipfl.market.economy import Books
-from ipfl.market.ledger import ISSUER
-from ipfl.market.scheduler import explorers, select
-from ipfl.store import RunStore
-from ipfl.store.replay import opening_transfers
+from ipfl.ledger import RunStore
+from ipfl.ledger.accounts import ISSUER
+from ipfl.methods.ipfl import tokens
+from ipfl.methods.ipfl.arrays import Bools
+from ipfl.methods.ipfl.replay import opening_transfers
+from ipfl.methods.ipfl.scheduler import explorers, select
+from ipfl.methods.ipfl.state import Books
 
 CLUSTERS, PRICE, OPENING = 16, 100, 10_000
 BIDS = (1, 4, 8, 16)

@@ -24,14 +24,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ipfl.comparison import prepare, run_config
-from ipfl.config import Config, TrainConfig
+from ipfl.client.settings import TrainConfig
+from ipfl.client.task import Task
 from ipfl.core import Ask, Bytes, ClientId, Engine, Method, Replies
 from ipfl.deploy.trial import attempt
 from ipfl.engines.flower.simulation import simulated
 from ipfl.engines.local import LocalEngine, cores
-from ipfl.loop import EngineFactory, Result
-from ipfl.task import Task
+from ipfl.runs.comparison import prepare, run_config
+from ipfl.runs.config import Config
+from ipfl.runs.loop import EngineFactory, Result
 
 PHASES = ("preference", "train", "appraise", "evaluate")
 ROUNDS = 4

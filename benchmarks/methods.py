@@ -25,11 +25,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import ipfl
-from ipfl.config import EvaluateConfig, TrainConfig
+from ipfl.client.settings import TrainConfig
+from ipfl.client.task import Task
 from ipfl.core import Ask, Method, Replies
 from ipfl.engines.local import LocalEngine
 from ipfl.methods import METHODS, REFERENCE
-from ipfl.task import Task
+from ipfl.runs.config import EvaluateConfig
 from round import SETTINGS, make_task, memory_watched
 
 ROUNDS = 4

@@ -25,15 +25,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ipfl.config import TaskConfig, TrainConfig
+from ipfl.client.network import CNN
+from ipfl.client.settings import TrainConfig
+from ipfl.client.task import Task
 from ipfl.core import Ask, Record
 from ipfl.data.dataset import Dataset
+from ipfl.data.settings import TaskConfig
 from ipfl.engines.local import LocalEngine, one_thread
-from ipfl.loop import run
 from ipfl.methods.fedavg import FedAvg
 from ipfl.methods.steps import average
-from ipfl.models import CNN
-from ipfl.task import Task
+from ipfl.runs.loop import run
 
 SHAPE, CLASSES, AT_WORK, SAMPLES, BATCH = (32, 32, 3), 10, 10, 500, 50
 SETTINGS = TrainConfig(lr=0.01, batch_size=BATCH, epochs=1, per_round=AT_WORK)

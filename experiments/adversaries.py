@@ -14,10 +14,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, get_args
 
-from ipfl.adversary import Adversary
-from ipfl.comparison import prepare, run_config
-from ipfl.config import AdversaryConfig, Config
-from ipfl.results import write_json, write_text
+from ipfl.runs.comparison import prepare, run_config
+from ipfl.runs.config import Config
+from ipfl.runs.folder import write_json, write_text
+from ipfl.stress.attackers import Adversary
+from ipfl.stress.settings import AdversaryConfig
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "adversaries.json"

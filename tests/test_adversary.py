@@ -10,15 +10,17 @@ import pytest
 from rich.console import Console
 
 import ipfl
-from ipfl.adversary import Adversary, balances, fell_out, performance_share
-from ipfl.config import AdversaryConfig, Config, EvaluateConfig, TrainConfig
+from ipfl.client.runner import ASSESS, EVALUATE
+from ipfl.client.settings import TrainConfig
+from ipfl.client.task import Task
 from ipfl.core import Ask, Record
 from ipfl.engines.local import LocalEngine
 from ipfl.errors import InputError
-from ipfl.host import ASSESS, EVALUATE
-from ipfl.metrics import Evaluation
 from ipfl.report.tables import run_table
-from ipfl.task import Task
+from ipfl.runs.config import Config, EvaluateConfig
+from ipfl.runs.metrics import Evaluation
+from ipfl.stress.attackers import Adversary, balances, fell_out, performance_share
+from ipfl.stress.settings import AdversaryConfig
 
 BEFORE = np.array([1, 1, 1], np.float32)
 HONEST = Record({"cluster_0": np.array([4, 5, 1], np.float32)}, {"n": 10})

@@ -10,9 +10,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from ipfl.aggregation import aggregate, clipped, geometric_median, multi_krum, trimmed_mean
-from ipfl.config import AggregateConfig
-from ipfl.params import mean
+from ipfl.core.sections import AggregateConfig
+from ipfl.core.vectors import mean
+from ipfl.methods.aggregation import aggregate, clipped, geometric_median, multi_krum, trimmed_mean
 
 RULES = ("mean", "trimmed_mean", "geometric_median", "multi_krum")
 UPDATES = (1.0, 2.0, 3.0, 4.0, 100.0)

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ipfl.checkpoint import Checkpoints, pack, unpack
-from ipfl.config import AggregateConfig
+from ipfl.client.memory import ClientMemory
 from ipfl.core import Record
+from ipfl.core.sections import AggregateConfig
 from ipfl.errors import InputError
-from ipfl.memory import ClientMemory
-from ipfl.shelf import Shelf
+from ipfl.methods.client_model_store import Shelf
+from ipfl.runs.checkpoint import Checkpoints, pack, unpack
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from ipfl import __version__, methods
 from ipfl.cli import app
-from ipfl.config import Config
 from ipfl.methods import DEFAULT, REFERENCE, method_class
+from ipfl.runs.config import Config
 
 IPFL = str(Path(sys.executable).with_name("ipfl"))
 TINY = ["--workers", "0", "--set", "rounds=2", "--set", "task.model=softmax", "--set", "task.clients=4"]

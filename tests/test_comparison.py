@@ -8,11 +8,11 @@ from pydantic.dataclasses import dataclass
 
 from ipfl import compare as compared
 from ipfl import methods
-from ipfl.comparison import COMPARE, PLAN, Entry, compare, read_plan
-from ipfl.config import Config
 from ipfl.core import Ask, Record, Round
 from ipfl.errors import InputError
 from ipfl.methods import REFERENCE, method_class
+from ipfl.runs.comparison import COMPARE, PLAN, Entry, compare, read_plan
+from ipfl.runs.config import Config
 
 TINY = ["rounds=2", "task.model=softmax", "task.clients=4", "evaluate.every=1"]
 OTHER = next(name for name in methods.METHODS if name not in (REFERENCE, methods.DEFAULT))

@@ -11,9 +11,12 @@ from pydantic import Field, ValidationError
 from pydantic.dataclasses import dataclass
 
 from ipfl import methods
-from ipfl.config import Config, Section, TaskConfig, check_clusters, method, method_fields
+from ipfl.core.sections import Section
+from ipfl.data.settings import TaskConfig
 from ipfl.errors import InputError
+from ipfl.methods import check_clusters, method, method_fields
 from ipfl.report.settings import hyperparameters, show_config, toml_value
+from ipfl.runs.config import Config
 
 
 def written(tmp_path, text):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ipfl.conversation import Traffic, came_to_nothing, converse, readable
-from ipfl.core import Ask, Record, Round
-from ipfl.params import mean
+from ipfl.core import Ask, Record, Round, came_to_nothing
+from ipfl.core.vectors import mean
+from ipfl.runs.driver import Traffic, converse, readable
 
 
 def vector(*values: float) -> np.ndarray:

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from ipfl.client.network import MODELS, Network, build_network
+from ipfl.client.predictors import Mixture, NearestPrototype
+from ipfl.client.training import evaluate
 from ipfl.data.federated import Samples
-from ipfl.deployed import Mixture, NearestPrototype
-from ipfl.finished import FinishedRun
-from ipfl.models import MODELS, Network, build_network
-from ipfl.train import evaluate
+from ipfl.runs.finished import FinishedRun
 
 
 @pytest.fixture

@@ -11,7 +11,8 @@ from safetensors import safe_open
 from typer.testing import CliRunner
 
 from ipfl.cli import app
-from ipfl.config import Config, method_fields
+from ipfl.methods import method_fields
+from ipfl.runs.config import Config
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md"))]
@@ -106,13 +107,13 @@ class TestGuide:
         assert set(lines[0]) - common == set(re.findall(r"`(\w+)`", before.split("only.")[0]))
 
     def test_kinds_of_transfers(self):
-        from ipfl.market.ledger import Kind
+        from ipfl.ledger.accounts import Kind
 
         told = set(first_column(section("docs/ipfl.md", "Accounts")))
         assert told == {kind.name.lower() for kind in Kind} - {"open"}  # the text says why: it is in no line
 
     def test_numbers_of_accounts(self):
-        from ipfl.market.ledger import account_name
+        from ipfl.ledger.accounts import account_name
 
         said = section("docs/ipfl.md", "Accounts").replace("−", "-").replace("\n", " ")
         assert "-1 is the issuer; -2, -4, -6, … are the escrows" in said

@@ -10,15 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ipfl
-from ipfl.config import EvaluateConfig, TrainConfig
+from ipfl.client.memory import ClientMemory
+from ipfl.client.network import MODELS
+from ipfl.client.runner import EVALUATE, Host
+from ipfl.client.settings import TrainConfig
+from ipfl.client.task import Task
+from ipfl.client.training import evaluate
 from ipfl.core import EMPTY, Method, Record, Round, Setup, holdout_id
 from ipfl.engines.local import LocalEngine
-from ipfl.evaluation import SHARE, Budget, Evaluator
-from ipfl.host import EVALUATE, Host
-from ipfl.memory import ClientMemory
-from ipfl.models import MODELS
-from ipfl.task import Task
-from ipfl.train import evaluate
+from ipfl.runs.config import EvaluateConfig
+from ipfl.runs.evaluation import SHARE, Budget, Evaluator
 
 TINY = {"clients": 6, "samples": 20, "test_samples": 20, "model": "softmax"}
 
@@ -238,7 +239,9 @@ class TestHost:
 
     def test_a_shared_model_that_is_deployed_is_scored_once(self, host, monkeypatch):
         scored = []
-        monkeypatch.setattr("ipfl.host.evaluate", lambda *given: scored.append(1) or evaluate(*given))
+        monkeypatch.setattr(
+            "ipfl.client.runner.evaluate", lambda *given: scored.append(1) or evaluate(*given)
+        )
 
         class Plain(Still):
             def personalize(self, offer, mine, me):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from ipfl.core.events import about, gathered
+
 import ipfl
-from ipfl.config import FaultsConfig
-from ipfl.events import about, gathered
+from ipfl.stress.settings import FaultsConfig
 
 
 def test_what_is_said_of_several_clients_is_said_once():

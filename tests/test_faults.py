@@ -14,22 +14,17 @@ from typer.testing import CliRunner
 
 import ipfl
 from ipfl.cli import app
-from ipfl.config import Config, FaultsConfig, TrainConfig
+from ipfl.client.memory import ClientMemory
+from ipfl.client.runner import ASSESS, EVALUATE, Host
+from ipfl.client.settings import TrainConfig
+from ipfl.client.task import Task
 from ipfl.core import Ask, Method, Record, Round
 from ipfl.engines.local import LocalEngine
 from ipfl.errors import InputError
-from ipfl.faults import (
-    ABSURD,
-    CrashedError,
-    DroppedOutError,
-    FaultPlan,
-    TooLateError,
-    spoiled,
-)
-from ipfl.host import ASSESS, EVALUATE, Host
-from ipfl.memory import ClientMemory
-from ipfl.store import RunStore
-from ipfl.task import Task
+from ipfl.ledger import RunStore
+from ipfl.runs.config import Config
+from ipfl.stress.faults import ABSURD, CrashedError, DroppedOutError, FaultPlan, TooLateError, spoiled
+from ipfl.stress.settings import FaultsConfig
 from tests.test_resume import after_calls, contents, go, in_a_process_that_dies
 
 TINY = {"clients": 6, "samples": 20, "test_samples": 20, "model": "softmax"}

@@ -12,10 +12,10 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from ipfl.cli import app
+from ipfl.client.network import MLP
 from ipfl.data import load
 from ipfl.errors import InputError
-from ipfl.finished import FinishedRun
-from ipfl.models import MLP
+from ipfl.runs.finished import FinishedRun
 
 
 def command(*arguments):

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from ipfl.client.memory import ClientMemory
 from ipfl.core import EMPTY, Record
 from ipfl.errors import InputError
-from ipfl.memory import ClientMemory
 
 VECTORS = st.dictionaries(
     st.text("abc_0", min_size=1, max_size=5), arrays(np.float32, st.integers(0, 9)), max_size=3

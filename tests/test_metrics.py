@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipfl.metrics import Evaluation, purity, spread
+from ipfl.runs.metrics import Evaluation, purity, spread
 
 
 class TestSpread:

@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import nn
 
+from ipfl.client.network import CNN, MODELS, Network, build_network, model_factory
 from ipfl.errors import InputError
-from ipfl.models import CNN, MODELS, Network, build_network, model_factory
 
 
 def relu_then_pool(shape: tuple[int, int, int], classes: int) -> nn.Sequential:
-    """The paper's CNN written in the usual order, independent of `ipfl.models.CNN`."""
+    """The paper's CNN written in the usual order, independent of `ipfl.client.network.CNN`."""
     height, width, channels = shape
     return nn.Sequential(
         nn.Conv2d(channels, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
@@ -201,7 +201,7 @@ class TestBuild:
 
     def test_a_callable_is_its_own_factory(self):
         assert model_factory(Normed) is Normed
-        assert model_factory("ipfl.models:MLP") is MODELS["mlp"]
+        assert model_factory("ipfl.client.network:MLP") is MODELS["mlp"]
 
 
 class TestLayers:

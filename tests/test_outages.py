@@ -16,13 +16,13 @@ import numpy as np
 import pytest
 
 import ipfl
-from ipfl.config import FaultsConfig
 from ipfl.core import Record
+from ipfl.core.files import write_record
 from ipfl.errors import InputError
-from ipfl.faults import Outage
-from ipfl.records import write_record
-from ipfl.results import RunFolder
-from ipfl.store import RunStore, verify
+from ipfl.ledger import RunStore, verify
+from ipfl.runs.folder import RunFolder
+from ipfl.stress.faults import Outage
+from ipfl.stress.settings import FaultsConfig
 from tests.test_resume import contents
 
 
@@ -36,7 +36,7 @@ class TestDrills:
 
     def test_an_outage_lasts_from_when_it_is_needed(self, monkeypatch):
         now = [100.0]
-        monkeypatch.setattr("ipfl.faults.time.monotonic", lambda: now[0])
+        monkeypatch.setattr("ipfl.stress.faults.time.monotonic", lambda: now[0])
         outage = Outage([3], 2.0)
         assert not outage.lasts(2)
         found = []
@@ -60,7 +60,7 @@ class TestDrills:
     def test_what_lasts_too_long_ends_the_run_which_can_be_resumed(
         self, task, tmp_path, kind, monkeypatch, caplog
     ):
-        monkeypatch.setattr("ipfl.patience.PATIENCE", 0.3)
+        monkeypatch.setattr("ipfl.core.retry.PATIENCE", 0.3)
         out, plain = tmp_path / "run", tmp_path / "plain" / "run"
         options = {"rounds": 3, "workers": 0}
         faults = FaultsConfig(**{kind: [1]}, outage=60)

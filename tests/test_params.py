@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from ipfl.core import Record
-from ipfl.params import distance, mean, mix, sound
+from ipfl.core.vectors import distance, mean, mix, sound
 
 
 def vector(*values: float) -> np.ndarray:

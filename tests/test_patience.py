@@ -8,9 +8,9 @@ import os
 
 import pytest
 
-from ipfl import patience
+from ipfl.core import retry as patience
+from ipfl.core.retry import disk_full, patiently, with_room
 from ipfl.errors import InputError
-from ipfl.patience import disk_full, patiently, with_room
 
 
 @pytest.fixture(autouse=True)

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
+from ipfl.core.plugins import load_callable
 from ipfl.errors import InputError
-from ipfl.plugins import load_callable
 
 
 @pytest.fixture(autouse=True)

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from ipfl.comparison import Comparison, Entry
-from ipfl.config import Config
-from ipfl.loop import Result
 from ipfl.methods import REFERENCE
-from ipfl.metrics import Evaluation
 from ipfl.report import plots, tables
 from ipfl.report.progress import LOUDEST, Bar, Lines, observer
+from ipfl.runs.comparison import Comparison, Entry
+from ipfl.runs.config import Config
+from ipfl.runs.loop import Result
+from ipfl.runs.metrics import Evaluation
 
 
 def terminal(*, live=False, width=80):

@@ -10,11 +10,11 @@ import torch
 from safetensors.torch import load_file
 
 import ipfl
-from ipfl.config import EvaluateConfig
+from ipfl.client.network import Softmax
+from ipfl.client.task import Task
 from ipfl.errors import InputError
-from ipfl.models import Softmax
-from ipfl.results import RunFolder
-from ipfl.task import Task
+from ipfl.runs.config import EvaluateConfig
+from ipfl.runs.folder import RunFolder
 
 INTERFACE = {
     "method", "dataset", "partition", "clients", "clusters", "rounds", "seed",

@@ -15,10 +15,12 @@ import time
 import pytest
 
 import ipfl
-from ipfl import checkpoint, journal, memory
+from ipfl.client import memory
 from ipfl.errors import InputError
-from ipfl.results import RunFolder
-from ipfl.store import RunStore, runs, verify
+from ipfl.ledger import RunStore, verify
+from ipfl.ledger import store as runs
+from ipfl.runs import checkpoint, journal
+from ipfl.runs.folder import RunFolder
 
 ROUNDS = 6
 SETTINGS = {"rounds": ROUNDS, "seed": 3, "train": ipfl.TrainConfig(per_round=4)}

@@ -7,11 +7,12 @@ from dataclasses import replace
 import pytest
 
 import ipfl
-from ipfl.config import ClientsConfig, EvaluateConfig, TrainConfig
+from ipfl.client.settings import TrainConfig
+from ipfl.client.task import Task
 from ipfl.core import Ask, Record, Round
 from ipfl.errors import InputError
 from ipfl.methods.fedavg import FedAvg
-from ipfl.task import Task
+from ipfl.runs.config import ClientsConfig, EvaluateConfig
 
 
 @pytest.fixture(scope="module")

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ipfl
-from ipfl.checkpoint import Checkpoints
-from ipfl.memory import ClientMemory
-from ipfl.shelf import Shelf
-from ipfl.store import RunStore
+from ipfl.client.memory import ClientMemory
+from ipfl.ledger import RunStore
+from ipfl.methods.client_model_store import Shelf
+from ipfl.runs.checkpoint import Checkpoints
 from tests import test_resume
 from tests.test_resume import after_calls, again, go, in_a_process_that_dies
 

@@ -14,11 +14,11 @@ import pytest
 import torch
 from torch import nn
 
-from ipfl import train
-from ipfl.config import TrainConfig
+from ipfl.client import training as train
+from ipfl.client.network import MODELS, Network, build_network
+from ipfl.client.settings import TrainConfig
+from ipfl.client.training import Pull, evaluate, losses, mean_gradient, mean_loss, predictions, sgd
 from ipfl.data.federated import Samples
-from ipfl.models import MODELS, Network, build_network
-from ipfl.train import Pull, evaluate, losses, mean_gradient, mean_loss, predictions, sgd
 
 ZERO = np.zeros(4, dtype=np.float32)
 

@@ -9,10 +9,11 @@ from typer.testing import CliRunner
 
 import ipfl
 from ipfl.cli import app
-from ipfl.config import FaultsConfig, TrainConfig
-from ipfl.faults import FaultPlan
-from ipfl.store import RunStore, verify
-from ipfl.task import Task
+from ipfl.client.settings import TrainConfig
+from ipfl.client.task import Task
+from ipfl.ledger import RunStore, verify
+from ipfl.stress.faults import FaultPlan
+from ipfl.stress.settings import FaultsConfig
 from tests.methods.scripted import setup
 
 TINY = {"clients": 6, "samples": 20, "test_samples": 20, "model": "softmax"}

@@ -17,15 +17,18 @@ import numpy as np
 import pytest
 
 import ipfl
-from ipfl.config import EvaluateConfig, FaultsConfig, Section, TrainConfig
+from ipfl.client.memory import ClientMemory
+from ipfl.client.runner import EVALUATE
+from ipfl.client.settings import TrainConfig
+from ipfl.client.task import Task
 from ipfl.core import Ask, Method, Record, Replies, Roster, Round, Setup, holdout_id
+from ipfl.core.sections import Section
 from ipfl.engines.local import LocalEngine
 from ipfl.errors import NotSupportedError
-from ipfl.host import EVALUATE
-from ipfl.memory import ClientMemory
 from ipfl.methods import METHODS, method_class
-from ipfl.shelf import Shelf
-from ipfl.task import Task
+from ipfl.methods.client_model_store import Shelf
+from ipfl.runs.config import EvaluateConfig
+from ipfl.stress.settings import FaultsConfig
 
 ROUNDS = 3
 STRANGER = 10**6

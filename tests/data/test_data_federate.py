@@ -12,10 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ipfl.config import TaskConfig
 from ipfl.data import Dataset, Federation, federate
 from ipfl.data.distributions import distributions
 from ipfl.data.federation import Picks
+from ipfl.data.settings import TaskConfig
 from ipfl.errors import InputError
 
 

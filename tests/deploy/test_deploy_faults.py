@@ -25,7 +25,7 @@ from ipfl.deploy.runs import RunValue
 from ipfl.deploy.server import flwr
 from ipfl.deploy.trial import Federation, federation
 from ipfl.errors import InputError
-from ipfl.store import RunStore
+from ipfl.ledger import RunStore
 
 pytestmark = pytest.mark.slow
 

@@ -12,7 +12,6 @@ import pytest
 from typer.testing import CliRunner
 
 from ipfl.cli import app
-from ipfl.config import Config
 from ipfl.deploy import trial
 from ipfl.deploy.folder import NodeFolder, NodeSettings, ServerFolder, ServerSettings, init
 from ipfl.deploy.keys import fingerprint, write_key_pair
@@ -20,6 +19,7 @@ from ipfl.deploy.node import prepare, refusal
 from ipfl.deploy.register import Registry
 from ipfl.deploy.runs import NOISE, newest
 from ipfl.errors import InputError
+from ipfl.runs.config import Config
 
 
 @pytest.fixture(scope="module")

@@ -16,13 +16,14 @@ import pytest
 from torch import nn
 
 import ipfl
-from ipfl.config import EvaluateConfig, TrainConfig
+from ipfl.client.settings import TrainConfig
+from ipfl.client.task import Task
 from ipfl.core import EMPTY, Ask, Method, Record, Round
 from ipfl.engines import mailbox
 from ipfl.engines.local import ClientFailedError, LocalEngine
 from ipfl.errors import InputError
 from ipfl.methods.fedavg import FedAvg
-from ipfl.task import Task
+from ipfl.runs.config import EvaluateConfig
 
 TINY = {"clients": 6, "samples": 20, "test_samples": 20}
 HERE = os.getpid()

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from ipfl.checkpoint import Checkpoints, pack, unpack
 from ipfl.core import Record, Setup
+from ipfl.core.files import read_record, write_record
 from ipfl.errors import InputError
-from ipfl.market.economy import Economy
 from ipfl.methods.fedavg import FedAvg
-from ipfl.methods.ipfl import IPFL
-from ipfl.records import read_record, write_record
+from ipfl.methods.ipfl.method import IPFL
+from ipfl.methods.ipfl.state import Economy
+from ipfl.runs.checkpoint import Checkpoints, pack, unpack
 from tests.fuzz.inputs import clean, edited, feed, hostile, little_memory
 
 SETUP = Setup(np.arange(4, dtype=np.float32), (0, 2, 5), 2, 3, 2, 0)

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from ipfl.cli import app
-from ipfl.config import Config
+from ipfl.client.task import Task
 from ipfl.errors import InputError
 from ipfl.report.settings import show_config
-from ipfl.task import Task
+from ipfl.runs.config import Config
 from tests.fuzz.inputs import SCALARS, TREES, clean, edited, feed, hostile, little_memory
 
 VALID = Config().model_dump(mode="json")

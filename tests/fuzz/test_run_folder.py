@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
+from ipfl.client.network import build_network, model_factory
 from ipfl.core import EMPTY, Record
+from ipfl.core.files import write_record
 from ipfl.errors import InputError
-from ipfl.finished import FinishedRun
-from ipfl.models import build_network, model_factory
-from ipfl.records import write_record
+from ipfl.runs.finished import FinishedRun
 from tests.fuzz.inputs import clean, edited, feed, hostile, little_memory
 
 CONFIG = {"method": {"name": "ipfl"}, "task": {"model": "softmax"}, "train": {}}

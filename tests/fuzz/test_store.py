@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from sqlalchemy.exc import OperationalError
 
 from ipfl.errors import InputError
-from ipfl.store import RunStore, verify
-from ipfl.store.database import address, engine_for, explain, shown
-from ipfl.store.export import beancount_lines, csv_lines
+from ipfl.ledger import RunStore, verify
+from ipfl.ledger.database import address, engine_for, explain, shown
+from ipfl.ledger.export import beancount_lines, csv_lines
 from tests.fuzz.inputs import HUGE, WORDS, clean, edited, feed, hostile
 from tests.store.economies import HEADER, LINE, worked
 

@@ -7,10 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from ipfl.config import AggregateConfig
-from ipfl.market import guard, tokens
-from ipfl.market.guard import Verdict, judge
-from ipfl.market.ledger import Kind
+from ipfl.core.sections import AggregateConfig
+from ipfl.ledger.accounts import Kind
+from ipfl.methods.ipfl import robust as guard
+from ipfl.methods.ipfl import tokens
+from ipfl.methods.ipfl.robust import Verdict, judge
 
 BEFORE = np.zeros(2, np.float32)
 DOWNHILL = np.array([-1.0, 0.0])

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from ipfl.market.health import broke, collapse, gini, merge_candidates, rank_correlation
+from ipfl.methods.ipfl.health import broke, collapse, gini, merge_candidates, rank_correlation
 
 
 def test_gini_by_hand() -> None:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from ipfl.errors import InputError
-from ipfl.market.preferences import bids, importance, learn_returns, mixing
+from ipfl.methods.ipfl.preferences import bids, importance, learn_returns, mixing
 
 NOTHING: dict[str, list[float]] = {"clusters": [], "returns": [], "seats": []}
 

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from ipfl.methods.ipfl.health import rank_correlation
 
 from ipfl.errors import InputError
-from ipfl.market.health import rank_correlation
-from ipfl.market.profiler import (
+from ipfl.methods.ipfl.profiler import (
     coalition_models,
     coalitions,
     contributions,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ipfl.core import stream
 from ipfl.errors import InputError
-from ipfl.market.scheduler import Selection, explorers, first_round, order_bidders, select
+from ipfl.methods.ipfl.scheduler import Selection, explorers, first_round, order_bidders, select
 
 UNKNOWN = np.full(10, np.nan)
 

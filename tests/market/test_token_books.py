@@ -7,8 +7,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from ipfl.market import scheduler, tokens
-from ipfl.market.ledger import Kind, Transfers, statement
+from ipfl.ledger.accounts import Kind, Transfers, statement
+from ipfl.methods.ipfl import scheduler, tokens
 
 
 def table(draw: np.random.Generator, shape: tuple[int, int], share: float) -> np.ndarray:

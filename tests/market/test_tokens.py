@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ipfl.errors import InputError
-from ipfl.market import ledger, tokens
-from ipfl.market.ledger import Bank, Kind, Transfers, post, side
+from ipfl.ledger import accounts as ledger
+from ipfl.ledger.accounts import Bank, Kind, Transfers, post, side
+from ipfl.methods.ipfl import tokens
 
 
 def bank(balances: list[int], pool: list[int], escrow: list[int] | None = None) -> Bank:

@@ -39,10 +39,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ipfl.market import tokens
-from ipfl.market.ledger import Kind, Transfers, statement
-from ipfl.market.preferences import bids, importance, learn_returns
-from ipfl.market.scheduler import order_bidders
+from ipfl.ledger.accounts import Kind, Transfers, statement
+from ipfl.methods.ipfl import tokens
+from ipfl.methods.ipfl.preferences import bids, importance, learn_returns
+from ipfl.methods.ipfl.scheduler import order_bidders
 
 PRICE = 10
 ACCURACY = np.array([[0.8, 0.2], [0.8, 0.4], [0.4, 0.4]])

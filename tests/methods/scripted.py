@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ipfl.core import Ask, ClientId, Record, Replies, Roster, Round, Setup
-from ipfl.loop import Traffic, converse
-from ipfl.market.economy import Economy
-from ipfl.methods.ipfl import IPFL
+from ipfl.methods.ipfl.method import IPFL
+from ipfl.methods.ipfl.state import Economy
+from ipfl.runs.loop import Traffic, converse
 
 Answer = Callable[[ClientId, Record], Record | None]
 SIZE = 3

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 import ipfl
-from ipfl.config import TrainConfig
+from ipfl.client.runner import EVALUATE
+from ipfl.client.settings import TrainConfig
+from ipfl.client.task import Task
+from ipfl.client.training import evaluate
 from ipfl.core import Ask, Record
 from ipfl.engines.local import LocalEngine
-from ipfl.host import EVALUATE
 from ipfl.methods.ditto import Ditto
 from ipfl.methods.fedavg import FedAvg
-from ipfl.task import Task
-from ipfl.train import evaluate
 from tests.methods.two_parameters import ZERO, client, play, setup, sigma
 
 

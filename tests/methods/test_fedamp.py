@@ -9,11 +9,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from ipfl.client.memory import ClientMemory
 from ipfl.core import NEWCOMER, Record, Roster
 from ipfl.errors import NotSupportedError
-from ipfl.memory import ClientMemory
+from ipfl.methods.client_model_store import Shelf
 from ipfl.methods.fedamp import FedAMP
-from ipfl.shelf import Shelf
 from tests.methods.two_parameters import client, play, setup, sigma
 
 HALF = 1 / math.log(2)

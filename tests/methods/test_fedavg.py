@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ipfl.config import TrainConfig
+from ipfl.client.settings import TrainConfig
+from ipfl.client.task import Task
 from ipfl.core import Record, Roster, Round, Setup
 from ipfl.engines.local import LocalEngine
 from ipfl.methods.fedavg import FedAvg
 from ipfl.methods.steps import choose
-from ipfl.task import Task
 
 START = np.array([1, -1], np.float32)
 

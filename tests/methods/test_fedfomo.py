@@ -9,10 +9,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from ipfl.client.memory import ClientMemory
 from ipfl.core import NEWCOMER, Record, Roster
-from ipfl.memory import ClientMemory
+from ipfl.methods.client_model_store import Shelf
 from ipfl.methods.fedfomo import FedFomo, mixture, worth
-from ipfl.shelf import Shelf
 from tests.methods.two_parameters import ZERO, client, points, setup, sigma
 
 

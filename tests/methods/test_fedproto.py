@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from torch import nn
 
-from ipfl.config import AggregateConfig
+from ipfl.client.network import Network
 from ipfl.core import NEWCOMER, Record, Roster
+from ipfl.core.sections import AggregateConfig
 from ipfl.errors import NotSupportedError
 from ipfl.methods.fedproto import FedProto
-from ipfl.models import Network
 from tests.methods.two_parameters import ZERO, client, play, points, setup
 
 METHOD = FedProto()

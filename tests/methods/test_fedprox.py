@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ipfl
+from ipfl.client.task import Task
 from ipfl.core import Record, Roster
 from ipfl.methods.fedavg import FedAvg
 from ipfl.methods.fedprox import FedProx
-from ipfl.task import Task
 from tests.methods.two_parameters import ZERO, client, play, setup, sigma
 
 

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ipfl
-from ipfl.client import Client
+from ipfl.client.client import Client
 from ipfl.core import Ask, Record, Replies, Roster, Round
-from ipfl.loop import Traffic, converse
 from ipfl.methods.fedsoft import FedSoft, SoftClusters, importance
 from ipfl.methods.steps import SeveralModels
+from ipfl.runs.loop import Traffic, converse
 from tests.methods.two_parameters import ZERO, client, setup, sigma
 
 A, B = np.array([1, -1], np.float32), np.array([-1, 1], np.float32)

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import ipfl
+from ipfl.client.runner import EVALUATE
+from ipfl.client.task import Task
 from ipfl.core import Ask, Record
 from ipfl.engines.local import LocalEngine
-from ipfl.host import EVALUATE
 from ipfl.methods.fedavg import FedAvg
 from ipfl.methods.finetune import FineTune
-from ipfl.task import Task
 from tests.methods.two_parameters import ZERO, client, play, setup, sigma
 
 

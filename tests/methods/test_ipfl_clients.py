@@ -7,12 +7,12 @@ import pytest
 from scipy.stats import spearmanr
 
 import ipfl
-from ipfl.client import Client
+from ipfl.client.client import Client
 from ipfl.core import Ask, Record, Replies, Roster, Setup, holdout_id
 from ipfl.data import load
 from ipfl.engines.local import LocalEngine
-from ipfl.loop import Traffic, converse
-from ipfl.methods.ipfl import IPFL
+from ipfl.methods.ipfl.method import IPFL
+from ipfl.runs.loop import Traffic, converse
 
 QUICK = ipfl.TrainConfig(per_round=8, lr=0.3)
 """A small network and few rounds want a large step."""

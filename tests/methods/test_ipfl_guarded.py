@@ -7,8 +7,8 @@ import pytest
 
 from ipfl.core import Record
 from ipfl.errors import InputError
-from ipfl.methods.ipfl import IPFL
-from ipfl.store.replay import Market
+from ipfl.methods.ipfl.method import IPFL
+from ipfl.methods.ipfl.replay import Market
 from tests.methods.scripted import HONEST, SIZE, play, setup
 
 

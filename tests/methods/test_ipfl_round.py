@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ipfl.config import Config, method
 from ipfl.core import Record
 from ipfl.errors import InputError
-from ipfl.market.economy import assigned
-from ipfl.methods.ipfl import IPFL
+from ipfl.methods import method
+from ipfl.methods.ipfl.method import IPFL
+from ipfl.methods.ipfl.state import assigned
+from ipfl.runs.config import Config
 from tests.methods.scripted import HONEST, SIZE, appraise, play, prefer_parity, setup, train
 
 OPENING = 100 * 100

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ipfl.config import TrainConfig
+from ipfl.client.runner import EVALUATE
+from ipfl.client.settings import TrainConfig
+from ipfl.client.task import Task
+from ipfl.client.training import evaluate, sgd
 from ipfl.core import Ask, Roster, Setup, stream
 from ipfl.engines.local import LocalEngine, one_thread
-from ipfl.host import EVALUATE
 from ipfl.methods.local import Local
-from ipfl.task import Task
-from ipfl.train import evaluate, sgd
 
 
 @pytest.fixture(scope="module")

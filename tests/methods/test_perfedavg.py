@@ -11,11 +11,11 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import ipfl
+from ipfl.client.network import Network
+from ipfl.client.task import Task
 from ipfl.core import Record
 from ipfl.data.federated import Samples
 from ipfl.methods.perfedavg import PerFedAvg, hessian_product, meta_gradient, split
-from ipfl.models import Network
-from ipfl.task import Task
 from tests.methods.two_parameters import ZERO, client, play, points, setup, sigma
 
 FIRST_ORDER = 2 * sigma(-1)

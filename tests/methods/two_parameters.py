@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from ipfl.client import Client
-from ipfl.config import TrainConfig
+from ipfl.client.client import Client
+from ipfl.client.network import Network
+from ipfl.client.settings import TrainConfig
 from ipfl.core import Method, Record, Replies, Roster, Round, Setup
 from ipfl.data.federated import Parts, Samples
-from ipfl.models import Network
 
 ZERO = np.zeros(2, np.float32)
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from ipfl.core import Record
-from ipfl.methods.ipfl import IPFL
-from ipfl.store import RunStore
-from ipfl.store.replay import opening_transfers
+from ipfl.ledger import RunStore
+from ipfl.methods.ipfl.method import IPFL
+from ipfl.methods.ipfl.replay import opening_transfers
 from tests.methods.scripted import appraise, play, train
 
 RULES = {"price": 10, "opening": 25, "eta": 0.5, "gamma": 0.1, "clusters": 2}

@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 from ipfl.cli.ledger import app as ledger
 from ipfl.cli.outcome import Commands
-from ipfl.market.ledger import account_name
-from ipfl.store import RunStore
-from ipfl.store.export import beancount_lines, csv_lines
+from ipfl.ledger import RunStore
+from ipfl.ledger.accounts import account_name
+from ipfl.ledger.export import beancount_lines, csv_lines
 from tests.store.economies import HEADER, economy, worked
 
 app = typer.Typer(cls=Commands)

@@ -4,8 +4,8 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 
-from ipfl.store import RunStore, StoreError
-from ipfl.store.replay import opening_transfers
+from ipfl.ledger import RunStore, StoreError
+from ipfl.methods.ipfl.replay import opening_transfers
 from tests.store.economies import HEADER, worked
 
 POSTED = {

@@ -10,11 +10,11 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import text
 
 from ipfl.errors import InputError
-from ipfl.store import RunStore, StoreError, verify
-from ipfl.store.database import address, engine_for, shown
-from ipfl.store.migrations import VERSION_TABLE
-from ipfl.store.replay import opening_transfers
-from ipfl.store.schema import metadata
+from ipfl.ledger import RunStore, StoreError, verify
+from ipfl.ledger.database import address, engine_for, shown
+from ipfl.ledger.migrations import VERSION_TABLE
+from ipfl.ledger.schema import metadata
+from ipfl.methods.ipfl.replay import opening_transfers
 from tests.store.economies import BALANCES, HEADER, LINE, RULES, worked
 
 

@@ -10,8 +10,9 @@ from sqlalchemy import event, text
 from sqlalchemy.exc import OperationalError
 
 import ipfl
-from ipfl.store import RunStore, StoreError, runs, verify
-from ipfl.store.replay import opening_transfers
+from ipfl.ledger import RunStore, StoreError, verify
+from ipfl.ledger import store as runs
+from ipfl.methods.ipfl.replay import opening_transfers
 from tests.store.economies import HEADER, LINE, RULES, worked
 
 

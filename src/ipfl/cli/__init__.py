@@ -37,7 +37,7 @@ from ipfl.methods import DEFAULT, METHODS, REFERENCE
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ipfl.comparison import Comparison
+    from ipfl.runs.comparison import Comparison
 
 
 def _examples(*lines: str) -> str:
@@ -127,26 +127,22 @@ def run(
 
         typer.echo(shown(settings, [method]), nl=False)
         return
-    from ipfl.comparison import prepare, run_config
+    from ipfl.runs.comparison import prepare
+    from ipfl.runs.folder import RunOutput
+    from ipfl.runs.run import run as run_method
 
-    hire = engine(engine_name, settings, nodes, workers, fp16)
+    make_engine = engine(engine_name, settings, nodes, workers, fp16)
     task = prepare(settings, [method], settings.seed)
     folder = resume or out or free_folder(f"{method.name}-seed-{settings.seed}")
     watch = watcher(quiet)
-    if hire is not None and not quiet:
+    if engine_name == "flower" and not quiet:
         typer.echo("starting Flower and Ray …", err=True)
-    result = run_config(
-        settings,
-        method,
+    result = run_method(
         task,
-        settings.seed,
-        engine=hire,
-        workers=workers,
-        out=folder,
-        overwrite=overwrite,
-        resume=resume is not None,
-        store=store,
-        checkpoint_every=checkpoint_every,
+        method,
+        settings,
+        engine=make_engine,
+        out=RunOutput(folder, overwrite, resume is not None, store, checkpoint_every),
         observer=watch(method.name, 1, 1) if watch else None,
     )
     if not quiet:
@@ -218,7 +214,7 @@ def compare(
             2,
         )
     else:
-        from ipfl.comparison import read_plan
+        from ipfl.runs.comparison import read_plan
 
         settings, names, numbers = read_plan(resume)
     if show_config:
@@ -226,7 +222,7 @@ def compare(
 
         typer.echo(shown(settings, list(settings.build_methods(names).values())), nl=False)
         return
-    from ipfl.comparison import compare as compare_methods
+    from ipfl.runs.comparison import compare as compare_methods
 
     folder = resume or out or free_folder("compare")
     comparison = compare_methods(

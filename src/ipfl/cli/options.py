@@ -11,9 +11,9 @@ import typer
 from ipfl.errors import InputError
 
 if TYPE_CHECKING:
-    from ipfl.comparison import Watch
-    from ipfl.config import Config
-    from ipfl.loop import EngineFactory
+    from ipfl.engines import EngineFactory
+    from ipfl.runs.comparison import Watch
+    from ipfl.runs.config import Config
 
 ConfigFile = Annotated[Path | None, typer.Argument(metavar="CONFIG.toml")]
 Sets = Annotated[
@@ -78,7 +78,7 @@ DataDir = Annotated[
 
 def load(config: Path | None, sets: list[str] | None, seed: int | None, data_dir: Path | None) -> Config:
     """The config that a command works with."""
-    from ipfl.config import Config
+    from ipfl.runs.config import Config
 
     if str(Path.cwd()) not in sys.path:  # a `module:callable` may be a file in the current folder
         sys.path.append(str(Path.cwd()))
@@ -88,14 +88,14 @@ def load(config: Path | None, sets: list[str] | None, seed: int | None, data_dir
 
 def resumed(folder: Path, store: str | None, data_dir: Path | None) -> Config:
     """The config of a run that is to go on; the data may lie elsewhere by now."""
-    from ipfl.config import Config
-    from ipfl.journal import read_header
-    from ipfl.results import on_nodes
+    from ipfl.runs.config import Config
+    from ipfl.runs.folder import is_on_nodes
+    from ipfl.runs.journal import read_header
 
     config = read_header(folder, store)["config"]
-    if config is None:
+    if "task" not in config:
         raise InputError(f"the run in {folder} was begun in Python: resume it there")
-    if on_nodes(folder):
+    if is_on_nodes(folder):
         raise InputError(
             f"the run in {folder} lives on deployed nodes: ipfl deploy run DIR --resume {folder}"
         )
@@ -104,14 +104,14 @@ def resumed(folder: Path, store: str | None, data_dir: Path | None) -> Config:
     return Config.of(config)
 
 
-def engine(
-    name: str, config: Config, nodes: int | None, workers: int | None, fp16: bool
-) -> EngineFactory | None:
-    """What moves the messages of a run; None for the local engine."""
+def engine(name: str, config: Config, nodes: int | None, workers: int | None, fp16: bool) -> EngineFactory:
+    """What moves the messages of a run."""
     if name == "local":
         if nodes is not None or fp16:
             raise InputError("--nodes and --fp16 belong to --engine flower")
-        return None
+        from ipfl.engines.local import local_engine
+
+        return local_engine(workers)
     if workers == 0:
         raise InputError("--engine flower needs at least one worker")
     from ipfl.engines.flower.simulation import simulated

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ipfl.data.formats import arrays_of
 from ipfl.errors import InputError
-from ipfl.finished import FinishedRun
+from ipfl.runs.finished import FinishedRun
 
 
 def _read_points(path: Path) -> dict[str, NDArray[Any]]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from ipfl.core import stream
+from ipfl.core.plugins import load_callable
 from ipfl.data.allocation import Demand, Planner, deal, pools
 from ipfl.data.catalogue import load
 from ipfl.data.dataset import Dataset
@@ -17,10 +18,9 @@ from ipfl.data.natural import natural
 from ipfl.data.partitions import Partition, parse
 from ipfl.data.roles import drift, held_back
 from ipfl.errors import InputError
-from ipfl.plugins import load_callable
 
 if TYPE_CHECKING:
-    from ipfl.config import TaskConfig
+    from ipfl.data.settings import TaskConfig
 
 
 def _check(task: TaskConfig, partition: Partition) -> None:
@@ -36,9 +36,9 @@ def _check(task: TaskConfig, partition: Partition) -> None:
             f"partition = {task.partition!r} chooses classes, and so does distributions = "
             f"{task.distributions!r}: use rotated, permuted or iid with it"
         )
-    if task.synthetic and (count == 1 or partition.by_class):
+    if task.swap_test_mix and (count == 1 or partition.by_class):
         raise InputError(
-            "synthetic swaps a mixture of distributions: it needs two or more, and a:b, linear or random"
+            "swap_test_mix swaps a mixture of distributions: it needs two or more, and a:b, linear or random"
         )
     if task.clients < 1:
         raise InputError("task.clients must be at least 1")
@@ -62,7 +62,7 @@ def _mixed(
         probe=task.probe,
         test_samples=task.test_samples,
         server_samples=task.server_samples,
-        synthetic=task.synthetic,
+        synthetic=task.swap_test_mix,
     )
     places = pools(dataset, changes, partition.by_class)
     planner = Planner(demand, partition, places, len(changes), stream(seed, "data", "partition"))

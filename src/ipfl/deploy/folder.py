@@ -15,7 +15,7 @@ from typing import Literal, Self
 
 from pydantic import Field
 
-from ipfl.config import Section
+from ipfl.core.sections import Section
 from ipfl.deploy import texts
 from ipfl.deploy.certificates import alternative_name, write_certificates
 from ipfl.deploy.keys import PUBLIC, write_key_pair

@@ -17,8 +17,8 @@ from typing import Any
 
 from pydantic import Field, ValidationError, field_validator
 
-from ipfl.config import Section, one_line
 from ipfl.core import ClientId
+from ipfl.core.sections import Section, one_line
 from ipfl.deploy.keys import fingerprint
 from ipfl.errors import InputError
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ipfl.config import Config, check_clusters
+from ipfl.client.task import Task
 from ipfl.core import ClientId
 from ipfl.data.federated import Parts
 from ipfl.deploy import texts
@@ -21,8 +21,9 @@ from ipfl.deploy.processes import Processes, Running
 from ipfl.deploy.runs import RunValue, run
 from ipfl.deploy.server import Say, start_server
 from ipfl.errors import InputError
+from ipfl.methods import check_clusters
 from ipfl.report.settings import show_config
-from ipfl.task import Task
+from ipfl.runs.config import Config
 
 ARRIVAL = 120.0
 """Seconds that a node has to connect on loopback."""

@@ -1,1 +1,38 @@
-"""Engines: what carries asks to clients and replies back."""
+"""Engines: what carries asks to clients and replies back, on this machine (`local`) or over Flower (`flower`).
+
+An engine knows no method and no round loop: it is made from an `EngineContext`, and moves records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ipfl.client.runner import ClientRunner, Runner
+from ipfl.client.settings import TrainConfig
+from ipfl.client.task import Task
+from ipfl.core import Engine, Method
+
+WrapRunner = Callable[[ClientRunner], Runner]
+"""Puts faults or attackers around the place where clients are played (see `ipfl.stress`)."""
+
+
+@dataclass(frozen=True)
+class EngineContext:
+    """What an engine is made from."""
+
+    task: Task
+    method: Method[Any]
+    train: TrainConfig
+    seed: int
+    memory: Path | None = None
+    """Folder for what clients remember; None: nothing outlives the engine."""
+    deadline: float | None = None
+    """Seconds that a client has for an answer; None: as long as it takes."""
+    wrap: WrapRunner | None = None
+    """None: clients work as they should."""
+
+
+EngineFactory = Callable[[EngineContext], Engine]

@@ -28,7 +28,6 @@ Departures:
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from typing import ClassVar
 
 import numpy as np
@@ -36,20 +35,20 @@ import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from ipfl.client import Client
-from ipfl.config import TrainConfig
-from ipfl.core import Ask, ClientId, Method, Record, Replies, Roster, Round, Setup, Vector
+from ipfl.client.client import Client
+from ipfl.client.network import Network
+from ipfl.client.settings import TrainConfig
+from ipfl.client.training import Rows, losses, mean_loss, sgd
+from ipfl.core import Record, Vector
 from ipfl.data.federated import Samples
-from ipfl.methods.steps import OneModel, fedavg_round, global_update
-from ipfl.models import Network
-from ipfl.train import Rows, losses, mean_loss, sgd
+from ipfl.methods.one_model import OneModelMethod
 
 LONGEST = 100
 """Epochs of the initial stage at most."""
 
 
 @dataclass(frozen=True)
-class FedALA(Method[OneModel]):
+class FedALA(OneModelMethod):
     """A global model that each client blends into its own with learned weights (Zhang et al. 2023)."""
 
     name: ClassVar[str] = "fedala"
@@ -68,24 +67,16 @@ class FedALA(Method[OneModel]):
     )
     recent: int = Field(10, ge=1, description="number of recent losses, one per epoch")
 
-    def init(self, setup: Setup) -> OneModel:
-        """All start from the same parameters."""
-        return OneModel.of(setup)
-
-    def round(self, state: OneModel, roster: Roster, round: int) -> Generator[Ask, Replies, Round[OneModel]]:
-        """FedAvg's round; what differs is where the clients start."""
-        return fedavg_round(state, roster, round)
-
     def on_train(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:
         """Local initialization Θ̂_i, then local training from there."""
         shared, own = ask.params["global"], mine.params.get("own")
         if own is None:
             trained = me.train(shared)
-            return global_update(trained, me), Record({"own": trained})
+            return self.update(trained, me), Record({"own": trained})
         blend = Blend(own, shared, me.network.top(self.layers), mine.params.get("weights"), self.eta)
         self._learn(blend, "weights" not in mine.params, me)
         trained = me.train(blend.model)
-        return global_update(trained, me), Record({"own": trained, "weights": blend.weights})
+        return self.update(trained, me), Record({"own": trained, "weights": blend.weights})
 
     def _learn(self, blend: Blend, initial_stage: bool, me: Client) -> None:
         """Steps on W_i: an epoch, or as many as it takes for the losses to settle."""
@@ -102,17 +93,9 @@ class FedALA(Method[OneModel]):
                 if len(seen) > self.recent and np.std(seen[-self.recent :]) < self.threshold:
                     break
 
-    def offer(self, state: OneModel, client: ClientId) -> Record:
-        """The global model, for everyone."""
-        return Record(state.named)
-
     def personalize(self, offer: Record, mine: Record, me: Client) -> Vector:
         """The client's own model, or the global one if it has none yet."""
         return mine.params.get("own", offer.params["global"])
-
-    def models(self, state: OneModel) -> dict[str, Vector]:
-        """The global model."""
-        return state.named
 
 
 class Blend:

@@ -34,15 +34,14 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch.nn.functional import cross_entropy
 
-from ipfl.client import Client
-from ipfl.core import Ask, ClientId, Fact, Method, Record, Replies, Roster, Round, Setup, Vector, stream
+from ipfl.client.client import Client
+from ipfl.client.network import Network
+from ipfl.client.predictors import Mixture
+from ipfl.client.training import Objective, Rows
+from ipfl.core import Ask, Fact, Record, Replies, Roster, Round, Setup, cluster_name, stream
 from ipfl.data.federated import Samples
-from ipfl.deployed import Mixture
-from ipfl.market.economy import cluster_name
-from ipfl.methods.steps import SeveralModels, average, choose, left_out, loss_table, random_seats
-from ipfl.models import Network
-from ipfl.params import sound
-from ipfl.train import Objective, Rows
+from ipfl.methods.cluster_models import ClusterModels, ClusterModelsMethod, loss_table
+from ipfl.methods.steps import average, choose, expect_update, random_seats
 
 Floats = NDArray[np.float64]
 
@@ -51,7 +50,7 @@ STEPS = 100
 
 
 @dataclass(frozen=True)
-class FedEM(Method[SeveralModels]):
+class FedEM(ClusterModelsMethod[ClusterModels]):
     """Federated expectation maximisation (Marfoq et al. 2021)."""
 
     name: ClassVar[str] = "fedem"
@@ -62,24 +61,23 @@ class FedEM(Method[SeveralModels]):
         2.0, description="learners train with so many times train.lr: their gradients are shares of one"
     )
 
-    def init(self, setup: Setup) -> SeveralModels:
+    def init(self, setup: Setup) -> ClusterModels:
         """Learners with different random parameters: equal ones would stay equal."""
-        return SeveralModels.of(setup, self.clusters)
+        return ClusterModels.start(setup, self.clusters)
+
+    def cluster_models(self, state: ClusterModels) -> ClusterModels:
+        """The learners."""
+        return state
 
     def round(
-        self, state: SeveralModels, roster: Roster, round: int
-    ) -> Generator[Ask, Replies, Round[SeveralModels]]:
+        self, state: ClusterModels, roster: Roster, round: int
+    ) -> Generator[Ask, Replies, Round[ClusterModels]]:
         """Random clients train all learners; each learner becomes the mean of its copies."""
         chosen = choose(roster, state.per_round, stream(state.seed, "select", round))
-        replies = yield Ask("train", dict.fromkeys(chosen, Record(state.named)))
-        kept = {
-            client: reply
-            for client, reply in replies.items()
-            if all(sound(reply, name, state.size) for name in state.named)
-        }
-        models = tuple(average(kept, name, model, state.rule) for name, model in state.named.items())
-        after = dataclasses.replace(state, models=models)
-        return Round(after, {"seats": random_seats(chosen, kept)}, left_out(chosen, kept))
+        vectors = dict.fromkeys(state.named, state.size)
+        replies = yield Ask("train", dict.fromkeys(chosen, Record(state.named)), expect_update(vectors))
+        models = tuple(average(replies, name, model, state.rule) for name, model in state.named.items())
+        return Round(dataclasses.replace(state, models=models), random_seats(chosen, replies))
 
     def on_train(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:
         """One E-step and one M-step; the mixture weights stay with the client."""
@@ -93,25 +91,13 @@ class FedEM(Method[SeveralModels]):
         }
         return Record(learners, {"n": losses.shape[1]}), Record({}, {"weights": shares.mean(axis=1).tolist()})
 
-    def offer(self, state: SeveralModels, client: ClientId) -> Record:
-        """All learners, for everyone."""
-        return Record(state.named)
-
     def personalize(self, offer: Record, mine: Record, me: Client) -> Mixture:
         """The learners' predictions, mixed as fits what the client wants to be good at."""
         weights = mixture_weights(loss_table(offer.params, me, "goal"))
         models = tuple(offer.params[cluster_name(m)] for m in range(self.clusters))
         return Mixture(models, tuple(weights.tolist()))
 
-    def models(self, state: SeveralModels) -> dict[str, Vector]:
-        """The learners."""
-        return state.named
-
-    def scorings(self, state: SeveralModels) -> int:
-        """Every learner is scored once, and predicts on the test data beside the first."""
-        return self.clusters
-
-    def report(self, state: SeveralModels) -> dict[str, Fact]:
+    def report(self, state: ClusterModels) -> dict[str, Fact]:
         """What a seat costs, in trainings of one model."""
         return {"trainings_per_seat": self.clusters}
 

@@ -21,7 +21,7 @@ here.
 Departures:
 - A client's own model is not sent to it: it has that, and always weighs it.
 - The norm is the Euclidean one; the authors' code takes the sum of absolute values unless told otherwise.
-- Models stay on the server's shelf, so that those of clients that did not train last can be sent as well.
+- The server keeps all models, so that those of clients that did not train last can be sent as well.
 - P gets the weights as they are. The authors' code first divides them by their sum, which may be near zero.
 
 Memory: the models are on disk; a client's M − 1 are read when its turn comes. The rules of `aggregate` have
@@ -40,28 +40,41 @@ from numpy.typing import NDArray
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from ipfl.client import Client
-from ipfl.core import Ask, ClientId, Method, Record, Replies, Roster, Round, Setup, Vector, stream
-from ipfl.methods.steps import WORST, choose, left_out, random_seats, shelf_of, usable
-from ipfl.params import distance, mix
-from ipfl.shelf import Shelf
+from ipfl.client.client import Client
+from ipfl.core import (
+    Ask,
+    ClientId,
+    ClientModels,
+    Method,
+    Record,
+    Replies,
+    Roster,
+    Round,
+    Setup,
+    Vector,
+    stream,
+)
+from ipfl.core.replies import Count, Number, ReplySchema, list_of
+from ipfl.core.vectors import distance, mix
+from ipfl.methods.cluster_models import WORST_LOSS
+from ipfl.methods.steps import choose, client_models, random_seats
 
 
 @plain_dataclass(frozen=True)
 class Affinities:
-    """State of the server: everyone's last model on the shelf, and who helped whom."""
+    """State of the server: everyone's last model, and who helped whom."""
 
     per_round: int
     seed: int
     size: int
     """Parameters of a model."""
-    shelf: Shelf
+    models: ClientModels
     affinity: Mapping[ClientId, Mapping[ClientId, float]]
     """P: by client, what the models of others that it has weighed have been worth to it; all else is 0."""
 
     def message(self, others: Sequence[ClientId]) -> Record:
         """Models of these clients, as they are sent."""
-        return Record({model_name(j): self.shelf[j] for j in others}, {"of": list(others)})
+        return Record({model_name(j): self.models[j] for j in others}, {"of": list(others)})
 
 
 class Messages(Mapping[ClientId, Record]):
@@ -100,7 +113,7 @@ class FedFomo(Method[Affinities]):
 
     def init(self, setup: Setup) -> Affinities:
         """Nobody has a model yet."""
-        return Affinities(setup.per_round, setup.seed, len(setup.params), shelf_of(setup), {})
+        return Affinities(setup.per_round, setup.seed, len(setup.params), client_models(setup), {})
 
     def round(
         self, state: Affinities, roster: Roster, round: int
@@ -110,22 +123,24 @@ class FedFomo(Method[Affinities]):
         epsilon = max(self.epsilon - self.epsilon_decay * round, 0)
         rng = stream(state.seed, "models", round)
         sent = {client: self._others(state, client, epsilon, rng) for client in chosen}
-        replies = yield Ask("train", Messages(state, sent))
-        kept = usable(replies, "model", state.size)
+        update = ReplySchema(
+            lambda sent: {"n": Count, "weights": list_of(Number, len(sent.facts["of"]))},
+            {"model": state.size},
+        )
+        replies = yield Ask("train", Messages(state, sent), update)
         affinity = dict(state.affinity)
-        for client, reply in kept.items():
-            so_far, others = affinity.get(client, {}), sent[client]
-            added = zip(others, _weights(reply, len(others)).tolist(), strict=True)
+        for client, reply in replies.items():
+            so_far = affinity.get(client, {})
+            added = zip(sent[client], reply.facts["weights"], strict=True)
             affinity[client] = {**so_far, **{j: so_far.get(j, 0.0) + weight for j, weight in added}}
-        shelf = state.shelf.put({client: reply.params["model"] for client, reply in kept.items()}, round)
-        after = replace(state, shelf=shelf, affinity=affinity)
-        return Round(after, {"seats": random_seats(chosen, kept)}, left_out(chosen, kept))
+        models = state.models.put({client: reply.params["model"] for client, reply in replies.items()}, round)
+        return Round(replace(state, models=models, affinity=affinity), random_seats(chosen, replies))
 
     def _others(
         self, state: Affinities, client: ClientId, epsilon: float, rng: np.random.Generator
     ) -> list[ClientId]:
         """Whose models a client gets: ε-greedy by its row of P, ties at random."""
-        left = [j for j in state.shelf.clients if j != client]
+        left = [j for j in state.models.clients if j != client]
         known = state.affinity.get(client, {})
         worth = np.array([known.get(j, 0.0) for j in left])
         left = [left[k] for k in np.lexsort((rng.random(len(left)), -worth))]
@@ -145,11 +160,11 @@ class FedFomo(Method[Affinities]):
 
     def offer(self, state: Affinities, client: ClientId) -> Record:
         """Nothing for clients with a model; the same M random models for all others."""
-        if client in state.shelf:
+        if client in state.models:
             return state.message([])
-        count = min(self.models_each, len(state.shelf))
+        count = min(self.models_each, len(state.models))
         rng = stream(state.seed, "newcomers")
-        return state.message(choose(Roster(state.shelf.clients), count, rng) if count else [])
+        return state.message(choose(Roster(state.models.clients), count, rng) if count else [])
 
     def personalize(self, offer: Record, mine: Record, me: Client) -> Vector:
         """The client's own model, or its first mixture."""
@@ -159,20 +174,11 @@ class FedFomo(Method[Affinities]):
         return mixture(models, worth(models, me.initial, me), me.initial)
 
 
-def _weights(reply: Record, count: int) -> NDArray[np.float64]:
-    """What a client says the models it was sent are worth; nothing if that makes no sense."""
-    said = reply.facts.get("weights")
-    if not isinstance(said, list) or len(said) != count or not all(isinstance(w, float) for w in said):
-        return np.zeros(count)
-    weights = np.array(said, np.float64)
-    return weights if np.isfinite(weights).all() else np.zeros(count)
-
-
 def worth(models: Sequence[Vector], before: Vector, me: Client) -> NDArray[np.float64]:
     """w_n of each model for this client; 0 for one that is the model before itself."""
 
     def loss(model: Vector) -> float:
-        return float(np.nan_to_num(me.losses(model, "probe"), nan=WORST, posinf=WORST).mean())
+        return float(np.nan_to_num(me.losses(model, "probe"), nan=WORST_LOSS, posinf=WORST_LOSS).mean())
 
     here = loss(before) if models else 0.0
     far = [distance(model, before) for model in models]

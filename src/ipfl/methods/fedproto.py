@@ -23,7 +23,6 @@ Departures:
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Generator
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import replace
@@ -36,15 +35,17 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch.nn.functional import cross_entropy
 
-from ipfl.aggregation import aggregate
-from ipfl.client import Client
-from ipfl.config import AggregateConfig
+from ipfl.client.client import Client
+from ipfl.client.network import Network
+from ipfl.client.predictors import NearestPrototype, Predictor
+from ipfl.client.training import Rows
 from ipfl.core import Ask, ClientId, Method, Record, Replies, Roster, Round, Setup, Vector, stream
+from ipfl.core.replies import Count, ReplySchema, Whole, list_of
+from ipfl.core.sections import AggregateConfig
 from ipfl.data.federated import Samples
-from ipfl.deployed import Deployed, NearestPrototype
-from ipfl.methods.steps import MEAN, choose, left_out, random_seats, refuse_strangers, usable
-from ipfl.models import Network
-from ipfl.train import Rows
+from ipfl.errors import InputError
+from ipfl.methods.aggregation import aggregate
+from ipfl.methods.steps import choose, random_seats, refuse_strangers
 
 Matrix = NDArray[np.float32]
 """(classes, features): a prototype a row, zeros where there is none."""
@@ -57,10 +58,11 @@ class Prototypes:
     clients: tuple[ClientId, ...]
     per_round: int
     classes: int
+    features: int
     seed: int
     rule: AggregateConfig
     values: Vector
-    """C̄, flat, class by class; empty before the first replies, which tell the number of features."""
+    """C̄, flat, class by class; empty before the first replies."""
     known: tuple[bool, ...]
     """Whether there is a prototype, per class."""
 
@@ -84,12 +86,15 @@ class FedProto(Method[Prototypes]):
 
     def init(self, setup: Setup) -> Prototypes:
         """No prototypes yet."""
+        if setup.features is None:
+            raise InputError("prototypes need a model with a linear layer to take features from")
         return Prototypes(
             clients=setup.clients,
             per_round=setup.per_round,
             classes=setup.classes,
+            features=setup.features,
             seed=setup.seed,
-            rule=setup.aggregate or MEAN,
+            rule=setup.aggregate,
             values=np.empty(0, np.float32),
             known=(False,) * setup.classes,
         )
@@ -99,9 +104,12 @@ class FedProto(Method[Prototypes]):
     ) -> Generator[Ask, Replies, Round[Prototypes]]:
         """Random clients train their own networks; their prototypes make the new global ones."""
         chosen = choose(roster, state.per_round, stream(state.seed, "select", round))
-        replies = yield Ask("train", dict.fromkeys(chosen, state.record))
-        kept = _sound(state, replies)
-        return Round(_merged(state, kept), {"seats": random_seats(chosen, kept)}, left_out(chosen, kept))
+        counts = list_of(Whole, state.classes)
+        prototypes = ReplySchema(
+            {"n": Count, "counts": counts}, {"prototypes": state.classes * state.features}
+        )
+        replies = yield Ask("train", dict.fromkeys(chosen, state.record), prototypes)
+        return Round(_merged(state, replies), random_seats(chosen, replies))
 
     def on_train(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:
         """Trains the client's network towards the global prototypes; sends its prototypes."""
@@ -121,7 +129,7 @@ class FedProto(Method[Prototypes]):
         refuse_strangers(client, state.clients, "prototypes need a network that was trained towards them")
         return state.record
 
-    def personalize(self, offer: Record, mine: Record, me: Client) -> Deployed:
+    def personalize(self, offer: Record, mine: Record, me: Client) -> Predictor:
         """The client's network with the nearest global prototype."""
         own = mine.params.get("own", me.initial)
         values, known = _unfolded(offer, me.classes)
@@ -148,25 +156,6 @@ def _unfolded(record: Record, classes: int) -> tuple[Matrix, NDArray[np.bool_]]:
     known = np.array(record.facts["known"], np.bool_)
     values = record.params["prototypes"] if known.any() else np.empty(0, np.float32)
     return values.reshape(classes, -1) if values.size else np.empty((classes, 0), np.float32), known
-
-
-def _sound(state: Prototypes, replies: Replies) -> Replies:
-    """Replies with finite prototypes of the right number of features, and counts that fit."""
-    if any(state.known):
-        size = len(state.values)
-    else:  # the first replies tell the number of features; a single odd one must not
-        sizes = Counter(len(r.params["prototypes"]) for r in replies.values() if "prototypes" in r.params)
-        size = max(sizes, key=lambda length: (sizes[length], -length), default=0)
-    whole = usable(replies, "prototypes", size) if size and size % state.classes == 0 else {}
-    return {client: reply for client, reply in whole.items() if _counted(reply, state.classes)}
-
-
-def _counted(reply: Record, classes: int) -> bool:
-    """Whether a reply says of how many samples each prototype is the mean."""
-    counts = reply.facts.get("counts")
-    if not isinstance(counts, list) or len(counts) != classes:
-        return False
-    return all(isinstance(count, int) and count >= 0 for count in counts)
 
 
 def _merged(state: Prototypes, replies: Replies) -> Prototypes:

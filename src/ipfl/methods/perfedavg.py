@@ -25,7 +25,6 @@ Departures:
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from functools import partial
 from typing import ClassVar, Literal
 
@@ -35,13 +34,13 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from ipfl.client import Client
-from ipfl.core import Ask, ClientId, Method, Record, Replies, Roster, Round, Setup, Vector
+from ipfl.client.client import Client
+from ipfl.client.network import Network
+from ipfl.client.training import Rows, mean_loss
+from ipfl.core import Record, Vector
+from ipfl.core.vectors import mix
 from ipfl.data.federated import Samples
-from ipfl.methods.steps import OneModel, fedavg_round
-from ipfl.models import Network
-from ipfl.params import mix
-from ipfl.train import Rows, mean_loss
+from ipfl.methods.one_model import GlobalModel, OneModelMethod
 
 REACH = float(np.finfo(np.float32).eps) ** (1 / 3)
 """How far from w the gradients of a central difference are taken, in units of 1 + ‖w‖."""
@@ -50,7 +49,7 @@ Batch = tuple[Samples, Rows]
 
 
 @dataclass(frozen=True)
-class PerFedAvg(Method[OneModel]):
+class PerFedAvg(OneModelMethod):
     """One model for all, made to be adapted by one step (Fallah et al. 2020)."""
 
     name: ClassVar[str] = "perfedavg"
@@ -64,34 +63,18 @@ class PerFedAvg(Method[OneModel]):
         None, gt=0, allow_inf_nan=False, description="β, step of the local training; omitted: train.lr"
     )
 
-    def init(self, setup: Setup) -> OneModel:
-        """All start from the same parameters."""
-        return OneModel.of(setup)
-
-    def round(self, state: OneModel, roster: Roster, round: int) -> Generator[Ask, Replies, Round[OneModel]]:
-        """FedAvg's round, with clients of equal weight."""
-        return fedavg_round(state, roster, round)
-
     def on_train(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:
         """Local training of the global model for its loss after adaptation."""
         learn = partial(meta_gradient, alpha=self.alpha, hessian=self.variant == "hf")
         model = me.train(ask.params["global"], lr=self.beta, objective=learn)
         return Record({"global": model}, {"n": min(1, len(me.data("train")))}), mine
 
-    def offer(self, state: OneModel, client: ClientId) -> Record:
-        """The global model, for everyone."""
-        return Record(state.named)
-
     def personalize(self, offer: Record, mine: Record, me: Client) -> Vector:
         """The global model after one step on the client's `train` part."""
         shared = offer.params["global"]
         return mix([shared, me.gradient(shared, "train")], [1, -self.alpha])
 
-    def models(self, state: OneModel) -> dict[str, Vector]:
-        """The global model, before any adaptation."""
-        return state.named
-
-    def scorings(self, state: OneModel) -> int:
+    def personalize_cost(self, state: GlobalModel) -> int:
         """One gradient: as much as a pass of training."""
         return 3
 

@@ -15,7 +15,7 @@ from ipfl.methods import REFERENCE
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from ipfl.comparison import Comparison, Entry
+    from ipfl.runs.comparison import Comparison, Entry
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Okabe and Ito's palette, told apart by colour-blind readers too; without its yellow, too pale on white."""

@@ -10,13 +10,14 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
-from ipfl.loop import Observer
+from ipfl.core.rounds import summarize
+from ipfl.runs.result import Observer
 
-STEPS = 10
+LINES_PER_RUN = 10
 """Lines of a run where there is no terminal."""
-LABEL = 24
+LABEL_WIDTH = 24
 """Width of what stands before a bar, so that the bars of many runs stand in line."""
-LOUDEST = 5
+MAX_EVENTS = 5
 """Events of a run that are printed; all of them are in `metrics.jsonl`."""
 
 
@@ -37,7 +38,7 @@ class Lines:
 
     def __init__(self, console: Console, label: str, place: str):
         self.console, self.label, self.place = console, label, place
-        self.rounds = self.spoken = 0
+        self.rounds = self.printed = 0
         self.newest: str | None = None
 
     def start(self, method: str, rounds: int) -> None:
@@ -47,10 +48,10 @@ class Lines:
 
     def round(self, line: Mapping[str, Any]) -> None:
         """Says how far the run is, if another tenth is done."""
-        self.spoken = tell_events(self.console, line, self.spoken)
+        self.printed = print_events(self.console, line, self.printed)
         done = line["round"] + 1
         self.newest = accuracy(line) or self.newest
-        if done * STEPS // self.rounds > (done - 1) * STEPS // self.rounds:
+        if done * LINES_PER_RUN // self.rounds > (done - 1) * LINES_PER_RUN // self.rounds:
             known = f", accuracy {self.newest}" if self.newest else ""
             text = f"{self.place}{self.label}: round {done}/{self.rounds}{known}"
             self.console.print(text, highlight=False, soft_wrap=True)
@@ -68,9 +69,9 @@ class Bar:
 
     def __init__(self, console: Console, label: str, place: str):
         self.console, self.label, self.place = console, label, place
-        self.spoken = 0
+        self.printed = 0
         self.bar = Progress(
-            TextColumn("{task.description}", table_column=Column(width=LABEL, no_wrap=True)),
+            TextColumn("{task.description}", table_column=Column(width=LABEL_WIDTH, no_wrap=True)),
             BarColumn(bar_width=None),
             MofNCompleteColumn(),
             TimeRemainingColumn(compact=True, elapsed_when_finished=True),
@@ -88,7 +89,7 @@ class Bar:
     def round(self, line: Mapping[str, Any]) -> None:
         """Moves on by a round."""
         assert self.task is not None
-        self.spoken = tell_events(self.console, line, self.spoken)
+        self.printed = print_events(self.console, line, self.printed)
         known = accuracy(line) or self.bar.tasks[0].fields["accuracy"]
         self.bar.update(self.task, advance=1, accuracy=known)
 
@@ -97,14 +98,14 @@ class Bar:
         self.bar.stop()
 
 
-def tell_events(console: Console, line: Mapping[str, Any], spoken: int) -> int:
-    """Prints what a person should know of a round; returns how much was said so far."""
-    for event in line.get("events", ()):
-        spoken += 1
-        if spoken <= LOUDEST:
+def print_events(console: Console, line: Mapping[str, Any], printed: int) -> int:
+    """Prints what a person should know of a round; returns how many were printed so far."""
+    for event in summarize(line["events"]):
+        printed += 1
+        if printed <= MAX_EVENTS:
             console.print(
                 f"  round {line['round'] + 1}: {event}", style="yellow", markup=False, highlight=False
             )
-        elif spoken == LOUDEST + 1:
+        elif printed == MAX_EVENTS + 1:
             console.print("  more events: see metrics.jsonl", style="yellow")
-    return spoken
+    return printed

@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
-from ipfl.config import Config, Section
+from ipfl.core.sections import Section
 from ipfl.methods import method_class
+from ipfl.runs.config import Config
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo

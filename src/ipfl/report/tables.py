@@ -14,8 +14,8 @@ from ipfl.methods import DEFAULT, METHODS, REFERENCE, method_class
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ipfl.comparison import Comparison
     from ipfl.report.settings import Hyperparameter
+    from ipfl.runs.comparison import Comparison
 
 NOTHING = "–"
 

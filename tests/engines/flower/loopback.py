@@ -14,7 +14,8 @@ from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
-from ipfl.config import Config, TaskConfig, TrainConfig
+from ipfl.client.settings import TrainConfig
+from ipfl.data.settings import TaskConfig
 from ipfl.engines.flower import client_app
 from ipfl.engines.flower.client_app import NodeApp, Places
 from ipfl.engines.flower.directory import Directory
@@ -22,6 +23,7 @@ from ipfl.engines.flower.engine import FlowerEngine
 from ipfl.engines.flower.nodes import Nodes
 from ipfl.engines.flower.plan import Plan
 from ipfl.engines.flower.post import Post
+from ipfl.runs.config import Config
 
 Fault = Callable[[Message, Message], Message | None]
 """From an ask and its reply to what arrives; None: nothing does."""

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
+from ipfl.client.memory import ClientMemory
 from ipfl.core import EMPTY, Record
 from ipfl.engines.flower.attempts import Attempts, NodeMemory, StaleError
 from ipfl.engines.flower.remote import View
 from ipfl.errors import InputError
-from ipfl.memory import ClientMemory
 
 VIEW = View((0, 1), (8, 8, 1), 10)
 CLIENT = 7

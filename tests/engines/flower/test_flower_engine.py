@@ -8,13 +8,13 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.app.error import Error
 
 import ipfl
-from ipfl.comparison import prepare, run_config
-from ipfl.config import Config, EvaluateConfig
+from ipfl.client.task import Task
 from ipfl.core import Ask, Record, holdout_id
 from ipfl.engines.flower.messages import unpack, wire_bytes
 from ipfl.errors import InputError
 from ipfl.methods import METHODS
-from ipfl.task import Task
+from ipfl.runs.comparison import prepare, run_config
+from ipfl.runs.config import Config, EvaluateConfig
 
 from .loopback import TINY, Loopback, on, settled
 

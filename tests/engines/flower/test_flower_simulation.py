@@ -12,8 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from ipfl.comparison import prepare, run_config
-from ipfl.config import Config, EvaluateConfig
 from ipfl.core import Ask, Record
 from ipfl.engines.flower.client_app import NodeApp, Places
 from ipfl.engines.flower.directory import Directory
@@ -24,6 +22,8 @@ from ipfl.engines.flower.post import Post
 from ipfl.engines.flower.simulation import POLL, START, Simulation
 from ipfl.errors import InputError
 from ipfl.methods import METHODS
+from ipfl.runs.comparison import prepare, run_config
+from ipfl.runs.config import Config, EvaluateConfig
 
 pytestmark = pytest.mark.slow
 

@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from ipfl.client.memory import ClientMemory
 from ipfl.core import ClientId, Record
 from ipfl.engines.flower.remote import View
 from ipfl.errors import InputError
-from ipfl.memory import ClientMemory
 
 
 class StaleError(RuntimeError):

@@ -14,6 +14,8 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 import ipfl.engines.flower  # noqa: F401  (no telemetry)
+from ipfl.client.network import Factory
+from ipfl.client.runner import Host
 from ipfl.core import ClientId, Record
 from ipfl.engines.flower.attempts import NodeMemory, StaleError
 from ipfl.engines.flower.messages import (
@@ -33,8 +35,6 @@ from ipfl.engines.flower.plan import Plan
 from ipfl.engines.flower.received import Received
 from ipfl.engines.local import one_thread
 from ipfl.errors import InputError
-from ipfl.host import Host
-from ipfl.models import Factory
 
 HELLO = "hello"
 HOSTS_AT_ONCE = 64

@@ -13,6 +13,9 @@ from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from ipfl.client.memory import ClientMemory
+from ipfl.client.runner import ASSESS, Host
+from ipfl.client.task import Task
 from ipfl.core import Ask, Bytes, ClientId, Record, Replies
 from ipfl.engines.flower.attempts import Attempts
 from ipfl.engines.flower.directory import NodeId
@@ -34,10 +37,7 @@ from ipfl.engines.flower.received import Held
 from ipfl.engines.flower.remote import View
 from ipfl.engines.local import ClientFailedError, one_thread, read_only
 from ipfl.errors import InputError
-from ipfl.host import ASSESS, Host
-from ipfl.memory import ClientMemory
-from ipfl.results import ATTEMPTS
-from ipfl.task import Task
+from ipfl.runs.folder import ATTEMPTS
 
 
 class MissingError(Exception):

@@ -16,8 +16,8 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
+from ipfl.client.runner import EVALUATE
 from ipfl.core import Record, Vector
-from ipfl.host import EVALUATE
 
 RAW = "ipfl.raw"
 """Our serialization: the bytes of a C-contiguous little-endian array, nothing else."""

@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 from flwr.app import Context
 
+from ipfl.client.network import Factory, model_factory
+from ipfl.client.runner import Host
+from ipfl.client.task import Task
 from ipfl.core import ClientId
 from ipfl.data import from_clients
 from ipfl.data.federated import Parts, Samples
 from ipfl.engines.flower.attempts import NodeMemory
 from ipfl.engines.flower.plan import Plan
 from ipfl.errors import InputError
-from ipfl.host import Host
-from ipfl.models import Factory, model_factory
-from ipfl.task import Task
 
 Loader = Callable[[Context], Any]
 """One client's own data: whatever `ipfl.data.from_clients` takes as one of its clients."""

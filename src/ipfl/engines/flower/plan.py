@@ -10,10 +10,11 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from ipfl.config import TaskConfig, TrainConfig
-from ipfl.config import method as build_method
+from ipfl.client.settings import TrainConfig
 from ipfl.core import Method
+from ipfl.data.settings import TaskConfig
 from ipfl.errors import InputError
+from ipfl.methods import method as build_method
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,11 @@ from flwr.serverapp import Grid, ServerApp
 from pydantic import Field
 
 import ipfl.engines.flower  # noqa: F401  (no telemetry)
-from ipfl.comparison import run_config
-from ipfl.config import Config, Section, TrainConfig
+from ipfl.client.network import Factory, model_factory
+from ipfl.client.settings import TrainConfig
+from ipfl.client.task import Task
 from ipfl.core import ClientId, Method
+from ipfl.core.sections import Section
 from ipfl.engines.flower.attempts import Attempts
 from ipfl.engines.flower.directory import Accounts, Directory
 from ipfl.engines.flower.engine import FlowerEngine
@@ -26,11 +28,11 @@ from ipfl.engines.flower.plan import Plan
 from ipfl.engines.flower.post import Post
 from ipfl.engines.flower.remote import RemoteData, View
 from ipfl.errors import InputError
-from ipfl.loop import Result
-from ipfl.models import Factory, model_factory
 from ipfl.report.progress import accuracy
-from ipfl.results import ATTEMPTS
-from ipfl.task import Task
+from ipfl.runs.comparison import run_config
+from ipfl.runs.config import Config
+from ipfl.runs.folder import ATTEMPTS
+from ipfl.runs.loop import Result
 
 POLL = 0.25
 """Seconds between looks at the mail."""

@@ -18,15 +18,16 @@ from queue import Empty, SimpleQueue
 from tempfile import TemporaryDirectory, gettempdir
 from typing import TYPE_CHECKING, Any
 
-from ipfl.config import Config, TrainConfig
+from ipfl.client.network import Factory
+from ipfl.client.settings import TrainConfig
+from ipfl.client.task import Task
 from ipfl.core import Engine, Method
 from ipfl.deploy.processes import ended_by_sigterm
 from ipfl.engines.flower import require_flower
 from ipfl.engines.local import cores
 from ipfl.errors import InputError
-from ipfl.loop import EngineFactory, Result
-from ipfl.models import Factory
-from ipfl.task import Task
+from ipfl.runs.config import Config
+from ipfl.runs.loop import EngineFactory, Result
 
 if TYPE_CHECKING:
     from flwr.app import Context

@@ -1,0 +1,108 @@
+"""The tables of a run store, as the code reads and writes them.
+
+Checks, and triggers that refuse changes and overdraft, are in the migrations, with the database itself. Every
+row belongs to a run and a round; `sequence` keeps the order in which the round loop reported it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Column, Connection, ForeignKey, ForeignKeyConstraint, Integer, MetaData, Table, Text
+from sqlalchemy.types import TypeEngine
+
+from ipfl.core.rounds import ROW_TYPES
+from ipfl.ledger.rows import REAL_NUMBER, TABLE_KEYS, WHOLE, columns_of
+
+OPENING = -1
+"""Round number of the opening transfers."""
+
+metadata = MetaData()
+
+runs = Table(
+    "runs",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("name", Text, nullable=False, unique=True),
+    Column("header", Text, nullable=False),
+)
+clients = Table(
+    "clients",
+    metadata,
+    Column("run_id", Integer, ForeignKey("runs.id"), primary_key=True),
+    Column("client", Integer, primary_key=True),
+)
+rounds = Table(
+    "rounds",
+    metadata,
+    Column("run_id", Integer, ForeignKey("runs.id"), primary_key=True),
+    Column("round", Integer, primary_key=True),
+    Column("previous", Text, nullable=False),
+    Column("hash", Text, nullable=False),
+    Column("checkpoint", Text),
+    Column("line", Text, nullable=False),
+)
+"""`line` is what the round loop reported, as JSON; what the other tables hold is null there."""
+
+
+def _rows_of_rounds(key: str) -> Table:
+    """The table of the rows that rounds report under a key."""
+    return Table(
+        key,
+        metadata,
+        Column("run_id", Integer, primary_key=True),
+        Column("round", Integer, primary_key=True),
+        Column("sequence", Integer, primary_key=True),
+        *columns_of(ROW_TYPES[key]),
+        ForeignKeyConstraint(["run_id", "round"], ["rounds.run_id", "rounds.round"]),
+    )
+
+
+row_tables = {key: _rows_of_rounds(key) for key in TABLE_KEYS}
+"""Key of a round's line → table of its rows."""
+transfers = row_tables["transfers"]
+metrics = Table(
+    "metrics",
+    metadata,
+    Column("run_id", Integer, primary_key=True),
+    Column("round", Integer, primary_key=True),
+    Column("name", Text, primary_key=True),
+    Column("value", REAL_NUMBER, nullable=False),
+    ForeignKeyConstraint(["run_id", "round"], ["rounds.run_id", "rounds.round"]),
+)
+balances = Table(
+    "balances",
+    metadata,
+    Column("run_id", Integer, ForeignKey("runs.id"), primary_key=True),
+    Column("account", Integer, primary_key=True),
+    Column("balance", WHOLE, nullable=False),
+)
+"""The sum of all transfers, kept by a trigger on every one of them."""
+
+
+def insert_rows(connection: Connection, table: Table, rows: Sequence[Sequence[Any]]) -> None:
+    """Inserts many rows at once, values in the order of the table's columns.
+
+    PostgreSQL gets a list per column in one statement, which fires the trigger on transfers once for all.
+    """
+    if not rows:
+        return
+    names = ", ".join(column.name for column in table.columns)
+    into = f"INSERT INTO {table.name} ({names})"
+    if connection.dialect.name == "sqlite":
+        marks = ", ".join("?" for _ in table.columns)
+        connection.exec_driver_sql(f"{into} VALUES ({marks})", [tuple(row) for row in rows])
+        return
+    kinds = [column.type.compile(connection.dialect) for column in table.columns]
+    lists = ", ".join(f"%s::{kind}[]" for kind in kinds)
+    columns = zip(*rows, strict=True)
+    arrays = tuple(_array(column.type, next(columns)) for column in table.columns)
+    connection.exec_driver_sql(f"{into} SELECT * FROM unnest({lists})", arrays)
+
+
+def _array(kind: TypeEngine[Any], values: Sequence[Any]) -> list[Any] | str:
+    """A column for PostgreSQL; whole numbers as text, which the driver would take many times as long for."""
+    if isinstance(kind, Integer):
+        return "{" + ",".join(map(str, values)) + "}"
+    return list(values)

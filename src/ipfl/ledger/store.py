@@ -1,0 +1,288 @@
+"""The run store: one run in a database, a round at a time, whole or not at all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from sqlalchemy import Connection, Engine, insert, select
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import DBAPIError
+
+from ipfl.core import Transfer
+from ipfl.errors import InputError
+from ipfl.ledger import database, schema
+from ipfl.ledger.database import StoreError
+from ipfl.ledger.migrations import holds_store, upgrade
+from ipfl.ledger.posting import FORMAT, Posting, metrics_of, run_hash
+from ipfl.ledger.reader import PostedRound, PostedTransfer, Reader
+from ipfl.ledger.schema import OPENING, insert_rows
+
+
+class RunStore:
+    """One run. Several may share a database, each under its name.
+
+    Rounds are posted in order, each in one transaction. Posting one again changes nothing, so that whoever
+    does not know whether a commit arrived may simply repeat it.
+    """
+
+    def __init__(
+        self, engine: Engine, run_id: int, name: str, header: dict[str, Any], retry_seconds: float | None
+    ):
+        self.engine, self.run_id, self.name, self.header = engine, run_id, name, header
+        self.retry_seconds = retry_seconds
+
+    @classmethod
+    def create(
+        cls, place: str | Path, run: str, header: Mapping[str, Any], *, retry_seconds: float | None = None
+    ) -> RunStore:
+        """Enters a new run, with an account for every client; makes the tables if there are none.
+
+        Args:
+            place: A run's folder, a database file or a URL.
+            run: The run's name, new in this database.
+            header: JSON: method, config, seed, clients (their ids), and for a market its rules.
+            retry_seconds: Seconds that a commit is retried for while the database cannot be reached; None for the usual.
+
+        Raises:
+            InputError: A run of this name is there already, or the database cannot be used.
+        """
+        url = database.parse_address(place)
+        if url.drivername == "sqlite":
+            _make_folder(Path(str(url.database)))
+        text = _header_text(run, {"format": FORMAT, **header})
+        engine = database.make_engine(url)
+
+        def enter() -> int:
+            upgrade(engine)
+            with engine.begin() as connection:
+                if _find(connection, run):
+                    raise InputError(
+                        f"{database.display_url(url)} already holds a run {run!r}; choose another name"
+                    )
+                new = connection.execute(insert(schema.runs).values(name=run, header=text))
+                run_id = int(new.inserted_primary_key[0])  # type: ignore[index]
+                members = sorted(json.loads(text)["clients"])
+                insert_rows(connection, schema.clients, [(run_id, client) for client in members])
+                return run_id
+
+        # No retries here: who starts a run with a wrong address wants to know at once.
+        run_id = database.transact(enter, url, f"cannot enter run {run!r}", retry_seconds=0)
+        return cls(engine, run_id, run, json.loads(text), retry_seconds)
+
+    @classmethod
+    def open(
+        cls, place: str | Path, run: str | None = None, *, retry_seconds: float | None = None
+    ) -> RunStore:
+        """Opens a run that is there; without a name, the only one.
+
+        Raises:
+            InputError: No such store, no such run, or several and no name.
+        """
+        url = database.parse_address(place)
+        if url.drivername == "sqlite" and not Path(str(url.database)).is_file():
+            raise InputError(f"there is no run store {url.database}")
+        engine = database.make_engine(url)
+        try:
+            if not holds_store(engine):
+                raise InputError(f"{database.display_url(url)} holds no run store")
+            upgrade(engine)
+            with engine.connect() as connection, database.read_only(connection).begin():
+                names = connection.scalars(select(schema.runs.c.name).order_by(schema.runs.c.name))
+                known = [one for one in names if isinstance(one, str)]
+                name = _choose(known, run, url)
+                row = _find(connection, name)
+        except DBAPIError as error:
+            raise database.explain(error, url, "cannot open the run store") from None
+        if row is None:  # the index says otherwise than the table
+            raise InputError(f"{database.display_url(url)} is damaged: run {name!r} cannot be found")
+        header = _read_header(row[1], name, url)
+        if header.get("format") != FORMAT:
+            raise InputError(
+                f"{database.display_url(url)}: run {name!r} was written by another release of ipfl "
+                f"(format {header.get('format', 1)}, this one reads {FORMAT})"
+            )
+        return cls(engine, row[0], name, header, retry_seconds)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Lets go of the database."""
+        self.engine.dispose()
+
+    def __repr__(self) -> str:
+        return f"RunStore({database.display_url(self.engine.url)!r}, run={self.name!r})"
+
+    def commit_opening(self, transfers: Sequence[Transfer]) -> None:
+        """Posts the opening balances, before round 0."""
+        self._commit(Posting.make(OPENING, {"round": OPENING, "transfers": transfers}, None))
+
+    def commit_round(self, round: int, line: Mapping[str, Any], checkpoint: str | None = None) -> None:
+        """Posts a round in one transaction: its line, its hash, its rows, its figures.
+
+        Args:
+            round: Its number, one more than the last.
+            line: What the round loop reports, JSON; the rows of `ipfl.ledger.rows.TABLE_KEYS` have tables.
+            checkpoint: Name of the checkpoint that belongs to it.
+
+        Raises:
+            StoreError: Another content for a posted round, a round out of order, what the database
+                refuses, or a database that stayed away. Nothing was kept then.
+        """
+        if round < 0:
+            raise StoreError(f"rounds are numbered from 0, not {round}")
+        self._commit(Posting.make(round, line, checkpoint))
+
+    def _commit(self, posting: Posting) -> None:
+        doing = (
+            "cannot post the opening" if posting.round == OPENING else f"cannot post round {posting.round}"
+        )
+
+        def work() -> None:
+            with self.engine.begin() as connection:
+                # One writer per run at a time; SQLite has one per file anyway.
+                connection.execute(
+                    select(schema.runs.c.id).where(schema.runs.c.id == self.run_id).with_for_update()
+                )
+                if previous := self._place(Reader(connection, self.run_id), posting):
+                    self._insert(connection, posting, previous)
+
+        database.transact(work, self.engine.url, doing, self.retry_seconds)
+
+    def _place(self, reader: Reader, posting: Posting) -> str | None:
+        """The hash that a round follows; None if the very same round is posted already."""
+        last = reader.last()
+        expected = 0 if last is None else last.round + 1
+        if posting.round == expected or (last is None and posting.round == OPENING):
+            return run_hash(self.name, self.header) if last is None else last.hash
+        posted = reader.posted(posting.round)
+        if posted is None:
+            raise StoreError(f"round {posting.round} cannot be posted: the next one is round {expected}")
+        if posted.hash == posting.hash(posted.previous):
+            return None
+        raise StoreError(
+            f"round {posting.round} of run {self.name!r} is posted already, with another content"
+        )
+
+    def _insert(self, connection: Connection, posting: Posting, previous: str) -> None:
+        place = (self.run_id, posting.round)
+        head = (*place, previous, posting.hash(previous), posting.checkpoint, posting.rest)
+        insert_rows(connection, schema.rounds, [head])
+        for key, rows in posting.rows.items():
+            numbered = [(*place, sequence, *row) for sequence, row in enumerate(rows)]
+            insert_rows(connection, schema.row_tables[key], numbered)
+        insert_rows(
+            connection, schema.metrics, [(*place, *figure) for figure in metrics_of(posting.line).items()]
+        )
+
+    @contextmanager
+    def snapshot(self) -> Iterator[Reader]:
+        """The run as of one moment, whatever is posted meanwhile.
+
+        Raises:
+            StoreError: The database cannot be read.
+        """
+        try:
+            with self.engine.connect() as connection, database.read_only(connection).begin():
+                yield Reader(connection, self.run_id)
+        except DBAPIError as error:
+            raise database.explain(error, self.engine.url, f"cannot read run {self.name!r}") from None
+
+    def _last(self) -> PostedRound | None:
+        with self.snapshot() as reader:
+            return reader.last()
+
+    def last_round(self) -> int | None:
+        """Number of the last posted round."""
+        last = self._last()
+        return None if last is None or last.round == OPENING else last.round
+
+    def head(self) -> str:
+        """The newest hash of the chain: who has written it down elsewhere notices any change of history."""
+        last = self._last()
+        return run_hash(self.name, self.header) if last is None else last.hash
+
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """What the round loop reported, a dict per round."""
+        with self.snapshot() as reader:
+            for posted in reader.all_posted():
+                if posted.round != OPENING:
+                    yield reader.line(posted)
+
+    def balances(self, round: int | None = None) -> dict[int, int]:
+        """Balance of every account after a round, or now (−1: the issuer; see `ipfl.ledger.accounts`)."""
+        with self.snapshot() as reader:
+            return reader.balances(round)
+
+    def transfers(self, client: int | None = None, round: int | None = None) -> list[PostedTransfer]:
+        """Transfers in the order posted, of one client, of one round, or all."""
+        with self.snapshot() as reader:
+            return list(reader.transfers(client, round))
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot make the folder of {path}: {error.strerror}") from error
+
+
+def _header_text(run: str, header: Mapping[str, Any]) -> str:
+    """The header as JSON, if it can be one."""
+    if not run or not run.isprintable():
+        raise InputError(f"a run needs a printable name, not {run!r}")
+    try:
+        text = json.dumps(header, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"the run's header cannot be kept as JSON: {error}") from error
+    members = json.loads(text).get("clients")
+    if not isinstance(members, list) or not all(isinstance(i, int) and 0 <= i < 2**31 for i in members):
+        raise InputError("the run's header needs clients, a list of their ids")
+    if len(set(members)) < len(members):
+        raise InputError("the run's header names a client twice")
+    if header.get("rules") and not isinstance(header["rules"], Mapping):
+        raise InputError("the run's header has rules without names")
+    return text
+
+
+def _read_header(text: Any, name: str, url: URL) -> dict[str, Any]:
+    """The header as it was kept; whoever can write the file may have put anything there."""
+    try:
+        header = json.loads(text)
+        if not isinstance(header, dict):
+            raise ValueError("it has no names")
+        _header_text(name, header)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise InputError(
+            f"{database.display_url(url)}: the header of run {name!r} cannot be read: {error}"
+        ) from error
+    return header
+
+
+def _find(connection: Connection, name: str) -> tuple[int, str] | None:
+    found = select(schema.runs.c.id, schema.runs.c.header).where(schema.runs.c.name == name)
+    row = connection.execute(found).first()
+    return None if row is None else (row.id, row.header)
+
+
+def _choose(known: Sequence[str], run: str | None, url: URL) -> str:
+    """The name of the run that is meant."""
+    if run is not None and run not in known:
+        raise InputError(f"{database.display_url(url)} has no run {run!r}; it holds {_listed(known)}")
+    if run is None and len(known) != 1:
+        raise InputError(f"{database.display_url(url)} holds {_listed(known)}; name a run with --run")
+    return known[0] if run is None else run
+
+
+def _listed(known: Sequence[str]) -> str:
+    return ", ".join(known) or "no runs"
