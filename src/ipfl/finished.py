@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from ipfl.client import Client
 from ipfl.config import TrainConfig, method, one_line
 from ipfl.core import EMPTY, Method, Record
-from ipfl.data.dataset import features, labels
+from ipfl.data.dataset import check_features, check_labels
 from ipfl.data.federated import Parts, Samples
 from ipfl.deployed import Deployed, Mixture, NearestPrototype
 from ipfl.engines.local import one_thread
@@ -127,7 +127,7 @@ class FinishedRun:
             raise InputError(
                 f"expected points of shape {shape} with a label each, not x {x.shape}, y {y.shape}"
             )
-        points, classed = features(x, "x"), labels(y, len(x), "y")
+        points, classed = check_features(x, "x"), check_labels(y, len(x), "y")
         if classed.max() >= classes:
             raise InputError(f"labels must be from 0 to {classes - 1}, not {y.min()} to {y.max()}")
         return Samples(points, classed)
