@@ -8,13 +8,13 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from ipfl.data.formats import arrays_of
+from ipfl.data.archives import read_arrays
 from ipfl.errors import InputError
 from ipfl.runs.finished import FinishedRun
 
 
 def _read_points(path: Path) -> dict[str, NDArray[Any]]:
-    points = dict(arrays_of(path))
+    points = dict(read_arrays(path))
     if missing := [name for name in ("x", "y") if name not in points]:
         raise InputError(
             f"{path} has no {' and no '.join(missing)}; it holds {', '.join(points) or 'nothing'}"

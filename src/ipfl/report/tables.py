@@ -174,13 +174,13 @@ def method_table(fields: Sequence[Hyperparameter]) -> Table:
 
 def datasets_table(data_dir: Path | None) -> Table:
     """All data sets, and where each would be read from."""
-    from ipfl.data import DATASETS, available
+    from ipfl.data import DATASETS, locate
 
     table = plain_table("data set", "classes", "shape", "what it is", "here?", right=["classes"])
     for name, source in DATASETS.items():
         shape = NOTHING if source.shape is None else "×".join(map(str, source.shape))
         classes = NOTHING if source.classes is None else str(source.classes)
-        place = available(name, data_dir)
+        place = locate(name, data_dir)
         here = place if place == "bundled" else "yes" if place else "no"
         table.add_row(name, classes, shape, escape(source.summary), NOTHING if name == "npz" else here)
     return table
@@ -188,11 +188,11 @@ def datasets_table(data_dir: Path | None) -> Table:
 
 def places(data_dir: Path | None) -> list[str]:
     """Where each data set is, where it comes from, under which licence; paths and addresses unbroken."""
-    from ipfl.data import DATASETS, available
+    from ipfl.data import DATASETS, locate
 
     lines = []
     for name, source in DATASETS.items():
-        place = available(name, data_dir) or ("set task.path" if name == "npz" else "not here")
+        place = locate(name, data_dir) or ("set task.path" if name == "npz" else "not here")
         lines += [f"{name:10}{place}", f"{'':10}from: {source.origin}", f"{'':10}licence: {source.license}"]
     return lines
 

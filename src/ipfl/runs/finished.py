@@ -25,7 +25,7 @@ from ipfl.client.training import evaluate, one_thread
 from ipfl.core import EMPTY, Method, Record
 from ipfl.core.files import read_record
 from ipfl.core.sections import one_line
-from ipfl.data.dataset import features, labels
+from ipfl.data.dataset import check_features, check_labels
 from ipfl.data.federated import Parts, Samples
 from ipfl.errors import InputError
 from ipfl.methods import method
@@ -128,7 +128,7 @@ class FinishedRun:
             raise InputError(
                 f"expected points of shape {shape} with a label each, not x {x.shape}, y {y.shape}"
             )
-        points, classed = features(x, "x"), labels(y, len(x), "y")
+        points, classed = check_features(x, "x"), check_labels(y, len(x), "y")
         if classed.max() >= classes:
             raise InputError(f"labels must be from 0 to {classes - 1}, not {y.min()} to {y.max()}")
         return Samples(points, classed)

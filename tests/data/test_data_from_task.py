@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ipfl.data import Dataset, Federation, federate
-from ipfl.data.distributions import distributions
-from ipfl.data.federation import Picks
+from ipfl.data import Dataset, PartitionedDataset, federate
+from ipfl.data.distributions import make_distributions
+from ipfl.data.federated import PoolPoints
 from ipfl.data.settings import TaskConfig
 from ipfl.errors import InputError
 
@@ -45,17 +45,17 @@ def _mine() -> Any:
     del sys.modules["mine"]
 
 
-def made(seed: int = 0, **task: Any) -> Federation:
+def made(seed: int = 0, **task: Any) -> PartitionedDataset:
     found = federate(TaskConfig(**{"dataset": "mine:small", "samples": 20, "clients": 10, **task}), seed)
-    assert isinstance(found, Federation)
+    assert isinstance(found, PartitionedDataset)
     return found
 
 
 NATURAL = {"distributions": "natural", "partition": "natural"}
 
 
-def mix(*picks: Picks, of: int = 2) -> list[int]:
-    return np.bincount(np.concatenate([p.distribution for p in picks]), minlength=of).tolist()
+def mix(*parts: PoolPoints, of: int = 2) -> list[int]:
+    return np.bincount(np.concatenate([part.distribution for part in parts]), minlength=of).tolist()
 
 
 tasks = st.fixed_dictionaries(
@@ -65,15 +65,15 @@ tasks = st.fixed_dictionaries(
         "clients": st.integers(1, 9),
         "samples": st.one_of(st.none(), st.integers(5, 12)),
         "sizes": st.sampled_from(["equal", "unequal"]),
-        "synthetic": st.booleans(),
+        "swap_test_mix": st.booleans(),
         "server_samples": st.integers(0, 5),
         "probe": st.sampled_from([0.1, 0.2, 0.5]),
         "test_samples": st.sampled_from([3, 20, 1000]),
     }
 ).filter(
     lambda t: (
-        not (t["partition"][0] in "cd" and (t["distributions"][0] in "hg" or t["synthetic"]))
-        and not (t["synthetic"] and t["distributions"] == "iid")
+        not (t["partition"][0] in "cd" and (t["distributions"][0] in "hg" or t["swap_test_mix"]))
+        and not (t["swap_test_mix"] and t["distributions"] == "iid")
     )
 )
 
@@ -83,21 +83,21 @@ tasks = st.fixed_dictionaries(
 def test_no_training_point_is_used_twice_and_parts_have_their_sizes(task: dict[str, Any], seed: int) -> None:
     data = made(seed, **task)
     used: list[int] = []
-    for client, share in enumerate(data.shares):
-        goal = [] if share.goal is share.probe else share.goal.index.tolist()
-        used += share.train.index.tolist() + share.probe.index.tolist() + goal
-        total = len(share.train) + len(share.probe)
-        assert len(share.train) >= 1
-        assert len(share.probe) == min(max(1, int(task["probe"] * total + 0.5)), total - 1)
-        assert len(share.goal) == len(share.probe)
-        assert 1 <= len(share.test) <= task["test_samples"]
-        assert len(set(share.test.index.tolist())) == len(share.test)
+    for client, points in enumerate(data.allocation.clients):
+        goal = [] if points.goal is points.probe else points.goal.index.tolist()
+        used += points.train.index.tolist() + points.probe.index.tolist() + goal
+        total = len(points.train) + len(points.probe)
+        assert len(points.train) >= 1
+        assert len(points.probe) == min(max(1, int(task["probe"] * total + 0.5)), total - 1)
+        assert len(points.goal) == len(points.probe)
+        assert 1 <= len(points.test) <= task["test_samples"]
+        assert len(set(points.test.index.tolist())) == len(points.test)
         parts, sizes = data.parts(client), data.sizes(client)
         assert {name: len(getattr(parts, name)) for name in sizes} == sizes
-    used += [int(i) for picks in data._server for i in picks.index]
+    used += [int(i) for points in data.allocation.server for i in points.index]
     assert not [i for i, times in Counter(used).items() if times > 1]
     if task["samples"] is not None:
-        totals = [len(s.train) + len(s.probe) for s in data.shares]
+        totals = [len(s.train) + len(s.probe) for s in data.allocation.clients]
         assert sum(totals) == task["samples"] * task["clients"]
 
 
@@ -113,7 +113,10 @@ def test_same_seed_same_bytes(task: dict[str, Any], seed: int) -> None:
 
 
 def test_another_seed_is_another_federation() -> None:
-    assert made(0).shares[0].train.index.tolist() != made(1).shares[0].train.index.tolist()
+    assert (
+        made(0).allocation.clients[0].train.index.tolist()
+        != made(1).allocation.clients[0].train.index.tolist()
+    )
 
 
 @pytest.mark.parametrize("kind", ["rotated", "halves", "permuted"])
@@ -121,19 +124,19 @@ def test_ten_ninety_is_exact(kind: str) -> None:
     # 20 samples: 18 own + 2 others; probe 0.2 · 20 = 4: 3.6 + 0.4 gives 4 + 0; test 100 at 90 : 10
     # from halves: 50 test points per half, so 50/0.9 = 55 points, 49.5 + 5.5: 50 + 5 by the tie to the left
     data = made(distributions=kind)
-    assert [mix(s.train, s.probe) for s in data.shares[:2]] == [[18, 2], [2, 18]]
-    assert mix(data.shares[0].probe) == [4, 0]
-    assert mix(data.shares[0].test) == ([50, 5] if kind == "halves" else [90, 10])
+    assert [mix(s.train, s.probe) for s in data.allocation.clients[:2]] == [[18, 2], [2, 18]]
+    assert mix(data.allocation.clients[0].probe) == [4, 0]
+    assert mix(data.allocation.clients[0].test) == ([50, 5] if kind == "halves" else [90, 10])
     assert [data.majority(i) for i in range(4)] == [0, 1, 0, 1]
 
 
-def test_synthetic_swaps_test_and_goal_only() -> None:
+def test_swap_test_mix_swaps_test_and_goal_only() -> None:
     # train 18 : 2, goal 4 at 10 : 90 is 0.4 + 3.6: 0 + 4; test 20 at 10 : 90 is 2 + 18
-    data = made(distributions="halves", synthetic=True, test_samples=20)
-    share = data.shares[0]
-    assert mix(share.train, share.probe) == [18, 2]
-    assert mix(share.goal) == [0, 4]
-    assert mix(share.test) == [2, 18]
+    data = made(distributions="halves", swap_test_mix=True, test_samples=20)
+    points = data.allocation.clients[0]
+    assert mix(points.train, points.probe) == [18, 2]
+    assert mix(points.goal) == [0, 4]
+    assert mix(points.test) == [2, 18]
     assert set(data.parts(0).goal.y.tolist()) <= set(range(5, 10))
 
 
@@ -157,8 +160,8 @@ def test_rotation_turns_the_image_and_nothing_else() -> None:
 
 
 def test_permuted_labels_are_derangements_of_each_other() -> None:
-    found = distributions("permuted:4", numbered(), 7)
-    maps = [one.y(np.arange(10)) for one in found]
+    found = make_distributions("permuted:4", numbered(), 7)
+    maps = [one.change_labels(np.arange(10)) for one in found]
     assert maps[0].tolist() == list(range(10))
     for i, one in enumerate(maps):
         assert sorted(one.tolist()) == list(range(10))
@@ -167,21 +170,24 @@ def test_permuted_labels_are_derangements_of_each_other() -> None:
 
 def test_emnist_halves_are_lower_then_upper_case_and_groups_are_thirteen() -> None:
     letters = numbered(520, 104, classes=52, first_half=tuple(range(26, 52)))
-    lower, upper = distributions("halves", letters, 0)
+    lower, upper = make_distributions("halves", letters, 0)
     assert lower.classes == tuple(range(26, 52))
     assert upper.classes == tuple(range(26))
-    groups = [one.classes for one in distributions("groups", letters, 0)]
+    groups = [one.classes for one in make_distributions("groups", letters, 0)]
     assert groups == [tuple(range(start, start + 13)) for start in (0, 13, 26, 39)]
 
 
 def test_all_there_is_in_equal_shares() -> None:
     # 400 points, 3 clients: 133 each; with 2 · 50 at the server: 100 each
-    assert [len(s.train) + len(s.probe) for s in made(clients=3, samples=None).shares] == [133] * 3
-    assert [len(s.train) + len(s.probe) for s in made(clients=3, samples=None, server_samples=50).shares] == [
-        100
+    assert [len(s.train) + len(s.probe) for s in made(clients=3, samples=None).allocation.clients] == [
+        133
     ] * 3
+    assert [
+        len(s.train) + len(s.probe)
+        for s in made(clients=3, samples=None, server_samples=50).allocation.clients
+    ] == [100] * 3
     # halves of 200 at 10 : 90, one client: 0.9 · s ≤ 200, so 222 (199.8 rounds to 200)
-    assert len(made(clients=1, samples=None, distributions="halves").shares[0].train) == 222 - 44
+    assert len(made(clients=1, samples=None, distributions="halves").allocation.clients[0].train) == 222 - 44
 
 
 def test_unseen_are_balanced_and_keep_their_ids() -> None:
@@ -224,10 +230,10 @@ def test_natural_clients_are_people() -> None:
     # 20 people with 20 training and 5 test points each; person g has the numbers g, g + 20, …
     data = made(dataset="mine:people", **NATURAL, samples=10)
     people = []
-    for share in data.shares:
-        (person,) = {int(i) % 20 for i in np.concatenate([share.train.index, share.probe.index])}
-        assert {int(i) % 20 for i in share.test.index} == {person}
-        assert (len(share.train), len(share.probe), len(share.test)) == (8, 2, 5)
+    for points in data.allocation.clients:
+        (person,) = {int(i) % 20 for i in np.concatenate([points.train.index, points.probe.index])}
+        assert {int(i) % 20 for i in points.test.index} == {person}
+        assert (len(points.train), len(points.probe), len(points.test)) == (8, 2, 5)
         people.append(person)
     assert len(set(people)) == 10
     assert (data.distributions, data.majority(0)) == (1, None)
@@ -235,9 +241,9 @@ def test_natural_clients_are_people() -> None:
 
 def test_natural_server_has_points_of_nobody() -> None:
     data = made(dataset="mine:people", **NATURAL, samples=10, server_samples=30)
-    used = {int(i) for s in data.shares for i in np.concatenate([s.train.index, s.probe.index])}
-    assert not used & {int(i) for i in data._server[0].index}
-    assert len(data._server[0]) == 30
+    used = {int(i) for s in data.allocation.clients for i in np.concatenate([s.train.index, s.probe.index])}
+    assert not used & {int(i) for i in data.allocation.server[0].index}
+    assert len(data.allocation.server[0]) == 30
 
 
 def test_gaussian_is_the_theory_and_knows_its_clusters() -> None:
@@ -267,7 +273,7 @@ def test_gaussian_is_the_theory_and_knows_its_clusters() -> None:
         ),
         ({"samples": 1}, "at least 2"),
         ({"samples": 4, "sizes": "unequal"}, "at least 5"),
-        ({"unseen": 10}, "nobody is left"),
+        ({"unseen": 10}, "no client is left"),
         ({"distributions": "natural"}, "natural is needed in both"),
         ({"partition": "natural"}, "natural is needed in both"),
         (NATURAL, "no writers or persons"),
@@ -279,7 +285,7 @@ def test_gaussian_is_the_theory_and_knows_its_clusters() -> None:
         ({"distributions": "groups", "partition": "dirichlet:1"}, "chooses classes"),
         ({"distributions": "iid", "partition": "classes:11"}, "the data has 10 classes"),
         ({"distributions": "iid", "drift_round": 2}, "at least two distributions"),
-        ({"distributions": "iid", "synthetic": True}, "two or more"),
+        ({"distributions": "iid", "swap_test_mix": True}, "two or more"),
         ({"distributions": "rotated:5"}, "2 to 4"),
         ({"distributions": "permuted:11"}, "2 to 10"),
         ({"distributions": "groups:x"}, "whole number"),

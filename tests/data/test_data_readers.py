@@ -9,14 +9,15 @@ import struct
 import tarfile
 import zipfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pooch
 import pytest
 
-from ipfl.data import DATASETS, available, catalogue, fetch, formats, load, originals
+from ipfl.data import DATASETS, download, fetch, load, locate, readers
 from ipfl.data.dataset import Dataset
 from ipfl.errors import InputError
 
@@ -75,7 +76,7 @@ def write_hapt(path: Path, root: str = "") -> None:
 
 def test_cifar(tmp_path: Path) -> None:
     write_cifar(tmp_path / "c.tar.gz")
-    data = formats.cifar10(tmp_path / "c.tar.gz")
+    data = readers.read_cifar10(tmp_path / "c.tar.gz")
     assert data.x_train.shape == (10, 32, 32, 3)
     assert data.x_train.dtype == np.uint8
     assert data.y_train.tolist() == [0, 1] * 5
@@ -85,7 +86,7 @@ def test_cifar(tmp_path: Path) -> None:
 
 def test_emnist_keeps_letters_upright_with_their_case(tmp_path: Path) -> None:
     write_emnist(tmp_path / "e.zip")
-    data = formats.emnist(tmp_path / "e.zip")
+    data = readers.read_emnist(tmp_path / "e.zip")
     assert data.y_train.tolist() == [0, 51]  # A and z; the digit is gone
     assert data.x_train.shape == (2, 28, 28, 1)
     assert np.argwhere(data.x_train[0, ..., 0]).tolist() == [[9, 5]]
@@ -104,7 +105,7 @@ def test_leaf_json_by_writer(tmp_path: Path, zipped: bool) -> None:
         path.mkdir()
         for name, text in parts.items():
             (path / name).write_text(text)
-    data = formats.femnist(path)
+    data = readers.read_femnist(path)
     assert data.group_train is not None
     assert data.group_test is not None
     # a fifth of each writer is test: 2 of 10, 4 of 20, 1 of 5
@@ -118,7 +119,7 @@ def test_leaf_json_by_writer(tmp_path: Path, zipped: bool) -> None:
 @pytest.mark.parametrize("root", ["", "HAPT Data Set/"])
 def test_hapt_windows(tmp_path: Path, root: str) -> None:
     write_hapt(tmp_path / "h.zip", root)
-    data = formats.hapt(tmp_path / "h.zip")
+    data = readers.read_hapt(tmp_path / "h.zip")
     # 256 readings: windows at 0, 64, 128; 130 readings: one; transitions none. Recording 2 is the test data.
     assert data.y_train.tolist() == [0, 0, 0, 3]
     assert data.y_test.tolist() == [0, 0, 0, 3]
@@ -134,7 +135,11 @@ Writer = Callable[[Path], None]
 
 @pytest.mark.parametrize(
     "write, read",
-    [(write_cifar, formats.cifar10), (write_emnist, formats.emnist), (write_hapt, formats.hapt)],
+    [
+        (write_cifar, readers.read_cifar10),
+        (write_emnist, readers.read_emnist),
+        (write_hapt, readers.read_hapt),
+    ],
 )
 def test_truncated_archives_are_refused_in_one_line(
     tmp_path: Path, write: Writer, read: Callable[[Path], Dataset]
@@ -155,7 +160,7 @@ def test_truncated_archives_are_refused_in_one_line(
 def test_damaged_leaf_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "all_data_0.json").write_text(text)
     with pytest.raises(InputError, match="cannot read"):
-        formats.femnist(tmp_path)
+        readers.read_femnist(tmp_path)
 
 
 def arrays(n: int = 40, **change: Any) -> dict[str, Any]:
@@ -201,7 +206,7 @@ def test_npz_with_split_and_named_groups(tmp_path: Path) -> None:
         (arrays(x=np.full((40, 3), "a")), "expected numbers"),
         (arrays(y=np.zeros(40)), "whole numbers"),
         (arrays(y=np.full(40, -1)), "from 0 on"),
-        (arrays(y=np.zeros(40, int)), "nothing to tell apart"),
+        (arrays(y=np.zeros(40, int)), "expected at least 2"),
         (arrays(y=np.array([None] * 40)), "cannot read"),
         ({"y": np.zeros(3, int)}, "lacks 'x'"),
         ({key: SPLIT[key] for key in ("x_train", "y_train")}, "lacks 'y_test'"),
@@ -240,8 +245,8 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     def refuse(url: str, output_file: Any, pooch_: Any) -> None:
         raise OSError("no route to host")
 
-    monkeypatch.setattr(originals, "cache", lambda: tmp_path / "cache")
-    monkeypatch.setattr(originals, "_download", refuse)
+    monkeypatch.setattr(download, "cache_folder", lambda: tmp_path / "cache")
+    monkeypatch.setattr(download, "_download_with_progress", refuse)
     monkeypatch.delenv("IPFL_DATA", raising=False)
     return tmp_path / "cache"
 
@@ -251,9 +256,9 @@ def test_without_network_the_error_names_url_and_variable(nowhere: Path, name: s
     for attempt in (lambda: load(name), lambda: fetch(name)):
         with pytest.raises(InputError, match="IPFL_DATA") as caught:
             attempt()
-        assert originals.ORIGINALS[name].url in str(caught.value)
+        assert DATASETS[name].origin in str(caught.value)
         assert "\n" not in str(caught.value)
-    assert available(name) is None
+    assert locate(name) is None
 
 
 def test_femnist_is_made_not_downloaded(nowhere: Path, tmp_path: Path) -> None:
@@ -262,7 +267,7 @@ def test_femnist_is_made_not_downloaded(nowhere: Path, tmp_path: Path) -> None:
             attempt()
     (tmp_path / "femnist").mkdir()
     (tmp_path / "femnist" / "all_data_0.json").write_text(leaf({"f1": 10}))
-    assert available("femnist", tmp_path) == str(tmp_path / "femnist")
+    assert locate("femnist", tmp_path) == str(tmp_path / "femnist")
     assert len(load("femnist", data_dir=tmp_path).y_train) == 8
 
 
@@ -274,15 +279,19 @@ def test_cached_original_is_used_only_with_the_right_checksum(
     write_cifar(path)
     with pytest.raises(InputError, match="cannot download"):
         load("cifar10")
-    right = originals.Original("https://example.org/c", path.name, f"md5:{pooch.file_hash(str(path), 'md5')}")
-    monkeypatch.setitem(originals.ORIGINALS, "cifar10", right)
-    assert available("cifar10") == str(path)
+    cifar10 = DATASETS["cifar10"]
+    assert cifar10.download is not None
+    right = replace(cifar10.download, checksum=f"md5:{pooch.file_hash(str(path), 'md5')}")
+    monkeypatch.setitem(cast(dict[str, Any], DATASETS), "cifar10", replace(cifar10, download=right))
+    assert locate("cifar10") == str(path)
     assert len(load("cifar10").y_train) == 10
     assert fetch("cifar10") == [path]
 
 
 def test_a_download_of_the_wrong_file_is_refused(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(originals, "_download", lambda url, file, p: Path(file).write_bytes(b"not it"))
+    monkeypatch.setattr(
+        download, "_download_with_progress", lambda url, file, p: Path(file).write_bytes(b"not it")
+    )
     with pytest.raises(InputError, match="hash"):
         load("cifar10")
 
@@ -290,15 +299,15 @@ def test_a_download_of_the_wrong_file_is_refused(nowhere: Path, monkeypatch: pyt
 def test_progress_bar_follows_a_download(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[float | None] = []
 
-    def download(self: Any, url: str, output_file: Any, pooch_: Any) -> None:
+    def write(self: Any, url: str, output_file: Any, pooch_: Any) -> None:
         self.progressbar.total = 10
         self.progressbar.update(4)
         seen.append(self.progressbar.total)
         self.progressbar.reset()
         Path(output_file).write_bytes(b"0123456789")
 
-    monkeypatch.setattr(pooch.HTTPDownloader, "__call__", download)
-    originals._download("https://example.org/file.zip", tmp_path / "file.zip", None)
+    monkeypatch.setattr(pooch.HTTPDownloader, "__call__", write)
+    download._download_with_progress("https://example.org/file.zip", tmp_path / "file.zip", None)
     assert seen == [10]
     assert (tmp_path / "file.zip").read_bytes() == b"0123456789"
 
@@ -310,7 +319,7 @@ def test_folder_comes_from_argument_or_environment(
     saved(tmp_path / "cifar10.npz", {"x_train": x, "y_train": y, "x_test": x, "y_test": y})
     assert len(load("cifar10", data_dir=tmp_path).y_train) == 20
     monkeypatch.setenv("IPFL_DATA", str(tmp_path))
-    assert available("cifar10") == str(tmp_path / "cifar10.npz")
+    assert locate("cifar10") == str(tmp_path / "cifar10.npz")
     monkeypatch.setenv("IPFL_DATA", str(tmp_path / "gone"))
     with pytest.raises(InputError, match="does not exist"):
         load("cifar10")
@@ -347,12 +356,14 @@ def test_digits_split_is_fixed_and_stratified() -> None:
 
 def test_bundled_sets_are_as_listed() -> None:
     for name in ("digits", "gaussian"):
-        data, source = load(name), DATASETS[name]
-        assert (data.classes, data.x_train.shape[1:]) == (source.classes, source.shape)
-        assert available(name) == "bundled"
+        data, info = load(name), DATASETS[name]
+        assert (data.classes, data.x_train.shape[1:]) == (info.classes, info.shape)
+        assert locate(name) == "bundled"
         assert fetch(name) == []
-    assert set(catalogue._STAND_INS) | {"digits", "gaussian", "npz"} == set(DATASETS)
-    assert available("npz") is None
+    assert {name for name, info in DATASETS.items() if info.npz} | {"digits", "gaussian", "npz"} == set(
+        DATASETS
+    )
+    assert locate("npz") is None
     with pytest.raises(InputError, match="nothing to download"):
         fetch("npz")
     with pytest.raises(InputError, match="did you mean 'digits'"):
