@@ -38,13 +38,13 @@ from ipfl.core import (
     holdout_id,
     stream,
 )
+from ipfl.core_signals import InterruptHandler
 from ipfl.departures import Departures
 from ipfl.engines.local import LocalEngine
 from ipfl.errors import InputError, NotSupportedError
 from ipfl.evaluation import Evaluator
 from ipfl.events import about, gathered
 from ipfl.faults import FaultPlan
-from ipfl.interrupt import Interrupt
 from ipfl.journal import Journal
 from ipfl.memory import ClientMemory
 from ipfl.metrics import Evaluation
@@ -186,7 +186,7 @@ def run(
         if observer is not None:
             observer.start(method.name, rounds)
         try:
-            with Interrupt() as interrupt:
+            with InterruptHandler() as interrupt:
                 loop.go(journal, observer, interrupt)
         except KeyboardInterrupt:
             loop.interrupted = True
@@ -268,13 +268,13 @@ class _Loop:
         self.ledger: str | None = None
         self.started = time.perf_counter()
 
-    def go(self, journal: Journal | None, observer: Observer | None, interrupt: Interrupt) -> None:
+    def go(self, journal: Journal | None, observer: Observer | None, interrupt: InterruptHandler) -> None:
         """All rounds that are left. A round enters the history whole, after its evaluation."""
         for round in range(len(self.history), self.rounds):
-            interrupt.check()
+            interrupt.raise_if_requested()
             # As it will be read back: a resumed run must not differ in so much as a tuple for a list.
             line: Line = json.loads(json.dumps(self._round(round)))
-            with interrupt.held():  # what is in the store must be in the history, and the reverse
+            with interrupt.delay():  # what is in the store must be in the history, and the reverse
                 if journal is None or journal.commit(line, self.state, last=round == self.rounds - 1):
                     self._committed(round)
                 self.history.append(line)

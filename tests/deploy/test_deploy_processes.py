@@ -87,9 +87,10 @@ def test_a_process_that_ends_early_is_reported_with_its_last_words(tmp_path: Pat
 SUPERVISOR = """
 import sys, time
 from pathlib import Path
-from ipfl.deploy.processes import Processes, ended_by_sigterm, environment
+from ipfl.core_signals import exit_on_sigterm
+from ipfl.deploy.processes import Processes, environment
 here = Path(sys.argv[1])
-with ended_by_sigterm(), Processes(here) as processes:
+with exit_on_sigterm(), Processes(here) as processes:
     processes.start("one", [sys.executable, "-c", sys.argv[2], "one"], environment(here), here)
     while not (here / "fail").exists():
         time.sleep(0.02)

@@ -31,9 +31,9 @@ def _say(line: str) -> None:
 @contextmanager
 def _supervised(farewell: str) -> Iterator[None]:
     """Ctrl-C and SIGTERM unwind what is inside, and with it everything that was started."""
-    from ipfl.deploy.processes import ended_by_sigterm
+    from ipfl.core_signals import exit_on_sigterm
 
-    with ended_by_sigterm():
+    with exit_on_sigterm():
         try:
             yield
         except KeyboardInterrupt:

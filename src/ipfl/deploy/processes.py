@@ -10,13 +10,12 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import TracebackType
 
 PATIENCE = 8.0
 """Seconds that a process has to end by itself before it is killed."""
@@ -41,23 +40,6 @@ def environment(home: Path) -> dict[str, str]:
         "NO_COLOR": "1",
         "OMP_NUM_THREADS": "1",
     }
-
-
-@contextmanager
-def ended_by_sigterm() -> Iterator[None]:
-    """SIGTERM unwinds the stack like Ctrl-C does, so that whoever has processes ends them; exit 143."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 @dataclass

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipfl.config import Config, TrainConfig
 from ipfl.core import Engine, Method
-from ipfl.deploy.processes import ended_by_sigterm
+from ipfl.core_signals import exit_on_sigterm
 from ipfl.engines.flower import require_flower
 from ipfl.engines.local import cores
 from ipfl.errors import InputError
@@ -161,7 +161,7 @@ class Simulation:
 
         Ours takes its place: it unwinds the stack, so that everything is closed.
         """
-        self._stack.enter_context(ended_by_sigterm())
+        self._stack.enter_context(exit_on_sigterm())
 
     def alive(self) -> None:
         """Raises if the simulation has ended by itself."""
