@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 import threading
 import time
 import tomllib
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -103,8 +105,13 @@ def copy_node_folder(federation: LocalFederation, like: int, name: str) -> NodeF
 
 
 def stop_foreign_node(federation: LocalFederation, name: str) -> None:
-    federation.processes.stop(f"supernode-{name}")
-    federation.processes.stop(f"worker-{name}")
+    """Stops SuperNode and worker with SIGTERM, so that the SuperNode can leave the server."""
+    for part in (f"supernode-{name}", f"worker-{name}"):
+        process = federation.processes.running.pop(part)
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.popen.wait(8)
+        process.kill()
 
 
 def kill_node(federation: LocalFederation, client: int) -> None:
@@ -130,7 +137,7 @@ def prepare_federation(federation: LocalFederation) -> None:
     client_app = tomllib.loads(description.read_text())["tool"]["flwr"]["app"]["components"]["clientapp"]
     description.write_text(description.read_text().replace(client_app, "misbehaving:app"))
     shutil.copy(Path(__file__).with_name("misbehaving.py"), federation.folder.app)
-    orders = {0: {1: "raise", 2: "claim", 3: "hang"}, 1: {1: "nonsense", 2: "late"}}
+    orders = {0: {1: "raise", 2: "claim", 3: "hang"}, 1: {1: "invalid", 2: "late"}}
     for client, faults in orders.items():
         (federation.folder.node_folder(client).root / "faults.json").write_text(json.dumps(faults))
 
@@ -154,7 +161,7 @@ def check_refused_nodes(federation: LocalFederation) -> None:
     with pytest.raises(InputError, match=r"is not the server of this node's ca\.crt"):
         wait_until(elsewhere, 120)
     for name in ("stranger", "lost"):
-        federation.processes.stop(f"supernode-{name}")
+        del federation.processes.running[f"supernode-{name}"]  # it has ended
     # The stranger's key is registered with Flower, but has no account.
     assert run_flwr(federation.folder, "supernode", "register", str(stranger.root / "key.pub"), PROFILE_NAME)[
         "success"
@@ -242,7 +249,7 @@ def test_a_run_goes_on_through_faults(tmp_path: Path) -> None:
         check_too_few_nodes(federation, tmp_path / "few", deadline)
         run_with_faults(federation, out, deadline)
         resume_after_restart(federation, out, deadline)
-        everything = [process.process for process in federation.processes.running.values()]
+        everything = [process.popen for process in federation.processes.running.values()]
     assert all(process.poll() is not None for process in everything)
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert [line["round"] for line in lines] == [0, 1, 2, 3, 4]

@@ -31,12 +31,12 @@ class RunningProcess:
     """A process that was started, with its log file."""
 
     name: str
-    process: subprocess.Popen[bytes]
+    popen: subprocess.Popen[bytes]
     log: Path
 
     def is_alive(self) -> bool:
         """Whether it still runs."""
-        return self.process.poll() is None
+        return self.popen.poll() is None
 
     def last_lines(self, count: int = 3) -> str:
         """The last lines of its log; empty if there is no log yet."""
@@ -48,15 +48,15 @@ class RunningProcess:
     def terminate(self) -> None:
         """Sends SIGTERM to it and its children."""
         with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGTERM)
+            os.killpg(self.popen.pid, signal.SIGTERM)
 
     def kill(self) -> None:
         """Kills it and its children (SIGKILL), and waits for its end."""
         with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-        if self.process.stdin is not None:
-            self.process.stdin.close()
+            os.killpg(self.popen.pid, signal.SIGKILL)
+        self.popen.wait()
+        if self.popen.stdin is not None:
+            self.popen.stdin.close()
 
 
 class Processes:
@@ -105,29 +105,21 @@ class Processes:
         for process in self.running.values():
             if not process.is_alive():
                 raise ProcessDiedError(
-                    f"{process.name} ended with code {process.process.returncode}; "
+                    f"{process.name} ended with code {process.popen.returncode}; "
                     f"{process.log} ends with: {process.last_lines()}"
                 )
 
-    def stop(self, name: str) -> None:
-        """Stops one of them."""
-        self._stop([self.running.pop(name)])
-
     def stop_all(self) -> None:
-        """Stops all of them."""
+        """Sends SIGTERM, and kills those that still run after STOP_SECONDS or after a second Ctrl-C."""
         processes = list(reversed(self.running.values()))
         self.running.clear()
-        self._stop(processes)
-
-    def _stop(self, processes: Sequence[RunningProcess]) -> None:
-        """Sends SIGTERM, and kills those that still run after STOP_SECONDS or after a second Ctrl-C."""
         try:
             for process in processes:
                 process.terminate()
             deadline = time.monotonic() + STOP_SECONDS
             for process in processes:
                 with suppress(subprocess.TimeoutExpired):
-                    process.process.wait(max(0.0, deadline - time.monotonic()))
+                    process.popen.wait(max(0.0, deadline - time.monotonic()))
         finally:
             for process in processes:
                 process.kill()

@@ -166,7 +166,7 @@ def run_node(folder: NodeFolder, print_line: PrintLine) -> None:
                 print_line(f"client {settings.client}: connected")
                 processes.wait_until_one_ends()
                 # A connected SuperNode ends with code 0 only if the server has unregistered its key.
-                if supernode.process.poll() == 0:
+                if supernode.popen.poll() == 0:
                     raise InputError(
                         f"{settings.server} disconnected this node: its key is no longer registered"
                     )
