@@ -27,7 +27,7 @@ from typing import Any
 from ipfl.client.settings import TrainConfig
 from ipfl.client.task import Task
 from ipfl.core import Ask, Bytes, ClientId, Engine, Method, Replies
-from ipfl.deploy.trial import attempt
+from ipfl.deploy.local_federation import run_trial
 from ipfl.engines.flower.simulation import simulated
 from ipfl.engines.local import LocalEngine, cores
 from ipfl.runs.comparison import prepare, run_config
@@ -159,7 +159,9 @@ def deployed(nodes: int) -> Iterator[str]:
     start = time.perf_counter()
     with TemporaryDirectory(prefix="ipfl-") as folder:
         config = settings(nodes, 6, samples=60)
-        attempt(config, nodes, Path(folder) / "try", lambda line: moments.append((time.perf_counter(), line)))
+        run_trial(
+            config, nodes, Path(folder) / "try", lambda line: moments.append((time.perf_counter(), line))
+        )
     ended = [moment for moment, line in moments if re.match(r"round \d+/", line)]
     rounds = [after - before for before, after in pairwise(ended[:-1])]
     connected = next(moment for moment, line in moments if line.startswith("nodes:"))

@@ -21,7 +21,7 @@ class Misbehaving(NodeApp):
             time.sleep(600)
         if fault == "late":
             time.sleep(float((self._node(context) / "late").read_text()))
-        if fault == "nonsense":
+        if fault == "invalid":
             return Message(RecordDict({"x": ConfigRecord({"y": "z"})}), reply_to=message)
         reply = super().__call__(message, context)
         if fault == "claim":  # the answer of another client than it was asked as

@@ -1,4 +1,5 @@
-"""Nodes on machines of their own: keys and certificates, accounts, the folder to deploy from, a trial run.
+"""A server and nodes on machines of their own: credentials, accounts, processes, runs (`ipfl deploy`).
 
-Flower runs in processes of its own; of our modules only `worker`, another such process, imports it.
+Flower runs in processes of its own. Only modules that are loaded inside such a process (`worker`) import it.
+The package may import all others but `ipfl.cli`; only `ipfl.cli` may import it.
 """

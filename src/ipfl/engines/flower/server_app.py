@@ -20,6 +20,7 @@ from ipfl.client.settings import TrainConfig
 from ipfl.client.task import Task
 from ipfl.core import ClientId, Method
 from ipfl.core.sections import Section
+from ipfl.deploy.run_log import print_input_error, print_progress
 from ipfl.engines.flower.attempts import Attempts
 from ipfl.engines.flower.directory import Accounts, Directory
 from ipfl.engines.flower.engine import FlowerEngine
@@ -89,16 +90,16 @@ class Lines:
 
 def say(line: str) -> None:
     """Prints a line at once: whoever follows the run's log waits for it."""
-    print(line, flush=True)
+    print_progress(line)
 
 
 def accounts_of(registry: Path | None) -> Accounts | None:
     """Who owns which key, if there is a book of accounts."""
     if registry is None:
         return None
-    from ipfl.deploy.register import lookup
+    from ipfl.deploy.registry import client_lookup
 
-    return lookup(registry)
+    return client_lookup(registry)
 
 
 def meet(order: Order, plan: Plan, nodes: Nodes, factory: Factory) -> Task:
@@ -139,7 +140,7 @@ def _everyone(registry: Path | None) -> tuple[ClientId, ...]:
     """All accounts, whether their nodes are here or not: each is opened once, at the start."""
     if registry is None:
         return ()
-    from ipfl.deploy.register import Registry
+    from ipfl.deploy.registry import Registry
 
     return Registry.load(registry).clients()
 
@@ -179,7 +180,7 @@ def server_app(model: Factory | None = None) -> ServerApp:
         try:
             result = serve(grid, Order.read(context.run_config), model)
         except InputError as error:
-            say(f"error: {error}")
+            print_input_error(str(error))
             raise
         say(f"done: {result.summary['rounds']} rounds")
 

@@ -22,7 +22,7 @@ from ipfl.client.network import Factory
 from ipfl.client.settings import TrainConfig
 from ipfl.client.task import Task
 from ipfl.core import Engine, Method
-from ipfl.deploy.processes import ended_by_sigterm
+from ipfl.core.signals import exit_on_sigterm
 from ipfl.engines.flower import require_flower
 from ipfl.engines.local import cores
 from ipfl.errors import InputError
@@ -162,7 +162,7 @@ class Simulation:
 
         Ours takes its place: it unwinds the stack, so that everything is closed.
         """
-        self._stack.enter_context(ended_by_sigterm())
+        self._stack.enter_context(exit_on_sigterm())
 
     def alive(self) -> None:
         """Raises if the simulation has ended by itself."""

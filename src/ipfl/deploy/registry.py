@@ -1,8 +1,8 @@
-"""The operator's book of accounts: which node key is which client.
+"""The accounts file (`accounts.json`), in which the operator says which node key belongs to which client.
 
-One account per key and one key per account. Flower says which key a node has proved to own; this file, which
-only the operator can write, says whose account that is. A key that is not in it has no account, and with no
-account there is no opening balance, whoever registered the key with Flower.
+Each account has one key, and each key has one account. Flower proves which key a node owns; this file, which
+only the operator can write, says whose account that is. A node whose key is not in it has no account and gets
+no opening balance, even if the key is registered with Flower.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pydantic import Field, ValidationError, field_validator
 
 from ipfl.core import ClientId
 from ipfl.core.sections import Section, one_line
-from ipfl.deploy.keys import fingerprint
+from ipfl.deploy.credentials import fingerprint
 from ipfl.errors import InputError
 
 
@@ -28,18 +28,18 @@ class Account(Section):
 
     client: int = Field(ge=0, lt=2**31 - 1, description="client id: the account's number in the ledger")
     key: str = Field(description="public key of its node, as in key.pub")
-    name: str = Field("", description="for people")
+    name: str = Field("", description="a name for people to read")
     node: int | None = Field(None, description="id that Flower gave the node, once it is registered there")
 
     @field_validator("key")
     @classmethod
-    def _public_key(cls, line: str) -> str:
+    def _check_key(cls, line: str) -> str:
         fingerprint(line.encode())
         return line.strip()
 
     @property
     def fingerprint(self) -> str:
-        """Name of the key."""
+        """Fingerprint of the key."""
         return fingerprint(self.key.encode())
 
 
@@ -51,7 +51,7 @@ class Registry:
 
     @classmethod
     def of(cls, accounts: Sequence[Account]) -> Registry:
-        """Puts accounts together.
+        """Checks and sorts accounts.
 
         Raises:
             InputError: Two accounts have the same client id, or the same key.
@@ -71,10 +71,10 @@ class Registry:
 
     @classmethod
     def load(cls, path: Path) -> Registry:
-        """Reads the book.
+        """Reads an accounts file.
 
         Raises:
-            InputError: It is not there, or not such a book; the message says where it is wrong.
+            InputError: The file does not exist or is not valid; the message says where.
         """
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
@@ -86,10 +86,10 @@ class Registry:
         except InputError as error:
             raise InputError(f"accounts in {path}: {error}") from error
         except (ValueError, KeyError, TypeError) as error:
-            raise InputError(f"{path} is not a book of accounts (JSON with a list `accounts`)") from error
+            raise InputError(f"{path} is not an accounts file (JSON with a list `accounts`)") from error
 
     def save(self, path: Path) -> None:
-        """Writes the book; a reader sees the old one or the new one, never a part."""
+        """Writes the file atomically: a reader sees the old content or the new one, never a part."""
         rows: list[dict[str, Any]] = [account.model_dump(mode="json") for account in self.accounts]
         draft = path.with_name(f".{path.name}.{os.getpid()}")
         draft.write_text(json.dumps({"accounts": rows}, indent=1) + "\n", encoding="utf-8")
@@ -100,59 +100,60 @@ class Registry:
         return tuple(account.client for account in self.accounts)
 
     def client_of(self, public_key: bytes) -> ClientId | None:
-        """Whose key this is; None if nobody's. The key is PEM (as Flower has it) or an OpenSSH line."""
+        """The client with this key, in PEM (as Flower reports it) or OpenSSH's format; None: no account."""
         try:
-            name = fingerprint(public_key)
+            wanted = fingerprint(public_key)
         except InputError:
             return None
-        return next((account.client for account in self.accounts if account.fingerprint == name), None)
+        return next((account.client for account in self.accounts if account.fingerprint == wanted), None)
 
     def account(self, client: ClientId) -> Account | None:
-        """The account of a client, if it has one."""
+        """The account of a client; None if it has none."""
         return next((account for account in self.accounts if account.client == client), None)
 
-    def opened(self, key: str, client: ClientId | None = None, name: str = "") -> Registry:
-        """With a new account, by default under the next free id."""
+    def with_account(self, key: str, client: ClientId | None = None, name: str = "") -> Registry:
+        """A copy with one more account; without a client id, it gets the highest id plus one."""
         if client is None:
             client = max(self.clients(), default=-1) + 1
-        if (holder := self.account(client)) is not None:
+        if (existing := self.account(client)) is not None:
             raise InputError(
-                f"client {client} has an account with key {holder.fingerprint} already; "
+                f"client {client} has an account with key {existing.fingerprint} already; "
                 "--replace gives it the new key instead"
             )
         return Registry.of([*self.accounts, Account(client=client, key=key, name=name)])
 
-    def rekeyed(self, client: ClientId, key: str) -> Registry:
-        """With another key for a client that has an account; its balance stays."""
-        holder = self.account(client)
-        if holder is None:
+    def with_key(self, client: ClientId, key: str) -> Registry:
+        """A copy in which a client's account has another key; the ledger knows only the client's id."""
+        existing = self.account(client)
+        if existing is None:
             raise InputError(f"client {client} has no account whose key could be replaced")
-        fresh = Account(client=client, key=key, name=holder.name)
-        return Registry.of([fresh if one is holder else one for one in self.accounts])
+        changed = Account(client=client, key=key, name=existing.name)
+        return Registry.of([changed if account is existing else account for account in self.accounts])
 
-    def enrolled(self, client: ClientId, node: int) -> Registry:
-        """With the id that Flower gave a client's node."""
-        rows = [
-            one.model_copy(update={"node": node}) if one.client == client else one for one in self.accounts
+    def with_node_id(self, client: ClientId, node: int) -> Registry:
+        """A copy with the id that Flower gave a client's node."""
+        accounts = [
+            account.model_copy(update={"node": node}) if account.client == client else account
+            for account in self.accounts
         ]
-        return replace(self, accounts=tuple(rows))
+        return replace(self, accounts=tuple(accounts))
 
 
-def lookup(path: Path) -> Callable[[bytes], ClientId | None]:
-    """A question to the book as it is then: a key that is replaced counts from the next question on."""
-    book = Registry.load(path)
-    version = _version(path)
+def client_lookup(path: Path) -> Callable[[bytes], ClientId | None]:
+    """A function from a public key to its client, which reads the accounts file again when it has changed."""
+    registry = Registry.load(path)
+    version = _file_version(path)
 
     def client_of(public_key: bytes) -> ClientId | None:
-        nonlocal book, version
-        with suppress(OSError, InputError):  # an editor is at work: the last good book counts
-            if (now := _version(path)) != version:
-                book, version = Registry.load(path), now
-        return book.client_of(public_key)
+        nonlocal registry, version
+        with suppress(OSError, InputError):  # someone is editing the file: keep the last valid content
+            if (current := _file_version(path)) != version:
+                registry, version = Registry.load(path), current
+        return registry.client_of(public_key)
 
     return client_of
 
 
-def _version(path: Path) -> tuple[int, int]:
+def _file_version(path: Path) -> tuple[int, int]:
     status = path.stat()
     return status.st_mtime_ns, status.st_ino

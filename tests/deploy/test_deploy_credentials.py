@@ -1,4 +1,4 @@
-"""Certificates and node keys: what others must accept, and what nobody else may read."""
+"""Certificates and node keys: TLS clients and ssh-keygen accept them; only the owner reads private keys."""
 
 from __future__ import annotations
 
@@ -14,9 +14,13 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
-from ipfl.deploy.certificates import write_certificates
-from ipfl.deploy.keys import fingerprint, read_public_key, write_key_pair
-from ipfl.deploy.secrets import write_secret
+from ipfl.deploy.credentials import (
+    fingerprint,
+    read_public_key,
+    write_certificates,
+    write_key_pair,
+    write_private_file,
+)
 from ipfl.errors import InputError
 
 
@@ -30,7 +34,7 @@ def handshake(server: Path, authority: Path, name: str) -> None:
     def accept() -> None:
         try:
             theirs.wrap_socket(right, server_side=True).close()
-        except OSError:  # the client hung up: that is its verdict
+        except OSError:  # the client refused the certificate
             right.close()
 
     thread = threading.Thread(target=accept)
@@ -78,8 +82,8 @@ def test_only_the_owner_reads_private_keys(tmp_path: Path) -> None:
     for name in ("server.key", "key"):
         assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
         assert b"PRIVATE KEY" in (tmp_path / name).read_bytes()
-    with pytest.raises(FileExistsError):  # a key in use is never written over
-        write_secret(tmp_path / "key", b"")
+    with pytest.raises(FileExistsError):  # a key in use is never overwritten
+        write_private_file(tmp_path / "key", b"")
 
 
 def test_a_fingerprint_names_the_key_in_both_formats(tmp_path: Path) -> None:
