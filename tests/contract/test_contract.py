@@ -26,7 +26,7 @@ from ipfl.core.sections import Section
 from ipfl.engines.local import LocalEngine
 from ipfl.errors import NotSupportedError
 from ipfl.methods import METHODS, method_class
-from ipfl.methods.client_model_store import Shelf
+from ipfl.methods.client_model_store import ClientModelStore
 from ipfl.runs.config import EvaluateConfig
 from ipfl.stress.settings import FaultsConfig
 
@@ -54,7 +54,7 @@ def digest(thing: Any) -> str:
 
     def visit(part: Any) -> None:
         found.update(type(part).__name__.encode())
-        if isinstance(part, Shelf):
+        if isinstance(part, ClientModelStore):
             for client in part.clients:
                 visit((client, part[client]))
         elif dataclasses.is_dataclass(part):
@@ -102,7 +102,7 @@ class Play:
             seed=seed,
             holdouts=tuple(holdout_id(distribution) for distribution in task.holdouts),
             fresh=lambda number: task.network(1000 + number).read(),
-            shelf=Shelf(ClientMemory(Path(self.folder.name))),
+            shelf=ClientModelStore(ClientMemory(Path(self.folder.name))),
         )
         self.state = method.init(self.setup)
         self.said: list[tuple[Ask, Replies]] = []

@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import strategies as st
+from tests.fuzz.inputs import clean, edited, feed, hostile, little_memory
 
 from ipfl.core import Record, Setup
 from ipfl.core.files import read_record, write_record
 from ipfl.errors import InputError
 from ipfl.methods.fedavg import FedAvg
 from ipfl.methods.ipfl.method import IPFL
-from ipfl.methods.ipfl.state import Economy
+from ipfl.methods.ipfl.state import MarketState
 from ipfl.runs.checkpoint import Checkpoints, pack, unpack
-from tests.fuzz.inputs import clean, edited, feed, hostile, little_memory
 
 SETUP = Setup(np.arange(4, dtype=np.float32), (0, 2, 5), 2, 3, 2, 0)
 STATES = {"fedavg": FedAvg().init(SETUP), "ipfl": IPFL().init(SETUP)}
@@ -33,7 +33,7 @@ def sound(state: Any, like: Any) -> None:
     """A state that was let through is one that the method can go on with."""
     if state is not None:
         assert type(state) is type(like)
-        if isinstance(state, Economy):
+        if isinstance(state, MarketState):
             assert (
                 state.bank.balances.sum() + state.bank.pool.sum() + state.bank.escrow.sum()
                 == state.bank.issued
@@ -133,9 +133,9 @@ def test_trees() -> None:
         {"list": [1]},
         {"list": 5},
         {"set": []},
-        {"class": "Economy"},
+        {"class": "MarketState"},
         {"class": "Bank", "fields": {}},
-        {"class": "OneModel", "fields": {"params": 1, "per_round": 1}},
+        {"class": "GlobalModel", "fields": {"params": 1, "per_round": 1}},
         {"class": "Popen", "fields": {"args": "true"}},
         {"class": ["a"], "fields": {}},
         {"fields": {}},
@@ -206,7 +206,7 @@ class TestFound:
     def test_what_grew_since_the_start_is_let_through(self) -> None:
         """Receipts and merges are empty at first, and the accuracies of later rounds are other numbers."""
         fresh = STATES["ipfl"]
-        later = Economy(
+        later = MarketState(
             **{**vars(fresh), "receipts": {1: [(0, 5)]}, "merged": ((3, 0, 1),), "collapsed": True}
         )
         again = unpack(pack(later), fresh)

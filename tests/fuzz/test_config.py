@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from hypothesis import strategies as st
+from tests.fuzz.inputs import SCALARS, TREES, clean, edited, feed, hostile, little_memory
 from typer.testing import CliRunner
 
 from ipfl.cli import app
@@ -15,7 +16,6 @@ from ipfl.client.task import Task
 from ipfl.errors import InputError
 from ipfl.report.settings import show_config
 from ipfl.runs.config import Config
-from tests.fuzz.inputs import SCALARS, TREES, clean, edited, feed, hostile, little_memory
 
 VALID = Config().model_dump(mode="json")
 WHOLE = show_config(Config(), [Config().build_method()]).encode()

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import strategies as st
+from tests.data.test_readers import idx, leaf, write_cifar, write_emnist, write_hapt
+from tests.fuzz.inputs import clean, edited, feed, hostile
 
 from ipfl.data import from_clients, readers
 from ipfl.data.dataset import Dataset
-from tests.data.test_data_readers import idx, leaf, write_cifar, write_emnist, write_hapt
-from tests.fuzz.inputs import clean, edited, feed, hostile
 
 
 def npz(**arrays: Any) -> bytes:

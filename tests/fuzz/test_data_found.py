@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.data.test_readers import leaf
+from tests.fuzz.inputs import little_memory
+from tests.fuzz.test_data_files import NAMED, SPLIT, X, Y, member, npy, npz, zipped
 
 from ipfl.data import archives, from_clients, readers
 from ipfl.data.dataset import Dataset
 from ipfl.errors import InputError
-from tests.data.test_data_readers import leaf
-from tests.fuzz.inputs import little_memory
-from tests.fuzz.test_data_files import NAMED, SPLIT, X, Y, member, npy, npz, zipped
 
 
 def refused(path: Path, content: bytes, read: Callable[[Path], Dataset] = readers.read_npz) -> str:

@@ -13,13 +13,13 @@ from urllib.parse import quote
 import pytest
 from hypothesis import strategies as st
 from sqlalchemy.exc import OperationalError
+from tests.fuzz.inputs import HUGE, WORDS, clean, edited, feed, hostile
+from tests.ledger.economies import HEADER, LINE, worked
 
 from ipfl.errors import InputError
 from ipfl.ledger import RunStore, verify
 from ipfl.ledger.database import address, engine_for, explain, shown
 from ipfl.ledger.export import beancount_lines, csv_lines
-from tests.fuzz.inputs import HUGE, WORDS, clean, edited, feed, hostile
-from tests.store.economies import HEADER, LINE, worked
 
 SECRET = "s3cr3t"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.methods.two_parameters import ZERO, client, play, setup, sigma
 
 import ipfl
 from ipfl.client.runner import EVALUATE
@@ -14,7 +15,6 @@ from ipfl.core import Ask, Record
 from ipfl.engines.local import LocalEngine
 from ipfl.methods.ditto import Ditto
 from ipfl.methods.fedavg import FedAvg
-from tests.methods.two_parameters import ZERO, client, play, setup, sigma
 
 
 def test_two_rounds():
@@ -92,4 +92,4 @@ def test_the_global_model_is_that_of_fedavg():
 
 def test_an_evaluation_costs_at_most_a_training():
     state = Ditto().init(setup(2))
-    assert Ditto(epochs=4).scorings(state) == 12
+    assert Ditto(epochs=4).personalize_cost(state) == 12

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.methods.two_parameters import ZERO, client, play, setup, sigma
 
 from ipfl.core import Record
 from ipfl.methods import fedala
 from ipfl.methods.fedala import Blend, FedALA
-from tests.methods.two_parameters import ZERO, client, play, setup, sigma
 
 OWN = np.array([0.5, -0.5], np.float32)
 ASK = Record({"global": ZERO})

@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.methods.two_parameters import client, play, setup, sigma
 
 from ipfl.client.memory import ClientMemory
 from ipfl.core import NEWCOMER, Record, Roster
 from ipfl.errors import NotSupportedError
-from ipfl.methods.client_model_store import Shelf
+from ipfl.methods.client_model_store import ClientModelStore
 from ipfl.methods.fedamp import FedAMP
-from tests.methods.two_parameters import client, play, setup, sigma
 
 HALF = 1 / math.log(2)
 """σ for which exp(−x/σ) = 2^(−x)."""
@@ -28,7 +28,7 @@ def attentive(alpha: float = 1.0, **settings: float) -> FedAMP:
 @pytest.fixture
 def fresh(tmp_path):
     def make(method, clients=3, start=(0, 0)):
-        shelf = Shelf(ClientMemory(tmp_path))
+        shelf = ClientModelStore(ClientMemory(tmp_path))
         return method.init(replace(setup(clients), params=np.array(start, np.float32), shelf=shelf))
 
     return make

@@ -10,20 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from tests.methods.two_parameters import ZERO, client, play, points, setup
 
 import ipfl
 from ipfl.core import Record, Roster
 from ipfl.methods.fedem import STEPS, FedEM, mixture_weights, responsibilities
-from ipfl.methods.steps import WORST, SeveralModels
-from tests.methods.two_parameters import ZERO, client, play, points, setup
+from ipfl.methods.steps import WORST, ClusterModels
 
 T = math.log(3) / 4
 SURE = np.array([T, -T], np.float32)
 """On x = 2 its scores differ by 4T = ln 3: it gives class 0 the probability 0.75."""
 
 
-def learners(*vectors: np.ndarray, per_round: int = 2) -> SeveralModels:
-    return SeveralModels(tuple(vectors), per_round, seed=0)
+def learners(*vectors: np.ndarray, per_round: int = 2) -> ClusterModels:
+    return ClusterModels(tuple(vectors), per_round, seed=0)
 
 
 class TestResponsibilities:
@@ -129,7 +129,7 @@ def test_learners_start_differently_and_their_cost_is_told():
     state = method.init(dataclasses.replace(setup(2), fresh=lambda k: np.full(2, k, np.float32)))
     assert [model[0] for model in state.models] == [0, 1, 2]
     assert method.report(state) == {"trainings_per_seat": 3}
-    assert method.scorings(state) == 3
+    assert method.personalize_cost(state) == 3
     assert list(method.models(state)) == ["cluster_0", "cluster_1", "cluster_2"]
 
 

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.methods.two_parameters import ZERO, client, points, setup, sigma
 
 from ipfl.client.memory import ClientMemory
 from ipfl.core import NEWCOMER, Record, Roster
-from ipfl.methods.client_model_store import Shelf
+from ipfl.methods.client_model_store import ClientModelStore
 from ipfl.methods.fedfomo import FedFomo, mixture, worth
-from tests.methods.two_parameters import ZERO, client, points, setup, sigma
 
 
 def model(w: float) -> np.ndarray:
@@ -35,7 +35,7 @@ def validating(*probe, train=((0, 0),)):
 @pytest.fixture
 def fresh(tmp_path):
     def make(method, clients=4):
-        return method.init(replace(setup(clients), shelf=Shelf(ClientMemory(tmp_path))))
+        return method.init(replace(setup(clients), shelf=ClientModelStore(ClientMemory(tmp_path))))
 
     return make
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.methods.two_parameters import ZERO, client, play, points, setup
 from torch import nn
 
 from ipfl.client.network import Network
@@ -13,7 +14,6 @@ from ipfl.core import NEWCOMER, Record, Roster
 from ipfl.core.sections import AggregateConfig
 from ipfl.errors import NotSupportedError
 from ipfl.methods.fedproto import FedProto
-from tests.methods.two_parameters import ZERO, client, play, points, setup
 
 METHOD = FedProto()
 
@@ -66,7 +66,7 @@ class TestAggregation:
 
     def test_rules_that_bear_hostile_replies_work_class_by_class(self):
         # The trimmed mean of 1, 2 and 900 without the smallest and largest is 2; that of 5, 6, 7 is 6.
-        rule = AggregateConfig(rule="trimmed_mean", hostile=0.4)
+        rule = AggregateConfig(rule="trimmed_mean", attacker_share=0.4)
         state = METHOD.init(replace(setup(3), aggregate=rule))
         sent = [(1, 5), (2, 6), (900, 7)]
         done = merge(state, {i: reply(*values, counts=[1, 1]) for i, values in enumerate(sent)})

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.methods.two_parameters import ZERO, client, play, setup, sigma
 
 import ipfl
 from ipfl.client.task import Task
 from ipfl.core import Record, Roster
 from ipfl.methods.fedavg import FedAvg
 from ipfl.methods.fedprox import FedProx
-from tests.methods.two_parameters import ZERO, client, play, setup, sigma
 
 
 def asked(method: FedProx, round: int = 0, clients: int = 4, per_round: int = 4, seed: int = 0):

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.methods.two_parameters import ZERO, client, setup, sigma
 
 import ipfl
 from ipfl.client.client import Client
 from ipfl.core import Ask, Record, Replies, Roster, Round
 from ipfl.methods.fedsoft import FedSoft, SoftClusters, importance
-from ipfl.methods.steps import SeveralModels
-from ipfl.runs.loop import Traffic, converse
-from tests.methods.two_parameters import ZERO, client, setup, sigma
+from ipfl.methods.steps import ClusterModels
+from ipfl.runs.loop import Traffic, drive
 
 A, B = np.array([1, -1], np.float32), np.array([-1, 1], np.float32)
 """A has the smaller loss on points of class 0 at x > 0, B on those of class 1."""
@@ -39,12 +39,12 @@ class Clients:
 
 def state(*centers: np.ndarray, per_round: int = 4, **known) -> SoftClusters:
     known = {"importance": {}, "sizes": {}, "random": ()} | known
-    return SoftClusters(SeveralModels(centers, per_round, seed=0), **known)
+    return SoftClusters(ClusterModels(centers, per_round, seed=0), **known)
 
 
 def play(before: SoftClusters, engine: Clients, round: int = 0) -> Round[SoftClusters]:
     roster = Roster(tuple(range(len(engine.clients))))
-    return converse(engine.method.round(before, roster, round), engine, round, Traffic())
+    return drive(engine.method.round(before, roster, round), engine, round, Traffic())
 
 
 class TestImportance:

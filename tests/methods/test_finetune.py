@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.methods.two_parameters import ZERO, client, play, setup, sigma
 
 import ipfl
 from ipfl.client.runner import EVALUATE
@@ -12,7 +13,6 @@ from ipfl.core import Ask, Record
 from ipfl.engines.local import LocalEngine
 from ipfl.methods.fedavg import FedAvg
 from ipfl.methods.finetune import FineTune
-from tests.methods.two_parameters import ZERO, client, play, setup, sigma
 
 
 def test_one_round_and_then_fine_tuning():
@@ -65,5 +65,5 @@ def test_evaluating_twice_is_the_same():
 
 def test_fine_tuning_counts_as_three_passes_an_epoch():
     state = FineTune().init(setup(2))
-    assert FineTune(epochs=5).scorings(state) == 15
-    assert FineTune().scorings(state) == 6, "two epochs are the default of a training"
+    assert FineTune(epochs=5).personalize_cost(state) == 15
+    assert FineTune().personalize_cost(state) == 6, "two epochs are the default of a training"

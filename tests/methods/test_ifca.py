@@ -6,19 +6,19 @@ import dataclasses
 
 import numpy as np
 import pytest
+from tests.methods.two_parameters import client, play, points, setup, sigma
 
 import ipfl
 from ipfl.core import Record, Roster, Setup
 from ipfl.methods.ifca import IFCA, Clustering, best_start
-from ipfl.methods.steps import SeveralModels
-from tests.methods.two_parameters import client, play, points, setup, sigma
+from ipfl.methods.steps import ClusterModels
 
 A, B = np.array([1, -1], np.float32), np.array([-1, 1], np.float32)
 """A says class 0 of any x > 0, B says class 1."""
 
 
-def models(*vectors: np.ndarray, per_round: int = 3) -> SeveralModels:
-    return SeveralModels(tuple(vectors), per_round, seed=0)
+def models(*vectors: np.ndarray, per_round: int = 3) -> ClusterModels:
+    return ClusterModels(tuple(vectors), per_round, seed=0)
 
 
 def federation(clients: int = 3, per_round: int | None = None) -> Setup:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.methods.two_parameters import ZERO, client, play, points, setup, sigma
 from torch import nn
 from torch.nn.functional import cross_entropy
 
@@ -16,7 +17,6 @@ from ipfl.client.task import Task
 from ipfl.core import Record
 from ipfl.data.federated import Samples
 from ipfl.methods.perfedavg import PerFedAvg, hessian_product, meta_gradient, split
-from tests.methods.two_parameters import ZERO, client, play, points, setup, sigma
 
 FIRST_ORDER = 2 * sigma(-1)
 """Size of a coordinate of ∇f(w') for the point (2, class 0), w = 0 and α = ¼: the inner gradient is (−1, 1),
@@ -118,7 +118,7 @@ def test_a_client_deploys_the_model_after_one_step_on_all_it_has():
     adapted = method.personalize(offer, Record(), client((2, 0), (4, 1), batch_size=1, epochs=3))
     np.testing.assert_allclose(adapted, [-0.1, 0.1], rtol=1e-6)
     assert method.models(state) == {"global": state.params}
-    assert method.scorings(state) == 3
+    assert method.personalize_cost(state) == 3
 
 
 @pytest.mark.slow

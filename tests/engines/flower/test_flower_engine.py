@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.app.error import Error
+from tests.engines.flower.loopback import TINY, Loopback, on, settled
 
 import ipfl
 from ipfl.client.task import Task
@@ -15,8 +16,6 @@ from ipfl.errors import InputError
 from ipfl.methods import METHODS
 from ipfl.runs.comparison import prepare, run_config
 from ipfl.runs.config import Config, EvaluateConfig
-
-from .loopback import TINY, Loopback, on, settled
 
 ROUNDS = 3
 COMPARED = [name for name in ("fedavg", "ditto", "local", "ipfl") if name in METHODS]

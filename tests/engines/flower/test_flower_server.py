@@ -4,14 +4,13 @@ import json
 
 import numpy as np
 import pytest
+from tests.engines.flower.loopback import Loopback
 from torch import nn
 
 from ipfl.engines.flower.client_app import NodeApp
 from ipfl.engines.flower.directory import Directory, Greeting, RefusedError
 from ipfl.engines.flower.server_app import Order, serve
 from ipfl.errors import InputError
-
-from .loopback import Loopback
 
 CLASSES = 3
 

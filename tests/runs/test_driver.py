@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ipfl.core import Ask, Record, Round, came_to_nothing
+from ipfl.core import Ask, Record, Round, is_below_quorum
 from ipfl.core.vectors import mean
-from ipfl.runs.driver import Traffic, converse, readable
+from ipfl.runs.driver import Traffic, drive, readable
 
 
 def vector(*values: float) -> np.ndarray:
@@ -75,7 +75,7 @@ def test_a_round_is_counted_and_broken_replies_do_not_reach_the_method():
     good, bad = Record({"m": vector(1)}), Record({"m": vector(np.nan)})  # 4 bytes each
     own = Record({"m": vector(np.nan)})  # the server's own: not for the wire, nor for the gate
     traffic, seen = Traffic(), []
-    done = converse(talk(seen), Engine({-1: own, 1: good, 2: bad}, {}), 0, traffic, readable)
+    done = drive(talk(seen), Engine({-1: own, 1: good, 2: bad}, {}), 0, traffic, readable)
     assert done.state == "end"
     assert seen == [{-1: own, 1: good}, {}]
     # Four clients, then one, are sent 8 bytes each; two replies of 4 bytes came.
@@ -90,7 +90,7 @@ def test_a_round_is_counted_and_broken_replies_do_not_reach_the_method():
 
 def test_without_a_gate_the_method_sees_everything():
     bad, seen = Record({"m": vector(np.nan)}), []
-    converse(talk(seen), Engine({1: bad}, {2: bad}), 0, Traffic())
+    drive(talk(seen), Engine({1: bad}, {2: bad}), 0, Traffic())
     assert seen == [{1: bad}, {2: bad}]
 
 
@@ -106,4 +106,4 @@ def test_without_a_gate_the_method_sees_everything():
     ],
 )
 def test_when_a_round_is_void(seats, least, void):
-    assert came_to_nothing(seats, least) == void
+    assert is_below_quorum(seats, least) == void

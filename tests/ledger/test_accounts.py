@@ -15,7 +15,7 @@ def table(draw: np.random.Generator, shape: tuple[int, int], share: float) -> np
     return draw.random(shape) < share
 
 
-class Economy(RuleBasedStateMachine):
+class MarketState(RuleBasedStateMachine):
     """Rounds with random bids, drop-outs, void clusters and nonsense contributions."""
 
     @initialize(n=st.integers(1, 8), k=st.integers(1, 3), price=st.integers(1, 12), prices=st.integers(1, 4))
@@ -58,7 +58,7 @@ class Economy(RuleBasedStateMachine):
         assert self.bank.pool.tolist() == (seats.sum(axis=0) * self.price).tolist()  # (N_p + N_r)·τ_p
 
         lost = seats & table(draw, shape, dropout)
-        self.bank, returned = tokens.give_back(self.bank, lost, self.price)
+        self.bank, returned = tokens.refund(self.bank, lost, self.price)
         moved = [bids, seated, returned]
         for cluster in range(self.k):
             moved += self.settle(
@@ -106,5 +106,5 @@ class Economy(RuleBasedStateMachine):
         assert len(set(self.opened.amount.tolist())) == 1
 
 
-TestEconomy = Economy.TestCase
+TestEconomy = MarketState.TestCase
 TestEconomy.settings = settings(max_examples=60, stateful_step_count=12, deadline=None)

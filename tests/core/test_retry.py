@@ -9,13 +9,13 @@ import os
 import pytest
 
 from ipfl.core import retry as patience
-from ipfl.core.retry import disk_full, patiently, with_room
+from ipfl.core.retry import is_disk_full, retry, retry_while_disk_full
 from ipfl.errors import InputError
 
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
-    monkeypatch.setattr(patience, "PATIENCE", 0.2)
+    monkeypatch.setattr(patience, "RETRY_SECONDS", 0.2)
     monkeypatch.setattr(patience, "DELAYS", (0.01,))
 
 
@@ -37,7 +37,7 @@ FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "runs/mine/metrics.jsonl
 
 def test_what_passes_is_waited_for_and_said_once(caplog):
     with caplog.at_level(logging.WARNING, logger="ipfl"):
-        assert with_room(failing(3, FULL), "cannot commit round 4", None) == 4
+        assert retry_while_disk_full(failing(3, FULL), "cannot commit round 4", None) == 4
     (record,) = caplog.records
     assert record.getMessage().startswith(
         "cannot commit round 4: the disk is full (No space left on device: runs/mine/metrics.jsonl); trying"
@@ -46,7 +46,7 @@ def test_what_passes_is_waited_for_and_said_once(caplog):
 
 def test_what_stays_is_one_line_that_says_how_to_go_on(tmp_path):
     with pytest.raises(InputError) as error:
-        with_room(failing(10**6, FULL), "cannot commit round 4", tmp_path)
+        retry_while_disk_full(failing(10**6, FULL), "cannot commit round 4", tmp_path)
     assert str(error.value) == (
         "cannot commit round 4: the disk is full (No space left on device: runs/mine/metrics.jsonl); "
         f"what was committed is safe, go on with: ipfl run --resume {tmp_path}"
@@ -55,24 +55,24 @@ def test_what_stays_is_one_line_that_says_how_to_go_on(tmp_path):
 
 def test_a_run_without_a_folder_cannot_be_resumed():
     with pytest.raises(InputError, match=r"metrics\.jsonl\)$"):
-        with_room(failing(10**6, FULL), "cannot play round 0", None)
+        retry_while_disk_full(failing(10**6, FULL), "cannot play round 0", None)
 
 
 @pytest.mark.parametrize("error", [PermissionError(errno.EACCES, "no"), ValueError("no")])
 def test_what_does_not_pass_is_raised_at_once(error, caplog):
     calls = failing(1, error)
     with pytest.raises(type(error), match="no"):
-        with_room(calls, "cannot", None)
+        retry_while_disk_full(calls, "cannot", None)
     assert calls() == 2, "tried once only"
     assert caplog.records == []
 
 
 def test_what_a_full_disk_may_say():
-    assert all(disk_full(OSError(code, "full")) for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
-    assert not disk_full(OSError(errno.EIO, "broken"))
-    assert not disk_full(ValueError("no space left on device"))
+    assert all(is_disk_full(OSError(code, "full")) for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+    assert not is_disk_full(OSError(errno.EIO, "broken"))
+    assert not is_disk_full(ValueError("no space left on device"))
 
 
 def test_no_patience_at_all():
     with pytest.raises(OSError, match="No space"):
-        patiently(failing(1, FULL), disk_full, str, 0)
+        retry(failing(1, FULL), is_disk_full, str, 0)

@@ -145,7 +145,7 @@ def test_a_client_that_drops_out_is_refunded_and_earns_nothing() -> None:
     bank, _ = after_seats()
     dropped = NONE.copy()
     dropped[1, 0] = True
-    bank, back = tokens.give_back(bank, dropped, PRICE)
+    bank, back = tokens.refund(bank, dropped, PRICE)
     assert back.rows() == [
         {"kind": "refund", "source": -3, "target": 1, "amount": 10, "cluster": 0, "client": 1}
     ]

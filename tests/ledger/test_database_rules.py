@@ -3,10 +3,10 @@
 import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
+from tests.ledger.economies import HEADER, worked
 
 from ipfl.ledger import RunStore, StoreError
 from ipfl.methods.ipfl.replay import opening_transfers
-from tests.store.economies import HEADER, worked
 
 POSTED = {
     "runs": "name = 'x'",

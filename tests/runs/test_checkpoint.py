@@ -12,7 +12,7 @@ from ipfl.client.memory import ClientMemory
 from ipfl.core import Record
 from ipfl.core.sections import AggregateConfig
 from ipfl.errors import InputError
-from ipfl.methods.client_model_store import Shelf
+from ipfl.methods.client_model_store import ClientModelStore
 from ipfl.runs.checkpoint import Checkpoints, pack, unpack
 
 
@@ -20,12 +20,14 @@ from ipfl.runs.checkpoint import Checkpoints, pack, unpack
 class State:
     models: tuple[Any, ...]
     rule: AggregateConfig
-    shelf: Shelf
+    shelf: ClientModelStore
     known: dict[int, list[float]] = field(default_factory=dict)
 
 
 def state(place, *, models=(), rule=None, rounds=None, known=None) -> State:
-    return State(models, rule or AggregateConfig(), Shelf(ClientMemory(place), rounds or {}), known or {})
+    return State(
+        models, rule or AggregateConfig(), ClientModelStore(ClientMemory(place), rounds or {}), known or {}
+    )
 
 
 def test_all_comes_back_and_folders_stay_where_they_are(tmp_path):

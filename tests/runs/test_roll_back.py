@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from tests.methods.ipfl.scripted import setup
 from typer.testing import CliRunner
 
 import ipfl
@@ -14,7 +15,6 @@ from ipfl.client.task import Task
 from ipfl.ledger import RunStore, verify
 from ipfl.stress.faults import FaultPlan
 from ipfl.stress.settings import FaultsConfig
-from tests.methods.scripted import setup
 
 TINY = {"clients": 6, "samples": 20, "test_samples": 20, "model": "softmax"}
 GONE = FaultsConfig(dropout=1, dropout_when=["during"])

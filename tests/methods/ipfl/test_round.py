@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.methods.ipfl.scripted import HONEST, SIZE, appraise, play, prefer_parity, setup, train
 
 from ipfl.core import Record
 from ipfl.errors import InputError
@@ -15,7 +16,6 @@ from ipfl.methods import method
 from ipfl.methods.ipfl.method import IPFL
 from ipfl.methods.ipfl.state import assigned
 from ipfl.runs.config import Config
-from tests.methods.scripted import HONEST, SIZE, appraise, play, prefer_parity, setup, train
 
 OPENING = 100 * 100
 

@@ -12,7 +12,7 @@ from ipfl.core import Ask, Record, Replies, Roster, Setup, holdout_id
 from ipfl.data import load
 from ipfl.engines.local import LocalEngine
 from ipfl.methods.ipfl.method import IPFL
-from ipfl.runs.loop import Traffic, converse
+from ipfl.runs.loop import Traffic, drive
 
 QUICK = ipfl.TrainConfig(per_round=8, lr=0.3)
 """A small network and few rounds want a large step."""
@@ -44,7 +44,7 @@ def converse_rounds(
         listener, done = Listener(engine), []
         for number in range(start, start + rounds):
             talk = method.round(state, Roster(task.data.clients), number)
-            done.append(converse(talk, listener, number, Traffic()))
+            done.append(drive(talk, listener, number, Traffic()))
             state = done[-1].state
     return state, done, listener.heard
 

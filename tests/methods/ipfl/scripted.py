@@ -9,8 +9,8 @@ import numpy as np
 
 from ipfl.core import Ask, ClientId, Record, Replies, Roster, Round, Setup
 from ipfl.methods.ipfl.method import IPFL
-from ipfl.methods.ipfl.state import Economy
-from ipfl.runs.loop import Traffic, converse
+from ipfl.methods.ipfl.state import MarketState
+from ipfl.runs.loop import Traffic, drive
 
 Answer = Callable[[ClientId, Record], Record | None]
 SIZE = 3
@@ -67,15 +67,15 @@ def play(
     rounds: int,
     script: Mapping[str, Answer] = HONEST,
     clients: int = 8,
-    state: Economy | None = None,
-) -> tuple[Economy, list[Round[Economy]], ScriptedEngine]:
+    state: MarketState | None = None,
+) -> tuple[MarketState, list[Round[MarketState]], ScriptedEngine]:
     """Plays some rounds; returns the last state, the rounds and the engine."""
     state = method.init(setup(clients)) if state is None else state
     engine = ScriptedEngine(script)
     done = []
     for number in range(rounds):
         done.append(
-            converse(method.round(state, Roster(tuple(range(clients))), number), engine, number, Traffic())
+            drive(method.round(state, Roster(tuple(range(clients))), number), engine, number, Traffic())
         )
         state = done[-1].state
     return state, done, engine

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import ipfl
 from ipfl.client.memory import ClientMemory
 from ipfl.client.network import MODELS
-from ipfl.client.runner import EVALUATE, Host
+from ipfl.client.runner import EVALUATE, ClientRunner
 from ipfl.client.settings import TrainConfig
 from ipfl.client.task import Task
 from ipfl.client.training import evaluate
@@ -51,7 +51,7 @@ class Still(Method):
     def personalize(self, offer, mine, me):
         return offer.params["zero"]
 
-    def scorings(self, state):
+    def personalize_cost(self, state):
         return 2
 
     def models(self, state):
@@ -209,7 +209,7 @@ class TestHost:
     @pytest.fixture
     def host(self, tmp_path):
         task = Task.load(**TINY, server_samples=5)
-        return Host(task, Curious(), TrainConfig(), 0, ClientMemory(tmp_path / "memory"))
+        return ClientRunner(task, Curious(), TrainConfig(), 0, ClientMemory(tmp_path / "memory"))
 
     def test_a_method_never_sees_the_test_part(self, host):
         assert host.task.data.sizes(0)["test"] == 20
@@ -258,7 +258,9 @@ class TestHost:
             facts = host.run("look", 0, holdout_id(distribution), EMPTY).facts
             assert {facts[part] for part in ("train", "probe", "goal")} == {5}
         with pytest.raises(ValueError, match="no holdout of distribution 0"):
-            Host(Task.load(**TINY), Curious(), TrainConfig(), 0, host.memory).run("look", 0, -1, EMPTY)
+            ClientRunner(Task.load(**TINY), Curious(), TrainConfig(), 0, host.memory).run(
+                "look", 0, -1, EMPTY
+            )
 
     def test_random_streams_tell_clients_rounds_and_actions_apart(self, host):
         @dataclass(frozen=True)

@@ -8,12 +8,12 @@ import psycopg
 import pytest
 from sqlalchemy import event, text
 from sqlalchemy.exc import OperationalError
+from tests.ledger.economies import HEADER, LINE, RULES, worked
 
 import ipfl
 from ipfl.ledger import RunStore, StoreError, verify
 from ipfl.ledger import store as runs
 from ipfl.methods.ipfl.replay import opening_transfers
-from tests.store.economies import HEADER, LINE, RULES, worked
 
 
 def opened(place, **options):
@@ -217,7 +217,7 @@ def full(store):
         connection.execute(
             text(
                 """CREATE FUNCTION fill() RETURNS trigger LANGUAGE plpgsql AS $$
-                   BEGIN RAISE EXCEPTION 'could not extend file' USING ERRCODE = 'disk_full'; END $$"""
+                   BEGIN RAISE EXCEPTION 'could not extend file' USING ERRCODE = 'is_disk_full'; END $$"""
             )
         )
         connection.execute(

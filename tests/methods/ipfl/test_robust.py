@@ -133,7 +133,7 @@ class TestUpdates:
         np.testing.assert_allclose(found.model, [-0.8, 0.4], rtol=1e-6)
 
     def test_nothing_fair_at_all_leaves_the_model(self):
-        # The others are copies of the first, which is outlandish beside them.
+        # The others are copies of the first, which is is_too_long beside them.
         assert verdict([[10, 0], [1, 0], [1, 0]]).model.tolist() == [0, 0]
 
 
@@ -155,16 +155,16 @@ class TestClaims:
     def test_extremes_are_cut(self):
         # A fifth of five on either side: the largest and the smallest become their neighbours.
         claims = np.array([[1.0], [0.4], [0.3], [0.2], [0.0]])
-        assert guard.temper(claims, 0.2).ravel().tolist() == [0.4, 0.4, 0.3, 0.2, 0.2]
+        assert guard.limit_claims(claims, 0.2).ravel().tolist() == [0.4, 0.4, 0.3, 0.2, 0.2]
 
     def test_a_cluster_keeps_half_of_its_own(self):
         # Five clusters of two clients each: at most a tenth is cut, so the second best of each column stays.
         claims = np.kron(np.eye(5), np.array([[0.9], [0.8]])) + 0.05
-        np.testing.assert_allclose(guard.temper(claims, 0.4).max(axis=0), 0.85)
+        np.testing.assert_allclose(guard.limit_claims(claims, 0.4).max(axis=0), 0.85)
 
     def test_nothing_to_cut(self):
         claims = np.random.default_rng(0).random((6, 2))
-        np.testing.assert_array_equal(guard.temper(claims, 0.0), claims)
+        np.testing.assert_array_equal(guard.limit_claims(claims, 0.0), claims)
 
 
 class TestRewards:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.methods.ipfl.scripted import HONEST, SIZE, play, setup
 
 from ipfl.core import Record
 from ipfl.errors import InputError
 from ipfl.methods.ipfl.method import IPFL
 from ipfl.methods.ipfl.replay import Market
-from tests.methods.scripted import HONEST, SIZE, play, setup
 
 
 def grow(client, ask):
@@ -24,7 +24,7 @@ def grow(client, ask):
 
 class TestRound:
     def test_the_gradient_travels_with_the_update_and_is_not_asked_for_again(self):
-        _, _, engine = play(IPFL(guarded=True), 1, HONEST | {"train": grow})
+        _, _, engine = play(IPFL(robust=True), 1, HONEST | {"train": grow})
         assert engine.actions == ["train", "appraise"]
         assert all(record.facts == {"gradient": False} for record in engine.asks[1].to.values())
 
@@ -34,7 +34,7 @@ class TestRound:
 
     def test_a_free_rider_earns_nothing_and_the_ledger_replays(self):
         script = HONEST | {"train": grow}
-        method = IPFL(guarded=True)
+        method = IPFL(robust=True)
         _, done, _ = play(method, 8, script)
         sat = [one for one in done if any(client == 0 for client, *_ in one.facts["seats"])]
         assert sat
@@ -54,7 +54,7 @@ class TestRound:
     @pytest.mark.parametrize("setting", [{"incentive": False}, {"contribution": "exact"}])
     def test_what_a_guard_cannot_do_without(self, setting):
         with pytest.raises(InputError, match="guarded = true needs"):
-            IPFL(guarded=True, **setting).init(setup())
+            IPFL(robust=True, **setting).init(setup())
 
     def test_the_accuracy_of_a_cluster_is_the_median_claim(self):
         # Three sit in each cluster. One claims a million of a million points, the others say 5 of 10.
@@ -64,5 +64,5 @@ class TestRound:
         def boast(client, ask):
             return Record({}, {name: [1e6, 1e6] if client in boasters else [5.0, 10] for name in ask.params})
 
-        _, (first,), _ = play(IPFL(guarded=True), 1, HONEST | {"train": grow, "appraise": boast})
+        _, (first,), _ = play(IPFL(robust=True), 1, HONEST | {"train": grow, "appraise": boast})
         assert first.facts["cluster_probe_accuracy"] == [[0, 0.5], [1, 0.5]]

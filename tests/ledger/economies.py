@@ -6,12 +6,12 @@ import json
 from typing import Any
 
 import numpy as np
+from tests.methods.ipfl.scripted import appraise, play, train
 
 from ipfl.core import Record
 from ipfl.ledger import RunStore
 from ipfl.methods.ipfl.method import IPFL
 from ipfl.methods.ipfl.replay import opening_transfers
-from tests.methods.scripted import appraise, play, train
 
 RULES = {"price": 10, "opening": 25, "eta": 0.5, "gamma": 0.1, "clusters": 2}
 HEADER = {"method": "ipfl", "config": {}, "seed": 0, "clients": [2, 5, 9], "rules": RULES}

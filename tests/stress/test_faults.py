@@ -10,12 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.runs.test_resume import after_calls, contents, go, in_a_process_that_dies
 from typer.testing import CliRunner
 
 import ipfl
 from ipfl.cli import app
 from ipfl.client.memory import ClientMemory
-from ipfl.client.runner import ASSESS, EVALUATE, Host
+from ipfl.client.runner import ASSESS, EVALUATE, ClientRunner
 from ipfl.client.settings import TrainConfig
 from ipfl.client.task import Task
 from ipfl.core import Ask, Method, Record, Round
@@ -25,7 +26,6 @@ from ipfl.ledger import RunStore
 from ipfl.runs.config import Config
 from ipfl.stress.faults import ABSURD, CrashedError, DroppedOutError, FaultPlan, TooLateError, spoiled
 from ipfl.stress.settings import FaultsConfig
-from tests.test_resume import after_calls, contents, go, in_a_process_that_dies
 
 TINY = {"clients": 6, "samples": 20, "test_samples": 20, "model": "softmax"}
 ALL = {"dropout": 0.3, "slow": 0.05, "crash": 0.05, "broken": 0.1}
@@ -89,7 +89,7 @@ class TestPlan:
 
     def test_no_plan_without_faults_of_clients(self):
         assert FaultPlan.of(None, 0) is None
-        assert FaultPlan.of(FaultsConfig(full_disk=[1], store_away=[2]), 0) is None
+        assert FaultPlan.of(FaultsConfig(full_disk=[1], store_down=[2]), 0) is None
         assert FaultPlan.of(FaultsConfig(broken=0.1), 0) is not None
 
     def test_more_than_all_clients(self):
@@ -129,7 +129,7 @@ class TestPlan:
         task = Task.load(**TINY, server_samples=10)
         plan = FaultPlan(FaultsConfig(dropout=1), 0)
         settings, memory = TrainConfig(), ClientMemory(tmp_path)
-        host = Host(task, Phases(), settings, 0, memory, faults=plan)
+        host = ClientRunner(task, Phases(), settings, 0, memory, faults=plan)
         start = Record({"global": host.initial})
         assert host.run(EVALUATE, 0, 0, start).facts["n"] == 20
         assert host.run(ASSESS, 0, 0, Record(start.params, {"limit": 5})).facts["n"] == 5

@@ -14,6 +14,7 @@ import threading
 
 import numpy as np
 import pytest
+from tests.runs.test_resume import contents
 
 import ipfl
 from ipfl.core import Record
@@ -23,7 +24,6 @@ from ipfl.ledger import RunStore, verify
 from ipfl.runs.folder import RunFolder
 from ipfl.stress.faults import Outage
 from ipfl.stress.settings import FaultsConfig
-from tests.test_resume import contents
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,7 @@ class TestDrills:
             found.append(outage.lasts(3))
         assert found == [True, True, False, False]
 
-    @pytest.mark.parametrize("kind", ["full_disk", "store_away"])
+    @pytest.mark.parametrize("kind", ["full_disk", "store_down"])
     def test_waited_for_without_a_trace(self, task, tmp_path, kind, caplog):
         faults = FaultsConfig(**{kind: [1]}, outage=0.6)
         plain, drilled = tmp_path / "plain" / "run", tmp_path / "drilled" / "run"
@@ -53,14 +53,14 @@ class TestDrills:
             ipfl.run(task, ipfl.method("ipfl"), rounds=3, workers=0, out=out, faults=plan)
         assert contents(plain) == contents(drilled)
         (record,) = caplog.records
-        said = {"full_disk": "cannot commit round 1: the disk is full", "store_away": "cannot post round 1"}
+        said = {"full_disk": "cannot commit round 1: the disk is full", "store_down": "cannot post round 1"}
         assert record.getMessage().startswith(said[kind])
 
-    @pytest.mark.parametrize("kind", ["full_disk", "store_away"])
+    @pytest.mark.parametrize("kind", ["full_disk", "store_down"])
     def test_what_lasts_too_long_ends_the_run_which_can_be_resumed(
         self, task, tmp_path, kind, monkeypatch, caplog
     ):
-        monkeypatch.setattr("ipfl.core.retry.PATIENCE", 0.3)
+        monkeypatch.setattr("ipfl.core.retry.RETRY_SECONDS", 0.3)
         out, plain = tmp_path / "run", tmp_path / "plain" / "run"
         options = {"rounds": 3, "workers": 0}
         faults = FaultsConfig(**{kind: [1]}, outage=60)
@@ -83,7 +83,7 @@ import json, resource, sys, threading
 import ipfl
 from ipfl import patience
 
-method, out, size, seconds, patience.PATIENCE = json.loads(sys.argv[1])
+method, out, size, seconds, patience.RETRY_SECONDS = json.loads(sys.argv[1])
 
 def limit(size):
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))

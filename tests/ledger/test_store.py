@@ -8,6 +8,7 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import text
+from tests.ledger.economies import BALANCES, HEADER, LINE, RULES, worked
 
 from ipfl.errors import InputError
 from ipfl.ledger import RunStore, StoreError, verify
@@ -15,7 +16,6 @@ from ipfl.ledger.database import address, engine_for, shown
 from ipfl.ledger.migrations import VERSION_TABLE
 from ipfl.ledger.schema import metadata
 from ipfl.methods.ipfl.replay import opening_transfers
-from tests.store.economies import BALANCES, HEADER, LINE, RULES, worked
 
 
 def count(store, table):

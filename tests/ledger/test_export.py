@@ -9,6 +9,7 @@ from datetime import date
 import pytest
 import typer
 from sqlalchemy import text
+from tests.ledger.economies import HEADER, economy, worked
 from typer.testing import CliRunner
 
 from ipfl.cli.ledger import app as ledger
@@ -16,7 +17,6 @@ from ipfl.cli.outcome import Commands
 from ipfl.ledger import RunStore
 from ipfl.ledger.accounts import account_name
 from ipfl.ledger.export import beancount_lines, csv_lines
-from tests.store.economies import HEADER, economy, worked
 
 app = typer.Typer(cls=Commands)
 app.add_typer(ledger, name="ledger")

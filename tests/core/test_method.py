@@ -59,5 +59,5 @@ class TestRecord:
 def test_holdout_ids_never_meet_a_client_s():
     ids = [holdout_id(distribution) for distribution in range(5)]
     assert ids == [-1, -2, -3, -4, -5]
-    # `Host` goes back the same way: distribution = −1 − id.
+    # `ClientRunner` goes back the same way: distribution = −1 − id.
     assert [-1 - id for id in ids] == [0, 1, 2, 3, 4]

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.runs import test_resume
+from tests.runs.test_resume import after_calls, again, go, in_a_process_that_dies
 
 import ipfl
 from ipfl.client.memory import ClientMemory
 from ipfl.ledger import RunStore
-from ipfl.methods.client_model_store import Shelf
+from ipfl.methods.client_model_store import ClientModelStore
 from ipfl.runs.checkpoint import Checkpoints
-from tests import test_resume
-from tests.test_resume import after_calls, again, go, in_a_process_that_dies
 
 
 def vector(*values: float) -> np.ndarray:
@@ -24,7 +24,7 @@ def vector(*values: float) -> np.ndarray:
 
 @pytest.fixture
 def shelf(tmp_path):
-    return Shelf(ClientMemory(tmp_path))
+    return ClientModelStore(ClientMemory(tmp_path))
 
 
 class TestValue:
@@ -63,7 +63,7 @@ class TestValue:
     @given(st.lists(st.dictionaries(st.integers(0, 4), st.floats(-9, 9, width=32)), max_size=6))
     @settings(max_examples=30)
     def test_every_version_is_what_a_dict_would_be(self, tmp_path_factory, puts):
-        shelf, content = Shelf(ClientMemory(tmp_path_factory.mktemp("shelf"))), {}
+        shelf, content = ClientModelStore(ClientMemory(tmp_path_factory.mktemp("shelf"))), {}
         versions = [(shelf, content)]
         for round, values in enumerate(puts):
             shelf = shelf.put({client: vector(value) for client, value in values.items()}, round)
@@ -76,7 +76,7 @@ class TestValue:
         """The file says whose vectors of which rounds; where they lie is known to whoever reads it."""
         full = shelf.put({2: vector(7)}, 0).put({1: vector(8)}, 1)
         folder = Checkpoints(tmp_path / "checkpoint")
-        elsewhere = Shelf(shelf.place)
+        elsewhere = ClientModelStore(shelf.place)
         back = folder.read(folder.write(1, full), elsewhere)
         assert back == full
         assert back.place is elsewhere.place
@@ -89,7 +89,7 @@ class TestMemory:
     SIZE = 100_000
     BYTES = 4 * SIZE
 
-    def full(self, shelf: Shelf, clients: int) -> Shelf:
+    def full(self, shelf: ClientModelStore, clients: int) -> ClientModelStore:
         for client in range(clients):
             shelf = shelf.put({client: np.full(self.SIZE, client, np.float32)}, client)
         return shelf

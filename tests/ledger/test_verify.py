@@ -6,13 +6,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import text
+from tests.ledger.economies import HEADER, LINE, RULES, VOID, economy, worked
 
 from ipfl.ledger import Finding, RunStore, verify
 from ipfl.ledger.posting import round_hash
 from ipfl.ledger.reader import Reader
 from ipfl.ledger.verify import findings
 from ipfl.methods.ipfl.replay import opening_transfers
-from tests.store.economies import HEADER, LINE, RULES, VOID, economy, worked
 
 TABLES = ("runs", "clients", "rounds", "bids", "selections", "contributions", "transfers", "metrics")
 NAMES = count()

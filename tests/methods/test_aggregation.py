@@ -12,7 +12,7 @@ from hypothesis.extra.numpy import arrays
 
 from ipfl.core.sections import AggregateConfig
 from ipfl.core.vectors import mean
-from ipfl.methods.aggregation import aggregate, clipped, geometric_median, multi_krum, trimmed_mean
+from ipfl.methods.aggregation import aggregate, clip_updates, geometric_median, multi_krum, trimmed_mean
 
 RULES = ("mean", "trimmed_mean", "geometric_median", "multi_krum")
 UPDATES = (1.0, 2.0, 3.0, 4.0, 100.0)
@@ -68,12 +68,12 @@ class TestClipping:
     def test_to_a_length(self):
         # (3, 4) has length 5 and is halved, (0, 1) stays, (0, 0) has no direction and stays.
         updates = np.array([[3.0, 4.0], [0.0, 1.0], [0.0, 0.0]])
-        np.testing.assert_allclose(clipped(updates, 2.5), [[1.5, 2.0], [0.0, 1.0], [0.0, 0.0]])
+        np.testing.assert_allclose(clip_updates(updates, 2.5), [[1.5, 2.0], [0.0, 1.0], [0.0, 0.0]])
 
     def test_to_the_median_length(self):
         # Lengths 5, 1 and 2.
         updates = np.array([[3.0, 4.0], [0.0, 1.0], [2.0, 0.0]])
-        np.testing.assert_allclose(clipped(updates, "median"), [[1.2, 1.6], [0.0, 1.0], [2.0, 0.0]])
+        np.testing.assert_allclose(clip_updates(updates, "median"), [[1.2, 1.6], [0.0, 1.0], [2.0, 0.0]])
 
     def test_comes_before_the_mean(self):
         # 1, 2 and 60 become 1, 2 and 2.
@@ -105,7 +105,7 @@ class TestParts:
 
     def test_multi_krum_of_two(self):
         # Nobody can be left out of two: int(0.2 · 2) = 0.
-        assert multi_krum(np.array([[0.0], [9.0]]), hostile=0).tolist() == [0, 1]
+        assert multi_krum(np.array([[0.0], [9.0]]), attacker_share=0).tolist() == [0, 1]
 
 
 updates = arrays(np.float64, st.tuples(st.integers(1, 9), st.just(3)), elements=st.floats(-8, 8, width=32))
@@ -159,7 +159,7 @@ def test_the_plain_rule_is_fedavg_s_mean_to_the_last_bit(steps, counts):
 def test_rules_that_reckon_with_nobody_are_the_mean(steps):
     trained, before = list(steps.astype(np.float32)), np.zeros(3, np.float32)
     for rule in ("trimmed_mean", "multi_krum"):
-        new = aggregate(trained, [1.0] * len(trained), before, AggregateConfig(rule=rule, hostile=0))
+        new = aggregate(trained, [1.0] * len(trained), before, AggregateConfig(rule=rule, attacker_share=0))
         np.testing.assert_allclose(new, mean(trained), atol=1e-5)
 
 
