@@ -14,10 +14,12 @@ test: lint  ## lint, types and every test
 quick: $(READY)  ## the fast tests only
 	$(BIN)/pytest -n auto -m "not slow"
 
-lint: $(READY)  ## ruff and mypy --strict
+lint: $(READY)  ## style, types, layers between packages, declared dependencies
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/deptry .
 
 bench: $(READY)  ## our round beside a plain PyTorch loop, with peak memory
 	$(BIN)/python benchmarks/round.py
