@@ -28,7 +28,7 @@ from ipfl.comparison import prepare, run_config
 from ipfl.config import Config, TrainConfig
 from ipfl.core import Ask, Bytes, ClientId, Engine, Method, Replies
 from ipfl.deploy.trial import attempt
-from ipfl.engines.flower.simulation import simulated
+from ipfl.engines.flower.simulation import simulation_engine
 from ipfl.engines.local import LocalEngine, cores
 from ipfl.loop import EngineFactory, Result
 from ipfl.task import Task
@@ -123,7 +123,7 @@ def phases(nodes: list[int]) -> Iterator[str]:
     yield "|---|---|---|" + "---|" * len(PHASES)
     for clients in nodes:
         config = settings(clients, ROUNDS, samples=3, test_samples=3)
-        for name, make in (("local", local), ("Flower", simulated(config))):
+        for name, make in (("local", local), ("Flower", simulation_engine(config))):
             start, seconds = timed_run(config, make)
             columns = " | ".join(f"{statistics.median(seconds[phase]):.2f}" for phase in PHASES)
             yield f"| {clients} | {name} | {start:.1f} | {columns} |"
@@ -142,7 +142,10 @@ def traffic() -> Iterator[str]:
     yield "|---|---|---|---|---|---|---|"
     for name in ("fedavg", "ipfl"):
         config = settings(clients, rounds, name)
-        results = [run(config, engine) for engine in (None, simulated(config), simulated(config, half=True))]
+        results = [
+            run(config, engine)
+            for engine in (None, simulation_engine(config), simulation_engine(config, float16=True))
+        ]
         figures = []
         for key in ("bytes_down", "bytes_up"):
             for result in results:

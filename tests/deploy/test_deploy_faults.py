@@ -115,7 +115,7 @@ def prepare_federation(trial: Federation) -> None:
         np.savez(trial.folder.node(client).root / "data.npz", x=x, y=np.r_[0, 1, 2, y[3:]])
     trial.folder.config.write_text(CONFIG)
     described = (trial.folder.app / "pyproject.toml").read_text()
-    client_app = "ipfl.engines.flower.client_app:app"
+    client_app = "ipfl.engines.flower.client:app"
     assert client_app in described
     (trial.folder.app / "pyproject.toml").write_text(described.replace(client_app, "misbehaving:app"))
     shutil.copy(Path(__file__).with_name("misbehaving.py"), trial.folder.app)
@@ -205,9 +205,9 @@ def check_rounds(lines: list[dict[str, object]]) -> None:
     assert "has a key that is not registered" in events(0)
     assert trained(0) == {0, 1, 2}
     assert "client 0 did not answer 'train': ZeroDivisionError: a bug in the client's code" in events(1)
-    assert "client 1 did not answer 'train': its answer makes no sense" in events(1)
+    assert "client 1 did not answer 'train': its reply is malformed" in events(1)
     assert (trained(1), refunded(1)) == ({2}, {0, 1})
-    assert "client 0 did not answer 'train': its answer makes no sense: it speaks for client 1" in events(2)
+    assert "client 0 did not answer 'train': its reply is malformed: it is a reply of client 1" in events(2)
     assert "client 1 did not answer 'train'" in events(2)  # too late
     assert {0, 1} <= refunded(2)
     assert "client 0 did not answer 'train'" in events(3)
