@@ -106,7 +106,7 @@ class LinePrinter:
 
 
 def print_line(line: str) -> None:
-    """Prints a line at once: it is shown to whoever follows the run's log."""
+    """Prints a line without delay: `ipfl deploy run` shows it while the run goes on."""
     print(line, flush=True)
 
 

@@ -1,6 +1,6 @@
 """A Flower grid without Flower's processes: every message is answered by the real app of its node at once.
 
-What goes wrong on the way (a late reply, an error, nonsense) is decided by `fault`.
+What goes wrong on the way (a late reply, an error, a malformed reply) is decided by `fault`.
 """
 
 from __future__ import annotations

@@ -138,12 +138,12 @@ class TestResume:
 class TestWhatTravels:
     def test_nothing_that_the_node_holds(self, grid, engine):
         size = 4 * engine.runner.network.size
-        plan = len(engine.settings.to_json())
+        settings = len(engine.settings.to_json())
         record, start = model(engine), len(grid.sent)
         for round in range(3):
             engine.ask(Ask("train", {0: record}), round)
         first, *later = [payload_bytes(message.content) for message in grid.sent[start:]]
-        assert size + plan < first < size + plan + 600  # the head is a few hundred bytes
+        assert size + settings < first < size + settings + 600  # the header is a few hundred bytes
         assert max(later) < 600
         assert len(later) == 2
 
@@ -205,7 +205,7 @@ TROUBLE = {
     "junk": (lambda ask, reply: Message(RecordDict(), reply_to=ask), "it has no header"),
 }
 
-NONSENSE = {
+MEANINGLESS = {
     "nothing": lambda ask, reply: said(ask),
     "lists": lambda ask, reply: said(ask, facts={fact: [] for fact in FACTS}),
     "texts": lambda ask, reply: said(ask, facts=dict.fromkeys(FACTS, "x")),
@@ -213,7 +213,7 @@ NONSENSE = {
     "NaN": lambda ask, reply: said(ask, facts=dict.fromkeys(FACTS, float("nan"))),
     "large": lambda ask, reply: said(ask, facts={fact: [2**63 - 1, -1] for fact in FACTS}),
 }
-"""Answers in good form that say nothing sensible; an engine cannot know that."""
+"""Replies that follow the protocol but have no meaning for the method; an engine cannot know that."""
 FACTS = ("n", "hits", "global_hits", "bids", "loss", "cluster_0", "cluster_1")
 
 
@@ -231,9 +231,9 @@ class TestTrouble:
         assert "\n" not in event
 
     @pytest.mark.parametrize("name", COMPARED)
-    @pytest.mark.parametrize("kind", [*TROUBLE, *NONSENSE])
+    @pytest.mark.parametrize("kind", [*TROUBLE, *MEANINGLESS])
     def test_a_run_goes_on(self, grid, kind, name):
-        fault = NONSENSE[kind] if kind in NONSENSE else TROUBLE[kind][0]
+        fault = MEANINGLESS[kind] if kind in MEANINGLESS else TROUBLE[kind][0]
         grid.fault = lambda ask, reply: (
             fault(ask, reply)
             if ask.metadata.dst_node_id == 100 and ask.metadata.message_type != "query.hello"

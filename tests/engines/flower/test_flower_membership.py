@@ -44,7 +44,7 @@ class TestDirectory:
             with pytest.raises(NodeRefusedError, match=why):
                 directory.add(node, said, b"")
 
-    def test_whoever_leaves_may_come_back(self):
+    def test_a_client_may_come_back_on_another_node(self):
         directory = NodeDirectory()
         directory.add(10, info(0), b"")
         directory.refuse(10)

@@ -30,12 +30,29 @@ CLIENTS, ROUNDS = 6, 3
 COMPARED = [name for name in ("fedavg", "ditto", "local", "ipfl") if name in METHODS]
 
 
+def slow_app(folders, delay):
+    """An app whose client 2 is slow to train in round 0, by as many seconds as the file `delay` says.
+
+    The class is local, so that Ray carries it to the nodes.
+    """
+
+    class SlowClient(NodeApp):
+        def __call__(self, message, context):
+            header, _ = unpack(message.content)
+            if message.metadata.message_type == "train" and (header["client"], header["round"]) == (2, 0):
+                time.sleep(float(delay.read_text()) if delay.exists() else 0)
+            return super().__call__(message, context)
+
+    return SlowClient(folders=folders, send_tracebacks=True)
+
+
 @pytest.fixture(scope="module")
 def simulation(tmp_path_factory):
     """Nodes that any run of this file can use: they learn method and task from the server."""
     folder = tmp_path_factory.mktemp("nodes")
-    app = NodeApp(folders=NodeFolders(folder / "memory", folder / "received"), send_tracebacks=True)
+    app = slow_app(NodeFolders(folder / "memory", folder / "received"), folder / "delay")
     with closing(Simulation(app, CLIENTS, workers=2)) as simulation:
+        simulation.delay = folder / "delay"
         yield simulation
 
 
@@ -104,50 +121,39 @@ def test_settings_that_nodes_cannot_use(simulation, tmp_path):
         engine_factory(simulation, broken)(task, method, settings.train, 0, None)
 
 
-def slow_app(folder, seconds):
-    """Client 2 trains slowly in round 0. The class is local, so that Ray carries it to the nodes."""
-
-    class SlowClient(NodeApp):
-        def __call__(self, message, context):
-            header, _ = unpack(message.content)
-            if message.metadata.message_type == "train" and (header["client"], header["round"]) == (2, 0):
-                time.sleep(seconds)
-            return super().__call__(message, context)
-
-    return SlowClient(folders=NodeFolders(folder / "memory", folder / "received"), send_tracebacks=True)
-
-
-def test_a_client_that_is_slower_than_the_deadline_is_left_out(tmp_path):
+def test_a_client_that_is_slower_than_the_deadline_is_left_out(simulation, tmp_path):
     """As on the local engine: only in the round in which it is slow, and the others are not affected."""
     slow = Config(
-        rounds=3,
-        task={"clients": 4, "model": "softmax"},
+        rounds=2,
+        task={"clients": CLIENTS, "model": "softmax"},
         method={"name": "fedavg"},
-        train={"per_round": 4},
+        train={"per_round": CLIENTS},
         clients={"deadline": 8.0},
     )
 
     def make_engine(task, method, train, seed, memory):
         settings = RunSettings(method, train, slow.task, seed, classes=None)
-        with ExitStack() as stack:
-            simulation = stack.enter_context(closing(Simulation(slow_app(tmp_path, 12.0), 4, workers=2)))
-            return engine_on(
-                simulation,
-                task,
-                settings,
-                tmp_path / "memory",
-                clients=4,
-                deadline=slow.clients.deadline,
-                float16=False,
-                resources=stack.pop_all(),
-            )
+        return engine_on(
+            simulation,
+            task,
+            settings,
+            tmp_path / "memory",
+            clients=CLIENTS,
+            deadline=slow.clients.deadline,
+            float16=False,
+            resources=ExitStack(),
+        )
 
-    result = run(slow, engine=make_engine)
-    first, *later = result.history
+    simulation.delay.write_text("12")
+    try:
+        result = run(slow, engine=make_engine)
+    finally:
+        simulation.delay.unlink()
+    first, second = result.history
     assert "client 2 did not answer 'train': no reply within 8 s" in first["events"]
-    assert [client for client, _, _, delivered in first["seats"] if delivered] == [0, 1, 3]
-    assert all(line["events"] == [] for line in later)
-    assert len(result.last.personalized) == 4
+    assert [client for client, _, _, delivered in first["seats"] if delivered] == [0, 1, 3, 4, 5]
+    assert second["events"] == []
+    assert len(result.last.personalized) == CLIENTS
 
 
 IPFL = [sys.executable, "-c", "from ipfl.cli import main; main()"]

@@ -24,7 +24,6 @@ from ipfl.deploy.processes import ended_by_sigterm
 from ipfl.engines.flower import require_flower
 from ipfl.engines.local import cores
 from ipfl.errors import InputError
-from ipfl.loop import EngineFactory
 from ipfl.task import Task
 
 if TYPE_CHECKING:
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from flwr.serverapp import Grid, ServerApp
 
     from ipfl.engines.flower.protocol import RunSettings
+    from ipfl.loop import EngineFactory
 
 START_TIMEOUT_SECONDS = 300.0
 """Seconds that Ray may take to start."""
