@@ -24,11 +24,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from ipfl.deploy.trial import attempt
+
 from ipfl.client.settings import TrainConfig
 from ipfl.client.task import Task
 from ipfl.core import Ask, Bytes, ClientId, Engine, Method, Replies
-from ipfl.deploy.local_federation import run_trial
-from ipfl.engines.flower.simulation import simulated
+from ipfl.engines.flower.simulation import simulation_engine
 from ipfl.engines.local import LocalEngine, cores
 from ipfl.runs.comparison import prepare, run_config
 from ipfl.runs.config import Config
@@ -124,7 +125,7 @@ def phases(nodes: list[int]) -> Iterator[str]:
     yield "|---|---|---|" + "---|" * len(PHASES)
     for clients in nodes:
         config = settings(clients, ROUNDS, samples=3, test_samples=3)
-        for name, make in (("local", local), ("Flower", simulated(config))):
+        for name, make in (("local", local), ("Flower", simulation_engine(config))):
             start, seconds = timed_run(config, make)
             columns = " | ".join(f"{statistics.median(seconds[phase]):.2f}" for phase in PHASES)
             yield f"| {clients} | {name} | {start:.1f} | {columns} |"
@@ -143,7 +144,10 @@ def traffic() -> Iterator[str]:
     yield "|---|---|---|---|---|---|---|"
     for name in ("fedavg", "ipfl"):
         config = settings(clients, rounds, name)
-        results = [run(config, engine) for engine in (None, simulated(config), simulated(config, half=True))]
+        results = [
+            run(config, engine)
+            for engine in (None, simulation_engine(config), simulation_engine(config, float16=True))
+        ]
         figures = []
         for key in ("bytes_down", "bytes_up"):
             for result in results:
@@ -159,9 +163,7 @@ def deployed(nodes: int) -> Iterator[str]:
     start = time.perf_counter()
     with TemporaryDirectory(prefix="ipfl-") as folder:
         config = settings(nodes, 6, samples=60)
-        run_trial(
-            config, nodes, Path(folder) / "try", lambda line: moments.append((time.perf_counter(), line))
-        )
+        attempt(config, nodes, Path(folder) / "try", lambda line: moments.append((time.perf_counter(), line)))
     ended = [moment for moment, line in moments if re.match(r"round \d+/", line)]
     rounds = [after - before for before, after in pairwise(ended[:-1])]
     connected = next(moment for moment, line in moments if line.startswith("nodes:"))

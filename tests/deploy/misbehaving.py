@@ -9,8 +9,8 @@ from pathlib import Path
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
-from ipfl.engines.flower.client_app import NodeApp
-from ipfl.engines.flower.messages import unpack
+from ipfl.engines.flower.client import NodeApp
+from ipfl.engines.flower.protocol import unpack
 
 
 class Misbehaving(NodeApp):
@@ -32,10 +32,10 @@ class Misbehaving(NodeApp):
             return Message(RecordDict(content | {"arrays": arrays}), reply_to=message)
         return reply
 
-    def _answer(self, message: Message, context: Context) -> RecordDict:
+    def _reply(self, message: Message, context: Context) -> RecordDict:
         if self._fault(message, context) == "raise":
             raise ZeroDivisionError("a bug in the client's code")
-        return super()._answer(message, context)
+        return super()._reply(message, context)
 
     def _fault(self, message: Message, context: Context) -> str | None:
         if message.metadata.message_type != "train":

@@ -114,9 +114,9 @@ def engine(name: str, config: Config, nodes: int | None, workers: int | None, fp
         return local_engine(workers)
     if workers == 0:
         raise InputError("--engine flower needs at least one worker")
-    from ipfl.engines.flower.simulation import simulated
+    from ipfl.engines.flower.simulation import simulation_engine
 
-    return simulated(config, nodes, workers=workers, half=fp16)
+    return simulation_engine(config.task, nodes, workers=workers, float16=fp16)
 
 
 def free_folder(name: str) -> Path:

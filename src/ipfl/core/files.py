@@ -20,11 +20,14 @@ from safetensors.numpy import save_file
 from ipfl.core.records import Record
 from ipfl.errors import InputError
 
+DRAFT_SUFFIX = ".draft"
+"""Of a file that is being written; it gets its name when it is complete."""
+
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
     """Yields a draft to write to, which takes the place of `path` at the end; removed if anything fails."""
-    draft = path.with_suffix(f".{os.getpid()}.draft")
+    draft = path.with_suffix(f".{os.getpid()}{DRAFT_SUFFIX}")
     try:
         yield draft
         os.replace(draft, path)

@@ -57,8 +57,8 @@ dependencies = []
 publisher = "ipfl"
 
 [tool.flwr.app.components]
-serverapp = "ipfl.engines.flower.server_app:app"
-clientapp = "ipfl.engines.flower.client_app:app"
+serverapp = "ipfl.deploy.app:app"
+clientapp = "ipfl.engines.flower.client:app"
 
 [tool.flwr.app.config]
 config = ""         # the run's TOML file, on the server

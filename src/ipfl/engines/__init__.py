@@ -14,6 +14,7 @@ from ipfl.client.runner import ClientRunner, Runner
 from ipfl.client.settings import TrainConfig
 from ipfl.client.task import Task
 from ipfl.core import Engine, Method
+from ipfl.errors import InputError
 
 WrapRunner = Callable[[ClientRunner], Runner]
 """Puts faults or attackers around the place where clients are played (see `ipfl.stress`)."""
@@ -35,4 +36,17 @@ class EngineContext:
     """None: clients work as they should."""
 
 
+ATTEMPTS_FILE = "flower.json"
+"""In the folder of a run on Flower: what the server must know to go on with it."""
+
 EngineFactory = Callable[[EngineContext], Engine]
+
+
+def refuse_wrapped_clients(context: EngineContext) -> None:
+    """For engines that play clients elsewhere: faults and attackers exist on the local engine only.
+
+    Raises:
+        InputError: The context has some.
+    """
+    if context.wrap is not None:
+        raise InputError("[adversary] and [faults] work on the local engine only (--engine local)")

@@ -26,6 +26,7 @@ from safetensors.torch import save_file
 from ipfl.client.network import Network
 from ipfl.core import Record, Vector
 from ipfl.core.files import system_errors, write_json, write_record, write_text
+from ipfl.engines import ATTEMPTS_FILE
 from ipfl.errors import InputError
 
 SUMMARY = "summary.json"
@@ -35,7 +36,6 @@ MEMORY = "memory"
 CLIENT_MODELS = "client_models"
 OFFER = "offer.safetensors"
 STORE = "run.db"
-ATTEMPTS = "flower.json"
 CHECKPOINTS = "checkpoint"
 
 
@@ -52,7 +52,7 @@ def source_commit() -> str | None:
 def is_on_nodes(folder: Path) -> bool:
     """Whether a run was begun on deployed nodes, which hold its data and what clients remember."""
     try:
-        return bool(json.loads((folder / ATTEMPTS).read_text()).get("deployed"))
+        return bool(json.loads((folder / ATTEMPTS_FILE).read_text()).get("deployed"))
     except (OSError, ValueError):
         return False
 
@@ -95,7 +95,7 @@ class RunFolder:
             shutil.rmtree(self.path / folder, ignore_errors=True)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            for old in (SUMMARY, OFFER, ATTEMPTS, STORE, f"{STORE}-wal", f"{STORE}-shm"):
+            for old in (SUMMARY, OFFER, ATTEMPTS_FILE, STORE, f"{STORE}-wal", f"{STORE}-shm"):
                 (self.path / old).unlink(missing_ok=True)
             (self.path / METRICS).write_text("")
         except OSError as error:

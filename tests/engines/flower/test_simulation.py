@@ -7,19 +7,18 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from ipfl.core import Ask, Record
-from ipfl.engines.flower.client_app import NodeApp, Places
-from ipfl.engines.flower.directory import Directory
-from ipfl.engines.flower.engine import FlowerEngine
-from ipfl.engines.flower.nodes import Nodes
-from ipfl.engines.flower.plan import Plan
-from ipfl.engines.flower.post import Post
-from ipfl.engines.flower.simulation import POLL, START, Simulation
+from ipfl.engines.flower.client import NodeApp, NodeFolders
+from ipfl.engines.flower.membership import Membership, NodeDirectory
+from ipfl.engines.flower.protocol import RunSettings, unpack
+from ipfl.engines.flower.server import FlowerEngine
+from ipfl.engines.flower.simulation import POLL_SECONDS, START_TIMEOUT_SECONDS, Simulation, engine_on
+from ipfl.engines.flower.transport import Transport
 from ipfl.errors import InputError
 from ipfl.methods import METHODS
 from ipfl.runs.comparison import prepare, run_config
@@ -31,12 +30,29 @@ CLIENTS, ROUNDS = 6, 3
 COMPARED = [name for name in ("fedavg", "ditto", "local", "ipfl") if name in METHODS]
 
 
+def slow_app(folders, delay):
+    """An app whose client 2 is slow to train in round 0, by as many seconds as the file `delay` says.
+
+    The class is local, so that Ray carries it to the nodes.
+    """
+
+    class SlowClient(NodeApp):
+        def __call__(self, message, context):
+            header, _ = unpack(message.content)
+            if message.metadata.message_type == "train" and (header["client"], header["round"]) == (2, 0):
+                time.sleep(float(delay.read_text()) if delay.exists() else 0)
+            return super().__call__(message, context)
+
+    return SlowClient(folders=folders, send_tracebacks=True)
+
+
 @pytest.fixture(scope="module")
 def simulation(tmp_path_factory):
     """Nodes that any run of this file can use: they learn method and task from the server."""
     folder = tmp_path_factory.mktemp("nodes")
-    app = NodeApp(places=Places(folder / "memory", folder / "received"), frank=True)
+    app = slow_app(NodeFolders(folder / "memory", folder / "received"), folder / "delay")
     with closing(Simulation(app, CLIENTS, workers=2)) as simulation:
+        simulation.delay = folder / "delay"
         yield simulation
 
 
@@ -49,14 +65,17 @@ def config(name, **changes):
     )
 
 
-def hire_on(simulation, settings):
-    def hire(task, method, train, seed, memory):
-        plan = Plan(method, train, settings.task, seed, classes=None)
-        nodes = Nodes(Post(simulation.grid, None, POLL, simulation.alive), Directory())
-        nodes.gather(CLIENTS, START, plan, lambda line: None, picky=True)
-        return FlowerEngine(nodes, task, plan, memory, strict=True)
+def engine_factory(simulation, config):
+    def make_engine(task, method, train, seed, memory):
+        settings = RunSettings(method, train, config.task, seed, classes=None)
+        transport = Transport(simulation.grid, None, POLL_SECONDS, simulation.check_alive)
+        membership = Membership(transport, NodeDirectory())
+        membership.wait_for_clients(
+            CLIENTS, START_TIMEOUT_SECONDS, settings, lambda line: None, fail_on_refusal=True
+        )
+        return FlowerEngine(membership, task, settings, memory, raise_client_errors=True)
 
-    return hire
+    return make_engine
 
 
 def run(settings, **options):
@@ -69,7 +88,7 @@ def run(settings, **options):
 def test_same_models_as_the_local_engine(simulation, name):
     """Three rounds on digits, with the paper's CNN: every figure and every bit of every model."""
     settings = config(name)
-    local, flower = run(settings, workers=0), run(settings, engine=hire_on(simulation, settings))
+    local, flower = run(settings, workers=0), run(settings, engine=engine_factory(simulation, settings))
     assert flower.models.keys() == local.models.keys()
     assert all(flower.models[k].tobytes() == local.models[k].tobytes() for k in local.models)
     assert flower.evaluations == local.evaluations
@@ -85,7 +104,7 @@ def test_a_client_that_raises_ends_the_run_with_its_traceback(simulation):
     method = settings.build_method()
     task = prepare(settings, [method], 0)
     with (
-        closing(hire_on(simulation, settings)(task, method, settings.train, 0, None)) as engine,
+        closing(engine_factory(simulation, settings)(task, method, settings.train, 0, None)) as engine,
         pytest.raises(RuntimeError, match=r"(?s)client 0 failed:.*Traceback.*KeyError: 'global'"),
     ):
         engine.ask(Ask("train", {0: Record()}), 0)
@@ -99,7 +118,42 @@ def test_settings_that_nodes_cannot_use(simulation, tmp_path):
     method = settings.build_method()
     task = prepare(settings, [method], 0)
     with pytest.raises(InputError, match="cannot take part"):
-        hire_on(simulation, broken)(task, method, settings.train, 0, None)
+        engine_factory(simulation, broken)(task, method, settings.train, 0, None)
+
+
+def test_a_client_that_is_slower_than_the_deadline_is_left_out(simulation, tmp_path):
+    """As on the local engine: only in the round in which it is slow, and the others are not affected."""
+    slow = Config(
+        rounds=2,
+        task={"clients": CLIENTS, "model": "softmax"},
+        method={"name": "fedavg"},
+        train={"per_round": CLIENTS},
+        clients={"deadline": 8.0},
+    )
+
+    def make_engine(task, method, train, seed, memory):
+        settings = RunSettings(method, train, slow.task, seed, classes=None)
+        return engine_on(
+            simulation,
+            task,
+            settings,
+            tmp_path / "memory",
+            clients=CLIENTS,
+            deadline=slow.clients.deadline,
+            float16=False,
+            resources=ExitStack(),
+        )
+
+    simulation.delay.write_text("12")
+    try:
+        result = run(slow, engine=make_engine)
+    finally:
+        simulation.delay.unlink()
+    first, second = result.history
+    assert "client 2 did not answer 'train': no reply within 8 s" in first["events"]
+    assert [client for client, _, _, delivered in first["seats"] if delivered] == [0, 1, 3, 4, 5]
+    assert second["events"] == []
+    assert len(result.last.personalized) == CLIENTS
 
 
 IPFL = [sys.executable, "-c", "from ipfl.cli import main; main()"]

@@ -7,9 +7,8 @@ import pytest
 from tests.engines.flower.loopback import Loopback
 from torch import nn
 
-from ipfl.engines.flower.client_app import NodeApp
-from ipfl.engines.flower.directory import Directory, Greeting, RefusedError
-from ipfl.engines.flower.server_app import Order, serve
+from ipfl.deploy.app import ServerConfig, run_server
+from ipfl.engines.flower.client import NodeApp
 from ipfl.errors import InputError
 
 CLASSES = 3
@@ -48,8 +47,8 @@ def grid(place):
     return grid
 
 
-def order(place, **changes):
-    return Order.read(
+def server_config(place, **changes):
+    return ServerConfig.read(
         {
             "config": str(place / "run.toml"),
             "out": str(place / "out"),
@@ -63,7 +62,7 @@ def order(place, **changes):
 
 class TestRun:
     def test_the_server_learns_shape_and_classes_and_keeps_books(self, grid, place, capsys):
-        result = serve(grid, order(place))
+        result = run_server(grid, server_config(place))
         assert result.summary["input_shape"] == [4]
         assert result.summary["classes"] == CLASSES
         assert set(result.last.personalized) == {0, 1, 4}
@@ -77,27 +76,27 @@ class TestRun:
         """No message holds a row of anybody's data."""
         arrived = []
         grid.fault = lambda ask, reply: arrived.append(reply) or reply
-        serve(grid, order(place))
+        run_server(grid, server_config(place))
         rows = [row.tobytes() for client in (0, 1, 4) for row in points(client)[0]]
         sent = [array.data for reply in arrived for array in reply.content["arrays"].values()]
         assert sent
         assert not any(row in data for row in rows for data in sent)
 
     def test_memory_is_on_the_node_and_goes_on_after_a_restart(self, grid, place):
-        serve(grid, order(place))
+        run_server(grid, server_config(place))
         run = json.loads((place / "out/flower.json").read_text())["run"]
         assert list((place / "node-0" / run / "0").glob("*.safetensors"))
-        resumed = serve(grid, order(place, resume=True, rounds=2))
+        resumed = run_server(grid, server_config(place, resume=True, rounds=2))
         assert resumed.summary["rounds"] == 2
 
     def test_a_resumed_run_is_the_run_that_was_begun(self, grid, place):
         """With fewer nodes, none of which has seen the last class, it has its clients and classes."""
-        serve(grid, order(place))
+        run_server(grid, server_config(place))
         grid.leave(11)
         grid.leave(14)
         x, y = points(0)
         joined(grid, place, 0, x=x[y < 2], y=y[y < 2])
-        again = serve(grid, order(place, resume=True, nodes=1))
+        again = run_server(grid, server_config(place, resume=True, nodes=1))
         assert again.summary["classes"] == CLASSES
         assert again.summary["clients"] == 3
 
@@ -110,28 +109,28 @@ class TestRun:
             app = NodeApp(lambda context: points(context.node_config["partition-id"]), model)
             config = {"partition-id": client, "num-partitions": 2, "memory": str(place / f"node-{client}")}
             grid.join(10 + client, app, **config)
-        result = serve(grid, order(place, nodes=2), model)
+        result = run_server(grid, server_config(place, nodes=2), model)
         size = 4 * 5 + 5 + 5 * CLASSES + CLASSES
         assert {len(vector) for vector in result.models.values()} == {size}
         with pytest.raises(InputError, match=rf"has a model of {size} parameters, not 15"):
-            serve(grid, order(place, nodes=2, out=str(place / "other")))  # softmax: 4 · 3 + 3
+            run_server(grid, server_config(place, nodes=2, out=str(place / "other")))  # softmax: 4 · 3 + 3
 
 
 class TestRefused:
     def test_too_few_nodes_with_a_countdown(self, grid, place, capsys):
         with pytest.raises(InputError, match="3 of 4 clients came within 1 s"):
-            serve(grid, order(place, nodes=4, wait=1.0))
+            run_server(grid, server_config(place, nodes=4, wait=1.0))
         assert "waiting for nodes: 3 of 4 clients are here, 0 s left" in capsys.readouterr().out
 
     def test_points_of_another_shape(self, grid, place):
         x, y = points(5, features=3)
         joined(grid, place, 5, x=x, y=y)
-        with pytest.raises(InputError, match=r"node 15 has points of shape \(3,\), not \(4,\)"):
-            serve(grid, order(place))
+        with pytest.raises(InputError, match=r"node 15 has samples of shape \(3,\), not \(4,\)"):
+            run_server(grid, server_config(place))
 
     def test_more_classes_than_the_run_has(self, grid, place):
         with pytest.raises(InputError, match=r"cannot take part: .*the label 2, but classes = 2"):
-            serve(grid, order(place, classes=2))
+            run_server(grid, server_config(place, classes=2))
 
     @pytest.mark.parametrize("broken", ["missing.npz", "run.toml"])
     def test_data_that_cannot_be_read(self, place, broken):
@@ -139,14 +138,14 @@ class TestRefused:
         config = {"client": 0, "data": str(place / broken), "memory": str(place / "node")}
         grid.join(10, NodeApp(), **config)
         with pytest.raises(InputError, match=rf"node 10 cannot take part: cannot read data from .*{broken}"):
-            serve(grid, order(place, nodes=1))
+            run_server(grid, server_config(place, nodes=1))
 
     def test_a_node_without_a_name(self, place):
         grid = Loopback()
         x, y = points(0)
         grid.join(10, NodeApp(), data=file(place, 0, x, y), memory=str(place / "node"))
         with pytest.raises(InputError, match="started without client or partition-id"):
-            serve(grid, order(place, nodes=1))
+            run_server(grid, server_config(place, nodes=1))
 
     @pytest.mark.parametrize(
         ("said", "why"),
@@ -157,44 +156,6 @@ class TestRefused:
             ({"config": "nowhere.toml"}, "cannot read config nowhere.toml"),
         ],
     )
-    def test_orders(self, grid, place, said, why):
+    def test_run_configs(self, grid, place, said, why):
         with pytest.raises(InputError, match=why):
-            serve(grid, order(place, **said))
-
-
-def greeting(*clients, shape=(4,), size=15):
-    return Greeting(clients, size, CLASSES, shape, {})
-
-
-class TestDirectory:
-    def test_a_registered_key_decides(self):
-        directory = Directory({b"a": 0, b"b": 1}.get)
-        directory.admit(10, greeting(0), b"a")
-        with pytest.raises(RefusedError, match="node 11 claims client 0, but its key belongs to client 1"):
-            directory.admit(11, greeting(0), b"b")
-        with pytest.raises(RefusedError, match="node 12 has a key that is not registered"):
-            directory.admit(12, greeting(2), b"c")
-        with pytest.raises(RefusedError, match="claims client 1 and 2, but its key belongs to client 1"):
-            directory.admit(13, greeting(1, 2), b"b")
-        assert directory.clients == (0,)
-        assert directory.unknown([9, 10, 11, 12, 13]) == [9]
-
-    def test_late_comers_must_fit(self):
-        directory = Directory(size=15, members=frozenset({0, 1}))
-        directory.admit(10, greeting(0), b"")
-        for node, said, why in (
-            (11, greeting(1, size=16), "16 parameters, not 15"),
-            (12, greeting(1, shape=(5,)), "shape"),
-            (13, greeting(2), "client 2, which is not in this run"),
-        ):
-            with pytest.raises(RefusedError, match=why):
-                directory.admit(node, said, b"")
-
-    def test_whoever_leaves_may_come_back(self):
-        directory = Directory()
-        directory.admit(10, greeting(0), b"")
-        directory.turn_away(10)
-        assert (directory.clients, directory.unknown([10])) == ((), [])
-        directory.leave([10])
-        directory.admit(20, greeting(0), b"")
-        assert directory.home(0) == 20
+            run_server(grid, server_config(place, **said))

@@ -11,7 +11,7 @@ from tests.engines.flower.loopback import TINY, Loopback, on, settled
 import ipfl
 from ipfl.client.task import Task
 from ipfl.core import Ask, Record, holdout_id
-from ipfl.engines.flower.messages import unpack, wire_bytes
+from ipfl.engines.flower.protocol import payload_bytes, unpack
 from ipfl.errors import InputError
 from ipfl.methods import METHODS
 from ipfl.runs.comparison import prepare, run_config
@@ -83,7 +83,7 @@ class TestSameResults:
         for half in (False, True):
             grid = Loopback()
             settled(grid, tmp_path / str(half), 6)
-            results.append(run(settings, on(grid, settings, half=half)))
+            results.append(run(settings, on(grid, settings, float16=half)))
         whole, half = (result.summary for result in results)
         # 3 rounds of 3 trainings: 9 models of 650 parameters (8·8·10 weights, 10 biases) go up, with 2 bytes
         # instead of 4 for each.
@@ -136,13 +136,13 @@ class TestResume:
 
 class TestWhatTravels:
     def test_nothing_that_the_node_holds(self, grid, engine):
-        size = 4 * engine.host.network.size
-        plan = len(engine.plan.text())
+        size = 4 * engine.runner.network.size
+        settings = len(engine.settings.to_json())
         record, start = model(engine), len(grid.sent)
         for round in range(3):
             engine.ask(Ask("train", {0: record}), round)
-        first, *later = [wire_bytes(message.content) for message in grid.sent[start:]]
-        assert size + plan < first < size + plan + 600  # the head is a few hundred bytes
+        first, *later = [payload_bytes(message.content) for message in grid.sent[start:]]
+        assert size + settings < first < size + settings + 600  # the header is a few hundred bytes
         assert max(later) < 600
         assert len(later) == 2
 
@@ -164,14 +164,16 @@ class TestWhatTravels:
 
         grid.fault = forgetful
         assert engine.ask(Ask("train", {0: model(engine)}), 0) == {}
-        assert engine.events == ["client 0 did not answer 'train': it does not keep what it is sent"]
+        assert engine.events == [
+            "client 0 did not answer 'train': it does not keep the arrays that it is sent"
+        ]
 
     def test_the_line_of_a_round_says_what_travelled(self, grid):
         settings = config()
         settings = settings.model_copy(update={"evaluate": EvaluateConfig(every=ROUNDS)})
         result = run(settings, on(grid, settings))
         local = run(settings)
-        sent = sum(wire_bytes(message.content) for message in grid.sent)
+        sent = sum(payload_bytes(message.content) for message in grid.sent)
         assert result.summary["bytes_down"] == sent
         assert result.summary["bytes_up"] == pytest.approx(local.summary["bytes_up"], rel=0.2)
 
@@ -191,18 +193,18 @@ def said(ask, **head):
 
 
 TROUBLE = {
-    "late": (lambda ask, reply: None, "no answer within 0.05 s"),
+    "late": (lambda ask, reply: None, "no reply within 0.05 s"),
     "an error of Flower's": (lambda ask, reply: Message(Error(0, "it \n fell"), reply_to=ask), "it fell"),
-    "late, says Flower": (lambda ask, reply: Message(Error(4, ""), reply_to=ask), "no answer within 0.05 s"),
-    "another client": (lambda ask, reply: said(ask, client=1), "it speaks for client 1"),
+    "late, says Flower": (lambda ask, reply: Message(Error(4, ""), reply_to=ask), "no reply within 0.05 s"),
+    "another client": (lambda ask, reply: said(ask, client=1), "it is a reply of client 1"),
     "no client": (lambda ask, reply: said(ask, client=None), "'client' is None"),
     "its code raised": (lambda ask, reply: said(ask, error="KeyError: 'x'", kind="failed"), "KeyError: 'x'"),
     "it refuses": (lambda ask, reply: said(ask, error="no such data", kind="input"), "no such data"),
     "a vector is missing": (lambda ask, reply: said(ask, params={"w": "0"}), "'w' is no vector"),
-    "junk": (lambda ask, reply: Message(RecordDict(), reply_to=ask), "it has no head"),
+    "junk": (lambda ask, reply: Message(RecordDict(), reply_to=ask), "it has no header"),
 }
 
-NONSENSE = {
+MEANINGLESS = {
     "nothing": lambda ask, reply: said(ask),
     "lists": lambda ask, reply: said(ask, facts={fact: [] for fact in FACTS}),
     "texts": lambda ask, reply: said(ask, facts=dict.fromkeys(FACTS, "x")),
@@ -210,7 +212,7 @@ NONSENSE = {
     "NaN": lambda ask, reply: said(ask, facts=dict.fromkeys(FACTS, float("nan"))),
     "large": lambda ask, reply: said(ask, facts={fact: [2**63 - 1, -1] for fact in FACTS}),
 }
-"""Answers in good form that say nothing sensible; an engine cannot know that."""
+"""Replies that follow the protocol but have no meaning for the method; an engine cannot know that."""
 FACTS = ("n", "hits", "global_hits", "bids", "loss", "cluster_0", "cluster_1")
 
 
@@ -228,9 +230,9 @@ class TestTrouble:
         assert "\n" not in event
 
     @pytest.mark.parametrize("name", COMPARED)
-    @pytest.mark.parametrize("kind", [*TROUBLE, *NONSENSE])
+    @pytest.mark.parametrize("kind", [*TROUBLE, *MEANINGLESS])
     def test_a_run_goes_on(self, grid, kind, name):
-        fault = NONSENSE[kind] if kind in NONSENSE else TROUBLE[kind][0]
+        fault = MEANINGLESS[kind] if kind in MEANINGLESS else TROUBLE[kind][0]
         grid.fault = lambda ask, reply: (
             fault(ask, reply)
             if ask.metadata.dst_node_id == 100 and ask.metadata.message_type != "query.hello"
@@ -247,8 +249,8 @@ class TestTrouble:
         (event,) = engine.events
         assert event == "client 0 did not answer 'train': KeyError: 'global'"
 
-    def test_strict_engines_raise_like_the_local_one(self, grid, engine):
-        engine.strict = True
+    def test_engines_that_raise_do_so_like_the_local_one(self, grid, engine):
+        engine.raise_client_errors = True
         with pytest.raises(RuntimeError, match="KeyError: 'global'"):
             engine.ask(Ask("train", {0: Record()}), 0)
 
@@ -265,7 +267,7 @@ class TestTrouble:
         engine.ask(Ask("train", {0: model(engine)}), 0)
         engine.rewind(-1)
         engine.ask(Ask("train", {0: model(engine)}), 0)
-        engine.attempts.firsts.pop()
+        engine.attempts.first_rounds.pop()
         assert engine.ask(Ask("train", {0: model(engine)}), 0) == {}
         assert "attempt 0 was given up" in engine.events[-1]
 
@@ -274,7 +276,7 @@ class TestNodes:
     def test_late_and_gone(self, grid, engine, tmp_path):
         everyone = tuple(range(6))
         assert engine.present(everyone) == everyone
-        app, context = grid.homes[103]
+        app, context = grid.nodes[103]
         grid.leave(103)
         assert engine.present(everyone) == (0, 1, 2, 4, 5)
         assert engine.ask(Ask("train", {3: model(engine)}), 0) == {}
@@ -290,22 +292,22 @@ class TestNodes:
         assert "could not be delivered" in engine.events[0]
 
     def test_nobody_is_left(self, grid, engine):
-        for node in list(grid.homes):
+        for node in list(grid.nodes):
             grid.leave(node)
         with pytest.raises(InputError, match="0 of 1 clients came within 0 s"):
             engine.present(tuple(range(6)))
 
     def test_two_nodes_with_the_same_part(self, grid):
-        app, _ = grid.homes[100]
+        app, _ = grid.nodes[100]
         grid.join(999, app, **{"partition-id": 0, "num-partitions": 6})
-        with pytest.raises(InputError, match="node 999 claims client 0, which lives on node 100"):
+        with pytest.raises(InputError, match="node 999 claims client 0, which is on node 100"):
             run(config(), on(grid, config()))
 
     def test_a_second_node_with_the_same_part_later(self, grid, engine):
-        app, _ = grid.homes[100]
+        app, _ = grid.nodes[100]
         grid.join(999, app, **{"partition-id": 0, "num-partitions": 6})
         assert engine.present(tuple(range(6))) == tuple(range(6))
-        assert engine.events == ["node 999 claims client 0, which lives on node 100; refused"]
+        assert engine.events == ["node 999 claims client 0, which is on node 100; refused"]
         engine.present(tuple(range(6)))
         assert len(engine.events) == 1  # said once
 
