@@ -16,7 +16,7 @@ from ipfl.engines.flower.simulation import engine_on
 from ipfl.runs.comparison import prepare, run_config
 from ipfl.runs.config import Config, EvaluateConfig
 
-from .loopback import TINY, Loopback, on, settled
+from tests.engines.flower.loopback import TINY, Loopback, on, settled
 
 SLOW_NODE, SLOW_CLIENT = 102, 2
 

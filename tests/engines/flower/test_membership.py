@@ -9,7 +9,7 @@ from ipfl.engines.flower.membership import Membership, NodeDirectory, NodeRefuse
 from ipfl.engines.flower.protocol import NodeInfo, RunSettings
 from ipfl.engines.flower.transport import Transport
 
-from .loopback import TINY, Loopback, settled
+from tests.engines.flower.loopback import TINY, Loopback, settled
 
 CLASSES = 3
 
