@@ -1,4 +1,4 @@
-"""What bad actors get, and what they cost: every kind, without a defence and with the recommended one.
+"""What attackers get, and what they cost: every kind, without a defence and with the recommended one.
 
     python experiments/adversaries.py --seeds 5
 
@@ -14,9 +14,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, get_args
 
-from ipfl.runs.comparison import prepare, run_config
+from ipfl.core import HasMarket
+from ipfl.core.files import write_json, write_text
+from ipfl.engines.local import local_engine
+from ipfl.runs.attack_report import attack_report
+from ipfl.runs.comparison import prepare
 from ipfl.runs.config import Config
-from ipfl.runs.folder import write_json, write_text
+from ipfl.runs.run import run
 from ipfl.stress.attackers import Adversary
 from ipfl.stress.settings import AdversaryConfig
 
@@ -29,7 +33,7 @@ CLEAN = "nobody"
 KINDS = (CLEAN, *get_args(AdversaryConfig.model_fields["kind"].annotation))
 DEFENCES: dict[str, tuple[str, ...]] = {
     "none": (),
-    "guarded": ("method.guarded=true", "method.beta_psi=2"),
+    "robust": ("method.robust=true", "method.beta_psi=2"),
 }
 
 
@@ -39,11 +43,13 @@ def play(kind: str, defence: str, seed: int) -> dict[str, Any]:
     config = Config.load(HERE / "adversaries.toml", DEFENCES[defence], {"seed": seed, **chosen})
     method = config.build_method()
     task = prepare(config, [method], seed)
-    foes = Adversary.of(config.adversary, task.data, seed)
-    assert foes is not None
+    adversary = Adversary.make(config.adversary, task.data, seed)
+    assert adversary is not None
+    assert isinstance(method, HasMarket)
     honest = config.model_copy(update={"adversary": AdversaryConfig()})
-    result = run_config(honest if kind == CLEAN else config, method, task, seed, workers=0)
-    outcome = foes.outcome(method.opening_transfers(result.state), result.history, result.last)
+    result = run(task, method, honest if kind == CLEAN else config, engine=local_engine(workers=0))
+    opening = method.opening_transfers(result.state)
+    outcome = attack_report(adversary, opening, result.history, result.last)
     seats = [share for share in outcome["performance_share"] if share is not None]
     return {
         "tokens": outcome["tokens"],

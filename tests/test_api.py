@@ -118,5 +118,7 @@ class TestDocuments:
             clients=3,
             model="softmax",
         )
-        result = ipfl.run(task, ipfl.method(methods.REFERENCE), rounds=1, workers=0)
+        one_round = ipfl.RunConfig(rounds=1)
+        engine = ipfl.local_engine(workers=0)
+        result = ipfl.run(task, ipfl.method(methods.REFERENCE), one_round, engine=engine)
         assert set(result.last.personalized) == {0, 1, 2}
