@@ -86,9 +86,12 @@ def test_tables_have_the_fields_of_their_rows(key):
 
 @pytest.mark.parametrize("hint", [list[int], int | str, bytes, tuple[int, ...], int | float | None])
 def test_a_type_that_no_column_can_hold(hint):
-    row_type = NamedTuple("Row", [("client", int), ("other", hint)])
+    class Row(NamedTuple):
+        client: int
+        other: hint
+
     with pytest.raises(TypeError, match="there is no column for a field of type"):
-        columns_of(row_type)
+        columns_of(Row)
 
 
 def test_rows_are_typed():
