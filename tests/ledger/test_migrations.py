@@ -4,6 +4,7 @@ import json
 
 import pytest
 from alembic import command
+from alembic.script import ScriptDirectory
 from sqlalchemy import inspect, text
 from sqlalchemy.exc import IntegrityError
 from tests.ledger.example_runs import HEADER, worked_run
@@ -44,6 +45,9 @@ def old(place, tmp_path):
     return make_old(place)
 
 
+NEWEST = ScriptDirectory.from_config(alembic_config()).get_current_head()
+
+
 def revision_of(engine):
     with engine.connect() as connection:
         return current_revision(read_only(connection))
@@ -52,7 +56,7 @@ def revision_of(engine):
 def test_the_table_is_renamed_with_its_rows(old):
     assert revision_of(old) == "0001"
     upgrade(old)
-    assert revision_of(old) == "0002"
+    assert revision_of(old) == NEWEST
     with old.connect() as connection:
         rows = connection.execute(text("SELECT client, cluster, how FROM seats")).all()
     assert rows == [(2, 0, "random")]
@@ -62,7 +66,7 @@ def test_the_table_is_renamed_with_its_rows(old):
 def test_an_upgraded_database_is_upgraded_once(old):
     upgrade(old)
     upgrade(old)
-    assert revision_of(old) == "0002"
+    assert revision_of(old) == NEWEST
 
 
 @pytest.mark.parametrize("change", ["UPDATE seats SET how = 'performance'", "DELETE FROM seats"])

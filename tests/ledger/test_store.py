@@ -129,10 +129,10 @@ def test_a_method_without_a_market_posts_lines_only(place):
         ({"what": object()}, "round 0 cannot be kept as JSON"),
         ({"transfers": [["gift", 1, 2, 3, 0, 1]]}, r"transfers should be rows \[kind, source, target"),
         ({"transfers": [["bid", 2, -2, 1.5, 0, 2]]}, "1.5 is not a whole number"),
-        ({"seats": None}, r"seats should be rows \[client, cluster, how, delivered\]"),
+        ({"seats": None}, r"seats should be rows \[client, cluster, how, delivered"),
         ({"contributions": [[2, 0, float("inf"), 1]]}, "inf is not a finite number"),
-        ({"bids": [[1, 2]]}, r"bids should be rows \[client, cluster, rank\]"),
-        ({"contributions": {"0": 1}}, r"contributions should be rows \[client, cluster, psi, omega\]"),
+        ({"bids": [[1, 2]]}, r"bids should be rows \[client, cluster, rank"),
+        ({"contributions": {"0": 1}}, r"contributions should be rows \[client, cluster, psi, omega"),
         ({"best_before": [1]}, r"best_before should be rows \[cluster, value\]"),
     ],
 )

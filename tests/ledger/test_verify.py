@@ -214,7 +214,11 @@ def test_rows_that_no_line_speaks_of_are_found(place):
     store = worked_run(place)
     store.commit_round(1, {"round": 1}, None)
     with store.engine.begin() as connection:  # allowed by the triggers: nothing is changed, only added
-        connection.execute(text("INSERT INTO bids VALUES (1, 1, 0, 2, 0, 0)"))
+        connection.execute(
+            text(
+                "INSERT INTO bids (run_id, round, sequence, client, cluster, rank) VALUES (1, 1, 0, 2, 0, 0)"
+            )
+        )
     assert verify_run(store) == Finding(1, 0, "is among the bids, of which the round's line says nothing")
 
 
