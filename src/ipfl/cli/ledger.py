@@ -41,7 +41,7 @@ def show(
 ) -> None:
     """Show who paid and earned what.
 
-    Without options the accounts of all clients; with --client or --round also every transfer, and why.
+    Without options: the accounts of all clients. With --client or --round: also every transfer and its reason.
     """
     from rich.console import Console
 
@@ -74,10 +74,8 @@ def verify(run: Run, name: Name = None) -> None:
     from ipfl.runs.audit import verify_run
 
     with _open(run, name) as store:
-        last, head = (
-            store.last_round(),
-            store.head(),
-        )  # before the check: a running run may post more meanwhile
+        # Before the check: a running run may post more rounds during it.
+        last, head = store.last_round(), store.head()
         finding = verify_run(store)
         if finding is not None:
             typer.echo(f"error: run {store.name}: {finding}", err=True)

@@ -58,11 +58,8 @@ class Finding:
         if self.round is None:
             return self.what
         place = "opening" if self.round == OPENING else f"round {self.round}"
-        return (
-            f"{place}: {self.what}"
-            if self.sequence is None
-            else f"{place}, entry {self.sequence}: {self.what}"
-        )
+        entry = "" if self.sequence is None else f", entry {self.sequence}"
+        return f"{place}{entry}: {self.what}"
 
 
 def verify(store: RunStore, make_replay: MakeReplay | None = None) -> Finding | None:
@@ -70,7 +67,7 @@ def verify(store: RunStore, make_replay: MakeReplay | None = None) -> Finding | 
 
     Args:
         store: The run.
-        make_replay: The rules of its market; needed if its header names any.
+        make_replay: Makes the replay of its market, such as `IPFL.replay`; needed if its header has rules.
 
     Returns:
         The first wrong thing in the order of the rounds, None if all is well.
@@ -128,9 +125,8 @@ def _round_findings(
     if replay is not None:
         replayed = replay.opening() if posted.round == OPENING else replay.round(line)
         if replayed.complaint:  # the replay stopped early: what it made until then must still agree
-            yield from _transfer_findings(
-                posted.round, transfers[: len(replayed.transfers)], replayed.transfers
-            )
+            until_then = transfers[: len(replayed.transfers)]
+            yield from _transfer_findings(posted.round, until_then, replayed.transfers)
             yield Finding(posted.round, None, replayed.complaint)
         yield from _transfer_findings(posted.round, transfers, replayed.transfers)
     yield from _quorum_findings(posted.round, line, min_clients)
