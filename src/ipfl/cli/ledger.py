@@ -41,7 +41,7 @@ def show(
 ) -> None:
     """Show who paid and earned what.
 
-    Without options: the accounts of all clients. With --client or --round: also every transfer and its reason.
+    Without options: the accounts of all clients. With --client or --round: also every transfer, and why.
     """
     from rich.console import Console
 
