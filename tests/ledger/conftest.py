@@ -48,21 +48,23 @@ def own_server():
 
 @pytest.fixture(scope="session")
 def postgresql(server):
-    """Makes a new, empty corner (schema) of the database and returns its URL."""
+    """Makes a new, empty schema in the database and returns its URL."""
     root = make_url(server.get_uri()).set(drivername="postgresql+psycopg")
     engine = create_engine(root, isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
-        connection.execute(text("ALTER SYSTEM SET fsync = off"))  # a test's data need not outlive the machine
+        connection.execute(
+            text("ALTER SYSTEM SET fsync = off")
+        )  # the data of a test need not survive a power cut
         connection.execute(text("SELECT pg_reload_conf()"))
 
-    def corner() -> str:
+    def new_schema() -> str:
         name = f"test_{next(NUMBERS)}"
         with engine.connect() as connection:
             connection.execute(text(f"CREATE SCHEMA {name}"))
         url = root.update_query_dict({"options": f"-csearch_path={name}"})
         return url.render_as_string(hide_password=False)
 
-    return corner
+    return new_schema
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order of rounds: the books balance, nobody overdraws, pools come out empty."""
+"""Random rounds in any order: the accounts add up, nobody overdraws, pools are empty after each round."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def table(draw: np.random.Generator, shape: tuple[int, int], share: float) -> np
     return draw.random(shape) < share
 
 
-class MarketState(RuleBasedStateMachine):
-    """Rounds with random bids, drop-outs, void clusters and nonsense contributions."""
+class RandomMarket(RuleBasedStateMachine):
+    """Rounds with random bids, drop-outs, clusters without updates and random contributions."""
 
     @initialize(n=st.integers(1, 8), k=st.integers(1, 3), price=st.integers(1, 12), prices=st.integers(1, 4))
     def open(self, n: int, k: int, price: int, prices: int) -> None:
@@ -106,5 +106,5 @@ class MarketState(RuleBasedStateMachine):
         assert len(set(self.opened.amount.tolist())) == 1
 
 
-TestEconomy = MarketState.TestCase
-TestEconomy.settings = settings(max_examples=60, stateful_step_count=12, deadline=None)
+TestRandomMarket = RandomMarket.TestCase
+TestRandomMarket.settings = settings(max_examples=60, stateful_step_count=12, deadline=None)

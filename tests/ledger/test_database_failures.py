@@ -8,54 +8,50 @@ import psycopg
 import pytest
 from sqlalchemy import event, text
 from sqlalchemy.exc import OperationalError
-from tests.ledger.economies import HEADER, LINE, RULES, worked
+from tests.ledger.example_runs import LINE, opened_run, worked_run
 
 import ipfl
-from ipfl.ledger import RunStore, StoreError, verify
-from ipfl.ledger import store as runs
-from ipfl.methods.ipfl.replay import opening_transfers
+from ipfl.core import Event
+from ipfl.ledger import store as store_module
+from ipfl.ledger.database import StoreError
+from ipfl.ledger.store import RunStore
+from ipfl.runs.audit import verify_run
 
 
-def opened(place, **options):
-    store = RunStore.create(place, "run", HEADER, **options)
-    store.commit_opening(opening_transfers(HEADER["clients"], RULES["opening"]))
-    return store
-
-
-def rows(store):
+def count_rows(store):
     with store.engine.connect() as connection:
         return {
             table: connection.scalar(text(f"SELECT count(*) FROM {table} WHERE round >= 0"))
-            for table in ("rounds", "bids", "selections", "contributions", "transfers", "metrics")
+            for table in ("rounds", "bids", "seats", "contributions", "transfers", "metrics")
         }
 
 
-NOTHING = dict.fromkeys(("rounds", "bids", "selections", "contributions", "transfers", "metrics"), 0)
+NOTHING = dict.fromkeys(("rounds", "bids", "seats", "contributions", "transfers", "metrics"), 0)
 
 
 @pytest.mark.parametrize("table", ["rounds", "transfers", "metrics"])
 def test_a_crash_in_the_middle_of_a_commit_leaves_nothing(place, monkeypatch, table):
-    store = opened(place)
-    real = runs.insert_rows
+    store = opened_run(place)
+    real = store_module.insert_rows
 
     def insert(connection, into, given):
         real(connection, into, given)
         if into.name == table:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(runs, "insert_rows", insert)
+    monkeypatch.setattr(store_module, "insert_rows", insert)
     with pytest.raises(KeyboardInterrupt):
         store.commit_round(0, LINE, "checkpoint-0")
     monkeypatch.undo()
-    assert rows(store) == NOTHING
+    assert count_rows(store) == NOTHING
     assert store.balances() == {2: 25, 5: 25, 9: 25, -1: -75}
     store.commit_round(0, LINE, "checkpoint-0")
-    assert verify(store) is None
+    assert verify_run(store) is None
 
 
 def test_a_commit_whose_answer_was_lost_is_repeated_once(place):
     """The server had the round, but the connection broke before it could say so."""
-    store = opened(place, patience=5)
+    store = opened_run(place, retry_seconds=5)
     lost = []
 
     def lose(connection):
@@ -67,10 +63,10 @@ def test_a_commit_whose_answer_was_lost_is_repeated_once(place):
     event.listen(store.engine, "commit", lose)
     store.commit_round(0, LINE, None)
     assert lost
-    assert rows(store) == {
+    assert count_rows(store) == {
         "rounds": 1,
         "bids": 4,
-        "selections": 4,
+        "seats": 4,
         "contributions": 3,
         "transfers": 13,
         "metrics": 5,
@@ -88,7 +84,7 @@ def connection_gone():
 
 
 def test_a_locked_file_is_waited_for(tmp_path):
-    store = opened(str(tmp_path))
+    store = opened_run(str(tmp_path))
     other = sqlite3.connect(tmp_path / "run.db", isolation_level=None, check_same_thread=False)
     other.execute("BEGIN IMMEDIATE")
     release = threading.Timer(1.5, other.rollback)  # longer than SQLite itself waits
@@ -99,7 +95,7 @@ def test_a_locked_file_is_waited_for(tmp_path):
 
 
 def test_a_file_that_stays_locked_is_a_clear_error(tmp_path):
-    store = opened(str(tmp_path), patience=0.1)
+    store = opened_run(str(tmp_path), retry_seconds=0.1)
     other = sqlite3.connect(tmp_path / "run.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     with pytest.raises(StoreError, match=r"cannot post round 0: failed in .*run\.db: database is locked"):
@@ -111,25 +107,25 @@ def test_a_file_that_stays_locked_is_a_clear_error(tmp_path):
 
 def test_a_restarting_server_is_waited_for(own_server):
     """PostgreSQL is stopped, and started again while a round is posted."""
-    store = opened(own_server.get_uri())
+    store = opened_run(own_server.get_uri())
     own_server.stop()
-    store.patience = 0.3
+    store.retry_seconds = 0.3
     started = time.monotonic()
     with pytest.raises(StoreError, match="cannot post round 0: failed in postgresql"):
         store.commit_round(0, LINE, None)
     assert time.monotonic() - started < 5
-    store.patience = 30
+    store.retry_seconds = 30
     again = threading.Timer(1.0, own_server.start)
     again.start()
     store.commit_round(0, LINE, None)
     again.join()
-    assert verify(store) is None
+    assert verify_run(store) is None
 
 
 def test_a_server_that_restarts_in_the_middle_of_a_commit(own_server, monkeypatch):
     """The first attempt dies with its connection, half done; the second is the only one that counts."""
-    store = opened(own_server.get_uri())
-    real, restarted = runs.insert_rows, []
+    store = opened_run(own_server.get_uri())
+    real, restarted = store_module.insert_rows, []
 
     def insert(connection, into, given):
         real(connection, into, given)
@@ -138,11 +134,11 @@ def test_a_server_that_restarts_in_the_middle_of_a_commit(own_server, monkeypatc
             own_server.stop()
             own_server.start()
 
-    monkeypatch.setattr(runs, "insert_rows", insert)
+    monkeypatch.setattr(store_module, "insert_rows", insert)
     store.commit_round(0, LINE, None)
     assert restarted
-    assert verify(store) is None
-    assert rows(store)["transfers"] == 13
+    assert verify_run(store) is None
+    assert count_rows(store)["transfers"] == 13
 
 
 def test_a_run_outlives_its_store_s_absence(own_server, tmp_path):
@@ -159,37 +155,36 @@ def test_a_run_outlives_its_store_s_absence(own_server, tmp_path):
                 own_server.stop()
                 threading.Timer(1.0, own_server.start).start()
 
-    options = {"rounds": 3, "seed": 3, "workers": 0}
-    plain = ipfl.run(task, ipfl.method("ipfl"), **options)
+    config, engine = ipfl.RunConfig(rounds=3, seed=3), ipfl.local_engine(workers=0)
+    plain = ipfl.run(task, ipfl.method("ipfl"), config, engine=engine)
     url = own_server.get_uri()
-    stored = ipfl.run(
-        task, ipfl.method("ipfl"), out=tmp_path / "run", store=url, observer=Stopper(), **options
-    )
+    out = ipfl.RunOutput(tmp_path / "run", store=url)
+    stored = ipfl.run(task, ipfl.method("ipfl"), config, engine=engine, out=out, observer=Stopper())
     assert stored.history == plain.history
     with RunStore.open(url, "run") as store:
         assert store.last_round() == 2
-        assert verify(store) is None
+        assert verify_run(store) is None
 
 
 def test_a_full_disk_is_a_clear_error(place):
-    store = opened(place, patience=0.1)
+    store = opened_run(place, retry_seconds=0.1)
     if store.engine.dialect.name == "sqlite":
         # SQLite's own limit on a file's size gives the very error of a full disk.
         event.listen(store.engine, "connect", lambda raw, _: raw.execute("PRAGMA max_page_count = 1"))
-        large = LINE | {"events": ["x" * 100_000]}
+        large = LINE | {"events": [Event("log", None, "x" * 100_000)]}
     else:
-        full(store)
+        fill_disk(store)
         large = LINE
     with pytest.raises(
         StoreError, match=r"cannot post round 0: the disk of .* is full; nothing of it was kept"
     ):
         store.commit_round(0, large, None)
-    assert rows(RunStore.open(place)) == NOTHING
+    assert count_rows(RunStore.open(place)) == NOTHING
 
 
 def test_a_full_disk_is_waited_for(place):
     """Somebody makes room after half a second."""
-    store = opened(place)
+    store = opened_run(place)
     if store.engine.dialect.name == "sqlite":
         limited = [True]
         event.listen(
@@ -197,27 +192,27 @@ def test_a_full_disk_is_waited_for(place):
         )
         room = threading.Timer(0.5, limited.clear)
     else:
-        full(store)
-        room = threading.Timer(0.5, roomy, [store])
+        fill_disk(store)
+        room = threading.Timer(0.5, free_disk, [store])
     room.start()
-    store.commit_round(0, LINE | {"events": ["x" * 100_000]}, None)
+    store.commit_round(0, LINE | {"events": [Event("log", None, "x" * 100_000)]}, None)
     room.join()
-    assert verify(store) is None
+    assert verify_run(store) is None
 
 
-def roomy(store):
-    """The opposite of `full`."""
+def free_disk(store):
+    """The opposite of `fill_disk`."""
     with store.engine.begin() as connection:
         connection.execute(text("DROP TRIGGER fill ON metrics"))
 
 
-def full(store):
+def fill_disk(store):
     """PostgreSQL says 53100 when it cannot extend a file."""
     with store.engine.begin() as connection:
         connection.execute(
             text(
                 """CREATE FUNCTION fill() RETURNS trigger LANGUAGE plpgsql AS $$
-                   BEGIN RAISE EXCEPTION 'could not extend file' USING ERRCODE = 'is_disk_full'; END $$"""
+                   BEGIN RAISE EXCEPTION 'could not extend file' USING ERRCODE = 'disk_full'; END $$"""
             )
         )
         connection.execute(
@@ -227,18 +222,18 @@ def full(store):
 
 def test_a_reader_sees_one_moment(place):
     """What is posted while somebody reads does not show until they look again."""
-    store = opened(place)
+    store = opened_run(place)
     with store.snapshot() as reader:
-        assert reader.numbers() == [-1]
+        assert reader.round_numbers() == [-1]
         worker = threading.Thread(target=store.commit_round, args=(0, LINE, None))
         worker.start()
         worker.join()
-        assert reader.numbers() == [-1]
+        assert reader.round_numbers() == [-1]
         assert reader.balances() == {2: 25, 5: 25, 9: 25, -1: -75}
     assert store.last_round() == 0
 
 
 def test_no_connection_is_kept(place):
     """Worker processes are forked from the round loop and must not inherit one."""
-    store = worked(place)
+    store = worked_run(place)
     assert store.engine.pool.status() == "NullPool"

@@ -1,26 +1,28 @@
-"""The law of the tables: what the database itself refuses, whoever asks."""
+"""What the database itself refuses, by checks and triggers."""
 
 import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
-from tests.ledger.economies import HEADER, worked
+from tests.ledger.example_runs import HEADER, worked_run
 
-from ipfl.ledger import RunStore, StoreError
-from ipfl.methods.ipfl.replay import opening_transfers
+from ipfl.core import Transfer
+from ipfl.ledger.accounts import opening_transfers
+from ipfl.ledger.database import StoreError
+from ipfl.ledger.store import RunStore
 
 POSTED = {
     "runs": "name = 'x'",
     "clients": "client = 3",
     "rounds": "checkpoint = 'x'",
     "bids": "rank = 5",
-    "selections": "how = 'random'",
+    "seats": "how = 'random'",
     "contributions": "psi = 0",
     "transfers": "amount = 1",
     "metrics": "value = 1",
 }
 
 
-def say(store, sql):
+def execute(store, sql):
     with store.engine.begin() as connection:
         connection.execute(text(sql))
 
@@ -34,35 +36,35 @@ def everything(store):
 
 @pytest.mark.parametrize("table", POSTED)
 def test_what_is_posted_never_changes(place, table):
-    store = worked(place)
+    store = worked_run(place)
     before = everything(store)
     for sql in (f"UPDATE {table} SET {POSTED[table]}", f"DELETE FROM {table}"):
         with pytest.raises(IntegrityError, match=f"{table} are never changed"):
-            say(store, sql)
+            execute(store, sql)
     assert everything(store) == before
 
 
 def test_postgresql_truncates_nothing(postgresql):
-    store = worked(postgresql())
+    store = worked_run(postgresql())
     with pytest.raises(IntegrityError, match="never changed"):
-        say(store, "TRUNCATE transfers")
+        execute(store, "TRUNCATE transfers")
 
 
 @pytest.mark.parametrize(
     "sql",
     [
         "INSERT OR REPLACE INTO transfers VALUES (1, 0, 10, 'reward', -3, 2, 20, 0, 2)",
-        "INSERT OR REPLACE INTO selections VALUES (1, 0, 9, 2, 0, 'random', 0)",
+        "INSERT OR REPLACE INTO seats VALUES (1, 0, 9, 2, 0, 'random', 0)",
         "INSERT OR REPLACE INTO rounds VALUES (1, 0, '', '', NULL, '{}')",
         # IGNORE would skip a mere check on the balance, and post the transfer all the same.
         "INSERT OR IGNORE INTO transfers VALUES (1, 0, 13, 'bid', 2, -2, 29, 0, 2)",
     ],
 )
 def test_sqlite_has_no_way_around(tmp_path, sql):
-    store = worked(str(tmp_path))
+    store = worked_run(str(tmp_path))
     before = everything(store)
     with pytest.raises(IntegrityError):
-        say(store, sql)
+        execute(store, sql)
     assert everything(store) == before
 
 
@@ -83,30 +85,34 @@ def test_sqlite_has_no_way_around(tmp_path, sql):
     ],
 )
 def test_transfers_that_cannot_be(place, values, complaint):
-    store = worked(place)
+    store = worked_run(place)
     before = store.balances()
     with pytest.raises(IntegrityError, match=complaint):
-        say(store, f"INSERT INTO transfers VALUES (1, 0, 13, {values})")
+        execute(store, f"INSERT INTO transfers VALUES (1, 0, 13, {values})")
     assert store.balances() == before
     assert len(store.transfers()) == 16
 
 
 def test_a_place_is_taken_once(place):
-    store = worked(place)
+    store = worked_run(place)
     with pytest.raises(IntegrityError):
-        say(store, "INSERT INTO transfers VALUES (1, 0, 12, 'bid', 2, -2, 1, 0, 2)")
+        execute(store, "INSERT INTO transfers VALUES (1, 0, 12, 'bid', 2, -2, 1, 0, 2)")
 
 
 def test_no_transfer_without_its_round(place):
-    store = worked(place)
+    store = worked_run(place)
     with pytest.raises(IntegrityError):
-        say(store, "INSERT INTO transfers VALUES (1, 1, 0, 'bid', 2, -2, 1, 0, 2)")
+        execute(store, "INSERT INTO transfers VALUES (1, 1, 0, 'bid', 2, -2, 1, 0, 2)")
 
 
 def test_balances_follow_the_transfers(place):
-    store = worked(place)
-    say(store, "INSERT INTO transfers VALUES (1, 0, 13, 'bid', 2, -2, 28, 0, 2)")  # all that it has
+    store = worked_run(place)
+    execute(store, "INSERT INTO transfers VALUES (1, 0, 13, 'bid', 2, -2, 28, 0, 2)")  # all that it has
     assert store.balances() == {2: 0, 5: 22, 9: 25, -1: -75, -2: 28, -3: 0, -4: 0, -5: 0}
+
+
+def bid_and_refund(amount):
+    return [Transfer("bid", 2, -2, amount, 0, 2), Transfer("refund", -2, 2, amount, 0, 2)]
 
 
 def test_an_overdraft_in_the_middle_of_a_round_is_refused(place):
@@ -114,10 +120,10 @@ def test_an_overdraft_in_the_middle_of_a_round_is_refused(place):
     store = RunStore.create(place, "short", HEADER)
     store.commit_opening(opening_transfers(HEADER["clients"], 25))
     with pytest.raises(StoreError, match=r"cannot post round 0: refused by .*no_overdraft"):
-        store.commit_round(0, {"transfers": [["bid", 2, -2, 26, 0, 2], ["refund", -2, 2, 26, 0, 2]]}, None)
+        store.commit_round(0, {"transfers": bid_and_refund(26)}, None)
     assert store.last_round() is None
     assert len(store.transfers()) == 3
-    store.commit_round(0, {"transfers": [["bid", 2, -2, 25, 0, 2], ["refund", -2, 2, 25, 0, 2]]}, None)
+    store.commit_round(0, {"transfers": bid_and_refund(25)}, None)
     assert store.balances()[2] == 25
 
 
@@ -125,6 +131,8 @@ def test_large_sums_are_exact(place):
     most = 2**62 // 2  # two clients, 2**62 in all; no float holds the last token
     store = RunStore.create(place, "rich", {"clients": [0, 1]})
     store.commit_opening(opening_transfers([0, 1], most))
-    store.commit_round(0, {"transfers": [["bid", 0, -2, 1, 0, 0], ["reward", -2, 1, 1, 0, 1]]}, None)
+    store.commit_round(
+        0, {"transfers": [Transfer("bid", 0, -2, 1, 0, 0), Transfer("reward", -2, 1, 1, 0, 1)]}, None
+    )
     assert store.balances() == {0: most - 1, 1: most + 1, -1: -(2**62), -2: 0}
     assert store.balances(0) == store.balances()

@@ -2,21 +2,19 @@
 
 import csv
 import io
-import re
 from collections import Counter
-from datetime import date
 
 import pytest
 import typer
 from sqlalchemy import text
-from tests.ledger.economies import HEADER, economy, worked
+from tests.ledger.example_runs import HEADER, random_run, worked_run
 from typer.testing import CliRunner
 
 from ipfl.cli.ledger import app as ledger
 from ipfl.cli.outcome import Commands
-from ipfl.ledger import RunStore
 from ipfl.ledger.accounts import account_name
-from ipfl.ledger.export import beancount_lines, csv_lines
+from ipfl.ledger.export import csv_lines
+from ipfl.ledger.store import RunStore
 
 app = typer.Typer(cls=Commands)
 app.add_typer(ledger, name="ledger")
@@ -32,7 +30,7 @@ def cells(output):
 
 
 def test_csv_adds_up_to_the_balances(place):
-    store = economy(place, "run", 3, 4, allowance=2)
+    store = random_run(place, "run", 3, 4, allowance=2)
     rows = list(csv.DictReader(io.StringIO("".join(csv_lines(store)))))
     sums = Counter()
     for row in rows:
@@ -44,78 +42,14 @@ def test_csv_adds_up_to_the_balances(place):
 
 
 def test_csv_of_the_round_by_hand(place):
-    lines = list(csv_lines(worked(place)))
+    lines = list(csv_lines(worked_run(place)))
     assert lines[0] == "id,round,sequence,kind,source,target,amount,cluster,client\n"
     assert lines[1] == "worked/-1/0,-1,0,open,issuer,client 2,25,,2\n"
     assert lines[-1] == "worked/0/12,0,12,reward,pool 1,client 9,10,1,9\n"
 
 
-ACCOUNT = r"(?:Assets|Liabilities|Equity|Income|Expenses)(?::[A-Z0-9][A-Za-z0-9-]*)+"
-STRING = r'"(?:[^"\\]|\\.)*"'
-AMOUNT = r"-?\d+ [A-Z][A-Z0-9'._-]*[A-Z0-9]"
-DAY = r"\d{4}-\d\d-\d\d"
-GRAMMAR = {
-    "option": rf"option {STRING} {STRING}",
-    "commodity": rf"({DAY}) commodity [A-Z]+",
-    "open": rf"({DAY}) open ({ACCOUNT}) [A-Z]+",
-    "transaction": rf"({DAY}) \* {STRING} {STRING}",
-    "meta": rf"  [a-z][A-Za-z0-9_-]*: (?:{STRING}|-?\d+)",
-    "posting": rf"  ({ACCOUNT})  ({AMOUNT})",
-    "balance": rf"({DAY}) balance ({ACCOUNT})  ({AMOUNT})",
-}
-"""What beancount's language reference says of the directives that are used."""
-
-
-def read_beancount(text):
-    """Parses, and applies the rules that beancount checks: opened accounts, zero sums, true assertions."""
-    opened, sums, parsed = {}, Counter(), []
-    for line in filter(None, text.split("\n")):
-        kind, match = next((k, m) for k, rule in GRAMMAR.items() if (m := re.fullmatch(rule, line)))
-        parsed.append((kind, match.groups()))
-    day, open_sum = None, 0
-    for kind, groups in parsed:
-        if kind in ("transaction", "balance", "option"):
-            assert open_sum == 0  # the transaction before balances
-        if kind == "open":
-            opened[groups[1]] = date.fromisoformat(groups[0])
-        elif kind == "transaction":
-            assert day is None or date.fromisoformat(groups[0]) >= day
-            day = date.fromisoformat(groups[0])
-        elif kind == "posting":
-            assert opened[groups[0]] <= day
-            amount = int(groups[1].split()[0])
-            open_sum += amount
-            sums[groups[0]] += amount
-        elif kind == "balance":
-            assert date.fromisoformat(groups[0]) > day
-            assert sums[groups[1]] == int(groups[2].split()[0])
-    return sums, parsed
-
-
-def test_beancount_is_valid_and_adds_up(place):
-    store = economy(place, 'a "quoted" \\ name', 4, 4)
-    sums, parsed = read_beancount("".join(beancount_lines(store)))
-    balances = store.balances()
-    assert sums["Equity:Issuer"] == balances[-1]
-    assert {i: sums[f"Assets:Client:{i}"] for i in range(8)} == {i: balances[i] for i in range(8)}
-    kinds = Counter(kind for kind, _ in parsed)
-    assert kinds["transaction"] == len(store.transfers())
-    assert kinds["posting"] == 2 * kinds["transaction"]
-    assert kinds["balance"] == kinds["open"] == len(balances)
-
-
-def test_beancount_of_a_transfer(place):
-    text = "".join(beancount_lines(worked(place)))
-    assert (
-        '1970-01-01 * "client 5" "trained in cluster 0"\n'
-        "  round: 0\n  sequence: 11\n"
-        '  kind: "reward"\n  cluster: 0\n'
-        "  Assets:Pool:0  -7 TOKEN\n  Assets:Client:5  7 TOKEN\n"
-    ) in text
-
-
 def test_show_all_clients(place):
-    worked(place)
+    worked_run(place)
     done = ipfl("show", place)
     assert done.exit_code == 0, done.output
     table = cells(done.stdout)
@@ -129,7 +63,7 @@ def test_show_all_clients(place):
 
 
 def test_show_one_client(place):
-    worked(place)
+    worked_run(place)
     done = ipfl("show", place, "--client", 5)
     table = cells(done.stdout)
     assert ["opening", "1", "5", "opening", "balance", "issuer", "client", "5", "25"] in table
@@ -141,7 +75,7 @@ def test_show_one_client(place):
 
 
 def test_show_one_round(place):
-    worked(place)
+    worked_run(place)
     done = ipfl("show", place, "--round", 0)
     assert ["2", "0", "20", "10", "0", "13", "28"] in cells(done.stdout)
     assert "opening balance" not in done.stdout
@@ -150,14 +84,14 @@ def test_show_one_round(place):
 
 
 def test_verify_a_true_run(place):
-    store = worked(place)
+    store = worked_run(place)
     done = ipfl("verify", place)
     assert done.exit_code == 0
     assert done.stdout == f"worked: 1 round verified, hash {store.head()}\n"
 
 
 def test_verify_names_the_first_broken_entry(place):
-    store = worked(place)
+    store = worked_run(place)
     with store.engine.begin() as connection:  # nothing that the database refuses
         connection.execute(text("INSERT INTO transfers VALUES (1, 0, 13, 'bid', 2, -2, 1, 0, 2)"))
     done = ipfl("verify", place)
@@ -170,14 +104,14 @@ def test_verify_names_the_first_broken_entry(place):
 
 
 def test_export_writes_to_standard_output(place):
-    store = worked(place)
+    store = worked_run(place)
     assert ipfl("export", place, "--csv").stdout == "".join(csv_lines(store))
-    assert ipfl("export", place, "--beancount").stdout == "".join(beancount_lines(store))
+    assert ipfl("export", place).stdout == "".join(csv_lines(store))
 
 
 def test_a_run_of_several_is_named(postgresql):
     place = postgresql()
-    worked(place, "mine")
+    worked_run(place, "mine")
     RunStore.create(place, "other", HEADER)
     assert ipfl("verify", place, "--run", "mine").exit_code == 0
     done = ipfl("verify", place)
@@ -191,12 +125,11 @@ def test_a_run_of_several_is_named(postgresql):
         (["show", "--client", "3"], "run 'worked' has no client 3"),
         (["show", "--round", "1"], "run 'worked' has no round 1"),
         (["show", "--run", "x"], "has no run 'x'"),
-        (["export"], "choose one format: --csv or --beancount"),
-        (["export", "--csv", "--beancount"], "choose one format"),
+        (["export", "--run", "x"], "has no run 'x'"),
     ],
 )
 def test_bad_input_is_one_line(place, arguments, complaint):
-    worked(place)
+    worked_run(place)
     command, *options = arguments
     done = ipfl(command, place, *options)
     assert done.exit_code == 2

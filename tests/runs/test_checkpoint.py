@@ -20,7 +20,7 @@ from ipfl.runs.checkpoint import Checkpoints, pack, unpack
 class State:
     models: tuple[Any, ...]
     rule: AggregateConfig
-    shelf: ClientModelStore
+    client_models: ClientModelStore
     known: dict[int, list[float]] = field(default_factory=dict)
 
 
@@ -43,8 +43,8 @@ def test_all_comes_back_and_folders_stay_where_they_are(tmp_path):
     name = checkpoints.write(4, before)
     assert b"old" not in (tmp_path / "checkpoint" / name).read_bytes()
     after = checkpoints.read(name, state(tmp_path / "moved"))
-    assert after.shelf.place.folder == tmp_path / "moved"
-    assert after.shelf.rounds == {3: 1}
+    assert after.client_models.memory.folder == tmp_path / "moved"
+    assert after.client_models.rounds == {3: 1}
     assert after.rule == before.rule
     assert str(after.known) == str(before.known)  # −0.0 too
     for one, other in zip(after.models, models, strict=True):
@@ -61,14 +61,14 @@ def test_a_file_cannot_name_a_class_of_its_own(tmp_path):
 
 def test_a_file_cannot_say_where_the_folder_is(tmp_path):
     packed = pack(state(tmp_path))
-    packed.facts["state"]["fields"]["shelf"]["fields"]["place"] = "/etc"
+    packed.facts["state"]["fields"]["client_models"]["fields"]["memory"] = "/etc"
     with pytest.raises(InputError, match="does not fit the method"):
         unpack(packed, state(tmp_path))
 
 
 def test_settings_are_checked_again(tmp_path):
     packed = pack(state(tmp_path))
-    packed.facts["state"]["fields"]["rule"]["fields"]["hostile"] = 7
+    packed.facts["state"]["fields"]["rule"]["fields"]["attacker_share"] = 7
     with pytest.raises(InputError, match="does not fit the method"):
         unpack(packed, state(tmp_path))
 

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
 
 from ipfl.core.records import ClientId
 
 S = TypeVar("S")
 NO_CLUSTER = -1
 """Stands for the cluster of a row that concerns none."""
+Tokens = Annotated[int, "64 bits"]
+"""A number of tokens. All other whole numbers of a row fit into 32 bits."""
 
 
 class Bid(NamedTuple):
@@ -56,7 +58,7 @@ class Transfer(NamedTuple):
     """Why; see `ipfl.ledger.accounts.Kind`."""
     source: int
     target: int
-    amount: int
+    amount: Tokens
     cluster: int
     """`NO_CLUSTER` where it concerns none."""
     client: ClientId

@@ -1,7 +1,8 @@
-"""Double-entry books of the token manager: accounts, transfers, and the bank that posts them.
+"""Double-entry bookkeeping: accounts, transfers, and the bank that posts them.
 
 Tokens are whole numbers. Every movement is a transfer from one account to another, so that at any time
-Σ balances + Σ escrow + Σ pools = what the issuer issued. The rules that say what is moved are in `tokens`.
+Σ balances + Σ escrow + Σ pools = what the issuer issued. The method decides which transfers a round makes
+(`ipfl.methods.ipfl.tokens`).
 
 Accounts are numbered independently of N and K, so that a number means the same in all rounds: a client
 is its own number, the issuer −1, the escrow of cluster k −2−2k, the pool of cluster k −3−2k.
@@ -23,8 +24,8 @@ from ipfl.core import NO_CLUSTER, Transfer
 Ints = NDArray[np.integer[Any]]
 
 ISSUER = -1
-_CHUNK = 2**16
-"""Transfers summed at a time: what is needed of them stays in the processor's cache."""
+_CHUNK_SIZE = 2**16
+"""Transfers that are summed at a time; so many fit into the processor's cache."""
 
 
 class Kind(IntEnum):
@@ -37,7 +38,7 @@ class Kind(IntEnum):
     BID = 2
     """client → escrow: Eq. consumer_cost."""
     REFUND = 3
-    """escrow or pool → client: not selected, dropped out, or nothing came of the cluster's round."""
+    """escrow or pool → client: not selected, no valid update, or the round was rolled back."""
     FEE = 4
     """escrow or client → pool: a seat taken, Eq. update_available_tokens."""
     REIMBURSEMENT = 5
@@ -74,10 +75,10 @@ def describe_transfer(transfer: Transfer | None) -> str:
     """A transfer for people: `bid of 100 from client 3 to escrow 1 (client 3, cluster 1)`."""
     if transfer is None:
         return "nothing"
-    kind, source, target, amount, cluster, client = transfer
-    where = "" if cluster == NO_CLUSTER else f", cluster {cluster}"
+    source, target = account_name(transfer.source), account_name(transfer.target)
+    cluster = "" if transfer.cluster == NO_CLUSTER else f", cluster {transfer.cluster}"
     return (
-        f"{kind} of {amount} from {account_name(source)} to {account_name(target)} (client {client}{where})"
+        f"{transfer.kind} of {transfer.amount} from {source} to {target} (client {transfer.client}{cluster})"
     )
 
 
@@ -115,7 +116,7 @@ class Transfers:
 
     @classmethod
     def concat(cls, *parts: Transfers) -> Transfers:
-        """One after the other; none at all without parts."""
+        """The transfers of all parts, in order; empty without parts."""
         parts = parts or (cls.of(Kind.OPEN, 0, 0, 0, NO_CLUSTER, np.empty(0, np.int32)),)
         return cls(*(np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(cls)))
 
@@ -173,7 +174,7 @@ def post(bank: Bank, transfers: Transfers) -> Bank:
 
 
 def _slot(account: NDArray[np.int32], n: int) -> NDArray[np.int32]:
-    """Where an account stands in the array of all of them: clients, then −1, −2 and so on."""
+    """Index of an account in the array of all accounts: clients, then −1, −2 and so on."""
     return np.where(account >= 0, account, np.int32(n - 1) - account)
 
 
@@ -200,8 +201,8 @@ class Statement:
 def statement(transfers: Transfers, n: int, cluster: int | None = None) -> Statement:
     """Sums the transfers per client, of all clusters or of one."""
     paid, reimbursed, earned = (np.zeros(n, np.int64) for _ in range(3))
-    for first in range(0, len(transfers), _CHUNK):
-        part = slice(first, first + _CHUNK)
+    for first in range(0, len(transfers), _CHUNK_SIZE):
+        part = slice(first, first + _CHUNK_SIZE)
         kind, client, amount = transfers.kind[part], transfers.client[part], transfers.amount[part]
         here = True if cluster is None else transfers.cluster[part] == cluster
         for add, sums, chosen in (
@@ -222,9 +223,9 @@ def opening_transfers(clients: Sequence[int], amount: int) -> tuple[Transfer, ..
 
 def client_balances(*transfers: Iterable[Transfer]) -> dict[int, int]:
     """Tokens of every client after all these transfers."""
-    held: dict[int, int] = {}
+    balances: dict[int, int] = {}
     for transfer in chain(*transfers):
         for account, amount in ((transfer.source, -transfer.amount), (transfer.target, transfer.amount)):
             if account >= 0:
-                held[account] = held.get(account, 0) + amount
-    return held
+                balances[account] = balances.get(account, 0) + amount
+    return balances

@@ -1,4 +1,4 @@
-"""Where a run store lives: addresses, engines, and what a database's complaints mean for a user.
+"""Databases of run stores: addresses, engines, retries, and database errors as messages for users.
 
 An address is a run's folder (`DIR/run.db`, SQLite), a database file, or a URL. No connection is kept open
 between transactions, so that worker processes inherit none and a restarted server leaves none stale.
@@ -22,31 +22,32 @@ from ipfl.errors import InputError
 
 T = TypeVar("T")
 
-FILE = "run.db"
+STORE_FILE = "run.db"
 """Name of the store in a run's folder."""
 LOCK_SECONDS = 1.0
-"""How long SQLite itself waits for a lock before it says so."""
-HIDDEN = "***"
+"""How long SQLite itself waits for a lock before it reports an error."""
+MASK = "***"
+"""Stands for a password in messages."""
 PUBLIC_OPTIONS = ("host", "port", "user", "dbname")
-"""Parts of a URL's query that may be seen in what a server says; any other may be a password."""
+"""Options of a URL that messages may show; any other may be a password."""
 
 
 class StoreError(InputError):
-    """The run store refuses, is gone or is full. Nothing of the transaction was kept."""
+    """The run store refuses, is full, or cannot be read or reached. Nothing of the transaction was kept."""
 
 
-def parse_address(place: str | Path) -> URL:
-    """The URL of a store: of a run's folder, of a database file, or the URL itself."""
-    if "\0" in str(place):
+def parse_address(address: str | Path) -> URL:
+    """The URL of a store, given a run's folder, a database file or a URL."""
+    if "\0" in str(address):
         raise InputError("the store's address holds a null character")
-    if isinstance(place, Path) or "://" not in place:
-        if re.match(r"(postgres|sqlite)\w*(\+\w+)?:", str(place)):
+    if isinstance(address, Path) or "://" not in address:
+        if re.match(r"(postgres|sqlite)\w*(\+\w+)?:", str(address)):
             raise _unreadable_url()
-        path = Path(place)
-        file = path if path.suffix == ".db" and not path.is_dir() else path / FILE
+        path = Path(address)
+        file = path if path.suffix == ".db" and not path.is_dir() else path / STORE_FILE
         return URL.create("sqlite", database=str(file))
     try:
-        url = make_url(place)
+        url = make_url(address)
     except (ArgumentError, ValueError):
         raise _unreadable_url() from None
     if url.drivername in ("postgresql", "postgres"):
@@ -69,14 +70,14 @@ def _unreadable_url() -> InputError:
 
 
 def display_url(url: URL) -> str:
-    """An address for people: a file's path, or the URL without password and options."""
+    """An address for messages: a file's path, or the URL without password and options."""
     if url.drivername == "sqlite":
         return str(url.database)
     return url.set(query={}).render_as_string(hide_password=True)
 
 
 def _secrets(url: URL) -> list[str]:
-    """What of a URL nobody may see, the longest first, as one may be part of another."""
+    """Parts of a URL that must not be shown, the longest first, as one may be part of another."""
     options = [
         value for key, values in url.normalized_query.items() if key not in PUBLIC_OPTIONS for value in values
     ]
@@ -90,7 +91,7 @@ def make_engine(url: URL) -> Engine:
             return create_engine(url, poolclass=NullPool)
         except ModuleNotFoundError as error:
             raise InputError('a store in PostgreSQL needs a driver: pip install "ipfl[postgres]"') from error
-        except (ArgumentError, TypeError, ValueError):  # without what it says: it may hold a password
+        except (ArgumentError, TypeError, ValueError):  # without its text, which may hold a password
             raise InputError(f"the options in the URL of {display_url(url)} cannot be used") from None
     engine = create_engine(url, poolclass=NullPool, connect_args={"timeout": LOCK_SECONDS})
     event.listen(engine, "connect", _prepare_sqlite)
@@ -106,14 +107,14 @@ def _prepare_sqlite(connection: sqlite3.Connection, _: Any) -> None:
 
 def _begin_sqlite(connection: Connection) -> None:
     # A writer takes its lock at once: upgrading a read lock later could not wait for another writer.
-    reading = connection.get_execution_options().get("reading", False)
-    connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
+    is_read_only = connection.get_execution_options().get("read_only", False)
+    connection.exec_driver_sql("BEGIN" if is_read_only else "BEGIN IMMEDIATE")
 
 
 def read_only(connection: Connection) -> Connection:
-    """The connection set to read everything as of one moment."""
+    """The connection, set to read the database as of one moment and to write nothing."""
     if connection.dialect.name == "sqlite":
-        return connection.execution_options(reading=True)
+        return connection.execution_options(read_only=True)
     return connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
 
 
@@ -127,9 +128,9 @@ def is_temporary(error: DBAPIError) -> bool:
             sqlite3.SQLITE_BUSY,
             sqlite3.SQLITE_LOCKED,
             sqlite3.SQLITE_FULL,
-            sqlite3.SQLITE_IOERR,  # a file system that is away, or full in another way than SQLite knows
+            sqlite3.SQLITE_IOERR,  # the file system cannot be reached, or is full without SQLite knowing it
         )
-    state = _state(error)
+    state = _sqlstate(error)
     if state is None:  # no answer from a server at all
         return type(error.orig).__name__ == "OperationalError"
     # 08 connection lost, 57P administrator's shutdown or start-up, 40 deadlock, 53100 disk full,
@@ -137,33 +138,39 @@ def is_temporary(error: DBAPIError) -> bool:
     return state.startswith(("08", "57P", "40")) or state in ("53100", "53300")
 
 
-def _state(error: DBAPIError) -> str | None:
-    """SQLSTATE of what a server complained about."""
+def _sqlstate(error: DBAPIError) -> str | None:
+    """The SQLSTATE code of a server's error; None if it sent none."""
     state = getattr(error.orig, "sqlstate", None)
     return None if state is None else str(state)
 
 
 def explain(error: DBAPIError, url: URL, purpose: str) -> StoreError:
     """The error as one line without statement, parameters and password."""
-    said = (str(error.orig).strip().splitlines() or ["no answer"])[0]
+    reason = (str(error.orig).strip().splitlines() or ["no answer"])[0]
     for secret in _secrets(url):
-        said = said.replace(secret, HIDDEN)
+        reason = reason.replace(secret, MASK)
     code = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF
-    if code == sqlite3.SQLITE_FULL or _state(error) == "53100":
+    if code == sqlite3.SQLITE_FULL or _sqlstate(error) == "53100":
         return StoreError(
-            f"{purpose}: the disk of {display_url(url)} is full; nothing of it was kept ({said})"
+            f"{purpose}: the disk of {display_url(url)} is full; nothing of it was kept ({reason})"
         )
     if code == sqlite3.SQLITE_NOTADB:
         return StoreError(f"{purpose}: {display_url(url)} is not a run store")
     what = "refused by" if isinstance(error, IntegrityError) else "failed in"
-    return StoreError(f"{purpose}: {what} {display_url(url)}: {said}")
+    return StoreError(f"{purpose}: {what} {display_url(url)}: {reason}")
 
 
 def transact(work: Callable[[], T], url: URL, purpose: str, retry_seconds: float | None) -> T:
-    """Does a transaction, and repeats it while the database cannot be reached, for so many seconds at most.
+    """Does a transaction, and repeats it while the database cannot be reached.
+
+    Args:
+        work: The whole transaction; it may be done more than once.
+        url: The database.
+        purpose: The beginning of the error message, such as `cannot post round 3`.
+        retry_seconds: How long it is repeated at most; None for the default of `retry`.
 
     Raises:
-        StoreError: What the database said, on one line.
+        StoreError: The error of the database, on one line.
     """
     try:
         return retry(

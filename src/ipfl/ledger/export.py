@@ -13,7 +13,7 @@ COLUMNS = ("id", "round", "sequence", *Transfer._fields)
 
 
 def csv_lines(store: RunStore) -> Iterator[str]:
-    """A header, then a line per transfer; accounts by name, no cluster is empty."""
+    """A header, then a line per transfer; accounts by name, an empty cluster where there is none."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
 

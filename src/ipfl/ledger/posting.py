@@ -15,19 +15,19 @@ from typing import Any
 
 from ipfl.core.rounds import ROW_TYPES, Figure
 from ipfl.ledger.database import StoreError
-from ipfl.ledger.rows import TABLE_KEYS, check_rows
+from ipfl.ledger.rows import TABLE_KEYS, check_rows, hashed_rows
 
-FORMAT = 2
-"""Of what the store keeps of a run, in its header. 1 (without a number): bids were called `wanted`, events were
-sentences."""
+STORE_FORMAT = 2
+"""Version of what the store keeps of a run, in its header. Runs without one have version 1: bids were called
+`wanted`, and events were sentences."""
 MAX_METRIC = 2**1000
-"""Metrics are kept as floating-point numbers, which end a little later."""
+"""Largest absolute value of a metric; metrics are stored as float64, which ends near 2**1024."""
 METRIC_KEYS = ("cluster_probe_accuracy", "best_before")
 """Keys whose rows (a `Figure` each) are metrics, one per cluster."""
 
 
 def canonical(content: Any) -> str:
-    """JSON with one spelling for one content."""
+    """JSON in one fixed form: equal contents give equal text."""
     return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
@@ -37,13 +37,14 @@ def digest(content: Any) -> str:
 
 
 def run_hash(name: str, header: Mapping[str, Any]) -> str:
-    """What the first round of a run is chained to: the run itself."""
+    """The hash that the first round of a run follows: of the run's name and header."""
     return digest({"run": name, "header": header})
 
 
 def round_hash(previous: str, round: int, checkpoint: str | None, line: Mapping[str, Any]) -> str:
     """The hash of a round, over the hash before it and everything posted with it."""
-    return digest({"previous": previous, "round": round, "checkpoint": checkpoint, "line": line})
+    hashed = {key: hashed_rows(key, value) if key in ROW_TYPES else value for key, value in line.items()}
+    return digest({"previous": previous, "round": round, "checkpoint": checkpoint, "line": hashed})
 
 
 @dataclass(frozen=True)
@@ -75,12 +76,12 @@ class Posting:
 
     @property
     def rest(self) -> str:
-        """The line as JSON, null where a table holds the rows; keys in their order."""
+        """The line as JSON, null for rows that have a table; the keys keep their order."""
         return json.dumps({k: None if k in TABLE_KEYS else v for k, v in self.line.items()}, allow_nan=False)
 
 
 def check_line(round: int, line: Mapping[str, Any]) -> dict[str, Any]:
-    """A line with typed rows, and all else as JSON gives it back.
+    """A line with typed rows, and everything else as JSON gives it back.
 
     Raises:
         StoreError: It is not JSON, or a key has rows of another shape.
@@ -95,7 +96,7 @@ def check_line(round: int, line: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def metrics_of(line: Mapping[str, Any]) -> dict[str, float]:
-    """The single numbers of a line by dotted name; rows are left out, but for figures per cluster."""
+    """The single numbers of a line by dotted name, and of its rows those of `METRIC_KEYS`."""
     found: dict[str, float] = {}
 
     def walk(name: str, value: Any) -> None:
@@ -115,5 +116,5 @@ def metrics_of(line: Mapping[str, Any]) -> dict[str, float]:
 
 
 def by_cluster(figures: Iterable[Figure]) -> dict[int, float | None]:
-    """Figures as a mapping."""
+    """Cluster → value."""
     return {figure.cluster: figure.value for figure in figures}

@@ -1,4 +1,4 @@
-"""Reading a run back: lines, transfers, balances and statements, all as of one moment."""
+"""Reads a run from its store as of one moment: lines, transfers, balances, and a summary per account."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ipfl.ledger.schema import balances, clients, metrics, rounds, row_tables, t
 
 
 class PostedTransfer(NamedTuple):
-    """A transfer in the store. Its id is its place: (run, round, sequence)."""
+    """A transfer in the store. It is identified by (run, round, sequence)."""
 
     round: int
     sequence: int
@@ -28,7 +28,7 @@ class PostedTransfer(NamedTuple):
 
     @property
     def account_names(self) -> tuple[str, str]:
-        """Source and target for people."""
+        """Names of the source and the target account."""
         return account_name(self.transfer.source), account_name(self.transfer.target)
 
     @property
@@ -46,10 +46,11 @@ REASONS = {
     "reimbursement": "share of pool {cluster} returned",
     "reward": "trained in cluster {cluster}",
 }
+"""`Transfer.kind` → what the transfer was for."""
 
 
-class Account(NamedTuple):
-    """What a client was issued, paid and earned, in tokens; the balance is what that comes to."""
+class AccountSummary(NamedTuple):
+    """What a client was issued, paid and earned, in tokens, and its balance."""
 
     issued: int
     paid: int
@@ -70,33 +71,33 @@ class PostedRound(NamedTuple):
 
 
 MAX_DEPTH = 50
-"""Lists and objects within each other that a line may have."""
+"""Levels of lists and objects inside each other in the JSON of a line."""
 
 
-def _line(round: int, text: Any) -> dict[str, Any]:
-    """A round's line as the store keeps it; whoever can write the file may have put anything there."""
+def _parse_line(round: int, text: Any) -> dict[str, Any]:
+    """A round's line from its JSON. It is not trusted: another program may have changed the database."""
     try:
-        line = json.loads(text, parse_constant=_finite, parse_float=_finite)
-        if not isinstance(line, dict) or not _is_within(line, MAX_DEPTH):
-            raise ValueError("no object, or one too deep")
+        line = json.loads(text, parse_constant=_parse_finite, parse_float=_parse_finite)
+        if not isinstance(line, dict) or not _is_within_depth(line, MAX_DEPTH):
+            raise ValueError(f"not an object, or more than {MAX_DEPTH} levels deep")
     except (ValueError, TypeError, RecursionError) as error:
         raise StoreError(f"the line of round {round} is not one that a round can report: {error}") from error
     return line
 
 
-def _finite(text: str) -> float:
+def _parse_finite(text: str) -> float:
     if not math.isfinite(value := float(text)):
         raise ValueError(f"{text} is not a finite number")
     return value
 
 
-def _is_within(value: Any, levels: int) -> bool:
+def _is_within_depth(value: Any, levels: int) -> bool:
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return levels > 0 and all(_is_within(one, levels - 1) for one in inner)
+    return levels > 0 and all(_is_within_depth(one, levels - 1) for one in inner)
 
 
-def _wholes(values: Iterable[Any], what: str) -> list[int]:
-    """The values, if they are whole numbers: a file of SQLite's can hold anything anywhere."""
+def _check_whole(values: Iterable[Any], what: str) -> list[int]:
+    """The values, if they are whole numbers: a changed SQLite file can hold any value in any column."""
     found = list(values)
     for value in found:
         if type(value) is not int:
@@ -108,17 +109,16 @@ def _wholes(values: Iterable[Any], what: str) -> list[int]:
 class Reader:
     """A run as of one moment.
 
-    Raises, wherever it reads:
-        StoreError: What is there is not what a run store holds.
+    Every method raises `StoreError` if the database holds something that no run posts.
     """
 
     connection: Connection
     run_id: int
 
-    def numbers(self) -> list[int]:
-        """Numbers of all posted rounds in order, the opening's among them."""
+    def round_numbers(self) -> list[int]:
+        """Numbers of all posted rounds in order; the opening is one of them."""
         found = select(rounds.c.round).where(rounds.c.run_id == self.run_id).order_by(rounds.c.round)
-        return _wholes(self.connection.scalars(found), "rounds")
+        return _check_whole(self.connection.scalars(found), "rounds")
 
     def posted(self, round: int) -> PostedRound | None:
         """The row of a round; None if it is not posted."""
@@ -129,52 +129,52 @@ class Reader:
 
     def all_posted(self) -> Iterator[PostedRound]:
         """The rows of all rounds in order, one at a time."""
-        for number in self.numbers():
+        for number in self.round_numbers():
             if (posted := self.posted(number)) is not None:
                 yield posted
 
     def rolled_back(self) -> list[int]:
         """Numbers of the rounds that were rolled back."""
-        said = rounds.c.line.contains('"rolled_back": true')  # so that the database sends few lines
-        found = select(rounds.c.round, rounds.c.line).where(rounds.c.run_id == self.run_id, said)
+        likely = rounds.c.line.contains('"rolled_back": true')  # so that the database sends few lines
+        found = select(rounds.c.round, rounds.c.line).where(rounds.c.run_id == self.run_id, likely)
         lines = self.connection.execute(found.order_by(rounds.c.round))
-        return [round for round, line in lines if _line(round, line).get("rolled_back")]
+        return [round for round, line in lines if _parse_line(round, line).get("rolled_back")]
 
     def last(self) -> PostedRound | None:
-        """The newest round; the opening while there is no other."""
+        """The newest row; the opening's if there is no round yet, None if nothing is posted."""
         newest = select(func.max(rounds.c.round)).where(rounds.c.run_id == self.run_id)
         number = self.connection.scalar(newest)
         return None if number is None else self.posted(number)
 
     def line(self, posted: PostedRound) -> dict[str, Any]:
         """What the round loop reported of a round, with typed rows."""
-        line = _line(posted.round, posted.line)
+        line = _parse_line(posted.round, posted.line)
         for key, table in row_tables.items():
             if key in line and line[key] is None:
-                line[key] = [values for _, *values in self.numbered(table, posted.round)]
+                line[key] = [values for _, *values in self.numbered_rows(table, posted.round)]
         return check_line(posted.round, line)
 
-    def numbered(self, table: Table, round: int) -> list[Sequence[Any]]:
+    def numbered_rows(self, table: Table, round: int) -> list[Sequence[Any]]:
         """(sequence, values…) of a round's rows in a table."""
-        wanted = [column for column in table.columns if column.name not in ("run_id", "round")]
+        chosen = [column for column in table.columns if column.name not in ("run_id", "round")]
         where = (table.c.run_id == self.run_id) & (table.c.round == round)
-        found = select(*wanted).where(where).order_by(table.c.sequence)
+        found = select(*chosen).where(where).order_by(table.c.sequence)
         return [tuple(row) for row in self.connection.execute(found)]
 
-    def extent(self, table: Table, round: int) -> tuple[int, int]:
-        """How many rows a round has in a table, and the highest number among them (−1 without any)."""
+    def count_rows(self, table: Table, round: int) -> tuple[int, int]:
+        """How many rows a round has in a table, and the highest sequence among them (−1 without any)."""
         where = (table.c.run_id == self.run_id) & (table.c.round == round)
         counted = select(func.count(), func.coalesce(func.max(table.c.sequence), -1)).where(where)
-        count, highest = _wholes(self.connection.execute(counted).one(), f"numbers in {table.name}")
+        count, highest = _check_whole(self.connection.execute(counted).one(), f"sequences in {table.name}")
         return count, highest
 
     def clients(self) -> list[int]:
         """The clients of the run."""
         found = select(clients.c.client).where(clients.c.run_id == self.run_id).order_by(clients.c.client)
-        return _wholes(self.connection.scalars(found), "clients")
+        return _check_whole(self.connection.scalars(found), "clients")
 
     def metrics(self, round: int) -> dict[str, float]:
-        """The figures of a round by name."""
+        """The metrics of a round by name."""
         where = (metrics.c.run_id == self.run_id) & (metrics.c.round == round)
         return {row.name: row.value for row in self.connection.execute(select(metrics).where(where))}
 
@@ -185,11 +185,10 @@ class Reader:
         streamed = self.connection.execution_options(yield_per=10_000).execute(
             found.order_by(transfers.c.round, transfers.c.sequence)
         )
-        for row in streamed:
-            round, sequence, *values = row
-            _wholes((round, sequence), "a transfer's round and sequence")
+        for number, sequence, *values in streamed:
+            _check_whole((number, sequence), "a transfer's round and sequence")
             (transfer,) = check_rows("transfers", [values])
-            yield PostedTransfer(round, sequence, transfer)
+            yield PostedTransfer(number, sequence, transfer)
 
     def _chosen(self, client: int | None, round: int | None) -> list[ColumnElement[bool]]:
         chosen: list[ColumnElement[bool]] = [transfers.c.run_id == self.run_id]
@@ -200,10 +199,11 @@ class Reader:
         return chosen
 
     def kept_balances(self) -> dict[int, int]:
-        """All balances as the database keeps them."""
+        """All balances as the database itself adds them up."""
         found = select(balances.c.account, balances.c.balance).where(balances.c.run_id == self.run_id)
         rows = [(row.account, row.balance) for row in self.connection.execute(found)]
-        return dict(zip(*(_wholes(column, "balances") for column in zip(*rows, strict=True)), strict=True))
+        _check_whole((value for row in rows for value in row), "accounts and balances")
+        return dict(rows)
 
     def balances(self, round: int | None = None) -> dict[int, int]:
         """Balance of every account after a round, or now; the issuer's is minus what was issued."""
@@ -218,21 +218,20 @@ class Reader:
         found = dict.fromkeys([*self.clients(), ISSUER], 0)
         return found | {account: int(total) for account, total in self.connection.execute(summed)}
 
-    def accounts(self, client: int | None = None, round: int | None = None) -> dict[int, Account]:
-        """Per client what the chosen transfers meant, and its balance after the round, or now."""
+    def accounts(self, client: int | None = None, round: int | None = None) -> dict[int, AccountSummary]:
+        """A summary per client of the chosen transfers, with its balance after the round, or now."""
         after = self.balances(round)
-        own = (transfers.c.source >= 0).label("own")
+        is_payment = (transfers.c.source >= 0).label("is_payment")
         summed = (
-            select(transfers.c.client, transfers.c.kind, own, func.sum(transfers.c.amount))
+            select(transfers.c.client, transfers.c.kind, is_payment, func.sum(transfers.c.amount))
             .where(*self._chosen(client, round))
-            .group_by(transfers.c.client, transfers.c.kind, own)
+            .group_by(transfers.c.client, transfers.c.kind, is_payment)
         )
         totals: dict[int, dict[str, int]] = defaultdict(lambda: defaultdict(int))
-        for who, kind, paid, total in self.connection.execute(summed):
-            totals[who]["paid" if paid else kind] += int(total)
-        asked = self.clients() if client is None else [client]
+        for who, kind, is_paid, total in self.connection.execute(summed):
+            totals[who]["paid" if is_paid else kind] += int(total)
         return {
-            who: Account(
+            who: AccountSummary(
                 totals[who]["open"] + totals[who]["allowance"],
                 totals[who]["paid"],
                 totals[who]["refund"],
@@ -240,5 +239,5 @@ class Reader:
                 totals[who]["reward"],
                 after.get(who, 0),
             )
-            for who in asked
+            for who in (self.clients() if client is None else [client])
         }

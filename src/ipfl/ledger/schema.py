@@ -1,7 +1,7 @@
 """The tables of a run store, as the code reads and writes them.
 
-Checks, and triggers that refuse changes and overdraft, are in the migrations, with the database itself. Every
-row belongs to a run and a round; `sequence` keeps the order in which the round loop reported it.
+The migrations add checks, and triggers that refuse changes and overdrafts. The tables of `row_tables` take
+their columns from the row types; `sequence` numbers the rows that a round reported under one key.
 """
 
 from __future__ import annotations
@@ -9,11 +9,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Column, Connection, ForeignKey, ForeignKeyConstraint, Integer, MetaData, Table, Text
-from sqlalchemy.types import TypeEngine
+from sqlalchemy import (
+    Column,
+    Connection,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    UniqueConstraint,
+)
 
 from ipfl.core.rounds import ROW_TYPES
-from ipfl.ledger.rows import REAL_NUMBER, TABLE_KEYS, WHOLE, columns_of
+from ipfl.ledger.rows import BIG_INTEGER, DOUBLE, TABLE_KEYS, columns_of
 
 OPENING = -1
 """Round number of the opening transfers."""
@@ -46,8 +55,10 @@ rounds = Table(
 """`line` is what the round loop reported, as JSON; what the other tables hold is null there."""
 
 
-def _rows_of_rounds(key: str) -> Table:
+def _row_table(key: str) -> Table:
     """The table of the rows that rounds report under a key."""
+    # A client has one row per cluster and round, except among the transfers.
+    unique = [] if key == "transfers" else [UniqueConstraint("run_id", "round", "client", "cluster")]
     return Table(
         key,
         metadata,
@@ -56,10 +67,11 @@ def _rows_of_rounds(key: str) -> Table:
         Column("sequence", Integer, primary_key=True),
         *columns_of(ROW_TYPES[key]),
         ForeignKeyConstraint(["run_id", "round"], ["rounds.run_id", "rounds.round"]),
+        *unique,
     )
 
 
-row_tables = {key: _rows_of_rounds(key) for key in TABLE_KEYS}
+row_tables = {key: _row_table(key) for key in TABLE_KEYS}
 """Key of a round's line → table of its rows."""
 transfers = row_tables["transfers"]
 metrics = Table(
@@ -68,7 +80,7 @@ metrics = Table(
     Column("run_id", Integer, primary_key=True),
     Column("round", Integer, primary_key=True),
     Column("name", Text, primary_key=True),
-    Column("value", REAL_NUMBER, nullable=False),
+    Column("value", DOUBLE, nullable=False),
     ForeignKeyConstraint(["run_id", "round"], ["rounds.run_id", "rounds.round"]),
 )
 balances = Table(
@@ -76,7 +88,7 @@ balances = Table(
     metadata,
     Column("run_id", Integer, ForeignKey("runs.id"), primary_key=True),
     Column("account", Integer, primary_key=True),
-    Column("balance", WHOLE, nullable=False),
+    Column("balance", BIG_INTEGER, nullable=False),
 )
 """The sum of all transfers, kept by a trigger on every one of them."""
 
@@ -84,7 +96,7 @@ balances = Table(
 def insert_rows(connection: Connection, table: Table, rows: Sequence[Sequence[Any]]) -> None:
     """Inserts many rows at once, values in the order of the table's columns.
 
-    PostgreSQL gets a list per column in one statement, which fires the trigger on transfers once for all.
+    PostgreSQL gets a list per column in one statement, so that the trigger on transfers runs once.
     """
     if not rows:
         return
@@ -94,15 +106,15 @@ def insert_rows(connection: Connection, table: Table, rows: Sequence[Sequence[An
         marks = ", ".join("?" for _ in table.columns)
         connection.exec_driver_sql(f"{into} VALUES ({marks})", [tuple(row) for row in rows])
         return
-    kinds = [column.type.compile(connection.dialect) for column in table.columns]
-    lists = ", ".join(f"%s::{kind}[]" for kind in kinds)
-    columns = zip(*rows, strict=True)
-    arrays = tuple(_array(column.type, next(columns)) for column in table.columns)
+    types = [column.type.compile(connection.dialect) for column in table.columns]
+    lists = ", ".join(f"%s::{sql_type}[]" for sql_type in types)
+    values = zip(*rows, strict=True)
+    arrays = tuple(_array(column, next(values)) for column in table.columns)
     connection.exec_driver_sql(f"{into} SELECT * FROM unnest({lists})", arrays)
 
 
-def _array(kind: TypeEngine[Any], values: Sequence[Any]) -> list[Any] | str:
-    """A column for PostgreSQL; whole numbers as text, which the driver would take many times as long for."""
-    if isinstance(kind, Integer):
+def _array(column: Column[Any], values: Sequence[Any]) -> list[Any] | str:
+    """The values of a column for PostgreSQL."""
+    if isinstance(column.type, Integer) and not column.nullable:  # as text: many times as fast in the driver
         return "{" + ",".join(map(str, values)) + "}"
     return list(values)

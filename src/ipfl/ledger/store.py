@@ -1,4 +1,4 @@
-"""The run store: one run in a database, a round at a time, whole or not at all."""
+"""The run store: one run in a database; each round is posted in one transaction."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ipfl.errors import InputError
 from ipfl.ledger import database, schema
 from ipfl.ledger.database import StoreError
 from ipfl.ledger.migrations import holds_store, upgrade
-from ipfl.ledger.posting import FORMAT, Posting, metrics_of, run_hash
+from ipfl.ledger.posting import STORE_FORMAT, Posting, metrics_of, run_hash
 from ipfl.ledger.reader import PostedRound, PostedTransfer, Reader
 from ipfl.ledger.schema import OPENING, insert_rows
 
@@ -26,8 +26,8 @@ from ipfl.ledger.schema import OPENING, insert_rows
 class RunStore:
     """One run. Several may share a database, each under its name.
 
-    Rounds are posted in order, each in one transaction. Posting one again changes nothing, so that whoever
-    does not know whether a commit arrived may simply repeat it.
+    Rounds are posted in order, each in one transaction. Posting a round again changes nothing: a commit whose
+    result is not known can be repeated.
     """
 
     def __init__(
@@ -38,29 +38,30 @@ class RunStore:
 
     @classmethod
     def create(
-        cls, place: str | Path, run: str, header: Mapping[str, Any], *, retry_seconds: float | None = None
+        cls, address: str | Path, run: str, header: Mapping[str, Any], *, retry_seconds: float | None = None
     ) -> RunStore:
-        """Enters a new run, with an account for every client; makes the tables if there are none.
+        """Enters a new run, with an account for every client; creates the tables if there are none.
 
         Args:
-            place: A run's folder, a database file or a URL.
+            address: A run's folder, a database file or a URL.
             run: The run's name, new in this database.
             header: JSON: method, config, seed, clients (their ids), and for a market its rules.
-            retry_seconds: Seconds that a commit is retried for while the database cannot be reached; None for the usual.
+            retry_seconds: How long a commit is retried while the database cannot be reached; None for the
+                default of `ipfl.core.retry`.
 
         Raises:
             InputError: A run of this name is there already, or the database cannot be used.
         """
-        url = database.parse_address(place)
+        url = database.parse_address(address)
         if url.drivername == "sqlite":
             _make_folder(Path(str(url.database)))
-        text = _header_text(run, {"format": FORMAT, **header})
+        text = _header_text(run, {"format": STORE_FORMAT, **header})
         engine = database.make_engine(url)
 
         def enter() -> int:
             upgrade(engine)
             with engine.begin() as connection:
-                if _find(connection, run):
+                if _find_run(connection, run):
                     raise InputError(
                         f"{database.display_url(url)} already holds a run {run!r}; choose another name"
                     )
@@ -70,20 +71,20 @@ class RunStore:
                 insert_rows(connection, schema.clients, [(run_id, client) for client in members])
                 return run_id
 
-        # No retries here: who starts a run with a wrong address wants to know at once.
+        # No retries: a wrong address is an error at once.
         run_id = database.transact(enter, url, f"cannot enter run {run!r}", retry_seconds=0)
         return cls(engine, run_id, run, json.loads(text), retry_seconds)
 
     @classmethod
     def open(
-        cls, place: str | Path, run: str | None = None, *, retry_seconds: float | None = None
+        cls, address: str | Path, run: str | None = None, *, retry_seconds: float | None = None
     ) -> RunStore:
-        """Opens a run that is there; without a name, the only one.
+        """Opens a run; without a name, the only one of the database.
 
         Raises:
             InputError: No such store, no such run, or several and no name.
         """
-        url = database.parse_address(place)
+        url = database.parse_address(address)
         if url.drivername == "sqlite" and not Path(str(url.database)).is_file():
             raise InputError(f"there is no run store {url.database}")
         engine = database.make_engine(url)
@@ -94,17 +95,17 @@ class RunStore:
             with engine.connect() as connection, database.read_only(connection).begin():
                 names = connection.scalars(select(schema.runs.c.name).order_by(schema.runs.c.name))
                 known = [one for one in names if isinstance(one, str)]
-                name = _choose(known, run, url)
-                row = _find(connection, name)
+                name = _choose_run(known, run, url)
+                row = _find_run(connection, name)
         except DBAPIError as error:
             raise database.explain(error, url, "cannot open the run store") from None
-        if row is None:  # the index says otherwise than the table
+        if row is None:  # its index and its table disagree
             raise InputError(f"{database.display_url(url)} is damaged: run {name!r} cannot be found")
         header = _read_header(row[1], name, url)
-        if header.get("format") != FORMAT:
+        if header.get("format") != STORE_FORMAT:
             raise InputError(
                 f"{database.display_url(url)}: run {name!r} was written by another release of ipfl "
-                f"(format {header.get('format', 1)}, this one reads {FORMAT})"
+                f"(format {header.get('format', 1)!r}, this one reads {STORE_FORMAT})"
             )
         return cls(engine, row[0], name, header, retry_seconds)
 
@@ -117,7 +118,7 @@ class RunStore:
         self.close()
 
     def close(self) -> None:
-        """Lets go of the database."""
+        """Closes the database."""
         self.engine.dispose()
 
     def __repr__(self) -> str:
@@ -128,7 +129,7 @@ class RunStore:
         self._commit(Posting.make(OPENING, {"round": OPENING, "transfers": transfers}, None))
 
     def commit_round(self, round: int, line: Mapping[str, Any], checkpoint: str | None = None) -> None:
-        """Posts a round in one transaction: its line, its hash, its rows, its figures.
+        """Posts a round in one transaction: its line, its hash, its rows, its metrics.
 
         Args:
             round: Its number, one more than the last.
@@ -136,17 +137,15 @@ class RunStore:
             checkpoint: Name of the checkpoint that belongs to it.
 
         Raises:
-            StoreError: Another content for a posted round, a round out of order, what the database
-                refuses, or a database that stayed away. Nothing was kept then.
+            StoreError: The round is posted with another content or out of order, the database refuses it
+                or could not be reached. Nothing was kept then.
         """
         if round < 0:
             raise StoreError(f"rounds are numbered from 0, not {round}")
         self._commit(Posting.make(round, line, checkpoint))
 
     def _commit(self, posting: Posting) -> None:
-        doing = (
-            "cannot post the opening" if posting.round == OPENING else f"cannot post round {posting.round}"
-        )
+        what = "the opening" if posting.round == OPENING else f"round {posting.round}"
 
         def work() -> None:
             with self.engine.begin() as connection:
@@ -154,13 +153,13 @@ class RunStore:
                 connection.execute(
                     select(schema.runs.c.id).where(schema.runs.c.id == self.run_id).with_for_update()
                 )
-                if previous := self._place(Reader(connection, self.run_id), posting):
+                if previous := self._previous_hash(Reader(connection, self.run_id), posting):
                     self._insert(connection, posting, previous)
 
-        database.transact(work, self.engine.url, doing, self.retry_seconds)
+        database.transact(work, self.engine.url, f"cannot post {what}", self.retry_seconds)
 
-    def _place(self, reader: Reader, posting: Posting) -> str | None:
-        """The hash that a round follows; None if the very same round is posted already."""
+    def _previous_hash(self, reader: Reader, posting: Posting) -> str | None:
+        """The hash of what was posted before a round; None if the same round is posted already."""
         last = reader.last()
         expected = 0 if last is None else last.round + 1
         if posting.round == expected or (last is None and posting.round == OPENING):
@@ -175,19 +174,18 @@ class RunStore:
         )
 
     def _insert(self, connection: Connection, posting: Posting, previous: str) -> None:
-        place = (self.run_id, posting.round)
-        head = (*place, previous, posting.hash(previous), posting.checkpoint, posting.rest)
+        key = (self.run_id, posting.round)
+        head = (*key, previous, posting.hash(previous), posting.checkpoint, posting.rest)
         insert_rows(connection, schema.rounds, [head])
-        for key, rows in posting.rows.items():
-            numbered = [(*place, sequence, *row) for sequence, row in enumerate(rows)]
-            insert_rows(connection, schema.row_tables[key], numbered)
-        insert_rows(
-            connection, schema.metrics, [(*place, *figure) for figure in metrics_of(posting.line).items()]
-        )
+        for name, rows in posting.rows.items():
+            numbered = [(*key, sequence, *row) for sequence, row in enumerate(rows)]
+            insert_rows(connection, schema.row_tables[name], numbered)
+        metrics = [(*key, *metric) for metric in metrics_of(posting.line).items()]
+        insert_rows(connection, schema.metrics, metrics)
 
     @contextmanager
     def snapshot(self) -> Iterator[Reader]:
-        """The run as of one moment, whatever is posted meanwhile.
+        """A reader of the run as of this moment; what is posted later does not show in it.
 
         Raises:
             StoreError: The database cannot be read.
@@ -208,7 +206,7 @@ class RunStore:
         return None if last is None or last.round == OPENING else last.round
 
     def head(self) -> str:
-        """The newest hash of the chain: who has written it down elsewhere notices any change of history."""
+        """The newest hash of the chain. Kept elsewhere, it shows later whether the history was changed."""
         last = self._last()
         return run_hash(self.name, self.header) if last is None else last.hash
 
@@ -238,7 +236,11 @@ def _make_folder(path: Path) -> None:
 
 
 def _header_text(run: str, header: Mapping[str, Any]) -> str:
-    """The header as JSON, if it can be one."""
+    """The header as JSON.
+
+    Raises:
+        InputError: It cannot be the header of a run.
+    """
     if not run or not run.isprintable():
         raise InputError(f"a run needs a printable name, not {run!r}")
     try:
@@ -251,16 +253,16 @@ def _header_text(run: str, header: Mapping[str, Any]) -> str:
     if len(set(members)) < len(members):
         raise InputError("the run's header names a client twice")
     if header.get("rules") and not isinstance(header["rules"], Mapping):
-        raise InputError("the run's header has rules without names")
+        raise InputError("the run's header has rules that are not a mapping")
     return text
 
 
 def _read_header(text: Any, name: str, url: URL) -> dict[str, Any]:
-    """The header as it was kept; whoever can write the file may have put anything there."""
+    """The header from its JSON. It is not trusted: another program may have changed the database."""
     try:
         header = json.loads(text)
         if not isinstance(header, dict):
-            raise ValueError("it has no names")
+            raise ValueError("it is not an object")
         _header_text(name, header)
     except (ValueError, TypeError, RecursionError) as error:
         raise InputError(
@@ -269,20 +271,20 @@ def _read_header(text: Any, name: str, url: URL) -> dict[str, Any]:
     return header
 
 
-def _find(connection: Connection, name: str) -> tuple[int, str] | None:
+def _find_run(connection: Connection, name: str) -> tuple[int, str] | None:
     found = select(schema.runs.c.id, schema.runs.c.header).where(schema.runs.c.name == name)
     row = connection.execute(found).first()
     return None if row is None else (row.id, row.header)
 
 
-def _choose(known: Sequence[str], run: str | None, url: URL) -> str:
-    """The name of the run that is meant."""
+def _choose_run(known: Sequence[str], run: str | None, url: URL) -> str:
+    """The name of the run to open: the given one, or the only one."""
     if run is not None and run not in known:
-        raise InputError(f"{database.display_url(url)} has no run {run!r}; it holds {_listed(known)}")
+        raise InputError(f"{database.display_url(url)} has no run {run!r}; it holds {_list_names(known)}")
     if run is None and len(known) != 1:
-        raise InputError(f"{database.display_url(url)} holds {_listed(known)}; name a run with --run")
+        raise InputError(f"{database.display_url(url)} holds {_list_names(known)}; name a run with --run")
     return known[0] if run is None else run
 
 
-def _listed(known: Sequence[str]) -> str:
+def _list_names(known: Sequence[str]) -> str:
     return ", ".join(known) or "no runs"

@@ -1,4 +1,4 @@
-"""Whether a run's history is what really happened: sums, replay of every round, hash chain.
+"""Verifies a run's history: sums, a replay of every round, the hash chain.
 
 Per round, in this order, so that a changed entry is named itself and not only the hash that it breaks:
 numbering, replay of auction and rewards, overdraft at every transfer, empty escrow and pools, metrics, hash.
@@ -25,18 +25,18 @@ class ReplayedRound(NamedTuple):
 
     transfers: tuple[Transfer, ...]
     complaint: str | None = None
-    """Why the record cannot be true, where the transfers alone do not show it."""
+    """Why the record cannot be true; None if nothing but the transfers can be wrong."""
 
 
 class Replay(Protocol):
-    """A market once more, from its record; remembers what it needs from one round to the next."""
+    """Computes a market's transfers again from what is recorded; keeps its state from round to round."""
 
     def opening(self) -> ReplayedRound:
         """What the opening must have moved."""
         ...
 
     def round(self, line: Mapping[str, Any]) -> ReplayedRound:
-        """What a round must have moved, by its line."""
+        """What a round must have moved, given its line."""
         ...
 
 
@@ -51,18 +51,15 @@ class Finding:
     round: int | None
     """None where it concerns the whole run."""
     sequence: int | None
-    """Of the transfer, or of the row that is named; None where it concerns the round as a whole."""
+    """Of the transfer, or of the row that `what` names; None where it concerns the round as a whole."""
     what: str
 
     def __str__(self) -> str:
         if self.round is None:
             return self.what
         place = "opening" if self.round == OPENING else f"round {self.round}"
-        return (
-            f"{place}: {self.what}"
-            if self.sequence is None
-            else f"{place}, entry {self.sequence}: {self.what}"
-        )
+        entry = "" if self.sequence is None else f", entry {self.sequence}"
+        return f"{place}{entry}: {self.what}"
 
 
 def verify(store: RunStore, make_replay: MakeReplay | None = None) -> Finding | None:
@@ -70,16 +67,16 @@ def verify(store: RunStore, make_replay: MakeReplay | None = None) -> Finding | 
 
     Args:
         store: The run.
-        make_replay: The rules of its market; needed if its header names any.
+        make_replay: Makes the replay of its market, such as `IPFL.replay`; needed if its header has rules.
 
     Returns:
-        The first broken thing in the order of the rounds, None if all is well.
+        The first wrong thing in the order of the rounds, None if all is well.
     """
     with store.snapshot() as reader:
-        return next(_findings(store, reader, make_replay), None)
+        return next(findings(store, reader, make_replay), None)
 
 
-def _findings(store: RunStore, reader: Reader, make_replay: MakeReplay | None) -> Iterator[Finding]:
+def findings(store: RunStore, reader: Reader, make_replay: MakeReplay | None) -> Iterator[Finding]:
     """All that is wrong, the first thing first; what follows it may be its consequence."""
     members = sorted(store.header["clients"])
     if reader.clients() != members:
@@ -98,7 +95,7 @@ def _findings(store: RunStore, reader: Reader, make_replay: MakeReplay | None) -
     expected = OPENING
     for posted in reader.all_posted():
         if posted.round == 0 and replay is None:
-            expected = 0  # without a market nothing need be opened
+            expected = 0  # without a market there are no opening balances
         if posted.round != expected:
             yield Finding(expected, None, "missing")
         expected = posted.round + 1
@@ -115,7 +112,7 @@ def _round_findings(
     hash: str,
     min_clients: int | None,
 ) -> Iterator[Finding]:
-    """What is wrong with a round; `balances` are those before it and are carried on through it."""
+    """What is wrong with a round; `balances` are those before it, and become those after it."""
     try:
         line = reader.line(posted)
         metrics = metrics_of(line)
@@ -127,13 +124,14 @@ def _round_findings(
     transfers: Sequence[Transfer] = line.get("transfers") or ()
     if replay is not None:
         replayed = replay.opening() if posted.round == OPENING else replay.round(line)
-        if replayed.complaint:  # it broke off: what it got to must agree all the same
-            yield from _differences(posted.round, transfers[: len(replayed.transfers)], replayed.transfers)
+        if replayed.complaint:  # the replay stopped early: what it made until then must still agree
+            until_then = transfers[: len(replayed.transfers)]
+            yield from _transfer_findings(posted.round, until_then, replayed.transfers)
             yield Finding(posted.round, None, replayed.complaint)
-        yield from _differences(posted.round, transfers, replayed.transfers)
+        yield from _transfer_findings(posted.round, transfers, replayed.transfers)
     yield from _quorum_findings(posted.round, line, min_clients)
-    yield from _apply(posted.round, transfers, balances)
-    yield from _open_accounts(posted.round, balances)
+    yield from _overdraft_findings(posted.round, transfers, balances)
+    yield from _unsettled_findings(posted.round, balances)
     if metrics != reader.metrics(posted.round):
         yield Finding(posted.round, None, "the metrics are not the numbers of the round's line")
     if posted.previous != hash:
@@ -156,20 +154,22 @@ def _quorum_findings(round: int, line: Mapping[str, Any], min_clients: int | Non
 
 
 def _numbering_findings(
-    reader: Reader, round: int, key: str, table: Table, reported: bool
+    reader: Reader, round: int, key: str, table: Table, is_reported: bool
 ) -> Iterator[Finding]:
-    """Rows of a table are numbered from 0 without gaps, and are there only if the line speaks of them."""
-    count, highest = reader.extent(table, round)
-    if count and not reported:
+    """Rows of a table are numbered from 0 without gaps, and are there only if the line has their key."""
+    count, highest = reader.count_rows(table, round)
+    if count and not is_reported:
         yield Finding(round, highest, f"is among the {key}, of which the round's line says nothing")
     if count <= highest:
-        there = {sequence for sequence, *_ in reader.numbered(table, round)}
+        there = {sequence for sequence, *_ in reader.numbered_rows(table, round)}
         first = next(number for number in range(highest) if number not in there)
         yield Finding(round, first, f"missing from the {key}")
 
 
-def _apply(round: int, transfers: Sequence[Transfer], balances: dict[int, int]) -> Iterator[Finding]:
-    """Carries the balances through the transfers, one after the other."""
+def _overdraft_findings(
+    round: int, transfers: Sequence[Transfer], balances: dict[int, int]
+) -> Iterator[Finding]:
+    """Applies the transfers to the balances, one after the other; none may become negative."""
     for sequence, transfer in enumerate(transfers):
         source, amount = transfer.source, transfer.amount
         if amount < 0:
@@ -180,7 +180,9 @@ def _apply(round: int, transfers: Sequence[Transfer], balances: dict[int, int]) 
             yield Finding(round, sequence, f"{account_name(source)} would hold {balances[source]} tokens")
 
 
-def _differences(round: int, recorded: Sequence[Transfer], replayed: Sequence[Transfer]) -> Iterator[Finding]:
+def _transfer_findings(
+    round: int, recorded: Sequence[Transfer], replayed: Sequence[Transfer]
+) -> Iterator[Finding]:
     """The entries in which two lists of transfers differ."""
     for sequence in range(max(len(recorded), len(replayed))):
         here = recorded[sequence] if sequence < len(recorded) else None
@@ -190,7 +192,7 @@ def _differences(round: int, recorded: Sequence[Transfer], replayed: Sequence[Tr
             yield Finding(round, sequence, text)
 
 
-def _open_accounts(round: int, balances: Mapping[int, int]) -> Iterator[Finding]:
+def _unsettled_findings(round: int, balances: Mapping[int, int]) -> Iterator[Finding]:
     """Between rounds escrows and pools are empty: transfers have two sides, so clients hold all tokens."""
     for account, balance in balances.items():
         if account < ISSUER and balance:
@@ -198,7 +200,7 @@ def _open_accounts(round: int, balances: Mapping[int, int]) -> Iterator[Finding]
 
 
 def _balance_findings(kept: Mapping[int, int], summed: Mapping[int, int]) -> Iterator[Finding]:
-    """The balances that the database keeps are the sums of the transfers."""
+    """The balances that the database adds up itself are the sums of the transfers."""
     for account in sorted({*kept, *summed}):
         here, right = kept.get(account, 0), summed.get(account, 0)
         if here != right:

@@ -1,4 +1,4 @@
-"""The ledger for the terminal: who paid and earned what, and why; readable at 80 columns."""
+"""The ledger as tables for the terminal: who paid and earned what, and why; 80 columns wide."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from rich.table import Table
 
-from ipfl.ledger.reader import Account, PostedTransfer
+from ipfl.ledger.reader import AccountSummary, PostedTransfer
 from ipfl.ledger.schema import OPENING
 from ipfl.report.tables import plain_table
 
 
 def round_name(round: int) -> str:
-    """A round for people."""
+    """A round's number, or `opening`."""
     return "opening" if round == OPENING else str(round)
 
 
@@ -23,9 +23,9 @@ def rolled_back_note(rounds: Sequence[int]) -> str:
     return f"{subject} rolled back: all bids went back, nobody was paid."
 
 
-def accounts_table(accounts: Mapping[int, Account], title: str) -> Table:
-    """A row per client and one for all of them, in tokens."""
-    columns = ("client", *Account._fields)
+def accounts_table(accounts: Mapping[int, AccountSummary], title: str) -> Table:
+    """A row per client, and one with the sums."""
+    columns = ("client", *AccountSummary._fields)
     table = plain_table(*columns, right=columns, title=title)
     for client, account in accounts.items():
         table.add_row(str(client), *map(_tokens, account))

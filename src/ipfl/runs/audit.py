@@ -1,4 +1,4 @@
-"""Checks the ledger of a run by the rules of its own method."""
+"""Verifies the ledger of a run with the replay of its own method."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def verify_run(store: RunStore) -> Finding | None:
     if not store.header.get("rules"):
         return verify(store)
     name = str(store.header.get("method"))
-    if ":" in name:  # a run from elsewhere must not make us import its code
+    if ":" in name:  # a store from elsewhere must not make us import code
         text = f"the market of {name!r} can be replayed in Python only: verify(store, YourMethod.replay)"
         return Finding(None, None, text)
     try:

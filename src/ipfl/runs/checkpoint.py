@@ -1,7 +1,7 @@
 """A method's state on disk, bit for bit: arrays as tensors, the rest as JSON. Never a pickle.
 
-The file says which dataclass a value was; which classes there can be is known from a fresh state of the same
-method, so that a file can never name a class of its own. A field marked `local` (where a folder is) is not
+The file names the dataclass of each value; allowed are only the classes that a fresh state of the same method
+holds, so that a file cannot name a class of its own. A field marked `local` (where a folder is) is not
 written; it comes from the fresh state too.
 """
 
@@ -19,8 +19,6 @@ from pydantic import BaseModel
 from ipfl.core import Record
 from ipfl.core.files import read_record, write_record
 from ipfl.errors import InputError
-
-SUFFIX = ".safetensors"
 
 
 def pack(state: Any) -> Record:
@@ -47,11 +45,11 @@ def pack(state: Any) -> Record:
 
 
 def unpack(record: Record, like: Any) -> Any:
-    """The state that `pack` took apart.
+    """The state in a record: the reverse of `pack`.
 
     Args:
         record: What `pack` returned.
-        like: A fresh state of the same method; its dataclasses are the only ones that are made.
+        like: A fresh state of the same method; its dataclasses are the only ones that are created.
 
     Raises:
         InputError: The record is not the state of such a method.
@@ -84,7 +82,7 @@ def unpack(record: Record, like: Any) -> Any:
 
 
 def _differs(value: Any, like: Any, where: str) -> str | None:
-    """The first place where a state is of another kind than a fresh one; what may grow is not compared."""
+    """The first place where a state has another type than a fresh one; lengths are not compared."""
     if like is None:
         return None
     if isinstance(like, np.ndarray):
@@ -106,7 +104,7 @@ def _differs(value: Any, like: Any, where: str) -> str | None:
 
 
 def _names(value: Any, local: bool = False) -> list[str]:
-    """Names of the fields that a checkpoint holds, or of those that stay where they are."""
+    """Names of the fields that a checkpoint holds, or of the local ones that it does not."""
     if isinstance(value, BaseModel):
         return [] if local else list(type(value).model_fields)
     return [field.name for field in dataclasses.fields(value) if field.metadata.get("local", False) == local]
@@ -126,18 +124,18 @@ def _examples(like: Any) -> dict[str, Any]:
 
 
 class Checkpoints:
-    """The folder of checkpoints: the newest that was committed, and perhaps one that was not."""
+    """The folder of checkpoints: the last committed one, and perhaps one that is not committed yet."""
 
     def __init__(self, folder: Path):
         self.folder = folder
 
     def write(self, round: int, state: Any) -> str:
-        """Writes the state after a round and returns the file's name; durable when this returns."""
+        """Writes the state after a round and returns the file's name; it is on disk when this returns."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        path = self.folder / f"round-{round}{SUFFIX}"
+        path = self.folder / f"round-{round}.safetensors"
         write_record(path, pack(state))
-        for place in (path, self.folder):  # the content, and the name
-            handle = os.open(place, os.O_RDONLY)
+        for synced in (path, self.folder):  # the content, and the name
+            handle = os.open(synced, os.O_RDONLY)
             try:
                 os.fsync(handle)
             finally:

@@ -1,4 +1,4 @@
-"""The database's schema, step by step (alembic), and how a store is brought up to date."""
+"""Migrations of the database's schema (alembic): which one a store has, and its upgrade to the newest."""
 
 from __future__ import annotations
 
@@ -15,38 +15,36 @@ from ipfl.errors import InputError
 from ipfl.ledger.database import display_url, read_only
 
 SCHEMA_LOCK = 7_106_117
-"""Number of the PostgreSQL lock under which the schema is changed; any number will do, if all use it."""
-
-
+"""Number of the PostgreSQL lock that is held while the schema changes; an arbitrary number."""
 VERSION_TABLE = "ipfl_schema"
-"""Where alembic keeps the number: not under its usual name, which another program may use here."""
+"""Table in which alembic keeps the revision. Its usual name may be in use by another program."""
 
 
-def config() -> Config:
-    """Alembic's settings: only where the migrations are."""
+def alembic_config() -> Config:
+    """Alembic's settings: the folder of the migrations."""
     settings = Config()
     settings.set_main_option("script_location", str(Path(__file__).parent).replace("%", "%%"))
     return settings
 
 
-def revision(connection: Connection) -> str | None:
-    """The newest migration that the database has seen; None for a database without a store."""
+def current_revision(connection: Connection) -> str | None:
+    """The newest migration that was applied to the database; None for a database without a store."""
     found = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
     return found.get_current_revision()
 
 
 def upgrade(engine: Engine) -> None:
-    """Brings the database up to date, all steps or none; does nothing if it is.
+    """Applies all migrations that the database lacks, in one transaction; does nothing if there are none.
 
     Raises:
         InputError: The database was written by a newer release.
     """
-    settings = config()
+    settings = alembic_config()
     script = ScriptDirectory.from_config(settings)
     with engine.connect() as connection:
         try:
-            current = revision(read_only(connection))
-        except CommandError as error:  # more than one number
+            current = current_revision(read_only(connection))
+        except CommandError as error:  # more than one revision
             raise InputError(f"{display_url(engine.url)} is not a run store: {error}") from error
     if current == script.get_current_head():
         return
@@ -57,9 +55,8 @@ def upgrade(engine: Engine) -> None:
         try:
             command.upgrade(settings, "head")
         except CommandError as error:
-            raise InputError(
-                f"{display_url(engine.url)} was written by a newer release of ipfl (schema {current}); update ipfl"
-            ) from error
+            text = f"was written by a newer release of ipfl (schema {current}); update ipfl"
+            raise InputError(f"{display_url(engine.url)} {text}") from error
 
 
 def holds_store(engine: Engine) -> bool:

@@ -1,4 +1,4 @@
-"""Run by alembic: applies the migrations on the connection that `upgrade` opened, in its transaction."""
+"""Run by alembic: applies the migrations in the transaction that `upgrade` opened."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""IP-FL's market run again from its record: the transfers that must have been, given bids, seats, contributions.
+"""Replays IP-FL's market: which transfers follow from the recorded bids, seats and contributions.
 
-The rules are those of the round itself (`TokenManager`); here recorded rows become the tables that it asks
-for. What a record need not say, because it follows from earlier rounds, is carried along and compared: Ω_ki,
-Acc_kmax.
+The rules are those of the round itself (`TokenManager`); here recorded rows become the tables that it takes.
+What follows from earlier rounds (Ω_ki, Acc_kmax) is computed along the way and compared with the record.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from ipfl.methods.ipfl.scheduler import Selection
 from ipfl.methods.ipfl.token_manager import TokenManager
 
 MAX_CLUSTERS = 2**15 - 1
-"""What the cluster of a transfer can be, an int16."""
+"""The cluster of a transfer is an int16."""
 
 
 class ImpossibleError(Exception):
@@ -30,12 +29,12 @@ class ImpossibleError(Exception):
 
 
 class MarketReplay:
-    """The market's memory between replayed rounds.
+    """A replay of a market; keeps its state from round to round.
 
     Args:
         rules: `price`, `opening`, `eta`, `gamma`, `clusters`; may be left out: `allowance` (0), `incentive`
             (true), and `positive` (false: providers are rewarded even if they contributed nothing).
-        clients: Everyone who has an account.
+        clients: All clients that have an account.
     """
 
     def __init__(self, rules: Mapping[str, Fact], clients: Sequence[ClientId]):
@@ -66,7 +65,7 @@ class MarketReplay:
             (self._replay_rolled_back if line.get("rolled_back") else self._replay)(manager, line)
         except (ImpossibleError, ValueError) as error:
             complaint = str(error)
-        except (LookupError, TypeError, OverflowError) as error:  # rows that no database of ours would take
+        except (LookupError, TypeError, OverflowError) as error:  # rows that the database would have refused
             complaint = f"the round cannot be replayed: {error!r}"
         self.bank = manager.bank
         return ReplayedRound(manager.rows(self.ids), complaint)
@@ -85,10 +84,10 @@ class MarketReplay:
         self.omega = self.omega + delivered
 
     def _replay_rolled_back(self, manager: TokenManager, line: Mapping[str, Any]) -> None:
-        """Bids and their refunds, nothing learned."""
+        """Only bids and their refunds."""
         manager.return_bids(self._bid_ranks(line["bids"]))
-        if known := [key for key in ("contributions", *METRIC_KEYS) if line.get(key)]:
-            raise ImpossibleError(f"the round is rolled back, but reports {known[0]}")
+        if reported := [key for key in ("contributions", *METRIC_KEYS) if line.get(key)]:
+            raise ImpossibleError(f"the round is rolled back, but reports {reported[0]}")
 
     def _bid_ranks(self, bids: Sequence[Bid]) -> Ints:
         """(N, K) rank of every bid."""
@@ -98,7 +97,7 @@ class MarketReplay:
         return table
 
     def _place(self, client: ClientId, cluster: int) -> tuple[int, int]:
-        """Row and column."""
+        """Row and column of a client and a cluster in the tables."""
         if client not in self.row or not 0 <= cluster < self.clusters:
             raise ImpossibleError(f"there is no client {client} or no cluster {cluster} in this run")
         return self.row[client], cluster
@@ -121,15 +120,15 @@ class MarketReplay:
     def _settle(self, manager: TokenManager, delivered: Bools, line: Mapping[str, Any]) -> None:
         """Eqs. reimbursement_utility, reimbursement and reward_distribution of every cluster."""
         rows: Sequence[Contribution] = line.get("contributions") or ()
-        known = {self._place(row.client, row.cluster): row for row in rows}
-        if {*known} != {*zip(*map(np.ndarray.tolist, np.nonzero(delivered)), strict=True)}:
+        recorded = {self._place(row.client, row.cluster): row for row in rows}
+        if {*recorded} != {*zip(*map(np.ndarray.tolist, np.nonzero(delivered)), strict=True)}:
             raise ImpossibleError("the contributions are not those of the seats that delivered")
         accuracy, best_before = (by_cluster(line.get(key) or ()) for key in METRIC_KEYS)
         for k in np.flatnonzero(delivered.any(axis=0)).tolist():
             providers = np.flatnonzero(delivered[:, k])
-            told = [known[row, k] for row in providers.tolist()]
-            psi = np.array([np.nan if row.psi is None else row.psi for row in told])
-            omega = np.array([row.omega for row in told])
+            contributions = [recorded[row, k] for row in providers.tolist()]
+            psi = np.array([np.nan if row.psi is None else row.psi for row in contributions])
+            omega = np.array([row.omega for row in contributions])
             self._check_omega(k, providers, omega)
             best = None if np.isnan(self.best[k]) else float(self.best[k])
             if k in best_before and best_before[k] != best:
@@ -144,9 +143,9 @@ class MarketReplay:
     def _check_omega(self, cluster: int, providers: Ints, omega: Ints) -> None:
         """Ω_ki follows from the rounds before."""
         right = self.omega[providers, cluster] + 1
-        for client, said, true in zip(self.ids[providers], omega, right, strict=True):
-            if said != true:
+        for client, recorded, count in zip(self.ids[providers], omega, right, strict=True):
+            if recorded != count:
                 raise ImpossibleError(
-                    f"client {client} is said to have trained in cluster {cluster} {said} times, "
-                    f"but did so {true} times"
+                    f"client {client} is said to have trained in cluster {cluster} {recorded} times, "
+                    f"but did so {count} times"
                 )

@@ -1,1 +1,1 @@
-"""One module per step, named by its number."""
+"""One module per migration, named by its revision."""

@@ -1,7 +1,7 @@
-"""Runs, rounds, bids, selections, contributions, transfers, metrics, balances; and the law they are under.
+"""All tables (runs, rounds, bids, selections, contributions, transfers, metrics, balances) with their checks.
 
-The database itself refuses: negative amounts, overdraft at any transfer of a sequence, tokens from nowhere,
-accounts of strangers, and any change of what was posted.
+The database itself refuses negative amounts, an overdraft at any transfer, new tokens from elsewhere than the
+issuer, transfers of clients that do not belong to the run, and any change of what was posted.
 """
 
 from __future__ import annotations
@@ -160,15 +160,15 @@ def _books() -> None:
 
 
 SQLITE = [
-    # A client has an account, at zero, from the moment that it belongs to the run; so has the issuer.
+    # The issuer, and each client that is entered, gets an account with balance 0.
     """CREATE TRIGGER runs_account AFTER INSERT ON runs BEGIN
          INSERT INTO balances (run_id, account, balance) VALUES (NEW.id, -1, 0);
        END""",
     """CREATE TRIGGER clients_account AFTER INSERT ON clients BEGIN
          INSERT INTO balances (run_id, account, balance) VALUES (NEW.run_id, NEW.client, 0);
        END""",
-    # RAISE, as INSERT OR IGNORE would skip what a mere check refuses.
-    # Escrow and pool of a cluster are opened by the first transfer to them, nothing else is.
+    # RAISE, because INSERT OR IGNORE would skip a row that only a check refuses.
+    # The first transfer to the escrow or the pool of a cluster opens its account; no other transfer does so.
     """CREATE TRIGGER transfers_post AFTER INSERT ON transfers BEGIN
          INSERT INTO balances (run_id, account, balance)
            SELECT NEW.run_id, NEW.target, 0 WHERE NEW.target < -1

@@ -15,14 +15,20 @@ SAME_ROW = (
 
 
 def upgrade() -> None:
-    """Renames the table, and on SQLite its triggers with their messages."""
-    is_sqlite = op.get_bind().dialect.name == "sqlite"
-    if is_sqlite:
-        for trigger in ("no_update", "no_delete", "no_replace"):
-            op.execute(f"DROP TRIGGER selections_{trigger}")
-    op.rename_table("selections", "seats")
-    if not is_sqlite:  # its triggers say the name of whatever table they are on
+    """Renames the table and its triggers."""
+    if op.get_bind().dialect.name == "sqlite":
+        _upgrade_sqlite()
         return
+    op.rename_table("selections", "seats")
+    for event in ("update", "delete", "truncate"):  # their message names the table that they are on
+        op.execute(f"ALTER TRIGGER selections_no_{event} ON seats RENAME TO seats_no_{event}")
+
+
+def _upgrade_sqlite() -> None:
+    """SQLite cannot rename triggers, and their messages hold the table's name: they are made again."""
+    for event in ("update", "delete", "replace"):
+        op.execute(f"DROP TRIGGER IF EXISTS selections_no_{event}")
+    op.rename_table("selections", "seats")
     refuse = "SELECT RAISE(ABORT, 'seats are never changed')"
     for event in ("UPDATE", "DELETE"):
         op.execute(f"CREATE TRIGGER seats_no_{event.lower()} BEFORE {event} ON seats BEGIN {refuse}; END")
