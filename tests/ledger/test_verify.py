@@ -10,7 +10,7 @@ from tests.ledger.example_runs import HEADER, LINE, ROLLED_BACK, RULES, opened_r
 
 from ipfl.core import Bid, Contribution, Figure, Seat, Transfer
 from ipfl.ledger.accounts import opening_transfers
-from ipfl.ledger.posting import round_hash
+from ipfl.ledger.lines import round_hash
 from ipfl.ledger.reader import Reader
 from ipfl.ledger.store import RunStore
 from ipfl.ledger.verify import Finding, findings, verify

@@ -7,7 +7,7 @@
 
 SQLite by default, PostgreSQL by URL; the same code for both. Transfers are posted once and never changed; the
 database itself refuses overdrafts. What belongs here: accounts and transfers (`accounts`), the store (`rows`,
-`schema`, `migrations`, `database`, `posting`, `store`, `reader`), its verification (`verify`) and `export`.
+`schema`, `migrations`, `database`, `lines`, `store`, `reader`), its verification (`verify`) and `export`.
 
 The package imports `ipfl.core` only: the method decides which tokens move, and gives `verify` a replay of its
 rules. Imported by `methods.ipfl`, `runs`, `report` and `cli`.

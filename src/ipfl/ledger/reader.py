@@ -14,8 +14,7 @@ from sqlalchemy import ColumnElement, Connection, Table, func, select, union_all
 from ipfl.core import Transfer
 from ipfl.ledger.accounts import ISSUER, account_name
 from ipfl.ledger.database import StoreError
-from ipfl.ledger.posting import check_line
-from ipfl.ledger.rows import check_rows
+from ipfl.ledger.lines import check_line, check_rows
 from ipfl.ledger.schema import balances, clients, metrics, rounds, row_tables, transfers
 
 

@@ -6,12 +6,8 @@ their columns from the row types; `sequence` numbers the rows that a round repor
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 from sqlalchemy import (
     Column,
-    Connection,
     ForeignKey,
     ForeignKeyConstraint,
     Integer,
@@ -22,7 +18,7 @@ from sqlalchemy import (
 )
 
 from ipfl.core.rounds import ROW_TYPES
-from ipfl.ledger.rows import BIG_INTEGER, DOUBLE, TABLE_KEYS, columns_of
+from ipfl.ledger.lines import BIG_INTEGER, DOUBLE, TABLE_KEYS, columns_of
 
 OPENING = -1
 """Round number of the opening transfers."""
@@ -91,30 +87,3 @@ balances = Table(
     Column("balance", BIG_INTEGER, nullable=False),
 )
 """The sum of all transfers, kept by a trigger on every one of them."""
-
-
-def insert_rows(connection: Connection, table: Table, rows: Sequence[Sequence[Any]]) -> None:
-    """Inserts many rows at once, values in the order of the table's columns.
-
-    PostgreSQL gets a list per column in one statement, so that the trigger on transfers runs once.
-    """
-    if not rows:
-        return
-    names = ", ".join(column.name for column in table.columns)
-    into = f"INSERT INTO {table.name} ({names})"
-    if connection.dialect.name == "sqlite":
-        marks = ", ".join("?" for _ in table.columns)
-        connection.exec_driver_sql(f"{into} VALUES ({marks})", [tuple(row) for row in rows])
-        return
-    types = [column.type.compile(connection.dialect) for column in table.columns]
-    lists = ", ".join(f"%s::{sql_type}[]" for sql_type in types)
-    values = zip(*rows, strict=True)
-    arrays = tuple(_array(column, next(values)) for column in table.columns)
-    connection.exec_driver_sql(f"{into} SELECT * FROM unnest({lists})", arrays)
-
-
-def _array(column: Column[Any], values: Sequence[Any]) -> list[Any] | str:
-    """The values of a column for PostgreSQL."""
-    if isinstance(column.type, Integer) and not column.nullable:  # as text: many times as fast in the driver
-        return "{" + ",".join(map(str, values)) + "}"
-    return list(values)

@@ -14,7 +14,7 @@ from sqlalchemy import Table
 
 from ipfl.core import ClientId, Fact, Seat, Transfer, is_below_quorum
 from ipfl.ledger.accounts import ISSUER, account_name, describe_transfer
-from ipfl.ledger.posting import metrics_of, round_hash, run_hash
+from ipfl.ledger.lines import metrics_of, round_hash, run_hash
 from ipfl.ledger.reader import PostedRound, Reader
 from ipfl.ledger.schema import OPENING, row_tables
 from ipfl.ledger.store import RunStore

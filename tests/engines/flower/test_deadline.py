@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from tests.engines.flower.loopback import TINY, Loopback, on, settled
 
 from ipfl.client.runner import EVALUATE
 from ipfl.client.task import Task
@@ -15,8 +16,6 @@ from ipfl.engines.flower.protocol import RunSettings
 from ipfl.engines.flower.simulation import engine_on
 from ipfl.runs.comparison import prepare, run_config
 from ipfl.runs.config import Config, EvaluateConfig
-
-from tests.engines.flower.loopback import TINY, Loopback, on, settled
 
 SLOW_NODE, SLOW_CLIENT = 102, 2
 

@@ -2,14 +2,13 @@
 
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from tests.engines.flower.loopback import TINY, Loopback, settled
 
 import ipfl
 from ipfl.client.settings import TrainConfig
 from ipfl.engines.flower.membership import Membership, NodeDirectory, NodeRefusedError
 from ipfl.engines.flower.protocol import NodeInfo, RunSettings
 from ipfl.engines.flower.transport import Transport
-
-from tests.engines.flower.loopback import TINY, Loopback, settled
 
 CLASSES = 3
 

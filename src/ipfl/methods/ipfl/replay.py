@@ -13,7 +13,7 @@ import numpy as np
 
 from ipfl.core import Bid, ClientId, Contribution, Fact, Seat
 from ipfl.ledger.accounts import opening_transfers
-from ipfl.ledger.posting import METRIC_KEYS, by_cluster
+from ipfl.ledger.lines import METRIC_KEYS, by_cluster
 from ipfl.ledger.verify import ReplayedRound
 from ipfl.methods.ipfl import tokens
 from ipfl.methods.ipfl.arrays import Bools, Ints

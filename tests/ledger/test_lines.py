@@ -9,10 +9,18 @@ from sqlalchemy.schema import CreateTable
 
 from ipfl.core import Contribution, Event, Figure, Seat, Transfer
 from ipfl.core.rounds import ROW_TYPES, Tokens
-from ipfl.ledger import posting
+from ipfl.ledger import lines
 from ipfl.ledger.database import StoreError
-from ipfl.ledger.posting import check_line, round_hash
-from ipfl.ledger.rows import TABLE_KEYS, RowField, check_rows, columns_of, fields_of, hashed_rows
+from ipfl.ledger.lines import (
+    TABLE_KEYS,
+    RowField,
+    check_line,
+    check_rows,
+    columns_of,
+    fields_of,
+    hashed_rows,
+    round_hash,
+)
 from ipfl.ledger.schema import row_tables
 
 
@@ -196,5 +204,5 @@ class TestAddedColumn:
 
 
 def test_the_metrics_come_from_rows_of_figures():
-    for key in posting.METRIC_KEYS:
+    for key in lines.METRIC_KEYS:
         assert ROW_TYPES[key] is Figure
