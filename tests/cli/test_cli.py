@@ -212,7 +212,10 @@ class TestBadInput:
             ("task.model=nope", "unknown model 'nope'"),
             ("task.model=no_such_module:Net", "no_such_module"),
             ("task.dataset=no_such_module:data", "no_such_module"),
-            ("method.name=nope", f"unknown method 'nope' (known: {', '.join(sorted(methods.METHODS))})"),
+            (
+                "method.name=nope",
+                f"unknown method 'nope' (known: {', '.join(sorted([*methods.METHODS, 'module:Class']))})",
+            ),
             ("method.nope=1", "unknown key 'method.nope'"),
             ("clients.leave=true", "needs a reference run"),
             ("rounds", "setting 'rounds': expected section.field=value"),

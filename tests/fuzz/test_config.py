@@ -124,7 +124,7 @@ TASKS = {
     "partition": ["10:90", "1e2:0", "0:100", "linear", "random", "classes:1", "classes:1e300",
                   "dirichlet:0.5", "dirichlet:1e-320", "dirichlet:1e308", "natural", "33:67:1",
                   "nan:nan", "٣:97"],
-    "synthetic": [True],
+    "swap_test_mix": [True],
     "clients": [1, 2, 3, 20, 10**6, 10**9, 2**63, 10**30],
     "samples": [1, 2, 60, 2**31, 2**62, 10**30, None],
     "sizes": ["unequal"],

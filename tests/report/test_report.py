@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from ipfl.core import Event
 from ipfl.methods import REFERENCE
 from ipfl.report import plots, tables
-from ipfl.report.progress import LOUDEST, Bar, Lines, observer
+from ipfl.report.progress import MAX_EVENTS, Bar, Lines, observer
 from ipfl.runs.comparison import Comparison, Entry
 from ipfl.runs.config import Config
-from ipfl.runs.loop import Result
 from ipfl.runs.metrics import Evaluation
+from ipfl.runs.result import Result
 
 
 def terminal(*, live=False, width=80):
@@ -177,9 +178,9 @@ class TestProgress:
         shown = observer(console, "m")
         shown.start("m", 100)
         for round in range(50):
-            shown.round(line(round, events=["client 3 [left]"]))
+            shown.round(line(round, events=[Event("left", 3, "[left]")]))
         shown.finish()
-        assert said(console).count("client 3 [left]") == LOUDEST
+        assert said(console).count("client 3 [left]") == MAX_EVENTS
         assert "round 1: client 3 [left]" in said(console)
         assert said(console).count("more events") == 1
 

@@ -75,9 +75,9 @@ REFERENCE = {4: 0.25, 5: 0.5, 6: 0.5, 7: 1.0}
 class TestEvaluation:
     MEASURED = Evaluation(3, {4: 0.5, 5: 0.5, 6: 0.25}, {4: 0.25, 5: 0.75}, [[0.5, 0.25]], 0.8, {9: 0.125})
 
-    def test_appeal(self):
-        assert self.MEASURED.appeal(REFERENCE) == {4: 0.25, 5: 0, 6: -0.25}
-        assert self.MEASURED.appeal(None) is None
+    def test_pma_of_each_client(self):
+        assert self.MEASURED.pma(REFERENCE) == {4: 0.25, 5: 0, 6: -0.25}
+        assert self.MEASURED.pma(None) is None
 
     def test_figures(self):
         assert self.MEASURED.figures(REFERENCE) == {

@@ -14,6 +14,7 @@ from ipfl.client.runner import ClientRunner, Runner
 from ipfl.client.settings import TrainConfig
 from ipfl.client.task import Task
 from ipfl.core import Engine, Method
+from ipfl.errors import InputError
 
 WrapRunner = Callable[[ClientRunner], Runner]
 """Puts faults or attackers around the place where clients are played (see `ipfl.stress`)."""
@@ -36,3 +37,14 @@ class EngineContext:
 
 
 EngineFactory = Callable[[EngineContext], Engine]
+"""Makes the engine of a run, which the round loop closes; such as `ipfl.local_engine(workers=0)`."""
+
+
+def refuse_wrapped_clients(context: EngineContext) -> None:
+    """For engines that play clients elsewhere, where nothing can be put around them.
+
+    Raises:
+        InputError: The run is to have attackers or faulty clients.
+    """
+    if context.wrap is not None:
+        raise InputError("[adversary] and [faults] need the local engine: no other one can make clients fail")
