@@ -92,8 +92,8 @@ def resumed(folder: Path, store: str | None, data_dir: Path | None) -> Config:
     from ipfl.runs.folder import is_on_nodes
     from ipfl.runs.journal import read_header
 
-    config = read_header(folder, store)["config"]
-    if "task" not in config:
+    config = read_header(folder, store).get("config")
+    if not isinstance(config, dict) or not isinstance(config.get("task"), dict):
         raise InputError(f"the run in {folder} was begun in Python: resume it there")
     if is_on_nodes(folder):
         raise InputError(
