@@ -299,9 +299,9 @@ class TestLeaks:
 
 class TestSize:
     def test_vectors_held_do_not_grow_with_the_clients(self, task, monkeypatch):
-        """Every client is sent, and sends, a vector of its own; the boxes hold KEEP bytes of them at most."""
+        """Every client is sent, and sends, a vector of its own; the boxes hold MAX_HELD_BYTES at most."""
         keep, length = 4000, 300  # 1200 bytes each: three fit
-        monkeypatch.setattr(mailbox, "KEEP", keep)
+        monkeypatch.setattr(mailbox, "MAX_HELD_BYTES", keep)
         to = {c: Record({"m": np.full(length, c, np.float32)}) for c in range(6)}
         with small_engine(task, Probe(), workers=1) as engine:
             (worker,) = engine._workers

@@ -14,11 +14,11 @@ from typer.testing import CliRunner
 from ipfl.cli import app
 from ipfl.client.task import Task
 from ipfl.errors import InputError
-from ipfl.report.settings import show_config
+from ipfl.report.settings import commented_toml
 from ipfl.runs.config import Config
 
 VALID = Config().model_dump(mode="json")
-WHOLE = show_config(Config(), [Config().build_method()]).encode()
+WHOLE = commented_toml(Config(), [Config().build_method()]).encode()
 SHORT = b'seed = 3\nrounds = 5\n[task]\npartition = "30:70"\nclients = 8\n[method]\nname = "fedavg"\n'
 TOML = [
     b"[task]",

@@ -13,7 +13,7 @@ from tests.ledger.economies import HEADER, economy, worked
 from typer.testing import CliRunner
 
 from ipfl.cli.ledger import app as ledger
-from ipfl.cli.outcome import Commands
+from ipfl.cli.errors import Commands
 from ipfl.ledger import RunStore
 from ipfl.ledger.accounts import account_name
 from ipfl.ledger.export import beancount_lines, csv_lines

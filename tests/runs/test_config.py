@@ -15,7 +15,7 @@ from ipfl.core.sections import RENAMED_KEYS, Section
 from ipfl.data.settings import TaskConfig
 from ipfl.errors import InputError
 from ipfl.methods import check_clusters, method, method_fields
-from ipfl.report.settings import hyperparameters, show_config, toml_value
+from ipfl.report.settings import commented_toml, hyperparameters, toml_value
 from ipfl.runs.config import Config
 
 
@@ -247,7 +247,7 @@ class TestMethods:
     def test_shown_config_of_two_methods(self):
         """`mu` differs between the two (0.5 and 2.0): shown, but not set for both."""
         config = Config()
-        text = show_config(config, list(config.build_methods(["pull", "groups"]).values()))
+        text = commented_toml(config, list(config.build_methods(["pull", "groups"]).values()))
         assert "default pull: 0.5, groups: 2.0" in text
         assert "\n# mu =\n" in text
         assert tomllib.loads(text)["method"] == {"name": methods.DEFAULT, "clusters": 2, "kind": "soft"}
@@ -255,7 +255,7 @@ class TestMethods:
 
 class TestShownConfig:
     def shown(self, config):
-        return show_config(config, [config.build_method()])
+        return commented_toml(config, [config.build_method()])
 
     def test_reads_back_as_the_same_config(self, tmp_path):
         config = Config.load(

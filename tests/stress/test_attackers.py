@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from io import StringIO
+from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -19,9 +21,9 @@ from ipfl.engines.local import LocalEngine
 from ipfl.errors import InputError
 from ipfl.report.tables import run_table
 from ipfl.runs.config import Config, EvaluateConfig
-from ipfl.stress import wrapper
+from ipfl.stress import attackers, wrapper
 from ipfl.stress.attackers import Adversary, Cheating
-from ipfl.stress.settings import AdversaryConfig, FaultsConfig
+from ipfl.stress.settings import AdversaryConfig, AttackKind, FaultsConfig
 
 BEFORE = np.array([1, 1, 1], np.float32)
 HONEST = Record({"cluster_0": np.array([4, 5, 1], np.float32)}, {"n": 10})
@@ -83,6 +85,17 @@ class TestWho:
         assert cheating.run(job) is HONEST
         assert [delivery.reply for delivery in cheating.deliver(job)] == [HONEST]
         assert jobs == [(job, None)] * 2
+
+    @pytest.mark.parametrize("kind", get_args(AttackKind))
+    def test_every_kind_is_described(self, kind):
+        assert f"- `{kind}`: " in attackers.__doc__
+        page = (Path(__file__).parents[2] / "docs" / "adversaries.md").read_text()
+        assert f"`{kind}`" in page
+        assert kind in AdversaryConfig.model_fields["kind"].description
+        assert make_adversary(kind).strength > 0
+
+    def test_default_strengths_are_those_of_kinds(self):
+        assert set(attackers.DEFAULT_STRENGTH) < set(get_args(AttackKind))
 
 
 class TestUpdates:

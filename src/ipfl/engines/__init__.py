@@ -1,4 +1,4 @@
-"""Engines: what carries asks to clients and replies back, on this machine (`local`) or over Flower (`flower`).
+"""Engines: carry asks to clients and replies back, on this machine (`local`) or over Flower (`flower`).
 
 An engine knows no method and no round loop: it is made from an `EngineContext`, and moves records.
 """

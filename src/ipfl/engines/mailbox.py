@@ -14,10 +14,10 @@ import numpy as np
 
 from ipfl.core import Vector
 
-Places = dict[str, tuple[int, int]]
+VectorPlaces = dict[str, tuple[int, int]]
 """Where each named vector lies: (first float, number of floats)."""
 
-KEEP = 64 * 2**20
+MAX_HELD_BYTES = 64 * 2**20
 """Bytes of vectors kept for later records of the same phase before the box is filled from its start again."""
 
 
@@ -43,11 +43,11 @@ class Mailbox:
         self._end = 0
         self._held.clear()
 
-    def put(self, vectors: Mapping[str, Vector]) -> Places:
+    def put(self, vectors: Mapping[str, Vector]) -> VectorPlaces:
         """Writes the vectors, each object once since the last `clear`, and says where they are."""
         fresh = {id(vector): vector for vector in vectors.values() if id(vector) not in self._held}
         need = sum(vector.nbytes for vector in fresh.values())
-        if self._held and self._end * 4 + need > KEEP:
+        if self._held and self._end * 4 + need > MAX_HELD_BYTES:
             self.clear()
             fresh = {id(vector): vector for vector in vectors.values()}
             need = sum(vector.nbytes for vector in fresh.values())
@@ -58,7 +58,7 @@ class Mailbox:
             self._end += len(vector)
         return {name: (self._held[id(vector)][1], len(vector)) for name, vector in vectors.items()}
 
-    def get(self, places: Places) -> dict[str, Vector]:
+    def get(self, places: VectorPlaces) -> dict[str, Vector]:
         """Read-only views of the vectors at those places, valid until the writer writes again."""
         if not places:
             return {}

@@ -123,7 +123,7 @@ class RoundLoop:
                 self._add_evaluation(Evaluation.from_line(line["round"], line["evaluation"]))
 
     def play_rounds(self) -> None:
-        """Plays the rounds that are left, until Ctrl-C. A round enters the history whole, with its evaluation."""
+        """Plays the rounds that are left, until Ctrl-C. Only whole rounds, evaluated, enter the history."""
         if self.observer is not None:
             self.observer.start(self.method.name, self.config.rounds)
         try:
