@@ -183,7 +183,7 @@ def post(clients: int, bids: int, kind: str) -> None:
 
 
 def check_posted(store: RunStore, manager: TokenManager) -> None:
-    """Stops unless the database has come to the balances of the bank, every token accounted for."""
+    """Stops unless the database holds the balances of the bank, and no other tokens."""
     held: dict[int, int] = store.balances()
     own = manager.bank.balances.tolist()
     wrong = [client for client, balance in enumerate(own) if held[client] != balance]

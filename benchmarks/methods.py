@@ -158,7 +158,7 @@ PAGE = """# What every method costs
   part of the first figure that is spent on the server, in rounds of FedAvg.
 - **up**, **down**: what a client at work sends and gets in a round.
 - **peak memory**: all processes, 5,000 clients, 10 at work. It does not grow with the number of clients: what
-  a method keeps of each client lies on disk, **disk** per client that has been at work.
+  a method keeps of each client is on disk, **disk** per client that has been at work.
 """
 
 

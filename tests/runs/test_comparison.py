@@ -11,7 +11,7 @@ from ipfl import methods
 from ipfl.core import Ask, Record, Round
 from ipfl.errors import InputError
 from ipfl.methods import REFERENCE, method_class
-from ipfl.runs.comparison import COMPARISON, PLAN, MethodRuns, compare, read_plan
+from ipfl.runs.comparison import COMPARISON, PLAN, MethodRuns, compare, comparison_files, read_plan
 from ipfl.runs.config import Config
 
 TINY = ["rounds=2", "task.model=softmax", "task.clients=4", "evaluate.every=1"]
@@ -215,6 +215,13 @@ class TestResume:
         (tmp_path / PLAN).write_text(plan)
         with pytest.raises(InputError, match="not the plan"):
             read_plan(tmp_path)
+
+
+def test_files_of_a_comparison(done):
+    """All that it may write is removed when it is overwritten; there is nothing else beside its runs."""
+    _, out = done
+    beside = {path for path in out.iterdir() if path.is_file()}
+    assert beside == set(comparison_files(out))
 
 
 class TestFolder:

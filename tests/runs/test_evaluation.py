@@ -177,7 +177,7 @@ class TestWhat:
         assert measured.cluster_accuracy is None
         assert len(measured.personalized) == 6
 
-    def test_whoever_does_not_answer_is_not_measured(self, task):
+    def test_clients_that_do_not_answer_are_not_measured(self, task):
         measured = self.evaluate_without(task, lambda ask, client: ask.action == EVALUATE and client == 2)
         assert sorted(measured.personalized) == [0, 1, 3, 4, 5]
 

@@ -139,7 +139,7 @@ class TestRefused:
             journal.read_header(tmp_path / "nothing")
 
     def test_without_a_folder(self):
-        """Whoever resumes or stores a run must say where its folder is."""
+        """A run cannot be resumed or stored without saying where its folder is."""
         for options in ({"resume": True}, {"store": "sqlite://"}):
             with pytest.raises(TypeError, match="path"):
                 ipfl.RunOutput(**options)

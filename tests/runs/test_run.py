@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 from tests.small_runs import run_small, small_task
 
+import ipfl
 from ipfl.client.settings import TrainConfig
 from ipfl.core import Ask, Event, Record, Round
 from ipfl.core.replies import Count, ReplySchema
@@ -93,6 +95,20 @@ class TestRun:
         assert settings == result.summary["config"]["method"]
         assert settings["name"] == f"{__name__}:{type(method).__qualname__}"
 
+    @pytest.mark.parametrize("kind", [str, Path, ipfl.RunOutput])
+    def test_where_results_go(self, task, tmp_path, kind):
+        config = ipfl.RunConfig(rounds=1)
+        ipfl.run(task, FedAvg(), config, engine=ipfl.local_engine(0), out=kind(tmp_path / "run"))
+        assert json.loads((tmp_path / "run" / "summary.json").read_text())["rounds"] == 1
+        with pytest.raises(InputError, match="already holds a run"):
+            ipfl.run(task, FedAvg(), config, engine=ipfl.local_engine(0), out=kind(tmp_path / "run"))
+
+    def test_a_whole_config_is_recorded_with_its_task(self, task):
+        config = ipfl.Config.load(None, ["rounds=1", "task.clients=6", "method.name=ipfl"])
+        result = ipfl.run(task, FedAvg(), config, engine=ipfl.local_engine(0))
+        assert result.summary["config"]["task"] == config.task.model_dump(mode="json")
+        assert result.summary["config"]["method"] == {"name": "fedavg"}, "the one that was run"
+
     def test_the_observer_hears_everything_in_order(self, task):
         witness = Witness()
         run_three_rounds(task, observer=witness)
@@ -165,7 +181,7 @@ class TestLeaving:
             },
         )
 
-    def test_whoever_gains_nothing_leaves_after_the_grace_period(self, task, reference):
+    def test_clients_that_gain_nothing_leave_after_the_grace_period(self, task, reference):
         rival = self.better_for(reference, {0, 3})
         clients = ClientsConfig(leave=True, grace=1)
         result = run_three_rounds(task, reference=rival, clients=clients)

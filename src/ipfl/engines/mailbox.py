@@ -1,6 +1,6 @@
 """A shared-memory file through which two processes hand each other parameter vectors.
 
-It has no name (nothing to clean up, whoever dies), is inherited by fork, and grows when it must.
+It has no name, so there is nothing to clean up if a process dies; it is inherited by fork, and grows.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import numpy as np
 from ipfl.core import Vector
 
 VectorPlaces = dict[str, tuple[int, int]]
-"""Where each named vector lies: (first float, number of floats)."""
+"""Where each named vector is: (first float, number of floats)."""
 
 MAX_HELD_BYTES = 64 * 2**20
-"""Bytes of vectors kept for later records of the same phase before the box is filled from its start again."""
+"""Vectors kept for later records of the same phase; with more, the box is filled from its start again."""
 
 
 def _nameless_file() -> int:
@@ -77,6 +77,6 @@ class Mailbox:
         return np.frombuffer(self._map, dtype=np.float32)
 
     def close(self) -> None:
-        """Gives the memory back."""
+        """Frees the memory."""
         self._map = None
         os.close(self._file)

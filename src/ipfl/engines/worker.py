@@ -123,7 +123,7 @@ def _serve(
     runner: Runner, pipe: Connection, inbox: Mailbox, outbox: Mailbox, others: list[Connection]
 ) -> None:
     """The main loop of a worker; ends when the pipe does."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     for end in others:  # a pipe ends when the last copy of its other end is closed, and fork made copies
         end.close()
     torch.set_num_threads(1)

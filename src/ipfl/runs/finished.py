@@ -1,6 +1,6 @@
 """A finished run, read back from its folder: a personalized model for anyone, without training.
 
-Whoever has some labelled points and the folder of a run gets the model that the method would give to a new
+Anyone with some labelled points and the folder of a run gets the model that the method would give to a new
 client: the same `personalize` that clients run, on the offer that the run's server would send.
 """
 
@@ -32,7 +32,7 @@ from ipfl.methods import method
 from ipfl.runs.folder import OFFER, SUMMARY
 
 MAX_PARAMETERS = 2**26
-"""Of a model of ours that no vector in the offer vouches for."""
+"""Of a model of ours, if the offer has no vector that shows its size."""
 
 Size = Annotated[int, Field(strict=True, ge=1, lt=2**31)]
 

@@ -147,7 +147,7 @@ class Journal:
         return self._store.head()
 
     def close(self) -> None:
-        """Lets go of the store."""
+        """Closes the store."""
         if self._store is not None:
             self._store.close()
 

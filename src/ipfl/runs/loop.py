@@ -178,7 +178,7 @@ class RoundLoop:
         return line
 
     def _engine_events(self, traffic: Traffic) -> list[Event]:
-        """What the engine says, and which replies are missing where it says nothing of the client."""
+        """Events of the engine, and of missing replies if the engine has no event about the client."""
         events, self.engine.events[:] = list(self.engine.events), []
         explained = {event.client for event in events}
         return [*events, *(event for event in traffic.events() if event.client not in explained)]
@@ -204,7 +204,7 @@ class RoundLoop:
         self._forget(round)
         needed = self.config.train.min_clients
         delivered = len({seat.client for seat in done.seats if seat.delivered})
-        text = f"the round is rolled back: {delivered} of the {needed} clients that it needs delivered"
+        text = f"the round is rolled back: {delivered} clients delivered, it needs {needed}"
         events = (Event("rolled_back", None, text), *(e for e in done.events if e.client is not None))
         seats = tuple(seat._replace(delivered=False) for seat in done.seats)
         market = done.market

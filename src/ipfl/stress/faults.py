@@ -1,8 +1,8 @@
 """Planned faults: which client drops out, is slow, crashes or sends a broken reply, in which round.
 
 A plan is a pure function of the run's seed and the `[faults]` section, so that the same client has the same
-fault in the same phase with any number of workers, and after a resume. `Faulty` wraps the clients' runner; asks
-of the evaluator, and of the server to itself, have no faults.
+fault in the same phase with any number of workers, and after a resume. `Faulty` wraps the clients' runner;
+asks of the evaluator, and of the server to itself, have no faults.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class FaultPlan:
 
     def __init__(self, config: FaultsConfig, seed: int):
         if config.dropout + config.slow + config.crash > 1:
-            raise InputError("faults.dropout, faults.slow and faults.crash come to more than all clients")
+            raise InputError("faults.dropout, faults.slow and faults.crash are more than 1 together")
         self.config, self.seed = config, seed
 
     @classmethod
