@@ -20,7 +20,7 @@ from ipfl.methods import DEFAULT, REFERENCE
 EXAMPLE_METHODS = ",".join(dict.fromkeys([DEFAULT, REFERENCE]))
 
 
-def _examples(*lines: str) -> str:
+def _help_examples(*lines: str) -> str:
     """The end of a command's help."""
     return "\n\n".join(["For example:", *lines])
 
@@ -39,7 +39,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog=_examples(
+    epilog=_help_examples(
         "ipfl run", "ipfl run --show-config > my.toml", f"ipfl compare --methods {EXAMPLE_METHODS} --seeds 3"
     ),
 )
@@ -55,27 +55,27 @@ def root(
 
 
 app.command(
-    epilog=_examples(
+    epilog=_help_examples(
         "ipfl run my.toml --out runs/mine",
         f"ipfl run --set method.name={REFERENCE} --set rounds=50",
         "ipfl run --engine flower --nodes 5",
     )
 )(run)
 app.command(
-    epilog=_examples(
+    epilog=_help_examples(
         f"ipfl compare --methods {EXAMPLE_METHODS} --seeds 3 --out runs/mine",
         f"ipfl compare my.toml --methods {EXAMPLE_METHODS} --set task.partition=30:70",
     )
 )(compare)
-app.command(epilog=_examples("ipfl personalize runs/mine --data my-points.npz --out my-model.safetensors"))(
-    personalize
-)
-app.command(epilog=_examples(f"ipfl methods {REFERENCE}"))(methods)
+app.command(
+    epilog=_help_examples("ipfl personalize runs/mine --data my-points.npz --out my-model.safetensors")
+)(personalize)
+app.command(epilog=_help_examples(f"ipfl methods {REFERENCE}"))(methods)
 app.command()(datasets)
 app.command()(partitions)
 
 data_app = typer.Typer(no_args_is_help=True, help="Download data sets, and see where they are.")
-data_app.command("fetch", epilog=_examples("ipfl data fetch cifar10"))(data_fetch)
+data_app.command("fetch", epilog=_help_examples("ipfl data fetch cifar10"))(data_fetch)
 data_app.command("list")(data_list)
 app.add_typer(data_app, name="data")
 app.add_typer(ledger_app, name="ledger")
