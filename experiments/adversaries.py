@@ -20,9 +20,9 @@ from ipfl.engines.local import local_engine
 from ipfl.runs.attack_report import attack_report
 from ipfl.runs.comparison import prepare
 from ipfl.runs.config import Config
-from ipfl.runs.run import run
+from ipfl.runs.run import run as run_method
 from ipfl.stress.attackers import Adversary
-from ipfl.stress.settings import AdversaryConfig
+from ipfl.stress.settings import AdversaryConfig, AttackKind
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "adversaries.json"
@@ -30,7 +30,7 @@ DOCUMENT = HERE.parent / "docs" / "adversaries.md"
 BEGIN, END = "<!-- made by experiments/adversaries.py; do not edit -->", "<!-- end -->"
 
 CLEAN = "nobody"
-KINDS = (CLEAN, *get_args(AdversaryConfig.model_fields["kind"].annotation))
+KINDS = (CLEAN, *get_args(AttackKind))
 DEFENCES: dict[str, tuple[str, ...]] = {
     "none": (),
     "robust": ("method.robust=true", "method.beta_psi=2"),
@@ -46,17 +46,18 @@ def play(kind: str, defence: str, seed: int) -> dict[str, Any]:
     adversary = Adversary.make(config.adversary, task.data, seed)
     assert adversary is not None
     assert isinstance(method, HasMarket)
-    honest = config.model_copy(update={"adversary": AdversaryConfig()})
-    result = run(task, method, honest if kind == CLEAN else config, engine=local_engine(workers=0))
+    if kind == CLEAN:
+        config = config.model_copy(update={"adversary": AdversaryConfig()})
+    result = run_method(task, method, config, engine=local_engine(workers=0))
     opening = method.opening_transfers(result.state)
-    outcome = attack_report(adversary, opening, result.history, result.last)
-    seats = [share for share in outcome["performance_share"] if share is not None]
+    report = attack_report(adversary, opening, result.history, result.last)
+    seats = [share for share in report["performance_share"] if share is not None]
     return {
-        "tokens": outcome["tokens"],
-        "fell_out": outcome["fell_out"],
+        "tokens": report["tokens"],
+        "fell_out": report["fell_out"],
         "seats_at_first": fmean(seats[: len(seats) // 2]),
         "seats_at_last": fmean(seats[len(seats) // 2 :]),
-        "honest_accuracy": outcome["honest_accuracy"],
+        "honest_accuracy": report["honest_accuracy"],
         "purity": result.summary["purity"],
     }
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.small_runs import run_small
 from typer.testing import CliRunner
 
 import ipfl
@@ -118,7 +119,5 @@ class TestDocuments:
             clients=3,
             model="softmax",
         )
-        one_round = ipfl.RunConfig(rounds=1)
-        engine = ipfl.local_engine(workers=0)
-        result = ipfl.run(task, ipfl.method(methods.REFERENCE), one_round, engine=engine)
+        result = run_small(task, methods.REFERENCE, rounds=1)
         assert set(result.last.personalized) == {0, 1, 2}

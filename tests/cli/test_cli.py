@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 from pydantic.dataclasses import dataclass
+from tests.small_runs import run_small, small_task
 from typer.testing import CliRunner
 
 from ipfl import __version__, methods
 from ipfl.cli import app
+from ipfl.ledger.store import RunStore
 from ipfl.methods import DEFAULT, REFERENCE, method_class
 from ipfl.runs.config import Config
 
@@ -212,7 +214,10 @@ class TestBadInput:
             ("task.model=nope", "unknown model 'nope'"),
             ("task.model=no_such_module:Net", "no_such_module"),
             ("task.dataset=no_such_module:data", "no_such_module"),
-            ("method.name=nope", f"unknown method 'nope' (known: {', '.join(sorted(methods.METHODS))})"),
+            (
+                "method.name=nope",
+                f"unknown method 'nope' (known: {', '.join(sorted([*methods.METHODS, 'module:Class']))})",
+            ),
             ("method.nope=1", "unknown key 'method.nope'"),
             ("clients.leave=true", "needs a reference run"),
             ("rounds", "setting 'rounds': expected section.field=value"),
@@ -346,6 +351,13 @@ class TestResume:
     def test_what_does_not_go_with_it(self, tmp_path):
         assert "no run to resume" in refused("run", "--resume", tmp_path / "nothing")
         assert "keeps the settings" in refused("run", "--resume", tmp_path, "--set", "rounds=3")
+
+    def test_a_run_that_was_begun_in_python(self, tmp_path):
+        """Its header has a config, but not the task, which may be anybody's data."""
+        run_small(small_task(clients=4), REFERENCE, tmp_path / "run", rounds=2)
+        with RunStore.open(tmp_path / "run") as store:
+            assert store.header["config"]["rounds"] == 2
+        assert "begun in Python" in refused("run", "--resume", tmp_path / "run")
 
     def test_ledger_of_a_run(self, tmp_path):
         assert ipfl("run", *TINY, "--quiet", "--out", tmp_path / "run").exit_code == 0

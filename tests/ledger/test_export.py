@@ -11,7 +11,7 @@ from tests.ledger.example_runs import HEADER, random_run, worked_run
 from typer.testing import CliRunner
 
 from ipfl.cli.ledger import app as ledger
-from ipfl.cli.outcome import Commands
+from ipfl.cli.errors import Commands
 from ipfl.ledger.accounts import account_name
 from ipfl.ledger.export import csv_lines
 from ipfl.ledger.store import RunStore

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.runs import test_resume
-from tests.runs.test_resume import after_calls, again, go, in_a_process_that_dies
+from tests.runs.killed_runs import die_at_call, is_killed, resume_or_restart, run_six_rounds
 
 import ipfl
+from ipfl.client import memory as client_memory
 from ipfl.client.memory import ClientMemory
-from ipfl.ledger import RunStore
+from ipfl.ledger.store import RunStore
 from ipfl.methods.client_model_store import ClientModelStore
 from ipfl.runs.checkpoint import Checkpoints
 
@@ -135,7 +135,7 @@ class TestRun:
     def contents(self, folder):
         """All that must be equal after an interruption: what a run leaves, and the newest on the shelf."""
         files = {path.name: path.read_bytes() for path in (folder / "model").iterdir()}
-        versions = sorted((folder / "shelf").glob("*/*.safetensors"), key=lambda path: int(path.stem))
+        versions = sorted((folder / "client_models").glob("*/*.safetensors"), key=lambda path: int(path.stem))
         kept = {path.parent.name: (path.name, path.read_bytes()) for path in versions}
         memory = sorted((folder / "memory").glob("*/*.safetensors"), key=lambda path: int(path.stem))
         remembered = {path.parent.name: path.read_bytes() for path in memory}
@@ -148,19 +148,19 @@ class TestRun:
         In a round four clients write their memory, then the server their models: the 14th file is the second
         of the shelf in round 1.
         """
-        go(task, method, tmp_path / "whole" / "run")
+        run_six_rounds(task, method, tmp_path / "whole" / "run")
         out = tmp_path / "run"
-        half_a_file = lambda: after_calls(test_resume.memory, "write_record", 14, half=True)  # noqa: E731
-        unsettled = lambda: after_calls(  # noqa: E731
-            test_resume.checkpoint.Checkpoints, "write", 2, before_the_last=False
+        half_a_file = lambda: die_at_call(client_memory, "write_record", 14, half=True)  # noqa: E731
+        unsettled = lambda: die_at_call(  # noqa: E731
+            Checkpoints, "write", 2, after=True
         )
         for place in (half_a_file, unsettled):
-            assert in_a_process_that_dies(task, method, out, place)
-        go(task, method, out, **again(out))
+            assert is_killed(task, method, out, place)
+        run_six_rounds(task, method, out, **resume_or_restart(out))
         assert self.contents(out) == self.contents(tmp_path / "whole" / "run")
 
     def test_files(self, task, method, tmp_path):
-        go(task, method, tmp_path / "run")
-        counts = [len(list(client.iterdir())) for client in (tmp_path / "run" / "shelf").iterdir()]
+        run_six_rounds(task, method, tmp_path / "run")
+        counts = [len(list(client.iterdir())) for client in (tmp_path / "run" / "client_models").iterdir()]
         assert len(counts) == 6
         assert max(counts) <= 2

@@ -11,7 +11,7 @@ from ipfl import methods
 from ipfl.core import Ask, Record, Round
 from ipfl.errors import InputError
 from ipfl.methods import REFERENCE, method_class
-from ipfl.runs.comparison import COMPARE, PLAN, Entry, compare, read_plan
+from ipfl.runs.comparison import COMPARISON, PLAN, MethodRuns, compare, comparison_files, read_plan
 from ipfl.runs.config import Config
 
 TINY = ["rounds=2", "task.model=softmax", "task.clients=4", "evaluate.every=1"]
@@ -87,12 +87,12 @@ class TestRuns:
             for seed in (5, 6):
                 summary = json.loads((out / name / f"seed-{seed}" / "summary.json").read_text())
                 assert (summary["method"], summary["seed"], summary["config"]["seed"]) == (name, seed, seed)
-        for file in (COMPARE, "convergence.png", "convergence.pdf", "pma.png", "pma.pdf"):
+        for file in (COMPARISON, "convergence.png", "convergence.pdf", "pma.png", "pma.pdf"):
             assert (out / file).stat().st_size > 0
 
     def test_json_has_means_over_seeds(self, done):
         comparison, out = done
-        content = json.loads((out / COMPARE).read_text())
+        content = json.loads((out / COMPARISON).read_text())
         assert content["seeds"] == [5, 6]
         assert content["reference"] == REFERENCE
         assert content["interrupted"] is False
@@ -130,7 +130,9 @@ class TestOrder:
 
     def test_reference_runs_first_but_is_shown_where_it_was_asked_for(self):
         witness = Witness()
-        comparison = compare(config(), ["same", OTHER, REFERENCE, OTHER], [3, 4], workers=0, watch=witness)
+        comparison = compare(
+            config(), ["same", OTHER, REFERENCE, OTHER], [3, 4], workers=0, make_observer=witness
+        )
         assert list(comparison.entries) == ["same", OTHER, REFERENCE]
         labels = [f"{name}, seed {seed}" for seed in (3, 4) for name in (REFERENCE, "same", OTHER)]
         assert witness.seen == [(label, number, 6) for number, label in enumerate(labels, 1)]
@@ -149,7 +151,7 @@ class TestFailures:
         assert comparison.failed
         assert comparison.entries["broken"].failures == dict.fromkeys((0, 1), "RuntimeError: out of luck")
         assert set(comparison.entries["same"].results) == {0, 1}
-        content = json.loads((tmp_path / "out" / COMPARE).read_text())
+        content = json.loads((tmp_path / "out" / COMPARISON).read_text())
         assert content["methods"]["broken"]["failures"]["1"] == "RuntimeError: out of luck"
         assert content["methods"]["broken"]["personalized_accuracy"] is None
 
@@ -158,8 +160,8 @@ class TestFailures:
         assert comparison.interrupted
         assert set(comparison.entries["same"].results) == {0}
         assert comparison.entries["stopped"].failures == {0: "interrupted after 1 rounds"}
-        assert comparison.entries[OTHER] == Entry(comparison.entries[OTHER].method)
-        assert json.loads((tmp_path / "out" / COMPARE).read_text())["interrupted"] is True
+        assert comparison.entries[OTHER] == MethodRuns(comparison.entries[OTHER].method)
+        assert json.loads((tmp_path / "out" / COMPARISON).read_text())["interrupted"] is True
         assert (tmp_path / "out" / "convergence.png").exists()
 
 
@@ -183,7 +185,7 @@ class TestResume:
         """Of four runs, two were finished, one had a round done and one was not begun."""
         _, untouched = done
         out = tmp_path / "out"
-        begun = compare(config("seed=5"), [OTHER], range(5, 7), out=out, workers=0, watch=CtrlC)
+        begun = compare(config("seed=5"), [OTHER], range(5, 7), out=out, workers=0, make_observer=CtrlC)
         assert begun.interrupted
         assert len(list(out.glob("*/seed-*"))) == 3
         settings, names, seeds = read_plan(out)
@@ -192,7 +194,7 @@ class TestResume:
         assert not finished.interrupted
 
         def figures(folder):
-            content = json.loads((folder / COMPARE).read_text())
+            content = json.loads((folder / COMPARISON).read_text())
             for entry in content["methods"].values():
                 for one in (entry, *entry["seeds"].values()):
                     assert one.pop("seconds_per_round") > 0
@@ -215,13 +217,20 @@ class TestResume:
             read_plan(tmp_path)
 
 
+def test_files_of_a_comparison(done):
+    """All that it may write is removed when it is overwritten; there is nothing else beside its runs."""
+    _, out = done
+    beside = {path for path in out.iterdir() if path.is_file()}
+    assert beside == set(comparison_files(out))
+
+
 class TestFolder:
     def test_a_comparison_is_not_overwritten_unasked(self, tmp_path):
         compare(config(), [OTHER], out=tmp_path, workers=0)
-        before = (tmp_path / COMPARE).read_bytes()
+        before = (tmp_path / COMPARISON).read_bytes()
         with pytest.raises(InputError, match="already holds a run"):
             compare(config(), [REFERENCE], out=tmp_path, workers=0)
-        assert (tmp_path / COMPARE).read_bytes() == before
+        assert (tmp_path / COMPARISON).read_bytes() == before
         (tmp_path / OTHER / "seed-0" / "notes.txt").write_text("in the old run's folder")
         (tmp_path / "mine.txt").write_text("not ours")
         compare(config(), [REFERENCE], out=tmp_path, overwrite=True, workers=0)

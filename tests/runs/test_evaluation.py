@@ -1,4 +1,4 @@
-"""When is evaluated, on whom, and what comes out; and what the host shows to whom."""
+"""When is evaluated, on whom, and what comes out; and what a method is shown."""
 
 from __future__ import annotations
 
@@ -8,25 +8,22 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.small_runs import run_small, small_engine, small_task
 
-import ipfl
 from ipfl.client.memory import ClientMemory
 from ipfl.client.network import MODELS
-from ipfl.client.runner import EVALUATE, ClientRunner
+from ipfl.client.runner import EVALUATE, ClientRunner, Job
 from ipfl.client.settings import TrainConfig
 from ipfl.client.task import Task
 from ipfl.client.training import evaluate
 from ipfl.core import EMPTY, Method, Record, Round, Setup, holdout_id
-from ipfl.engines.local import LocalEngine
 from ipfl.runs.config import EvaluateConfig
-from ipfl.runs.evaluation import SHARE, Budget, Evaluator
-
-TINY = {"clients": 6, "samples": 20, "test_samples": 20, "model": "softmax"}
+from ipfl.runs.evaluation import EVALUATION_SHARE, Budget, Evaluator
 
 
 @pytest.fixture(scope="module")
 def task():
-    return Task.load(**TINY)
+    return small_task()
 
 
 @dataclass(frozen=True)
@@ -71,15 +68,17 @@ class TestBudget:
         evaluated = []
         for round in range(rounds):
             last = round == rounds - 1
-            if evaluator.due(round, last, budget):
+            if evaluator.is_due(round, last, budget):
                 budget.spent += per_evaluation
                 evaluated.append(round)
                 if not last:
-                    assert budget.spent <= SHARE * per_round * (round + 1), "nor ahead of the training"
+                    assert budget.spent <= EVALUATION_SHARE * per_round * (round + 1), (
+                        "nor ahead of the training"
+                    )
         assert evaluated[-1] == rounds - 1, "the last round always is"
         # One evaluation, the last, is never given up, however dear it is.
-        assert budget.spent <= max(SHARE * per_round * rounds, per_evaluation) * (1 + 1e-9)
-        affordable = SHARE * per_round * rounds / per_evaluation
+        assert budget.spent <= max(EVALUATION_SHARE * per_round * rounds, per_evaluation) * (1 + 1e-9)
+        affordable = EVALUATION_SHARE * per_round * rounds / per_evaluation
         assert len(evaluated) >= min(rounds, max(1, int(affordable) - 1)), "and nothing is hoarded"
 
     def test_by_hand(self):
@@ -90,13 +89,13 @@ class TestBudget:
         evaluator.config = EvaluateConfig()
         budget, evaluated = Budget(15, 40, 10), []
         for round in range(10):
-            if evaluator.due(round, round == 9, budget):
+            if evaluator.is_due(round, round == 9, budget):
                 budget.spent += 15
                 evaluated.append(round)
         assert evaluated == [1, 2, 4, 5, 7, 9]
 
     def test_every_third(self, task):
-        result = ipfl.run(task, Still(), rounds=8, evaluate=EvaluateConfig(every=3), workers=0)
+        result = run_small(task, Still(), rounds=8, evaluate=EvaluateConfig(every=3))
         assert sorted(result.evaluations) == [2, 5, 7]
         assert [line["round"] for line in result.history if "evaluation" in line] == [2, 5, 7]
 
@@ -138,7 +137,7 @@ class TestWhat:
         """The constant model's accuracy is the share of class 0 among the labels."""
         evaluator = Evaluator(task, Still(), EvaluateConfig(holdout=9), 0)
         state = Still().init(_setup(task))
-        with LocalEngine(task, Still(), workers=0) as engine:
+        with small_engine(task, Still()) as engine:
             measured = evaluator(engine, state, 0, last=True)
         for client in task.data.clients:
             labels = task.data.parts(client).test.y
@@ -152,33 +151,34 @@ class TestWhat:
         assert measured.unseen == {}
 
     def test_unseen_clients_only_at_the_end(self):
-        task = Task.load(**TINY, unseen=2)
+        task = small_task(unseen=2)
         evaluator = Evaluator(task, Still(), EvaluateConfig(), 0)
         state = Still().init(_setup(task))
-        with LocalEngine(task, Still(), workers=0) as engine:
+        with small_engine(task, Still()) as engine:
             early, late = evaluator(engine, state, 0), evaluator(engine, state, 1, last=True)
         assert early.unseen == {}
         assert set(late.unseen) == set(task.data.unseen)
         assert set(late.personalized) == set(task.data.clients) == set(early.personalized)
 
-    def test_a_distribution_that_was_not_assessed_leaves_no_misnumbered_rows(self, task):
-        class Deaf(LocalEngine):
-            def ask(self, ask, round):
-                replies = super().ask(ask, round)
-                return replies if ask.action == EVALUATE else {c: r for c, r in replies.items() if c}
+    @staticmethod
+    def evaluate_without(task, is_lost):
+        """An evaluation in which some replies are lost."""
+        with small_engine(task, Still()) as engine:
+            ask_everyone = engine.ask
+            engine.ask = lambda ask, round: {
+                client: reply
+                for client, reply in ask_everyone(ask, round).items()
+                if not is_lost(ask, client)
+            }
+            return Evaluator(task, Still(), EvaluateConfig(), 0)(engine, Still().init(_setup(task)), 0)
 
-        with Deaf(task, Still(), workers=0) as engine:
-            measured = Evaluator(task, Still(), EvaluateConfig(), 0)(engine, Still().init(_setup(task)), 0)
+    def test_a_distribution_that_was_not_assessed_leaves_no_misnumbered_rows(self, task):
+        measured = self.evaluate_without(task, lambda ask, client: ask.action != EVALUATE and client == 0)
         assert measured.cluster_accuracy is None
         assert len(measured.personalized) == 6
 
-    def test_whoever_does_not_answer_is_not_measured(self, task):
-        class Deaf(LocalEngine):
-            def ask(self, ask, round):
-                return {c: r for c, r in super().ask(ask, round).items() if c != 2 or ask.action != EVALUATE}
-
-        with Deaf(task, Still(), workers=0) as engine:
-            measured = Evaluator(task, Still(), EvaluateConfig(), 0)(engine, Still().init(_setup(task)), 0)
+    def test_clients_that_do_not_answer_are_not_measured(self, task):
+        measured = self.evaluate_without(task, lambda ask, client: ask.action == EVALUATE and client == 2)
         assert sorted(measured.personalized) == [0, 1, 3, 4, 5]
 
 
@@ -205,39 +205,39 @@ class Curious(Still):
         return sizes | {"visits": mine.facts.get("visits", 0)}
 
 
-class TestHost:
+class TestClientRunner:
     @pytest.fixture
-    def host(self, tmp_path):
-        task = Task.load(**TINY, server_samples=5)
+    def runner(self, tmp_path):
+        task = small_task(server_samples=5)
         return ClientRunner(task, Curious(), TrainConfig(), 0, ClientMemory(tmp_path / "memory"))
 
-    def test_a_method_never_sees_the_test_part(self, host):
-        assert host.task.data.sizes(0)["test"] == 20
-        facts = host.run("train", 0, 0, EMPTY).facts
+    def test_a_method_never_sees_the_test_part(self, runner):
+        assert runner.task.data.sizes(0)["test"] == 20
+        facts = runner.run(Job("train", 0, 0, EMPTY)).facts
         assert facts["test"] == 0
         for part in ("train", "probe", "goal"):
-            assert facts[part] == host.task.data.sizes(0)[part] > 0
-        state = Curious().init(_setup(host.task))
+            assert facts[part] == runner.task.data.sizes(0)[part] > 0
+        state = Curious().init(_setup(runner.task))
         # `personalize` asserts the same; the evaluator counts on all 20 test points.
-        assert host.run(EVALUATE, 0, 0, Record(state)).facts["n"] == 20
+        assert runner.run(Job(EVALUATE, 0, 0, Record(state))).facts["n"] == 20
 
-    def test_memory_is_the_client_s_own(self, host):
+    def test_memory_is_the_client_s_own(self, runner):
         for _ in range(2):
-            host.run("train", 0, 3, EMPTY)
-        assert host.run("look", 0, 3, EMPTY).facts["visits"] == 2
-        assert host.run("look", 0, 4, EMPTY).facts["visits"] == 0
+            runner.run(Job("train", 0, 3, EMPTY))
+        assert runner.run(Job("look", 0, 3, EMPTY)).facts["visits"] == 2
+        assert runner.run(Job("look", 0, 4, EMPTY)).facts["visits"] == 0
 
-    def test_memory_can_be_given_up(self, host):
-        host.run("train", 0, 3, EMPTY)
-        host.run("forget", 0, 3, EMPTY)
-        assert host.run("look", 0, 3, EMPTY).facts["visits"] == 0
+    def test_memory_can_be_given_up(self, runner):
+        runner.run(Job("train", 0, 3, EMPTY))
+        runner.run(Job("forget", 0, 3, EMPTY))
+        assert runner.run(Job("look", 0, 3, EMPTY)).facts["visits"] == 0
 
-    def test_evaluation_leaves_no_trace(self, host):
-        host.run(EVALUATE, 0, 1, Record(Curious().init(_setup(host.task))))
-        host.run("look", 0, 1, EMPTY)
-        assert not host.memory.folder.exists()
+    def test_evaluation_leaves_no_trace(self, runner):
+        runner.run(Job(EVALUATE, 0, 1, Record(Curious().init(_setup(runner.task)))))
+        runner.run(Job("look", 0, 1, EMPTY))
+        assert not runner.memory.folder.exists()
 
-    def test_a_shared_model_that_is_deployed_is_scored_once(self, host, monkeypatch):
+    def test_a_shared_model_that_is_deployed_is_scored_once(self, runner, monkeypatch):
         scored = []
         monkeypatch.setattr(
             "ipfl.client.runner.evaluate", lambda *given: scored.append(1) or evaluate(*given)
@@ -247,22 +247,22 @@ class TestHost:
             def personalize(self, offer, mine, me):
                 return offer.params["global"]
 
-        state = Curious().init(_setup(host.task))
-        host.method = Plain()
-        facts = host.run(EVALUATE, 0, 0, Record(state)).facts
+        state = Curious().init(_setup(runner.task))
+        runner.method = Plain()
+        facts = runner.run(Job(EVALUATE, 0, 0, Record(state))).facts
         assert facts["global_hits"] == facts["hits"]
         assert len(scored) == 1
 
-    def test_the_server_s_own_holdout(self, host):
+    def test_the_server_s_own_holdout(self, runner):
         for distribution in range(2):
-            facts = host.run("look", 0, holdout_id(distribution), EMPTY).facts
+            facts = runner.run(Job("look", 0, holdout_id(distribution), EMPTY)).facts
             assert {facts[part] for part in ("train", "probe", "goal")} == {5}
         with pytest.raises(ValueError, match="no holdout of distribution 0"):
-            ClientRunner(Task.load(**TINY), Curious(), TrainConfig(), 0, host.memory).run(
-                "look", 0, -1, EMPTY
+            ClientRunner(small_task(), Curious(), TrainConfig(), 0, runner.memory).run(
+                Job("look", 0, -1, EMPTY)
             )
 
-    def test_random_streams_tell_clients_rounds_and_actions_apart(self, host):
+    def test_random_streams_tell_clients_rounds_and_actions_apart(self, runner):
         @dataclass(frozen=True)
         class Rolling(Still):
             def on_roll(self, ask, mine, me):
@@ -270,11 +270,11 @@ class TestHost:
 
             on_again = on_roll
 
-        host.method = Rolling()
+        runner.method = Rolling()
         asked = [("roll", 0, 0), ("roll", 0, 1), ("roll", 1, 0), ("again", 0, 0), ("roll", 0, -1)]
-        rolls = [host.run(*one, EMPTY).facts["roll"] for one in asked]
+        rolls = [runner.run(Job(*one, EMPTY)).facts["roll"] for one in asked]
         assert len(set(rolls)) == len(asked)
-        assert [host.run(*one, EMPTY).facts["roll"] for one in asked] == rolls
+        assert [runner.run(Job(*one, EMPTY)).facts["roll"] for one in asked] == rolls
 
 
 def test_models_by_name_and_by_callable():

@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.small_runs import run_small, small_task
 
-import ipfl
 from ipfl.client.network import Softmax
-from ipfl.client.task import Task
 from ipfl.errors import InputError
-from ipfl.runs.config import EvaluateConfig
-from ipfl.runs.folder import RunFolder
+from ipfl.runs.config import EvaluateConfig, RunConfig
+from ipfl.runs.folder import RunFolder, RunOutput
 
 INTERFACE = {
     "method", "dataset", "partition", "clients", "clusters", "rounds", "seed",
@@ -34,20 +33,23 @@ def strict(text: str):
 
 @pytest.fixture(scope="module")
 def task():
-    return Task.load(clients=6, samples=20, test_samples=20, model="softmax", unseen=1)
+    return small_task(unseen=1)
 
 
-def go(task, name, out, **options):
-    options = {"rounds": 3, "seed": 4, "workers": 0, "evaluate": EvaluateConfig(every=2)} | options
-    return ipfl.run(task, ipfl.method(name), out=out, **options)
+def run_three_rounds(task, name, out, **options):
+    return run_small(
+        task, name, out, **({"rounds": 3, "seed": 4, "evaluate": EvaluateConfig(every=2)} | options)
+    )
 
 
 @pytest.fixture(scope="module")
 def done(task, tmp_path_factory):
     """Runs of a method with one model, with clusters, and with none; the latter two against the first."""
     folder = tmp_path_factory.mktemp("runs")
-    reference = go(task, "fedavg", folder / "fedavg", config={"rounds": 3})
-    results = {name: go(task, name, folder / name, reference=reference) for name in ("ipfl", "local")}
+    reference = run_three_rounds(task, "fedavg", folder / "fedavg")
+    results = {
+        name: run_three_rounds(task, name, folder / name, reference=reference) for name in ("ipfl", "local")
+    }
     return folder, {"fedavg": reference} | results
 
 
@@ -70,7 +72,8 @@ class TestSummary:
     def test_one_model(self, done):
         summary = strict((done[0] / "fedavg" / "summary.json").read_text())
         assert summary["method"] == "fedavg"
-        assert summary["config"] == {"rounds": 3}
+        config = RunConfig(rounds=3, seed=4, evaluate=EvaluateConfig(every=2)).model_dump(mode="json")
+        assert summary["config"] == {**config, "method": {"name": "fedavg"}}
         # One model for all: what is deployed is the global model.
         assert summary["global_accuracy"] == summary["personalized_accuracy"]
         assert np.shape(summary["cluster_accuracy"]) == (2, 1)
@@ -81,7 +84,8 @@ class TestSummary:
         summary = strict((done[0] / "ipfl" / "summary.json").read_text())
         assert summary["clusters"] == 2
         assert summary["global_accuracy"] is None
-        assert summary["config"] is None
+        assert summary["config"]["method"]["name"] == "ipfl"
+        assert summary["config"]["method"]["clusters"] == 2
         # [distribution][cluster]
         assert np.shape(summary["cluster_accuracy"]) == (2, 2)
         assert 0 <= summary["purity"] <= 1
@@ -155,12 +159,12 @@ class TestFolder:
         folder, results = done
         for name in ("fedavg", "ipfl"):
             reference = None if name == "fedavg" else results["fedavg"]
-            go(task, name, tmp_path / name, reference=reference, workers=1)
+            run_three_rounds(task, name, tmp_path / name, reference=reference, workers=1)
             for file in [folder / name / "metrics.jsonl", *(folder / name / "model").iterdir()]:
                 assert (tmp_path / file.relative_to(folder)).read_bytes() == file.read_bytes(), file
 
     def test_another_seed_other_bytes(self, done, task, tmp_path):
-        go(task, "fedavg", tmp_path / "other", seed=5)
+        run_three_rounds(task, "fedavg", tmp_path / "other", seed=5)
         for file in ("metrics.jsonl", "model/global.safetensors"):
             assert (tmp_path / "other" / file).read_bytes() != (done[0] / "fedavg" / file).read_bytes()
 
@@ -168,15 +172,15 @@ class TestFolder:
     def test_a_run_is_not_overwritten_by_accident(self, task, tmp_path, left):
         (tmp_path / left).write_text("precious")
         with pytest.raises(InputError, match="already holds a run"):
-            go(task, "fedavg", tmp_path)
+            run_three_rounds(task, "fedavg", tmp_path)
         assert (tmp_path / left).read_text() == "precious"
 
     def test_overwriting_leaves_nothing_of_the_old_run(self, task, tmp_path):
-        go(task, "ipfl", tmp_path, rounds=4)
+        run_three_rounds(task, "ipfl", tmp_path, rounds=4)
         assert (tmp_path / "model" / "cluster_0.safetensors").exists()
         assert any((tmp_path / "memory").iterdir())
         (tmp_path / "notes.txt").write_text("mine")
-        go(task, "fedavg", tmp_path, rounds=2, overwrite=True)
+        run_three_rounds(task, "fedavg", tmp_path, rounds=2, overwrite=True)
         assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 2
         assert [file.name for file in (tmp_path / "model").iterdir()] == ["global.safetensors"]
         assert strict((tmp_path / "summary.json").read_text())["method"] == "fedavg"
@@ -186,10 +190,10 @@ class TestFolder:
     def test_a_file_where_the_folder_should_be(self, tmp_path):
         (tmp_path / "out").write_text("")
         with pytest.raises(InputError, match="is a file, not a folder"):
-            RunFolder(tmp_path / "out")
+            RunFolder(RunOutput(tmp_path / "out"))
 
     def test_the_summary_is_written_whole_or_not_at_all(self, tmp_path):
-        folder = RunFolder(tmp_path / "out")
+        folder = RunFolder(RunOutput(tmp_path / "out"))
         folder.open()
         folder.write_summary({"rounds": 1})
         with pytest.raises(TypeError):

@@ -8,19 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipfl.runs.metrics import Evaluation, purity, spread
+from ipfl.runs.metrics import Evaluation, mean_and_std, purity
 
 
 class TestSpread:
     def test_mean_and_population_deviation(self):
         # Mean of 2, 4, 9 is 5; squared differences 9 + 1 + 16 = 26, over 3.
-        figures = spread([2, 4, 9])
+        figures = mean_and_std([2, 4, 9])
         assert figures == {"mean": 5, "std": pytest.approx((26 / 3) ** 0.5)}
-        assert spread({7: 2.0, 1: 4.0, 5: 9.0}) == figures
+        assert mean_and_std({7: 2.0, 1: 4.0, 5: 9.0}) == figures
 
     @pytest.mark.parametrize("nothing", [None, [], {}])
     def test_nothing(self, nothing):
-        assert spread(nothing) is None
+        assert mean_and_std(nothing) is None
 
 
 class TestPurity:
@@ -75,9 +75,9 @@ REFERENCE = {4: 0.25, 5: 0.5, 6: 0.5, 7: 1.0}
 class TestEvaluation:
     MEASURED = Evaluation(3, {4: 0.5, 5: 0.5, 6: 0.25}, {4: 0.25, 5: 0.75}, [[0.5, 0.25]], 0.8, {9: 0.125})
 
-    def test_appeal(self):
-        assert self.MEASURED.appeal(REFERENCE) == {4: 0.25, 5: 0, 6: -0.25}
-        assert self.MEASURED.appeal(None) is None
+    def test_pma_of_each_client(self):
+        assert self.MEASURED.pma(REFERENCE) == {4: 0.25, 5: 0, 6: -0.25}
+        assert self.MEASURED.pma(None) is None
 
     def test_figures(self):
         assert self.MEASURED.figures(REFERENCE) == {

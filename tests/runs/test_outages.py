@@ -1,6 +1,6 @@
-"""A disk that is full and a store that is away: waited for without a trace, or a clear end.
+"""A disk that is full and a store that is down: retried without a trace, or one clear error.
 
-Both by the fault plan and for real; a real PostgreSQL that goes away is in `store/test_store_trouble.py`.
+Both by the fault plan and for real; a real PostgreSQL that goes down: `ledger/test_database_failures.py`.
 """
 
 from __future__ import annotations
@@ -14,21 +14,22 @@ import threading
 
 import numpy as np
 import pytest
-from tests.runs.test_resume import contents
+from tests.runs.killed_runs import run_contents
+from tests.small_runs import run_small, small_task
 
-import ipfl
 from ipfl.core import Record
 from ipfl.core.files import write_record
 from ipfl.errors import InputError
-from ipfl.ledger import RunStore, verify
-from ipfl.runs.folder import RunFolder
+from ipfl.ledger.store import RunStore
+from ipfl.runs.audit import verify_run
+from ipfl.runs.folder import RunFolder, RunOutput
 from ipfl.stress.faults import Outage
 from ipfl.stress.settings import FaultsConfig
 
 
 @pytest.fixture(scope="module")
 def task():
-    return ipfl.Task.load(clients=6, samples=20, test_samples=20, model="softmax", seed=3)
+    return small_task(seed=3)
 
 
 class TestDrills:
@@ -38,20 +39,21 @@ class TestDrills:
         now = [100.0]
         monkeypatch.setattr("ipfl.stress.faults.time.monotonic", lambda: now[0])
         outage = Outage([3], 2.0)
-        assert not outage.lasts(2)
+        assert not outage.is_on(2)
         found = []
         for seconds in (0, 1.9, 2.0, 9):
             now[0] = 100 + seconds
-            found.append(outage.lasts(3))
+            found.append(outage.is_on(3))
         assert found == [True, True, False, False]
 
     @pytest.mark.parametrize("kind", ["full_disk", "store_down"])
-    def test_waited_for_without_a_trace(self, task, tmp_path, kind, caplog):
+    def test_waited_for_without_a_trace(self, task, tmp_path, kind, caplog, monkeypatch):
         faults = FaultsConfig(**{kind: [1]}, outage=0.6)
         plain, drilled = tmp_path / "plain" / "run", tmp_path / "drilled" / "run"
-        for out, plan in ((plain, None), (drilled, faults)):
-            ipfl.run(task, ipfl.method("ipfl"), rounds=3, workers=0, out=out, faults=plan)
-        assert contents(plain) == contents(drilled)
+        run_small(task, "ipfl", drilled, rounds=3, faults=faults)
+        monkeypatch.setattr(Outage, "is_on", lambda *_: False)
+        run_small(task, "ipfl", plain, rounds=3, faults=faults)
+        assert run_contents(plain) == run_contents(drilled)
         (record,) = caplog.records
         said = {"full_disk": "cannot commit round 1: the disk is full", "store_down": "cannot post round 1"}
         assert record.getMessage().startswith(said[kind])
@@ -62,33 +64,32 @@ class TestDrills:
     ):
         monkeypatch.setattr("ipfl.core.retry.RETRY_SECONDS", 0.3)
         out, plain = tmp_path / "run", tmp_path / "plain" / "run"
-        options = {"rounds": 3, "workers": 0}
         faults = FaultsConfig(**{kind: [1]}, outage=60)
         with pytest.raises(
             InputError, match=rf"what was committed is safe, go on with: ipfl run --resume {out}"
         ):
-            ipfl.run(task, ipfl.method("ipfl"), out=out, faults=faults, **options)
+            run_small(task, "ipfl", out, rounds=3, faults=faults)
         with RunStore.open(out) as store:
             assert store.last_round() == 0
-            assert verify(store) is None
+            assert verify_run(store) is None
         assert len((out / "metrics.jsonl").read_text().splitlines()) == 1
-        monkeypatch.undo()
-        ipfl.run(task, ipfl.method("ipfl"), out=out, resume=True, **options)
-        ipfl.run(task, ipfl.method("ipfl"), out=plain, **options)
-        assert contents(out) == contents(plain)
+        monkeypatch.setattr(Outage, "is_on", lambda *_: False)
+        run_small(task, "ipfl", out, rounds=3, faults=faults, resume=True)
+        run_small(task, "ipfl", plain, rounds=3, faults=faults)
+        assert run_contents(out) == run_contents(plain)
 
 
 LIMITED = """
 import json, resource, sys, threading
 import ipfl
-from ipfl import patience
+from ipfl.core import retry
 
-method, out, size, seconds, patience.RETRY_SECONDS = json.loads(sys.argv[1])
+method, out, size, seconds, retry.RETRY_SECONDS = json.loads(sys.argv[1])
 
 def limit(size):
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
-class Watch:
+class LimitFileSize:
     def start(self, method, rounds): ...
     def finish(self): ...
     def round(self, line):
@@ -98,16 +99,18 @@ class Watch:
 
 task = ipfl.Task.load(clients=6, samples=20, test_samples=20, model="softmax", seed=3)
 try:
-    ipfl.run(task, ipfl.method(method), rounds=4, workers=0, out=out, observer=Watch())
+    config = ipfl.RunConfig(rounds=4)
+    engine = ipfl.local_engine(workers=0)
+    ipfl.run(task, ipfl.method(method), config, engine=engine, out=out, observer=LimitFileSize())
 except ipfl.InputError as error:
     sys.exit(f"error: {error}")
 """
 """A run in whose third round no file can grow beyond `size` bytes, for some seconds."""
 
 
-def limited(method, out, size, seconds, patience=30.0):
+def limited(method, out, size, seconds, retry_seconds=30.0):
     """Runs it in a process of its own; returns its exit code and what it said."""
-    words = json.dumps([method, str(out), size, seconds, patience])
+    words = json.dumps([method, str(out), size, seconds, retry_seconds])
     done = subprocess.run([sys.executable, "-c", LIMITED, words], capture_output=True, text=True, check=False)
     return done.returncode, done.stderr
 
@@ -122,16 +125,16 @@ class TestFullDisk:
     )
     def test_waited_for_without_a_trace(self, task, tmp_path, method, size):
         plain, out = tmp_path / "plain" / "run", tmp_path / "run"
-        ipfl.run(task, ipfl.method(method), rounds=4, workers=0, out=plain)
+        run_small(task, method, plain, rounds=4)
         code, said = limited(method, out, size, seconds=1.5)
         assert code == 0, said
         assert "trying again for up to 30 s" in said
-        assert contents(out) == contents(plain)
+        assert run_contents(out) == run_contents(plain)
 
     @pytest.mark.slow
     def test_what_stays_full_ends_the_run_with_one_line(self, task, tmp_path):
         plain, out = tmp_path / "plain" / "run", tmp_path / "run"
-        code, said = limited("local", out, 300, seconds=60, patience=0.3)
+        code, said = limited("local", out, 300, seconds=60, retry_seconds=0.3)
         assert code == 1
         assert said.splitlines()[-1].startswith(
             "error: cannot play round 2: the disk is full (File too large: "
@@ -139,12 +142,12 @@ class TestFullDisk:
         assert said.splitlines()[-1].endswith(f"go on with: ipfl run --resume {out}")
         assert not list(out.rglob("*.draft"))
         assert len((out / "metrics.jsonl").read_text().splitlines()) == 2
-        ipfl.run(task, ipfl.method("local"), rounds=4, workers=0, out=out, resume=True)
-        ipfl.run(task, ipfl.method("local"), rounds=4, workers=0, out=plain)
-        assert contents(out) == contents(plain)
+        run_small(task, "local", out, rounds=4, resume=True)
+        run_small(task, "local", plain, rounds=4)
+        assert run_contents(out) == run_contents(plain)
 
     def test_a_line_is_appended_whole_or_not_at_all(self, tmp_path):
-        folder = RunFolder(tmp_path)
+        folder = RunFolder(RunOutput(tmp_path))
         (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
         with pytest.raises(OSError, match="No space left"):
             folder.add_round({"round": 0})
@@ -181,6 +184,6 @@ def test_a_store_that_another_process_locks(task, tmp_path):
                 other.execute("BEGIN IMMEDIATE")
                 threading.Timer(1.5, other.close).start()
 
-    ipfl.run(task, ipfl.method("ipfl"), rounds=3, workers=0, out=out, observer=Locker())
-    ipfl.run(task, ipfl.method("ipfl"), rounds=3, workers=0, out=plain)
-    assert contents(out) == contents(plain)
+    run_small(task, "ipfl", out, rounds=3, observer=Locker())
+    run_small(task, "ipfl", plain, rounds=3)
+    assert run_contents(out) == run_contents(plain)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
+from tests.small_runs import run_small, small_task
 
 import ipfl
 from ipfl.client.settings import TrainConfig
-from ipfl.client.task import Task
-from ipfl.core import Ask, Record, Round
+from ipfl.core import Ask, Event, Record, Round
+from ipfl.core.replies import Count, ReplySchema
 from ipfl.errors import InputError
 from ipfl.methods.fedavg import FedAvg
 from ipfl.runs.config import ClientsConfig, EvaluateConfig
@@ -17,12 +20,11 @@ from ipfl.runs.config import ClientsConfig, EvaluateConfig
 
 @pytest.fixture(scope="module")
 def task():
-    return Task.load(clients=6, samples=20, test_samples=20, model="softmax")
+    return small_task()
 
 
-def go(task, method=None, **options):
-    options = {"rounds": 3, "workers": 0, "evaluate": EvaluateConfig(every=1)} | options
-    return ipfl.run(task, method or FedAvg(), **options)
+def run_three_rounds(task, method="fedavg", **options):
+    return run_small(task, method, **({"rounds": 3, "evaluate": EvaluateConfig(every=1)} | options))
 
 
 class Witness:
@@ -59,29 +61,68 @@ class Chatty(FedAvg):
     """Two phases, one of them to the server's own holdout."""
 
     def round(self, state, roster, round):
-        yield Ask("size", {0: Record({}, {"who": "client"}), -1: Record({}, {"who": "server"})})
-        replies = yield Ask("size", {1: Record({}, {"who": "client"})})
-        return Round(state, {"sizes": [reply.facts["n"] for reply in replies.values()]}, ("said aloud",))
+        expected = ReplySchema({"n": Count})
+        both = yield Ask(
+            "size", {0: Record({}, {"who": "client"}), -1: Record({}, {"who": "server"})}, expected
+        )
+        replies = yield Ask("size", {1: Record({}, {"who": "client"})}, expected)
+        sizes = {client: reply.facts["n"] for client, reply in {**both, **replies}.items()}
+        return Round(state, events=(Event("sizes", None, f"{sorted(sizes.items())}"),))
 
     def on_size(self, ask, mine, me):
         return Record({}, {"n": len(me.data("train"))}), mine
 
 
+class Plain(FedAvg):
+    """A user's method that keeps what it needs in attributes of any kind."""
+
+    def __init__(self, transform):
+        self.transform = transform
+
+
+@dataclass(frozen=True)
+class Transformed(FedAvg):
+    """A user's method with a hyper-parameter that JSON knows nothing of."""
+
+    transform: object = max
+
+
 class TestRun:
+    @pytest.mark.parametrize("method", [Plain(max), Transformed(max)])
+    def test_any_method_of_a_user_can_be_run_and_kept(self, task, tmp_path, method):
+        result = run_small(task, method, tmp_path, rounds=1)
+        settings = json.loads((tmp_path / "summary.json").read_text())["config"]["method"]
+        assert settings == result.summary["config"]["method"]
+        assert settings["name"] == f"{__name__}:{type(method).__qualname__}"
+
+    @pytest.mark.parametrize("kind", [str, Path, ipfl.RunOutput])
+    def test_where_results_go(self, task, tmp_path, kind):
+        config = ipfl.RunConfig(rounds=1)
+        ipfl.run(task, FedAvg(), config, engine=ipfl.local_engine(0), out=kind(tmp_path / "run"))
+        assert json.loads((tmp_path / "run" / "summary.json").read_text())["rounds"] == 1
+        with pytest.raises(InputError, match="already holds a run"):
+            ipfl.run(task, FedAvg(), config, engine=ipfl.local_engine(0), out=kind(tmp_path / "run"))
+
+    def test_a_whole_config_is_recorded_with_its_task(self, task):
+        config = ipfl.Config.load(None, ["rounds=1", "task.clients=6", "method.name=ipfl"])
+        result = ipfl.run(task, FedAvg(), config, engine=ipfl.local_engine(0))
+        assert result.summary["config"]["task"] == config.task.model_dump(mode="json")
+        assert result.summary["config"]["method"] == {"name": "fedavg"}, "the one that was run"
+
     def test_the_observer_hears_everything_in_order(self, task):
         witness = Witness()
-        go(task, observer=witness)
+        run_three_rounds(task, observer=witness)
         rounds = [("round", 0), ("round", 1), ("round", 2)]
         assert witness.heard == [("start", "fedavg", 3), *rounds, ("finish",)]
 
     def test_and_the_end_when_it_fails(self, task):
         witness = Witness()
         with pytest.raises(RuntimeError, match="out of luck"):
-            go(task, Broken(), observer=witness)
+            run_three_rounds(task, Broken(), observer=witness)
         assert witness.heard[-1] == ("finish",)
 
     def test_interrupted(self, task, tmp_path):
-        whole, cut = go(task), go(task, Interrupted(), out=tmp_path)
+        whole, cut = run_three_rounds(task), run_three_rounds(task, Interrupted(), out=tmp_path)
         assert cut.summary["interrupted"] is True
         assert whole.summary["interrupted"] is False
         assert cut.summary["rounds"] == 2
@@ -93,39 +134,40 @@ class TestRun:
         )
 
     def test_interrupted_before_the_first_evaluation(self, task):
-        result = go(task, Interrupted(), evaluate=EvaluateConfig(every=3))
+        result = run_three_rounds(task, Interrupted(), evaluate=EvaluateConfig(every=3))
         assert result.personalized_accuracy is None
         assert result.last is None
 
     def test_budget_of_trainings(self, task):
-        assert [len(line["seats"]) for line in go(task).history] == [3, 3, 3], "half of 6 by default"
-        five = go(task, train=TrainConfig(per_round=5))
+        assert [len(line["seats"]) for line in run_three_rounds(task).history] == [3, 3, 3], (
+            "half of 6 by default"
+        )
+        five = run_three_rounds(task, train=TrainConfig(per_round=5))
         assert [len(line["seats"]) for line in five.history] == [5, 5, 5]
 
     def test_phases_and_traffic(self):
         """What is asked of the server's own holdout does not travel."""
-        task = Task.load(clients=3, samples=20, test_samples=5, server_samples=4, model="softmax")
-        (line,) = go(task, Chatty(), rounds=1).history
+        task = small_task(clients=3, test_samples=5, server_samples=4)
+        (line,) = run_three_rounds(task, Chatty(), rounds=1).history
         n = task.data.sizes(1)["train"]
-        assert line["sizes"] == [n]
-        assert line["events"] == ["said aloud"]
+        assert line["events"] == (Event("sizes", None, f"{[(-1, 4), (0, n), (1, n)]}"),)
         assert line["bytes_down"] == 2 * len('{"who": "client"}')
         assert line["bytes_up"] == 2 * len(f'{{"n": {n}}}')
 
     def test_seed_decides_everything(self, task):
-        one, same, other = (go(task, seed=seed) for seed in (1, 1, 2))
+        one, same, other = (run_three_rounds(task, seed=seed) for seed in (1, 1, 2))
         assert one.history == same.history
         assert one.models["global"].tobytes() == same.models["global"].tobytes()
         assert one.models["global"].tobytes() != other.models["global"].tobytes()
 
     def test_training_helps(self, task):
         """Ten classes: guessing is right one time in ten."""
-        assert go(task, rounds=10, train=TrainConfig(lr=1.0)).personalized_accuracy > 0.25
+        assert run_three_rounds(task, rounds=10, train=TrainConfig(lr=1.0)).personalized_accuracy > 0.25
 
 
 @pytest.fixture(scope="module")
 def reference(task):
-    return go(task)
+    return run_three_rounds(task)
 
 
 class TestLeaving:
@@ -139,27 +181,27 @@ class TestLeaving:
             },
         )
 
-    def test_whoever_gains_nothing_leaves_after_the_grace_period(self, task, reference):
+    def test_clients_that_gain_nothing_leave_after_the_grace_period(self, task, reference):
         rival = self.better_for(reference, {0, 3})
         clients = ClientsConfig(leave=True, grace=1)
-        result = go(task, reference=rival, clients=clients)
+        result = run_three_rounds(task, reference=rival, clients=clients)
         # Evaluated after rounds 0, 1, 2; round 1 is the first after the grace period.
         assert [line["clients"] for line in result.history] == [6, 6, 2]
-        assert [client for client, *_ in result.history[2]["seats"]] == [0, 3]
+        assert [seat.client for seat in result.history[2]["seats"]] == [0, 3]
         assert result.summary["left"] == 4
         assert result.summary["opt_outs"] == 4
 
     def test_nobody_leaves_unless_asked_to(self, task, reference):
-        result = go(task, reference=self.better_for(reference, set()))
+        result = run_three_rounds(task, reference=self.better_for(reference, set()))
         assert [line["clients"] for line in result.history] == [6, 6, 6]
         assert result.summary["opt_outs"] == 6
 
     def test_leaving_needs_a_reference(self, task, tmp_path):
         with pytest.raises(InputError, match="needs a reference run"):
-            go(task, clients=ClientsConfig(leave=True), out=tmp_path / "out")
+            run_three_rounds(task, clients=ClientsConfig(leave=True), out=tmp_path / "out")
 
     def test_the_reference_s_newest_evaluation_counts(self, task):
-        every_second = go(task, evaluate=EvaluateConfig(every=2))
+        every_second = run_three_rounds(task, evaluate=EvaluateConfig(every=2))
         assert sorted(every_second.evaluations) == [1, 2]
         assert every_second.reference(0) is None
         assert every_second.reference(1) == every_second.evaluations[1].personalized

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ipfl.cli.options import Out, Sets, free_folder
-from ipfl.cli.outcome import INTERRUPTED, complain
+from ipfl.cli.errors import INTERRUPTED, exit_with_error
+from ipfl.cli.options import Out, Sets, new_run_folder
 
 if TYPE_CHECKING:
     from ipfl.deploy.folder import ServerFolder
@@ -33,7 +33,7 @@ def _clean_stop(message: str) -> Iterator[None]:
         try:
             yield
         except KeyboardInterrupt:
-            complain(f"interrupted; {message}", INTERRUPTED)
+            exit_with_error(f"interrupted; {message}", INTERRUPTED)
 
 
 def _server_folder(path: Path) -> ServerFolder:
@@ -187,7 +187,7 @@ def try_on_this_machine(
     from ipfl.deploy.local_federation import run_trial, trial_config
 
     chosen = trial_config(config, sets or (), nodes, rounds)
-    folder = (out or free_folder("deploy-try")).resolve()
+    folder = (out or new_run_folder("deploy-try")).resolve()
     with _clean_stop("everything was stopped"):
         results = run_trial(chosen, nodes, folder, typer.echo)
     typer.echo(f"Results in {results}")

@@ -22,7 +22,7 @@ from ipfl.deploy.superlink import start_superlink
 from ipfl.deploy.supernode import has_connected, prepare_node, start_node
 from ipfl.errors import InputError
 from ipfl.methods import check_clusters
-from ipfl.report.settings import show_config
+from ipfl.report.settings import commented_toml
 from ipfl.runs.config import Config
 
 CONNECT_SECONDS = 120.0
@@ -103,7 +103,7 @@ def run_trial(config: Config, nodes: int, out: Path, print_line: PrintLine) -> P
     task = Task.build(config.task, config.seed)
     with local_federation(out / "federation", nodes) as federation:
         _write_node_data(federation.folder, task)
-        federation.folder.config_file.write_text(show_config(config, [method]), encoding="utf-8")
+        federation.folder.config_file.write_text(commented_toml(config, [method]), encoding="utf-8")
         print_line(f"certificates, {nodes} keys and {nodes} accounts in {federation.folder.root}")
         federation.start_server()
         print_line("server: running, with TLS and node authentication")

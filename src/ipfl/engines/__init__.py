@@ -1,4 +1,4 @@
-"""Engines: what carries asks to clients and replies back, on this machine (`local`) or over Flower (`flower`).
+"""Engines: carry asks to clients and replies back, on this machine (`local`) or over Flower (`flower`).
 
 An engine knows no method and no round loop: it is made from an `EngineContext`, and moves records.
 """
@@ -40,13 +40,14 @@ ATTEMPTS_FILE = "flower.json"
 """In the folder of a run on Flower: what the server must know to go on with it."""
 
 EngineFactory = Callable[[EngineContext], Engine]
+"""Makes the engine of a run, which the round loop closes; such as `ipfl.local_engine(workers=0)`."""
 
 
 def refuse_wrapped_clients(context: EngineContext) -> None:
-    """For engines that play clients elsewhere: faults and attackers exist on the local engine only.
+    """For engines that play clients elsewhere, where nothing can be put around them.
 
     Raises:
-        InputError: The context has some.
+        InputError: The run is to have attackers or faulty clients.
     """
     if context.wrap is not None:
-        raise InputError("[adversary] and [faults] work on the local engine only (--engine local)")
+        raise InputError("[adversary] and [faults] need the local engine: no other one can make clients fail")

@@ -25,7 +25,7 @@ from ipfl.client.runner import ASSESS, EVALUATE, TRAIN, ClientRunner, CrashError
 from ipfl.client.training import one_thread
 from ipfl.core import Ask, Bytes, ClientId, Event, Record, Replies
 from ipfl.engines import EngineContext, EngineFactory
-from ipfl.engines.worker import EXIT_SECONDS, Answer, Assignment, Status, Ticket, Worker, status_of
+from ipfl.engines.worker import EXIT_SECONDS, Assignment, Status, Ticket, Worker, WorkerAnswer, status_of
 
 
 def local_engine(workers: int | None = None) -> EngineFactory:
@@ -180,7 +180,7 @@ class LocalEngine:
         assert worker.ticket is not None
         _, client = worker.ticket
         try:
-            answer: Answer = worker.pipe.recv()
+            answer: WorkerAnswer = worker.pipe.recv()
         except (EOFError, OSError):  # OSError: it died in the middle of its answer
             self._add_event("worker_died", client, "stopped answering: the worker process died (left out)")
             self._replace(worker)

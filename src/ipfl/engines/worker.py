@@ -23,7 +23,7 @@ import torch
 from ipfl.client.runner import ClientFailedError, CrashError, Delivery, Job, Runner
 from ipfl.core import ClientId, Fact, Record
 from ipfl.core.retry import is_disk_full
-from ipfl.engines.mailbox import Mailbox, Places
+from ipfl.engines.mailbox import Mailbox, VectorPlaces
 from ipfl.errors import InputError
 
 Ticket = tuple[int, ClientId]
@@ -54,15 +54,15 @@ class Assignment(NamedTuple):
     after_training: bool
     committed: int
     """The last round that will never be played again."""
-    places: Places
+    places: VectorPlaces
     facts: dict[str, Fact]
 
 
-class Answer(NamedTuple):
+class WorkerAnswer(NamedTuple):
     """What a worker sends."""
 
     ticket: Ticket
-    content: tuple[Places, dict[str, Fact]] | None
+    content: tuple[VectorPlaces, dict[str, Fact]] | None
     """None: no reply."""
     status: Status | Exception
     """An exception: the client's code raised it."""
@@ -123,7 +123,7 @@ def _serve(
     runner: Runner, pipe: Connection, inbox: Mailbox, outbox: Mailbox, others: list[Connection]
 ) -> None:
     """The main loop of a worker; ends when the pipe does."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     for end in others:  # a pipe ends when the last copy of its other end is closed, and fork made copies
         end.close()
     torch.set_num_threads(1)
@@ -135,17 +135,17 @@ def _serve(
             job = Job(sent.action, sent.round, sent.client, record, sent.after_training, sent.number)
             try:
                 for delivery in runner.deliver(job):
-                    pipe.send(_answer(delivery, outbox))
+                    pipe.send(_make_answer(delivery, outbox))
             except CrashError:
                 os.kill(os.getpid(), signal.SIGKILL)
             except Exception as error:  # whatever client code raises, the parent is told and raises
-                pipe.send(Answer((sent.number, sent.client), None, failure(sent.client, error)))
+                pipe.send(WorkerAnswer((sent.number, sent.client), None, failure(sent.client, error)))
     os._exit(0)
 
 
-def _answer(delivery: Delivery, outbox: Mailbox) -> Answer:
+def _make_answer(delivery: Delivery, outbox: Mailbox) -> WorkerAnswer:
     """What is sent of a delivery; its vectors go into the mailbox."""
     outbox.clear()
     reply = delivery.reply
     content = None if reply is None else (outbox.put(reply.params), dict(reply.facts))
-    return Answer((delivery.job.number, delivery.job.client), content, status_of(delivery))
+    return WorkerAnswer((delivery.job.number, delivery.job.client), content, status_of(delivery))

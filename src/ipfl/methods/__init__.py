@@ -110,8 +110,11 @@ def method(name: str, /, **settings: Any) -> Method[Any]:
 
 
 def method_settings(method: Method[Any]) -> dict[str, Any]:
-    """A method as a config has it: its name and all hyper-parameters."""
-    return {"name": method_reference(method), **dataclasses.asdict(method)}  # type: ignore[call-overload]
+    """A method as a config has it: its name and all hyper-parameters; JSON-able, also of a user's own class."""
+    from pydantic_core import to_jsonable_python
+
+    fields: dict[str, Any] = dataclasses.asdict(method) if dataclasses.is_dataclass(method) else {}
+    return {"name": method_reference(method), **to_jsonable_python(fields, fallback=repr)}
 
 
 def check_clusters(method: Method[Any], clients: int) -> None:

@@ -55,7 +55,7 @@ def toml_value(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # TOML alone forbids a bare DEL
 
 
-def show_config(config: Config, methods: Sequence[Method[Any]]) -> str:
+def commented_toml(config: Config, methods: Sequence[Method[Any]]) -> str:
     """The whole config as commented TOML, with the hyper-parameters of the given methods."""
     content = config.model_dump(mode="json")
     lines = [*_comment(f"{config.__doc__}"), ""]

@@ -9,10 +9,10 @@ import numpy as np
 
 from ipfl.core import ClientId, Seat, Transfer
 from ipfl.ledger.accounts import client_balances
-from ipfl.runs.metrics import Evaluation, spread
+from ipfl.runs.metrics import Evaluation, mean_and_std
 from ipfl.stress.attackers import Adversary
 
-WINDOW = 5
+WINDOW_ROUNDS = 5
 """Rounds over which the attackers' share of the seats is averaged: a single round has only a few."""
 
 
@@ -38,14 +38,14 @@ def attack_report(
         "kind": adversary.config.kind,
         "attackers": list(adversary.attackers),
         "share": share,
-        "tokens": _tokens(adversary, opening, history),
+        "tokens": _token_figures(adversary, opening, history),
         "performance_share": seats,
         "fell_out": falling_out_round(seats, share),
-        "honest_accuracy": spread({c: value for c, value in accuracy.items() if c not in attackers}),
+        "honest_accuracy": mean_and_std({c: value for c, value in accuracy.items() if c not in attackers}),
     }
 
 
-def _tokens(
+def _token_figures(
     adversary: Adversary, opening: Sequence[Transfer], history: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any] | None:
     """Median balance and mean net gain of attackers and of honest clients; None without a market."""
@@ -77,11 +77,13 @@ def performance_share(attackers: set[ClientId], history: Sequence[Mapping[str, A
 def falling_out_round(shares: Sequence[float | None], fair: float) -> int | None:
     """The round from which on attackers hold less than half of their fair share of the N_p; None: never.
 
-    Each round counts with the ones before it, `WINDOW` in all.
+    Each round counts with the ones before it, `WINDOW_ROUNDS` in all.
     """
     found = None
     for round in range(len(shares)):
-        recent = [share for share in shares[max(0, round - WINDOW + 1) : round + 1] if share is not None]
+        recent = [
+            share for share in shares[max(0, round - WINDOW_ROUNDS + 1) : round + 1] if share is not None
+        ]
         if not recent or np.mean(recent) >= fair / 2:
             found = None
         elif found is None:

@@ -23,18 +23,33 @@ from ipfl.errors import InputError
 from ipfl.methods import REFERENCE, check_clusters
 from ipfl.runs.config import Config
 from ipfl.runs.folder import METRICS, STORE, RunOutput, source_commit
+from ipfl.runs.plots import plot_files, save_plots
 from ipfl.runs.result import Observer, Result
 from ipfl.runs.run import run
 
-COMPARE = "compare.json"
+COMPARISON = "compare.json"
 PLAN = "plan.json"
 """What a comparison was begun with; there from its start on, so that it can be resumed."""
-Watch = Callable[[str, int, int], Observer | None]
+MakeObserver = Callable[[str, int, int], Observer | None]
 """Makes the observer of a run from its label, its number and how many there are."""
+
+FIGURES = (
+    "personalized_accuracy",
+    "global_accuracy",
+    "unseen_accuracy",
+    "pma",
+    "opt_outs",
+    "participation_rate",
+    "purity",
+    "seconds_per_round",
+    "bytes_up_per_client_round",
+    "bytes_down_per_client_round",
+)
+"""What `compare.json` says of a run; the last three are derived from its summary."""
 
 
 @dataclass
-class Entry:
+class MethodRuns:
     """All runs of one method."""
 
     method: Method[Any]
@@ -52,28 +67,14 @@ class Entry:
         return {**means, "failures": {str(seed): why for seed, why in self.failures.items()}, "seeds": seeds}
 
 
-FIGURES = (
-    "personalized_accuracy",
-    "global_accuracy",
-    "unseen_accuracy",
-    "pma",
-    "opt_outs",
-    "participation_rate",
-    "purity",
-    "seconds_per_round",
-    "bytes_up_per_client_round",
-    "bytes_down_per_client_round",
-)
-
-
 def _figures(result: Result) -> dict[str, Any]:
     """Figures of one run. Traffic is divided by the rounds and by all clients, asked or not."""
     summary = result.summary
-    shares = summary["rounds"] * summary["clients"]
+    client_rounds = summary["rounds"] * summary["clients"]
     derived = {
         "seconds_per_round": summary["seconds"] / summary["rounds"],
-        "bytes_up_per_client_round": summary["bytes_up"] / shares,
-        "bytes_down_per_client_round": summary["bytes_down"] / shares,
+        "bytes_up_per_client_round": summary["bytes_up"] / client_rounds,
+        "bytes_down_per_client_round": summary["bytes_down"] / client_rounds,
     }
     return {name: derived[name] if name in derived else summary[name] for name in FIGURES}
 
@@ -94,7 +95,7 @@ class Comparison:
 
     config: Config
     seeds: tuple[int, ...]
-    entries: dict[str, Entry]
+    entries: dict[str, MethodRuns]
     """By method, in the order asked for."""
     interrupted: bool = False
     out: Path | None = None
@@ -115,6 +116,16 @@ class Comparison:
             "commit": source_commit(),
         }
 
+    def save(self, folder: Path) -> None:
+        """Writes the plots, and `compare.json`."""
+        save_plots(self.entries, folder)
+        write_json(folder / COMPARISON, self.summary())
+
+
+def comparison_files(folder: Path) -> list[Path]:
+    """All files that a comparison may write beside those of its runs."""
+    return [folder / COMPARISON, folder / PLAN, *plot_files(folder)]
+
 
 def prepare(config: Config, methods: Iterable[Method[Any]], seed: int) -> Task:
     """Builds the task, and finds what would stop a run before anything is written."""
@@ -134,7 +145,7 @@ def compare(
     overwrite: bool = False,
     resume: bool = False,
     workers: int | None = None,
-    watch: Watch | None = None,
+    make_observer: MakeObserver | None = None,
 ) -> Comparison:
     """Runs several methods, each with every seed, on the same data and the same budget.
 
@@ -147,7 +158,7 @@ def compare(
         resume: Go on with the comparison that the folder holds; everything else must be as it was
             (`read_plan` tells). Finished runs are not played again.
         workers: As in `ipfl.local_engine`.
-        watch: Makes an observer for each run.
+        make_observer: Makes an observer for each run.
 
     Returns:
         The comparison. A method that failed is in it with the reason; after Ctrl-C, it holds what was
@@ -163,19 +174,15 @@ def compare(
     if resume and folder is None:
         raise InputError("a comparison that is resumed needs a folder (out)")
     if folder is not None and not resume:
-        _claim(folder, overwrite=overwrite)
+        _prepare_folder(folder, overwrite=overwrite)
         plan = {"methods": names, "seeds": list(seeds), "config": config.model_dump(mode="json")}
         write_json(folder / PLAN, plan)
-    series = _Series(
-        config, {name: Entry(method) for name, method in built.items()}, seeds, folder, resume, workers, watch
-    )
-    interrupted = not series.run_all(task)
-    comparison = Comparison(config, seeds, series.entries, interrupted, folder)
+    entries = {name: MethodRuns(method) for name, method in built.items()}
+    series = _RunSeries(config, entries, seeds, folder, resume, workers, make_observer)
+    is_complete = series.run_all(task)
+    comparison = Comparison(config, seeds, entries, not is_complete, folder)
     if folder is not None:
-        from ipfl.report.plots import save_plots  # matplotlib takes half a second to import
-
-        save_plots(comparison, folder)
-        write_json(folder / COMPARE, comparison.summary())
+        comparison.save(folder)
     return comparison
 
 
@@ -192,20 +199,25 @@ def read_plan(folder: Path) -> tuple[Config, list[str], list[int]]:
 
 
 @dataclass
-class _Series:
-    """The runs of a comparison on their way."""
+class _RunSeries:
+    """Runs every method with every seed, one after the other, and enters what comes out."""
 
     config: Config
-    entries: dict[str, Entry]
+    entries: dict[str, MethodRuns]
     seeds: tuple[int, ...]
     folder: Path | None
     resume: bool
     workers: int | None
-    watch: Watch | None
+    make_observer: MakeObserver | None
     number: int = 0
+    """Runs begun so far."""
 
     def run_all(self, task: Task) -> bool:
-        """All runs, seed by seed, the reference first; False if Ctrl-C ended them."""
+        """All runs, seed by seed, the reference first; False if Ctrl-C ended them.
+
+        Args:
+            task: The one of the first seed.
+        """
         try:
             for seed in self.seeds:
                 task = task if seed == self.seeds[0] else Task.build(self.config.task, seed)
@@ -218,32 +230,18 @@ class _Series:
             return False
         return True
 
-    def _output(self, name: str, seed: int) -> RunOutput | None:
-        """The folder of a run; one that was begun there is resumed."""
-        if self.folder is None:
-            return None
-        path = self.folder / name / f"seed-{seed}"
-        return RunOutput(path, resume=self.resume and (path / STORE).exists())
-
     def _run(self, name: str, task: Task, seed: int, reference: Result | None) -> Result | None:
         """One run; its failure is noted, not raised."""
         entry = self.entries[name]
         self.number += 1
-        label = name if len(self.seeds) == 1 else f"{name}, seed {seed}"
-        config = self.config.model_copy(update={"seed": seed})
-        if name == REFERENCE:  # nobody can leave the reference for being worse than the reference
-            stay = self.config.clients.model_copy(update={"leave": False})
-            config = config.model_copy(update={"clients": stay})
         try:
             result = run(
                 task,
                 entry.method,
-                config,
+                self._config(name, seed),
                 engine=local_engine(self.workers),
                 out=self._output(name, seed),
-                observer=self.watch(label, self.number, len(self.seeds) * len(self.entries))
-                if self.watch
-                else None,
+                observer=self._observer(name, seed),
                 reference=reference,
             )
         except Exception as error:  # whatever a method raises, the others go on
@@ -257,15 +255,36 @@ class _Series:
             entry.pma[seed] = result.last.pma(reference.reference(result.last.round)) or {}
         return result
 
+    def _config(self, name: str, seed: int) -> Config:
+        config = self.config.model_copy(update={"seed": seed})
+        if name != REFERENCE:
+            return config
+        # Nobody can leave the reference for being worse than the reference.
+        clients = config.clients.model_copy(update={"leave": False})
+        return config.model_copy(update={"clients": clients})
 
-def _claim(folder: Path, *, overwrite: bool) -> None:
-    """Makes the folder ours: refuses one with results, or removes those that a comparison left there."""
+    def _output(self, name: str, seed: int) -> RunOutput | None:
+        """The folder of a run; one that was begun there is resumed."""
+        if self.folder is None:
+            return None
+        path = self.folder / name / f"seed-{seed}"
+        return RunOutput(path, resume=self.resume and (path / STORE).exists())
+
+    def _observer(self, name: str, seed: int) -> Observer | None:
+        if self.make_observer is None:
+            return None
+        label = name if len(self.seeds) == 1 else f"{name}, seed {seed}"
+        return self.make_observer(label, self.number, len(self.seeds) * len(self.entries))
+
+
+def _prepare_folder(folder: Path, *, overwrite: bool) -> None:
+    """Makes the folder; refuses one with results, or removes those that a comparison left there."""
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file, not a folder for results")
     runs = [metrics.parent for metrics in folder.glob(f"*/seed-*/{METRICS}")]
-    own = (folder / METRICS).exists()
-    if own or (not overwrite and (runs or (folder / COMPARE).exists())):
-        hint = "choose another --out" if own else "choose another --out or pass --overwrite"
+    is_run = (folder / METRICS).exists()
+    if is_run or (not overwrite and (runs or (folder / COMPARISON).exists())):
+        hint = "choose another --out" if is_run else "choose another --out or pass --overwrite"
         raise InputError(f"{folder} already holds a run; {hint}")
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -276,5 +295,5 @@ def _claim(folder: Path, *, overwrite: bool) -> None:
     for parent in {old.parent for old in runs}:
         if not any(parent.iterdir()):
             parent.rmdir()
-    for file in [folder / COMPARE, folder / PLAN, *folder.glob("convergence.*"), *folder.glob("pma.*")]:
+    for file in comparison_files(folder):
         file.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Clients that leave for good because the model does not serve them better than the reference would."""
+"""Clients that leave for good because they gain nothing over the reference."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class Departures:
                 "clients.leave = true needs a reference run (ipfl compare, or `reference=` in Python)"
             )
         self.config, self.reference = config, reference
-        self.gone: set[ClientId] = set()
+        self.departed: set[ClientId] = set()
 
     def update(self, evaluation: Evaluation) -> None:
-        """Lets those leave whom the model does not serve better than the reference would."""
+        """Adds the clients that gain nothing over the reference."""
         if self.config.leave and self.reference is not None and evaluation.round >= self.config.grace:
             pma = evaluation.pma(self.reference.reference(evaluation.round)) or {}
-            self.gone |= {client for client, value in pma.items() if value <= 0}
+            self.departed |= {client for client, value in pma.items() if value <= 0}

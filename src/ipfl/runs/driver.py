@@ -30,8 +30,8 @@ class Traffic(Bytes):
         return [
             *(Event("no_answer", client, "did not answer") for client in sorted(self.silent)),
             *(
-                Event("invalid_reply", c, f"sent an invalid reply ({w})")
-                for c, w in sorted(self.invalid.items())
+                Event("invalid_reply", client, f"sent an invalid reply ({reason})")
+                for client, reason in sorted(self.invalid.items())
             ),
         ]
 
@@ -58,20 +58,20 @@ def exchange(ask: Ask, engine: Engine, round: int, traffic: Traffic) -> Replies:
 
 
 def drive(
-    rounds: Generator[Ask, Replies, Round[S]], engine: Engine, round: int, traffic: Traffic
+    phases: Generator[Ask, Replies, Round[S]], engine: Engine, round: int, traffic: Traffic
 ) -> Round[S]:
     """Runs a method's round to its end.
 
     Args:
-        rounds: What `Method.round` returned.
-        engine: Who asks the clients.
+        phases: What `Method.round` returned.
+        engine: Asks the clients.
         round: Its number.
         traffic: Where it is counted.
     """
     try:
-        ask = next(rounds)
+        ask = next(phases)
         while True:
-            ask = rounds.send(exchange(ask, engine, round, traffic))
-    except StopIteration as done:
-        finished: Round[S] = done.value
+            ask = phases.send(exchange(ask, engine, round, traffic))
+    except StopIteration as end:
+        finished: Round[S] = end.value
         return finished

@@ -125,7 +125,7 @@ class Evaluator:
         """The valid replies; an evaluation is no part of the round's traffic."""
         traffic = Traffic()
         replies = exchange(ask, engine, round, traffic)
-        traffic.silent.clear()  # the engine says why, where there is something to say
+        traffic.silent.clear()  # the engine has an event, if there is something to report
         engine.events += traffic.events()
         return replies
 

@@ -1,6 +1,6 @@
 """A finished run, read back from its folder: a personalized model for anyone, without training.
 
-Whoever has some labelled points and the folder of a run gets the model that the method would give to a new
+Anyone with some labelled points and the folder of a run gets the model that the method would give to a new
 client: the same `personalize` that clients run, on the offer that the run's server would send.
 """
 
@@ -31,8 +31,8 @@ from ipfl.errors import InputError
 from ipfl.methods import method
 from ipfl.runs.folder import OFFER, SUMMARY
 
-MOST_PARAMETERS = 2**26
-"""Of a model of ours that no vector in the offer vouches for."""
+MAX_PARAMETERS = 2**26
+"""Of a model of ours, if the offer has no vector that shows its size."""
 
 Size = Annotated[int, Field(strict=True, ge=1, lt=2**31)]
 
@@ -88,7 +88,7 @@ def _check_size(path: Path, offer: Record, model: str, shape: Shape, classes: in
     except (RuntimeError, OverflowError, TypeError) as error:
         raise InputError(f"the model {model!r} cannot be made for points of shape {shape}") from error
     sizes = {vector.size for vector in offer.params.values()}
-    if sizes - {size} or (size > MOST_PARAMETERS and not sizes):
+    if sizes - {size} or (size > MAX_PARAMETERS and not sizes):
         raise InputError(f"{path} does not fit the model {model!r} for points of shape {shape}")
 
 

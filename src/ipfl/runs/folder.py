@@ -31,7 +31,7 @@ from ipfl.errors import InputError
 
 SUMMARY = "summary.json"
 METRICS = "metrics.jsonl"
-MODELS = "model"
+SERVER_MODELS = "model"
 MEMORY = "memory"
 CLIENT_MODELS = "client_models"
 OFFER = "offer.safetensors"
@@ -91,7 +91,7 @@ class RunFolder:
 
     def open(self) -> None:
         """Makes the folder, and removes what an earlier run left there."""
-        for folder in (MODELS, MEMORY, CLIENT_MODELS, CHECKPOINTS):
+        for folder in (SERVER_MODELS, MEMORY, CLIENT_MODELS, CHECKPOINTS):
             shutil.rmtree(self.path / folder, ignore_errors=True)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -138,9 +138,9 @@ class RunFolder:
 
     def write_models(self, models: Mapping[str, Vector], network: Network) -> None:
         """Writes every server model with the tensor names and shapes of its module."""
-        (self.path / MODELS).mkdir(exist_ok=True)
+        (self.path / SERVER_MODELS).mkdir(exist_ok=True)
         for name, vector in models.items():
-            path = self.path / MODELS / f"{name}.safetensors"
+            path = self.path / SERVER_MODELS / f"{name}.safetensors"
             with system_errors(path):
                 save_file(network.state_dict(vector), path)
 

@@ -31,18 +31,21 @@ class Journal:
     """What is kept of one run in one folder.
 
     Args:
-        folder: Where its files go.
-        output: Which store, and how often there is a checkpoint.
+        output: Its folder and its store, and how often there is a checkpoint.
         faults: Rounds whose commit finds the disk full or cannot reach the store.
+
+    Raises:
+        InputError: The folder holds a run already.
     """
 
-    def __init__(self, folder: RunFolder, output: RunOutput, faults: FaultsConfig):
-        self.folder, self.every = folder, output.checkpoint_every
-        self._full = Outage(faults.full_disk, faults.outage)
-        self._down = Outage(faults.store_down, faults.outage)
-        self.address: str | Path = folder.path if output.store is None else output.store
-        self.name = folder.path.resolve().name
-        self.checkpoints = Checkpoints(folder.checkpoints)
+    def __init__(self, output: RunOutput, faults: FaultsConfig):
+        self.folder, self.every = RunFolder(output), output.checkpoint_every
+        self.is_resumed = output.resume
+        self._disk_outage = Outage(faults.full_disk, faults.outage)
+        self._store_outage = Outage(faults.store_down, faults.outage)
+        self.address: str | Path = self.folder.path if output.store is None else output.store
+        self.name = self.folder.path.resolve().name
+        self.checkpoints = Checkpoints(self.folder.checkpoints)
         self._store: RunStore | None = None
         self._committing: int | None = None
 
@@ -96,11 +99,11 @@ class Journal:
         store = self._store
 
         def begin(_: object) -> None:
-            if self._committing is not None and self._down.is_on(self._committing):
+            if self._committing is not None and self._store_outage.is_on(self._committing):
                 lost = ConnectionError("the store cannot be reached, by the fault plan")
                 raise OperationalError("BEGIN", {}, lost, connection_invalidated=True)
 
-        if self._down.rounds:
+        if self._store_outage.rounds:
             event.listen(store.engine, "begin", begin)
 
     def commit(self, line: Line, state: Any, *, last: bool) -> bool:
@@ -127,7 +130,7 @@ class Journal:
         """Every step may be repeated: it writes the same again, or finds that it is done."""
         assert self._store is not None, "begin or resume first"
         round = int(line["round"])
-        if self._full.is_on(round):
+        if self._disk_outage.is_on(round):
             raise disk_full_error(round)
         name = None
         if last or (round + 1) % self.every == 0:
@@ -144,7 +147,7 @@ class Journal:
         return self._store.head()
 
     def close(self) -> None:
-        """Lets go of the store."""
+        """Closes the store."""
         if self._store is not None:
             self._store.close()
 

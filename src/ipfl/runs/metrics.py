@@ -15,7 +15,7 @@ import numpy as np
 from ipfl.core import ClientId
 
 
-def spread(values: Sequence[float] | Mapping[ClientId, float] | None) -> dict[str, float] | None:
+def mean_and_std(values: Sequence[float] | Mapping[ClientId, float] | None) -> dict[str, float] | None:
     """Mean and (population) standard deviation over clients; None where there is nothing to measure."""
     if not values:
         return None
@@ -88,12 +88,12 @@ class Evaluation:
         pma = self.pma(reference)
         opt_outs = sum(value <= 0 for value in pma.values()) if pma else None
         return {
-            "personalized_accuracy": spread(self.personalized),
-            "global_accuracy": spread(self.shared),
+            "personalized_accuracy": mean_and_std(self.personalized),
+            "global_accuracy": mean_and_std(self.shared),
             "cluster_accuracy": self.cluster_accuracy,
             "purity": self.purity,
-            "unseen_accuracy": spread(self.unseen),
-            "pma": spread(pma),
+            "unseen_accuracy": mean_and_std(self.unseen),
+            "pma": mean_and_std(pma),
             "opt_outs": opt_outs,
             "participation_rate": None if opt_outs is None or not pma else 1 - opt_outs / len(pma),
         }

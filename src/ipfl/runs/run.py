@@ -14,7 +14,6 @@ from ipfl.client.network import Network
 from ipfl.client.task import Task
 from ipfl.core import NEWCOMER, HasMarket, Method
 from ipfl.core.retry import retry_while_disk_full
-from ipfl.core.signals import InterruptHandler
 from ipfl.engines import EngineContext, EngineFactory
 from ipfl.engines.local import local_engine
 from ipfl.errors import NotSupportedError
@@ -45,12 +44,12 @@ def run(
     Args:
         task: Data and model.
         method: What to run.
-        config: Rounds, seed, training, evaluation and so on; None for the defaults. (The partition of the data
-            is the task's own.)
+        config: Rounds, seed, training, evaluation and so on; None for the defaults. What it says of data and
+            method, if it is a whole `Config`, is only recorded.
         engine: What moves the records, such as `ipfl.local_engine(workers=0)`; None for worker processes on
             this machine, one per core. Changes no result.
-        out: Folder for the results, or a `RunOutput` that also says whether to overwrite or resume; None keeps
-            the results in memory only.
+        out: Folder for the results, or a `RunOutput` that also says whether to overwrite or resume; None: the
+            results stay in memory.
         observer: Told about every round.
         reference: A run of the reference method on the same task and seed, for PMA.
 
@@ -58,50 +57,41 @@ def run(
         The result; after Ctrl-C, what was finished until then.
     """
     config = config or RunConfig()
-    output = out if out is None or isinstance(out, RunOutput) else RunOutput(out)
+    departures = Departures(config.clients, reference)
     adversary = Adversary.make(config.adversary, task.data, config.seed)
     wrap = wrapper(adversary, FaultPlan.make(config.faults, config.seed))
-    folder = None if output is None else RunFolder(output)
-    journal = None if folder is None or output is None else Journal(folder, output, config.faults)
+    journal = None if out is None else Journal(_as_output(out), config.faults)
+    folder = None if journal is None else journal.folder
     memory = None if folder is None else folder.memory
     context = EngineContext(task, method, config.train, config.seed, memory, config.clients.deadline, wrap)
     with ExitStack() as stack:
         if journal is not None:
             stack.callback(journal.close)
-        moves = stack.enter_context(closing((engine or local_engine())(context)))
-        departures = Departures(config.clients, reference)
-        client_models = _client_models(folder)
-        loop = RoundLoop(task, method, config, moves, client_models, departures, folder)
+        running_engine = stack.enter_context(closing((engine or local_engine())(context)))
+        loop = RoundLoop(
+            task, method, config, running_engine, _server_memory(folder), departures, journal, observer
+        )
         opening = method.opening_transfers(loop.state) if isinstance(method, HasMarket) else ()
-        if journal is not None and output is not None and output.resume:
-            loop.restore(*journal.resume(loop.header(), opening, loop.state))
-            loop.started -= folder.seconds() if folder else 0
-        elif journal is not None:
-            journal.begin(loop.header(), opening)
-        if observer is not None:
-            observer.start(method.name, config.rounds)
-        try:
-            with InterruptHandler() as interrupt:
-                loop.play_rounds(journal, observer, interrupt)
-        except KeyboardInterrupt:
-            loop.interrupted = True
-        finally:
-            if observer is not None:
-                observer.finish()
-        if journal is not None:
-            loop.ledger = journal.head()
-    result = loop.result()
-    if adversary is not None:
-        result.summary["adversary"] = attack_report(adversary, opening, result.history, result.last)
+        loop.begin_or_resume(opening)
+        loop.play_rounds()
+        head = None if journal is None else journal.head()
+    attacks = (
+        None if adversary is None else attack_report(adversary, opening, loop.history, loop.last_evaluation)
+    )
+    result = loop.result(attacks, head)
     if folder is not None:
         network = task.network(config.seed)
         retry_while_disk_full(
-            lambda: _write(folder, result, method, network), "cannot write the results", folder.path
+            lambda: _write_results(folder, result, method, network), "cannot write the results", folder.path
         )
     return result
 
 
-def _client_models(folder: RunFolder | None) -> ClientMemory:
+def _as_output(out: RunOutput | Path | str) -> RunOutput:
+    return out if isinstance(out, RunOutput) else RunOutput(out)
+
+
+def _server_memory(folder: RunFolder | None) -> ClientMemory:
     """Where the server keeps models of single clients."""
     if folder is not None:
         return ClientMemory(folder.client_models)
@@ -111,7 +101,7 @@ def _client_models(folder: RunFolder | None) -> ClientMemory:
     return memory
 
 
-def _write(folder: RunFolder, result: Result, method: Method[Any], network: Network) -> None:
+def _write_results(folder: RunFolder, result: Result, method: Method[Any], network: Network) -> None:
     """The files of a finished run; may be repeated."""
     folder.write_models(result.models, network)
     with suppress(NotSupportedError):  # without the file, `ipfl personalize` says so

@@ -1,4 +1,4 @@
-"""Clients that fail or cheat, on purpose: wrappers around the client runner, `Faulty(Cheating(ClientRunner(…)))`.
+"""Clients that fail or cheat on purpose: wrappers around the runner, `Faulty(Cheating(ClientRunner(…)))`.
 
 Also outages of disk and store (`faults.Outage`). Imports `ipfl.client` and what is below it; knows no method
 and no engine. The round loop puts the wrappers together (`wrapper`).

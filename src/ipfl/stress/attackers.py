@@ -18,7 +18,7 @@ answer. Which clients attack is a seeded choice.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -31,12 +31,12 @@ from ipfl.client.network import Network
 from ipfl.client.runner import TRAIN, ClientRunner, Delivery, Job
 from ipfl.core import ClientId, Fact, Record, Vector, gradient_name, stream
 from ipfl.data.federated import FederatedData, Parts, Samples
-from ipfl.stress.settings import AdversaryConfig
+from ipfl.stress.settings import AdversaryConfig, AttackKind
 
 PREFERENCE, APPRAISE = "preference", "appraise"
 """Actions, beside training, that attackers know how to cheat in; all others are answered honestly."""
 
-DEFAULT_STRENGTH = {
+DEFAULT_STRENGTH: Mapping[AttackKind, float] = {
     "noisy_free_rider": 1.0,
     "sign_flip": 1.0,
     "scaled": 10.0,
@@ -72,11 +72,8 @@ class Adversary:
     @property
     def strength(self) -> float:
         """How hard they attack."""
-        return (
-            DEFAULT_STRENGTH.get(self.config.kind, 1.0)
-            if self.config.strength is None
-            else self.config.strength
-        )
+        given = self.config.strength
+        return DEFAULT_STRENGTH.get(self.config.kind, 1.0) if given is None else given
 
     def disguise(self, me: Client, data: FederatedData) -> Client:
         """The client as it works: with false labels, or as another one."""

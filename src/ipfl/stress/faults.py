@@ -1,8 +1,8 @@
-"""Faults, planned: which client drops out, is slow, crashes or answers nonsense, in which round.
+"""Planned faults: which client drops out, is slow, crashes or sends a broken reply, in which round.
 
-A plan is a pure function of the run's seed and the `[faults]` section, so that a fault strikes the same
-client in the same phase on every engine, with any number of workers, and after a resume. It acts on the
-client's side (`ipfl.client.runner.Host`); the evaluator's own questions, and the server's to itself, are spared.
+A plan is a pure function of the run's seed and the `[faults]` section, so that the same client has the same
+fault in the same phase with any number of workers, and after a resume. `Faulty` wraps the clients' runner;
+asks of the evaluator, and of the server to itself, have no faults.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from ipfl.errors import InputError
 from ipfl.stress.settings import FaultsConfig
 
 ENORMOUS = 1e30
-"""A component of an enormous reply: finite, and far from any parameter."""
+"""A component of an enormous reply: finite, and much larger than any parameter."""
 
 
 class FaultPlan:
-    """What happens to whom; see `ipfl.runs.config.FaultsConfig` for the shares."""
+    """What happens to whom; see `ipfl.stress.settings.FaultsConfig` for the shares."""
 
     def __init__(self, config: FaultsConfig, seed: int):
         if config.dropout + config.slow + config.crash > 1:
-            raise InputError("faults.dropout, faults.slow and faults.crash come to more than all clients")
+            raise InputError("faults.dropout, faults.slow and faults.crash are more than 1 together")
         self.config, self.seed = config, seed
 
     @classmethod
@@ -127,45 +127,45 @@ class Faulty:
 
 
 def break_reply(reply: Record, kind: str, rng: np.random.Generator) -> Record:
-    """A reply gone wrong: its vectors, or its facts if it has none. One that comes twice is as it was."""
+    """A reply with broken vectors, or broken facts if it has none. One that is sent twice stays as it is."""
     if kind == "duplicate":
         return reply
     if reply.params:
-        return Record({name: _vector(v, kind, rng) for name, v in reply.params.items()}, reply.facts)
-    return Record({}, {name: _fact(fact, kind) for name, fact in reply.facts.items()})
+        return Record({name: _break_vector(v, kind, rng) for name, v in reply.params.items()}, reply.facts)
+    return Record({}, {name: _break_fact(fact, kind) for name, fact in reply.facts.items()})
 
 
-def _vector(vector: Vector, kind: str, rng: np.random.Generator) -> Vector:
-    """The vector with one component that is wrong, or one too many."""
+def _break_vector(vector: Vector, kind: str, rng: np.random.Generator) -> Vector:
+    """The vector with one component that is wrong, or with one too many."""
     if kind == "shape":
         return np.append(vector, np.float32(0))
     wrong = vector.copy()
     if wrong.size:
-        wrong[rng.integers(wrong.size)] = _number(kind)
+        wrong[rng.integers(wrong.size)] = _broken_number(kind)
     return wrong
 
 
-def _fact(fact: Fact, kind: str) -> Fact:
+def _break_fact(fact: Fact, kind: str) -> Fact:
     """The fact with wrong numbers, or a list that lost its last entry."""
     if isinstance(fact, list):
-        return fact[:-1] if kind == "shape" else [_fact(one, kind) for one in fact]
+        return fact[:-1] if kind == "shape" else [_break_fact(one, kind) for one in fact]
     number = isinstance(fact, int | float) and not isinstance(fact, bool)
-    return _number(kind) if number and kind != "shape" else fact
+    return _broken_number(kind) if number and kind != "shape" else fact
 
 
-def _number(kind: str) -> float:
+def _broken_number(kind: str) -> float:
     return {"nan": np.nan, "infinite": np.inf, "enormous": ENORMOUS}[kind]
 
 
 class Outage:
-    """Something that is gone in some rounds, each time for some seconds from when it is first needed."""
+    """Something that fails in some rounds, each time for some seconds from when it is first needed."""
 
     def __init__(self, rounds: Sequence[int], seconds: float):
         self.rounds, self.seconds = frozenset(rounds), seconds
         self._until: dict[int, float] = {}
 
     def is_on(self, round: int) -> bool:
-        """Whether it is gone now, in this round."""
+        """Whether it fails now, in this round."""
         if round not in self.rounds:
             return False
         now = time.monotonic()

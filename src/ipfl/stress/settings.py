@@ -1,24 +1,25 @@
-"""The sections `[adversary]` and `[faults]` of a config: what clients, disk and store are made to do wrong."""
+"""The sections `[adversary]` and `[faults]` of a config: how clients, disk and store are made to fail."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
 from ipfl.core.sections import Section
+
+AttackKind = Literal[
+    "free_rider", "noisy_free_rider", "label_flip", "sign_flip", "scaled", "liar", "colluder", "sybil"
+]
+"""What attackers do; `ipfl.stress.attackers` says what each kind does."""
 
 
 class AdversaryConfig(Section):
     """Clients that cheat, to see what they gain and what they cost the others."""
 
     share: float = Field(0.0, ge=0, lt=1, description="share of the clients that attack, a seeded choice")
-    kind: Literal[
-        "free_rider", "noisy_free_rider", "label_flip", "sign_flip", "scaled", "liar", "colluder", "sybil"
-    ] = Field(
-        "free_rider",
-        description="free_rider | noisy_free_rider | label_flip | sign_flip | scaled | liar | colluder | "
-        "sybil; see docs/adversaries.md",
+    kind: AttackKind = Field(
+        "free_rider", description=f"{' | '.join(get_args(AttackKind))}; see docs/adversaries.md"
     )
     strength: Annotated[float, Field(gt=0)] | None = Field(
         None, description="how hard: a factor whose meaning and default depend on the kind"
@@ -26,7 +27,7 @@ class AdversaryConfig(Section):
 
 
 Probability = Annotated[float, Field(ge=0, le=1)]
-Rounds = tuple[Annotated[int, Field(ge=0)], ...]
+RoundNumbers = tuple[Annotated[int, Field(ge=0)], ...]
 
 
 class FaultsConfig(Section):
@@ -44,6 +45,6 @@ class FaultsConfig(Section):
     broken_kinds: tuple[Literal["nan", "infinite", "shape", "enormous", "duplicate"], ...] = Field(
         ("nan", "infinite", "shape", "enormous", "duplicate"), min_length=1, description="how, drawn for each"
     )
-    full_disk: Rounds = Field((), description="rounds whose commit finds the disk full")
-    store_down: Rounds = Field((), description="rounds whose commit cannot reach the run store")
+    full_disk: RoundNumbers = Field((), description="rounds whose commit finds the disk full")
+    store_down: RoundNumbers = Field((), description="rounds whose commit cannot reach the run store")
     outage: float = Field(2.0, gt=0, description="seconds that full_disk and store_down last")

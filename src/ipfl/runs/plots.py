@@ -1,8 +1,11 @@
-"""Plots of a comparison as PNG and PDF: accuracy by round, and how PMA is spread over the clients."""
+"""Plots of a comparison as PNG and PDF: accuracy by round, and how PMA is spread over the clients.
+
+To add one: a function that draws it, and its line in `PLOTS`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import cycle
 from pathlib import Path
@@ -15,41 +18,58 @@ from ipfl.methods import REFERENCE
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from ipfl.runs.comparison import Comparison, Entry
+    from ipfl.runs.comparison import MethodRuns
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Okabe and Ito's palette, told apart by colour-blind readers too; without its yellow, too pale on white."""
-LINES = ("-", "--", "-.", ":")
+LINE_STYLES = ("-", "--", "-.", ":")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 FORMATS = ("png", "pdf")
 
 
-class Look(NamedTuple):
-    """How one method looks, in every plot alike."""
+class LineStyle(NamedTuple):
+    """How the line of one method looks, the same in every plot."""
 
     colour: str
     line: str
     marker: str
 
 
-def save_plots(comparison: Comparison, folder: Path) -> list[Path]:
-    """Writes the plots for which there is data; returns the files."""
-    entries = {name: entry for name, entry in comparison.entries.items() if entry.results}
-    gains = {name: entry for name, entry in entries.items() if any(entry.pma.values())}
-    looks = dict(zip(comparison.entries, _looks(), strict=False))
+class Plot(NamedTuple):
+    """One plot of a comparison."""
+
+    title: str
+    draw: Callable[[Axes, Mapping[str, MethodRuns], Mapping[str, LineStyle]], None]
+    """Draws methods by name, each in its style."""
+    has_data: Callable[[MethodRuns], bool]
+    """Whether a method has anything to draw."""
+
+
+def plot_files(folder: Path) -> list[Path]:
+    """All files that `save_plots` may write."""
+    return [folder / f"{name}.{kind}" for name in PLOTS for kind in FORMATS]
+
+
+def save_plots(entries: Mapping[str, MethodRuns], folder: Path) -> list[Path]:
+    """Writes the plots for which there is data; returns the files.
+
+    Args:
+        entries: All runs, by method.
+        folder: Where the files go.
+    """
+    styles = dict(zip(entries, _line_styles(), strict=False))
+    finished = {name: entry for name, entry in entries.items() if entry.results}
     files: list[Path] = []
-    if entries:
-        with _figure(folder / "convergence", files) as axes:
-            draw_convergence(axes, entries, looks)
-            axes.set_title(f"Personalized accuracy: {_about(entries)}", loc="left")
-    if gains:
-        with _figure(folder / "pma", files) as axes:
-            draw_pma(axes, gains, looks)
-            axes.set_title(f"What clients gain over {REFERENCE}: {_about(entries)}", loc="left")
+    for stem, plot in PLOTS.items():
+        drawn = {name: entry for name, entry in finished.items() if plot.has_data(entry)}
+        if drawn:
+            with _figure(folder / stem, files) as axes:
+                plot.draw(axes, drawn, styles)
+                axes.set_title(f"{plot.title}: {_task_text(finished)}", loc="left")
     return files
 
 
-def curve(entry: Entry) -> tuple[list[int], np.ndarray[tuple[int, int], np.dtype[np.float64]]]:
+def curve(entry: MethodRuns) -> tuple[list[int], np.ndarray[tuple[int, int], np.dtype[np.float64]]]:
     """Rounds (counted from 1) that every seed evaluated, and mean accuracies (seed, round) there."""
     runs = list(entry.results.values())
     shared = sorted(set.intersection(*(set(result.evaluations) for result in runs)))
@@ -57,18 +77,20 @@ def curve(entry: Entry) -> tuple[list[int], np.ndarray[tuple[int, int], np.dtype
     return [r + 1 for r in shared], np.array(means).reshape(len(runs), len(shared))
 
 
-def draw_convergence(axes: Axes, entries: Mapping[str, Entry], looks: Mapping[str, Look]) -> None:
+def draw_convergence(axes: Axes, entries: Mapping[str, MethodRuns], styles: Mapping[str, LineStyle]) -> None:
     """Mean accuracy over clients by round; a band shows the spread over seeds."""
     bands = False
     for name, entry in entries.items():
         rounds, means = curve(entry)
         middle, spread = 100 * means.mean(axis=0), 100 * means.std(axis=0)
-        look = looks[name]
-        axes.plot(rounds, middle, look.line, color=look.colour, marker=look.marker, markersize=4, label=name)
+        style = styles[name]
+        axes.plot(
+            rounds, middle, style.line, color=style.colour, marker=style.marker, markersize=4, label=name
+        )
         if len(means) > 1:
             bands = True
             axes.fill_between(
-                rounds, middle - spread, middle + spread, color=look.colour, alpha=0.15, linewidth=0
+                rounds, middle - spread, middle + spread, color=style.colour, alpha=0.15, linewidth=0
             )
     axes.set_xlabel("round" + (" (bands: standard deviation over seeds)" if bands else ""))
     axes.set_ylabel("accuracy, mean over clients (%)")
@@ -76,7 +98,7 @@ def draw_convergence(axes: Axes, entries: Mapping[str, Entry], looks: Mapping[st
     axes.set_xlim(left=0)
 
 
-def draw_pma(axes: Axes, entries: Mapping[str, Entry], looks: Mapping[str, Look]) -> None:
+def draw_pma(axes: Axes, entries: Mapping[str, MethodRuns], styles: Mapping[str, LineStyle]) -> None:
     """Share of clients whose PMA is at most x. Those in the grey would rather opt out."""
     gains = {
         name: np.sort([100 * value for clients in entry.pma.values() for value in clients.values()])
@@ -87,9 +109,9 @@ def draw_pma(axes: Axes, entries: Mapping[str, Entry], looks: Mapping[str, Look]
     left, right = min(lowest, 0) - margin, max(highest, 0) + margin
     for name, values in gains.items():
         shares = 100 * np.arange(len(values) + 1) / len(values)
-        look = looks[name]
+        style = styles[name]
         axes.step(
-            [left, *values, right], [*shares, 100], look.line, where="post", color=look.colour, label=name
+            [left, *values, right], [*shares, 100], style.line, where="post", color=style.colour, label=name
         )
     axes.axvspan(left, 0, color="#666666", alpha=0.1, linewidth=0)
     axes.text(0, 101, "PMA ≤ 0: opt out ", ha="right", va="bottom", color="#444444", fontsize=8.5)
@@ -100,12 +122,22 @@ def draw_pma(axes: Axes, entries: Mapping[str, Entry], looks: Mapping[str, Look]
     axes.set_ylabel("clients with at most this PMA (%)")
 
 
-def _looks() -> Iterator[Look]:
-    """Endless looks; when the colours are through, the line style changes."""
-    return cycle([Look(c, line, m) for line in LINES for c, m in zip(COLOURS, MARKERS, strict=True)])
+PLOTS = {
+    "convergence": Plot("Personalized accuracy", draw_convergence, lambda entry: bool(entry.results)),
+    "pma": Plot(f"What clients gain over {REFERENCE}", draw_pma, lambda entry: any(entry.pma.values())),
+}
+"""Name of its files → the plot."""
 
 
-def _about(entries: Mapping[str, Entry]) -> str:
+def _line_styles() -> Iterator[LineStyle]:
+    """Endless styles; when all colours are used, the line changes."""
+    return cycle(
+        [LineStyle(c, line, m) for line in LINE_STYLES for c, m in zip(COLOURS, MARKERS, strict=True)]
+    )
+
+
+def _task_text(entries: Mapping[str, MethodRuns]) -> str:
+    """What all of them ran on."""
     results = next(iter(entries.values())).results
     summary = next(iter(results.values())).summary
     seeds = f", {len(results)} seeds" if len(results) > 1 else ""
@@ -114,13 +146,13 @@ def _about(entries: Mapping[str, Entry]) -> str:
 
 @contextmanager
 def _figure(stem: Path, files: list[Path]) -> Iterator[Axes]:
-    """A figure to draw on; saved in every format on leaving."""
+    """A figure to draw on; saved in every format at the end, its files added to the list."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    look: dict[Any, Any] = {
+    settings: dict[Any, Any] = {
         "font.size": 10,
         "axes.titlesize": 11,
         "axes.spines.top": False,
@@ -131,7 +163,7 @@ def _figure(stem: Path, files: list[Path]) -> Iterator[Axes]:
         "lines.linewidth": 1.8,
         "legend.frameon": False,
     }
-    with mpl.rc_context(look):
+    with mpl.rc_context(settings):
         figure, axes = plt.subplots(figsize=(7.5, 4.2), layout="constrained")
         yield axes
         figure.legend(loc="outside right upper")

@@ -1,4 +1,4 @@
-"""How a command ends: what went wrong in a line on stderr, and an exit code."""
+"""How a command ends: an error of one line on stderr, and an exit code."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typer.core import TyperGroup
 
 from ipfl.errors import InputError
 
-INTERRUPTED = 130
-"""Exit code after Ctrl-C, as shells have it."""
+FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
+"""Exit codes; after Ctrl-C the one that shells use."""
 
 
 class Commands(TyperGroup):
@@ -28,24 +28,24 @@ class Commands(TyperGroup):
             code = super().main(*args, **{**options, "standalone_mode": False})
             sys.exit(code if isinstance(code, int) else 0)
         except click.exceptions.Abort:
-            complain("interrupted", INTERRUPTED)
+            exit_with_error("interrupted", INTERRUPTED)
         except click.ClickException as error:
-            complain(error.format_message(), 2)
+            exit_with_error(error.format_message(), BAD_INPUT)
         except InputError as error:
             if debug:
                 raise
-            complain(" ".join(str(error).split()), 2)
+            exit_with_error(" ".join(str(error).split()), BAD_INPUT)
         except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains on exit
-            sys.exit(1)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python warns on exit
+            sys.exit(FAILED)
         except Exception as error:
             if debug:
                 raise
-            complain(_failure(error), 1)
+            exit_with_error(_failure_text(error), FAILED)
 
 
-def _failure(error: Exception) -> str:
-    """One line for a bug of ours; the whole traceback for a client's code, which is the user's to mend."""
+def _failure_text(error: Exception) -> str:
+    """One line for a bug of ours; the whole traceback for a client's code, which is the user's to fix."""
     if type(error).__name__ == "ClientFailedError":  # by name: its module would import torch
         return str(error).rstrip()
     last = traceback.extract_tb(error.__traceback__)[-1]
@@ -53,7 +53,7 @@ def _failure(error: Exception) -> str:
     return f"{what} ({Path(last.filename).name}:{last.lineno}; IPFL_DEBUG=1 shows the traceback)"
 
 
-def complain(message: str, code: int) -> NoReturn:
-    """Says what is wrong and exits."""
+def exit_with_error(message: str, code: int) -> NoReturn:
+    """Prints what is wrong and exits."""
     typer.echo(f"error: {message}", err=True)
     sys.exit(code)
