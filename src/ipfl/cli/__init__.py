@@ -131,12 +131,10 @@ def run(
     from ipfl.runs.folder import RunOutput
     from ipfl.runs.run import run as run_method
 
-    make_engine = engine(engine_name, settings, nodes, workers, fp16)
+    make_engine = engine(engine_name, settings, nodes, workers, fp16, quiet)
     task = prepare(settings, [method], settings.seed)
     folder = resume or out or free_folder(f"{method.name}-seed-{settings.seed}")
     watch = watcher(quiet)
-    if engine_name == "flower" and not quiet:
-        typer.echo("starting Flower and Ray …", err=True)
     result = run_method(
         task,
         method,

@@ -104,7 +104,9 @@ def resumed(folder: Path, store: str | None, data_dir: Path | None) -> Config:
     return Config.of(config)
 
 
-def engine(name: str, config: Config, nodes: int | None, workers: int | None, fp16: bool) -> EngineFactory:
+def engine(
+    name: str, config: Config, nodes: int | None, workers: int | None, fp16: bool, quiet: bool
+) -> EngineFactory:
     """What moves the messages of a run."""
     if name == "local":
         if nodes is not None or fp16:
@@ -116,7 +118,11 @@ def engine(name: str, config: Config, nodes: int | None, workers: int | None, fp
         raise InputError("--engine flower needs at least one worker")
     from ipfl.engines.flower.simulation import simulation_engine
 
-    return simulation_engine(config.task, nodes, workers=workers, float16=fp16)
+    def show(line: str) -> None:
+        if not quiet:
+            typer.echo(line, err=True)
+
+    return simulation_engine(config.task, nodes, workers=workers, float16=fp16, show=show)
 
 
 def free_folder(name: str) -> Path:

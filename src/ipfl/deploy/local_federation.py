@@ -16,7 +16,7 @@ from ipfl.client.task import Task
 from ipfl.core import ClientId
 from ipfl.data.federated import Parts
 from ipfl.deploy.flower_cli import PrintLine, RunValue, run_and_follow
-from ipfl.deploy.folder import LOOPBACK_INTERFACE, ServerFolder, create_folder
+from ipfl.deploy.folder import LOOPBACK_INTERFACE, ServerFolder, create_folder, load_run_config
 from ipfl.deploy.processes import Processes, find_free_port
 from ipfl.deploy.superlink import start_superlink
 from ipfl.deploy.supernode import has_connected, prepare_node, start_node
@@ -81,9 +81,7 @@ def local_federation(root: Path, nodes: int) -> Iterator[LocalFederation]:
 def trial_config(file: Path | None, sets: Sequence[str], nodes: int, rounds: int | None) -> Config:
     """Config of a trial, from a file or the default settings, with one client for each node."""
     overrides = {"task.clients": nodes, "task.unseen": 0} | ({} if rounds is None else {"rounds": rounds})
-    if file is not None:
-        return Config.load(file, sets, overrides)
-    return Config.load(None, [*DEFAULT_SETTINGS, *sets], overrides)
+    return load_run_config(file, [*(() if file else DEFAULT_SETTINGS), *sets], overrides)
 
 
 def run_trial(config: Config, nodes: int, out: Path, print_line: PrintLine) -> Path:
