@@ -118,11 +118,11 @@ def engine(
         raise InputError("--engine flower needs at least one worker")
     from ipfl.engines.flower.simulation import simulation_engine
 
-    def show(line: str) -> None:
+    def print_line(line: str) -> None:
         if not quiet:
             typer.echo(line, err=True)
 
-    return simulation_engine(config.task, nodes, workers=workers, float16=fp16, show=show)
+    return simulation_engine(config.task, nodes, workers=workers, float16=fp16, print_line=print_line)
 
 
 def free_folder(name: str) -> Path:

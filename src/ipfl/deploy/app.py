@@ -182,7 +182,7 @@ def run_server(grid: Grid, server_config: ServerConfig, model: Factory | None = 
             client_deadline=context.deadline,
             float16=server_config.fp16,
             wait_seconds=server_config.wait,
-            show=print_progress,
+            print_line=print_progress,
         )
 
     output = RunOutput(server_config.out, resume=server_config.resume)

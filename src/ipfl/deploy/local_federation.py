@@ -43,6 +43,14 @@ class LocalFederation:
         self.folder = folder
         self.processes = processes
 
+    def write_inputs(self, config: Config, task: Task) -> None:
+        """Writes the config of the run, and each client's data into the folder of its node."""
+        text = show_config(config, [config.build_method()])
+        self.folder.config_file.write_text(text, encoding="utf-8")
+        for client in task.data.clients:
+            arrays = _node_arrays(task.data.parts(client, 0))
+            np.savez(self.folder.node_folder(client).root / "data.npz", allow_pickle=False, **arrays)
+
     def start_server(self) -> None:
         """Starts the SuperLink and registers the accounts."""
         start_superlink(self.processes, self.folder)
@@ -96,12 +104,10 @@ def run_trial(config: Config, nodes: int, out: Path, print_line: PrintLine) -> P
     Returns:
         The folder with the results.
     """
-    method = config.build_method()
-    check_clusters(method, nodes)
+    check_clusters(config.build_method(), nodes)
     task = Task.build(config.task, config.seed)
     with local_federation(out / "federation", nodes) as federation:
-        _write_node_data(federation.folder, task)
-        federation.folder.config_file.write_text(show_config(config, [method]), encoding="utf-8")
+        federation.write_inputs(config, task)
         print_line(f"certificates, {nodes} keys and {nodes} accounts in {federation.folder.root}")
         federation.start_server()
         print_line("server: running, with TLS and node authentication")
@@ -110,13 +116,6 @@ def run_trial(config: Config, nodes: int, out: Path, print_line: PrintLine) -> P
         federation.run({"out": str(out / "run"), "nodes": nodes}, print_line)
     print_line("everything stopped")
     return out / "run"
-
-
-def _write_node_data(folder: ServerFolder, task: Task) -> None:
-    """Writes each client's data into the folder of its node."""
-    for client in task.data.clients:
-        arrays = _node_arrays(task.data.parts(client, 0))
-        np.savez(folder.node_folder(client).root / "data.npz", allow_pickle=False, **arrays)
 
 
 def _node_arrays(parts: Parts) -> dict[str, NDArray[Any]]:

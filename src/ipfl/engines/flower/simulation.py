@@ -188,7 +188,7 @@ def simulation_engine(
     *,
     workers: int | None = None,
     float16: bool = False,
-    show: Callable[[str], object] = lambda line: None,
+    print_line: Callable[[str], object] = lambda line: None,
 ) -> EngineFactory:
     """An engine for `ipfl.run`: the clients of a config's task on simulated Flower nodes.
 
@@ -197,7 +197,7 @@ def simulation_engine(
         nodes: Number of nodes; None: one for each client. With fewer, a node holds several clients.
         workers: Processes that play the nodes in turn; None: one per core. Changes no result.
         float16: Whether models travel as float16; results then differ from those of other engines.
-        show: Called with a line before Ray is started, which takes some seconds.
+        print_line: Called with a line before Ray is started, which takes some seconds.
 
     Raises:
         InputError: Flower is not installed.
@@ -211,7 +211,7 @@ def simulation_engine(
         clients = _count_clients(context)
         if nodes is not None and nodes > clients:
             raise InputError(f"--nodes {nodes}: there are only {clients} clients to put on them")
-        show("starting Flower and Ray …")
+        print_line("starting Flower and Ray …")
         with ExitStack() as stack:
             temporary = Path(stack.enter_context(TemporaryDirectory(prefix="ipfl-nodes-")))
             memory = context.memory or temporary / "memory"
