@@ -24,7 +24,7 @@ class Misbehaving(NodeApp):
         if fault == "invalid":
             return Message(RecordDict({"x": ConfigRecord({"y": "z"})}), reply_to=message)
         reply = super().__call__(message, context)
-        if fault == "claim":  # the answer of another client than it was asked as
+        if fault == "claim":  # a reply in the name of another client
             head = json.loads(str(reply.content["head"]["json"]))
             content = {"head": ConfigRecord({"json": json.dumps(head | {"client": 1})})}
             arrays = reply.content["arrays"]
@@ -41,10 +41,10 @@ class Misbehaving(NodeApp):
         if message.metadata.message_type != "train":
             return None
         try:
-            orders = json.loads((self._node(context) / "faults.json").read_text())
+            faults = json.loads((self._node(context) / "faults.json").read_text())
         except FileNotFoundError:
             return None
-        return orders.get(str(unpack(message.content)[0]["round"]))
+        return faults.get(str(unpack(message.content)[0]["round"]))
 
     def _node(self, context: Context) -> Path:
         return Path(str(context.node_config["memory"])).parent

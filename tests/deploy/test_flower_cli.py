@@ -1,4 +1,4 @@
-"""How a run is followed, with a small program in place of `flwr`; `test_deploy_faults` uses the real one."""
+"""How a run is followed, with a small program in place of `flwr`; `test_faults` uses the real one."""
 
 from __future__ import annotations
 

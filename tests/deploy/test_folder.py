@@ -13,7 +13,14 @@ from typer.testing import CliRunner
 
 from ipfl.cli import app
 from ipfl.deploy.credentials import fingerprint, write_key_pair
-from ipfl.deploy.folder import NodeFolder, NodeSettings, ServerFolder, ServerSettings, create_folder
+from ipfl.deploy.folder import (
+    NodeFolder,
+    NodeSettings,
+    ServerFolder,
+    ServerSettings,
+    create_folder,
+    load_run_config,
+)
 from ipfl.deploy.local_federation import trial_config
 from ipfl.deploy.registry import Registry
 from ipfl.deploy.supernode import KeyRefusedError, connection_error, prepare_node
@@ -175,6 +182,33 @@ def test_a_trial_has_as_many_clients_as_nodes(tmp_path: Path) -> None:
     code, output = run("try", "--nodes", "1", "--out", str(tmp_path / "out"))
     assert (code, "method.clusters = 2, but there are only 1 clients" in output) == (2, True)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("setting", ["adversary.share=0.5", "faults.dropout=0.1", "faults.broken=0.1"])
+def test_clients_that_fail_on_purpose_are_refused_before_anything_is_started(
+    tmp_path: Path, setting: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(*arguments: object, **options: object) -> None:
+        raise AssertionError("a process was started")
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    refusal = "error: [adversary] and [faults] work on the local engine only (ipfl run)\n"
+    assert run("try", "--set", setting, "--out", str(tmp_path / "out")) == (2, refusal)
+    assert not (tmp_path / "out").exists()
+    site = create_folder(tmp_path / "site", nodes=1)
+    section, _, assignment = setting.partition(".")
+    site.config_file.write_text(f"[{section}]\n{assignment}\n")
+    assert run("run", str(site.root)) == (2, refusal)
+    assert not site.runs.exists()
+    site.config_file.write_text("[faults]\nfull_disk = [1]\n")  # the server's disk, not a client
+    assert load_run_config(site.config_file).faults.full_disk == (1,)
+
+
+def test_a_broken_config_is_refused_before_anything_is_started(tmp_path: Path) -> None:
+    site = create_folder(tmp_path / "site", nodes=1)
+    site.config_file.write_text("round = 3\n")
+    code, output = run("run", str(site.root))
+    assert (code, output.startswith("error: "), "round" in output) == (2, True, True)
 
 
 def test_runs_are_numbered(tmp_path: Path) -> None:

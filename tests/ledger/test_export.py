@@ -10,8 +10,8 @@ from sqlalchemy import text
 from tests.ledger.example_runs import HEADER, random_run, worked_run
 from typer.testing import CliRunner
 
-from ipfl.cli.ledger import app as ledger
 from ipfl.cli.errors import Commands
+from ipfl.cli.ledger import app as ledger
 from ipfl.ledger.accounts import account_name
 from ipfl.ledger.export import csv_lines
 from ipfl.ledger.store import RunStore

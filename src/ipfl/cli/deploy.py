@@ -142,17 +142,26 @@ def run_method(
         float, typer.Option("--wait", min=0, metavar="S", help="Seconds to wait for them.")
     ] = 120,
     deadline: Annotated[
-        float, typer.Option("--deadline", min=1, metavar="S", help="Seconds that a client may take to reply.")
+        float,
+        typer.Option(
+            "--deadline",
+            min=1,
+            metavar="S",
+            help="Seconds for a reply; for clients, clients.deadline of the config wins.",
+        ),
     ] = 300,
 ) -> None:
     """Run a method on the connected nodes, and show its progress. Ctrl-C stops the run."""
     found = _server_folder(folder)
     from ipfl.deploy.flower_cli import RunValue, run_and_follow
+    from ipfl.deploy.folder import load_run_config
     from ipfl.deploy.registry import Registry
 
+    config_file = (config or found.config_file).resolve()
+    load_run_config(config_file)  # what is wrong with it is said now, not after the run has started
     out = (resume or found.next_run_folder()).resolve()
     settings: dict[str, RunValue] = {
-        "config": str((config or found.config_file).resolve()),
+        "config": str(config_file),
         "registry": str(found.accounts_file),
         "out": str(out),
         "resume": resume is not None,

@@ -113,7 +113,7 @@ def _allow_user_modules() -> None:
 
 
 def choose_engine(
-    name: str, config: Config, nodes: int | None, workers: int | None, fp16: bool
+    name: str, config: Config, nodes: int | None, workers: int | None, fp16: bool, quiet: bool
 ) -> EngineFactory:
     """What moves the messages of a run."""
     if name == "local":
@@ -126,7 +126,11 @@ def choose_engine(
         raise InputError("--engine flower needs at least one worker")
     from ipfl.engines.flower.simulation import simulation_engine
 
-    return simulation_engine(config.task, nodes, workers=workers, float16=fp16)
+    def print_line(line: str) -> None:
+        if not quiet:
+            typer.echo(line, err=True)
+
+    return simulation_engine(config.task, nodes, workers=workers, float16=fp16, print_line=print_line)
 
 
 def new_run_folder(name: str) -> Path:

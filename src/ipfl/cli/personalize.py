@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from ipfl.cli.options import Overwrite
 from ipfl.errors import InputError
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 
 def personalize(
@@ -30,13 +27,14 @@ def personalize(
     RUN is the folder that `ipfl run` wrote. The points in --data say what the model should be good at:
     x in the shape of the run's data, y the labels. With x_test and y_test, the accuracy there is printed.
     """
+    from ipfl.data.archives import read_points
     from ipfl.runs.finished import FinishedRun
 
     if out.exists() and not overwrite:
         raise InputError(f"{out} exists already; choose another --out or pass --overwrite")
     if not out.resolve().parent.is_dir():
         raise InputError(f"cannot write {out}: there is no folder {out.resolve().parent}")
-    points = _read_points(data)
+    points = read_points(data)
     finished = FinishedRun.open(run)
     model = finished.personalize(points["x"], points["y"])
     typer.echo(f"accuracy on your points: {finished.accuracy(model, points['x'], points['y']):.1%}")
@@ -45,14 +43,3 @@ def personalize(
         typer.echo(f"accuracy on x_test: {accuracy:.1%}")
     finished.save(model, out)
     typer.echo(f"model in {out}")
-
-
-def _read_points(path: Path) -> dict[str, NDArray[Any]]:
-    from ipfl.data.archives import read_arrays
-
-    points = dict(read_arrays(path))
-    if missing := [name for name in ("x", "y") if name not in points]:
-        raise InputError(
-            f"{path} has no {' and no '.join(missing)}; it holds {', '.join(points) or 'nothing'}"
-        )
-    return points

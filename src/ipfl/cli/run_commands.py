@@ -85,12 +85,10 @@ def run(
     from ipfl.runs.folder import RunOutput
     from ipfl.runs.run import run as run_method
 
-    engine = choose_engine(engine_name, settings, nodes, workers, fp16)
+    engine = choose_engine(engine_name, settings, nodes, workers, fp16, quiet)
     task = prepare(settings, [method], settings.seed)
     folder = resume or out or new_run_folder(f"{method.name}-seed-{settings.seed}")
     make_observer = progress_observers(quiet)
-    if engine_name == "flower" and not quiet:
-        typer.echo("starting Flower and Ray …", err=True)
     result = run_method(
         task,
         method,

@@ -93,6 +93,20 @@ def read_arrays(path: Path) -> Mapping[str, NDArray[Any]]:
         return {member.filename.removesuffix(".npy"): _read_array(archive, member) for member in members}
 
 
+def read_points(path: Path) -> Mapping[str, NDArray[Any]]:
+    """Reads an `.npz` file of somebody's own points: `x` and `y`, and perhaps `x_test` and `y_test`.
+
+    Raises:
+        InputError: As `read_arrays`, or `x` or `y` is missing.
+    """
+    points = read_arrays(path)
+    if missing := [name for name in ("x", "y") if name not in points]:
+        raise InputError(
+            f"{path} has no {' and no '.join(missing)}; it holds {', '.join(points) or 'nothing'}"
+        )
+    return points
+
+
 def _read_array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
     """Reads one array, if its header states its true size: NumPy allocates that much before it reads."""
     readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}

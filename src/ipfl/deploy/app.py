@@ -24,9 +24,10 @@ from ipfl.client.task import Task
 from ipfl.core import ClientId, Event
 from ipfl.core.rounds import summarize
 from ipfl.core.sections import Section
+from ipfl.deploy.folder import load_run_config
 from ipfl.deploy.registry import Registry, client_lookup
 from ipfl.deploy.run_log import print_input_error, print_progress
-from ipfl.engines import ATTEMPTS_FILE, EngineContext, refuse_wrapped_clients
+from ipfl.engines import ATTEMPTS_FILE, EngineContext
 from ipfl.engines.flower import require_flower
 from ipfl.engines.flower.client import NodeApp, NodeFolders
 from ipfl.engines.flower.membership import ClientOfKey, Membership, NodeDirectory
@@ -63,7 +64,7 @@ class ServerConfig(Section):
     deadline: float = Field(
         300.0,
         gt=0,
-        description="seconds for a reply; for clients, clients.deadline of the TOML file prevails",
+        description="seconds for a reply; for clients, clients.deadline of the TOML file wins",
     )
     classes: int = Field(0, ge=0, description="number of classes; 0: what the nodes' labels say")
     fp16: bool = Field(False, description="models travel as float16: half the bytes, other results")
@@ -75,7 +76,7 @@ class ServerConfig(Section):
 
     def load_config(self) -> Config:
         """Reads the run's own config."""
-        return Config.load(self.config, overrides={"rounds": self.rounds} if self.rounds else {})
+        return load_run_config(self.config, overrides={"rounds": self.rounds} if self.rounds else {})
 
     def load_client_lookup(self) -> ClientOfKey | None:
         """Reads which key belongs to which client; None without an accounts file."""
@@ -173,7 +174,6 @@ def run_server(grid: Grid, server_config: ServerConfig, model: Factory | None = 
     settings = replace(settings, classes=task.data.classes)
 
     def make_engine(context: EngineContext) -> FlowerEngine:
-        refuse_wrapped_clients(context)
         return FlowerEngine(
             membership,
             context.task,
@@ -182,7 +182,7 @@ def run_server(grid: Grid, server_config: ServerConfig, model: Factory | None = 
             client_deadline=context.deadline,
             float16=server_config.fp16,
             wait_seconds=server_config.wait,
-            show=print_progress,
+            print_line=print_progress,
         )
 
     output = RunOutput(server_config.out, resume=server_config.resume)

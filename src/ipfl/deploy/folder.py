@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import sys
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field
 
@@ -26,6 +26,7 @@ from ipfl.deploy.credentials import (
 )
 from ipfl.deploy.registry import Registry
 from ipfl.errors import InputError
+from ipfl.runs.config import Config
 
 PROFILE_NAME = "ipfl"
 """Name of the connection profile for Flower's own commands."""
@@ -69,6 +70,21 @@ class NodeSettings(_SettingsFile):
     client: int = Field(ge=0, description="the account that this node's key was registered for")
     data: Path = Field(description=".npz with x and y, and x_test and y_test if there are test points")
     memory: Path = Field(Path("memory"), description="folder for what the client remembers between rounds")
+
+
+def load_run_config(
+    path: Path | None, sets: Sequence[str] = (), overrides: Mapping[str, Any] | None = None
+) -> Config:
+    """Reads the config of a run on nodes (run.toml); the arguments are those of `Config.load`.
+
+    Raises:
+        InputError: It is not valid, or it asks for clients that fail or cheat on purpose. Only the local
+            engine can play those.
+    """
+    config = Config.load(path, sets, overrides)
+    if config.adversary.share or config.faults.has_client_faults:
+        raise InputError("[adversary] and [faults] work on the local engine only (ipfl run)")
+    return config
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from ipfl.client.task import Task
 from ipfl.core import ClientId
 from ipfl.data.federated import Parts
 from ipfl.deploy.flower_cli import PrintLine, RunValue, run_and_follow
-from ipfl.deploy.folder import LOOPBACK_INTERFACE, ServerFolder, create_folder
+from ipfl.deploy.folder import LOOPBACK_INTERFACE, ServerFolder, create_folder, load_run_config
 from ipfl.deploy.processes import Processes, find_free_port
 from ipfl.deploy.superlink import start_superlink
 from ipfl.deploy.supernode import has_connected, prepare_node, start_node
@@ -42,6 +42,14 @@ class LocalFederation:
     def __init__(self, folder: ServerFolder, processes: Processes):
         self.folder = folder
         self.processes = processes
+
+    def write_inputs(self, config: Config, task: Task) -> None:
+        """Writes the config of the run, and each client's data into the folder of its node."""
+        text = commented_toml(config, [config.build_method()])
+        self.folder.config_file.write_text(text, encoding="utf-8")
+        for client in task.data.clients:
+            arrays = _node_arrays(task.data.parts(client, 0))
+            np.savez(self.folder.node_folder(client).root / "data.npz", allow_pickle=False, **arrays)
 
     def start_server(self) -> None:
         """Starts the SuperLink and registers the accounts."""
@@ -81,9 +89,7 @@ def local_federation(root: Path, nodes: int) -> Iterator[LocalFederation]:
 def trial_config(file: Path | None, sets: Sequence[str], nodes: int, rounds: int | None) -> Config:
     """Config of a trial, from a file or the default settings, with one client for each node."""
     overrides = {"task.clients": nodes, "task.unseen": 0} | ({} if rounds is None else {"rounds": rounds})
-    if file is not None:
-        return Config.load(file, sets, overrides)
-    return Config.load(None, [*DEFAULT_SETTINGS, *sets], overrides)
+    return load_run_config(file, [*(() if file else DEFAULT_SETTINGS), *sets], overrides)
 
 
 def run_trial(config: Config, nodes: int, out: Path, print_line: PrintLine) -> Path:
@@ -98,12 +104,10 @@ def run_trial(config: Config, nodes: int, out: Path, print_line: PrintLine) -> P
     Returns:
         The folder with the results.
     """
-    method = config.build_method()
-    check_clusters(method, nodes)
+    check_clusters(config.build_method(), nodes)
     task = Task.build(config.task, config.seed)
     with local_federation(out / "federation", nodes) as federation:
-        _write_node_data(federation.folder, task)
-        federation.folder.config_file.write_text(commented_toml(config, [method]), encoding="utf-8")
+        federation.write_inputs(config, task)
         print_line(f"certificates, {nodes} keys and {nodes} accounts in {federation.folder.root}")
         federation.start_server()
         print_line("server: running, with TLS and node authentication")
@@ -112,13 +116,6 @@ def run_trial(config: Config, nodes: int, out: Path, print_line: PrintLine) -> P
         federation.run({"out": str(out / "run"), "nodes": nodes}, print_line)
     print_line("everything stopped")
     return out / "run"
-
-
-def _write_node_data(folder: ServerFolder, task: Task) -> None:
-    """Writes each client's data into the folder of its node."""
-    for client in task.data.clients:
-        arrays = _node_arrays(task.data.parts(client, 0))
-        np.savez(folder.node_folder(client).root / "data.npz", allow_pickle=False, **arrays)
 
 
 def _node_arrays(parts: Parts) -> dict[str, NDArray[Any]]:

@@ -8,7 +8,6 @@ no opening balance, even if the key is registered with Flower.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ from typing import Any
 from pydantic import Field, ValidationError, field_validator
 
 from ipfl.core import ClientId
+from ipfl.core.files import write_text
 from ipfl.core.sections import Section, one_line
 from ipfl.deploy.credentials import fingerprint
 from ipfl.errors import InputError
@@ -91,9 +91,7 @@ class Registry:
     def save(self, path: Path) -> None:
         """Writes the file atomically: a reader sees the old content or the new one, never a part."""
         rows: list[dict[str, Any]] = [account.model_dump(mode="json") for account in self.accounts]
-        draft = path.with_name(f".{path.name}.{os.getpid()}")
-        draft.write_text(json.dumps({"accounts": rows}, indent=1) + "\n", encoding="utf-8")
-        draft.replace(path)
+        write_text(path, json.dumps({"accounts": rows}, indent=1) + "\n")
 
     def clients(self) -> tuple[ClientId, ...]:
         """All client ids, ascending."""

@@ -12,12 +12,11 @@ from ipfl.deploy.flower_cli import command_path, flower_environment, run_flwr
 from ipfl.deploy.folder import PROFILE_NAME, ServerFolder, ServerSettings
 from ipfl.deploy.processes import ProcessDiedError, Processes, RunningProcess
 from ipfl.deploy.registry import Account, Registry
+from ipfl.engines.flower.flwr_internals import KEY_ALREADY_REGISTERED_TEXT
 from ipfl.errors import InputError
 
 START_SECONDS = 60.0
 """How long a SuperLink may take to answer after its start."""
-KEY_ALREADY_REGISTERED = "[code: 23]"
-"""Flower's error message contains this if the public key is registered already."""
 
 
 def start_superlink(processes: Processes, folder: ServerFolder) -> RunningProcess:
@@ -117,7 +116,7 @@ def _register_node(folder: ServerFolder, account: Account) -> int | None:
         key_file.unlink()
     if answer.get("success"):
         return int(answer["node-id"])
-    if KEY_ALREADY_REGISTERED in str(answer.get("error-message")):
+    if KEY_ALREADY_REGISTERED_TEXT in str(answer.get("error-message")):
         return None
     raise RuntimeError(f"Flower did not register client {account.client}: {answer.get('error-message')}")
 

@@ -10,14 +10,15 @@ from ipfl.deploy.credentials import fingerprint, read_public_key, write_random_s
 from ipfl.deploy.flower_cli import PrintLine, command_path, flower_environment
 from ipfl.deploy.folder import NodeFolder, NodeSettings
 from ipfl.deploy.processes import Processes, RunningProcess, find_free_port
+from ipfl.engines.flower.flwr_internals import (
+    BAD_CERTIFICATE_TEXT,
+    BAD_PRIVATE_KEY_TEXT,
+    CONNECTED_TEXT,
+    KEY_REFUSED_TEXT,
+    NO_ANSWER_TEXT,
+)
 from ipfl.errors import InputError
 
-CONNECTED_TEXT = "SuperNode ID:"
-"""A SuperNode prints this when the server has accepted it."""
-NO_ANSWER_TEXT = "Connection attempt failed"
-"""A SuperNode prints this when the server does not answer; it then tries again by itself."""
-KEY_REFUSED_TEXT = "code: 2004"
-"""A SuperNode prints this before it ends because the server does not accept its key."""
 RETRY_SECONDS = 10.0
 """How long a node waits after the server has refused its key, before it connects again."""
 MAX_RETRY_SECONDS = 75.0
@@ -25,7 +26,7 @@ MAX_RETRY_SECONDS = 75.0
 
 
 class KeyRefusedError(InputError):
-    """The server did not accept this node's key, for now or for ever."""
+    """The server did not accept this node's key; it may do so later."""
 
 
 def prepare_node(folder: NodeFolder) -> NodeSettings:
@@ -136,12 +137,12 @@ def connection_error(output: str, key: str, server: str) -> InputError:
             f"{server} refused this node's key {key}: it is not registered there (ipfl deploy register), "
             "or the node's last connection was lost less than a minute ago and still counts"
         )
-    if "CERTIFICATE_VERIFY_FAILED" in output:
+    if BAD_CERTIFICATE_TEXT in output:
         return InputError(
             f"{server} is not the server of this node's ca.crt: another authority signed its "
             "certificate, or it does not cover that name"
         )
-    if "private key" in output.lower():
+    if BAD_PRIVATE_KEY_TEXT in output.lower():
         return InputError(
             "this node's key is not an ECDSA key in OpenSSH's format (ssh-keygen -t ecdsa -b 384)"
         )

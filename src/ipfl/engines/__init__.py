@@ -8,15 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ipfl.client.runner import ClientRunner, Runner
-from ipfl.client.settings import TrainConfig
-from ipfl.client.task import Task
 from ipfl.core import Engine, Method
 from ipfl.errors import InputError
 
-WrapRunner = Callable[[ClientRunner], Runner]
+if TYPE_CHECKING:  # these import torch, which `ipfl deploy` does not need
+    from ipfl.client.runner import ClientRunner, Runner
+    from ipfl.client.settings import TrainConfig
+    from ipfl.client.task import Task
+
+WrapRunner = Callable[["ClientRunner"], "Runner"]
 """Puts faults or attackers around the place where clients are played (see `ipfl.stress`)."""
 
 

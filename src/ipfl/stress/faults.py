@@ -36,9 +36,7 @@ class FaultPlan:
     @classmethod
     def make(cls, config: FaultsConfig, seed: int) -> FaultPlan | None:
         """The plan of a run; None if clients have no faults."""
-        if not (config.dropout or config.slow or config.crash or config.broken):
-            return None
-        return cls(config, seed)
+        return cls(config, seed) if config.has_client_faults else None
 
     def fault(self, round: int, client: ClientId) -> str | None:
         """What happens to a client in a round: `before`, `during`, `after`, `slow`, `crash` or nothing."""

@@ -48,3 +48,8 @@ class FaultsConfig(Section):
     full_disk: RoundNumbers = Field((), description="rounds whose commit finds the disk full")
     store_down: RoundNumbers = Field((), description="rounds whose commit cannot reach the run store")
     outage: float = Field(2.0, gt=0, description="seconds that full_disk and store_down last")
+
+    @property
+    def has_client_faults(self) -> bool:
+        """Whether clients fail, and not only disk or store."""
+        return bool(self.dropout or self.slow or self.crash or self.broken)

@@ -5,7 +5,7 @@ What goes wrong on the way (a late reply, an error, a malformed reply) is decide
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import count
 from pathlib import Path
 
@@ -14,8 +14,11 @@ from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
-from ipfl.client.settings import TrainConfig
+import ipfl
+from ipfl.client.task import Task
+from ipfl.core import Event
 from ipfl.data.settings import TaskConfig
+from ipfl.engines import EngineContext, EngineFactory
 from ipfl.engines.flower.client import NodeApp, NodeFolders, runners
 from ipfl.engines.flower.membership import Membership, NodeDirectory
 from ipfl.engines.flower.protocol import RunSettings
@@ -83,23 +86,44 @@ class Loopback(Grid):
         raise NotImplementedError
 
 
-def settled(grid: Loopback, folder: Path, nodes: int) -> None:
-    """So many nodes that share the clients of the config's task among them."""
+def join_nodes(grid: Loopback, folder: Path, nodes: int) -> None:
+    """So many nodes join, and share the clients of the config's task among them."""
     app = NodeApp(folders=NodeFolders(folder / "memory", folder / "received"))
     for part in range(nodes):
         grid.join(100 + part, app, **{"partition-id": part, "num-partitions": nodes})
 
 
-def on(grid: Loopback, config: Config, *, deadline: float | None = 0.05, **options):
-    """An engine factory over the grid, for `ipfl.run`."""
+def engine_factory(
+    grid: Loopback, config: Config, *, deadline: float | None = 0.05, **options
+) -> Callable[[EngineContext], FlowerEngine]:
+    """An engine over the grid, for `ipfl.run`."""
 
-    def make_engine(task, method, train: TrainConfig, seed: int, memory: Path | None) -> FlowerEngine:
-        settings = RunSettings(method, train, config.task, seed, classes=None)
+    def make_engine(context: EngineContext) -> FlowerEngine:
+        settings = RunSettings(context.method, context.train, config.task, context.seed, classes=None)
         membership = Membership(Transport(grid, deadline, 0.001, lambda: None), NodeDirectory())
         membership.wait_for_clients(1, 1.0, settings, lambda line: None, fail_on_refusal=True)
-        return FlowerEngine(membership, task, settings, memory, **options)
+        return FlowerEngine(membership, context.task, settings, context.memory, **options)
 
     return make_engine
+
+
+def context_of(config: Config, task: Task | None = None) -> EngineContext:
+    """What `ipfl.run` makes an engine from, for a run without a folder."""
+    task = task or Task.build(config.task, config.seed)
+    return EngineContext(
+        task, config.build_method(), config.train, config.seed, None, config.clients.deadline
+    )
+
+
+def run(config: Config, engine: EngineFactory | None = None, out: ipfl.RunOutput | Path | None = None):
+    """The config's run; on the local engine, in this process, if no other is given."""
+    task = Task.build(config.task, config.seed)
+    return ipfl.run(task, config.build_method(), config, engine=engine or ipfl.local_engine(0), out=out)
+
+
+def without_text(events: Iterable[Event]) -> list[tuple[str, int | None]]:
+    """Kind and client of each event: all that tests look at."""
+    return [(event.kind, event.client) for event in events]
 
 
 TINY = TaskConfig(clients=6, samples=20, test_samples=20, model="softmax")

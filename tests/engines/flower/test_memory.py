@@ -151,7 +151,9 @@ def damage(path):
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize("harm", [damage, lambda path: path.write_bytes(b"junk"), lambda path: path.unlink()])
+@pytest.mark.parametrize(
+    "harm", [damage, lambda path: path.write_bytes(b"no safetensors"), lambda path: path.unlink()]
+)
 def test_a_broken_file_is_an_array_that_is_not_there(tmp_path, harm):
     cache = ArrayCache(tmp_path)
     cache.add_ask(arrays(1, 2))

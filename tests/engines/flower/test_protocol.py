@@ -1,6 +1,7 @@
 """Records as Flower messages, and back: nothing is lost, and whatever does not fit is refused."""
 
 import json
+import uuid
 from dataclasses import replace
 
 import numpy as np
@@ -175,11 +176,25 @@ def test_a_node_that_says_something_else_of_itself_is_refused(wrong):
         NodeInfo.read(INFO.to_header() | wrong)
 
 
-ASK = AskHeader(3, 1, 0, "run", (0, 1), "digest", 650, False, {"global": "x"}, {"limit": 10})
+RUN_ID, DIGEST = "0123456789abcdef" * 2, "f" * 32
+ASK = AskHeader(3, 1, 0, RUN_ID, (0, 1), DIGEST, 650, False, {"global": DIGEST}, {"limit": 10})
 
 
-def test_an_ask_is_read_as_it_was_written():
-    assert AskHeader.read(json.loads(json.dumps(ASK.to_header()))) == ASK
+@pytest.mark.parametrize("run_id", [RUN_ID, uuid.uuid4().hex, ""])
+def test_an_ask_is_read_as_it_was_written(run_id):
+    ask = replace(ASK, run_id=run_id)
+    assert AskHeader.read(json.loads(json.dumps(ask.to_header()))) == ask
+
+
+@pytest.mark.parametrize(
+    "name", ["..", "../" * 10 + "22", "/" + "a" * 31, "x" * 32, "A" * 32, "a" * 33, "a\n"]
+)
+@pytest.mark.parametrize("field", ["run", "plan", "params"])
+def test_a_name_that_could_lead_to_another_folder_is_refused(field, name):
+    """A node uses run ids and digests as names of files; they are 32 hex digits."""
+    value = {"global": name} if field == "params" else name
+    with pytest.raises(MalformedError, match=f"'{field}' must be 32 hex digits"):
+        AskHeader.read(ASK.to_header() | {field: value})
 
 
 @pytest.mark.parametrize("field", ASK.to_header())

@@ -8,11 +8,15 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.engines.flower.loopback import context_of, run, without_text
 
+from ipfl.client.runner import ClientFailedError
 from ipfl.core import Ask, Record
+from ipfl.core.rounds import with_typed_rows
 from ipfl.engines.flower.client import NodeApp, NodeFolders
 from ipfl.engines.flower.membership import Membership, NodeDirectory
 from ipfl.engines.flower.protocol import RunSettings, unpack
@@ -20,14 +24,11 @@ from ipfl.engines.flower.server import FlowerEngine
 from ipfl.engines.flower.simulation import POLL_SECONDS, START_TIMEOUT_SECONDS, Simulation, engine_on
 from ipfl.engines.flower.transport import Transport
 from ipfl.errors import InputError
-from ipfl.methods import METHODS
-from ipfl.runs.comparison import prepare, run_config
 from ipfl.runs.config import Config, EvaluateConfig
 
 pytestmark = pytest.mark.slow
 
 CLIENTS, ROUNDS = 6, 3
-COMPARED = [name for name in ("fedavg", "ditto", "local", "ipfl") if name in METHODS]
 
 
 def slow_app(folders, delay):
@@ -66,29 +67,25 @@ def config(name, **changes):
 
 
 def engine_factory(simulation, config):
-    def make_engine(task, method, train, seed, memory):
-        settings = RunSettings(method, train, config.task, seed, classes=None)
+    """Runs share the nodes, which therefore keep the memory of each run in a folder of its own."""
+
+    def make_engine(context):
+        settings = RunSettings(context.method, context.train, config.task, context.seed, classes=None)
         transport = Transport(simulation.grid, None, POLL_SECONDS, simulation.check_alive)
         membership = Membership(transport, NodeDirectory())
         membership.wait_for_clients(
             CLIENTS, START_TIMEOUT_SECONDS, settings, lambda line: None, fail_on_refusal=True
         )
-        return FlowerEngine(membership, task, settings, memory, raise_client_errors=True)
+        return FlowerEngine(membership, context.task, settings, context.memory, raise_client_errors=True)
 
     return make_engine
 
 
-def run(settings, **options):
-    method = settings.build_method()
-    task = prepare(settings, [method], settings.seed)
-    return run_config(settings, method, task, settings.seed, **options)
-
-
-@pytest.mark.parametrize("name", COMPARED)
+@pytest.mark.parametrize("name", ["fedavg", "ditto", "local", "ipfl"])
 def test_same_models_as_the_local_engine(simulation, name):
     """Three rounds on digits, with the paper's CNN: every figure and every bit of every model."""
     settings = config(name)
-    local, flower = run(settings, workers=0), run(settings, engine=engine_factory(simulation, settings))
+    local, flower = run(settings), run(settings, engine_factory(simulation, settings))
     assert flower.models.keys() == local.models.keys()
     assert all(flower.models[k].tobytes() == local.models[k].tobytes() for k in local.models)
     assert flower.evaluations == local.evaluations
@@ -101,11 +98,9 @@ def test_same_models_as_the_local_engine(simulation, name):
 
 def test_a_client_that_raises_ends_the_run_with_its_traceback(simulation):
     settings = config("fedavg", model="softmax")
-    method = settings.build_method()
-    task = prepare(settings, [method], 0)
     with (
-        closing(engine_factory(simulation, settings)(task, method, settings.train, 0, None)) as engine,
-        pytest.raises(RuntimeError, match=r"(?s)client 0 failed:.*Traceback.*KeyError: 'global'"),
+        closing(engine_factory(simulation, settings)(context_of(settings))) as engine,
+        pytest.raises(ClientFailedError, match=r"(?s)client 0 failed:.*Traceback.*KeyError: 'global'"),
     ):
         engine.ask(Ask("train", {0: Record()}), 0)
 
@@ -115,10 +110,8 @@ def test_settings_that_nodes_cannot_use(simulation, tmp_path):
     broken = settings.model_copy(
         update={"task": settings.task.model_copy(update={"data_dir": tmp_path, "dataset": "emnist"})}
     )
-    method = settings.build_method()
-    task = prepare(settings, [method], 0)
     with pytest.raises(InputError, match="cannot take part"):
-        engine_factory(simulation, broken)(task, method, settings.train, 0, None)
+        engine_factory(simulation, broken)(context_of(settings))
 
 
 def test_a_client_that_is_slower_than_the_deadline_is_left_out(simulation, tmp_path):
@@ -131,28 +124,19 @@ def test_a_client_that_is_slower_than_the_deadline_is_left_out(simulation, tmp_p
         clients={"deadline": 8.0},
     )
 
-    def make_engine(task, method, train, seed, memory):
-        settings = RunSettings(method, train, slow.task, seed, classes=None)
-        return engine_on(
-            simulation,
-            task,
-            settings,
-            tmp_path / "memory",
-            clients=CLIENTS,
-            deadline=slow.clients.deadline,
-            float16=False,
-            resources=ExitStack(),
-        )
+    def make_engine(context):
+        context = replace(context, memory=tmp_path / "memory")
+        return engine_on(simulation, context, slow.task, resources=ExitStack())
 
     simulation.delay.write_text("12")
     try:
-        result = run(slow, engine=make_engine)
+        result = run(slow, make_engine)
     finally:
         simulation.delay.unlink()
     first, second = result.history
-    assert "client 2 did not answer 'train': no reply within 8 s" in first["events"]
-    assert [client for client, _, _, delivered in first["seats"] if delivered] == [0, 1, 3, 4, 5]
-    assert second["events"] == []
+    assert without_text(first["events"]) == [("late", 2)]
+    assert [seat.client for seat in first["seats"] if seat.delivered] == [0, 1, 3, 4, 5]
+    assert second["events"] == ()
     assert len(result.last.personalized) == CLIENTS
 
 
@@ -162,7 +146,7 @@ IPFL = [sys.executable, "-c", "from ipfl.cli import main; main()"]
 SMALL = ["--set", f"task.clients={CLIENTS}", "--set", "task.model=softmax", "--nodes", "3"]
 
 
-def members(group):
+def running_processes(group):
     """Processes of a process group that still run, by name."""
     listed = subprocess.run(["ps", "-eo", "pgid=,stat=,args="], capture_output=True, text=True, check=True)
     rows = [row.split(None, 2) for row in listed.stdout.splitlines()]
@@ -213,28 +197,29 @@ class TestEnds:
             os.killpg(process.pid, signal.SIGINT)
             assert process.wait(60) == 130
             assert "interrupted after" in process.stderr.read()
-            wait_until(lambda: not members(process.pid), 20)
+            wait_until(lambda: not running_processes(process.pid), 20)
         assert json.loads((out / "summary.json").read_text())["interrupted"]
-        assert [path.name for path in tmp_path.iterdir()] == ["run"]  # no scratch is left
+        assert [path.name for path in tmp_path.iterdir()] == ["run"]  # no temporary folder is left
         done = rounds_in(out)
         with started("--resume", str(out), "--nodes", "3", "--quiet") as process:
             wait_for_rounds(out, done + 2, process)
             process.send_signal(signal.SIGTERM)
             assert process.wait(60) == 143
-            wait_until(lambda: not members(process.pid), 20)
-        lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-        whole = run(Config(rounds=len(lines), task={"clients": CLIENTS, "model": "softmax"}), workers=0)
+            wait_until(lambda: not running_processes(process.pid), 20)
+        texts = (out / "metrics.jsonl").read_text().splitlines()
+        lines = [with_typed_rows(json.loads(text)) for text in texts]
+        whole = run(Config(rounds=len(lines), task={"clients": CLIENTS, "model": "softmax"}))
         for line, expected in zip(lines, whole.history, strict=True):
             assert line["seats"] == expected["seats"]
             assert line["transfers"] == expected["transfers"]
 
     def test_killed(self, tmp_path):
-        """Even a process that cannot say goodbye leaves nothing that runs."""
+        """A process that is killed (SIGKILL) can stop nothing itself, and yet leaves nothing that runs."""
         with started(*SMALL, "--set", "rounds=1000", "--out", str(tmp_path / "run"), "--quiet") as process:
             wait_for_rounds(tmp_path / "run", 1, process)
             process.kill()
             process.wait()
-            wait_until(lambda: not members(process.pid), 60)
+            wait_until(lambda: not running_processes(process.pid), 60)
 
 
 MINE = '''

@@ -11,13 +11,11 @@ from __future__ import annotations
 
 import copy
 import traceback
-import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
@@ -28,6 +26,7 @@ from ipfl.client.task import Task
 from ipfl.client.training import one_thread
 from ipfl.core import ClientId
 from ipfl.data import from_clients
+from ipfl.data.archives import read_points
 from ipfl.data.federated import Parts, Samples
 from ipfl.engines.flower.memory import ArrayCache, NodeMemory, StaleAttemptError
 from ipfl.engines.flower.protocol import (
@@ -108,16 +107,10 @@ class OwnData:
 
 def read_data_file(path: Path) -> dict[str, tuple[Any, Any]]:
     """A node's own file: x and y, and x_test and y_test if it has test samples of its own."""
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise InputError(f"cannot read data from {path}: {error}") from error
-    if missing := [name for name in ("x", "y") if name not in arrays]:
-        raise InputError(f"{path} has no {' and no '.join(missing)}; it holds {', '.join(arrays)}")
-    parts = {"train": (arrays["x"], arrays["y"])}
-    if "x_test" in arrays and "y_test" in arrays:
-        parts["test"] = (arrays["x_test"], arrays["y_test"])
+    points = read_points(path)
+    parts = {"train": (points["x"], points["y"])}
+    if "x_test" in points and "y_test" in points:
+        parts["test"] = (points["x_test"], points["y_test"])
     return parts
 
 
@@ -126,7 +119,7 @@ def has_own_data(context: Context, loader: Loader | None) -> bool:
     return loader is not None or "data" in context.node_config
 
 
-def _read_node_config(context: Context, *keys: str) -> int:
+def _read_node_number(context: Context, *keys: str) -> int:
     """The number under the first of the keys that the node's config has."""
     for key in keys:
         if key in context.node_config:
@@ -139,8 +132,8 @@ def clients_on_node(runner: ClientRunner, context: Context) -> tuple[ClientId, .
     data = runner.task.data
     if isinstance(data, OwnData):
         return data.clients
-    part = _read_node_config(context, "partition-id")
-    parts = _read_node_config(context, "num-partitions")
+    part = _read_node_number(context, "partition-id")
+    parts = _read_node_number(context, "num-partitions")
     return tuple(client for client in sorted([*data.clients, *data.unseen]) if client % parts == part)
 
 
@@ -290,7 +283,7 @@ class NodeApp(ClientApp):
         if has_own_data(context, self.loader):
             path = Path(str(context.node_config.get("data")))
             own = self.loader(context) if self.loader else read_data_file(path)
-            client = _read_node_config(context, "client", "partition-id")
+            client = _read_node_number(context, "client", "partition-id")
             factory = self.model or model_factory(settings.task.model)
             task = Task(OwnData(client, own, settings), factory)
         else:

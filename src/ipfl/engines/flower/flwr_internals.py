@@ -3,7 +3,10 @@
 Flower's public packages are `flwr.app`, `flwr.clientapp` and `flwr.serverapp`. What is here may change with
 any release: after an upgrade, check each entry, then change `FLWR_VERSION` (a test compares it).
 
-- `flwr.common.constant.ErrorCode`: to tell a reply that came too late from one that failed.
+- Error codes of a message (`flwr.common.constant.ErrorCode`): to tell a reply that came too late from one
+  that failed.
+- Codes and texts in the output of Flower's commands: to tell the user why a node cannot connect. These are
+  plain values here, so that processes which only start Flower's commands need not import flwr.
 - `flwr.simulation.run_simulation`: simulated nodes inside this process. Flower has deprecated it; the command
   `flwr run`, which is to replace it, starts processes of its own.
 - `flwr.supercore.runtime.RuntimeHttpClient` with its interceptors and retries, `AcquireTaskRequest` and
@@ -11,8 +14,9 @@ any release: after an upgrade, check each entry, then change `FLWR_VERSION` (a t
 - `flwr.supernode.runtime.run_clientapp`: to run one task, which is one message to the ClientApp.
 - `flwr.supercore.app_utils.start_parent_process_monitor`: to end a task's process when the worker ends.
 
-Two assumptions are made elsewhere: `NodeApp` (client.py) overrides `ClientApp.__call__`, and flwr reads
-`FLWR_TELEMETRY_ENABLED` once, when it is imported (`__init__.py`).
+Three assumptions are made elsewhere: `NodeApp` (client.py) overrides `ClientApp.__call__`; flwr reads
+`FLWR_TELEMETRY_ENABLED` once, when it is imported (`__init__.py`); and a connected SuperNode ends with exit
+code 0 only if the server has unregistered its key (`ipfl.deploy.supernode`).
 """
 
 from __future__ import annotations
@@ -20,17 +24,32 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from flwr.common.constant import ErrorCode
-
 if TYPE_CHECKING:
     from flwr.clientapp import ClientApp
     from flwr.serverapp import ServerApp
 
 FLWR_VERSION = "1.41.0"
 """The version of flwr that this module was written for."""
-EXPIRED_ERROR_CODES = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE)
-"""Flower noticed before us that the time for a reply is over."""
+EXPIRED_ERROR_CODES = (3, 4)
+"""MESSAGE_UNAVAILABLE and REPLY_MESSAGE_UNAVAILABLE: Flower noticed before us that the time for a reply is
+over."""
 ACQUIRE_TASK = "/flwr.proto.Runtime/AcquireTask"
+
+CONNECTED_TEXT = "SuperNode ID:"
+"""A SuperNode prints this when the server has accepted it."""
+NO_ANSWER_TEXT = "Connection attempt failed"
+"""A SuperNode prints this when the server does not answer; it then tries again by itself."""
+KEY_REFUSED_TEXT = "[code: 2004]"
+"""A SuperNode prints this before it ends because the server does not accept its key
+(FLEET_NODE_ACTIVATION_FAILED)."""
+BAD_CERTIFICATE_TEXT = "CERTIFICATE_VERIFY_FAILED"
+"""OpenSSL's text, which a SuperNode prints if the server's certificate is not one of its own authority."""
+BAD_PRIVATE_KEY_TEXT = "private key"
+"""A SuperNode prints this, in upper or lower case, before it ends because it cannot use its key file."""
+KEY_ALREADY_REGISTERED_TEXT = "[code: 23]"
+"""In the error message of `flwr supernode register` if the key is registered (PUBLIC_KEY_ALREADY_IN_USE)."""
+COMPLETED_STATUS = "finished:completed"
+"""Status that Flower gives a run whose ServerApp returned without an exception."""
 
 
 def run_simulation(server: ServerApp, client: ClientApp, nodes: int, backend: dict[str, Any]) -> None:

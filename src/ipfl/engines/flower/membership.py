@@ -172,7 +172,7 @@ class Membership:
         needed: int,
         seconds: float,
         settings: RunSettings,
-        show: Callable[[str], object],
+        print_line: Callable[[str], object],
         *,
         fail_on_refusal: bool = False,
     ) -> None:
@@ -182,7 +182,7 @@ class Membership:
             needed: Number of clients.
             seconds: How long to wait.
             settings: What nodes are sent.
-            show: Called with each line of the countdown.
+            print_line: Called with each line of the countdown.
             fail_on_refusal: Raise as soon as one node cannot take part.
 
         Raises:
@@ -201,6 +201,6 @@ class Membership:
                 reasons = "".join(f"; {event}" for event in self.events)
                 raise InputError(f"{present} of {needed} clients came within {seconds:g} s{reasons}")
             if left != shown:
-                show(f"waiting for nodes: {present} of {needed} clients are here, {left} s left")
+                print_line(f"waiting for nodes: {present} of {needed} clients are here, {left} s left")
                 shown = left
             time.sleep(JOIN_POLL_SECONDS)

@@ -33,7 +33,7 @@ from ipfl.errors import InputError
 
 MAX_CACHED_ASKS = 4
 """Asks whose arrays are kept: preference, train, appraise, evaluate are the phases of the longest round."""
-INDEX = "index.json"
+INDEX_FILE = "index.json"
 
 
 class StaleAttemptError(RuntimeError):
@@ -193,13 +193,13 @@ class ArrayCache:
             if not (self.folder / key).exists():
                 with atomic_write(self.folder / key) as draft:
                     save_file({"array": array}, draft)
-        write_text(self.folder / INDEX, json.dumps([sorted(ask) for ask in index.asks]))
+        write_text(self.folder / INDEX_FILE, json.dumps([sorted(ask) for ask in index.asks]))
         for path in self.folder.iterdir():
-            if path.name != INDEX and path.suffix != DRAFT_SUFFIX and path.name not in index:
+            if path.name != INDEX_FILE and path.suffix != DRAFT_SUFFIX and path.name not in index:
                 path.unlink(missing_ok=True)
 
     def _read_index(self) -> CacheIndex:
         try:
-            return CacheIndex(json.loads((self.folder / INDEX).read_text()))
+            return CacheIndex(json.loads((self.folder / INDEX_FILE).read_text()))
         except (OSError, json.JSONDecodeError):
             return CacheIndex()

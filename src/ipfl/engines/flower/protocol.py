@@ -22,6 +22,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -44,6 +45,8 @@ HELLO = "hello"
 RAW_BYTES = "ipfl.raw"
 """Our serialization: the bytes of a C-contiguous little-endian array, nothing else."""
 DTYPES = ("float32", "float16", "uint8")
+HEX_NAME = re.compile(r"[0-9a-f]{32}")
+"""Digests and run ids. A node uses them as file names, so it accepts nothing else under these names."""
 NumpyArray = NDArray[Any]
 ArraysByDigest = Mapping[str, NumpyArray]
 Header = dict[str, Any]
@@ -199,6 +202,12 @@ def read_digests(header: Header) -> dict[str, str]:
     return dict(digests)
 
 
+def _check_hex_name(key: str, name: str) -> str:
+    if not HEX_NAME.fullmatch(name):
+        raise MalformedError(f"{key!r} must be 32 hex digits, not {name!r:.50}")
+    return name
+
+
 def _read_counts(header: Header, key: str) -> tuple[int, ...]:
     """A list of whole numbers from 0 on."""
     numbers = read_field(header, key, list)
@@ -224,7 +233,7 @@ class AskHeader:
     committed: int
     """The last round that will not be played again."""
     run_id: str
-    """Folder for the run's memory on the node; empty: the folder of the node itself."""
+    """32 hex digits: folder for the run's memory on the node; empty: the folder of the node itself."""
     first_rounds: tuple[int, ...]
     """The first round of each attempt so far; see `ipfl.engines.flower.memory`."""
     settings: str
@@ -254,16 +263,19 @@ class AskHeader:
     @classmethod
     def read(cls, header: Header) -> AskHeader:
         """Checks every field."""
+        run_id, digests = read_field(header, "run", str), read_digests(header)
+        for digest in digests.values():
+            _check_hex_name("params", digest)
         return cls(
             client=read_field(header, "client", int),
             round=read_field(header, "round", int),
             committed=read_field(header, "committed", int),
-            run_id=read_field(header, "run", str),
+            run_id=run_id and _check_hex_name("run", run_id),
             first_rounds=_read_counts(header, "firsts"),
-            settings=read_field(header, "plan", str),
+            settings=_check_hex_name("plan", read_field(header, "plan", str)),
             model_size=read_field(header, "size", int),
             float16=read_field(header, "half", bool),
-            digests=read_digests(header),
+            digests=digests,
             facts=read_field(header, "facts", dict),
         )
 

@@ -110,7 +110,7 @@ class FlowerEngine:
         raise_client_errors: Whether an error of a client ends the run, as on the local engine; otherwise the
             client is left out of the phase.
         wait_seconds: How long to wait for a node if none is connected.
-        show: Called with each line of the countdown while it waits.
+        print_line: Called with each line of the countdown while it waits.
         resources: Closed with the engine.
     """
 
@@ -123,7 +123,7 @@ class FlowerEngine:
     float16: bool = False
     raise_client_errors: bool = False
     wait_seconds: float = 0.0
-    show: Callable[[str], object] = print
+    print_line: Callable[[str], object] = print
     resources: ExitStack = field(default_factory=ExitStack)
 
     def __post_init__(self) -> None:
@@ -152,7 +152,7 @@ class FlowerEngine:
 
     def present(self, clients: tuple[ClientId, ...]) -> tuple[ClientId, ...]:
         """Adds nodes that joined; returns the clients whose node is connected."""
-        self.membership.wait_for_clients(1, self.wait_seconds, self.settings, self.show)
+        self.membership.wait_for_clients(1, self.wait_seconds, self.settings, self.print_line)
         return tuple(client for client in clients if self.membership.directory.node_of(client) is not None)
 
     def ask(self, ask: Ask, round: int) -> Replies:

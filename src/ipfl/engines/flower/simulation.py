@@ -11,14 +11,14 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from tempfile import TemporaryDirectory, gettempdir
 from typing import TYPE_CHECKING
 
-from ipfl.client.task import Task
 from ipfl.core import Engine
 from ipfl.core.signals import exit_on_sigterm
 from ipfl.data.settings import TaskConfig
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from flwr.app import Context
     from flwr.clientapp import ClientApp
     from flwr.serverapp import Grid, ServerApp
-
-    from ipfl.engines.flower.protocol import RunSettings
 
 START_TIMEOUT_SECONDS = 300.0
 """Seconds that Ray may take to start."""
@@ -185,7 +183,12 @@ class Simulation:
 
 
 def simulation_engine(
-    task: TaskConfig, nodes: int | None = None, *, workers: int | None = None, float16: bool = False
+    task: TaskConfig,
+    nodes: int | None = None,
+    *,
+    workers: int | None = None,
+    float16: bool = False,
+    print_line: Callable[[str], object] = lambda line: None,
 ) -> EngineFactory:
     """An engine for `ipfl.run`: the clients of a config's task on simulated Flower nodes.
 
@@ -194,6 +197,7 @@ def simulation_engine(
         nodes: Number of nodes; None: one for each client. With fewer, a node holds several clients.
         workers: Processes that play the nodes in turn; None: one per core. Changes no result.
         float16: Whether models travel as float16; results then differ from those of other engines.
+        print_line: Called with a line before Ray is started, which takes some seconds.
 
     Raises:
         InputError: Flower is not installed.
@@ -202,14 +206,12 @@ def simulation_engine(
 
     def make_engine(context: EngineContext) -> Engine:
         from ipfl.engines.flower.client import NodeApp, NodeFolders
-        from ipfl.engines.flower.protocol import RunSettings
 
         refuse_wrapped_clients(context)
-        data = context.task.data
-        clients = len(data.clients) + len(data.unseen)
+        clients = _count_clients(context)
         if nodes is not None and nodes > clients:
             raise InputError(f"--nodes {nodes}: there are only {clients} clients to put on them")
-        settings = RunSettings(context.method, context.train, task, context.seed, classes=None)
+        print_line("starting Flower and Ray …")
         with ExitStack() as stack:
             temporary = Path(stack.enter_context(TemporaryDirectory(prefix="ipfl-nodes-")))
             memory = context.memory or temporary / "memory"
@@ -218,11 +220,8 @@ def simulation_engine(
             simulation = stack.enter_context(closing(Simulation(app, nodes or clients, workers)))
             return engine_on(
                 simulation,
-                context.task,
-                settings,
-                memory,
-                clients=clients,
-                deadline=context.deadline,
+                replace(context, memory=memory),
+                task,
                 float16=float16,
                 resources=stack.pop_all(),
             )
@@ -230,50 +229,50 @@ def simulation_engine(
     return make_engine
 
 
+def _count_clients(context: EngineContext) -> int:
+    return len(context.task.data.clients) + len(context.task.data.unseen)
+
+
 def engine_on(
     simulation: Simulation,
-    task: Task,
-    settings: RunSettings,
-    memory: Path | None,
+    context: EngineContext,
+    task: TaskConfig,
     *,
-    clients: int,
-    deadline: float | None,
-    float16: bool,
+    float16: bool = False,
     resources: ExitStack,
 ) -> Engine:
     """The engine over a simulation, once all its clients are present.
 
     Args:
         simulation: The nodes.
-        task: Data and model.
-        settings: What the nodes are sent first.
-        memory: Folder for what clients remember; nodes use the same one.
-        clients: Number of clients to wait for.
-        deadline: `clients.deadline`; None: no limit.
+        context: What the engine is made from; the nodes use the same folder for what clients remember.
+        task: The section `[task]`, for the nodes.
         float16: Whether models travel as float16.
         resources: Closed with the engine, or at once if the clients do not come.
     """
     from ipfl.engines.flower.membership import Membership, NodeDirectory
+    from ipfl.engines.flower.protocol import RunSettings
     from ipfl.engines.flower.server import FlowerEngine
     from ipfl.engines.flower.transport import Transport
 
+    settings = RunSettings(context.method, context.train, task, context.seed, classes=None)
     # A client's time runs from the sending of its message. With a deadline there is one message for each
     # worker process, so that no time passes while a message waits for a process that is free.
-    in_flight = max(MIN_IN_FLIGHT, 4 * simulation.workers) if deadline is None else simulation.workers
+    in_flight = max(MIN_IN_FLIGHT, 4 * simulation.workers) if context.deadline is None else simulation.workers
     transport = Transport(simulation.grid, None, POLL_SECONDS, simulation.check_alive, in_flight)
     membership = Membership(transport, NodeDirectory())
     with resources:
         membership.wait_for_clients(
-            clients, START_TIMEOUT_SECONDS, settings, lambda _: None, fail_on_refusal=True
+            _count_clients(context), START_TIMEOUT_SECONDS, settings, lambda _: None, fail_on_refusal=True
         )
         simulation.handle_sigterm()
         return FlowerEngine(
             membership,
-            task,
+            context.task,
             settings,
-            memory,
+            context.memory,
             memory_on_nodes=False,
-            client_deadline=deadline,
+            client_deadline=context.deadline,
             float16=float16,
             raise_client_errors=True,
             resources=resources.pop_all(),

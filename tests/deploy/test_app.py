@@ -117,6 +117,14 @@ class TestRun:
 
 
 class TestRefused:
+    @pytest.mark.parametrize("section", ["[adversary]\nshare = 0.5\n", "[faults]\ncrash = 0.1\n"])
+    def test_clients_that_fail_on_purpose(self, grid, place, section):
+        """Before any node gets a message."""
+        (place / "run.toml").write_text(section)
+        with pytest.raises(InputError, match="work on the local engine only"):
+            run_server(grid, server_config(place))
+        assert grid.sent == []
+
     def test_too_few_nodes_with_a_countdown(self, grid, place, capsys):
         with pytest.raises(InputError, match="3 of 4 clients came within 1 s"):
             run_server(grid, server_config(place, nodes=4, wait=1.0))
@@ -137,7 +145,7 @@ class TestRefused:
         grid = Loopback()
         config = {"client": 0, "data": str(place / broken), "memory": str(place / "node")}
         grid.join(10, NodeApp(), **config)
-        with pytest.raises(InputError, match=rf"node 10 cannot take part: cannot read data from .*{broken}"):
+        with pytest.raises(InputError, match=rf"node 10 cannot take part: .*{broken}"):
             run_server(grid, server_config(place, nodes=1))
 
     def test_a_node_without_a_name(self, place):

@@ -9,12 +9,26 @@ import pytest
 from typer.testing import CliRunner
 
 from ipfl.cli import app
+from ipfl.engines.flower import simulation
+
+LOCAL_ONLY = "[adversary] and [faults] work on the local engine only (--engine local)"
 
 
 def refused(*words):
+    """What a command prints that is refused."""
     done = CliRunner().invoke(app, ["run", "--set", "task.clients=4", *words])
     assert done.exit_code == 2
     return done.stderr
+
+
+@pytest.fixture
+def no_simulation(monkeypatch):
+    """Nothing may start Flower and Ray."""
+
+    def start(*arguments):
+        raise AssertionError("Flower and Ray were started")
+
+    monkeypatch.setattr(simulation, "Simulation", start)
 
 
 @pytest.mark.parametrize("words", [["--nodes", "2"], ["--fp16"]])
@@ -26,11 +40,19 @@ def test_no_workers():
     assert "at least one worker" in refused("--engine", "flower", "--workers", "0")
 
 
-def test_more_nodes_than_clients(tmp_path):
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--nodes", "5"], "--nodes 5: there are only 4 clients to put on them"),
+        (["--set", "adversary.share=0.5"], LOCAL_ONLY),
+        (["--set", "faults.dropout=0.1"], LOCAL_ONLY),
+        (["--set", "faults.broken=0.1"], LOCAL_ONLY),
+    ],
+)
+def test_before_anything_is_started(tmp_path, no_simulation, words, why):
+    """One line, no results, no Ray."""
     out = tmp_path / "run"
-    assert "--nodes 5: there are only 4 clients" in refused(
-        "--engine", "flower", "--nodes", "5", "--out", str(out)
-    )
+    assert refused("--engine", "flower", "--out", str(out), *words) == f"error: {why}\n"
     assert not out.exists()
 
 
@@ -44,7 +66,7 @@ def test_without_the_extra(missing, monkeypatch):
 
 
 def test_no_telemetry():
-    """flwr reads its switch once, when it is imported; whoever imports ours has it off."""
+    """flwr reads its switch once, when it is imported; a module of ours sets it before."""
     code = "import ipfl.engines.flower.client, flwr.supercore.telemetry as t;"
     code += "print(t.FLWR_TELEMETRY_ENABLED)"
     plain = {key: value for key, value in os.environ.items() if key != "FLWR_TELEMETRY_ENABLED"}
