@@ -5,7 +5,6 @@ The server writes it once as a JSON text and sends it with its first message; a 
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +14,7 @@ from ipfl.core import Method
 from ipfl.data.settings import TaskConfig
 from ipfl.errors import InputError
 from ipfl.methods import method as build_method
+from ipfl.methods import method_settings
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Plan:
         """What travels."""
         return json.dumps(
             {
-                "method": {"name": self.method.name, **dataclasses.asdict(self.method)},  # type: ignore[call-overload]
+                "method": method_settings(self.method),
                 "train": self.train.model_dump(mode="json"),
                 "task": self.task.model_dump(mode="json"),
                 "seed": self.seed,
