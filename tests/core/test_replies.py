@@ -13,8 +13,9 @@ from ipfl.core.replies import (
     MAX_FACT,
     Count,
     InvalidReplyError,
+    NonNegative,
     Number,
-    Positive,
+    PositiveShare,
     ReplySchema,
     Whole,
     index_below,
@@ -98,7 +99,8 @@ class TestFacts:
             (Whole, [0, 1, MAX_FACT]),
             (Count, [1, MAX_FACT]),
             (Number, [0, -1.5, 3, MAX_FACT, -MAX_FACT]),
-            (Positive, [0, 0.0, 2.5, MAX_FACT]),
+            (NonNegative, [0, 0.0, 2.5, MAX_FACT]),
+            (PositiveShare, [1, 0.5, 1e-9]),
             (index_below(3), [0, 2]),
             (list_of(Whole, 2), [[0, 7]]),
             (list[Whole], [[], [1, 2, 3]]),
@@ -108,7 +110,7 @@ class TestFacts:
     def test_valid(self, kind, values):
         assert [value for value in values if not is_fact(kind, value)] == []
 
-    @pytest.mark.parametrize("kind", [Whole, Count, Number, Positive, index_below(3)])
+    @pytest.mark.parametrize("kind", [Whole, Count, Number, NonNegative, index_below(3)])
     @pytest.mark.parametrize(
         "value",
         [NAN, INF, -INF, True, "1", None, [1], {}, 2 * MAX_FACT, -(10**400), 10**400, 1e300, b"1", 1j],
@@ -122,7 +124,8 @@ class TestFacts:
         [
             (Whole, [-1, 1.0, 0.5]),
             (Count, [0, -4, 1.0]),
-            (Positive, [-1, -1e-9]),
+            (NonNegative, [-1, -1e-9]),
+            (PositiveShare, [0, -0.5, 1.5, 2]),
             (index_below(3), [3, -1, 1.0]),
             (
                 list_of(Whole, 2),
@@ -209,7 +212,7 @@ class TestVectors:
 
 
 class TestRule:
-    SCHEMA = ReplySchema({"hits": Positive, "n": Whole}, rule=lambda facts: facts["hits"] <= facts["n"])
+    SCHEMA = ReplySchema({"hits": NonNegative, "n": Whole}, rule=lambda facts: facts["hits"] <= facts["n"])
 
     def test_facts_that_contradict_each_other(self):
         assert is_valid(self.SCHEMA, Record({}, {"hits": 3.0, "n": 3}))

@@ -105,7 +105,7 @@ class TestInitialStage:
         np.testing.assert_allclose(mine.params["weights"], weight(3), rtol=1e-4)
 
     def test_it_ends_even_if_they_never_do(self, monkeypatch):
-        monkeypatch.setattr(fedala, "LONGEST", 2)
+        monkeypatch.setattr(fedala, "MAX_INITIAL_EPOCHS", 2)
         _, mine = FedALA(recent=50).on_train(ASK, Record({"own": OWN}), client((2, 0)))
         np.testing.assert_allclose(mine.params["weights"], weight(2), rtol=1e-5)
 

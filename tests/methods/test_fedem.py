@@ -15,8 +15,9 @@ from tests.federation import ZERO, answer_round, client, points, run_here, setup
 import ipfl
 from ipfl.core import Record
 from ipfl.core.sections import AggregateConfig
-from ipfl.methods.cluster_models import WORST_LOSS, ClusterModels
-from ipfl.methods.fedem import STEPS, FedEM, mixture_weights, responsibilities
+from ipfl.methods.cluster_models import ClusterModels
+from ipfl.methods.fedem import MIXTURE_STEPS, FedEM, mixture_weights, responsibilities
+from ipfl.methods.steps import WORST_LOSS
 
 T = math.log(3) / 4
 SURE = np.array([T, -T], np.float32)
@@ -109,7 +110,10 @@ class TestMixtureWeights:
         def likelihood(weights):
             return np.logaddexp.reduce(np.log(weights + 1e-300)[:, None] - losses, axis=0).mean()
 
-        assert likelihood(mixture_weights(losses)) >= likelihood(other / other.sum()) - math.log(3) / STEPS
+        assert (
+            likelihood(mixture_weights(losses))
+            >= likelihood(other / other.sum()) - math.log(3) / MIXTURE_STEPS
+        )
 
 
 def test_a_client_deploys_a_mixture_that_fits_its_goal():

@@ -13,7 +13,7 @@ from tests.federation import ZERO, answer_round, client, first_ask, points, setu
 from ipfl.client.memory import ClientMemory
 from ipfl.core import NEWCOMER, Record
 from ipfl.methods.client_model_store import ClientModelStore
-from ipfl.methods.fedfomo import FedFomo, mixture, worth
+from ipfl.methods.fedfomo import FedFomo, mix_models, weigh_models
 
 
 def model(w: float) -> np.ndarray:
@@ -44,37 +44,37 @@ def sent(w, *weights, n=1):
     return Record({"model": model(w)}, {"n": n, "weights": list(weights)})
 
 
-class TestWorth:
+class TestWeights:
     def test_loss_gained_per_distance(self):
         # From 0 (loss ln 2), over the distance |w|·√2.
-        found = worth([model(0.5), model(1), model(-1)], ZERO, validating((2, 0)))
+        found = weigh_models([model(0.5), model(1), model(-1)], ZERO, validating((2, 0)))
         gains = [(math.log(2) - loss(w)) / (abs(w) * math.sqrt(2)) for w in (0.5, 1, -1)]
         np.testing.assert_allclose(found, gains, rtol=1e-6)
         assert found[0] > found[1] > 0 > found[2]
 
     def test_the_model_itself_is_worth_nothing(self):
-        assert worth([model(1), model(1)], model(1), validating((2, 0))).tolist() == [0, 0]
+        assert weigh_models([model(1), model(1)], model(1), validating((2, 0))).tolist() == [0, 0]
 
     def test_a_model_that_overflows_is_worth_less_than_any(self):
         wild = np.array([3e38, -3e38], np.float32)
-        (found,) = worth([wild], ZERO, validating((2e5, 0)))
+        (found,) = weigh_models([wild], ZERO, validating((2e5, 0)))
         assert np.isfinite(found)
         assert found < -1e-10
 
     def test_nothing_to_weigh(self):
-        assert worth([], ZERO, validating((2, 0))).shape == (0,)
+        assert weigh_models([], ZERO, validating((2, 0))).shape == (0,)
 
 
 class TestMixture:
     def test_positive_weights_alone_count(self):
         # 1/4 and 3/4 of (2, −2) and (6, −6): 5.
-        mixed = mixture([model(2), model(6), model(100)], np.array([1.0, 3.0, -9.0]), model(7))
+        mixed = mix_models([model(2), model(6), model(100)], np.array([1.0, 3.0, -9.0]), model(7))
         assert mixed.tolist() == [5, -5]
 
     @pytest.mark.parametrize("weights", [[-1.0, 0.0], []])
     def test_the_model_before_stays_if_none_is(self, weights):
         before = model(7)
-        assert mixture([model(2), model(6)][: len(weights)], np.array(weights), before) is before
+        assert mix_models([model(2), model(6)][: len(weights)], np.array(weights), before) is before
 
 
 class TestClient:

@@ -22,8 +22,7 @@ from tests.federation import (
 import ipfl
 from ipfl.core import Record
 from ipfl.core.sections import AggregateConfig
-from ipfl.methods.cluster_models import ClusterModels
-from ipfl.methods.fedsoft import FedSoft, SoftClusters, importance
+from ipfl.methods.fedsoft import FedSoft, SoftClusters, center_importance
 
 A, B = np.array([1, -1], np.float32), np.array([-1, 1], np.float32)
 """A has the smaller loss on points of class 0 at x > 0, B on those of class 1."""
@@ -31,7 +30,7 @@ A, B = np.array([1, -1], np.float32), np.array([-1, 1], np.float32)
 
 def state(*centers: np.ndarray, per_round: int = 4, **known) -> SoftClusters:
     known = {"importance": {}, "sizes": {}, "random": ()} | known
-    return SoftClusters(ClusterModels(centers, per_round, seed=0, rule=AggregateConfig()), **known)
+    return SoftClusters(centers, per_round, seed=0, rule=AggregateConfig(), **known)
 
 
 def play(before: SoftClusters, engine: MethodClients, round: int = 0) -> Played:
@@ -41,10 +40,10 @@ def play(before: SoftClusters, engine: MethodClients, round: int = 0) -> Played:
 class TestImportance:
     def test_shares_of_the_points_and_the_smoother(self):
         losses = np.array([[1, 5, 1, 1], [2, 4, 3, 4], [9, 9, 9, 9]])
-        assert importance(losses, 1e-4).tolist() == [0.75, 0.25, 1e-4]
+        assert center_importance(losses, 1e-4).tolist() == [0.75, 0.25, 1e-4]
 
     def test_a_tie_goes_to_the_first(self):
-        assert importance(np.ones((2, 3)), 0.01).tolist() == [1, 0.01]
+        assert center_importance(np.ones((2, 3)), 0.01).tolist() == [1, 0.01]
 
     def test_client_counts_its_training_points(self):
         ask = Record({"cluster_0": A, "cluster_1": B})
@@ -67,7 +66,7 @@ class TestRound:
         np.testing.assert_allclose(own[0], [0.15, -0.15], rtol=1e-6)
         np.testing.assert_allclose(own[1], [-0.29998, 0.29998], rtol=1e-6)
         center = (0.15 - 0.29998) / 2
-        for model in done.state.centers.models:
+        for model in done.state.models:
             np.testing.assert_allclose(model, [center, -center], rtol=1e-6)
         assert done.state.importance == {0: (0.75, 0.25), 1: (1e-4, 1.0)}
         assert done.state.sizes == {0: 4, 1: 1}
@@ -129,7 +128,7 @@ class TestRound:
             1: Record({"model": np.array([np.nan, 0], np.float32)}, {"n": 1}),
         }
         done = answer_round(FedSoft(), before, replies, round=1)
-        assert [model.tolist() for model in done.state.centers.models] == [[3, 4], [3, 4]]
+        assert [model.tolist() for model in done.state.models] == [[3, 4], [3, 4]]
         assert done.kinds == [("invalid_reply", 1)]
         assert [seat[3] for seat in done.seats] == [True, False, True, False]
 
@@ -192,7 +191,7 @@ def test_what_the_server_knows_of_preferences():
 
 def test_centers_start_differently():
     fresh = setup(2, make_params=lambda k: np.full(2, k, np.float32))
-    assert [model[0] for model in FedSoft(clusters=3).init(fresh).centers.models] == [0, 1, 2]
+    assert [model[0] for model in FedSoft(clusters=3).init(fresh).models] == [0, 1, 2]
 
 
 def test_it_learns():

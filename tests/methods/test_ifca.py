@@ -12,15 +12,14 @@ from tests.federation import Played, answer_round, client, first_ask, points, ru
 import ipfl
 from ipfl.core import Record, Setup
 from ipfl.core.sections import AggregateConfig
-from ipfl.methods.cluster_models import ClusterModels
 from ipfl.methods.ifca import IFCA, Clustering, best_start
 
 A, B = np.array([1, -1], np.float32), np.array([-1, 1], np.float32)
 """A says class 0 of any x > 0, B says class 1."""
 
 
-def models(*vectors: np.ndarray, per_round: int = 3) -> ClusterModels:
-    return ClusterModels(tuple(vectors), per_round, seed=0, rule=AggregateConfig())
+def start(*vectors: np.ndarray, per_round: int = 3) -> Clustering:
+    return Clustering(tuple(vectors), per_round, seed=0, rule=AggregateConfig())
 
 
 def federation_of(clients: int = 3, per_round: int | None = None) -> Setup:
@@ -46,11 +45,11 @@ class TestRound:
     CLIENTS = (client((2, 0)), client((2, 1), id=1), client((1, 0), (1, 0), id=2))
 
     def test_models_are_averaged_over_those_that_chose_them(self):
-        done, _ = train_round(IFCA(), Clustering(models(A, B)), self.CLIENTS)
+        done, _ = train_round(IFCA(), start(A, B), self.CLIENTS)
         first = 1 + 0.1 * (1 * 2 * sigma(-4) + 2 * sigma(-2)) / 3
         second = 1 + 0.1 * 2 * sigma(-4)
-        np.testing.assert_allclose(done.state.clusters.models[0], [first, -first], rtol=1e-6)
-        np.testing.assert_allclose(done.state.clusters.models[1], [-second, second], rtol=1e-6)
+        np.testing.assert_allclose(done.state.models[0], [first, -first], rtol=1e-6)
+        np.testing.assert_allclose(done.state.models[1], [-second, second], rtol=1e-6)
         assert done.seats == [(0, 0, "random", True), (1, 1, "random", True), (2, 0, "random", True)]
         assert done.events == []
         assert [sorted(reply.params) for reply in done.replies.values()] == [
@@ -58,17 +57,17 @@ class TestRound:
         ]  # fmt: skip
 
     def test_gradients_are_divided_by_all_participants(self):
-        done, _ = train_round(IFCA(average="gradients"), Clustering(models(A, B)), self.CLIENTS)
+        done, _ = train_round(IFCA(average="gradients"), start(A, B), self.CLIENTS)
         # The same steps, but of 4 samples in all: 3 of them for A, 1 for B.
         first = 1 + 0.1 * (1 * 2 * sigma(-4) + 2 * sigma(-2)) / 4
         second = 1 + 0.1 * 2 * sigma(-4) / 4
-        np.testing.assert_allclose(done.state.clusters.models[0], [first, -first], rtol=1e-6)
-        np.testing.assert_allclose(done.state.clusters.models[1], [-second, second], rtol=1e-6)
+        np.testing.assert_allclose(done.state.models[0], [first, -first], rtol=1e-6)
+        np.testing.assert_allclose(done.state.models[1], [-second, second], rtol=1e-6)
 
     @pytest.mark.parametrize("average", ["models", "gradients"])
     def test_a_model_that_nobody_chose_stays(self, average):
-        done, _ = train_round(IFCA(average=average), Clustering(models(A, B)), self.CLIENTS[:1])
-        assert done.state.clusters.models[1] is B
+        done, _ = train_round(IFCA(average=average), start(A, B), self.CLIENTS[:1])
+        assert done.state.models[1] is B
 
     def test_one_gradient_whatever_the_epochs(self):
         me = client((2, 0), epochs=5)
@@ -94,8 +93,8 @@ class TestRound:
         ids=["no such cluster", "negative", "none named", "a truth value", "another's model", "nan", "n=0"],
     )
     def test_invalid_replies_are_left_out(self, broken):
-        done = answer(IFCA(), Clustering(models(A, B)), {0: update(0, 5), 1: broken, 2: update(1, 7)})
-        assert [model.tolist() for model in done.state.clusters.models] == [[5, -5], [7, -7]]
+        done = answer(IFCA(), start(A, B), {0: update(0, 5), 1: broken, 2: update(1, 7)})
+        assert [model.tolist() for model in done.state.models] == [[5, -5], [7, -7]]
         assert done.seats == [(0, 0, "random", True), (1, -1, "random", False), (2, 1, "random", True)]
         assert done.kinds == [("invalid_reply", 1)]
         assert done.state.choices == {0: 0, 2: 1}
@@ -104,7 +103,7 @@ class TestRound:
 class TestCollapse:
     def test_is_an_event_when_it_happens_and_when_it_ends(self):
         method = IFCA()
-        done = answer(method, Clustering(models(A, B)), {0: update(1), 1: update(1)})
+        done = answer(method, start(A, B), {0: update(1), 1: update(1)})
         assert done.kinds == [("collapse", None)]
         assert method.report(done.state) == {"clients_per_cluster": [0, 2], "collapsed": True}
         again = answer(method, done.state, {0: update(1), 1: update(1)}, round=1)
@@ -116,26 +115,26 @@ class TestCollapse:
 
     def test_some_of_several_clusters_left_empty_is_no_collapse_yet(self):
         method = IFCA(clusters=3)
-        done = answer(method, Clustering(models(A, B, A)), {0: update(1), 1: update(2)})
+        done = answer(method, start(A, B, A), {0: update(1), 1: update(2)})
         assert done.kinds == [("unused_clusters", None)]
         assert done.state.unused == (0,)
         assert method.report(done.state)["collapsed"] is False
 
     def test_no_answer_is_no_collapse(self):
         method = IFCA()
-        done = answer(method, Clustering(models(A, B)), {0: Record()})
+        done = answer(method, start(A, B), {0: Record()})
         assert done.kinds == [("invalid_reply", 0)]
         assert method.report(done.state)["collapsed"] is False
 
     def test_one_cluster_cannot_collapse(self):
         method = IFCA(clusters=1)
-        done = answer(method, Clustering(models(A)), {0: update(0)})
+        done = answer(method, start(A), {0: update(0)})
         assert done.events == []
         assert method.report(done.state)["collapsed"] is False
 
     def test_choices_of_absent_clients_are_remembered(self):
         method = IFCA()
-        first = answer(method, Clustering(models(A, B)), {0: update(1), 1: update(0)})
+        first = answer(method, start(A, B), {0: update(1), 1: update(0)})
         second = answer(method, first.state, {0: update(0)}, round=1)
         assert method.preferences(second.state) == {0: 0, 1: 0}
         assert ("collapse", None) in second.kinds
@@ -158,7 +157,7 @@ class TestRestarts:
 
     def test_every_model_of_every_set_starts_differently(self):
         state = IFCA(clusters=2, restarts=3).init(federation_of())
-        starts = [model[0] for one in (state.clusters, *state.spare) for model in one.models]
+        starts = [model[0] for one in (state.models, *state.spare) for model in one]
         assert starts == [0, 1, 2, 3, 4, 5]
 
     def test_clients_score_all_sets_before_the_first_training(self):
@@ -210,9 +209,9 @@ class TestRestarts:
 def test_a_client_deploys_what_is_best_on_its_goal():
     method, me = IFCA(), client((2, 0))
     me = dataclasses.replace(me, parts=dataclasses.replace(me.parts, goal=points((2, 1))))
-    offer = method.offer(Clustering(models(A, B)), 99)
+    offer = method.offer(start(A, B), 99)
     assert method.personalize(offer, Record(), me) is B
-    assert method.models(Clustering(models(A, B))) == {"cluster_0": A, "cluster_1": B}
+    assert method.models(start(A, B)) == {"cluster_0": A, "cluster_1": B}
 
 
 def test_it_learns():

@@ -1,7 +1,7 @@
 """The methods, one file each, server and client side together; and the registry that finds them by name.
 
-To add one: write the file, add its line to `METHODS`. Methods from outside need no line: a config names one of
-your own as `module:Class`, and installed packages offer some by name, as entry points of the group
+To add one: write the file, add its line to `METHODS`. Methods from outside need no line: a config names one
+of your own as `module:Class`, and installed packages offer some by name, as entry points of the group
 `ipfl.methods`. Classes are imported only when asked for, so that listing names costs nothing.
 
 Methods import `ipfl.core` and `ipfl.client`; none but `methods.ipfl` knows of tokens.
@@ -90,7 +90,8 @@ def _check_method_class(found: Any, name: str) -> type[Method[Any]]:
 
     if not (isinstance(found, type) and issubclass(found, Method)):
         raise InputError(f"method {name!r} is not a class that extends ipfl.core.Method")
-    if not (hasattr(found, "__pydantic_fields__") and found.__dataclass_params__.frozen):
+    options: Any = getattr(found, "__dataclass_params__", None)
+    if not (hasattr(found, "__pydantic_fields__") and options and options.frozen):
         raise InputError(f"method {name!r} is not a frozen pydantic dataclass")
     missing = sorted(
         found.__abstractmethods__ | {key for key in ("name", "summary") if not hasattr(found, key)}
