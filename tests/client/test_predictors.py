@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from ipfl.client.network import MODELS, Network, build_network
+from ipfl.client.network import MODEL_FACTORIES, Network, build_network
 from ipfl.client.predictors import Mixture, NearestPrototype
 from ipfl.client.training import evaluate
 from ipfl.data.federated import Samples
@@ -19,7 +19,7 @@ from ipfl.runs.finished import FinishedRun
 
 @pytest.fixture
 def network() -> Network:
-    return build_network(MODELS["softmax"], (1,), 2, 0)
+    return build_network(MODEL_FACTORIES["softmax"], (1,), 2, 0)
 
 
 def always(p: float) -> np.ndarray:

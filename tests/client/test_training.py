@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from ipfl.client import training as train
-from ipfl.client.network import MODELS, Network, build_network
+from ipfl.client.network import MODEL_FACTORIES, Network, build_network
 from ipfl.client.settings import TrainConfig
 from ipfl.client.training import Pull, evaluate, losses, mean_gradient, mean_loss, predictions, sgd
 from ipfl.data.federated import Samples
@@ -37,7 +37,7 @@ def step(start, samples, rng=None, *, epochs=None, lr=None, pull=None, **setting
 
 
 def softmax(features: int = 1, classes: int = 2) -> Network:
-    return build_network(MODELS["softmax"], (features,), classes, 0)
+    return build_network(MODEL_FACTORIES["softmax"], (features,), classes, 0)
 
 
 class TestSGD:

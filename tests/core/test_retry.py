@@ -1,4 +1,4 @@
-"""Trouble that passes is waited for, trouble that does not is told at once."""
+"""Failures that may pass are retried, all others are raised at once."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import os
 
 import pytest
 
-from ipfl.core import retry as patience
 from ipfl.core.retry import is_disk_full, retry, retry_while_disk_full
 from ipfl.errors import InputError
 
 
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch):
-    monkeypatch.setattr(patience, "RETRY_SECONDS", 0.2)
-    monkeypatch.setattr(patience, "DELAYS", (0.01,))
+def short_waits(monkeypatch):
+    monkeypatch.setattr("ipfl.core.retry.RETRY_SECONDS", 0.2)
+    monkeypatch.setattr("ipfl.core.retry.FIRST_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr("ipfl.core.retry.MAX_WAIT_SECONDS", 0.01)
 
 
 def failing(times, error):
@@ -35,7 +35,7 @@ def failing(times, error):
 FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "runs/mine/metrics.jsonl")
 
 
-def test_what_passes_is_waited_for_and_said_once(caplog):
+def test_what_passes_is_waited_for_and_logged_once(caplog):
     with caplog.at_level(logging.WARNING, logger="ipfl"):
         assert retry_while_disk_full(failing(3, FULL), "cannot commit round 4", None) == 4
     (record,) = caplog.records
@@ -44,7 +44,7 @@ def test_what_passes_is_waited_for_and_said_once(caplog):
     )
 
 
-def test_what_stays_is_one_line_that_says_how_to_go_on(tmp_path):
+def test_what_stays_is_one_line_that_says_how_to_resume(tmp_path):
     with pytest.raises(InputError) as error:
         retry_while_disk_full(failing(10**6, FULL), "cannot commit round 4", tmp_path)
     assert str(error.value) == (
@@ -73,6 +73,6 @@ def test_what_a_full_disk_may_say():
     assert not is_disk_full(ValueError("no space left on device"))
 
 
-def test_no_patience_at_all():
+def test_no_time_for_a_retry():
     with pytest.raises(OSError, match="No space"):
         retry(failing(1, FULL), is_disk_full, str, 0)

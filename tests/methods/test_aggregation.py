@@ -82,12 +82,12 @@ class TestClipping:
 
 class TestParts:
     def test_trimming_leaves_one_value_at_least(self):
-        assert trimmed_mean(np.array([[1.0], [2.0], [9.0]]), hostile=5).tolist() == [2]
+        assert trimmed_mean(np.array([[1.0], [2.0], [9.0]]), attackers=5).tolist() == [2]
 
     def test_trimming_goes_by_coordinate(self):
         # Without the extremes of each column: 2 and 5.
         updates = np.array([[1.0, 5.0], [2.0, 0.0], [3.0, 9.0]])
-        assert trimmed_mean(updates, hostile=1).tolist() == [2, 5]
+        assert trimmed_mean(updates, attackers=1).tolist() == [2, 5]
 
     def test_geometric_median_of_a_triangle(self):
         # Of the equilateral triangle it is the centre; one corner that holds more than half keeps it.
@@ -105,7 +105,7 @@ class TestParts:
 
     def test_multi_krum_of_two(self):
         # Nobody can be left out of two: int(0.2 · 2) = 0.
-        assert multi_krum(np.array([[0.0], [9.0]]), attacker_share=0).tolist() == [0, 1]
+        assert multi_krum(np.array([[0.0], [9.0]]), attackers=0).tolist() == [0, 1]
 
 
 updates = arrays(np.float64, st.tuples(st.integers(1, 9), st.just(3)), elements=st.floats(-8, 8, width=32))
@@ -129,8 +129,8 @@ def test_krum_leaves_out_the_same_update_in_any_order(steps, random):
     scores = np.sort(np.sort(apart, axis=1)[:, 1:-2].sum(axis=1))
     assume(scores[-1] - scores[-2] > 1e-6)
     order = random.sample(range(len(steps)), len(steps))
-    again = [order[place] for place in multi_krum(steps[order], hostile=1)]
-    assert sorted(again) == multi_krum(steps, hostile=1).tolist()
+    again = [order[place] for place in multi_krum(steps[order], attackers=1)]
+    assert sorted(again) == multi_krum(steps, attackers=1).tolist()
 
 
 @given(updates.filter(lambda steps: len(steps) >= 5), st.floats(1e2, 1e6), st.sampled_from(RULES[1:]))
@@ -140,10 +140,12 @@ def test_one_outlier_cannot_drag_the_model_away(steps, far, rule):
     Trimmed mean stays in the others' box, Krum's mean takes honest ones only, and the geometric median of a
     fifth against four fifths moves by at most 2·(4/5)/(4/5 − 1/5) = 8/3 radii from any honest point.
     """
-    hostile = np.vstack([steps[1:], np.full(3, far)])
+    attacked = np.vstack([steps[1:], np.full(3, far)])
     radius = np.linalg.norm(steps[1:], axis=1).max()
-    setting = AggregateConfig(rule=rule, hostile=1 / len(hostile) + 1e-6)
-    new = aggregate(list(hostile.astype(np.float32)), [1.0] * len(hostile), np.zeros(3, np.float32), setting)
+    setting = AggregateConfig(rule=rule, attacker_share=1 / len(attacked) + 1e-6)
+    new = aggregate(
+        list(attacked.astype(np.float32)), [1.0] * len(attacked), np.zeros(3, np.float32), setting
+    )
     assert np.linalg.norm(new) <= 4 * radius + 1e-3
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.small_runs import run_small, small_engine, small_task
 
 from ipfl.client.memory import ClientMemory
-from ipfl.client.network import MODELS
+from ipfl.client.network import MODEL_FACTORIES
 from ipfl.client.runner import EVALUATE, ClientRunner, Job
 from ipfl.client.settings import TrainConfig
 from ipfl.client.task import Task
@@ -278,6 +278,6 @@ class TestClientRunner:
 
 
 def test_models_by_name_and_by_callable():
-    for model in ("softmax", MODELS["softmax"]):
+    for model in ("softmax", MODEL_FACTORIES["softmax"]):
         task = Task.from_clients([(np.eye(4, dtype=np.float32), [0, 1, 0, 1])] * 2, model=model)
         assert task.network(0).size == 4 * 2 + 2

@@ -72,7 +72,7 @@ class Softmax(nn.Sequential):
         super().__init__(nn.Flatten(), nn.Linear(math.prod(shape), classes))
 
 
-MODELS: dict[str, Factory] = {"cnn": CNN, "mlp": MLP, "softmax": Softmax}
+MODEL_FACTORIES: dict[str, Factory] = {"cnn": CNN, "mlp": MLP, "softmax": Softmax}
 
 
 def model_factory(model: str | Factory) -> Factory:
@@ -81,9 +81,9 @@ def model_factory(model: str | Factory) -> Factory:
         return model
     if ":" in model:
         return load_callable(model, "model")
-    if model not in MODELS:
-        raise unknown("model", model, [*MODELS, "module:callable"])
-    return MODELS[model]
+    if model not in MODEL_FACTORIES:
+        raise unknown("model", model, [*MODEL_FACTORIES, "module:callable"])
+    return MODEL_FACTORIES[model]
 
 
 @dataclass(frozen=True)

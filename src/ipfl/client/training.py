@@ -20,10 +20,10 @@ from ipfl.data.federated import Samples
 
 EVALUATION_BATCH = 256
 
-Rows = np.ndarray[tuple[int], np.dtype[np.intp]]
+Positions = np.ndarray[tuple[int], np.dtype[np.intp]]
 """Positions of a batch's samples in the samples they were taken from."""
 
-Objective = Callable[[Network, Samples, Rows], None]
+Objective = Callable[[Network, Samples, Positions], None]
 """Adds the gradient of one batch's loss at the network's parameters to `network.grad`, which is zero then.
 
 For methods that train on another loss than the mean cross entropy; `mean_loss` is that one.
@@ -59,7 +59,7 @@ class Score:
         return self.hits / self.n if self.n else 0.0
 
 
-def _batches(samples: Samples, order: Rows, size: int) -> Iterator[tuple[Samples, Rows]]:
+def _batches(samples: Samples, order: Positions, size: int) -> Iterator[tuple[Samples, Positions]]:
     for start in range(0, len(order), size):
         chosen = order[start : start + size]
         yield Samples(samples.x[chosen], samples.y[chosen]), chosen
@@ -74,7 +74,7 @@ def _loss(network: Network, batch: Samples) -> Tensor:
     return cross_entropy(network.module(network.inputs(batch.x)), torch.from_numpy(batch.y))
 
 
-def mean_loss(network: Network, batch: Samples, rows: Rows) -> None:
+def mean_loss(network: Network, batch: Samples, positions: Positions) -> None:
     """The ordinary objective: mean cross entropy of the batch."""
     _loss(network, batch).backward()  # type: ignore[no-untyped-call]
 
@@ -114,7 +114,7 @@ def sgd(
     """Trains `start` on `samples` with plain SGD and returns the new parameters.
 
     Args:
-        network: Workspace; whatever it held is overwritten.
+        network: Workspace; what it held before is overwritten.
         start: Parameters to start from.
         samples: Training data.
         settings: Learning rate, batch size, epochs, momentum, weight decay.
@@ -124,7 +124,7 @@ def sgd(
         pull: Proximal term, if any.
         objective: What the batches' gradients are of, instead of the mean cross entropy.
     """
-    learn = objective or mean_loss
+    add_gradient = objective or mean_loss
     network.load(start)
     network.module.train()
     step = settings.lr if lr is None else lr
@@ -133,9 +133,9 @@ def sgd(
     velocity = torch.zeros_like(weights) if settings.momentum else None
     with _seeded(rng):
         for _ in range(settings.epochs if epochs is None else epochs):
-            for batch, rows in _batches(samples, rng.permutation(len(samples)), settings.batch_size):
+            for batch, positions in _batches(samples, rng.permutation(len(samples)), settings.batch_size):
                 gradient.zero_()
-                learn(network, batch, rows)
+                add_gradient(network, batch, positions)
                 if settings.weight_decay:
                     gradient.add_(weights, alpha=settings.weight_decay)
                 if pull is not None and anchor is not None:
@@ -164,7 +164,7 @@ def _features(network: Network, params: Vector, samples: Samples) -> Iterator[Te
 
 
 def _log_probabilities(network: Network, predictor: Predictor, samples: Samples) -> Iterator[Tensor]:
-    """Log-probabilities of the classes under what a client deploys, batch by batch."""
+    """Log-probabilities of the classes under what a client predicts with, batch by batch."""
     if isinstance(predictor, Mixture):
         weights = torch.tensor(predictor.weights).log()
         every = [torch.cat(list(_logs(network, model, samples))) for model in predictor.models]
@@ -172,16 +172,16 @@ def _log_probabilities(network: Network, predictor: Predictor, samples: Samples)
         yield from torch.split(mixed, EVALUATION_BATCH)
     elif isinstance(predictor, NearestPrototype):
         prototypes = torch.from_numpy(predictor.prototypes)
-        for found in _features(network, predictor.model, samples):
-            apart = torch.cdist(found, prototypes).square()
-            yield log_softmax(-apart.nan_to_num(nan=torch.inf), dim=1)
+        for features_ in _features(network, predictor.model, samples):
+            distances = torch.cdist(features_, prototypes).square()
+            yield log_softmax(-distances.nan_to_num(nan=torch.inf), dim=1)
     else:
         yield from _logs(network, predictor, samples)
 
 
 @torch.no_grad()
 def evaluate(network: Network, predictor: Predictor, samples: Samples) -> Score:
-    """Scores a model, or whatever else a client may deploy, on `samples`."""
+    """Scores a model, or another predictor of a client, on `samples`."""
     hits = soft = loss = 0.0
     batches = zip(_log_probabilities(network, predictor, samples), _in_order(samples), strict=True)
     for logs, batch in batches:
@@ -206,7 +206,7 @@ def losses(network: Network, params: Vector, samples: Samples) -> NDArray[np.flo
 @torch.no_grad()
 def features(network: Network, params: Vector, samples: Samples) -> NDArray[np.float32]:
     """(n, features): what goes into the classifier, of every sample."""
-    parts = [found.numpy() for found in _features(network, params, samples)]
+    parts = [batch.numpy() for batch in _features(network, params, samples)]
     return np.concatenate(parts) if parts else np.empty((0, network.classifier.in_features), np.float32)
 
 

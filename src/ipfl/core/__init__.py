@@ -2,8 +2,8 @@
 
 What belongs here: the types that travel (`records`), what a round reports (`rounds`), what a method and an
 engine are (`method`, `engine`), what a valid reply is (`replies`), random streams, arithmetic on parameter
-vectors, and the few tools that every layer needs (files, retries, settings). Anything may import this package;
-it imports nothing of `ipfl` but `ipfl.errors`.
+vectors, and the few tools that every layer needs (files, retries, settings). Everything may import this
+package; it imports nothing of `ipfl` but `ipfl.errors`.
 
 The names below are all that most modules need.
 """
@@ -16,6 +16,7 @@ from ipfl.core.method import (
     HasMarket,
     HasReport,
     Method,
+    Phases,
     Roster,
     Setup,
     personalize_cost,
@@ -65,6 +66,7 @@ __all__ = [
     "HasReport",
     "Market",
     "Method",
+    "Phases",
     "Record",
     "Replies",
     "Roster",

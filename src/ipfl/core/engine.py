@@ -30,7 +30,7 @@ class Engine(Protocol):
         ...
 
     def ask(self, ask: Ask, round: int) -> Replies:
-        """Runs one phase, and returns what came back, valid or not; clients that did not answer are absent."""
+        """Runs one phase, and returns what came back, valid or not, without clients that did not answer."""
         ...
 
     def commit(self, round: int) -> None:

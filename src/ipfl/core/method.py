@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar, runtime_checkable
 
 from ipfl.core.records import Ask, ClientId, Fact, Record, Replies, Vector
@@ -31,6 +31,8 @@ from ipfl.core.rounds import Market, Round, Transfer
 from ipfl.core.sections import AggregateConfig
 
 S = TypeVar("S")
+Phases = Generator[Ask, Replies, Round[S]]
+"""What `Method.round` is: it yields one ask per phase, is sent the valid replies, and returns the round."""
 NEWCOMER: ClientId = 2**31 - 1
 """Id of a client that the server has never met, for `Method.offer`."""
 
@@ -74,10 +76,16 @@ class Setup:
     """Ids of the server's own holdouts (`holdout_id`), empty if it has none."""
     make_params: Callable[[int], Vector] | None = None
     """Other random initial parameters, by number."""
-    aggregate: AggregateConfig = AggregateConfig()
+    aggregate: AggregateConfig = field(default_factory=AggregateConfig)
     """How replies become one model."""
     client_models: ClientModels | None = None
     """An empty store on disk, for methods that keep models of single clients on the server."""
+
+    def client_model_store(self) -> ClientModels:
+        """The empty store, for methods that cannot do without."""
+        if self.client_models is None:
+            raise ValueError("this setup has no store for models of single clients")
+        return self.client_models
 
     def start(self, number: int) -> Vector:
         """Initial parameters for the model of that number, for methods whose models must not start alike."""
@@ -111,7 +119,7 @@ class Method(ABC, Generic[S]):
         """State before round 0."""
 
     @abstractmethod
-    def round(self, state: S, roster: Roster, round: int) -> Generator[Ask, Replies, Round[S]]:
+    def round(self, state: S, roster: Roster, round: int) -> Phases[S]:
         """One round. Yields an ask per phase, is sent the valid replies, returns the next state."""
 
     @abstractmethod

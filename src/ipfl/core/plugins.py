@@ -1,4 +1,4 @@
-"""A user's own code, named `module:callable` in a config: data sets and models."""
+"""A user's own code, named `module:callable` in a config: data sets, models and methods."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class Record:
         return sum(vector.nbytes for vector in self.params.values()) + facts
 
     def read_only(self) -> Record:
-        """The same with vectors that cannot be written to: a client's code cannot change the server's models."""
+        """The same with vectors that cannot be written to, so that no client changes the server's models."""
         params = {name: vector.view() for name, vector in self.params.items()}
         for view in params.values():
             view.flags.writeable = False
@@ -50,7 +50,7 @@ class Ask:
 
     action: str
     to: Mapping[ClientId, Record]
-    expects: ReplySchema = ReplySchema()
+    expects: ReplySchema = field(default_factory=ReplySchema)
     """What a valid reply holds; nothing by default. Only valid replies reach the method."""
 
 

@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
-from annotated_types import Ge, Interval, Len
+from annotated_types import Interval, Len
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 if TYPE_CHECKING:
@@ -38,7 +38,8 @@ VectorSizes = Mapping[str, int]
 Whole = Annotated[int, Interval(ge=0, le=MAX_FACT)]
 Count = Annotated[int, Interval(ge=1, le=MAX_FACT)]
 Number = Annotated[float, Interval(ge=-MAX_FACT, le=MAX_FACT)]
-Positive = Annotated[float, Ge(0), Interval(le=MAX_FACT)]
+NonNegative = Annotated[float, Interval(ge=0, le=MAX_FACT)]
+PositiveShare = Annotated[float, Interval(gt=0, le=1)]
 
 
 def index_below(length: int) -> Any:

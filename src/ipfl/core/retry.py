@@ -1,4 +1,4 @@
-"""Failures that may pass: a disk that is full for now, a database that cannot be reached. Wait, log it, retry.
+"""Failures that may pass: a disk that is full, a database that cannot be reached. Wait, log it, retry.
 
 Waiting changes no result, so it is logged (logger `ipfl`, on stderr unless configured otherwise) and not
 recorded: a run that had to wait writes the same bytes as one that had not.

@@ -1,4 +1,4 @@
-"""What a round reports: who bid, who trained, who contributed what, which tokens moved, what a person should know.
+"""What a round reports: who bid, trained and contributed what, which tokens moved, what a person should know.
 
 One noun per concept, from the method to the table: each is a typed row, and `metrics.jsonl`, the ledger's
 tables, the replay and the export take their columns from its fields.
@@ -158,7 +158,7 @@ MAX_NAMED = 10
 
 
 def summarize(events: Iterable[Event]) -> list[str]:
-    """Events for people: one sentence for all clients of which the same is said, where the first of them stood."""
+    """Events for people: one sentence for all clients with the same event, where the first of them stood."""
     groups: dict[tuple[str, str], list[Event]] = {}
     for event in events:
         groups.setdefault((event.kind, event.text), []).append(event)

@@ -1,8 +1,8 @@
 """The methods, one file each, server and client side together; and the registry that finds them by name.
 
-To add one: write the file, add its line to `METHODS`. Methods of your own need no line: `module:Class` is
-imported as it is, and a package may offer some under the entry point group `ipfl.methods`. Classes are imported
-only when asked for, so that listing names costs nothing.
+To add one: write the file, add its line to `METHODS`. Methods from outside need no line: a config names one
+of your own as `module:Class`, and installed packages offer some by name, as entry points of the group
+`ipfl.methods`. Classes are imported only when asked for, so that listing names costs nothing.
 
 Methods import `ipfl.core` and `ipfl.client`; none but `methods.ipfl` knows of tokens.
 """
@@ -10,9 +10,9 @@ Methods import `ipfl.core` and `ipfl.client`; none but `methods.ipfl` knows of t
 from __future__ import annotations
 
 import dataclasses
-import importlib
-from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING, Any, cast
 
 from ipfl.errors import InputError, unknown
 
@@ -43,47 +43,62 @@ DEFAULT = "ipfl"
 REFERENCE = "fedavg"
 """Whose accuracy per client is the threshold ρ_i of PMA."""
 
-ENTRY_POINTS = "ipfl.methods"
-"""Group of entry points under which other packages offer methods."""
+ENTRY_POINT_GROUP = "ipfl.methods"
+"""Under which installed packages offer methods."""
+
+
+def method_names() -> list[str]:
+    """Names of all methods: those of this package, and those of installed packages."""
+    return [*METHODS, *(name for name in _entry_points() if name not in METHODS)]
 
 
 def method_class(name: str) -> type[Method[Any]]:
     """The class of a method: by its name, or `module:Class` of your own.
 
     Raises:
-        InputError: There is none; lists all that there are.
+        InputError: There is none (lists all that there are), or it is not a method.
     """
     if name in METHODS:
-        module, _, kind = METHODS[name].partition(":")
-        found: Any = getattr(importlib.import_module(f"ipfl.methods.{module}"), kind)
-    elif ":" in name:
-        from ipfl.core.plugins import load_callable
+        module, _, class_name = METHODS[name].partition(":")
+        return cast("type[Method[Any]]", getattr(import_module(f"ipfl.methods.{module}"), class_name))
+    from ipfl.core.plugins import load_callable
 
-        found = load_callable(name, "method")
-    else:
-        offered = {point.name: point for point in entry_points(group=ENTRY_POINTS)}
-        if name not in offered:
-            raise unknown("method", name, [*METHODS, *offered, "module:Class"])
-        found = offered[name].load()
-    return _checked(found, name)
-
-
-def _checked(found: Any, name: str) -> type[Method[Any]]:
-    from ipfl.core import Method
-
-    if not (isinstance(found, type) and issubclass(found, Method) and dataclasses.is_dataclass(found)):
-        raise InputError(f"method {name!r} is not a frozen dataclass that extends ipfl.core.Method")
-    return found
+    offered = _entry_points()
+    if ":" not in name and name not in offered:
+        raise unknown("method", name, [*method_names(), "module:Class"])
+    reference = name if ":" in name else offered[name].value
+    return _check_method_class(load_callable(reference, "method"), name)
 
 
 def method_reference(method: Method[Any]) -> str:
     """What `method_class` finds a method's class by: its name, or `module:Class`."""
     kind = type(method)
-    registered = METHODS.get(method.name, "")
-    if f"{kind.__module__}:{kind.__qualname__}" == f"ipfl.methods.{registered}":
+    own = f"{kind.__module__}:{kind.__qualname__}"
+    if own == f"ipfl.methods.{METHODS.get(method.name)}":
         return method.name
-    offered = {point.name for point in entry_points(group=ENTRY_POINTS)}
-    return method.name if method.name in offered else f"{kind.__module__}:{kind.__qualname__}"
+    offered = (name for name, point in _entry_points().items() if point.value == own and name not in METHODS)
+    return next(offered, own)
+
+
+def _entry_points() -> dict[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
+
+
+def _check_method_class(found: Any, name: str) -> type[Method[Any]]:
+    """Refuses what is not a method, before it fails somewhere in a run."""
+    from ipfl.core import Method
+
+    if not (isinstance(found, type) and issubclass(found, Method)):
+        raise InputError(f"method {name!r} is not a class that extends ipfl.core.Method")
+    options: Any = getattr(found, "__dataclass_params__", None)
+    if not (hasattr(found, "__pydantic_fields__") and options and options.frozen):
+        raise InputError(f"method {name!r} is not a frozen pydantic dataclass")
+    missing = sorted(
+        found.__abstractmethods__ | {key for key in ("name", "summary") if not hasattr(found, key)}
+    )
+    if missing:
+        raise InputError(f"method {name!r} does not define {', '.join(missing)}")
+    return found
 
 
 def method_fields(name: str) -> tuple[str, ...]:

@@ -5,7 +5,7 @@
   2022).
 - `multi_krum`: the mean of those that lie closest to their neighbours (Blanchard et al. 2017).
 
-Clipping shortens updates before any of them: whoever sends a long one pulls no harder than others.
+Clipping shortens updates before any of them, so that a long one counts no more than others.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from ipfl.core import Vector
 from ipfl.core.sections import AggregateConfig
 from ipfl.core.vectors import mean
 
-Rows = NDArray[np.float64]
+UpdateMatrix = NDArray[np.float64]
 """(n, parameters): one update a row."""
 
-MAX_STEPS = 50
-"""Weiszfeld's steps at most; they end once the point moves by less than TOLERANCE of its median distance."""
-TOLERANCE = 1e-7
+MAX_MEDIAN_STEPS = 50
+"""Weiszfeld's steps at most."""
+MEDIAN_TOLERANCE = 1e-7
+"""They end once the point moves by less than this share of its median distance to the updates."""
 
 
 def aggregate(
@@ -58,7 +59,7 @@ def aggregate(
     return np.asarray(before + step, np.float32)
 
 
-def clip_updates(updates: Rows, length: float | str) -> Rows:
+def clip_updates(updates: UpdateMatrix, length: float | str) -> UpdateMatrix:
     """Updates no longer than `length`, or than the median of their lengths."""
     lengths = np.linalg.norm(updates, axis=1)
     limit = float(np.median(lengths)) if isinstance(length, str) else length
@@ -66,25 +67,24 @@ def clip_updates(updates: Rows, length: float | str) -> Rows:
     return np.asarray(updates * shrink[:, None])
 
 
-def trimmed_mean(updates: Rows, attackers: int) -> NDArray[np.float64]:
-    """Mean of each coordinate without its `attackers` smallest and largest values; one value stays at least."""
+def trimmed_mean(updates: UpdateMatrix, attackers: int) -> NDArray[np.float64]:
+    """Mean of each coordinate without its `attackers` smallest and largest values; one stays at least."""
     cut = min(attackers, (len(updates) - 1) // 2)
     ordered = np.sort(updates, axis=0)
     return np.asarray(ordered[cut : len(updates) - cut].mean(axis=0))
 
 
-def geometric_median(updates: Rows, shares: NDArray[np.float64]) -> NDArray[np.float64]:
+def geometric_median(updates: UpdateMatrix, shares: NDArray[np.float64]) -> NDArray[np.float64]:
     """argmin_z Σ share_i ‖z − update_i‖, from the mean on.
 
-    Where the point meets an update Weiszfeld's step would stay for ever: there it goes only as far as the
-    others pull harder than that one holds (Vardi and Zhang 2000).
+    Where the point meets an update, Weiszfeld's step would be 0 for ever; there it is shortened by the share
+    of that update instead (Vardi and Zhang 2000).
     """
     point = shares @ updates
-    for _ in range(MAX_STEPS):
+    for _ in range(MAX_MEDIAN_STEPS):
         far = np.linalg.norm(updates - point, axis=1)
-        width = TOLERANCE * float(
-            np.median(far)
-        )  # not the largest: an outlier must not decide how near is near
+        # Of the median, not of the largest: an outlier must not decide how near is near.
+        width = MEDIAN_TOLERANCE * float(np.median(far))
         met = far <= width
         pull = np.where(met, 0.0, shares / np.maximum(far, np.finfo(float).tiny))
         if not pull.any():
@@ -98,8 +98,11 @@ def geometric_median(updates: Rows, shares: NDArray[np.float64]) -> NDArray[np.f
     return np.asarray(point)
 
 
-def multi_krum(updates: Rows, attackers: int) -> NDArray[np.intp]:
-    """Rows of the n − attackers updates that lie closest (squared, summed) to their n − attackers − 2 nearest."""
+def multi_krum(updates: UpdateMatrix, attackers: int) -> NDArray[np.intp]:
+    """Rows of the n − attackers updates with the least summed squared distances to their nearest ones.
+
+    Summed are the n − attackers − 2 smallest of each.
+    """
     n = len(updates)
     squares = (updates**2).sum(axis=1)
     apart = np.maximum(squares[:, None] + squares[None, :] - 2 * updates @ updates.T, 0)

@@ -1,7 +1,7 @@
 """Models that the server keeps of single clients, on disk: only those in use cost memory.
 
-A store is a value: `put` leaves the old one as it was and returns the new one, so that a method's state with a
-store in it goes in and comes out like any other. On disk there is a file per client and round, as in the
+A store is a value: `put` leaves the old one as it was and returns the new one, so that a method's state with
+a store in it goes in and comes out like any other. On disk there is a file per client and round, as in the
 clients' own memory, so that rounds that were not committed can be rolled back. What an old store held before
 the last commit may be gone.
 """

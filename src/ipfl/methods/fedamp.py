@@ -10,7 +10,8 @@ so that clients with similar models draw each other closer, and the client solve
 
     w_i = argmin_w F_i(w) + λ/(2α)·‖w − u_i‖²
 
-by SGD from u_i. What it deploys is w_i as it was after its last training; the common start before its first.
+by SGD from u_i. It predicts with w_i as it was after its last training, or with the common start before its
+first.
 A client that never took part cannot be served: without a model w_i there is nothing to attend with.
 
 Departures:
@@ -29,7 +30,7 @@ Memory: a few vectors for each client that trains, and one of all the others at 
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import replace
 from typing import ClassVar
@@ -40,21 +41,8 @@ from pydantic.dataclasses import dataclass
 
 from ipfl.client.client import Client
 from ipfl.client.training import Pull
-from ipfl.core import (
-    EMPTY,
-    Ask,
-    ClientId,
-    ClientModels,
-    Method,
-    Record,
-    Replies,
-    Roster,
-    Round,
-    Setup,
-    Vector,
-    stream,
-)
-from ipfl.methods.steps import choose, client_models, expect_update, random_seats, refuse_strangers
+from ipfl.core import EMPTY, Ask, ClientId, ClientModels, Method, Phases, Record, Roster, Round, Setup, Vector
+from ipfl.methods.steps import expect_update, random_seats, refuse_strangers, select_clients
 
 
 @plain_dataclass(frozen=True)
@@ -90,11 +78,11 @@ class FedAMP(Method[Cloud]):
 
     def init(self, setup: Setup) -> Cloud:
         """Everyone's model is the common start."""
-        return Cloud(setup.clients, setup.per_round, setup.seed, setup.params, client_models(setup))
+        return Cloud(setup.clients, setup.per_round, setup.seed, setup.params, setup.client_model_store())
 
-    def round(self, state: Cloud, roster: Roster, round: int) -> Generator[Ask, Replies, Round[Cloud]]:
+    def round(self, state: Cloud, roster: Roster, round: int) -> Phases[Cloud]:
         """Random clients get their cloud models, train from there and send what came of it."""
-        chosen = choose(roster, state.per_round, stream(state.seed, "select", round))
+        chosen = select_clients(roster, state.per_round, state.seed, round)
         clouds = self._clouds(state, chosen)
         to = {client: Record({"cloud": u}) for client, u in clouds.items()}
         replies = yield Ask("train", to, expect_update({"model": len(state.start)}))

@@ -1,9 +1,9 @@
-"""Fine-tuning: FedAvg's global model, trained a little further by each client before it deploys it.
+"""Fine-tuning: FedAvg's global model, trained a little further by each client before it predicts with it.
 
 The plain rival of every personalized method, studied by Wang et al., Federated Evaluation of On-device
 Personalization, 2019, and by Yu et al., Salvaging Federated Learning by Local Adaptation, 2020. The rounds
-are FedAvg's to the last bit. A client deploys what a few epochs of SGD on its `train` part make of the global
-model; it remembers nothing, so that clients never met get the same as all others.
+are FedAvg's to the last bit. A client predicts with what a few epochs of SGD on its `train` part make of the
+global model; it remembers nothing, so that clients never met get the same as all others.
 
 By default a client fine-tunes for as long and with the same steps as in one training of a round.
 """
@@ -29,7 +29,7 @@ class FineTune(OneModelMethod):
     summary: ClassVar[str] = "FedAvg, then each client trains the global model a little further for itself"
 
     epochs: int | None = Field(
-        None, ge=1, description="epochs of fine-tuning before a client deploys; omitted: train.epochs"
+        None, ge=1, description="epochs of fine-tuning before a client predicts; omitted: train.epochs"
     )
     lr: float | None = Field(
         None, gt=0, allow_inf_nan=False, description="learning rate of fine-tuning; omitted: train.lr"

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
 from ipfl.client.client import Client
-from ipfl.core import EMPTY, Ask, ClientId, Method, Record, Replies, Roster, Round, Setup, Vector, stream
+from ipfl.core import EMPTY, Ask, ClientId, Method, Phases, Record, Roster, Round, Setup, Vector
 from ipfl.methods.one_model import GlobalModel
-from ipfl.methods.steps import choose, expect_update, random_seats
+from ipfl.methods.steps import expect_update, random_seats, select_clients
 
 
 @dataclass(frozen=True)
@@ -24,11 +23,9 @@ class Local(Method[GlobalModel]):
         """The common start; it never changes."""
         return GlobalModel(setup.params, setup.per_round, setup.seed, setup.aggregate)
 
-    def round(
-        self, state: GlobalModel, roster: Roster, round: int
-    ) -> Generator[Ask, Replies, Round[GlobalModel]]:
+    def round(self, state: GlobalModel, roster: Roster, round: int) -> Phases[GlobalModel]:
         """Random clients go on training their own models; nothing of them comes back."""
-        chosen = choose(roster, state.per_round, stream(state.seed, "select", round))
+        chosen = select_clients(roster, state.per_round, state.seed, round)
         replies = yield Ask(
             "train", {client: self.offer(state, client) for client in chosen}, expect_update({})
         )

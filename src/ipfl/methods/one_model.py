@@ -1,15 +1,15 @@
-"""The base of methods whose server keeps one global model: FedAvg's round, and what its clients do by default."""
+"""The base of methods whose server keeps one global model: FedAvg's round, and its client side by default."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ipfl.client.client import Client
 from ipfl.client.predictors import Predictor
-from ipfl.core import Ask, ClientId, Fact, Method, Record, Replies, Roster, Round, Setup, Vector, stream
+from ipfl.core import Ask, ClientId, Fact, Method, Phases, Record, Roster, Round, Setup, Vector
 from ipfl.core.sections import AggregateConfig
-from ipfl.methods.steps import average, choose, expect_update, random_seats
+from ipfl.methods.steps import average_models, expect_update, random_seats, select_clients
 
 
 @dataclass(frozen=True)
@@ -30,28 +30,27 @@ class GlobalModel:
 class OneModelMethod(Method[GlobalModel]):
     """Random clients train the global model, and the mean of their updates replaces it.
 
-    Subclasses change what a client does (`on_train`, `personalize`) or what it is told (`instructions`).
+    Subclasses change what a client does (`on_train`, `personalize`) or what it is sent beside the model
+    (`instructions`).
     """
 
     def init(self, setup: Setup) -> GlobalModel:
         """All start from the same parameters."""
         return GlobalModel(setup.params, setup.per_round, setup.seed, setup.aggregate)
 
-    def round(
-        self, state: GlobalModel, roster: Roster, round: int
-    ) -> Generator[Ask, Replies, Round[GlobalModel]]:
+    def round(self, state: GlobalModel, roster: Roster, round: int) -> Phases[GlobalModel]:
         """Random clients train the global model; their mean replaces it."""
-        chosen = choose(roster, state.per_round, stream(state.seed, "select", round))
-        told = self.instructions(state, chosen, round)
-        to = {client: Record(state.named, told.get(client, {})) for client in chosen}
+        chosen = select_clients(roster, state.per_round, state.seed, round)
+        instructions = self.instructions(state, chosen, round)
+        to = {client: Record(state.named, instructions.get(client, {})) for client in chosen}
         replies = yield Ask("train", to, expect_update({"global": len(state.params)}))
-        params = average(replies, "global", state.params, state.rule)
+        params = average_models(replies, "global", state.params, state.rule)
         return Round(replace(state, params=params), random_seats(chosen, replies))
 
     def instructions(
         self, state: GlobalModel, chosen: list[ClientId], round: int
     ) -> Mapping[ClientId, Mapping[str, Fact]]:
-        """What single clients are told with the model; nothing by default."""
+        """Facts that single clients are sent with the model; none by default."""
         return {}
 
     def on_train(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:

@@ -9,8 +9,8 @@ with independent batches D, D', D''. Two variants avoid the Hessian (the paper's
 - `fo` (FO-MAML) leaves the term with it out;
 - `hf` (HF-MAML) takes a central difference of gradients for it, ∇²f(w)u ≈ (∇f(w + δu) − ∇f(w − δu))/(2δ).
 
-A client deploys w − α∇f_i(w), the gradient taken over its whole `train` part. Clients weigh alike, whatever
-their number of samples, as in the paper's objective.
+A client predicts with w − α∇f_i(w), the gradient taken over its whole `train` part. Clients weigh alike,
+whatever their number of samples, as in the paper's objective.
 
 Departures:
 - Each batch of the SGD loop is split into D, D' (and D''), so that an epoch passes over the data once, as in
@@ -36,16 +36,16 @@ from torch import Tensor
 
 from ipfl.client.client import Client
 from ipfl.client.network import Network
-from ipfl.client.training import Rows, mean_loss
+from ipfl.client.training import Positions, mean_loss
 from ipfl.core import Record, Vector
 from ipfl.core.vectors import mix
 from ipfl.data.federated import Samples
 from ipfl.methods.one_model import GlobalModel, OneModelMethod
 
-REACH = float(np.finfo(np.float32).eps) ** (1 / 3)
+DIFFERENCE_STEP = float(np.finfo(np.float32).eps) ** (1 / 3)
 """How far from w the gradients of a central difference are taken, in units of 1 + ‖w‖."""
 
-Batch = tuple[Samples, Rows]
+Batch = tuple[Samples, Positions]
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,8 @@ class PerFedAvg(OneModelMethod):
 
     def on_train(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:
         """Local training of the global model for its loss after adaptation."""
-        learn = partial(meta_gradient, alpha=self.alpha, hessian=self.variant == "hf")
-        model = me.train(ask.params["global"], lr=self.beta, objective=learn)
+        objective = partial(meta_gradient, alpha=self.alpha, hessian=self.variant == "hf")
+        model = me.train(ask.params["global"], lr=self.beta, objective=objective)
         return Record({"global": model}, {"n": min(1, len(me.data("train")))}), mine
 
     def personalize(self, offer: Record, mine: Record, me: Client) -> Vector:
@@ -79,9 +79,11 @@ class PerFedAvg(OneModelMethod):
         return 3
 
 
-def meta_gradient(network: Network, batch: Samples, rows: Rows, *, alpha: float, hessian: bool) -> None:
+def meta_gradient(
+    network: Network, batch: Samples, positions: Positions, *, alpha: float, hessian: bool
+) -> None:
     """The objective of local training: (I − α∇²f(w; D''))·∇f(w − α∇f(w; D); D'), or that without ∇²f."""
-    inner, outer, *third = split(batch, rows, 3 if hessian else 2)
+    inner, outer, *third = split(batch, positions, 3 if hessian else 2)
     here = network.flat[: network.trained].clone()
     gradient = gradient_at(network, here - alpha * gradient_at(network, here, inner), outer)
     for part in third:
@@ -90,12 +92,12 @@ def meta_gradient(network: Network, batch: Samples, rows: Rows, *, alpha: float,
     network.grad.copy_(gradient)
 
 
-def split(batch: Samples, rows: Rows, parts: int) -> list[Batch]:
+def split(batch: Samples, positions: Positions, parts: int) -> list[Batch]:
     """Disjoint parts of a batch, as equal as can be; the whole batch for each if it has too few points."""
     if len(batch) < parts:
-        return [(batch, rows)] * parts
+        return [(batch, positions)] * parts
     shares = np.array_split(np.arange(len(batch)), parts)
-    return [(Samples(batch.x[share], batch.y[share]), rows[share]) for share in shares]
+    return [(Samples(batch.x[share], batch.y[share]), positions[share]) for share in shares]
 
 
 def gradient_at(network: Network, weights: Tensor, batch: Batch) -> Tensor:
@@ -111,7 +113,7 @@ def hessian_product(network: Network, here: Tensor, direction: Tensor, batch: Ba
     length = float(direction.norm())
     if length == 0:
         return direction
-    delta = REACH * (1 + float(here.norm())) / length
+    delta = DIFFERENCE_STEP * (1 + float(here.norm())) / length
     with torch.random.fork_rng(devices=[]):  # both sides must see the same dropout
         ahead = gradient_at(network, here + delta * direction, batch)
     behind = gradient_at(network, here - delta * direction, batch)

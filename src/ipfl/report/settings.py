@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from ipfl.core.sections import Section
-from ipfl.methods import method_class
+from ipfl.methods import method_class, method_reference
 from ipfl.runs.config import Config
 
 if TYPE_CHECKING:
@@ -77,7 +77,9 @@ def commented_toml(config: Config, methods: Sequence[Method[Any]]) -> str:
 
 def _method_settings(section: Section, methods: Sequence[Method[Any]]) -> Iterator[str]:
     """Every hyper-parameter once; where methods have different defaults, these are a comment."""
-    described = {field.name: field.description for one in methods for field in hyperparameters(one.name)}
+    described = {
+        field.name: field.description for one in methods for field in hyperparameters(method_reference(one))
+    }
     for field in described:
         if field in type(section).model_fields:
             continue

@@ -9,7 +9,7 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from ipfl.methods import DEFAULT, METHODS, REFERENCE, method_class
+from ipfl.methods import DEFAULT, REFERENCE, method_class, method_names
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -162,7 +162,7 @@ def comparison_notes(comparison: Comparison) -> list[str]:
 def methods_table() -> Table:
     """All methods."""
     table = plain_table("method", "what it does")
-    for name in METHODS:
+    for name in method_names():
         roles = [role for role, holder in (("default", DEFAULT), ("reference", REFERENCE)) if holder == name]
         note = f" [dim]({', '.join(roles)})[/dim]" if roles else ""
         table.add_row(name, escape(method_class(name).summary) + note)

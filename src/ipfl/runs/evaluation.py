@@ -21,7 +21,7 @@ from ipfl.core import (
     personalize_cost,
     stream,
 )
-from ipfl.core.replies import Count, Positive, ReplySchema, Whole, list_of
+from ipfl.core.replies import Count, NonNegative, ReplySchema, Whole, list_of
 from ipfl.errors import NotSupportedError
 from ipfl.runs.config import EvaluateConfig
 from ipfl.runs.driver import Traffic, exchange
@@ -54,7 +54,9 @@ class Budget:
 
 
 def _expect_scores(sent: Record) -> dict[str, Any]:
-    return {"n": Whole, "hits": Positive} | ({"global_hits": Positive} if "global" in sent.params else {})
+    return {"n": Whole, "hits": NonNegative} | (
+        {"global_hits": NonNegative} if "global" in sent.params else {}
+    )
 
 
 SCORES = ReplySchema(
@@ -147,7 +149,7 @@ class Evaluator:
         if not models or not self.task.data.distributions:
             return None
         record = Record(models, {"limit": self.config.holdout})
-        schema = ReplySchema({"n": Count, "hits": list_of(Positive, len(models))})
+        schema = ReplySchema({"n": Count, "hits": list_of(NonNegative, len(models))})
         to = dict.fromkeys(range(self.task.data.distributions), record)
         replies = self._ask(Ask(ASSESS, to, schema), engine, round)
         if len(replies) < self.task.data.distributions:  # a worker died; rows would be misnumbered

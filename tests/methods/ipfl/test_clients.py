@@ -5,48 +5,46 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy.stats import spearmanr
+from tests.federation import Played, RecordingEngine, engine_for, play_round, run_here, setup
 
 import ipfl
 from ipfl.client.client import Client
-from ipfl.core import Ask, Record, Replies, Roster, Setup, holdout_id
+from ipfl.core import Ask, Record, Replies, holdout_id
 from ipfl.data import load
-from ipfl.engines.local import LocalEngine
 from ipfl.methods.ipfl.method import IPFL
-from ipfl.runs.loop import Traffic, drive
 
 QUICK = ipfl.TrainConfig(per_round=8, lr=0.3)
 """A small network and few rounds want a large step."""
 DEFAULT = {"dataset": "digits", "distributions": "permuted", "partition": "10:90"}
 
 
-class Listener:
-    """Hears every ask and every reply that passes through an engine."""
+def play(
+    task: ipfl.Task, method: IPFL, rounds: int, *, seed: int = 0, per_round: int = 6
+) -> tuple[list[Played], list[tuple[Ask, Replies]]]:
+    """Some rounds in this process, and all asks with their replies."""
+    played = []
+    with engine_for(task, method, seed=seed) as engine:
+        recording = RecordingEngine(engine)
+        state = method.init(
+            setup(
+                len(task.data.clients),
+                per_round,
+                params=task.network(seed).read(),
+                classes=task.data.classes,
+                seed=seed,
+                holdouts=tuple(holdout_id(d) for d in task.holdouts),
+            )
+        )
+        for number in range(rounds):
+            played.append(play_round(method, state, recording, task.data.clients, number))
+            state = played[-1].state
+    return played, list(zip(recording.asks, recording.replies, strict=True))
 
-    def __init__(self, engine: LocalEngine):
-        self.engine = engine
-        self.heard: list[tuple[Ask, Replies]] = []
 
-    def ask(self, ask: Ask, round: int) -> Replies:
-        replies = self.engine.ask(ask, round)
-        self.heard.append((ask, replies))
-        return replies
-
-
-def converse_rounds(
-    task, method, rounds: int, *, seed: int = 0, per_round: int = 6, state=None, start: int = 0
-):
-    """Some rounds in this process; returns the last state, the rounds and all that was said."""
-    with LocalEngine(task, method, seed=seed, workers=0) as engine:
-        holdouts = tuple(holdout_id(d) for d in task.holdouts)
-        params = engine.host.network.read()
-        setup = Setup(params, task.data.clients, per_round, rounds, task.data.classes, seed, holdouts)
-        state = method.init(setup) if state is None else state
-        listener, done = Listener(engine), []
-        for number in range(start, start + rounds):
-            talk = method.round(state, Roster(task.data.clients), number)
-            done.append(drive(talk, listener, number, Traffic()))
-            state = done[-1].state
-    return state, done, listener.heard
+def me_as(task: ipfl.Task, client: int, engine) -> Client:
+    """A client that is evaluated in round 0."""
+    runner, parts = engine.runner, task.data.parts(client)
+    return Client(client, 0, "evaluate", 0, 10, parts, runner.network, runner.settings, runner.initial)
 
 
 @pytest.fixture(scope="module")
@@ -58,9 +56,9 @@ class TestPrivacy:
     def test_nothing_leaves_a_client_but_what_the_algorithms_send(self, small):
         """Models and their gradients come back from Algorithm 1, bids and hit counts from Algorithm 2."""
         size = small.network(0).size
-        _, _, heard = converse_rounds(small, IPFL(), 4)
-        assert {ask.action for ask, _ in heard} == {"train", "appraise", "preference"}
-        for ask, replies in heard:
+        _, exchanged = play(small, IPFL(), 4)
+        assert {ask.action for ask, _ in exchanged} == {"train", "appraise", "preference"}
+        for ask, replies in exchanged:
             for client, reply in replies.items():
                 asked = set(ask.to[client].params)
                 assert all(vector.shape == (size,) for vector in reply.params.values())
@@ -78,9 +76,9 @@ class TestPrivacy:
                     assert all(len(counts) == 2 for counts in reply.facts.values())
 
     def test_bids_are_scored_on_probe_and_mixing_on_goal(self):
-        # Synthetic: the goal comes from the swapped mix, so bids and mixture must point to other clusters.
-        task = ipfl.Task.load(clients=10, samples=60, synthetic=True, model="mlp", **DEFAULT)
-        result = ipfl.run(task, IPFL(mix="best"), rounds=12, workers=0, train=QUICK)
+        # The goal comes from the swapped mix, so bids and mixture must point to other clusters.
+        task = ipfl.Task.load(clients=10, samples=60, swap_test_mix=True, model="mlp", **DEFAULT)
+        result = run_here(task, IPFL(mix="best"), rounds=12, train=QUICK)
         wanted = IPFL().preferences(result.state)
         accuracy = np.array(result.summary["cluster_accuracy"])  # [distribution][cluster]
         own = {d: int(accuracy[d].argmax()) for d in (0, 1)}
@@ -94,15 +92,13 @@ class TestPersonalizedModel:
         rng = np.random.default_rng(0)
         size = small.network(0).size
         method = IPFL(mix="tuned")
-        with LocalEngine(small, method, workers=0) as engine:
-            host = engine.host
+        with engine_for(small, method) as engine:
             for client in small.data.clients:
                 offer = Record(
                     {f"cluster_{k}": rng.normal(size=size).astype(np.float32) for k in range(3)},
                     {"clusters": [0, 1, 2], "means": [0.1, 0.2, 0.3]},
                 )
-                parts = small.data.parts(client)
-                me = Client(client, 0, "evaluate", 0, 10, parts, host.network, host.settings, host.initial)
+                me = me_as(small, client, engine)
                 mixed = method.personalize(offer, Record(), me)
                 best = max(me.score(model, "goal").soft for model in offer.params.values())
                 assert me.score(mixed, "goal").soft >= best - 1e-9
@@ -113,18 +109,18 @@ class TestPersonalizedModel:
         method = IPFL(mix="paper")
         size = small.network(0).size
         zero, three = np.zeros(size, np.float32), np.full(size, 3, np.float32)
-        with LocalEngine(small, method, workers=0) as engine:
-            parts, host = small.data.parts(0), engine.host
-            me = Client(0, 0, "evaluate", 0, 10, parts, host.network, host.settings, host.initial)
+        with engine_for(small, method) as engine:
+            me = me_as(small, 0, engine)
             # A softmax regression with equal weights gives every class 1/10: soft hits are equal.
             offer = Record({"cluster_0": three, "cluster_1": zero}, {"clusters": [0, 1], "means": [0.2, 0.4]})
             np.testing.assert_allclose(method.personalize(offer, Record(), me), 2, rtol=1e-5)
 
     def test_unseen_clients_get_a_model_as_good_as_the_seen_ones(self):
         task = ipfl.Task.load(clients=20, unseen=4, samples=60, model="mlp", **DEFAULT)
-        result = ipfl.run(task, IPFL(), rounds=15, workers=0, train=QUICK)
+        result = run_here(task, IPFL(), rounds=15, train=QUICK)
         seen, unseen = result.summary["personalized_accuracy"], result.summary["unseen_accuracy"]
-        assert set(task.data.unseen).isdisjoint(seat[0] for line in result.history for seat in line["seats"])
+        trained = {seat.client for line in result.history for seat in line["seats"]}
+        assert trained.isdisjoint(task.data.unseen)
         assert abs(seen["mean"] - unseen["mean"]) < 0.1  # small test sets; the study measures it on ten seeds
 
 
@@ -143,6 +139,11 @@ def noisy_clients(seed: int):
     return clients
 
 
+def contributions(played: Played) -> list[float | None]:
+    """ψ of all seats that delivered."""
+    return [row.psi for row in played.done.market.contributions]
+
+
 class TestContributions:
     @pytest.mark.parametrize("seed", [0, 1, 2])
     def test_approximation_ranks_clients_as_exact_shapley_values_do(self, seed):
@@ -150,26 +151,25 @@ class TestContributions:
         psi = {}
         for source in ("clients", "exact"):
             method = IPFL(clusters=1, contribution=source)
-            _, done, _ = converse_rounds(task, method, 2, seed=seed, per_round=8)
-            psi[source] = [value for _, _, value, _ in done[1].facts["contributions"]]
+            played, _ = play(task, method, 2, seed=seed, per_round=8)
+            psi[source] = contributions(played[1])
         assert spearmanr(psi["clients"], psi["exact"]).statistic >= 0.9
         # Both must see the noise as well: the first half of the clients is the better one.
         assert np.mean(psi["clients"][:4]) > np.mean(psi["clients"][4:])
 
     def test_gradient_from_the_server_s_holdout(self, small):
-        _, done, heard = converse_rounds(small, IPFL(contribution="server"), 2)
-        asked = [set(ask.to) for ask, _ in heard if ask.action == "appraise"]
+        played, exchanged = play(small, IPFL(contribution="server"), 2)
+        asked = [set(ask.to) for ask, _ in exchanged if ask.action == "appraise"]
         assert {holdout_id(0), holdout_id(1)} in asked
-        assert not any(reply.params for ask, replies in heard for c, reply in replies.items()
+        assert not any(reply.params for ask, replies in exchanged for c, reply in replies.items()
                        if ask.action == "appraise" and c >= 0)  # fmt: skip
-        assert all(value is not None for _, _, value, _ in done[1].facts["contributions"])
+        assert None not in contributions(played[1])
 
     def test_unnormalised_differs_by_the_model_itself(self, small):
         # Unnormalised ψ_i = normalised ψ_i − gᵀ λ_i W_M; with equal λ that is one constant for the cluster.
-        rounds = [
-            converse_rounds(small, IPFL(clusters=1, normalised=flag), 1)[1][0] for flag in (True, False)
-        ]
-        with_mean, without = ([psi for _, _, psi, _ in one.facts["contributions"]] for one in rounds)
+        with_mean, without = (
+            contributions(play(small, IPFL(clusters=1, normalised=flag), 1)[0][0]) for flag in (True, False)
+        )
         shift = np.array(without) - np.array(with_mean)
         np.testing.assert_allclose(shift, shift[0], rtol=1e-6)
         assert abs(shift[0]) > 0
@@ -178,9 +178,8 @@ class TestContributions:
 class TestFindingTheRightCluster:
     def run(self, method, rounds=15, **task):
         task = ipfl.Task.load(**({"clients": 12, "samples": 60, "model": "mlp"} | DEFAULT | task))
-        settings = QUICK
         every = ipfl.EvaluateConfig(every=1)
-        return task, ipfl.run(task, method, rounds=rounds, workers=0, train=settings, evaluate=every)
+        return task, run_here(task, method, rounds=rounds, train=QUICK, evaluate=every)
 
     def test_clients_separate_by_distribution(self):
         _, result = self.run(IPFL())
@@ -193,7 +192,7 @@ class TestFindingTheRightCluster:
         moved = {i for i in task.data.clients if task.data.majority(i, 11) != task.data.majority(i, 12)}
         assert len(moved) == 4  # a third of twelve
         before, after = (
-            {client: k for client, k, rank in result.history[number]["wanted"] if rank == 0}
+            {bid.client: bid.cluster for bid in result.history[number]["bids"] if bid.rank == 0}
             for number in (11, 21)
         )
         assert {i for i in task.data.clients if before[i] != after[i]} == moved
@@ -205,7 +204,7 @@ class TestFindingTheRightCluster:
         _, result = self.run(method, rounds=6, server_samples=40, distributions="halves")
         # Round 5 is the first market round; its bids come from K-Means, nobody was asked yet.
         assert result.evaluations[5].purity >= 0.9
-        assert [line["transfers"] for line in result.history[:5]] == [[]] * 5
+        assert [line["transfers"] for line in result.history[:5]] == [()] * 5
 
     def test_auto_merges_down_to_the_number_of_distributions(self):
         _, result = self.run(IPFL(clusters="auto", max_clusters=4, merge_after=8), rounds=20)
@@ -213,22 +212,23 @@ class TestFindingTheRightCluster:
         assert result.summary["clusters"] == len(report["clusters"]) == 2
         assert len(report["merged"]) == 2
         assert result.summary["purity"] == 1
-        assert any("merged" in event for line in result.history for event in line["events"])
+        merges = [event for line in result.history for event in line["events"] if event.kind == "merge"]
+        assert len(merges) == 2
 
     def test_clients_that_gain_nothing_leave(self):
         task = ipfl.Task.load(**({"clients": 8, "samples": 40, "model": "mlp", "test_samples": 40} | DEFAULT))
-        options = {"rounds": 8, "workers": 0, "evaluate": ipfl.EvaluateConfig(every=2)}
-        reference = ipfl.run(task, ipfl.method("fedavg"), **options)
+        options = {"rounds": 8, "evaluate": ipfl.EvaluateConfig(every=2)}
+        reference = run_here(task, ipfl.method("fedavg"), **options)
         leaving = ipfl.ClientsConfig(leave=True, grace=3)
-        result = ipfl.run(task, IPFL(incentive=False), clients=leaving, reference=reference, **options)
+        result = run_here(task, IPFL(incentive=False), clients=leaving, reference=reference, **options)
         stayed = [line["clients"] for line in result.history]
         assert stayed[:4] == [8] * 4  # nobody before the grace period is over
         assert stayed[-1] < 8
         gone = {
             client
             for number, evaluation in result.evaluations.items()
-            for client, appeal in evaluation.appeal(reference.evaluations[number].personalized).items()
-            if appeal <= 0 and 3 <= number < 7
+            for client, pma in evaluation.pma(reference.evaluations[number].personalized).items()
+            if pma <= 0 and 3 <= number < 7
         }
         assert stayed[-1] == 8 - len(gone)
         assert gone.isdisjoint(client for client, *_ in result.history[-1]["seats"])

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ipfl.methods.ipfl.health import broke, collapse, gini, merge_candidates, rank_correlation
+
+from ipfl.methods.ipfl.market_stats import count_broke, gini, is_collapsed, merge_candidates, rank_correlation
 
 
 def test_gini_by_hand() -> None:
@@ -24,7 +25,7 @@ def test_gini_is_half_the_relative_mean_difference(balances: list[int]) -> None:
 
 
 def test_broke_clients_cannot_pay_one_bid() -> None:
-    assert broke(np.array([0, 9, 10, 11]), 10) == 2
+    assert count_broke(np.array([0, 9, 10, 11]), 10) == 2
 
 
 def test_rank_correlation_by_hand() -> None:
@@ -43,12 +44,12 @@ def test_rank_correlation_of_nothing_to_rank(one: list[float]) -> None:
 
 
 def test_collapse() -> None:
-    assert collapse(np.array([9, 1])) is True
-    assert collapse(np.array([8, 2])) is False
-    assert collapse(np.array([8, 2]), limit=0.8) is True
-    assert collapse(np.array([0.05, 0.95])) is True
-    assert collapse(np.array([7])) is None
-    assert collapse(np.array([0, 0])) is None
+    assert is_collapsed(np.array([9, 1])) is True
+    assert is_collapsed(np.array([8, 2])) is False
+    assert is_collapsed(np.array([8, 2]), limit=0.8) is True
+    assert is_collapsed(np.array([0.05, 0.95])) is True
+    assert is_collapsed(np.array([7])) is None
+    assert is_collapsed(np.array([0, 0])) is None
 
 
 APART = np.array([[0.5, 0.3, 0.2], [0.2, 0.5, 0.3], [0.3, 0.2, 0.5], [0.4, 0.3, 0.3]])
@@ -62,8 +63,8 @@ def test_clusters_with_the_same_bidders_are_merged_into_the_larger() -> None:
 
 
 def test_clusters_with_the_same_weights_are_merged_even_with_few_bids() -> None:
-    strength = np.array([[0.4, 0.4, 0.2], [0.1, 0.1, 0.8], [0.3, 0.3, 0.4], [np.nan] * 3])
-    assert merge_candidates(np.zeros((4, 3), bool), strength) == [(0, 1)]
+    importance = np.array([[0.4, 0.4, 0.2], [0.1, 0.1, 0.8], [0.3, 0.3, 0.4], [np.nan] * 3])
+    assert merge_candidates(np.zeros((4, 3), bool), importance) == [(0, 1)]
 
 
 def test_clusters_nobody_bids_for_and_weights_without_spread_are_not_alike() -> None:

@@ -1,18 +1,19 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from ipfl.methods.ipfl.health import rank_correlation
 
 from ipfl.errors import InputError
+from ipfl.methods.ipfl.market_stats import rank_correlation
 from ipfl.methods.ipfl.profiler import (
     coalition_models,
     coalitions,
     contributions,
-    exact_shapley,
     remember,
     shapley_from_values,
 )
@@ -22,6 +23,11 @@ from ipfl.methods.ipfl.profiler import (
 LOCALS = np.array([[1.0, 0.0], [2.0, 0.0]])
 AGGREGATE = np.array([1.5, 0.0])
 GRADIENT = np.array([0.5, -1.0])
+
+
+def exact_shapley(value: Callable[[tuple[int, ...]], float], players: int) -> np.ndarray:
+    """Shapley values of a game: its value for every coalition, through `shapley_from_values`."""
+    return shapley_from_values(np.array([value(members) for members in coalitions(players)]))
 
 
 def test_normalised_contribution_on_a_quadratic() -> None:
@@ -41,7 +47,7 @@ def test_sample_counts_do_for_weights() -> None:
     np.testing.assert_allclose(psi, [9 / 64, -9 / 64])
 
 
-def test_a_client_that_sends_nonsense_is_unknown_and_the_others_are_not() -> None:
+def test_a_client_whose_model_is_not_finite_is_unknown_and_the_others_are_not() -> None:
     locals_ = np.array([[1.0, 0.0], [np.inf, 0.0], [np.nan, 1.0]], np.float32)
     psi = contributions(GRADIENT, AGGREGATE, locals_, np.ones(3))
     assert np.isnan(psi).tolist() == [False, True, True]

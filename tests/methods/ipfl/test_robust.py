@@ -1,4 +1,4 @@
-"""The guarded market by hand: judges, copies, outliers, noise, standing, claims, who earns."""
+"""The robust market by hand: judges, copies, outliers, noise, remembered, claims, who earns."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from hypothesis.extra.numpy import arrays
 
 from ipfl.core.sections import AggregateConfig
 from ipfl.ledger.accounts import Kind
-from ipfl.methods.ipfl import robust as guard
 from ipfl.methods.ipfl import tokens
-from ipfl.methods.ipfl.robust import Verdict, judge
+from ipfl.methods.ipfl.robust import Verdict, judge, limit_claims
 
 BEFORE = np.zeros(2, np.float32)
 DOWNHILL = np.array([-1.0, 0.0])
@@ -22,17 +21,17 @@ def verdict(
     steps: list[list[float]],
     gradients: list[np.ndarray | None] | None = None,
     counts: list[float] | None = None,
-    standing: list[float] | None = None,
+    remembered: list[float] | None = None,
     server: np.ndarray | None = None,
 ) -> Verdict:
-    """Judges updates from the model 0; all judges see the loss fall along the first axis, unless told."""
+    """Judges updates from the model 0; all judges see the loss fall along the first axis by default."""
     n = len(steps)
     return judge(
         BEFORE,
         [np.array(step, np.float32) for step in steps],
         counts or [10.0] * n,
         [DOWNHILL] * n if gradients is None else gradients,
-        np.full(n, np.nan) if standing is None else np.array(standing),
+        np.full(n, np.nan) if remembered is None else np.array(remembered),
         0.5,
         AggregateConfig(),
         server,
@@ -77,7 +76,7 @@ class TestJudges:
 
 
 class TestUpdates:
-    def test_whoever_returns_the_model_contributes_nothing(self):
+    def test_a_client_that_returns_the_model_contributes_nothing(self):
         found = verdict([[1, 0], [0.8, 0.6], [0, 0]])
         assert found.psi[2] == 0
         np.testing.assert_allclose(found.model, [0.9, 0.3], rtol=1e-6)  # the mean of the other two
@@ -119,21 +118,21 @@ class TestUpdates:
         np.testing.assert_allclose(found.psi, [0.25, 0.2, 0.15, 0.07])
 
     def test_standing_decides_what_is_used(self):
-        # ψ is −0.25 for the last, but with 1 remembered its standing is (1 − 0.25)/2; the first is good
+        # ψ is −0.25 for the last, but with 1 remembered its remembered is (1 − 0.25)/2; the first is good
         # today only: (−1 + 0.25)/2.
         steps = [[1, 0], [0.6, 0.8], [0.8, -0.6], [-1, 0]]
-        found = verdict(steps, standing=[-1, np.nan, np.nan, 1])
+        found = verdict(steps, remembered=[-1, np.nan, np.nan, 1])
         np.testing.assert_allclose(found.psi, [0.25, 0.15, 0.2, -0.25])
         np.testing.assert_allclose(found.model, [(0.6 + 0.8 - 1) / 3, 0.2 / 3], rtol=1e-5)
 
     def test_nothing_good_at_all(self):
-        # All go uphill: those of fair length are used, as in a market without guard.
+        # All go uphill: those of fair length are used, as in a market that is not robust.
         found = verdict([[-1, 0], [-0.6, 0.8]])
         assert (found.psi < 0).all()
         np.testing.assert_allclose(found.model, [-0.8, 0.4], rtol=1e-6)
 
     def test_nothing_fair_at_all_leaves_the_model(self):
-        # The others are copies of the first, which is is_too_long beside them.
+        # The others are copies of the first, which is too long beside them.
         assert verdict([[10, 0], [1, 0], [1, 0]]).model.tolist() == [0, 0]
 
 
@@ -155,16 +154,16 @@ class TestClaims:
     def test_extremes_are_cut(self):
         # A fifth of five on either side: the largest and the smallest become their neighbours.
         claims = np.array([[1.0], [0.4], [0.3], [0.2], [0.0]])
-        assert guard.limit_claims(claims, 0.2).ravel().tolist() == [0.4, 0.4, 0.3, 0.2, 0.2]
+        assert limit_claims(claims, 0.2).ravel().tolist() == [0.4, 0.4, 0.3, 0.2, 0.2]
 
     def test_a_cluster_keeps_half_of_its_own(self):
         # Five clusters of two clients each: at most a tenth is cut, so the second best of each column stays.
         claims = np.kron(np.eye(5), np.array([[0.9], [0.8]])) + 0.05
-        np.testing.assert_allclose(guard.limit_claims(claims, 0.4).max(axis=0), 0.85)
+        np.testing.assert_allclose(limit_claims(claims, 0.4).max(axis=0), 0.85)
 
     def test_nothing_to_cut(self):
         claims = np.random.default_rng(0).random((6, 2))
-        np.testing.assert_array_equal(guard.limit_claims(claims, 0.0), claims)
+        np.testing.assert_array_equal(limit_claims(claims, 0.0), claims)
 
 
 class TestRewards:

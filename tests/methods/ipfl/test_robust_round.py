@@ -1,4 +1,4 @@
-"""A guarded round of IP-FL against scripted clients: what is asked, who earns, what the ledger can prove."""
+"""A robust round of IP-FL against scripted clients: what is asked, who earns, what the ledger can prove."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.methods.ipfl.scripted import HONEST, SIZE, play, setup
 from ipfl.core import Record
 from ipfl.errors import InputError
 from ipfl.methods.ipfl.method import IPFL
-from ipfl.methods.ipfl.replay import Market
+from ipfl.methods.ipfl.replay import MarketReplay
 
 
 def grow(client, ask):
@@ -28,7 +28,7 @@ class TestRound:
         assert engine.actions == ["train", "appraise"]
         assert all(record.facts == {"gradient": False} for record in engine.asks[1].to.values())
 
-    def test_unguarded_rounds_are_asked_as_ever(self):
+    def test_rounds_that_are_not_robust_ask_for_no_gradient(self):
         _, _, engine = play(IPFL(), 1)
         assert all(record.facts == {} for record in engine.asks[0].to.values())
 
@@ -36,33 +36,34 @@ class TestRound:
         script = HONEST | {"train": grow}
         method = IPFL(robust=True)
         _, done, _ = play(method, 8, script)
-        sat = [one for one in done if any(client == 0 for client, *_ in one.facts["seats"])]
-        assert sat
-        for one in sat:
-            assert {psi for client, _, psi, _ in one.facts["contributions"] if client == 0} == {0}
-            assert not [row for row in one.facts["transfers"] if row[0] == "reward" and row[2] == 0]
-        market = Market(method.rules(), range(8))
-        for one in done:
-            replayed = market.round(one.facts)
+        rounds = [one for one in done if any(seat.client == 0 for seat in one.done.seats)]
+        assert rounds
+        for one in rounds:
+            assert {row.psi for row in one.done.market.contributions if row.client == 0} == {0}
+            assert not [row for row in one.done.market.transfers if row.kind == "reward" and row.target == 0]
+        lines = [{"seats": one.done.seats, **one.done.market.line()} for one in done]
+        replay = MarketReplay(method.rules(), range(8))
+        for line in lines:
+            replayed = replay.round(line)
             assert replayed.complaint is None
-            assert replayed.transfers == one.facts["transfers"]
-        trusting = Market({**method.rules(), "positive": False}, range(8))
-        assert [trusting.round(one.facts).transfers for one in done] != [
-            one.facts["transfers"] for one in done
-        ]
+            assert replayed.transfers == line["transfers"]
+        trusting = MarketReplay({**method.rules(), "positive": False}, range(8))
+        assert [trusting.round(line).transfers for line in lines] != [line["transfers"] for line in lines]
 
     @pytest.mark.parametrize("setting", [{"incentive": False}, {"contribution": "exact"}])
-    def test_what_a_guard_cannot_do_without(self, setting):
-        with pytest.raises(InputError, match="guarded = true needs"):
+    def test_what_a_robust_market_cannot_do_without(self, setting):
+        with pytest.raises(InputError, match="robust = true needs"):
             IPFL(robust=True, **setting).init(setup())
 
     def test_the_accuracy_of_a_cluster_is_the_median_claim(self):
         # Three sit in each cluster. One claims a million of a million points, the others say 5 of 10.
-        seated = play(IPFL(), 1)[1][0].facts["seats"]
-        boasters = {min(client for client, cluster, *_ in seated if cluster == k) for k in (0, 1)}
+        seats = play(IPFL(), 1)[1][0].done.seats
+        boasters = {min(seat.client for seat in seats if seat.cluster == k) for k in (0, 1)}
 
         def boast(client, ask):
-            return Record({}, {name: [1e6, 1e6] if client in boasters else [5.0, 10] for name in ask.params})
+            return Record(
+                {}, {name: [1e6, 1e6] if client in boasters else [5.0, 10.0] for name in ask.params}
+            )
 
         _, (first,), _ = play(IPFL(robust=True), 1, HONEST | {"train": grow, "appraise": boast})
-        assert first.facts["cluster_probe_accuracy"] == [[0, 0.5], [1, 0.5]]
+        assert first.done.market.cluster_probe_accuracy == ((0, 0.5), (1, 0.5))

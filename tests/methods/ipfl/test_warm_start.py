@@ -43,7 +43,7 @@ def test_varied_classes_decide_not_the_noisy_rest() -> None:
     assert found[0] == found[2] == found[4] != found[1]
 
 
-def test_whoever_did_not_answer_is_spread_at_random() -> None:
+def test_clients_that_did_not_answer_are_spread_at_random() -> None:
     # 6 of 206 answered, with ids from 100 on; the others land in both clusters, about half of 200 each
     # (standard deviation 7).
     everyone, answered = np.arange(206), np.arange(100, 106)

@@ -39,6 +39,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from ipfl.core import Transfer
 from ipfl.ledger.accounts import Kind, Transfers, statement
 from ipfl.methods.ipfl import tokens
 from ipfl.methods.ipfl.preferences import bids, importance, learn_returns
@@ -79,12 +80,12 @@ def test_auction_moves_the_price_of_every_bid_into_escrow() -> None:
     assert bank.balances.tolist() == [90, 80, 90]
     assert bank.escrow.tolist() == [20, 20]
     assert paid.tolist() == PAID.tolist()
-    assert [(t.kind, t.client, t.cluster, t.amount) for t in moved] == [
-        (Kind.BID, 0, 0, 10),
-        (Kind.BID, 1, 0, 10),
-        (Kind.BID, 1, 1, 10),
-        (Kind.BID, 2, 1, 10),
-    ]
+    assert moved.rows(np.arange(3)) == (
+        Transfer("bid", 0, -2, 10, cluster=0, client=0),
+        Transfer("bid", 1, -2, 10, cluster=0, client=1),
+        Transfer("bid", 1, -4, 10, cluster=1, client=1),
+        Transfer("bid", 2, -4, 10, cluster=1, client=2),
+    )
 
 
 def test_strongest_bidder_of_cluster_1_is_client_2() -> None:
@@ -146,9 +147,7 @@ def test_a_client_that_drops_out_is_refunded_and_earns_nothing() -> None:
     dropped = NONE.copy()
     dropped[1, 0] = True
     bank, back = tokens.refund(bank, dropped, PRICE)
-    assert back.rows() == [
-        {"kind": "refund", "source": -3, "target": 1, "amount": 10, "cluster": 0, "client": 1}
-    ]
+    assert back.rows(np.arange(3)) == (Transfer("refund", -3, 1, 10, cluster=0, client=1),)
     stayed = np.array([0, 2])
     bank, won = tokens.reward(bank, 0, stayed, np.array([0.2, 0.1]), np.ones(2, int), stayed)
     assert won.amount.tolist() == [13, 7]

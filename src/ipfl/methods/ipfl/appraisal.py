@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ipfl.core import Ask, ClientId, Record, Replies, Roster, Vector, cluster_name
-from ipfl.core.replies import Number, Positive, ReplySchema, VectorSizes, Whole, list_of
+from ipfl.core.replies import NonNegative, Number, ReplySchema, VectorSizes, Whole, list_of
 from ipfl.methods.ipfl import profiler
 from ipfl.methods.ipfl.state import MarketState
 from ipfl.methods.ipfl.warm_start import f1_from_counts
@@ -92,7 +92,7 @@ def _appraisal_vectors(sent: Record, facts: Mapping[str, Any]) -> VectorSizes:
 
 
 APPRAISAL = ReplySchema(
-    lambda sent: dict.fromkeys(sent.params, list_of(Positive, 2)),
+    lambda sent: dict.fromkeys(sent.params, list_of(NonNegative, 2)),
     _appraisal_vectors,
     lambda facts: all(hits <= n for hits, n in facts.values()),
 )

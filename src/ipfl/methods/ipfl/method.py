@@ -23,12 +23,12 @@ import numpy as np
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
-from ipfl.core import ClientId, Event, Fact, Market, Method, Roster, Round, Setup, Transfer, Vector
+from ipfl.core import ClientId, Event, Fact, Market, Method, Phases, Roster, Round, Setup, Transfer, Vector
 from ipfl.ledger.accounts import opening_transfers
 from ipfl.methods.ipfl.market_stats import market_stats
 from ipfl.methods.ipfl.preferences import SHARPNESS
 from ipfl.methods.ipfl.replay import MarketReplay
-from ipfl.methods.ipfl.server_steps import Rounds, ServerSteps
+from ipfl.methods.ipfl.server_steps import ServerSteps
 from ipfl.methods.ipfl.state import (
     MarketState,
     after_round,
@@ -54,7 +54,7 @@ class IPFL(ServerSteps, Method[MarketState]):
         k = min(self.max_clusters, len(setup.clients)) if self.clusters == "auto" else self.clusters
         return MarketState.start(setup, k, self.opening_balance)
 
-    def round(self, state: MarketState, roster: Roster, round: int) -> Rounds:
+    def round(self, state: MarketState, roster: Roster, round: int) -> Phases[MarketState]:
         """Algorithm 1, one pass of its loop over rounds."""
         if round < self.market_opens:
             return (yield from self.train_as_one_model(state, roster, round))

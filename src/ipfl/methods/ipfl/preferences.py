@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ipfl.core import Ask, ClientId, Fact, Record
-from ipfl.core.replies import Positive, ReplySchema, Whole, list_of
+from ipfl.core.replies import NonNegative, ReplySchema, Whole, list_of
 from ipfl.errors import unknown
 from ipfl.methods.ipfl.arrays import Floats
 
@@ -42,7 +42,7 @@ def preference_query(offer: Record, receipts: Mapping[ClientId, Sequence[tuple[i
         bids = facts["bids"]
         return len({*bids}) == len(bids) and {*bids} <= {*clusters} and max(facts["hits"]) <= facts["n"]
 
-    answer = {"bids": list[Whole], "hits": list_of(Positive, len(clusters)), "n": Whole}
+    answer = {"bids": list[Whole], "hits": list_of(NonNegative, len(clusters)), "n": Whole}
     return Ask("preference", to, ReplySchema(answer, rule=is_possible))
 
 

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from ipfl.core import Vector
 from ipfl.core.sections import AggregateConfig
-from ipfl.methods.aggregation import Rows, aggregate, clip_updates
+from ipfl.methods.aggregation import UpdateMatrix, aggregate, clip_updates
 from ipfl.methods.ipfl.arrays import Floats
 from ipfl.methods.ipfl.profiler import blend
 
@@ -90,7 +90,7 @@ def judge(
     return Verdict(psi, aggregate(used, weights[good].tolist(), before, rule))
 
 
-def find_originals(steps: Rows) -> NDArray[np.int64]:
+def find_originals(steps: UpdateMatrix) -> NDArray[np.int64]:
     """(n,) for every update the first one that it is all but the same as: itself, unless it is a copy."""
     length = np.linalg.norm(steps, axis=1)
     cosine = (steps @ steps.T) / np.maximum(np.outer(length, length), np.finfo(float).tiny)
@@ -99,7 +99,7 @@ def find_originals(steps: Rows) -> NDArray[np.int64]:
     return np.asarray(alike.argmax(axis=1), np.int64)
 
 
-def count_votes(steps: Rows, gradients: Sequence[Floats | None]) -> NDArray[np.float64]:
+def count_votes(steps: UpdateMatrix, gradients: Sequence[Floats | None]) -> NDArray[np.float64]:
     """(n, judges) cos(−g_j, Δ_i), what judge j (column) thinks of update i (row).
 
     An update of length 0 gets 0; NaN is no vote.
@@ -113,7 +113,7 @@ def count_votes(steps: Rows, gradients: Sequence[Floats | None]) -> NDArray[np.f
     return votes
 
 
-def is_too_long(steps: Rows) -> NDArray[np.bool_]:
+def is_too_long(steps: UpdateMatrix) -> NDArray[np.bool_]:
     """(n,) updates longer than `MAX_LENGTH` medians of those that are updates at all."""
     lengths = np.linalg.norm(steps, axis=1)
     typical = float(np.median(lengths[lengths > 0])) if lengths.any() else 0.0

@@ -7,7 +7,19 @@ from dataclasses import replace
 
 import numpy as np
 
-from ipfl.core import Ask, ClientId, Market, Record, Replies, Roster, Round, Vector, cluster_name, stream
+from ipfl.core import (
+    Ask,
+    ClientId,
+    Market,
+    Phases,
+    Record,
+    Replies,
+    Roster,
+    Round,
+    Vector,
+    cluster_name,
+    stream,
+)
 from ipfl.methods.ipfl import scheduler, tokens
 from ipfl.methods.ipfl.appraisal import (
     Accuracies,
@@ -24,21 +36,19 @@ from ipfl.methods.ipfl.state import MarketState, assign_bids, take_preferences
 from ipfl.methods.ipfl.token_manager import TokenManager
 from ipfl.methods.ipfl.updates import aggregate_updates, judge_updates
 from ipfl.methods.ipfl.warm_start import initial_clusters
-from ipfl.methods.steps import average, choose, expect_update, random_seats
-
-Rounds = Generator[Ask, Replies, Round[MarketState]]
+from ipfl.methods.steps import average_models, expect_update, random_seats, select_clients
 
 
 class ServerSteps(ClientSide):
     """What the server does in a round, step by step."""
 
-    def train_as_one_model(self, state: MarketState, roster: Roster, round: int) -> Rounds:
+    def train_as_one_model(self, state: MarketState, roster: Roster, round: int) -> Phases[MarketState]:
         """A round before the market opens: all clusters are one model, trained by random clients."""
-        chosen = choose(roster, state.per_round, stream(state.seed, "select", round))
+        chosen = select_clients(roster, state.per_round, state.seed, round)
         name, model = cluster_name(0), state.models[0]
         to = {client: Record({name: model}) for client in chosen}
         replies = yield Ask("train", to, expect_update({name: state.size}))
-        models = (average(replies, name, model, state.rule),) * len(state.models)
+        models = (average_models(replies, name, model, state.rule),) * len(state.models)
         return Round(replace(state, models=models), random_seats(chosen, replies), market=Market(()))
 
     def ask_preferences(
