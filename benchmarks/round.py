@@ -36,7 +36,7 @@ from ipfl.data.settings import TaskConfig
 from ipfl.engines import EngineContext
 from ipfl.engines.local import LocalEngine
 from ipfl.methods.fedavg import FedAvg
-from ipfl.methods.steps import average
+from ipfl.methods.steps import average_models
 from ipfl.runs.config import RunConfig
 from ipfl.runs.run import run
 
@@ -121,7 +121,7 @@ def our_round(engine: LocalEngine, clients: list[int]) -> None:
     replies = engine.ask(Ask("train", dict.fromkeys(clients, start)), 0)
     if len(replies) != len(clients):
         raise RuntimeError("clients are missing")
-    average(replies, "global", start.params["global"], AggregateConfig())
+    average_models(replies, "global", start.params["global"], AggregateConfig())
 
 
 def best(repeats: int, *contestants: Callable[[], None]) -> list[float]:

@@ -24,7 +24,7 @@ from ipfl.core.replies import ReplySchema, same_vectors
 from ipfl.errors import InputError
 from ipfl.ledger.store import RunStore
 from ipfl.runs.config import Config
-from ipfl.stress import wrapper
+from ipfl.stress import make_wrapper
 from ipfl.stress.faults import ENORMOUS, FaultPlan, Faulty, break_reply
 from ipfl.stress.settings import FaultsConfig
 
@@ -190,7 +190,7 @@ class TestFates:
     @staticmethod
     def played(task, workers, tmp_path, **faults):
         plan = FaultPlan(FaultsConfig(**faults), 0)
-        wrap = wrapper(None, plan)
+        wrap = make_wrapper(None, plan)
         with small_engine(task, Phases(), workers=workers, memory=tmp_path / "memory", wrap=wrap) as engine:
             answered = [
                 list(engine.ask(Ask(action, {0: Record(), 1: Record()}), 0))
@@ -242,7 +242,7 @@ def test_a_late_reply_arrives_later_and_is_not_taken_for_another(task, workers, 
     plan = FaultPlan(FaultsConfig(slow=0.5), 0)
     monkeypatch.setattr(plan, "fault", lambda round, client: "slow" if client == 0 and round < 2 else None)
     to = {client: Record({"m": np.full(3, client, np.float32)}) for client in (0, 1)}
-    with small_engine(task, Phases(), workers=workers, wrap=wrapper(None, plan)) as engine:
+    with small_engine(task, Phases(), workers=workers, wrap=make_wrapper(None, plan)) as engine:
         replies = [engine.ask(Ask("train", to), round) for round in range(3)]
         assert [list(one) for one in replies] == [[1], [1], [0, 1]]
         for one in replies:

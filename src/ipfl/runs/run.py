@@ -24,7 +24,7 @@ from ipfl.runs.folder import RunFolder, RunOutput
 from ipfl.runs.journal import Journal
 from ipfl.runs.loop import RoundLoop
 from ipfl.runs.result import Observer, Result
-from ipfl.stress import wrapper
+from ipfl.stress import make_wrapper
 from ipfl.stress.attackers import Adversary
 from ipfl.stress.faults import FaultPlan
 
@@ -59,7 +59,7 @@ def run(
     config = config or RunConfig()
     departures = Departures(config.clients, reference)
     adversary = Adversary.make(config.adversary, task.data, config.seed)
-    wrap = wrapper(adversary, FaultPlan.make(config.faults, config.seed))
+    wrap = make_wrapper(adversary, FaultPlan.make(config.faults, config.seed))
     journal = None if out is None else Journal(_as_output(out), config.faults)
     folder = None if journal is None else journal.folder
     memory = None if folder is None else folder.memory

@@ -1,7 +1,7 @@
 """Clients that fail or cheat on purpose: wrappers around the runner, `Faulty(Cheating(ClientRunner(…)))`.
 
 Also outages of disk and store (`faults.Outage`). Imports `ipfl.client` and what is below it; knows no method
-and no engine. The round loop puts the wrappers together (`wrapper`).
+and no engine. The round loop puts the wrappers together (`make_wrapper`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ipfl.stress.faults import FaultPlan
 
 
-def wrapper(adversary: Adversary | None, plan: FaultPlan | None) -> Callable[[ClientRunner], Runner] | None:
+def make_wrapper(adversary: Adversary | None, plan: FaultPlan | None) -> Callable[[ClientRunner], Runner] | None:
     """Puts attackers and faults around a runner; None if there are neither."""
     if adversary is None and plan is None:
         return None

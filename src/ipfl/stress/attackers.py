@@ -18,7 +18,7 @@ answer. Which clients attack is a seeded choice.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -26,12 +26,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ipfl.client.client import Client
-from ipfl.client.memory import ClientMemory
-from ipfl.client.network import Network
-from ipfl.client.runner import TRAIN, ClientRunner, Delivery, Job
+from ipfl.client.runner import TRAIN, ClientRunner, Job
 from ipfl.core import ClientId, Fact, Record, Vector, gradient_name, stream
 from ipfl.data.federated import FederatedData, Parts, Samples
 from ipfl.stress.settings import AdversaryConfig, AttackKind
+from ipfl.stress.wrapper import RunnerWrapper
 
 PREFERENCE, APPRAISE = "preference", "appraise"
 """Actions, beside training, that attackers know how to cheat in; all others are answered honestly."""
@@ -166,21 +165,12 @@ class Adversary:
         return (-length * self._common(gradient.size, round, name)).astype(np.float32)
 
 
-class Cheating:
+class Cheating(RunnerWrapper[ClientRunner]):
     """A runner whose attackers cheat; everyone else is played as by the runner inside."""
 
     def __init__(self, inner: ClientRunner, adversary: Adversary):
-        self.inner, self.adversary = inner, adversary
-
-    @property
-    def memory(self) -> ClientMemory:
-        """What the clients remember."""
-        return self.inner.memory
-
-    @property
-    def network(self) -> Network:
-        """The workspace."""
-        return self.inner.network
+        super().__init__(inner)
+        self.adversary = adversary
 
     def run(self, job: Job) -> Record:
         """The client's reply, honest or not."""
@@ -189,7 +179,3 @@ class Cheating:
         data = self.inner.task.data
         honest = self.inner.run(job, lambda me: self.adversary.disguise(me, data))
         return self.adversary.reply(job.client, job.action, job.round, job.record, honest)
-
-    def deliver(self, job: Job) -> Iterator[Delivery]:
-        """The reply, once."""
-        yield Delivery(job, self.run(job))

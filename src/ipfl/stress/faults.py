@@ -14,12 +14,11 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ipfl.client.memory import ClientMemory
-from ipfl.client.network import Network
 from ipfl.client.runner import TRAIN, CrashError, Delivery, Job, Runner
 from ipfl.core import ClientId, Fact, Record, Vector, stream
 from ipfl.errors import InputError
 from ipfl.stress.settings import FaultsConfig
+from ipfl.stress.wrapper import RunnerWrapper
 
 ENORMOUS = 1e30
 """A component of an enormous reply: finite, and much larger than any parameter."""
@@ -65,7 +64,7 @@ class FaultPlan:
         return absent.get(self.fault(job.round, job.client) or "", False)
 
 
-class Faulty:
+class Faulty(RunnerWrapper[Runner]):
     """A runner whose clients have the faults of a plan; neither the evaluator nor the server itself has any.
 
     A client that drops out remembers what it did before; one that is slow remembers what it did, and its
@@ -73,22 +72,9 @@ class Faulty:
     """
 
     def __init__(self, inner: Runner, plan: FaultPlan):
-        self.inner, self.plan = inner, plan
+        super().__init__(inner)
+        self.plan = plan
         self._late: list[Delivery] = []
-
-    @property
-    def memory(self) -> ClientMemory:
-        """What the clients remember."""
-        return self.inner.memory
-
-    @property
-    def network(self) -> Network:
-        """The workspace."""
-        return self.inner.network
-
-    def run(self, job: Job) -> Record:
-        """The client's reply, without faults."""
-        return self.inner.run(job)
 
     def deliver(self, job: Job) -> Iterator[Delivery]:
         """What leaves the client, if anything does.
