@@ -20,6 +20,9 @@ from safetensors.numpy import save_file
 from ipfl.core.records import Record
 from ipfl.errors import InputError
 
+RECORD_SUFFIX = ".safetensors"
+"""Of the files that `write_record` writes."""
+
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
