@@ -9,9 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ipfl.core import EMPTY, ClientId, Record
-from ipfl.core.files import read_record, write_record
-
-SUFFIX = ".safetensors"
+from ipfl.core.files import RECORD_SUFFIX, read_record, write_record
 
 
 class ClientMemory:
@@ -29,11 +27,11 @@ class ClientMemory:
             names = [path.name for path in (self.folder / str(client)).iterdir()]
         except FileNotFoundError:
             return []
-        stems = (name.removesuffix(SUFFIX) for name in names if name.endswith(SUFFIX))
+        stems = (name.removesuffix(RECORD_SUFFIX) for name in names if name.endswith(RECORD_SUFFIX))
         return sorted(int(stem) for stem in stems if stem.isascii() and stem.isdigit())
 
     def _file(self, client: ClientId, round: int) -> Path:
-        return self.folder / str(client) / f"{round}{SUFFIX}"
+        return self.folder / str(client) / f"{round}{RECORD_SUFFIX}"
 
     def load(self, client: ClientId, round: int | None = None) -> Record:
         """What the client remembers, or what it kept in one round; empty if it never kept anything."""
@@ -46,8 +44,8 @@ class ClientMemory:
         """Replaces what the client remembers, from the running round on."""
         (self.folder / str(client)).mkdir(parents=True, exist_ok=True)
         write_record(self._file(client, round), record)
-        settled = [version for version in self._versions(client) if version <= self.committed]
-        for version in settled[:-1]:
+        committed = [version for version in self._versions(client) if version <= self.committed]
+        for version in committed[:-1]:
             self._file(client, version).unlink()
 
     def forget_after(self, round: int, client: ClientId | None = None) -> None:

@@ -164,7 +164,8 @@ class Network:
         """A batch as the module wants it: uint8 images become floats, channels first.
 
         Colour images are centred to [−1, 1]. Grey ones are ink on an empty ground: they go to [0, 1], so
-        that the ground is 0 (centred, the letters' large even ground killed the network in 1 of 6 seeds).
+        that the ground is 0 (centred, the letters' large even ground kept the network from learning in 1 of 6
+        seeds).
         """
         batch = torch.from_numpy(x)
         if batch.dtype == torch.uint8:

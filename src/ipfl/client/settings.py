@@ -22,5 +22,7 @@ class TrainConfig(Section):
         description="client trainings per round, the budget all methods share; omitted: half of the clients",
     )
     min_clients: int = Field(
-        1, ge=1, description="clients whose updates a round needs; with fewer it is void and nothing is paid"
+        1,
+        ge=1,
+        description="clients whose updates a round needs; with fewer it is rolled back and nothing is paid",
     )

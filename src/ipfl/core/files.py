@@ -22,6 +22,8 @@ from ipfl.errors import InputError
 
 DRAFT_SUFFIX = ".draft"
 """Of a file that is being written; it gets its name when it is complete."""
+RECORD_SUFFIX = ".safetensors"
+"""Of the files that `write_record` writes."""
 
 
 @contextmanager

@@ -3,18 +3,28 @@
 A round is a generator: it yields one `Ask` per phase and is sent the replies; an engine only moves records.
 Toy example, a whole method:
 
+    @dataclass(frozen=True)
     class Mean(Method[Vector]):
-        def init(self, setup):            return setup.params
+        name, summary = "mean", "everyone trains, and the mean is the next model"
+
+        def init(self, setup):
+            return setup.params
+
         def round(self, state, roster, round):
-            expected = ReplySchema(Trained, vectors={"model": len(state)})
-            replies = yield Ask("train", {i: Record({"model": state}) for i in roster.clients}, expected)
-            seats = tuple(Seat(i, NO_CLUSTER, "random", i in replies) for i in roster.clients)
-            return Round(mean([reply.params["model"] for reply in replies.values()]), seats)
-        def offer(self, state, client):   return Record({"model": state})
+            to = {client: self.offer(state, client) for client in roster.clients}
+            replies = yield Ask("train", to, ReplySchema(vectors={"model": len(state)}))
+            models = [reply.params["model"] for reply in replies.values()]
+            seats = tuple(Seat(client, NO_CLUSTER, "random", client in replies) for client in to)
+            return Round(mean(models) if models else state, seats)
+
         def on_train(self, ask, mine, me):
-            return Record({"model": me.train(ask.params["model"])}, {"n": 1}), mine
-        def personalize(self, offer, mine, me): return offer.params["model"]
-        def models(self, state):          return {"global": state}
+            return Record({"model": me.train(ask.params["model"])}), mine
+
+        def offer(self, state, client):
+            return Record({"model": state})
+
+        def personalize(self, offer, mine, me):
+            return offer.params["model"]
 
 State goes in and comes out; nothing is kept on `self`. Randomness comes only from `stream(...)`.
 """
@@ -158,7 +168,7 @@ class HasMarket(Protocol):
     """A method in which tokens move."""
 
     def rules(self) -> Mapping[str, Fact]:
-        """Rules of the market, as whoever audits its ledger needs them."""
+        """Rules of the market, as an audit of its ledger needs them."""
         ...
 
     def opening_transfers(self, state: Any) -> tuple[Transfer, ...]:

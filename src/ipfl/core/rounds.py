@@ -41,7 +41,7 @@ class Seat(NamedTuple):
 
 
 class Contribution(NamedTuple):
-    """What a client's update was worth to its cluster."""
+    """How much a client's update improved the model of its cluster."""
 
     client: ClientId
     cluster: int
@@ -76,7 +76,7 @@ class Event(NamedTuple):
     """Something a person should know. Logic and tests look at `kind` and `client`, never at the text."""
 
     kind: str
-    """A word of its own for every thing that can happen, such as `no_answer`."""
+    """An identifier for every thing that can happen, such as `no_answer`."""
     client: ClientId | None
     """Whom it is about; None: no single client."""
     text: str

@@ -53,7 +53,7 @@ class FedProx(OneModelMethod):
     def instructions(
         self, state: GlobalModel, chosen: list[ClientId], round: int
     ) -> Mapping[ClientId, Mapping[str, Fact]]:
-        """Stragglers are told how much of the work they will manage."""
+        """Stragglers get the share of the work that they will do."""
         rng = stream(state.seed, "stragglers", round)
         slow = rng.permutation(chosen)[: int(self.stragglers * len(chosen) + 0.5)]
         return {int(client): {"work": float(rng.random())} for client in slow}

@@ -73,7 +73,7 @@ class FedSoft(ClusterModelsMethod[SoftClusters]):
     )
 
     def init(self, setup: Setup) -> SoftClusters:
-        """Centers with different random parameters; equal ones could not be told apart."""
+        """Centers with different random parameters; equal ones would stay equal."""
         every = tuple(range(self.clusters))
         return SoftClusters.start(setup, self.clusters, importance={}, sizes={}, random=every)
 

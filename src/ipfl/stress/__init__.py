@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from ipfl.stress.faults import FaultPlan
 
 
-def make_wrapper(adversary: Adversary | None, plan: FaultPlan | None) -> Callable[[ClientRunner], Runner] | None:
+def make_wrapper(
+    adversary: Adversary | None, plan: FaultPlan | None
+) -> Callable[[ClientRunner], Runner] | None:
     """Puts attackers and faults around a runner; None if there are neither."""
     if adversary is None and plan is None:
         return None

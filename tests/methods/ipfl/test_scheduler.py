@@ -108,7 +108,7 @@ def test_performance_seats_come_from_the_bidders_and_random_ones_from_the_rest()
     assert chosen.performance[1].tolist() == []
     assert sum(len(ids) for ids in chosen.random) == 1
     assert not set(chosen.random[0].tolist()) & {0, 1}
-    assert chosen.short == 2  # the two seats of cluster 1 that nobody bid for
+    assert chosen.empty_seats == 2  # the two seats of cluster 1 that nobody bid for
 
 
 def test_explorers_are_spread_evenly_and_who_comes_first_changes() -> None:
@@ -121,7 +121,7 @@ def test_explorers_are_spread_evenly_and_who_comes_first_changes() -> None:
         )  # fmt: skip
         sizes = [len(ids) for ids in chosen.random]
         assert sorted(sizes) == [2, 2, 3]
-        assert chosen.short == 0
+        assert chosen.empty_seats == 0
         extra.add(int(np.argmax(sizes)))
     assert extra == {0, 1, 2}
 
@@ -135,7 +135,7 @@ def test_only_who_is_available_and_can_pay_explores() -> None:
     )  # fmt: skip
     assert 1 in chosen.random[0]
     assert sorted(np.concatenate(chosen.random).tolist()) == [1, 2]
-    assert chosen.short == 6
+    assert chosen.empty_seats == 6
 
 
 def test_what_a_cluster_cannot_take_passes_on() -> None:
@@ -149,7 +149,7 @@ def test_what_a_cluster_cannot_take_passes_on() -> None:
         )  # fmt: skip
         assert [len(ids) for ids in chosen.random] == [0, 2]
         assert len(set(chosen.random[1].tolist())) == 2
-        assert chosen.short == 4  # the performance seats of cluster 1
+        assert chosen.empty_seats == 4  # the performance seats of cluster 1
 
 
 @settings(max_examples=60, deadline=None)
@@ -173,7 +173,7 @@ def test_selection_properties(seed: int, n: int, k: int, n_p: int, n_r: int) -> 
         assert len(chosen.performance[cluster]) == min(n_p, int((paid[:, cluster] & available).sum()))
     assert (paid | ~performance).all()
     assert ((random & ~paid).sum(axis=1) * 10 <= balances).all()
-    assert chosen.short == n_p * k + n_r - int((performance | random).sum())
+    assert chosen.empty_seats == n_p * k + n_r - int((performance | random).sum())
     assert [ids.tolist() for ids in again().random] == [ids.tolist() for ids in chosen.random]
 
 
@@ -185,11 +185,11 @@ def test_first_round_deals_each_client_once_and_evenly() -> None:
     dealt = np.concatenate(chosen.random).tolist()
     assert len(set(dealt)) == 11
     assert not {3, 7} & set(dealt)
-    assert chosen.short == 0
+    assert chosen.empty_seats == 0
     assert [len(ids) for ids in chosen.performance] == [0, 0, 0]
 
 
 def test_first_round_takes_what_there_is() -> None:
     chosen = first_round(np.array([True, False, True]), 6, 2, stream(6, "x"))
     assert [len(ids) for ids in chosen.random] == [1, 1]
-    assert chosen.short == 4
+    assert chosen.empty_seats == 4

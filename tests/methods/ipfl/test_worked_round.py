@@ -42,7 +42,7 @@ import pytest
 from ipfl.core import Transfer
 from ipfl.ledger.accounts import Kind, Transfers, statement
 from ipfl.methods.ipfl import tokens
-from ipfl.methods.ipfl.preferences import bids, importance, learn_returns
+from ipfl.methods.ipfl.preferences import choose_bids, importance_weights, update_returns
 from ipfl.methods.ipfl.scheduler import order_bidders
 
 PRICE = 10
@@ -64,14 +64,14 @@ def after_seats() -> tuple[tokens.Bank, Transfers]:
 
 def test_importance_weights() -> None:
     for accuracy, expected in zip(ACCURACY, WEIGHTS, strict=True):
-        np.testing.assert_allclose(importance(accuracy, MEANS), expected)
+        np.testing.assert_allclose(importance_weights(accuracy, MEANS), expected)
 
 
 def test_bids() -> None:
     nothing = np.array([np.nan, np.nan])
-    assert bids(WEIGHTS[0], None, nothing) == [0]
-    assert bids(WEIGHTS[1], None, np.array([np.nan, 0.5])) == [1, 0]
-    assert bids(WEIGHTS[2], None, nothing) == [1]
+    assert choose_bids(WEIGHTS[0], None, nothing) == [0]
+    assert choose_bids(WEIGHTS[1], None, np.array([np.nan, 0.5])) == [1, 0]
+    assert choose_bids(WEIGHTS[2], None, nothing) == [1]
 
 
 def test_auction_moves_the_price_of_every_bid_into_escrow() -> None:
@@ -134,7 +134,7 @@ def test_what_a_client_remembers_of_it() -> None:
     # Client 2 in cluster 0: paid 10, got 3 + 3, net −4 = −0.4 prices. It had one seat there with +0.2
     # before: mean (0.2 − 0.4)/2 = −0.1. Cluster 1: net 0 in its first seat.
     before = {"clusters": [0], "returns": [0.2], "seats": [1]}
-    after = learn_returns(before, [0, 1], [-4, 0], PRICE)
+    after = update_returns(before, [0, 1], [-4, 0], PRICE)
     assert after["clusters"] == [0, 1]
     assert after["returns"] == pytest.approx([-0.1, 0.0])
     assert after["seats"] == [2, 1]

@@ -12,16 +12,16 @@ Where each part of the paper lives:
 | Scheduler, SelectClients of Algorithm 1 | `scheduler` |
 | Algorithm 1, lines 4, 7, 8: training and aggregation | `updates` |
 | Profiler, appendix "Shapley value approximation" | `profiler`; what the server asks for it: `appraisal` |
-| Token manager: Eq. consumer_cost, update_available_tokens, reimbursement_utility, reimbursement, | `tokens` |
+| Token manager: Eqs. consumer_cost, update_available_tokens, reimbursement and its utility, | `tokens` |
 | reward_distribution; the accounts on their way through one round | `token_manager` |
 | the same once more from the record, to check a ledger | `replay` |
 | appendix "Initial Clustering", Eq. imprtant_features | `warm_start` |
 | Fairness: wealth, collapse, clusters that do the same work | `market_stats` |
 | beyond the paper: clients that cheat | `robust` |
 
-All but `method`, `client_side`, `appraisal` and `updates` is pure NumPy: no models, no I/O, no clock. State goes
-in and comes out; no array that came in is changed. A client is its row number 0 … N−1 and a cluster its column
-number 0 … K−1 in every array; rows are in ascending client id, so that "ties by client id" means the same.
+All but `method`, `client_side`, `appraisal` and `updates` is pure NumPy: no models, no I/O, no clock. State
+goes in and comes out; no array that came in is changed. In every array a client is its row 0 … N−1 and a
+cluster its column 0 … K−1; rows are in ascending client id, so that "ties by client id" means the same.
 
 Only this package and the tests of the ledger import `ipfl.ledger.accounts`: no other method has tokens.
 """

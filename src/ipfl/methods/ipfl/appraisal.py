@@ -100,7 +100,7 @@ APPRAISAL = ReplySchema(
 
 
 def typical_accuracy(models: Sequence[Vector], updates: Updates) -> Generator[Ask, Replies, Accuracies]:
-    """Acc_kr of a robust market: the median of what the providers say, however many points they claim."""
+    """Acc_kr of a robust market: the median of the providers' claims, however many points they have."""
     answers = yield ask_providers(models, updates, gradient=False)
     shares = {k: [hits / n for _, hits, n in _counts(answers, k)] for k in updates}
     return {k: float(np.median(known)) for k, known in shares.items() if known}
@@ -153,12 +153,12 @@ def per_class_f1(
 def _counts(answers: Replies, cluster: int) -> list[tuple[ClientId, float, float]]:
     """(client, hits, points) of those that scored a cluster's model on any points, in ascending id."""
     name = cluster_name(cluster)
-    told = [(c, *answers[c].facts[name]) for c in sorted(answers) if name in answers[c].facts]
-    return [(client, float(hits), float(n)) for client, hits, n in told if n > 0]
+    scores = [(c, *answers[c].facts[name]) for c in sorted(answers) if name in answers[c].facts]
+    return [(client, float(hits), float(n)) for client, hits, n in scores if n > 0]
 
 
 def pool_answers(answers: Replies, clusters: Iterable[int], size: int) -> tuple[Accuracies, Gradients]:
-    """Acc_kr and g_k of each cluster, both means over the participants' points; absent where nobody said."""
+    """Acc_kr and g_k of each cluster, both means over the participants' points; absent without answers."""
     accuracy: Accuracies = {}
     gradients: Gradients = {}
     for k in clusters:

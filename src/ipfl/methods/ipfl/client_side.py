@@ -12,7 +12,7 @@ from ipfl.client.client import Client, Part
 from ipfl.client.training import Score
 from ipfl.core import Record, Vector, cluster_name, gradient_name
 from ipfl.core.vectors import mix
-from ipfl.methods.ipfl.preferences import bids, importance, learn_returns, mixing
+from ipfl.methods.ipfl.preferences import choose_bids, importance_weights, mixing_weights, update_returns
 from ipfl.methods.ipfl.settings import IPFLSettings
 from ipfl.methods.ipfl.warm_start import confusion
 
@@ -24,11 +24,11 @@ class ClientSide(IPFLSettings):
         """Algorithm 2, ClientPreferences: importance weights on `probe`, bids most wanted first."""
         clusters: list[int] = ask.facts["clusters"]
         hits, n = self._hits(ask, me, "probe")
-        weights = importance(hits / max(n, 1), np.asarray(ask.facts["means"]))
-        history = learn_returns(mine.facts, ask.facts["seats"], ask.facts["net"], self.price)
+        importance = importance_weights(hits / max(n, 1), np.asarray(ask.facts["means"]))
+        history = update_returns(mine.facts, ask.facts["seats"], ask.facts["net"], self.price)
         known = dict(zip(history["clusters"], history["returns"], strict=True))
         returns = np.array([known.get(k, np.nan) for k in clusters])
-        order = bids(weights, self.threshold, returns, self.feedback)
+        order = choose_bids(importance, self.threshold, returns, self.feedback)
         reply = Record(
             {}, {"bids": [clusters[position] for position in order], "hits": hits.tolist(), "n": n}
         )
@@ -63,7 +63,7 @@ class ClientSide(IPFLSettings):
     def personalize(self, offer: Record, mine: Record, me: Client) -> Vector:
         """Eq. personalized_model: P_i = Σ_k υ_ik ω_k, with υ from `goal`; no training, no server state."""
         hits, n = self._hits(offer, me, "goal")
-        weights = importance(hits / max(n, 1), np.asarray(offer.facts["means"]))
+        importance = importance_weights(hits / max(n, 1), np.asarray(offer.facts["means"]))
         models = [offer.params[cluster_name(k)] for k in offer.facts["clusters"]]
 
         def score(shares: NDArray[np.float64]) -> float:
@@ -71,7 +71,7 @@ class ClientSide(IPFLSettings):
                 return float(hits[shares.argmax()])
             return self._points(me.score(mix(models, shares), "goal", self.preference_samples))
 
-        return mix(models, mixing(weights, self.mix, score))
+        return mix(models, mixing_weights(importance, self.mix, score))
 
     def _hits(self, ask: Record, me: Client, part: Part) -> tuple[NDArray[np.float64], int]:
         """n_ik for every cluster k, and the number of points."""

@@ -1,4 +1,4 @@
-"""Statistics of the market: wealth, collapse, and clusters that do the same work (sections 1 and 4 of the reading).
+"""Statistics of the market: wealth, collapse, clusters that do the same work (docs/reading.md, 1 and 4).
 
 Rank rewards move wealth upwards, and where one model gets ahead all bids can end up with it: neither may
 happen unseen, so these numbers go into every round's record.

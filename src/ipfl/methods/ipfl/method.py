@@ -70,11 +70,11 @@ class IPFL(ServerSteps, Method[MarketState]):
         replies = yield ask_training(state, seats, gradient=self.robust and self.contribution == "clients")
         updates, delivered = updates_by_cluster(state, seats, replies)
         manager.refund_seats(seats & ~delivered)
-        models, psi, accuracy = yield from self.learn(state, updates)  # lines 8 and 18
+        models, psi, accuracy = yield from self.aggregate_and_appraise(state, updates)  # lines 8 and 18
         # Eqs. reimbursement_utility, reimbursement and reward_distribution
         share = self.settle(state, manager, delivered, psi, accuracy)
         after = after_round(state, manager, models, delivered, psi, accuracy, self.decay)
-        after = report_warnings(after, selection.short, events)
+        after = report_warnings(after, selection.empty_seats, events)
         if self.clusters == "auto" and round - self.market_opens >= self.merge_after:
             after = merge_alike(after, round, events)
         market = Market(
@@ -84,7 +84,7 @@ class IPFL(ServerSteps, Method[MarketState]):
             cluster_probe_accuracy=figures(accuracy),
             best_before=figures({k: state.best[k] for k in psi}),
             reimbursed_share=figures(share),
-            economy=market_stats(after.bank.balances, self.price, selection.short),
+            economy=market_stats(after.bank.balances, self.price, selection.empty_seats),
         )
         return Round(after, state.seats(selection, delivered), tuple(events), market)
 

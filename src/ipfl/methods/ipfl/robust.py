@@ -1,18 +1,18 @@
 """A market that expects cheating (`robust = true`): claims are limited, updates judged before they are used.
 
-The paper trusts its clients: hits, sample counts and gradients count as they are told, everyone's gradient
+The paper trusts its clients: hits, sample counts and gradients count as they are sent, everyone's gradient
 judges its own update too, and every update enters the mean. Beyond the paper, and only if asked for:
 
 - ψ_ki = 1/n · median over judges j of cos(−g_j, Δ_i): how well the update Δ_i = W_i − ω agrees with the
   descent that others see, g_j being the gradient at the model ω *before* training on the `probe` of provider
-  j. Nobody judges himself. λ_i is the same for all n providers, because sample counts are claims.
-  With gradients at the aggregated model, as the paper takes them, whoever returned the model unchanged earned
-  as much as the others.
+  j. No client judges its own update. λ_i is the same for all n providers, because sample counts are claims.
+  With gradients at the aggregated model, as the paper takes them, a client that returned the model unchanged
+  earned as much as the others.
 - Updates that are all but the same come from one client under many names: only the first counts, and votes.
-- Updates of outlandish length do not count; the others are clipped to the median length before the mean. Of
-  sample counts, twice the median counts at most.
-- A contribution that is small beside the median one is noise and counts 0. Whoever has ψ ≤ 0 earns nothing;
-  whose remembered contribution is no more than that is left out of the mean.
+- Updates much longer than the others do not count; the rest is clipped to the median length before the mean.
+  Of sample counts, twice the median counts at most.
+- A contribution that is small beside the median one is noise and counts 0. Clients with ψ ≤ 0 earn nothing;
+  those whose remembered contribution is no more than that are left out of the mean.
 - Of the accuracies that clients claim for the cluster models, extremes are cut.
 """
 
@@ -78,8 +78,8 @@ def judge(
     votes = count_votes(steps, [server] * len(steps) if server is not None else gradients)
     original = first == np.arange(len(steps))
     if server is None:
-        votes[:, ~original] = np.nan  # one voice for all names
-        votes[first[:, None] == first[None, :]] = np.nan  # nobody judges himself, nor his other names
+        votes[:, ~original] = np.nan  # one vote for all names
+        votes[first[:, None] == first[None, :]] = np.nan  # no client judges itself under any name
     fair = original & ~is_too_long(steps)
     psi = contributions_by_vote(votes, fair)
     good = fair & is_above_noise(blend(remembered, psi, decay))
@@ -122,9 +122,9 @@ def is_too_long(steps: UpdateMatrix) -> NDArray[np.bool_]:
 
 def contributions_by_vote(votes: Floats, fair: NDArray[np.bool_]) -> NDArray[np.float64]:
     """(n,) ψ: the median vote over n; 0 for copies, and for what is no more than noise."""
-    heard = ~np.isnan(votes).all(axis=1)
+    has_votes = ~np.isnan(votes).all(axis=1)
     psi = np.full(len(votes), np.nan)
-    psi[heard] = 1 / len(votes) * np.nanmedian(votes[heard], axis=1)
+    psi[has_votes] = 1 / len(votes) * np.nanmedian(votes[has_votes], axis=1)
     psi[~fair] = 0.0
     return np.where(is_above_noise(psi), psi, np.minimum(psi, 0.0))
 
@@ -137,7 +137,7 @@ def is_above_noise(psi: Floats) -> NDArray[np.bool_]:
 
 
 def limit_claims(accuracy: Floats, attacker_share: float) -> NDArray[np.float64]:
-    """(n, K) claimed accuracies, each no higher or lower than what the share `attacker_share` of all claims exceeds.
+    """(n, K) claimed accuracies, the highest and lowest `attacker_share` of each cluster's cut to the next.
 
     A cluster that serves 1/K of the clients must not lose them for outliers, so half of that is the most
     that is cut off on either side.

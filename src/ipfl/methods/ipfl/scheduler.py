@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ipfl.errors import unknown
 from ipfl.methods.ipfl.arrays import Bools, Floats, Ints
 
-Order = Literal["draw", "top"]
+BidderOrder = Literal["draw", "top"]
 Ids = NDArray[np.int64]
 
 
@@ -30,7 +30,7 @@ class Selection:
     """Per cluster the bidders selected by bid and contribution, best place first."""
     random: tuple[Ids, ...]
     """Per cluster the explorers, in the order drawn."""
-    short: int
+    empty_seats: int
     """Seats that could not be filled."""
 
     def by_reason(
@@ -55,7 +55,7 @@ class Selection:
         def wider(seats: tuple[Ids, ...]) -> tuple[Ids, ...]:
             return tuple(seats[place[k]] if k in place else nobody for k in range(clusters))
 
-        return Selection(wider(self.performance), wider(self.random), self.short)
+        return Selection(wider(self.performance), wider(self.random), self.empty_seats)
 
 
 def count_explorers(n_clients: int, unexplored: float, start: float = 0.2, floor: float = 0.05) -> int:
@@ -93,7 +93,7 @@ def order_bidders(
     importance: Floats,
     psi: Floats,
     rng: np.random.Generator,
-    order: Order = "draw",
+    order: BidderOrder = "draw",
     beta: float = 2.0,
     beta_psi: float = 0.5,
     first: int | None = None,
@@ -115,8 +115,8 @@ def order_bidders(
         beta_psi: Weight of the contribution.
         first: Only so many from the top; None: all.
     """
-    if order not in get_args(Order):
-        raise unknown("order", order, get_args(Order))
+    if order not in get_args(BidderOrder):
+        raise unknown("order", order, get_args(BidderOrder))
     key = beta * _z(importance, bidders) + beta_psi * _z(psi, bidders)
     if order == "draw":
         key += rng.gumbel(size=len(bidders))
@@ -138,7 +138,7 @@ def select(
     n_p: int,
     n_r: int,
     rng: np.random.Generator,
-    order: Order = "draw",
+    order: BidderOrder = "draw",
     beta: float = 2.0,
     beta_psi: float = 0.5,
 ) -> Selection:

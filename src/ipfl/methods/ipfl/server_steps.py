@@ -104,7 +104,7 @@ class ServerSteps(ClientSide):
         )
         return chosen.spread(live, len(state.models))
 
-    def learn(
+    def aggregate_and_appraise(
         self, state: MarketState, updates: Updates
     ) -> Generator[Ask, Replies, tuple[tuple[Vector, ...], Contributions, Accuracies]]:
         """M_k = FedAvg(U_k), and the profiler: ψ_ki of each cluster's providers, Acc_kr on their own data."""

@@ -26,7 +26,7 @@ class IPFLSettings:
     )
     robust: bool = Field(
         False,
-        description="expect clients that cheat: limit their claims, let others judge updates before they are used",
+        description="expect clients that cheat: limit their claims, let others judge their updates",
     )
     incentive: bool = Field(
         True, description="false: the ablation NI, random bids and no tokens change hands"
@@ -57,7 +57,7 @@ class IPFLSettings:
     order: Literal["draw", "top"] = Field(
         "draw", description="bidders by weighted draw, or strictly from the top"
     )
-    beta: float = Field(2.0, description="weight of the bid strength in the order of the bidders")
+    beta: float = Field(2.0, description="weight of the importance in the order of the bidders")
     beta_psi: float = Field(0.5, description="weight of the contribution in the order of the bidders")
     warmup: Annotated[int, Field(ge=0)] = Field(
         0, description="rounds in which all clusters are trained as one model"

@@ -26,7 +26,7 @@ from ipfl.core.vectors import mean
 from ipfl.ledger.accounts import Bank
 from ipfl.methods.ipfl import market_stats, profiler, tokens
 from ipfl.methods.ipfl.arrays import Bools, Floats, Ints
-from ipfl.methods.ipfl.preferences import importance
+from ipfl.methods.ipfl.preferences import importance_weights
 from ipfl.methods.ipfl.robust import limit_claims
 from ipfl.methods.ipfl.scheduler import Selection
 from ipfl.methods.ipfl.token_manager import TokenManager
@@ -67,7 +67,7 @@ class MarketState:
     rule: AggregateConfig
     """How a cluster's updates become its model."""
     receipts: Mapping[int, Sequence[tuple[int, int]]] = field(default_factory=dict)
-    """(cluster, net tokens) of each seat a client had since it was last told, by row."""
+    """(cluster, net tokens) of each seat a client had since its last receipts, by row."""
     collapsed: bool = False
     merged: tuple[tuple[int, int, int], ...] = ()
     """(round, kept, dropped) of every merge under `clusters = "auto"`."""
@@ -153,13 +153,13 @@ class MarketState:
 def take_preferences(state: MarketState, replies: Replies, *, robust: bool = False) -> MarketState:
     """The bids and hit counts of a preference query, for as many clients as answered.
 
-    Their receipts are told now; everyone else keeps earlier bids and learns of receipts next time. In a
-    robust market extreme claims are limited, and clients count alike, however many points they claim.
+    They have their receipts now; everyone else keeps earlier bids and gets receipts next time. In a robust
+    market extreme claims are limited, and clients count alike, however many points they claim.
     """
     if not replies:
         return state
     clusters = state.clusters
-    bid_ranks, weights = state.bid_ranks.copy(), state.importance.copy()
+    bid_ranks, importance = state.bid_ranks.copy(), state.importance.copy()
     rows = state.rows(list(replies)).tolist()
     points = [int(reply.facts["n"]) for reply in replies.values()]
     hits = np.asarray([reply.facts["hits"] for reply in replies.values()], np.float64)
@@ -170,11 +170,11 @@ def take_preferences(state: MarketState, replies: Replies, *, robust: bool = Fal
         bid_ranks[row, order] = np.arange(len(order))
     accuracy = limit_claims(accuracy, state.rule.attacker_share) if robust else accuracy
     for row, shares in zip(rows, accuracy, strict=True):
-        weights[row, clusters] = importance(shares, state.means[clusters])
+        importance[row, clusters] = importance_weights(shares, state.means[clusters])
     means = state.means.copy()
     means[clusters] = np.average(accuracy, axis=0, weights=None if robust else np.maximum(points, 1))
-    untold = {row: told for row, told in state.receipts.items() if row not in rows}
-    return replace(state, bid_ranks=bid_ranks, importance=weights, means=means, receipts=untold)
+    receipts = {row: own for row, own in state.receipts.items() if row not in rows}
+    return replace(state, bid_ranks=bid_ranks, importance=importance, means=means, receipts=receipts)
 
 
 def assign_bids(state: MarketState, cluster: Ints) -> MarketState:
@@ -193,7 +193,7 @@ def after_round(
     accuracy: Mapping[int, float],
     decay: float,
 ) -> MarketState:
-    """What the server remembers of a round: models, balances, ψ, Ω, Acc_kmax, and receipts not yet told."""
+    """What the server remembers of a round: models, balances, ψ, Ω, Acc_kmax, receipts to send."""
     remembered, best = state.psi, state.best.copy()
     for k, contributions in psi.items():
         remembered = profiler.remember(remembered, np.flatnonzero(delivered[:, k]), k, contributions, decay)

@@ -73,11 +73,11 @@ class TokenManager:
         return statement(self.transfers, len(self.bank.balances)).earned
 
     def receipts(self, seats: Bools) -> dict[int, list[tuple[int, int]]]:
-        """(cluster, net tokens) of every seat of this round, by row: what each client is told."""
-        told: dict[int, list[tuple[int, int]]] = {}
+        """(cluster, net tokens) of every seat of this round, by row: each client's receipts."""
+        receipts: dict[int, list[tuple[int, int]]] = {}
         transfers = self.transfers
         for cluster in range(seats.shape[1]):
             net = statement(transfers, len(seats), cluster).net
             for row in np.flatnonzero(seats[:, cluster]):
-                told.setdefault(int(row), []).append((cluster, int(net[row])))
-        return told
+                receipts.setdefault(int(row), []).append((cluster, int(net[row])))
+        return receipts

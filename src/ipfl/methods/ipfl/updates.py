@@ -67,7 +67,7 @@ def aggregate_updates(state: MarketState, updates: Updates) -> tuple[Vector, ...
     for k, replies in updates.items():
         locals_, counts = trained_models(replies, k)
         models[k] = aggregate(locals_, [float(n) for n in counts], state.models[k], state.rule)
-    return _replaced(state, models)
+    return _models_after(state, models)
 
 
 def judge_updates(
@@ -102,8 +102,8 @@ def judge_updates(
             own.get(k),
         )
         found[k], psi[k] = verdict.model, verdict.psi
-    return _replaced(state, found), psi
+    return _models_after(state, found), psi
 
 
-def _replaced(state: MarketState, models: Mapping[int, Vector]) -> tuple[Vector, ...]:
+def _models_after(state: MarketState, models: Mapping[int, Vector]) -> tuple[Vector, ...]:
     return tuple(models.get(k, model) for k, model in enumerate(state.models))

@@ -18,9 +18,9 @@ STARTS = 10
 
 def confusion(guess: Ints, labels: Ints, classes: int) -> NDArray[np.int64]:
     """(3·C,) true positives, false positives and false negatives of every class, one after the other."""
-    said, is_ = (np.bincount(points, minlength=classes) for points in (guess, labels))
+    predicted, actual = (np.bincount(points, minlength=classes) for points in (guess, labels))
     right = np.bincount(labels[guess == labels], minlength=classes)
-    return np.concatenate([right, said - right, is_ - right])
+    return np.concatenate([right, predicted - right, actual - right])
 
 
 def f1_from_counts(tp: Ints, fp: Ints, fn: Ints) -> NDArray[np.float64]:
@@ -61,13 +61,13 @@ def initial_clusters(
 
     assigned = rng.integers(clusters, size=len(all_clients))
     seed = int(rng.integers(2**31))
-    sound = np.isfinite(f1).all(axis=1)
-    if not sound.any():
+    finite = np.isfinite(f1).all(axis=1)
+    if not finite.any():
         return assigned
-    points = f1[sound][:, varied_classes(f1[sound], classes_kept)]
+    points = f1[finite][:, varied_classes(f1[finite], classes_kept)]
     groups = min(clusters, len(np.unique(points, axis=0)))
     labels = KMeans(groups, n_init=STARTS, random_state=seed).fit_predict(points)
-    found = dict(zip(answered[sound].tolist(), labels.tolist(), strict=True))
+    found = dict(zip(answered[finite].tolist(), labels.tolist(), strict=True))
     return np.array(
         [found.get(i, random) for i, random in zip(all_clients.tolist(), assigned.tolist(), strict=True)]
     )
