@@ -17,7 +17,7 @@ from ipfl.errors import InputError
 from ipfl.methods.fedavg import FedAvg
 from ipfl.methods.ipfl.method import IPFL
 from ipfl.methods.ipfl.state import MarketState
-from ipfl.runs.checkpoint import Checkpoints, pack, unpack
+from ipfl.runs.checkpoint import Checkpoints, pack_state, unpack_state
 
 SETUP = Setup(np.arange(4, dtype=np.float32), (0, 2, 5), 2, 3, 2, 0)
 STATES = {"fedavg": FedAvg().init(SETUP), "ipfl": IPFL().init(SETUP)}
@@ -25,7 +25,7 @@ STATES = {"fedavg": FedAvg().init(SETUP), "ipfl": IPFL().init(SETUP)}
 
 
 def file_of(state: Any, folder: Path) -> bytes:
-    write_record(folder / "valid.safetensors", pack(state))
+    write_record(folder / "valid.safetensors", pack_state(state))
     return (folder / "valid.safetensors").read_bytes()
 
 
@@ -143,11 +143,11 @@ def test_trees() -> None:
 
     def check(drawn: tuple[str, Any]) -> None:
         like = STATES[drawn[0]]
-        record = Record(pack(like).params, {"state": drawn[1]})
-        sound(clean(lambda: unpack(record, like)), like)
+        record = Record(pack_state(like).params, {"state": drawn[1]})
+        sound(clean(lambda: unpack_state(record, like)), like)
 
     trees = [
-        st.tuples(st.just(name), hostile(pack(state).facts["state"], words)) for name, state in STATES.items()
+        st.tuples(st.just(name), hostile(pack_state(state).facts["state"], words)) for name, state in STATES.items()
     ]
     feed("checkpoint: trees", st.one_of(trees), check)
 
@@ -177,9 +177,9 @@ class TestFound:
         self.refused(tmp_path / "r", (2**62).to_bytes(8, "little") + b"{}")
 
     def unfit(self, tree: Any, like: Any = STATES["ipfl"]) -> str:
-        record = pack(like)
+        record = pack_state(like)
         with pytest.raises(InputError, match="does not fit the method") as caught:
-            unpack(Record(record.params, {"state": tree}), like)
+            unpack_state(Record(record.params, {"state": tree}), like)
         return str(caught.value)
 
     def test_a_tree_too_deep_to_walk(self) -> None:
@@ -193,7 +193,7 @@ class TestFound:
         self.unfit(tree)
 
     def test_a_field_of_another_kind(self) -> None:
-        tree = json.loads(json.dumps(pack(STATES["ipfl"]).facts["state"]))
+        tree = json.loads(json.dumps(pack_state(STATES["ipfl"]).facts["state"]))
         for field, value in {
             "ids": None,
             "seed": "0",
@@ -209,6 +209,6 @@ class TestFound:
         later = MarketState(
             **{**vars(fresh), "receipts": {1: [(0, 5)]}, "merged": ((3, 0, 1),), "collapsed": True}
         )
-        again = unpack(pack(later), fresh)
+        again = unpack_state(pack_state(later), fresh)
         assert again.receipts == {1: [(0, 5)]}
         assert again.merged == ((3, 0, 1),)

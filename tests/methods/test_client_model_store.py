@@ -189,7 +189,7 @@ class TestRun:
         In a round four clients write their memory, then the server their models: the 14th file is the second
         of the store in round 1.
         """
-        run_six_rounds(task, method, tmp_path / "whole" / "run")
+        go(task, method, tmp_path / "whole" / "run")
         out = tmp_path / "run"
 
         def until_half_a_file():

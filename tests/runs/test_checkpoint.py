@@ -13,7 +13,7 @@ from ipfl.core import Record
 from ipfl.core.sections import AggregateConfig
 from ipfl.errors import InputError
 from ipfl.methods.client_model_store import ClientModelStore
-from ipfl.runs.checkpoint import Checkpoints, pack, unpack
+from ipfl.runs.checkpoint import Checkpoints, pack_state, unpack_state
 
 
 @dataclass(frozen=True)
@@ -53,28 +53,28 @@ def test_all_comes_back_and_folders_stay_where_they_are(tmp_path):
 
 
 def test_a_file_cannot_name_a_class_of_its_own(tmp_path):
-    packed = pack(state(tmp_path))
+    packed = pack_state(state(tmp_path))
     packed.facts["state"]["class"] = "Popen"
     with pytest.raises(InputError, match="does not fit the method"):
-        unpack(packed, state(tmp_path))
+        unpack_state(packed, state(tmp_path))
 
 
 def test_a_file_cannot_say_where_the_folder_is(tmp_path):
-    packed = pack(state(tmp_path))
+    packed = pack_state(state(tmp_path))
     packed.facts["state"]["fields"]["client_models"]["fields"]["memory"] = "/etc"
     with pytest.raises(InputError, match="does not fit the method"):
-        unpack(packed, state(tmp_path))
+        unpack_state(packed, state(tmp_path))
 
 
 def test_settings_are_checked_again(tmp_path):
-    packed = pack(state(tmp_path))
+    packed = pack_state(state(tmp_path))
     packed.facts["state"]["fields"]["rule"]["fields"]["attacker_share"] = 7
     with pytest.raises(InputError, match="does not fit the method"):
-        unpack(packed, state(tmp_path))
+        unpack_state(packed, state(tmp_path))
 
 
 def test_what_a_state_cannot_hold(tmp_path):
     with pytest.raises(TypeError, match="cannot hold set"):
-        pack({"ids": {1, 2}})
+        pack_state({"ids": {1, 2}})
     with pytest.raises(InputError):
-        unpack(Record(), state(tmp_path))
+        unpack_state(Record(), state(tmp_path))

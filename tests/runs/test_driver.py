@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ipfl.core import Ask, Record, Round, Seat, is_below_quorum
-from ipfl.core.replies import Count, Positive, ReplySchema, Whole, list_of
+from ipfl.core.replies import Count, NonNegative, ReplySchema, Whole, list_of
 from ipfl.core.vectors import mean
 from ipfl.runs.driver import Traffic, drive, exchange
 
@@ -84,7 +84,7 @@ class TestBoundary:
         "hits", [[1.0, float("inf")], [1.0], [1.0, 2.0, 3.0], [1.0, "2"], [-1.0, 2.0], 3]
     )
     def test_facts_that_are_not_two_numbers(self, hits):
-        schema = ReplySchema({"hits": list_of(Positive, 2)})
+        schema = ReplySchema({"hits": list_of(NonNegative, 2)})
         assert not self.passed(Record({}, {"hits": hits}), schema)
         assert self.passed(Record({}, {"hits": [1.0, 2.0]}), schema)
 

@@ -19,7 +19,7 @@ from ipfl.engines.flower.flwr_internals import (
 )
 from ipfl.errors import InputError
 
-RETRY_SECONDS = 10.0
+RECONNECT_SECONDS = 10.0
 """How long a node waits after the server has refused its key, before it connects again."""
 MAX_RETRY_SECONDS = 75.0
 """How long it goes on trying. The server refuses a node whose connection was lost for up to a minute."""
@@ -175,5 +175,5 @@ def run_node(folder: NodeFolder, print_line: PrintLine) -> None:
             except KeyRefusedError as error:
                 if time.monotonic() > deadline:
                     raise
-                print_line(f"{error}; trying again in {RETRY_SECONDS:.0f} s")
-        time.sleep(RETRY_SECONDS)
+                print_line(f"{error}; trying again in {RECONNECT_SECONDS:.0f} s")
+        time.sleep(RECONNECT_SECONDS)

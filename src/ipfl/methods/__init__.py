@@ -125,11 +125,10 @@ def method(name: str, /, **settings: Any) -> Method[Any]:
 
 
 def method_settings(method: Method[Any]) -> dict[str, Any]:
-    """A method as a config has it: its name and all hyper-parameters; JSON-able, also of a user's own class."""
-    from pydantic_core import to_jsonable_python
-
+    """A method as a config has it: its name and all hyper-parameters, as JSON gives them back."""
     fields: dict[str, Any] = dataclasses.asdict(method) if dataclasses.is_dataclass(method) else {}
-    return {"name": method_reference(method), **to_jsonable_python(fields, fallback=repr)}
+    as_json: dict[str, Any] = json.loads(json.dumps(fields, default=repr))
+    return {"name": method_reference(method), **as_json}
 
 
 def check_clusters(method: Method[Any], clients: int) -> None:

@@ -21,7 +21,7 @@ from ipfl.core.files import read_record, write_record
 from ipfl.errors import InputError
 
 
-def pack(state: Any) -> Record:
+def pack_state(state: Any) -> Record:
     """The state as a record: every array under a number, and a tree that refers to them."""
     arrays: dict[str, Any] = {}
 
@@ -44,11 +44,11 @@ def pack(state: Any) -> Record:
     return Record(arrays, {"state": tree})
 
 
-def unpack(record: Record, like: Any) -> Any:
-    """The state in a record: the reverse of `pack`.
+def unpack_state(record: Record, like: Any) -> Any:
+    """The state in a record: the reverse of `pack_state`.
 
     Args:
-        record: What `pack` returned.
+        record: What `pack_state` returned.
         like: A fresh state of the same method; its dataclasses are the only ones that are created.
 
     Raises:
@@ -133,7 +133,7 @@ class Checkpoints:
         """Writes the state after a round and returns the file's name; it is on disk when this returns."""
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"round-{round}.safetensors"
-        write_record(path, pack(state))
+        write_record(path, pack_state(state))
         for synced in (path, self.folder):  # the content, and the name
             handle = os.open(synced, os.O_RDONLY)
             try:
@@ -146,7 +146,7 @@ class Checkpoints:
         """The state in a file."""
         if Path(name).name != name:
             raise InputError(f"{name!r} is not the name of a checkpoint")
-        return unpack(read_record(self.folder / name), like)
+        return unpack_state(read_record(self.folder / name), like)
 
     def keep_only(self, name: str) -> None:
         """Removes all other checkpoints, finished or not."""

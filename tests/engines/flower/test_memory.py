@@ -18,7 +18,7 @@ from ipfl.engines.flower.memory import (
     NodeMemory,
     StaleAttemptError,
 )
-from ipfl.engines.flower.protocol import digest
+from ipfl.engines.flower.protocol import array_digest
 from ipfl.errors import InputError
 
 DATA = DataDescription((0, 1), (8, 8, 1), 10)
@@ -117,7 +117,7 @@ def array_of(number):
 
 
 def arrays(*numbers):
-    return {digest(array_of(number)): array_of(number) for number in numbers}
+    return {array_digest(array_of(number)): array_of(number) for number in numbers}
 
 
 @settings(max_examples=30)

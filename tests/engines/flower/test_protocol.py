@@ -1,7 +1,6 @@
 """Records as Flower messages, and back: nothing is lost, and whatever does not fit is refused."""
 
 import json
-import uuid
 from dataclasses import replace
 
 import numpy as np
@@ -180,7 +179,7 @@ RUN_ID, DIGEST = "0123456789abcdef" * 2, "f" * 32
 ASK = AskHeader(3, 1, 0, RUN_ID, (0, 1), DIGEST, 650, False, {"global": DIGEST}, {"limit": 10})
 
 
-@pytest.mark.parametrize("run_id", [RUN_ID, uuid.uuid4().hex, ""])
+@pytest.mark.parametrize("run_id", [RUN_ID, ""])
 def test_an_ask_is_read_as_it_was_written(run_id):
     ask = replace(ASK, run_id=run_id)
     assert AskHeader.read(json.loads(json.dumps(ask.to_header()))) == ask

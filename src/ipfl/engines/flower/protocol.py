@@ -67,7 +67,7 @@ class ErrorKind(StrEnum):
     """The client's code raised."""
 
 
-def digest(array: NumpyArray) -> str:
+def array_digest(array: NumpyArray) -> str:
     """Name of an array: a hash of its type, shape and bytes."""
     kind = f"{array.dtype.name}{array.shape}".encode()
     return hashlib.blake2b(kind + array.tobytes(), digest_size=16).hexdigest()
@@ -80,7 +80,7 @@ def _flower_array(array: NumpyArray) -> Array:
 def encode_text(text: str) -> tuple[str, Array]:
     """A text as an array with its digest, so that nodes can keep it and be referred to it like a vector."""
     array = np.frombuffer(text.encode(), dtype=np.uint8)
-    return digest(array), _flower_array(array)
+    return array_digest(array), _flower_array(array)
 
 
 def message_type(action: str) -> str:
@@ -121,7 +121,7 @@ class Encoder:
                 raise ValueError(f"vectors travel as float32, not {vector.dtype}")
             array = _to_float16(vector) if self.float16 else np.ascontiguousarray(vector)
             # The vector is kept as well: Python may give the id of a freed object to another one.
-            self._encoded_by_id[id(vector)] = (vector, digest(array), _flower_array(array))
+            self._encoded_by_id[id(vector)] = (vector, array_digest(array), _flower_array(array))
         return self._encoded_by_id[id(vector)]
 
 
@@ -174,7 +174,7 @@ def _numpy_array(key: str, array: Array) -> NumpyArray:
     if any(length < 0 for length in shape) or math.prod(shape) * dtype.itemsize != len(array.data):
         raise MalformedError(f"{len(array.data)} bytes for an array of shape {shape}")
     values = np.frombuffer(array.data, dtype=dtype).reshape(shape)
-    if digest(values) != key:
+    if array_digest(values) != key:
         raise MalformedError("an array whose bytes do not match its digest")
     return values
 

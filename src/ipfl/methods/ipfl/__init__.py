@@ -4,7 +4,7 @@ Where each part of the paper lives:
 
 | paper | here |
 |---|---|
-| Algorithm 1, the server's round | `method` |
+| Algorithm 1, the server's round | `method`; its longer steps: `server_steps` |
 | Algorithm 2, ClientPreferences, and all else that a client does | `client_side` |
 | hyper-parameters | `settings` |
 | what the server remembers between rounds | `state` |
@@ -14,7 +14,7 @@ Where each part of the paper lives:
 | Profiler, appendix "Shapley value approximation" | `profiler`; what the server asks for it: `appraisal` |
 | Token manager: Eqs. consumer_cost, update_available_tokens, reimbursement and its utility, | `tokens` |
 | reward_distribution; the accounts on their way through one round | `token_manager` |
-| the same once more from the record, to check a ledger | `replay` |
+| what a ledger needs of the market; the market once more from its record | `audit`, `replay` |
 | appendix "Initial Clustering", Eq. imprtant_features | `warm_start` |
 | Fairness: wealth, collapse, clusters that do the same work | `market_stats` |
 | beyond the paper: clients that cheat | `robust` |

@@ -1,7 +1,7 @@
 """IP-FL: clients score K cluster models on their own data, bid for them with tokens, train and mix them.
 
 Khan et al., IP-FL: Incentivized and Personalized Federated Learning. `round` is Algorithm 1, whose lines the
-comments name; its steps are in `server_steps`, Algorithm 2 in `client_side`.
+comments name; its steps are here and in `server_steps`, Algorithm 2 in `client_side`.
 
 Departures from the print, with the reasons in docs/reading.md:
 - n_k of Eq. importance_weights is the cluster's total over the clients asked (relative weights); hits are
@@ -16,33 +16,47 @@ Departures from the print, with the reasons in docs/reading.md:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator
 from typing import ClassVar
 
 import numpy as np
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
-from ipfl.core import ClientId, Event, Fact, Market, Method, Phases, Roster, Round, Setup, Transfer, Vector
-from ipfl.ledger.accounts import opening_transfers
+from ipfl.core import (
+    Ask,
+    ClientId,
+    Event,
+    Market,
+    Method,
+    Phases,
+    Replies,
+    Roster,
+    Round,
+    Setup,
+    Vector,
+    stream,
+)
+from ipfl.methods.ipfl.appraisal import per_class_f1
+from ipfl.methods.ipfl.audit import AuditedMarket
 from ipfl.methods.ipfl.market_stats import market_stats
-from ipfl.methods.ipfl.preferences import SHARPNESS
-from ipfl.methods.ipfl.replay import MarketReplay
-from ipfl.methods.ipfl.server_steps import ServerSteps
+from ipfl.methods.ipfl.preferences import SHARPNESS, preference_query
 from ipfl.methods.ipfl.state import (
     MarketState,
     after_round,
-    fairness_report,
+    assign_bids,
     figures,
     merge_alike,
     report_warnings,
+    take_preferences,
 )
 from ipfl.methods.ipfl.token_manager import TokenManager
 from ipfl.methods.ipfl.updates import ask_training, updates_by_cluster
+from ipfl.methods.ipfl.warm_start import initial_clusters
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
-class IPFL(ServerSteps, Method[MarketState]):
+class IPFL(AuditedMarket, Method[MarketState]):
     """Incentivized and personalized federated learning (Khan et al.)."""
 
     name: ClassVar[str] = "ipfl"
@@ -88,6 +102,30 @@ class IPFL(ServerSteps, Method[MarketState]):
         )
         return Round(after, state.seats(selection, delivered), tuple(events), market)
 
+    def ask_preferences(
+        self, state: MarketState, roster: Roster, round: int
+    ) -> Generator[Ask, Replies, MarketState]:
+        """Bids for this round: asked for every R rounds, kept in between; none in the first round."""
+        since = round - self.market_opens
+        if since == 0:
+            return (yield from self.first_bids(state, roster)) if self.initial_clustering else state
+        if (since - 1) % self.preference_every:
+            return state
+        if not self.incentive:  # NI: every client bids for one cluster at random
+            rng = stream(state.seed, "bids", round)
+            return assign_bids(state, rng.choice(state.clusters, len(state.ids)))
+        rows = zip(roster.clients, state.rows(roster.clients).tolist(), strict=True)
+        receipts = {client: state.receipts.get(row, ()) for client, row in rows}
+        replies = yield preference_query(self.offer(state, 0), receipts)
+        return take_preferences(state, replies, robust=self.robust)
+
+    def first_bids(self, state: MarketState, roster: Roster) -> Generator[Ask, Replies, MarketState]:
+        """Appendix Initial Clustering: each client bids for the cluster that K-Means puts it into."""
+        clients, f1 = yield from per_class_f1(state, roster)
+        rng = stream(state.seed, "initial clusters")
+        clusters = initial_clusters(f1, clients, state.ids, len(state.models), self.varied_classes, rng)
+        return assign_bids(state, clusters)
+
     def personalize_cost(self, state: MarketState) -> int:
         """Every cluster model once, and every candidate of a tuned mix."""
         return len(state.clusters) + (len(SHARPNESS) if self.mix == "tuned" else 0)
@@ -99,37 +137,3 @@ class IPFL(ServerSteps, Method[MarketState]):
     def preferences(self, state: MarketState) -> dict[ClientId, int]:
         """The cluster that each client wants most, of those that bid."""
         return state.preferred()
-
-    def report(self, state: MarketState) -> dict[str, Fact]:
-        """The fairness summary."""
-        return fairness_report(state, self.price)
-
-    def rules(self) -> dict[str, Fact]:
-        """Price and rates, for the audit of the ledger."""
-        return {
-            "price": self.price,
-            "opening": self.opening_balance,
-            "allowance": self.allowance,
-            "eta": self.eta,
-            "gamma": self.gamma,
-            "clusters": self.max_clusters if self.clusters == "auto" else self.clusters,
-            "incentive": self.incentive,
-            "positive": self.robust,
-        }
-
-    def opening_transfers(self, state: MarketState) -> tuple[Transfer, ...]:
-        """The same balance for everyone."""
-        return opening_transfers(state.ids.tolist(), self.opening_balance)
-
-    def roll_back(self, state: MarketState, market: Market) -> Market:
-        """All bids go back, and no allowance is issued: clients that could pay only out of it did not bid."""
-        manager = TokenManager(state.bank, self.price)
-        if market.bids is None:
-            return Market(())
-        manager.return_bids(state.rank_table(market.bids))
-        return Market(manager.rows(state.ids), market.bids)
-
-    @classmethod
-    def replay(cls, rules: Mapping[str, Fact], clients: Sequence[ClientId]) -> MarketReplay:
-        """The market once more, from its record."""
-        return MarketReplay(rules, clients)

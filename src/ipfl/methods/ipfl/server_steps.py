@@ -26,16 +26,13 @@ from ipfl.methods.ipfl.appraisal import (
     Contributions,
     Updates,
     appraise,
-    per_class_f1,
     typical_accuracy,
 )
 from ipfl.methods.ipfl.arrays import Bools
 from ipfl.methods.ipfl.client_side import ClientSide
-from ipfl.methods.ipfl.preferences import preference_query
-from ipfl.methods.ipfl.state import MarketState, assign_bids, take_preferences
+from ipfl.methods.ipfl.state import MarketState
 from ipfl.methods.ipfl.token_manager import TokenManager
 from ipfl.methods.ipfl.updates import aggregate_updates, judge_updates
-from ipfl.methods.ipfl.warm_start import initial_clusters
 from ipfl.methods.steps import average_models, expect_update, random_seats, select_clients
 
 
@@ -50,30 +47,6 @@ class ServerSteps(ClientSide):
         replies = yield Ask("train", to, expect_update({name: state.size}))
         models = (average_models(replies, name, model, state.rule),) * len(state.models)
         return Round(replace(state, models=models), random_seats(chosen, replies), market=Market(()))
-
-    def ask_preferences(
-        self, state: MarketState, roster: Roster, round: int
-    ) -> Generator[Ask, Replies, MarketState]:
-        """Bids for this round: asked for every R rounds, kept in between; none in the first round."""
-        since = round - self.market_opens
-        if since == 0:
-            return (yield from self.first_bids(state, roster)) if self.initial_clustering else state
-        if (since - 1) % self.preference_every:
-            return state
-        if not self.incentive:  # NI: every client bids for one cluster at random
-            rng = stream(state.seed, "bids", round)
-            return assign_bids(state, rng.choice(state.clusters, len(state.ids)))
-        rows = zip(roster.clients, state.rows(roster.clients).tolist(), strict=True)
-        receipts = {client: state.receipts.get(row, ()) for client, row in rows}
-        replies = yield preference_query(self.offer(state, 0), receipts)
-        return take_preferences(state, replies, robust=self.robust)
-
-    def first_bids(self, state: MarketState, roster: Roster) -> Generator[Ask, Replies, MarketState]:
-        """Appendix Initial Clustering: each client bids for the cluster that K-Means puts it into."""
-        clients, f1 = yield from per_class_f1(state, roster)
-        rng = stream(state.seed, "initial clusters")
-        clusters = initial_clusters(f1, clients, state.ids, len(state.models), self.varied_classes, rng)
-        return assign_bids(state, clusters)
 
     def select(
         self, state: MarketState, manager: TokenManager, paid: Bools, available: Bools, round: int
