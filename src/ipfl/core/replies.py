@@ -89,11 +89,6 @@ class ReplySchema:
                 raise InvalidReplyError(f"{name} is not a vector of {size} numbers up to {MAX_COMPONENT:g}")
 
 
-def same_vectors(sent: Record, facts: Mapping[str, Any]) -> VectorSizes:
-    """For `ReplySchema.vectors`: every vector that was sent comes back, changed or not."""
-    return {name: len(vector) for name, vector in sent.params.items()}
-
-
 def is_vector(vector: Any, size: int) -> bool:
     """Whether this is a vector of so many float32 numbers, all of them finite and at most `MAX_COMPONENT`."""
     if not isinstance(vector, np.ndarray) or vector.dtype != np.float32 or vector.shape != (size,):
