@@ -147,7 +147,8 @@ def test_trees() -> None:
         sound(clean(lambda: unpack_state(record, like)), like)
 
     trees = [
-        st.tuples(st.just(name), hostile(pack_state(state).facts["state"], words)) for name, state in STATES.items()
+        st.tuples(st.just(name), hostile(pack_state(state).facts["state"], words))
+        for name, state in STATES.items()
     ]
     feed("checkpoint: trees", st.one_of(trees), check)
 

@@ -10,6 +10,7 @@ Methods import `ipfl.core` and `ipfl.client`; none but `methods.ipfl` knows of t
 from __future__ import annotations
 
 import dataclasses
+import json
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, cast
