@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from ipfl.cli import app
 from ipfl.engines.flower import simulation
 
-LOCAL_ONLY = "[adversary] and [faults] work on the local engine only (--engine local)"
+LOCAL_ONLY = "[adversary] and [faults] need the local engine: no other one can make clients fail"
 
 
 def refused(*words):

@@ -121,7 +121,7 @@ class TestRefused:
     def test_clients_that_fail_on_purpose(self, grid, place, section):
         """Before any node gets a message."""
         (place / "run.toml").write_text(section)
-        with pytest.raises(InputError, match="work on the local engine only"):
+        with pytest.raises(InputError, match="need the local engine"):
             run_server(grid, server_config(place))
         assert grid.sent == []
 

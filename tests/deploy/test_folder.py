@@ -24,6 +24,7 @@ from ipfl.deploy.folder import (
 from ipfl.deploy.local_federation import trial_config
 from ipfl.deploy.registry import Registry
 from ipfl.deploy.supernode import KeyRefusedError, connection_error, prepare_node
+from ipfl.engines import NEEDS_LOCAL_ENGINE
 from ipfl.errors import InputError
 from ipfl.runs.config import Config
 
@@ -192,7 +193,7 @@ def test_clients_that_fail_on_purpose_are_refused_before_anything_is_started(
         raise AssertionError("a process was started")
 
     monkeypatch.setattr(subprocess, "Popen", start)
-    refusal = "error: [adversary] and [faults] work on the local engine only (ipfl run)\n"
+    refusal = f"error: {NEEDS_LOCAL_ENGINE}\n"
     assert run("try", "--set", setting, "--out", str(tmp_path / "out")) == (2, refusal)
     assert not (tmp_path / "out").exists()
     site = create_folder(tmp_path / "site", nodes=1)

@@ -112,6 +112,6 @@ def random_run(place: str, name: str, seed: int, rounds: int, **settings: Any) -
     store = RunStore.create(place, name, header)
     store.commit_opening(opening_transfers(range(8), rules["opening"]))
     for number, one in enumerate(done):
-        line = {"round": number, "seats": one.seats, **one.market.line(), "events": one.events}
+        line = {"round": number, "seats": one.done.seats, **one.done.market.line(), "events": one.done.events}
         store.commit_round(number, line, f"checkpoint-{number}")
     return store

@@ -57,9 +57,10 @@ def stand_ins(monkeypatch):
     monkeypatch.setattr(methods, "METHODS", {name: name for name in kinds})
 
     def find(name):
-        if name not in kinds:
+        known = kinds | {f"{kind.__module__}:{kind.__name__}": kind for kind in kinds.values()}
+        if name not in known:
             raise InputError(f"unknown method {name!r}")
-        return kinds[name]
+        return known[name]
 
     monkeypatch.setattr(methods, "method_class", find)
     monkeypatch.setattr("ipfl.report.settings.method_class", find)

@@ -21,7 +21,7 @@ from ipfl.engines.local import LocalEngine
 from ipfl.errors import InputError
 from ipfl.report.tables import run_table
 from ipfl.runs.config import Config, EvaluateConfig
-from ipfl.stress import attackers, wrapper
+from ipfl.stress import attackers, make_wrapper
 from ipfl.stress.attackers import Adversary, Cheating
 from ipfl.stress.settings import AdversaryConfig, AttackKind, FaultsConfig
 
@@ -199,7 +199,7 @@ def engine(task):
     """Makes an engine whose clients peek."""
 
     def make(adversary: Adversary | None) -> LocalEngine:
-        return small_engine(task, Peek(), wrap=wrapper(adversary, None))
+        return small_engine(task, Peek(), wrap=make_wrapper(adversary, None))
 
     return make
 

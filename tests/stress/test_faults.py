@@ -20,7 +20,7 @@ from ipfl.client.memory import ClientMemory
 from ipfl.client.runner import ASSESS, EVALUATE, ClientRunner, CrashError, Job
 from ipfl.client.settings import TrainConfig
 from ipfl.core import NO_CLUSTER, Ask, Method, Record, Round, Seat
-from ipfl.core.replies import ReplySchema, same_vectors
+from ipfl.core.replies import ReplySchema
 from ipfl.errors import InputError
 from ipfl.ledger.store import RunStore
 from ipfl.runs.config import Config
@@ -37,6 +37,11 @@ def task():
     return small_task(seed=3)
 
 
+SAME_VECTORS = ReplySchema(
+    {"done": list[str]}, lambda sent, facts: {name: len(vector) for name, vector in sent.params.items()}
+)
+
+
 class Phases(Method):
     """Three phases; a client remembers every one that it worked in."""
 
@@ -50,7 +55,7 @@ class Phases(Method):
         everyone = dict.fromkeys(roster.clients, Record({"m": state}))
         delivered = set()
         for action in ("prepare", "train", "judge"):
-            delivered |= set((yield Ask(action, everyone, ReplySchema({"done": list[str]}, same_vectors))))
+            delivered |= set((yield Ask(action, everyone, SAME_VECTORS)))
         seats = (Seat(client, NO_CLUSTER, "random", client in delivered) for client in roster.clients)
         return Round(state + 1, tuple(seats))
 

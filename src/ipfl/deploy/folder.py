@@ -25,6 +25,7 @@ from ipfl.deploy.credentials import (
     write_key_pair,
 )
 from ipfl.deploy.registry import Registry
+from ipfl.engines import NEEDS_LOCAL_ENGINE
 from ipfl.errors import InputError
 from ipfl.runs.config import Config
 
@@ -83,7 +84,7 @@ def load_run_config(
     """
     config = Config.load(path, sets, overrides)
     if config.adversary.share or config.faults.has_client_faults:
-        raise InputError("[adversary] and [faults] work on the local engine only (ipfl run)")
+        raise InputError(NEEDS_LOCAL_ENGINE)
     return config
 
 

@@ -41,6 +41,8 @@ class EngineContext:
 ATTEMPTS_FILE = "flower.json"
 """In the folder of a run on Flower: what the server must know to go on with it."""
 
+NEEDS_LOCAL_ENGINE = "[adversary] and [faults] need the local engine: no other one can make clients fail"
+
 EngineFactory = Callable[[EngineContext], Engine]
 """Makes the engine of a run, which the round loop closes; such as `ipfl.local_engine(workers=0)`."""
 
@@ -52,4 +54,4 @@ def refuse_wrapped_clients(context: EngineContext) -> None:
         InputError: The run is to have attackers or faulty clients.
     """
     if context.wrap is not None:
-        raise InputError("[adversary] and [faults] need the local engine: no other one can make clients fail")
+        raise InputError(NEEDS_LOCAL_ENGINE)
