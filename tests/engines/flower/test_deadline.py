@@ -79,7 +79,7 @@ class TestSimulated:
         )
         result = simulated_run(grid, config(clients={"deadline": 0.1}), tmp_path)
         for line in result.history:
-            assert without_text(line["events"]) == [("late", SLOW_CLIENT)]
+            assert without_text(line["events"]) == [("overdue", SLOW_CLIENT)]
             assert [seat.client for seat in line["seats"] if seat.delivered] == [0, 1, 3, 4, 5]
         assert len(result.last.personalized) == 6
 
@@ -113,7 +113,7 @@ class TestEngine:
         engine = make(context_of(config()))
         record = Record({"global": engine.task.network(0).read()})
         assert list(engine.ask(Ask("train", {1: record, SLOW_CLIENT: record}), 0)) == [1]
-        assert without_text(engine.events) == [("late", SLOW_CLIENT)]
+        assert without_text(engine.events) == [("overdue", SLOW_CLIENT)]
         engine.close()
 
     def test_the_evaluator_has_the_time_of_the_transport(self, grid):
@@ -154,7 +154,7 @@ class TestDeployed:
             None if (ask.metadata.dst_node_id, ask.metadata.message_type) == (SLOW_NODE, "train") else reply
         )
         line = self.run(grid, tmp_path, clients, deadline)
-        assert without_text(line["events"]) == [("late", SLOW_CLIENT)]
+        assert without_text(line["events"]) == [("overdue", SLOW_CLIENT)]
         assert [seat.client for seat in line["seats"] if seat.delivered] == [0, 1]
 
     @pytest.mark.parametrize(

@@ -181,9 +181,9 @@ def reply_with(ask, **changes):
 
 
 FAULTS = {
-    "late": (lambda ask: None, "late"),
+    "late": (lambda ask: None, "overdue"),
     "an error of Flower's": (lambda ask: Message(Error(0, "it \n fell"), reply_to=ask), "client_failed"),
-    "late, says Flower": (lambda ask: Message(Error(4, ""), reply_to=ask), "late"),
+    "late, says Flower": (lambda ask: Message(Error(4, ""), reply_to=ask), "overdue"),
     "another client": (lambda ask: reply_with(ask, client=1), "malformed_reply"),
     "no client": (lambda ask: reply_with(ask, client=None), "malformed_reply"),
     "its code raised": (lambda ask: reply_with(ask, error="KeyError: 'x'", kind="failed"), "client_failed"),

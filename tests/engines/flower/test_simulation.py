@@ -134,7 +134,7 @@ def test_a_client_that_is_slower_than_the_deadline_is_left_out(simulation, tmp_p
     finally:
         simulation.delay.unlink()
     first, second = result.history
-    assert without_text(first["events"]) == [("late", 2)]
+    assert without_text(first["events"]) == [("overdue", 2)]
     assert [seat.client for seat in first["seats"] if seat.delivered] == [0, 1, 3, 4, 5]
     assert second["events"] == ()
     assert len(result.last.personalized) == CLIENTS

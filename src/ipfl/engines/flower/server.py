@@ -191,7 +191,7 @@ class FlowerEngine:
             remaining = []
             for client, reply in self.membership.transport.exchange(messages, deadline):
                 if reply.is_late:
-                    self._leave_out("late", client, action, reply.error)
+                    self._leave_out("overdue", client, action, reply.error)
                     continue
                 try:
                     replies[client] = _read_reply(client, reply)
