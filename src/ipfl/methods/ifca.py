@@ -82,9 +82,9 @@ class IFCA(ClusterModelsMethod[Clustering]):
         known = merge(state.choices, choices)
         unused = tuple(k for k in range(self.clusters) if k not in known.values()) if known else ()
         if unused != state.unused:
-            kind = "collapse" if len(unused) == self.clusters - 1 else "unused_clusters"
+            is_collapse = len(unused) == self.clusters - 1
             text = f"clusters that none of {len(known)} clients chooses: {list(unused) or 'none'}"
-            events.append(Event(kind, None, f"{text} (collapse)" if kind == "collapse" else text))
+            events.append(Event("collapse" if is_collapse else "unused_clusters", None, text))
         models = tuple(self._next_model(state, k, replies) for k in range(self.clusters))
         after = dataclasses.replace(state, models=models, choices=known, unused=unused)
         return Round(after, random_seats(chosen, replies, choices), tuple(events))
