@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from ipfl.core.sections import Section
 from ipfl.methods import method_class, method_reference
-from ipfl.runs.config import Config
+from ipfl.runs.config import Config, RunConfig
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -60,7 +60,9 @@ def commented_toml(config: Config, methods: Sequence[Method[Any]]) -> str:
     content = config.model_dump(mode="json")
     lines = [*_comment(f"{config.__doc__}"), ""]
     sections: list[tuple[str, Section]] = []
-    for name, info in Config.model_fields.items():
+    # What is learned, and by which method, comes before how it is run.
+    for name in sorted(Config.model_fields, key=lambda name: name in RunConfig.model_fields):
+        info = Config.model_fields[name]
         value = getattr(config, name)
         if isinstance(value, Section):
             sections.append((name, value))
