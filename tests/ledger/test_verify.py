@@ -239,7 +239,7 @@ def test_a_missing_opening_is_found(place):
 
 
 def test_a_round_with_a_new_hash_breaks_the_chain(place):
-    """Whoever changes a round can give it a hash that fits, but the round after it has the old one."""
+    """A changed round can be given a hash that fits, but the round after it has the old one."""
     store = worked_run(place)
     store.commit_round(1, {"round": 1}, None)
     with store.snapshot() as reader:

@@ -53,7 +53,7 @@ def test_code_that_a_store_names_is_not_imported(place, tmp_path, monkeypatch):
     assert isinstance(found, Finding)
     assert "verify(store, YourMethod.replay)" in found.what
     assert "trap" not in sys.modules
-    assert verify(store, IPFL.replay) is None  # whoever trusts the method names its replay
+    assert verify(store, IPFL.replay) is None  # who trusts the method names its replay
 
 
 def test_the_header_of_the_example_is_that_of_a_market():

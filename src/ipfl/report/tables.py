@@ -138,7 +138,7 @@ def comparison_table(comparison: Comparison) -> Table:
 
 
 def _why_empty(failures: Mapping[int, str]) -> str:
-    """Why a method has no figures, in a word."""
+    """Why a method has no figures, in one word."""
     if not failures:
         return "not run"
     interrupted = all(why.startswith("interrupted") for why in failures.values())
