@@ -95,7 +95,9 @@ class LimitFileSize:
     def round(self, line):
         if line["round"] == 1:
             limit(size)
-            threading.Timer(seconds, limit, [resource.RLIM_INFINITY]).start()
+            timer = threading.Timer(seconds, limit, [resource.RLIM_INFINITY])
+            timer.daemon = True  # the process need not wait for it
+            timer.start()
 
 task = ipfl.Task.load(clients=6, samples=20, test_samples=20, model="softmax", seed=3)
 try:
