@@ -233,7 +233,7 @@ def check_rounds(lines: list[dict[str, Any]]) -> None:
     assert trained(0) == {0, 1, 2}
     assert {("client_failed", 0), ("malformed_reply", 1)} <= events(1)
     assert (trained(1), refunded(1)) == ({2}, {0, 1})
-    assert {("malformed_reply", 0), ("late", 1)} <= events(2)
+    assert {("malformed_reply", 0), ("overdue", 1)} <= events(2)
     assert {0, 1} <= refunded(2)
     assert ("late", 0) in events(3)  # its node was killed while it trained
     assert trained(3) == {1, 2, 3}  # client 3 joined late
