@@ -114,7 +114,9 @@ def draw_pma(axes: Axes, entries: Mapping[str, MethodRuns], styles: Mapping[str,
             [left, *values, right], [*shares, 100], style.line, where="post", color=style.colour, label=name
         )
     axes.axvspan(left, 0, color="#666666", alpha=0.1, linewidth=0)
-    axes.text(0, 101, "PMA ≤ 0: opt out ", ha="right", va="bottom", color="#444444", fontsize=8.5)
+    is_narrow = -left < 0.2 * (right - left)  # no room for the label in the grey
+    label, side = (" ← PMA ≤ 0: opt out", "left") if is_narrow else ("PMA ≤ 0: opt out ", "right")
+    axes.text(0, 101, label, ha=side, va="bottom", color="#444444", fontsize=8.5)
     axes.axvline(0, color="#666666", linewidth=1)
     axes.set_xlim(left, right)
     axes.set_ylim(0, 107)
