@@ -2,6 +2,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+# One more than there are cores: some tests wait for other processes most of the time.
+TEST_PROCESSES ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
+PYTEST = $(BIN)/pytest -n $(TEST_PROCESSES) --dist worksteal
 
 .PHONY: run test quick lint bench bench-bank bench-methods setup clean
 
@@ -9,15 +12,17 @@ run: $(READY)  ## the main job: IP-FL against FedAvg on the bundled digits
 	$(BIN)/ipfl compare --methods ipfl,fedavg --seeds 1 --out runs/default --overwrite
 
 test: lint  ## lint, types and every test
-	$(BIN)/pytest -n auto
+	$(PYTEST)
 
 quick: $(READY)  ## the fast tests only
-	$(BIN)/pytest -n auto -m "not slow"
+	$(PYTEST) -m "not slow"
 
-lint: $(READY)  ## ruff and mypy --strict
+lint: $(READY)  ## style, types, layers between packages, declared dependencies
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/deptry .
 
 bench: $(READY)  ## our round beside a plain PyTorch loop, with peak memory
 	$(BIN)/python benchmarks/round.py

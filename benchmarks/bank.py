@@ -28,12 +28,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ipfl.market import Bools, tokens
-from ipfl.market.economy import Books
-from ipfl.market.ledger import ISSUER
-from ipfl.market.scheduler import explorers, select
-from ipfl.store import RunStore
-from ipfl.store.replay import opening_transfers
+from ipfl.ledger.accounts import ISSUER, opening_transfers
+from ipfl.ledger.store import RunStore
+from ipfl.methods.ipfl import tokens
+from ipfl.methods.ipfl.arrays import Bools
+from ipfl.methods.ipfl.scheduler import count_explorers, select
+from ipfl.methods.ipfl.token_manager import TokenManager
 
 CLUSTERS, PRICE, OPENING = 16, 100, 10_000
 BIDS = (1, 4, 8, 16)
@@ -45,7 +45,7 @@ SECONDS, MEGABYTES = 2.0, 1024
 
 
 def peak() -> float:
-    """Most memory that this process ever held, in MB."""
+    """Peak memory of this process, in MB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
@@ -56,15 +56,15 @@ IMPORTS = peak()
 class Tables:
     """What the server knows before the round: a row per client, a column per cluster."""
 
-    wanted: NDArray[np.int64]
-    strength: NDArray[np.float64]
+    bid_ranks: NDArray[np.int64]
+    importance: NDArray[np.float64]
     psi: NDArray[np.float64]
     omega: NDArray[np.int64]
     available: Bools
 
 
 def tables(clients: int, bids: int) -> Tables:
-    """Random strengths, the strongest `bids` of each client bid for, half of the contributions known."""
+    """Random importance, bids for the most important clusters, half of the contributions known."""
     rng = np.random.default_rng(0)
     shape = (clients, CLUSTERS)
     made = Tables(
@@ -76,15 +76,15 @@ def tables(clients: int, bids: int) -> Tables:
     )
     for first in range(0, clients, 10_000):  # in parts, so that making them is not the peak
         rows = slice(first, first + 10_000)
-        strength = rng.random(made.wanted[rows].shape)
-        rank = CLUSTERS - 1 - strength.argsort(axis=1).argsort(axis=1)
-        made.wanted[rows] = np.where(rank < bids, rank, -1)
-        made.strength[rows] = strength / strength.sum(axis=1, keepdims=True)
+        importance = rng.random(made.bid_ranks[rows].shape)
+        rank = CLUSTERS - 1 - importance.argsort(axis=1).argsort(axis=1)
+        made.bid_ranks[rows] = np.where(rank < bids, rank, -1)
+        made.importance[rows] = importance / importance.sum(axis=1, keepdims=True)
         made.psi[rows] = np.where(rng.random(rank.shape) < 0.5, rng.normal(size=rank.shape), np.nan)
     return made
 
 
-def play(given: Tables, steps: dict[str, float]) -> Books:
+def play(given: Tables, steps: dict[str, float]) -> TokenManager:
     """A round of the bank; adds the seconds of each step."""
     clients, rng = len(given.available), np.random.default_rng(1)
     bank, _ = tokens.open_accounts(clients, CLUSTERS, OPENING)
@@ -95,31 +95,31 @@ def play(given: Tables, steps: dict[str, float]) -> Books:
         now = time.perf_counter()
         steps[step], begun = now - begun, now
 
-    books = Books(bank, PRICE)
-    paid = books.auction(np.where(given.available[:, None], given.wanted, -1))
+    manager = TokenManager(bank, PRICE)
+    paid = manager.collect_bids(np.where(given.available[:, None], given.bid_ranks, -1))
     lap("auction")
-    n_r = explorers(clients, UNEXPLORED)
+    n_r = count_explorers(clients, UNEXPLORED)
     n_p = (clients // 2 - n_r) // CLUSTERS
-    balances = books.bank.balances
+    balances = manager.bank.balances
     selection = select(
-        paid, given.strength, given.psi, given.available, balances, price=PRICE, n_p=n_p, n_r=n_r, rng=rng
+        paid, given.importance, given.psi, given.available, balances, price=PRICE, n_p=n_p, n_r=n_r, rng=rng
     )
     lap("selection")
-    seats = books.seat(paid, selection)
+    seats = manager.pay_seats(paid, selection)
     delivered = seats & (np.arange(clients) % LATE != 0)[:, None]
-    books.give_back(seats & ~delivered)
+    manager.refund_seats(seats & ~delivered)
     lap("seats")
     share = tokens.utility(0.52, 0.5, eta=0.5, gamma=0.1)
     for k in range(CLUSTERS):
         providers = np.flatnonzero(delivered[:, k])
-        books.settle(k, providers, rng.normal(size=len(providers)), given.omega[providers, k] + 1, share)
+        manager.settle(k, providers, rng.normal(size=len(providers)), given.omega[providers, k] + 1, share)
     lap("reimbursement and rewards")
-    return books
+    return manager
 
 
-def conserved(books: Books) -> None:
+def conserved(manager: TokenManager) -> None:
     """Stops if a token was made or lost, or is still in an escrow or a pool."""
-    bank = books.bank
+    bank = manager.bank
     if bank.escrow.any() or bank.pool.any() or int(bank.balances.sum()) != OPENING * len(bank.balances):
         raise RuntimeError("the tokens do not add up")
 
@@ -129,11 +129,11 @@ def market(clients: int, bids: int) -> None:
     steps: dict[str, float] = {}
     given = tables(clients, bids)
     worked = time.process_time()
-    books = play(given, steps)
+    manager = play(given, steps)
     worked = time.process_time() - worked
     top = peak()
-    conserved(books)
-    total, count = sum(steps.values()), len(books.transfers)
+    conserved(manager)
+    total, count = sum(steps.values()), len(manager.transfers)
     print(
         f"market, {bids:2} bids each: {total:.2f} s ({worked:.2f} s of processor), "
         f"peak {top:,.0f} MB ({top - IMPORTS:,.0f} without imports), {count:,} transfers; "
@@ -165,8 +165,8 @@ def place(kind: str) -> Iterator[str]:
 
 def post(clients: int, bids: int, kind: str) -> None:
     """Posts the opening and a round, prints rows per second, and reads the balances back."""
-    books = play(tables(clients, bids), {})
-    rows = books.entries(np.arange(clients))
+    manager = play(tables(clients, bids), {})
+    rows = manager.rows(np.arange(clients))
     with place(kind) as where, RunStore.create(where, "bank", {"clients": list(range(clients))}) as store:
         opening = opening_transfers(range(clients), OPENING)
         begun = time.perf_counter()
@@ -174,7 +174,7 @@ def post(clients: int, bids: int, kind: str) -> None:
         opened, worked = time.perf_counter(), time.process_time()
         store.commit_round(0, {"round": 0, "transfers": rows})
         done, worked = time.perf_counter(), time.process_time() - worked
-        check_posted(store, books)
+        check_posted(store, manager)
     print(
         f"posted to {kind}: opening {clients:,} rows in {opened - begun:.1f} s, "
         f"round {len(rows):,} rows in {done - opened:.1f} s = {len(rows) / (done - opened):,.0f} rows/s "
@@ -182,17 +182,17 @@ def post(clients: int, bids: int, kind: str) -> None:
     )
 
 
-def check_posted(store: RunStore, books: Books) -> None:
-    """Stops unless the database has come to the balances of the bank, every token accounted for."""
+def check_posted(store: RunStore, manager: TokenManager) -> None:
+    """Stops unless the database holds the balances of the bank, and no other tokens."""
     held: dict[int, int] = store.balances()
-    own = books.bank.balances.tolist()
+    own = manager.bank.balances.tolist()
     wrong = [client for client, balance in enumerate(own) if held[client] != balance]
     between = {account: tokens for account, tokens in held.items() if account < ISSUER and tokens}
     if wrong or between or sum(held.values()) != 0 or held[ISSUER] != -sum(own):
         raise RuntimeError(f"the database holds other balances: {wrong[:3]}, {between}")
 
 
-def again(*arguments: Any) -> None:
+def run_alone(*arguments: Any) -> None:
     """Runs a measurement in a process of its own."""
     subprocess.run([sys.executable, __file__, *map(str, arguments)], check=True)
 
@@ -214,9 +214,9 @@ def main() -> None:
     else:
         for bids in BIDS:
             for _ in range(options.repeats):
-                again("--clients", options.clients, "--market", bids)
+                run_alone("--clients", options.clients, "--market", bids)
         for kind in ("sqlite", "postgresql"):
-            again("--clients", options.clients, "--post", kind)
+            run_alone("--clients", options.clients, "--post", kind)
 
 
 if __name__ == "__main__":

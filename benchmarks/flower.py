@@ -3,7 +3,7 @@
     python benchmarks/flower.py [--nodes 10,100,500] [--deployed 3] [--out benchmarks/flower.md]
 
 Seconds: IP-FL with the paper's CNN (digits, 89 930 parameters) on clients with three samples each, so that
-next to nothing is computed and what is left is the price of asking. The local engine does the same work in
+next to nothing is computed and what is left is the cost of messages. The local engine does the same work in
 the same run of this file. Bytes: the default task. Deployed: nodes on loopback with TLS and keys, as in
 `ipfl deploy try`.
 """
@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import os
 import platform
-import re
 import statistics
 import time
 from collections import defaultdict
@@ -24,21 +23,23 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ipfl.comparison import prepare, run_config
-from ipfl.config import Config, TrainConfig
-from ipfl.core import Ask, Bytes, ClientId, Engine, Method, Replies
-from ipfl.deploy.trial import attempt
-from ipfl.engines.flower.simulation import simulated
-from ipfl.engines.local import LocalEngine, cores
-from ipfl.loop import EngineFactory, Result
-from ipfl.task import Task
+import ipfl
+from ipfl.client.task import Task
+from ipfl.core import Ask, Bytes, ClientId, Engine, Replies
+from ipfl.deploy.local_federation import local_federation
+from ipfl.engines import EngineContext, EngineFactory
+from ipfl.engines.flower.simulation import simulation_engine
+from ipfl.engines.local import count_cores, local_engine
+from ipfl.runs.config import Config
+from ipfl.runs.folder import METRICS
+from ipfl.runs.result import Result
 
 PHASES = ("preference", "train", "appraise", "evaluate")
 ROUNDS = 4
 
 
-class Timed:
-    """An engine with a stopwatch."""
+class TimedEngine:
+    """An engine that notes how long each phase takes."""
 
     def __init__(self, inner: Engine, seconds: dict[str, list[float]]):
         self.inner, self.seconds, self.events = inner, seconds, inner.events
@@ -63,22 +64,17 @@ class Timed:
         self.seconds[ask.action].append(time.perf_counter() - start)
         return replies
 
-    def committed(self, round: int) -> None:
+    def commit(self, round: int) -> None:
         """Passed on."""
-        self.inner.committed(round)
+        self.inner.commit(round)
 
-    def rewind(self, round: int) -> None:
+    def roll_back(self, round: int) -> None:
         """Passed on."""
-        self.inner.rewind(round)
+        self.inner.roll_back(round)
 
     def close(self) -> None:
         """Passed on."""
         self.inner.close()
-
-
-def local(task: Task, method: Method[Any], train: TrainConfig, seed: int, memory: Path | None) -> Engine:
-    """The local engine, one worker per core."""
-    return LocalEngine(task, method, train, seed=seed, memory=memory)
 
 
 def settings(clients: int, rounds: int, name: str = "ipfl", **task: Any) -> Config:
@@ -93,38 +89,37 @@ def settings(clients: int, rounds: int, name: str = "ipfl", **task: Any) -> Conf
     )
 
 
-def timed_run(config: Config, make: EngineFactory) -> tuple[float, dict[str, list[float]]]:
+def timed_run(config: Config, make_engine: EngineFactory) -> tuple[float, dict[str, list[float]]]:
     """Seconds to start the engine, and those of each phase."""
     seconds: dict[str, list[float]] = defaultdict(list)
-    start = 0.0
+    start_seconds = 0.0
 
-    def hire(task: Task, method: Method[Any], train: TrainConfig, seed: int, memory: Path | None) -> Engine:
-        nonlocal start
+    def make_timed_engine(context: EngineContext) -> Engine:
+        nonlocal start_seconds
         began = time.perf_counter()
-        inner = make(task, method, train, seed, memory)
-        start = time.perf_counter() - began
-        return Timed(inner, seconds)
+        inner = make_engine(context)
+        start_seconds = time.perf_counter() - began
+        return TimedEngine(inner, seconds)
 
-    run(config, hire)
-    return start, seconds
+    run(config, make_timed_engine)
+    return start_seconds, seconds
 
 
 def run(config: Config, engine: EngineFactory | None) -> Result:
     """The config's run, its results in memory."""
-    method = config.build_method()
-    return run_config(config, method, prepare(config, [method], config.seed), config.seed, engine=engine)
+    return ipfl.run(Task.build(config.task, config.seed), config.build_method(), config, engine=engine)
 
 
 def phases(nodes: list[int]) -> Iterator[str]:
     """Table: seconds per phase on simulated nodes, the local engine beside them."""
     yield "## Seconds per phase, simulated\n"
-    yield "Median over the rounds. A client trains on two samples: nearly all of it is the price of asking.\n"
+    yield "Median over the rounds. A client trains on two samples: nearly all is the cost of messages.\n"
     yield f"| clients | engine | start | {' | '.join(PHASES)} |"
     yield "|---|---|---|" + "---|" * len(PHASES)
     for clients in nodes:
         config = settings(clients, ROUNDS, samples=3, test_samples=3)
-        for name, make in (("local", local), ("Flower", simulated(config))):
-            start, seconds = timed_run(config, make)
+        for name, engine in (("local", local_engine()), ("Flower", simulation_engine(config.task))):
+            start, seconds = timed_run(config, engine)
             columns = " | ".join(f"{statistics.median(seconds[phase]):.2f}" for phase in PHASES)
             yield f"| {clients} | {name} | {start:.1f} | {columns} |"
 
@@ -142,7 +137,10 @@ def traffic() -> Iterator[str]:
     yield "|---|---|---|---|---|---|---|"
     for name in ("fedavg", "ipfl"):
         config = settings(clients, rounds, name)
-        results = [run(config, engine) for engine in (None, simulated(config), simulated(config, half=True))]
+        results = [
+            run(config, engine)
+            for engine in (None, simulation_engine(config.task), simulation_engine(config.task, float16=True))
+        ]
         figures = []
         for key in ("bytes_down", "bytes_up"):
             for result in results:
@@ -151,20 +149,37 @@ def traffic() -> Iterator[str]:
         yield f"| {name} | {' | '.join(figures)} |"
 
 
+class RoundClock:
+    """Notes when each round of a run in another process ends: when its results have grown by a line."""
+
+    def __init__(self, metrics: Path):
+        self.metrics = metrics
+        self.ended: list[float] = []
+
+    def __call__(self, line: str) -> None:
+        """Called whenever that process prints a line, as it does after each round."""
+        done = len(self.metrics.read_text().splitlines()) if self.metrics.exists() else 0
+        if done > len(self.ended):
+            self.ended.append(time.perf_counter())
+
+
 def deployed(nodes: int) -> Iterator[str]:
     """Seconds per round on real nodes on loopback."""
     yield "\n## Seconds per phase, deployed\n"
-    moments: list[tuple[float, str]] = []
-    start = time.perf_counter()
+    config = settings(nodes, 6, samples=60)
     with TemporaryDirectory(prefix="ipfl-") as folder:
-        config = settings(nodes, 6, samples=60)
-        attempt(config, nodes, Path(folder) / "try", lambda line: moments.append((time.perf_counter(), line)))
-    ended = [moment for moment, line in moments if re.match(r"round \d+/", line)]
-    rounds = [after - before for before, after in pairwise(ended[:-1])]
-    connected = next(moment for moment, line in moments if line.startswith("nodes:"))
+        out, start = Path(folder) / "run", time.perf_counter()
+        with local_federation(Path(folder) / "federation", nodes) as federation:
+            federation.write_inputs(config, Task.build(config.task, config.seed))
+            federation.start_server()
+            federation.start_nodes(range(nodes))
+            started = time.perf_counter() - start
+            clock = RoundClock(out / METRICS)
+            federation.run({"out": str(out), "nodes": nodes}, clock)
+    rounds = [after - before for before, after in pairwise(clock.ended[:-1])]  # the last has an evaluation
     middle = statistics.median(rounds)
     yield f"{nodes} nodes on loopback with TLS and node authentication, 60 digits each, the paper's CNN."
-    yield f"Server and nodes up after {connected - start:.0f} s. A round (preference, train, appraise):"
+    yield f"Server and nodes up after {started:.0f} s. A round (preference, train, appraise):"
     yield f"median {middle:.1f} s, {middle / 3:.1f} s per phase."
 
 
@@ -174,7 +189,7 @@ def conditions() -> Iterator[str]:
     packages = ", ".join(f"{name} {version(name)}" for name in ("flwr", "ray", "torch", "numpy"))
     yield "# What Flower costs\n"
     yield "Made by `benchmarks/flower.py`, which says what is measured; seconds compare within a run only.\n"
-    yield f"{cores()} cores ({platform.machine()}), load {load:.1f} at the start;"
+    yield f"{count_cores()} cores ({platform.machine()}), load {load:.1f} at the start;"
     yield f"Python {platform.python_version()}, {packages}.\n"
 
 

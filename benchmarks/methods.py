@@ -25,24 +25,26 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import ipfl
-from ipfl.config import EvaluateConfig, TrainConfig
+from ipfl.client.task import Task
 from ipfl.core import Ask, Method, Replies
+from ipfl.engines import EngineContext
 from ipfl.engines.local import LocalEngine
 from ipfl.methods import METHODS, REFERENCE
-from ipfl.task import Task
-from round import SETTINGS, make_task, memory_watched
+from ipfl.runs.config import EvaluateConfig, RunConfig
+from ipfl.runs.folder import CLIENT_MODELS, MEMORY
+from round import SETTINGS, make_task, memory_measured
 
 ROUNDS = 4
 NEVER = EvaluateConfig(every=10**9)
 
 
-class Watched(LocalEngine):
-    """The local engine in this process, with a clock on its clients."""
+class TimedEngine(LocalEngine):
+    """The local engine in this process; counts the seconds of its clients."""
 
-    clients_took = 0.0
+    client_seconds = 0.0
 
-    def __init__(self, task: Task, method: Method[Any], train: TrainConfig, seed: int, memory: Path | None):
-        super().__init__(task, method, train, seed=seed, workers=0, memory=memory)
+    def __init__(self, context: EngineContext):
+        super().__init__(context, workers=0)
 
     def ask(self, ask: Ask, round: int) -> Replies:
         """One phase, timed."""
@@ -50,7 +52,7 @@ class Watched(LocalEngine):
         try:
             return super().ask(ask, round)
         finally:
-            Watched.clients_took += time.perf_counter() - begun
+            TimedEngine.client_seconds += time.perf_counter() - begun
 
 
 class Stopwatch:
@@ -62,13 +64,13 @@ class Stopwatch:
 
     def start(self, method: str, rounds: int) -> None:
         """The clock starts."""
-        self.begun, Watched.clients_took = time.perf_counter(), 0.0
+        self.begun, TimedEngine.client_seconds = time.perf_counter(), 0.0
 
     def round(self, line: Mapping[str, Any]) -> None:
         """A lap."""
-        self.rounds.append((time.perf_counter() - self.begun, Watched.clients_took))
+        self.rounds.append((time.perf_counter() - self.begun, TimedEngine.client_seconds))
         self.bytes.append((line["bytes_up"], line["bytes_down"]))
-        self.begun, Watched.clients_took = time.perf_counter(), 0.0
+        self.begun, TimedEngine.client_seconds = time.perf_counter(), 0.0
 
     def finish(self) -> None:
         """Nothing to stop."""
@@ -76,10 +78,11 @@ class Stopwatch:
 
 def timed(task: Task, method: Method[Any]) -> Stopwatch:
     """One run; the last round, which is evaluated, is not counted."""
-    watch = Stopwatch()
-    ipfl.run(task, method, rounds=ROUNDS + 1, train=SETTINGS, evaluate=NEVER, engine=Watched, observer=watch)
-    watch.rounds.pop()
-    return watch
+    stopwatch = Stopwatch()
+    config = RunConfig(rounds=ROUNDS + 1, train=SETTINGS, evaluate=NEVER)
+    ipfl.run(task, method, config, engine=TimedEngine, observer=stopwatch)
+    stopwatch.rounds.pop()
+    return stopwatch
 
 
 def speed(name: str) -> dict[str, Any]:
@@ -89,10 +92,10 @@ def speed(name: str) -> dict[str, Any]:
     first, traffic = 0.0, (0, 0)
     for turn in range(2):
         for one in (REFERENCE, name):
-            watch = timed(task, ipfl.method(one))
-            laps[one] += watch.rounds[1:]
+            stopwatch = timed(task, ipfl.method(one))
+            laps[one] += stopwatch.rounds[1:]
             if one == name and not turn:
-                first, traffic = watch.rounds[0][0], watch.bytes[-1]
+                first, traffic = stopwatch.rounds[0][0], stopwatch.bytes[-1]
     median = {one: [statistics.median(column) for column in zip(*laps[one], strict=True)] for one in laps}
     whole, clients = median[name]
     base = median[REFERENCE][0]
@@ -107,11 +110,11 @@ def speed(name: str) -> dict[str, Any]:
 
 def memory(name: str) -> dict[str, Any]:
     """Peak of this process and its workers over five rounds among 5,000 clients, and what is left on disk."""
-    with memory_watched() as peak, TemporaryDirectory() as folder:
+    with memory_measured() as peak, TemporaryDirectory() as folder:
         out = Path(folder) / "run"
-        few = EvaluateConfig(every=10**9, clients=10)
-        ipfl.run(make_task(5000, 20), ipfl.method(name), rounds=5, train=SETTINGS, evaluate=few, out=out)
-        kept = [file for part in ("memory", "shelf") for file in (out / part).glob("*/*")]
+        config = RunConfig(rounds=5, train=SETTINGS, evaluate=EvaluateConfig(every=10**9, clients=10))
+        ipfl.run(make_task(5000, 20), ipfl.method(name), config, out=out)
+        kept = [file for part in (MEMORY, CLIENT_MODELS) for file in (out / part).glob("*/*")]
         clients = len({file.parent.name for file in kept}) or 1
         disk = sum(file.stat().st_size for file in kept) / clients
     return {"peak": peak[-1], "disk": disk}
@@ -155,7 +158,7 @@ PAGE = """# What every method costs
   part of the first figure that is spent on the server, in rounds of FedAvg.
 - **up**, **down**: what a client at work sends and gets in a round.
 - **peak memory**: all processes, 5,000 clients, 10 at work. It does not grow with the number of clients: what
-  a method keeps of each client lies on disk, **disk** per client that has been at work.
+  a method keeps of each client is on disk, **disk** per client that has been at work.
 """
 
 

@@ -25,18 +25,23 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ipfl.config import TaskConfig, TrainConfig
+from ipfl.client.network import CNN
+from ipfl.client.settings import TrainConfig
+from ipfl.client.task import Task
+from ipfl.client.training import one_thread
 from ipfl.core import Ask, Record
+from ipfl.core.sections import AggregateConfig
 from ipfl.data.dataset import Dataset
-from ipfl.engines.local import LocalEngine, one_thread
-from ipfl.loop import run
+from ipfl.data.settings import TaskConfig
+from ipfl.engines import EngineContext
+from ipfl.engines.local import LocalEngine
 from ipfl.methods.fedavg import FedAvg
-from ipfl.methods.steps import average
-from ipfl.models import CNN
-from ipfl.task import Task
+from ipfl.methods.steps import average_models
+from ipfl.runs.config import RunConfig
+from ipfl.runs.run import run
 
-SHAPE, CLASSES, AT_WORK, SAMPLES, BATCH = (32, 32, 3), 10, 10, 500, 50
-SETTINGS = TrainConfig(lr=0.01, batch_size=BATCH, epochs=1, per_round=AT_WORK)
+SHAPE, CLASSES, PER_ROUND, SAMPLES, BATCH = (32, 32, 3), 10, 10, 500, 50
+SETTINGS = TrainConfig(lr=0.01, batch_size=BATCH, epochs=1, per_round=PER_ROUND)
 
 
 def cifar_shaped() -> Dataset:
@@ -98,7 +103,7 @@ def plain_round(task: Task, clients: list[int]) -> None:
 
 def bare_round(engine: LocalEngine, task: Task, clients: list[int]) -> None:
     """Forward, backward and step alone, on batches that are ready: what a round cannot do without."""
-    network = engine.host.network
+    network = engine.runner.network
     weights, start = network.flat[: network.trained], network.read()
     for client in clients:
         network.load(start)  # or one batch, learned by heart, drives the gradients into slow tiny numbers
@@ -112,11 +117,11 @@ def bare_round(engine: LocalEngine, task: Task, clients: list[int]) -> None:
 
 def our_round(engine: LocalEngine, clients: list[int]) -> None:
     """One FedAvg training phase and its aggregation."""
-    start = Record({"global": engine.host.network.read()})
+    start = Record({"global": engine.runner.network.read()})
     replies = engine.ask(Ask("train", dict.fromkeys(clients, start)), 0)
     if len(replies) != len(clients):
         raise RuntimeError("clients are missing")
-    average(replies, "global", start.params["global"])
+    average_models(replies, "global", start.params["global"], AggregateConfig())
 
 
 def best(repeats: int, *contestants: Callable[[], None]) -> list[float]:
@@ -135,9 +140,10 @@ def best(repeats: int, *contestants: Callable[[], None]) -> list[float]:
 def speed(repeats: int) -> None:
     """Prints the ratios on one core and on all."""
     task = make_task(100, SAMPLES + 1)
-    clients = list(range(AT_WORK))
+    clients = list(range(PER_ROUND))
     cores = len(os.sched_getaffinity(0))
-    with LocalEngine(task, FedAvg(), SETTINGS, workers=0) as here, one_thread():
+    context = EngineContext(task, FedAvg(), SETTINGS, seed=0)
+    with LocalEngine(context, workers=0) as here, one_thread():
         plain, ours, bare = best(
             repeats,
             lambda: plain_round(task, clients),
@@ -146,8 +152,8 @@ def speed(repeats: int) -> None:
         )
     print(f"one core:  plain {plain:.2f} s, ours {ours:.2f} s  →  {plain / ours:.2f}× the plain loop")
     print(f"           forward, backward, step alone {bare:.2f} s  →  {1 - bare / ours:.1%} of ours outside")
-    with LocalEngine(task, FedAvg(), SETTINGS, workers=cores) as spread:
-        plain, ours = best(repeats, lambda: plain_round(task, clients), lambda: our_round(spread, clients))
+    with LocalEngine(context, workers=cores) as engine:
+        plain, ours = best(repeats, lambda: plain_round(task, clients), lambda: our_round(engine, clients))
     print(f"{cores} cores:   plain, {cores} threads {plain:.2f} s, ours {ours:.2f} s  →  {plain / ours:.2f}×")
 
 
@@ -164,27 +170,27 @@ def family_memory(pid: int) -> int:
 
 
 @contextmanager
-def memory_watched() -> Iterator[list[int]]:
+def memory_measured() -> Iterator[list[int]]:
     """A list whose last entry is the peak so far of this process and its children, in bytes."""
     peak, done = [0], threading.Event()
 
-    def watch() -> None:
+    def measure_often() -> None:
         while not done.wait(0.05):
             peak.append(max(peak[-1], family_memory(os.getpid())))
 
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
+    thread = threading.Thread(target=measure_often, daemon=True)
+    thread.start()
     try:
         yield peak
     finally:
         done.set()
-        watcher.join()
+        thread.join()
 
 
 def measure(clients: int, samples: int) -> None:
     """Runs three rounds of FedAvg with evaluation and prints the peak of this process and its workers."""
-    with memory_watched() as peak:
-        run(make_task(clients, samples), FedAvg(), rounds=3, train=SETTINGS)
+    with memory_measured() as peak:
+        run(make_task(clients, samples), FedAvg(), RunConfig(rounds=3, train=SETTINGS))
     print(f"peak memory, {clients:,} clients × {samples} samples: {peak[-1] / 2**20:,.0f} MB")
 
 

@@ -1,4 +1,4 @@
-"""What bad actors get, and what they cost: every kind, without a defence and with the recommended one.
+"""What attackers get, and what they cost: every kind, without a defence and with the recommended one.
 
     python experiments/adversaries.py --seeds 5
 
@@ -14,10 +14,15 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, get_args
 
-from ipfl.adversary import Adversary
-from ipfl.comparison import prepare, run_config
-from ipfl.config import AdversaryConfig, Config
-from ipfl.results import write_json, write_text
+from ipfl.core import HasMarket
+from ipfl.core.files import write_json, write_text
+from ipfl.engines.local import local_engine
+from ipfl.runs.attack_report import attack_report
+from ipfl.runs.comparison import prepare
+from ipfl.runs.config import Config
+from ipfl.runs.run import run as run_method
+from ipfl.stress.attackers import Adversary
+from ipfl.stress.settings import AdversaryConfig, AttackKind
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "adversaries.json"
@@ -25,10 +30,10 @@ DOCUMENT = HERE.parent / "docs" / "adversaries.md"
 BEGIN, END = "<!-- made by experiments/adversaries.py; do not edit -->", "<!-- end -->"
 
 CLEAN = "nobody"
-KINDS = (CLEAN, *get_args(AdversaryConfig.model_fields["kind"].annotation))
+KINDS = (CLEAN, *get_args(AttackKind))
 DEFENCES: dict[str, tuple[str, ...]] = {
     "none": (),
-    "guarded": ("method.guarded=true", "method.beta_psi=2"),
+    "robust": ("method.robust=true", "method.beta_psi=2"),
 }
 
 
@@ -38,18 +43,21 @@ def play(kind: str, defence: str, seed: int) -> dict[str, Any]:
     config = Config.load(HERE / "adversaries.toml", DEFENCES[defence], {"seed": seed, **chosen})
     method = config.build_method()
     task = prepare(config, [method], seed)
-    foes = Adversary.of(config.adversary, task.data, seed)
-    assert foes is not None
-    honest = config.model_copy(update={"adversary": AdversaryConfig()})
-    result = run_config(honest if kind == CLEAN else config, method, task, seed, workers=0)
-    outcome = foes.outcome(method.opening_transfers(result.state), result.history, result.last)
-    seats = [share for share in outcome["performance_share"] if share is not None]
+    adversary = Adversary.make(config.adversary, task.data, seed)
+    assert adversary is not None
+    assert isinstance(method, HasMarket)
+    if kind == CLEAN:
+        config = config.model_copy(update={"adversary": AdversaryConfig()})
+    result = run_method(task, method, config, engine=local_engine(workers=0))
+    opening = method.opening_transfers(result.state)
+    report = attack_report(adversary, opening, result.history, result.last)
+    seats = [share for share in report["performance_share"] if share is not None]
     return {
-        "tokens": outcome["tokens"],
-        "fell_out": outcome["fell_out"],
+        "tokens": report["tokens"],
+        "fell_out": report["fell_out"],
         "seats_at_first": fmean(seats[: len(seats) // 2]),
         "seats_at_last": fmean(seats[len(seats) // 2 :]),
-        "honest_accuracy": outcome["honest_accuracy"],
+        "honest_accuracy": report["honest_accuracy"],
         "purity": result.summary["purity"],
     }
 

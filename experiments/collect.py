@@ -63,7 +63,7 @@ def collect(runs: Path) -> dict[str, Any]:
         raise SystemExit(f"error: {runs} holds no finished runs (METHOD/seed-S/summary.json)")
     for key in ("seed", "method"):
         config.pop(key)
-    config["task"]["data_dir"] = None  # where the data lay is nobody's business
+    config["task"]["data_dir"] = None  # differs between machines
     return {"study": runs.name, "commit": commit, "config": config, "methods": found}
 
 

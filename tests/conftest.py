@@ -1,4 +1,4 @@
-"""For all tests: whoever started them, Ctrl-C must reach the processes that they start."""
+"""For all tests: however they were started, Ctrl-C must reach the processes that they start."""
 
 from __future__ import annotations
 

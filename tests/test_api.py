@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.small_runs import run_small
+from tests.template import TEMPLATE, template_blocks, write_template
 from typer.testing import CliRunner
 
 import ipfl
@@ -70,23 +72,25 @@ class TestDocuments:
                     assert (document.parent / target).exists(), f"{document.name}: {target}"
 
     def test_a_method_in_one_file(self, monkeypatch, tmp_path):
-        """The method of CONTRIBUTING.md, registered as it says, runs by its name from the command line."""
-        source, line = blocks("CONTRIBUTING.md", "python")
-        file = tmp_path / "finetuned.py"
-        file.write_text(source)
-        spec = importlib.util.spec_from_file_location("ipfl.methods.finetuned", file)
-        module = importlib.util.module_from_spec(spec)
-        monkeypatch.setitem(sys.modules, spec.name, module)
-        spec.loader.exec_module(module)
+        """The method of CONTRIBUTING.md runs as it is written there, and becomes one of ours by its line."""
+        monkeypatch.chdir(tmp_path)
+        file = write_template(tmp_path)
+        (commands,) = [block for block in blocks("CONTRIBUTING.md", "console") if TEMPLATE in block]
+        run, compare = (line.removeprefix("$ ipfl ").split() for line in commands.splitlines())
+        small = ["--workers", "0", "--set", "task.model=softmax", "--set", "rounds=2"]
+        for command, out in ((run, "run"), (compare, "compared")):
+            done = CliRunner().invoke(app, [*command, *small, "--out", out])
+            assert done.exit_code == 0, done.output
+        assert (tmp_path / "run" / "model" / "global.safetensors").exists()
+        _, line = template_blocks()
+        module = f"ipfl.methods.{TEMPLATE.partition(':')[0]}"
+        spec = importlib.util.spec_from_file_location(module, file)
+        monkeypatch.setitem(sys.modules, module, importlib.util.module_from_spec(spec))
+        spec.loader.exec_module(sys.modules[module])
         for name, kind in eval(f"{{{line}}}").items():
             monkeypatch.setitem(methods.METHODS, name, kind)
-        listed = CliRunner().invoke(app, ["methods", "finetuned"]).output
-        assert "extra_epochs" in listed
-        sets = ["method.name=finetuned", "method.extra_epochs=2", "task.model=softmax", "rounds=2"]
-        options = [option for text in sets for option in ("--set", text)]
-        done = CliRunner().invoke(app, ["run", "--workers", "0", "--out", str(tmp_path / "out"), *options])
-        assert done.exit_code == 0, done.output
-        assert (tmp_path / "out" / "model" / "global.safetensors").exists()
+        assert "share" in CliRunner().invoke(app, ["methods", "interpolate"]).output
+        assert methods.method_class("interpolate").__module__ == module
 
     def test_own_data_from_python(self, capsys):
         example, _ = blocks("docs/own-data.md", "python")
@@ -118,5 +122,5 @@ class TestDocuments:
             clients=3,
             model="softmax",
         )
-        result = ipfl.run(task, ipfl.method(methods.REFERENCE), rounds=1, workers=0)
+        result = run_small(task, methods.REFERENCE, rounds=1)
         assert set(result.last.personalized) == {0, 1, 2}

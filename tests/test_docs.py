@@ -1,19 +1,26 @@
 """The documents say what is there: all hyper-parameters, keys and files, and nothing that is gone."""
 
+import ast
 import json
 import re
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
 import typer
 from safetensors import safe_open
+from tests.template import TEMPLATE
 from typer.testing import CliRunner
 
+import ipfl
 from ipfl.cli import app
-from ipfl.config import Config, method_fields
+from ipfl.core.rounds import ROW_TYPES
+from ipfl.methods import METHODS, method_fields
+from ipfl.runs.config import Config
 
 ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src/ipfl"
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md"))]
 SMALL = ["--set", "task.clients=8", "--set", "task.model=softmax", "--workers", "0", "--quiet"]
 
@@ -106,13 +113,13 @@ class TestGuide:
         assert set(lines[0]) - common == set(re.findall(r"`(\w+)`", before.split("only.")[0]))
 
     def test_kinds_of_transfers(self):
-        from ipfl.market.ledger import Kind
+        from ipfl.ledger.accounts import Kind
 
         told = set(first_column(section("docs/ipfl.md", "Accounts")))
         assert told == {kind.name.lower() for kind in Kind} - {"open"}  # the text says why: it is in no line
 
     def test_numbers_of_accounts(self):
-        from ipfl.market.ledger import account_name
+        from ipfl.ledger.accounts import account_name
 
         said = section("docs/ipfl.md", "Accounts").replace("−", "-").replace("\n", " ")
         assert "-1 is the issuer; -2, -4, -6, … are the escrows" in said
@@ -145,18 +152,18 @@ class TestFiles:
     def test_files_of_a_run(self, place):
         """The default method's run, and a short one of a method that keeps models of single clients."""
         told = re.findall(r"^\| `([^`]+)` \|", section("docs/results.md", "The files of a run"), re.M)
-        shelved = place / "runs/shelved"
-        invoke("run", *SMALL, "--set", "rounds=1", "--set", "method.name=fedfomo", "--out", str(shelved))
+        fedfomo = place / "runs/fedfomo"
+        invoke("run", *SMALL, "--set", "rounds=1", "--set", "method.name=fedfomo", "--out", str(fedfomo))
         found = [
             str(file.relative_to(run))
-            for run in (place / "runs/mine", shelved)
+            for run in (place / "runs/mine", fedfomo)
             for file in run.rglob("*")
             if file.is_file()
         ]
         general = (
             (r"^model/.*\.", "model/*."),
             (r"/round-\d+", "/round-R"),
-            (r"^(memory|shelf)/\d+/\d+", r"\1/N/R"),
+            (r"^(memory|client_models)/\d+/\d+", r"\1/N/R"),
         )
         for pattern, stands_for in general:
             found = [re.sub(pattern, stands_for, file) for file in found]
@@ -177,6 +184,44 @@ class TestFiles:
         for key in facts:
             assert f"`{key}`" in section("docs/results.md", "Model files")
 
+    def test_rows_of_metrics(self):
+        """The fields of every kind of row, in their order, wherever a table shows them."""
+        told = {
+            (key, tuple(fields.split(", ")))
+            for document in ("docs/results.md", "docs/ipfl.md")
+            for key, fields in re.findall(r"^\| `(\w+)` \| `\[([^`]+)\]`", text(document), re.M)
+            if key in ROW_TYPES
+        }
+        letters = {"ψ": "psi", "Ω": "omega"}
+        named = {(key, tuple(letters.get(field, field) for field in fields)) for key, fields in told}
+        figures = {"accuracy": "value", "share": "value"}
+        for key, fields in named:
+            assert tuple(figures.get(field, field) for field in fields) == ROW_TYPES[key]._fields, key
+        assert {key for key, _ in named} == set(ROW_TYPES)
+
+    def test_kinds_of_events(self):
+        """All kinds of the code."""
+        calls = [
+            node
+            for file in SOURCE.rglob("*.py")
+            for node in ast.walk(ast.parse(file.read_text()))
+            if isinstance(node, ast.Call)
+            and ast.unparse(node.func).endswith(("Event", "_add_event", "_leave_out"))
+        ]
+        kinds = {
+            part.value
+            for call in calls
+            if call.args and not isinstance(call.args[0], ast.Name)
+            for part in ast.walk(call.args[0])
+            if isinstance(part, ast.Constant)
+        }
+        assert sorted(first_column(section("docs/results.md", "events"))) == sorted(kinds)
+
+
+class TestMethods:
+    def test_every_method_has_its_row(self):
+        assert sorted(first_column(text("docs/methods.md"))) == sorted(METHODS)
+
 
 class TestReading:
     def test_code_that_is_named_exists(self):
@@ -184,7 +229,7 @@ class TestReading:
         assert len(places) >= 20
         for entry in "; ".join(places).split("; "):
             file, *names = re.findall(r"`([^`]+)`", entry)
-            source = (ROOT / "src/ipfl" / file).read_text()
+            source = (SOURCE / file).read_text()
             assert names, entry
             for name in names:
                 defined = rf"(def|class) {name}\b|^\s*{name}\b[^=\n]*[:=]"
@@ -195,6 +240,98 @@ class TestReading:
         parts = re.findall(r"^##+ (.+)\n(.*?)(?=^##+ |\Z)", text("docs/reading.md"), re.M | re.S)
         for heading, body in parts:
             assert not body.strip() or "\nCode: " in body, heading
+
+
+def defined_names(path):
+    """Names that a file, or the files of a folder, define: functions, classes, constants, `Class.member`."""
+    found = set()
+    for file in [path] if path.is_file() else path.glob("*.py"):
+        for node in ast.parse(file.read_text()).body:
+            found |= set(_names_of(node))
+            for member in node.body if isinstance(node, ast.ClassDef) else ():
+                found |= {f"{node.name}.{name}" for name in _names_of(member)}
+    return found
+
+
+def _names_of(node):
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        return [node.name]
+    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+    return [target.id for target in targets if isinstance(target, ast.Name)]
+
+
+def called_functions(method, place):
+    """(file, qualified name) of every function of ours that is called when rounds of a method are played."""
+    called = set()
+
+    def note(frame, event, _):
+        if event == "call" and frame.f_code.co_filename.startswith(f"{SOURCE}/"):
+            called.add((str(Path(frame.f_code.co_filename).relative_to(SOURCE)), frame.f_code.co_qualname))
+
+    task = ipfl.Task.load(clients=6, samples=20, model="softmax")
+    sys.setprofile(note)
+    try:
+        engine = ipfl.local_engine(workers=0)
+        ipfl.run(task, ipfl.method(method), ipfl.RunConfig(rounds=2), engine=engine, out=place / method)
+    finally:
+        sys.setprofile(None)
+    return called
+
+
+def code_of(part):
+    """(file or folder, names) of every "`file`: `name`, `name`" in a part of a document."""
+    path, name = r"`((?:\w+/)*(?:\w+/|\w+\.py))`", r"`[\w.]+`"
+    found = re.findall(rf"{path}: ({name}(?:, {name})*)", re.sub(r"\n *", " ", part))
+    return [(file, re.findall(r"[\w.]+", names)) for file, names in found]
+
+
+class TestArchitecture:
+    def test_packages(self):
+        """The table, the picture and its text show the packages of the source tree, and no others."""
+        told = re.findall(r"^\| `([\w/]+)/` \|", section("docs/architecture.md", "The packages"), re.M)
+        packages = {file.parent.name for file in SOURCE.glob("*/__init__.py")}
+        assert {name for name in told if "/" not in name} == packages
+        picture, layers = re.findall(
+            r"```(?:mermaid|text)\n(.*?)```", section("docs/architecture.md", "The packages"), re.S
+        )
+        shown = set(re.findall(r"\b[a-z]+\b", re.sub(r"-\. .*? \.->|flowchart", "", picture)))
+        assert shown == {*layers.split()} == packages | {"errors"}
+
+    def test_layers_are_those_of_the_linter(self):
+        (layers,) = re.findall(r"^layers = \[\n(.*?)^\]", text("pyproject.toml"), re.M | re.S)
+        enforced = [set(re.findall(r"ipfl\.(\w+)", line)) for line in layers.splitlines()]
+        (shown,) = re.findall(r"```text\n(.*?)```", section("docs/architecture.md", "The packages"), re.S)
+        assert [set(line.split()) for line in shown.splitlines()] == enforced
+
+    def test_files_that_are_named_exist(self):
+        named = re.findall(r"`((?:\w+/)*(?:\w+/|\w+\.(?:py|md|toml)))`", text("docs/architecture.md"))
+        assert len(named) > 100
+        for name in named:
+            assert (SOURCE / name).exists() or (ROOT / name).exists(), name
+
+    def test_names_exist_in_the_files_that_are_named(self):
+        named = code_of(text("docs/architecture.md"))
+        assert sum(len(names) for _, names in named) > 80
+        for file, names in named:
+            assert not set(names) - defined_names(SOURCE / file), file
+
+    @pytest.mark.parametrize(
+        ("walk", "method"), [("The walk of a bid", "ipfl"), ("The walk of a training", "fedavg")]
+    )
+    def test_walks_are_what_the_code_does(self, walk, method, tmp_path):
+        part = section("docs/architecture.md", walk)
+        table = "\n".join(re.findall(r"^\| \d+ \| .*$", part, re.M))
+        steps = code_of(table)
+        files = [file for file, _ in steps]
+        assert len(files) == len(set(files)) == len(table.splitlines())
+        assert f": {len(files)} files." in part
+        called = called_functions(method, tmp_path)
+        for file, names in steps:
+            for name in names:
+                assert (file, name) in called, f"{file}: {name}"
+        on_the_way = part[part.index("Called on the way") :].split("\n\n")[0].split("With worker")[0]
+        for file in re.findall(r"`([\w/]+\.py)`", on_the_way):
+            assert file in {file for file, _ in called}, file
 
 
 class TestAll:
@@ -215,13 +352,15 @@ class TestAll:
                 program, *words = shlex.split(line.removeprefix("$ ").split(">")[0], comments=True)
                 if program == "make":
                     assert words[0] in targets
-                elif program == "ipfl":
+                elif (
+                    program == "ipfl" and TEMPLATE not in line
+                ):  # `tests/test_api.py` runs the template's own
                     check(words)
 
     def test_in_text_commands_could_be_typed(self):
         for document in DOCUMENTS:
             for command in re.findall(r"`ipfl ((?:run|compare|data) [^`…]*)`", document.read_text()):
-                if "finetuned" not in command:
+                if TEMPLATE not in command:
                     check(shlex.split(command.replace("DIR", "runs/dir")))
 
 

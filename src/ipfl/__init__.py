@@ -1,7 +1,7 @@
 """Incentivized and personalized federated learning: build a task, pick a method, run it, look at the result.
 
     task = ipfl.Task.load(dataset="digits", partition="10:90", clients=20)
-    result = ipfl.run(task, ipfl.method(name), rounds=10)
+    result = ipfl.run(task, ipfl.method(name), ipfl.RunConfig(rounds=10))
     print(result.personalized_accuracy)
 
 Everything here is imported when it is first used, so that `import ipfl` costs nothing.
@@ -13,45 +13,65 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ipfl.comparison import Comparison, compare
-    from ipfl.config import ClientsConfig, Config, EvaluateConfig, TaskConfig, TrainConfig, method
+    from ipfl.client.settings import TrainConfig
+    from ipfl.client.task import Task
+    from ipfl.core.sections import AggregateConfig
+    from ipfl.data.settings import TaskConfig
+    from ipfl.engines.local import local_engine
     from ipfl.errors import InputError
-    from ipfl.loop import Result, run
-    from ipfl.task import Task
+    from ipfl.methods import method
+    from ipfl.runs.comparison import Comparison, compare
+    from ipfl.runs.config import ClientsConfig, Config, EvaluateConfig, RunConfig
+    from ipfl.runs.folder import RunOutput
+    from ipfl.runs.result import Result
+    from ipfl.runs.run import run
+    from ipfl.stress.settings import AdversaryConfig, FaultsConfig
 
 __version__ = "0.1.0"
 
+_HOME = {
+    "AdversaryConfig": "stress.settings",
+    "AggregateConfig": "core.sections",
+    "ClientsConfig": "runs.config",
+    "Comparison": "runs.comparison",
+    "Config": "runs.config",
+    "EvaluateConfig": "runs.config",
+    "FaultsConfig": "stress.settings",
+    "InputError": "errors",
+    "Result": "runs.result",
+    "RunConfig": "runs.config",
+    "RunOutput": "runs.folder",
+    "Task": "client.task",
+    "TaskConfig": "data.settings",
+    "TrainConfig": "client.settings",
+    "compare": "runs.comparison",
+    "local_engine": "engines.local",
+    "method": "methods",
+    "run": "runs.run",
+}
+"""Name → module that defines it."""
+
 __all__ = [
+    "AdversaryConfig",
+    "AggregateConfig",
     "ClientsConfig",
     "Comparison",
     "Config",
     "EvaluateConfig",
+    "FaultsConfig",
     "InputError",
     "Result",
+    "RunConfig",
+    "RunOutput",
     "Task",
     "TaskConfig",
     "TrainConfig",
     "__version__",
     "compare",
+    "local_engine",
     "method",
     "run",
 ]
-
-_HOME = {
-    "ClientsConfig": "config",
-    "Comparison": "comparison",
-    "Config": "config",
-    "EvaluateConfig": "config",
-    "InputError": "errors",
-    "Result": "loop",
-    "Task": "task",
-    "TaskConfig": "config",
-    "TrainConfig": "config",
-    "compare": "comparison",
-    "method": "config",
-    "run": "loop",
-}
-"""Name → module that defines it."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""The one exception for whatever a user can put right: the command line prints it on one line, exit 2."""
+"""The exception for what a user can correct: the command line prints it on one line, with exit code 2."""
 
 from __future__ import annotations
 

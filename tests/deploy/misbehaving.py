@@ -9,8 +9,8 @@ from pathlib import Path
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
-from ipfl.engines.flower.client_app import NodeApp
-from ipfl.engines.flower.messages import unpack
+from ipfl.engines.flower.client import NodeApp
+from ipfl.engines.flower.protocol import unpack
 
 
 class Misbehaving(NodeApp):
@@ -21,10 +21,10 @@ class Misbehaving(NodeApp):
             time.sleep(600)
         if fault == "late":
             time.sleep(float((self._node(context) / "late").read_text()))
-        if fault == "nonsense":
+        if fault == "invalid":
             return Message(RecordDict({"x": ConfigRecord({"y": "z"})}), reply_to=message)
         reply = super().__call__(message, context)
-        if fault == "claim":  # the answer of another client than it was asked as
+        if fault == "claim":  # a reply in the name of another client
             head = json.loads(str(reply.content["head"]["json"]))
             content = {"head": ConfigRecord({"json": json.dumps(head | {"client": 1})})}
             arrays = reply.content["arrays"]
@@ -32,19 +32,19 @@ class Misbehaving(NodeApp):
             return Message(RecordDict(content | {"arrays": arrays}), reply_to=message)
         return reply
 
-    def _answer(self, message: Message, context: Context) -> RecordDict:
+    def _reply(self, message: Message, context: Context) -> RecordDict:
         if self._fault(message, context) == "raise":
             raise ZeroDivisionError("a bug in the client's code")
-        return super()._answer(message, context)
+        return super()._reply(message, context)
 
     def _fault(self, message: Message, context: Context) -> str | None:
         if message.metadata.message_type != "train":
             return None
         try:
-            orders = json.loads((self._node(context) / "faults.json").read_text())
+            faults = json.loads((self._node(context) / "faults.json").read_text())
         except FileNotFoundError:
             return None
-        return orders.get(str(unpack(message.content)[0]["round"]))
+        return faults.get(str(unpack(message.content)[0]["round"]))
 
     def _node(self, context: Context) -> Path:
         return Path(str(context.node_config["memory"])).parent

@@ -34,11 +34,11 @@ def held(writer: Mailbox) -> int:
 @given(sizes=SIZES, keep=st.sampled_from([0, 64, 400, 10**6]), seed=st.integers(0, 99))
 @settings(max_examples=80)
 def test_whatever_is_put_is_what_is_got(sizes, keep, seed):
-    """Any sizes, zero included, in any number of records; the box grows, or starts again beyond KEEP."""
+    """Any sizes, zero included, in any number of records; the box grows, or starts again when it is full."""
     rng = np.random.default_rng(seed)
     writer = Mailbox()
     reader = copy.copy(writer)
-    before, mailbox.KEEP, got = mailbox.KEEP, keep, {}
+    before, mailbox.MAX_HELD_BYTES, got = mailbox.MAX_HELD_BYTES, keep, {}
     try:
         for record in sizes:
             vectors = {name: rng.normal(size=size).astype(np.float32) for name, size in record.items()}
@@ -48,7 +48,7 @@ def test_whatever_is_put_is_what_is_got(sizes, keep, seed):
             }
             assert held(writer) <= max(keep, sum(vector.nbytes for vector in vectors.values()))
     finally:
-        mailbox.KEEP = before
+        mailbox.MAX_HELD_BYTES = before
         del got, reader
         writer.close()
 
@@ -80,7 +80,7 @@ def test_a_freed_vector_s_id_may_come_again(box):
 
 def test_beyond_keep_it_starts_again(box, monkeypatch):
     # 100 bytes: two vectors of 10 floats (40 bytes) fit, the third goes to the start.
-    monkeypatch.setattr(mailbox, "KEEP", 100)
+    monkeypatch.setattr(mailbox, "MAX_HELD_BYTES", 100)
     writer, reader = box
     vectors = [np.full(10, value, np.float32) for value in range(3)]
     places = [writer.put({"v": vector})["v"] for vector in vectors]
@@ -93,7 +93,7 @@ def test_beyond_keep_it_starts_again(box, monkeypatch):
 
 
 def test_one_record_may_be_larger_than_keep(box, monkeypatch):
-    monkeypatch.setattr(mailbox, "KEEP", 100)
+    monkeypatch.setattr(mailbox, "MAX_HELD_BYTES", 100)
     writer, reader = box
     one, two = (np.full(50, value, np.float32) for value in range(2))
     got = reader.get(writer.put({"one": one, "two": two}))

@@ -52,16 +52,16 @@ INPUTS = {
 }
 """Name of a test's inputs → how many of them."""
 
-MOST_MEMORY = 2**30
+MAX_GROWTH_BYTES = 2**30
 """Bytes by which this process may grow while it is fed. Asking for more fails, and is no clean error."""
 
 
 @contextmanager
 def little_memory() -> Iterator[None]:
-    """Lets the process grow by `MOST_MEMORY` only, counting what it reserves and does not use."""
+    """Lets the process grow by `MAX_GROWTH_BYTES` only, counting what it reserves and does not use."""
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     before, hard = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + MOST_MEMORY, hard))
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + MAX_GROWTH_BYTES, hard))
     try:
         yield
     finally:

@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import strategies as st
-
-from ipfl.checkpoint import Checkpoints, pack, unpack
-from ipfl.core import Record, Setup
-from ipfl.errors import InputError
-from ipfl.market.economy import Economy
-from ipfl.methods.fedavg import FedAvg
-from ipfl.methods.ipfl import IPFL
-from ipfl.records import read_record, write_record
 from tests.fuzz.inputs import clean, edited, feed, hostile, little_memory
+
+from ipfl.core import Record, Setup
+from ipfl.core.files import read_record, write_record
+from ipfl.errors import InputError
+from ipfl.methods.fedavg import FedAvg
+from ipfl.methods.ipfl.method import IPFL
+from ipfl.methods.ipfl.state import MarketState
+from ipfl.runs.checkpoint import Checkpoints, pack_state, unpack_state
 
 SETUP = Setup(np.arange(4, dtype=np.float32), (0, 2, 5), 2, 3, 2, 0)
 STATES = {"fedavg": FedAvg().init(SETUP), "ipfl": IPFL().init(SETUP)}
@@ -25,7 +25,7 @@ STATES = {"fedavg": FedAvg().init(SETUP), "ipfl": IPFL().init(SETUP)}
 
 
 def file_of(state: Any, folder: Path) -> bytes:
-    write_record(folder / "valid.safetensors", pack(state))
+    write_record(folder / "valid.safetensors", pack_state(state))
     return (folder / "valid.safetensors").read_bytes()
 
 
@@ -33,7 +33,7 @@ def sound(state: Any, like: Any) -> None:
     """A state that was let through is one that the method can go on with."""
     if state is not None:
         assert type(state) is type(like)
-        if isinstance(state, Economy):
+        if isinstance(state, MarketState):
             assert (
                 state.bank.balances.sum() + state.bank.pool.sum() + state.bank.escrow.sum()
                 == state.bank.issued
@@ -133,9 +133,9 @@ def test_trees() -> None:
         {"list": [1]},
         {"list": 5},
         {"set": []},
-        {"class": "Economy"},
+        {"class": "MarketState"},
         {"class": "Bank", "fields": {}},
-        {"class": "OneModel", "fields": {"params": 1, "per_round": 1}},
+        {"class": "GlobalModel", "fields": {"params": 1, "per_round": 1}},
         {"class": "Popen", "fields": {"args": "true"}},
         {"class": ["a"], "fields": {}},
         {"fields": {}},
@@ -143,11 +143,12 @@ def test_trees() -> None:
 
     def check(drawn: tuple[str, Any]) -> None:
         like = STATES[drawn[0]]
-        record = Record(pack(like).params, {"state": drawn[1]})
-        sound(clean(lambda: unpack(record, like)), like)
+        record = Record(pack_state(like).params, {"state": drawn[1]})
+        sound(clean(lambda: unpack_state(record, like)), like)
 
     trees = [
-        st.tuples(st.just(name), hostile(pack(state).facts["state"], words)) for name, state in STATES.items()
+        st.tuples(st.just(name), hostile(pack_state(state).facts["state"], words))
+        for name, state in STATES.items()
     ]
     feed("checkpoint: trees", st.one_of(trees), check)
 
@@ -177,9 +178,9 @@ class TestFound:
         self.refused(tmp_path / "r", (2**62).to_bytes(8, "little") + b"{}")
 
     def unfit(self, tree: Any, like: Any = STATES["ipfl"]) -> str:
-        record = pack(like)
+        record = pack_state(like)
         with pytest.raises(InputError, match="does not fit the method") as caught:
-            unpack(Record(record.params, {"state": tree}), like)
+            unpack_state(Record(record.params, {"state": tree}), like)
         return str(caught.value)
 
     def test_a_tree_too_deep_to_walk(self) -> None:
@@ -193,7 +194,7 @@ class TestFound:
         self.unfit(tree)
 
     def test_a_field_of_another_kind(self) -> None:
-        tree = json.loads(json.dumps(pack(STATES["ipfl"]).facts["state"]))
+        tree = json.loads(json.dumps(pack_state(STATES["ipfl"]).facts["state"]))
         for field, value in {
             "ids": None,
             "seed": "0",
@@ -206,9 +207,9 @@ class TestFound:
     def test_what_grew_since_the_start_is_let_through(self) -> None:
         """Receipts and merges are empty at first, and the accuracies of later rounds are other numbers."""
         fresh = STATES["ipfl"]
-        later = Economy(
+        later = MarketState(
             **{**vars(fresh), "receipts": {1: [(0, 5)]}, "merged": ((3, 0, 1),), "collapsed": True}
         )
-        again = unpack(pack(later), fresh)
+        again = unpack_state(pack_state(later), fresh)
         assert again.receipts == {1: [(0, 5)]}
         assert again.merged == ((3, 0, 1),)

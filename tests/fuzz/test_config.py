@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 from hypothesis import strategies as st
+from tests.fuzz.inputs import SCALARS, TREES, clean, edited, feed, hostile, little_memory
 from typer.testing import CliRunner
 
 from ipfl.cli import app
-from ipfl.config import Config
+from ipfl.client.task import Task
 from ipfl.errors import InputError
-from ipfl.report.settings import show_config
-from ipfl.task import Task
-from tests.fuzz.inputs import SCALARS, TREES, clean, edited, feed, hostile, little_memory
+from ipfl.report.settings import commented_toml
+from ipfl.runs.config import Config
 
 VALID = Config().model_dump(mode="json")
-WHOLE = show_config(Config(), [Config().build_method()]).encode()
+WHOLE = commented_toml(Config(), [Config().build_method()]).encode()
 SHORT = b'seed = 3\nrounds = 5\n[task]\npartition = "30:70"\nclients = 8\n[method]\nname = "fedavg"\n'
 TOML = [
     b"[task]",
@@ -124,7 +124,7 @@ TASKS = {
     "partition": ["10:90", "1e2:0", "0:100", "linear", "random", "classes:1", "classes:1e300",
                   "dirichlet:0.5", "dirichlet:1e-320", "dirichlet:1e308", "natural", "33:67:1",
                   "nan:nan", "٣:97"],
-    "synthetic": [True],
+    "swap_test_mix": [True],
     "clients": [1, 2, 3, 20, 10**6, 10**9, 2**63, 10**30],
     "samples": [1, 2, 60, 2**31, 2**62, 10**30, None],
     "sizes": ["unequal"],

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import strategies as st
-
-from ipfl.data import formats, from_clients
-from ipfl.data.dataset import Dataset
-from tests.data.test_data_formats import idx, leaf, write_cifar, write_emnist, write_hapt
+from tests.data.test_readers import idx, leaf, write_cifar, write_emnist, write_hapt
 from tests.fuzz.inputs import clean, edited, feed, hostile
+
+from ipfl.data import from_clients, readers
+from ipfl.data.dataset import Dataset
 
 
 def npz(**arrays: Any) -> bytes:
@@ -81,7 +81,7 @@ def test_edited_npz(tmp_path: Path) -> None:
     feed(
         "data: edited .npz",
         edited([npz(**NAMED), npz(**SPLIT)], DESCR),
-        reads(tmp_path / "a.npz", formats.npz),
+        reads(tmp_path / "a.npz", readers.read_npz),
     )
 
 
@@ -117,7 +117,7 @@ def test_arrays_in_npz(tmp_path: Path) -> None:
         min_size=1,
         max_size=3,
     )
-    read = reads(tmp_path / "a.npz", formats.npz)
+    read = reads(tmp_path / "a.npz", readers.read_npz)
     given = st.tuples(st.sampled_from([SPLIT, NAMED]), changes)
     feed("data: arrays in .npz", given, lambda drawn: read(npz(**{**drawn[0], **drawn[1]})))
 
@@ -155,7 +155,7 @@ def test_headers_in_npz(tmp_path: Path) -> None:
     texts = trees.map(text) | st.sampled_from(
         ["", "{", "-" * 9000 + "1", "(" * 9000, "{'descr': 1L}", "'", "\\\n x"]
     )
-    read = reads(tmp_path / "a.npz", formats.npz)
+    read = reads(tmp_path / "a.npz", readers.read_npz)
     body = Y.astype("<i8").tobytes()
     whole = st.tuples(texts, st.sampled_from(["y.npy", "x.npy", "y", "../y.npy"]))
     feed(
@@ -191,7 +191,7 @@ def test_har_npz(tmp_path: Path) -> None:
             np.full(8, 2**64 - 1),
         ]
     )
-    read = reads(tmp_path / "har.npz", formats.har_npz)
+    read = reads(tmp_path / "har.npz", readers.read_har_npz)
     changes = st.dictionaries(st.sampled_from(list(good)), others, min_size=1, max_size=2)
     feed("data: har.npz", changes, lambda change: read(npz(**{**good, **change})))
 
@@ -207,7 +207,7 @@ def test_cifar(tmp_path: Path) -> None:
     packed = edited([plain], [b"0" * 11, b"7" * 11, b"2", b"S", b"L", b"x"]).map(
         lambda tar: gzip.compress(tar, 1)
     )
-    feed("data: CIFAR", packed | edited([valid]), reads(tmp_path / "c.tar.gz", formats.cifar10))
+    feed("data: CIFAR", packed | edited([valid]), reads(tmp_path / "c.tar.gz", readers.read_cifar10))
 
 
 def test_idx(tmp_path: Path) -> None:
@@ -227,7 +227,7 @@ def test_idx(tmp_path: Path) -> None:
     head = edited([images[:16]]).map(lambda start: start + images[16:])
     blobs = st.tuples(st.just(images) | head | edited([images]), st.just(labels) | edited([labels]))
     valid = written(write_emnist, tmp_path)
-    feed("data: idx", blobs.map(packed) | edited([valid]), reads(tmp_path / "e.zip", formats.emnist))
+    feed("data: idx", blobs.map(packed) | edited([valid]), reads(tmp_path / "e.zip", readers.read_emnist))
 
 
 def test_leaf(tmp_path: Path) -> None:
@@ -238,7 +238,7 @@ def test_leaf(tmp_path: Path) -> None:
 
     def check(text: str) -> None:
         (folder / "all_data_0.json").write_text(text, encoding="utf-8", errors="replace")
-        sound(clean(lambda: formats.femnist(folder)))
+        sound(clean(lambda: readers.read_femnist(folder)))
 
     texts = hostile(tree, words).map(json.dumps) | edited([leaf({"f": 2}).encode()]).map(
         lambda b: b.decode("latin1")
@@ -262,7 +262,7 @@ def test_hapt(tmp_path: Path) -> None:
         hostile(rows, words), st.just(readings) | edited([readings[:3000]], [b" ", b"nan", b"1e400"])
     )
     valid = written(write_hapt, tmp_path)
-    feed("data: HAPT", tables.map(packed) | edited([valid]), reads(tmp_path / "h.zip", formats.hapt))
+    feed("data: HAPT", tables.map(packed) | edited([valid]), reads(tmp_path / "h.zip", readers.read_hapt))
 
 
 def test_own_clients() -> None:

@@ -12,16 +12,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-from ipfl.data import formats, from_clients
-from ipfl.data.dataset import Dataset
-from ipfl.errors import InputError
-from tests.data.test_data_formats import leaf
+from tests.data.test_readers import leaf
 from tests.fuzz.inputs import little_memory
 from tests.fuzz.test_data_files import NAMED, SPLIT, X, Y, member, npy, npz, zipped
 
+from ipfl.data import archives, from_clients, readers
+from ipfl.data.dataset import Dataset
+from ipfl.errors import InputError
 
-def refused(path: Path, content: bytes, read: Callable[[Path], Dataset] = formats.npz) -> str:
+
+def refused(path: Path, content: bytes, read: Callable[[Path], Dataset] = readers.read_npz) -> str:
     path.write_bytes(content)
     with little_memory(), pytest.raises(InputError) as caught:
         read(path)
@@ -73,12 +73,12 @@ def test_sizes_that_no_archive_of_ours_has(tmp_path: Path) -> None:
 
 def test_gzip_within_zip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # 4 MB of zeros are 4 kB as gzip, and 300 bytes as gzip in a zip: a thousandfold twice.
-    monkeypatch.setattr(formats, "ROOM", 2**20)
+    monkeypatch.setattr(archives, "MAX_UNPACKED_BYTES", 2**20)
     bomb = gzip.compress(bytes(4 * 2**20), 9)
     stem = "gzip/emnist-byclass-train-{}-ubyte.gz".format
     packed = zipped({stem("labels-idx1"): bomb, stem("images-idx3"): bomb}, zipfile.ZIP_DEFLATED)
     assert len(packed) < 1000
-    assert "would unpack to more than" in refused(tmp_path / "e.zip", packed, formats.emnist)
+    assert "would unpack to more than" in refused(tmp_path / "e.zip", packed, readers.read_emnist)
 
 
 def test_a_sparse_file_of_terabytes_in_a_tar(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_a_sparse_file_of_terabytes_in_a_tar(tmp_path: Path) -> None:
             "GNU.sparse.map": "0,0",
         }
         archive.addfile(info)
-    assert "no file of images" in refused(tmp_path / "c.tar.gz", file.getvalue(), formats.cifar10)
+    assert "no file of images" in refused(tmp_path / "c.tar.gz", file.getvalue(), readers.read_cifar10)
 
 
 def test_stretches_beyond_their_recording(tmp_path: Path) -> None:
@@ -103,11 +103,11 @@ def test_stretches_beyond_their_recording(tmp_path: Path) -> None:
         return zipped({**files, "RawData/labels.txt": labels})
 
     for labels in (b"1 1 1 -900000000000000000 256\n", b"1 1 1 nan 256\n", b"1 1 1 1 450\n" * 20_000):
-        refused(tmp_path / "h.zip", packed(labels), formats.hapt)
+        refused(tmp_path / "h.zip", packed(labels), readers.read_hapt)
     # An end far beyond the recording's means the recording's: (450 − 128)/64 + 1 = 6 windows each.
     (tmp_path / "h.zip").write_bytes(packed(b"1 1 1 1 900000000000000000\n2 1 2 1 900000000000000000\n"))
     with little_memory():
-        assert len(formats.hapt(tmp_path / "h.zip").y_train) == 6
+        assert len(readers.read_hapt(tmp_path / "h.zip").y_train) == 6
 
 
 @pytest.mark.parametrize("high", [10**12, 2**63 - 1, 2**64 - 1])
@@ -145,7 +145,7 @@ def test_har_that_is_not_numbers(tmp_path: Path) -> None:
         {"recording": np.zeros((8, 2))},
         {"x": good["x"] + 1e38},
     ):
-        refused(tmp_path / "h.npz", npz(**{**good, **change}), formats.har_npz)
+        refused(tmp_path / "h.npz", npz(**{**good, **change}), readers.read_har_npz)
 
 
 def test_leaf_nested_or_empty(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_leaf_nested_or_empty(tmp_path: Path) -> None:
     for text in texts:
         file.write_text(text)
         with little_memory(), pytest.raises(InputError):
-            formats.femnist(tmp_path)
+            readers.read_femnist(tmp_path)
 
 
 def test_own_arrays_without_a_shape() -> None:

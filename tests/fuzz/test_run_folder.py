@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import strategies as st
-
-from ipfl.core import EMPTY, Record
-from ipfl.errors import InputError
-from ipfl.finished import FinishedRun
-from ipfl.models import build_network, model_factory
-from ipfl.records import write_record
 from tests.fuzz.inputs import clean, edited, feed, hostile, little_memory
+
+from ipfl.client.network import build_network, model_factory
+from ipfl.core import EMPTY, Record
+from ipfl.core.files import write_record
+from ipfl.errors import InputError
+from ipfl.runs.finished import FinishedRun
 
 CONFIG = {"method": {"name": "ipfl"}, "task": {"model": "softmax"}, "train": {}}
 SUMMARY = {"config": CONFIG, "input_shape": [2], "classes": 2, "seed": 0, "rounds": 3}

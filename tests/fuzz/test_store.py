@@ -13,13 +13,14 @@ from urllib.parse import quote
 import pytest
 from hypothesis import strategies as st
 from sqlalchemy.exc import OperationalError
+from tests.fuzz.inputs import HUGE, WORDS, clean, edited, feed, hostile
+from tests.ledger.example_runs import HEADER, LINE, worked_run
 
 from ipfl.errors import InputError
-from ipfl.store import RunStore, verify
-from ipfl.store.database import address, engine_for, explain, shown
-from ipfl.store.export import beancount_lines, csv_lines
-from tests.fuzz.inputs import HUGE, WORDS, clean, edited, feed, hostile
-from tests.store.economies import HEADER, LINE, worked
+from ipfl.ledger.database import display_url, explain, make_engine, parse_address
+from ipfl.ledger.export import csv_lines
+from ipfl.ledger.store import RunStore
+from ipfl.runs.audit import verify_run
 
 SECRET = "s3cr3t"
 
@@ -66,8 +67,8 @@ def test_urls() -> None:
 
     def check(place: str) -> None:
         try:
-            url = address(place)
-            engine = engine_for(url)
+            url = parse_address(place)
+            engine = make_engine(url)
         except InputError as error:
             refused = error
         else:
@@ -81,7 +82,11 @@ def test_urls() -> None:
         said = OperationalError(
             "SELECT", {}, Exception(f"no entry for {url.password} {url.query.get('password')}")
         )
-        for text in (shown(url), repr(RunStore(engine, 1, "run", {}, 0)), str(explain(said, url, "cannot"))):
+        for text in (
+            display_url(url),
+            repr(RunStore(engine, 1, "run", {}, 0)),
+            str(explain(said, url, "cannot")),
+        ):
             assert SECRET not in text
 
     feed("store: URLs", urls(), check)
@@ -89,14 +94,13 @@ def test_urls() -> None:
 
 def read_all(place: str) -> None:
     """All that `ipfl ledger` and `--resume` read of a store."""
-    store = clean(lambda: RunStore.open(place, patience=0))
+    store = clean(lambda: RunStore.open(place, retry_seconds=0))
     if store is None:
         return
     with store:
         reads: list[Callable[[], Any]] = [
-            lambda: verify(store),
+            lambda: verify_run(store),
             lambda: list(csv_lines(store)),
-            lambda: list(beancount_lines(store)),
             lambda: list(store.lines()),
             lambda: store.balances(0),
             lambda: store.head(),
@@ -109,17 +113,17 @@ def read_all(place: str) -> None:
 def shown_accounts(store: RunStore) -> None:
     from rich.console import Console
 
-    from ipfl.report.ledger import accounts_table, entries_table
+    from ipfl.report.ledger import accounts_table, transfers_table
 
     with store.snapshot() as reader:
         console = Console(quiet=True)
-        console.print(entries_table(reader.transfers(2, None), "t"), accounts_table(reader.accounts(), "a"))
+        console.print(transfers_table(reader.transfers(2, None), "t"), accounts_table(reader.accounts(), "a"))
 
 
 @pytest.fixture
 def valid(tmp_path: Path) -> Path:
     """A store with the round worked out by hand, in one file without triggers that would stop an edit."""
-    worked(str(tmp_path / "valid")).close()
+    worked_run(str(tmp_path / "valid")).close()
     path = tmp_path / "valid" / "run.db"
     with sqlite3.connect(path) as connection:
         connection.execute("PRAGMA journal_mode = DELETE")
@@ -149,7 +153,7 @@ COLUMNS = {
     "clients": ["client"],
     "rounds": ["round", "previous", "hash", "checkpoint", "line"],
     "bids": ["sequence", "client", "cluster", "rank"],
-    "selections": ["sequence", "client", "how", "delivered"],
+    "seats": ["sequence", "client", "how", "delivered"],
     "contributions": ["client", "psi", "omega"],
     "transfers": ["round", "sequence", "kind", "source", "target", "amount", "cluster", "client"],
     "metrics": ["name", "value"],
@@ -161,7 +165,7 @@ COLUMNS = {
 def rows() -> st.SearchStrategy[tuple[str, str, Any]]:
     """A column, and what all its rows, or the first, are to hold."""
     rest = json.loads(
-        json.dumps({**LINE, "wanted": None, "seats": None, "contributions": None, "transfers": None})
+        json.dumps({**LINE, "bids": None, "seats": None, "contributions": None, "transfers": None})
     )
     hard = [
         "[" * 2000,
@@ -169,7 +173,7 @@ def rows() -> st.SearchStrategy[tuple[str, str, Any]]:
         "{}",
         "[]",
         "null",
-        '{"wanted": [[1e999, 0, 0]]}',
+        '{"bids": [[1e999, 0, 0]]}',
         '{"loss": NaN}',
         '{"a":' * 300,
         b"\xff",
@@ -189,7 +193,7 @@ def rows() -> st.SearchStrategy[tuple[str, str, Any]]:
 
 @pytest.mark.slow
 def test_hostile_rows(valid: Path, tmp_path: Path) -> None:
-    """Tables without any law, and a value in them that no run could have posted."""
+    """Tables without checks, and a value in them that no run could have posted."""
     loose = tmp_path / "loose.db"
     shutil.copy(valid, loose)
     with sqlite3.connect(loose) as connection:
@@ -230,13 +234,13 @@ class TestFound:
     )
     def test_a_password_in_an_unusual_place(self, place: str) -> None:
         with pytest.raises(InputError) as caught:
-            engine_for(address(place))
+            make_engine(parse_address(place))
         assert SECRET not in str(caught.value)
 
     @pytest.mark.parametrize("query", ["Password=s3cr3t", "pwd=s3cr3t", "password=a&password=s3cr3t"])
     def test_a_password_among_the_options(self, query: str) -> None:
-        url = address(f"postgresql://me@host/db?{query}")
-        assert shown(url) == "postgresql+psycopg://me@host/db"
+        url = parse_address(f"postgresql://me@host/db?{query}")
+        assert display_url(url) == "postgresql+psycopg://me@host/db"
         said = explain(OperationalError("SELECT", {}, Exception("no role s3cr3t")), url, "cannot open")
         assert str(said).endswith("no role ***")
 
@@ -260,7 +264,7 @@ class TestFound:
             "[" * 5000,
             '{"loss": NaN}',
             '{"loss": 1e999}',
-            '{"wanted": [[1e999, 0, 0]]}',
+            '{"bids": [[1e999, 0, 0]]}',
             '{"transfers": 5}',
             '{"a":' * 60 + "1" + "}" * 60,
         ],
@@ -269,8 +273,8 @@ class TestFound:
         with self.broken(valid, "rounds", "line", line) as store:
             with pytest.raises(InputError):
                 list(store.lines())
-            assert str(verify(store)).startswith("round 0: the line is not one")
+            assert str(verify_run(store)).startswith("round 0: the line is not one")
 
     def test_figures_beyond_a_float(self, valid: Path) -> None:
         with self.broken(valid, "rounds", "line", '{"loss": 1' + "0" * 400 + "}") as store:
-            assert "beyond what a database can hold" in str(verify(store))
+            assert "larger than a database can hold" in str(verify_run(store))

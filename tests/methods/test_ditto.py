@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.federation import ZERO, client, engine_for, run_here, setup, sigma, train_round
 
-import ipfl
-from ipfl.config import TrainConfig
+from ipfl.client.runner import EVALUATE
+from ipfl.client.settings import TrainConfig
+from ipfl.client.task import Task
+from ipfl.client.training import evaluate
 from ipfl.core import Ask, Record
-from ipfl.engines.local import LocalEngine
-from ipfl.host import EVALUATE
 from ipfl.methods.ditto import Ditto
 from ipfl.methods.fedavg import FedAvg
-from ipfl.task import Task
-from ipfl.train import evaluate
-from tests.methods.two_parameters import ZERO, client, play, setup, sigma
 
 
 def test_two_rounds():
@@ -24,19 +22,19 @@ def test_two_rounds():
     # copy of w goes to 0.05 + 0.1·2σ(−0.2), unpulled, and w to the mean of that and 0.05.
     method = Ditto(lam=2)
     clients = [client((2, 0)), client((0, 0), id=1)]
-    done, replies, minds = play(method, method.init(setup(2)), clients)
-    np.testing.assert_allclose(minds[0].params["personal"], [0.1, -0.1], rtol=1e-6)
+    done, memories = train_round(method, method.init(setup(2)), clients)
+    np.testing.assert_allclose(memories[0].params["personal"], [0.1, -0.1], rtol=1e-6)
     np.testing.assert_allclose(done.state.params, [0.05, -0.05], rtol=1e-6)
-    done, replies, minds = play(method, done.state, clients, minds)
+    done, memories = train_round(method, done.state, clients, memories)
     personal, copy = 0.1 + 0.1 * (2 * sigma(-0.4) - 2 * 0.05), 0.05 + 0.1 * 2 * sigma(-0.2)
-    np.testing.assert_allclose(minds[0].params["personal"], [personal, -personal], rtol=1e-6)
-    np.testing.assert_allclose(replies[0].params["global"], [copy, -copy], rtol=1e-6)
+    np.testing.assert_allclose(memories[0].params["personal"], [personal, -personal], rtol=1e-6)
+    np.testing.assert_allclose(done.replies[0].params["global"], [copy, -copy], rtol=1e-6)
     mean = (copy + 0.05) / 2
     np.testing.assert_allclose(done.state.params, [mean, -mean], rtol=1e-6)
     # Client 1 has no gradient, only the pull: its v was 0 and goes 0.1·λ = 0.2 of the way to 0.05.
-    np.testing.assert_allclose(minds[1].params["personal"], [0.01, -0.01], rtol=1e-6)
-    assert set(replies[0].params) == {"global"}, "the server sees nothing of v"
-    assert replies[0].facts == {"n": 1}
+    np.testing.assert_allclose(memories[1].params["personal"], [0.01, -0.01], rtol=1e-6)
+    assert set(done.replies[0].params) == {"global"}, "the server sees nothing of v"
+    assert done.replies[0].facts == {"n": 1}
 
 
 @pytest.mark.parametrize("epochs", [None, 2, 3])
@@ -71,9 +69,9 @@ def test_a_client_that_was_chosen_deploys_its_own_as_it_is():
 def test_both_accuracies_are_measured():
     task = Task.load(clients=3, samples=20, test_samples=20, model="softmax")
     method, start = Ditto(), Record({"global": task.network(0).read()})
-    with LocalEngine(task, method, TrainConfig(epochs=20), workers=0) as engine:
+    with engine_for(task, method, TrainConfig(epochs=20)) as engine:
         engine.ask(Ask("train", {0: start}), 0)
-        personal = engine.host.memory.load(0).params["personal"]
+        personal = engine.runner.memory.load(0).params["personal"]
         facts = engine.ask(Ask(EVALUATE, {0: start}), 0)[0].facts
     test, network = task.data.parts(0).test, task.network(0)
     assert facts["hits"] == evaluate(network, personal, test).hits
@@ -84,7 +82,7 @@ def test_both_accuracies_are_measured():
 def test_the_global_model_is_that_of_fedavg():
     """Personal models are trained beside it and change nothing."""
     task = Task.load(clients=4, samples=20, test_samples=20, unseen=1, model="softmax")
-    ditto, plain = (ipfl.run(task, method, rounds=3, workers=0) for method in (Ditto(), FedAvg()))
+    ditto, plain = (run_here(task, method, rounds=3) for method in (Ditto(), FedAvg()))
     assert ditto.models["global"].tobytes() == plain.models["global"].tobytes()
     assert ditto.summary["global_accuracy"] == plain.summary["global_accuracy"]
     assert ditto.last.personalized != ditto.last.shared
@@ -92,4 +90,4 @@ def test_the_global_model_is_that_of_fedavg():
 
 def test_an_evaluation_costs_at_most_a_training():
     state = Ditto().init(setup(2))
-    assert Ditto(epochs=4).scorings(state) == 12
+    assert Ditto(epochs=4).personalize_cost(state) == 12

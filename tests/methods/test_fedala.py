@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.federation import ZERO, client, setup, sigma, train_round
 
 from ipfl.core import Record
 from ipfl.methods import fedala
 from ipfl.methods.fedala import Blend, FedALA
-from tests.methods.two_parameters import ZERO, client, play, setup, sigma
 
 OWN = np.array([0.5, -0.5], np.float32)
 ASK = Record({"global": ZERO})
@@ -37,10 +37,10 @@ class TestTwoRounds:
         # 0 goes to 0.1·(1, −1); the other client has no gradient. The mean is 0.05·(1, −1).
         method = FedALA()
         clients = [client((2, 0)), client((0, 0), id=1)]
-        done, _, minds = play(method, method.init(setup(2)), clients)
+        done, memories = train_round(method, method.init(setup(2)), clients)
         np.testing.assert_allclose(done.state.params, [0.05, -0.05], rtol=1e-6)
-        np.testing.assert_allclose(minds[0].params["own"], [0.1, -0.1], rtol=1e-6)
-        assert "weights" not in minds[0].params, "there was nothing to blend"
+        np.testing.assert_allclose(memories[0].params["own"], [0.1, -0.1], rtol=1e-6)
+        assert "weights" not in memories[0].params, "there was nothing to blend"
 
     def test_the_second_blends(self):
         # Own 0.5, global 0, one epoch of one step on W (it has been learned before): 1 becomes 1/2, so that
@@ -105,7 +105,7 @@ class TestInitialStage:
         np.testing.assert_allclose(mine.params["weights"], weight(3), rtol=1e-4)
 
     def test_it_ends_even_if_they_never_do(self, monkeypatch):
-        monkeypatch.setattr(fedala, "LONGEST", 2)
+        monkeypatch.setattr(fedala, "MAX_INITIAL_EPOCHS", 2)
         _, mine = FedALA(recent=50).on_train(ASK, Record({"own": OWN}), client((2, 0)))
         np.testing.assert_allclose(mine.params["weights"], weight(2), rtol=1e-5)
 

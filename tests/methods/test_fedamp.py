@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.federation import answer_round, client, first_ask, setup, sigma, train_round
 
-from ipfl.core import NEWCOMER, Record, Roster
+from ipfl.client.memory import ClientMemory
+from ipfl.core import NEWCOMER, Record
 from ipfl.errors import NotSupportedError
-from ipfl.memory import ClientMemory
+from ipfl.methods.client_model_store import ClientModelStore
 from ipfl.methods.fedamp import FedAMP
-from ipfl.shelf import Shelf
-from tests.methods.two_parameters import client, play, setup, sigma
 
 HALF = 1 / math.log(2)
 """σ for which exp(−x/σ) = 2^(−x)."""
@@ -28,8 +28,8 @@ def attentive(alpha: float = 1.0, **settings: float) -> FedAMP:
 @pytest.fixture
 def fresh(tmp_path):
     def make(method, clients=3, start=(0, 0)):
-        shelf = Shelf(ClientMemory(tmp_path))
-        return method.init(replace(setup(clients), params=np.array(start, np.float32), shelf=shelf))
+        store = ClientModelStore(ClientMemory(tmp_path))
+        return method.init(setup(clients, params=np.array(start, np.float32), client_models=store))
 
     return make
 
@@ -38,29 +38,21 @@ def update(*values: float) -> Record:
     return Record({"model": np.array(values, np.float32)}, {"n": 1})
 
 
-def end(method, state, replies, round=0):
-    talk = method.round(state, Roster(state.clients), round)
-    next(talk)
-    with pytest.raises(StopIteration) as done:
-        talk.send(replies)
-    return done.value.value
-
-
 def clouds(method, state, roster=None):
-    ask = next(method.round(state, Roster(roster or state.clients), 1))
+    ask = first_ask(method, state, roster or state.clients, 1)
     return {i: record.params["cloud"].tolist() for i, record in ask.to.items()}
 
 
 class TestCloud:
-    def shelved(self, fresh, method):
+    def stored(self, fresh, method):
         """Models (0, 0), (1, 0) and (0, 2): squared distances 1, 4 and 5, attention 1/2, 1/16 and 1/32."""
-        return end(method, fresh(method), {0: update(0, 0), 1: update(1, 0), 2: update(0, 2)}).state
+        return answer_round(method, fresh(method), {0: update(0, 0), 1: update(1, 0), 2: update(0, 2)}).state
 
     def test_attention(self, fresh):
         # α/σ = 1/4. u_0 = ((1, 0)/2 + (0, 2)/16)/4, u_1 = (1, 0) + ((−1, 0)/2 + (−1, 2)/32)/4,
         # u_2 = (0, 2) + ((0, −2)/16 + (1, −2)/32)/4.
         method = attentive(alpha=0.25)
-        u = clouds(method, self.shelved(fresh, method))
+        u = clouds(method, self.stored(fresh, method))
         np.testing.assert_allclose(u[0], [1 / 8, 1 / 32], rtol=1e-6)
         np.testing.assert_allclose(u[1], [1 - 1 / 8 - 1 / 128, 1 / 64], rtol=1e-6)
         np.testing.assert_allclose(u[2], [1 / 128, 2 - 1 / 32 - 1 / 64], rtol=1e-6)
@@ -69,45 +61,46 @@ class TestCloud:
         # α/σ = 9 would leave ξ_00 = 1 − 9·(1/2 + 1/16) < 0. It becomes 1/(1 + 1/2 + 1/16) = 16/25 at most:
         # ξ_00 = 16/25, ξ_01 = 8/25 and ξ_02 = 1/25.
         method = attentive(alpha=9)
-        u = clouds(method, self.shelved(fresh, method))
+        u = clouds(method, self.stored(fresh, method))
         np.testing.assert_allclose(u[0], [8 / 25, 2 / 25], rtol=1e-6)
 
     def test_far_models_draw_nobody(self, fresh):
         method = attentive(alpha=9)
-        state = end(method, fresh(method), {0: update(0, 0), 1: update(0, 0), 2: update(900, 0)}).state
+        replies = {0: update(0, 0), 1: update(0, 0), 2: update(900, 0)}
+        state = answer_round(method, fresh(method), replies).state
         assert clouds(method, state) == {0: [0, 0], 1: [0, 0], 2: [900, 0]}
 
-    def test_whoever_has_no_model_yet_is_at_the_start(self, fresh):
+    def test_clients_without_a_model_are_at_the_start(self, fresh):
         # Start (1, 1), others at (2, 1): attention 1/2, α/σ = 1/2, so a quarter of the way.
         method = attentive(alpha=0.5)
         state = fresh(method, start=(1, 1))
         assert clouds(method, state) == {i: [1, 1] for i in range(3)}, "before the first round all are"
-        state = end(method, state, {1: update(2, 1)}).state
+        state = answer_round(method, state, {1: update(2, 1)}, clients=3).state
         u = clouds(method, state)
         np.testing.assert_allclose(u[0], [1.25, 1], rtol=1e-6)
         assert u[1] == [2, 1], "nobody else has a model: the start is no client's"
 
     def test_clients_that_are_away_draw_all_the_same(self, fresh):
         method = attentive(alpha=0.25)
-        state = self.shelved(fresh, method)
+        state = self.stored(fresh, method)
         assert clouds(method, state, roster=(0,)) == {0: clouds(method, state)[0]}
 
-    def test_broken_models_stay_off_the_shelf(self, fresh):
+    def test_invalid_models_are_not_stored(self, fresh):
         method = attentive()
-        state = self.shelved(fresh, method)
-        done = end(method, state, {0: update(np.nan, 0), 1: update(5, 5)}, round=1)
-        assert {i: done.state.shelf[i].tolist() for i in range(3)} == {0: [0, 0], 1: [5, 5], 2: [0, 2]}
-        assert done.facts == {"seats": [[i, -1, "random", i == 1] for i in range(3)]}
-        assert len(done.events) == 2
+        state = self.stored(fresh, method)
+        done = answer_round(method, state, {0: update(np.nan, 0), 1: update(5, 5)}, clients=3, round=1)
+        assert {i: done.state.models[i].tolist() for i in range(3)} == {0: [0, 0], 1: [5, 5], 2: [0, 2]}
+        assert done.seats == [(i, -1, "random", i == 1) for i in range(3)]
+        assert done.kinds == [("no_answer", 2), ("invalid_reply", 0)]
 
     def test_memory_does_not_grow_with_the_number_of_clients(self, fresh):
         """Two clients train, 40 have models: what is held are a few vectors for each of the two."""
         size, method = 100_000, FedAMP()
         state = replace(fresh(method, clients=40), start=np.zeros(size, np.float32))
         for i in range(40):
-            state = replace(state, shelf=state.shelf.put({i: np.full(size, i / 1e4, np.float32)}, i))
+            state = replace(state, models=state.models.put({i: np.full(size, i / 1e4, np.float32)}, i))
         tracemalloc.start()
-        next(method.round(state, Roster((3, 7)), 1))
+        first_ask(method, state, (3, 7), 1)
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert peak < 20 * 4 * size
@@ -119,12 +112,12 @@ class TestTraining:
         # w = 0.1 + 0.1·(2σ(−0.4) − λ/α·0.1) with λ/α = 3/2.
         method = FedAMP(alpha=2, sigma=100, lam=3)
         clients = [client((2, 0), epochs=2), client((0, 0), id=1, epochs=2)]
-        done, replies, minds = play(method, fresh(method, clients=2), clients)
+        done, memories = train_round(method, fresh(method, clients=2), clients)
         w = 0.1 + 0.1 * (2 * sigma(-0.4) - 1.5 * 0.1)
-        np.testing.assert_allclose(replies[0].params["model"], [w, -w], rtol=1e-6)
-        assert minds[0].params["own"].tobytes() == replies[0].params["model"].tobytes()
-        assert done.state.shelf[0].tobytes() == replies[0].params["model"].tobytes()
-        assert replies[0].facts == {"n": 1}
+        np.testing.assert_allclose(done.replies[0].params["model"], [w, -w], rtol=1e-6)
+        assert memories[0].params["own"].tobytes() == done.replies[0].params["model"].tobytes()
+        assert done.state.models[0].tobytes() == done.replies[0].params["model"].tobytes()
+        assert done.replies[0].facts == {"n": 1}
 
     def test_the_cloud_model_is_where_it_starts(self, fresh):
         method = FedAMP()

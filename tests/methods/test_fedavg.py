@@ -4,33 +4,30 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests import federation
+from tests.federation import Played, RecordingEngine, answer_round, engine_for, first_ask, play_round
 
-from ipfl.config import TrainConfig
-from ipfl.core import Record, Roster, Round, Setup
-from ipfl.engines.local import LocalEngine
+from ipfl.client.task import Task
+from ipfl.core import HasClusters, Record, Roster
 from ipfl.methods.fedavg import FedAvg
 from ipfl.methods.steps import choose
-from ipfl.task import Task
 
 START = np.array([1, -1], np.float32)
 
 
-def setup(clients: int = 3, per_round: int = 3) -> Setup:
-    return Setup(START, tuple(range(clients)), per_round, rounds=5, classes=2, seed=0)
+def start(clients: int = 3, per_round: int = 3):
+    return FedAvg().init(federation.setup(clients, per_round, params=START))
 
 
-def play(replies: dict[int, Record], clients: int = 3) -> Round:
+def play(replies: dict[int, Record], clients: int = 3) -> Played:
     """One round of two-parameter models with these replies."""
-    state = FedAvg().init(setup(clients))
-    talk = FedAvg().round(state, Roster(tuple(range(clients))), 0)
-    ask = next(talk)
+    played = answer_round(FedAvg(), start(clients), replies, clients)
+    (ask,) = played.engine.asks
     assert ask.action == "train"
     assert {client: record.params["global"].tolist() for client, record in ask.to.items()} == {
         client: [1, -1] for client in range(clients)
     }
-    with pytest.raises(StopIteration) as done:
-        talk.send(replies)
-    return done.value.value
+    return played
 
 
 def update(x: float, y: float, n: int) -> Record:
@@ -42,8 +39,8 @@ class TestRound:
         # 1, 2 and 5 of 8 samples: (1·8 + 2·0 + 5·4)/8 = 3.5 and (1·0 + 2·4 + 5·(−8))/8 = −4.
         done = play({0: update(8, 0, 1), 1: update(0, 4, 2), 2: update(4, -8, 5)})
         assert done.state.params.tolist() == [3.5, -4]
-        assert done.facts == {"seats": [[client, -1, "random", True] for client in (0, 1, 2)]}
-        assert done.events == ()
+        assert done.seats == [(client, -1, "random", True) for client in (0, 1, 2)]
+        assert done.events == []
 
     @pytest.mark.parametrize(
         "broken",
@@ -65,44 +62,38 @@ class TestRound:
         replies = {0: update(8, 0, 1), 2: update(4, -8, 3)} | ({} if broken is None else {1: broken})
         done = play(replies)
         assert done.state.params.tolist() == [5, -6]
-        assert done.facts == {"seats": [[client, -1, "random", client != 1] for client in (0, 1, 2)]}
-        assert done.events == ("client 1 sent no usable update; it was left out",)
+        assert done.seats == [(client, -1, "random", client != 1) for client in (0, 1, 2)]
+        assert done.kinds == [("no_answer" if broken is None else "invalid_reply", 1)]
 
     @pytest.mark.parametrize("replies", [{}, {1: update(np.nan, 0, 4)}])
     def test_the_model_stays_if_nobody_answers(self, replies):
         done = play(replies)
         assert done.state.params.tolist() == [1, -1]
-        assert not any(delivered for *_, delivered in done.facts["seats"])
-        assert len(done.events) == 3
+        assert not any(delivered for *_, delivered in done.seats)
+        silent = [("no_answer", client) for client in (0, 1, 2) if client not in replies]
+        assert done.kinds == silent + [("invalid_reply", client) for client in replies]
 
     def test_one_real_round(self):
         """The new model is the mean of what the clients themselves computed, by their train sizes."""
         task = Task.load(clients=4, samples=20, sizes="unequal", test_samples=5, model="softmax")
-        method, params = FedAvg(), task.network(0).read()
-        state = method.init(Setup(params, task.data.clients, 4, 1, task.data.classes, 0))
-        talk = method.round(state, Roster(task.data.clients), 0)
-        ask = next(talk)
-        with LocalEngine(task, method, TrainConfig(), workers=0) as engine:
-            replies = engine.ask(ask, 0)
-        with pytest.raises(StopIteration) as done:
-            talk.send(replies)
+        method = FedAvg()
+        state = method.init(federation.setup(4, params=task.network(0).read(), classes=task.data.classes))
+        with engine_for(task, method) as engine:
+            played = play_round(method, state, RecordingEngine(engine), 4)
+        replies = played.replies
         n = np.array([task.data.sizes(client)["train"] for client in range(4)])
         assert len(set(n)) > 1
         assert [replies[client].facts["n"] for client in range(4)] == n.tolist()
         models = np.stack([replies[client].params["global"] for client in range(4)]).astype(np.float64)
-        np.testing.assert_allclose(
-            done.value.value.state.params, (n / n.sum()) @ models, rtol=1e-5, atol=1e-7
-        )
+        np.testing.assert_allclose(played.state.params, (n / n.sum()) @ models, rtol=1e-5, atol=1e-7)
 
 
 class TestChoice:
     def test_as_many_as_the_budget_allows(self):
-        method = FedAvg()
-        state = method.init(setup(clients=9, per_round=4))
-        rounds = [sorted(next(method.round(state, Roster(tuple(range(9))), r)).to) for r in range(8)]
+        state = start(clients=9, per_round=4)
+        rounds, again = ([sorted(first_ask(FedAvg(), state, 9, r).to) for r in range(8)] for _ in range(2))
         assert {len(set(chosen)) for chosen in rounds} == {4}
         assert len({tuple(chosen) for chosen in rounds}) > 1
-        again = [sorted(next(method.round(state, Roster(tuple(range(9))), r)).to) for r in range(8)]
         assert again == rounds
 
     def test_all_if_there_are_fewer(self):
@@ -117,8 +108,8 @@ class TestChoice:
 
 def test_everyone_is_offered_and_deploys_the_global_model():
     method = FedAvg()
-    state = method.init(setup())
+    state = start()
     offer = method.offer(state, 99)
     assert method.personalize(offer, Record(), None) is offer.params["global"] is state.params
     assert method.models(state) == {"global": state.params}
-    assert method.preferences(state) == {}
+    assert not isinstance(method, HasClusters)

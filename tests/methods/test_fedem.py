@@ -10,20 +10,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from tests.federation import ZERO, answer_round, client, points, run_here, setup, train_round
 
 import ipfl
-from ipfl.core import Record, Roster
-from ipfl.methods.fedem import STEPS, FedEM, mixture_weights, responsibilities
-from ipfl.methods.steps import WORST, SeveralModels
-from tests.methods.two_parameters import ZERO, client, play, points, setup
+from ipfl.core import Record
+from ipfl.core.sections import AggregateConfig
+from ipfl.methods.cluster_models import ClusterModels
+from ipfl.methods.fedem import MIXTURE_STEPS, FedEM, mixture_weights, responsibilities
+from ipfl.methods.steps import WORST_LOSS
 
 T = math.log(3) / 4
 SURE = np.array([T, -T], np.float32)
 """On x = 2 its scores differ by 4T = ln 3: it gives class 0 the probability 0.75."""
 
 
-def learners(*vectors: np.ndarray, per_round: int = 2) -> SeveralModels:
-    return SeveralModels(tuple(vectors), per_round, seed=0)
+def learners(*vectors: np.ndarray, per_round: int = 2) -> ClusterModels:
+    return ClusterModels(tuple(vectors), per_round, seed=0, rule=AggregateConfig())
 
 
 class TestResponsibilities:
@@ -39,7 +41,7 @@ class TestResponsibilities:
 
     def test_losses_beyond_all_floats(self):
         # Where no learner is any good, weights are too small to matter beside 1e30: equal shares.
-        found = responsibilities(np.array([1.0, 0.0]), np.array([[WORST, WORST], [WORST, 0]]))
+        found = responsibilities(np.array([1.0, 0.0]), np.array([[WORST_LOSS, WORST_LOSS], [WORST_LOSS, 0]]))
         np.testing.assert_allclose(found, [[0.5, 0], [0.5, 1]])
 
 
@@ -50,15 +52,15 @@ class TestRound:
         # and 0.03. Client 1 has three points at x = 0 that teach nothing: its copies stay, at three quarters
         # of the weight; both learners explain them as well, q = ½.
         clients = [client((2, 0)), client((0, 0), (0, 0), (0, 0), id=1)]
-        done, replies, minds = play(FedEM(lr_factor=1), learners(ZERO, SURE), clients)
-        np.testing.assert_allclose(replies[0].params["cluster_0"], [0.04, -0.04], rtol=1e-6)
-        np.testing.assert_allclose(replies[0].params["cluster_1"], [T + 0.03, -T - 0.03], rtol=1e-6)
+        done, memories = train_round(FedEM(lr_factor=1), learners(ZERO, SURE), clients)
+        np.testing.assert_allclose(done.replies[0].params["cluster_0"], [0.04, -0.04], rtol=1e-6)
+        np.testing.assert_allclose(done.replies[0].params["cluster_1"], [T + 0.03, -T - 0.03], rtol=1e-6)
         np.testing.assert_allclose(done.state.models[0], [0.01, -0.01], rtol=1e-6)
         np.testing.assert_allclose(done.state.models[1], [T + 0.0075, -T - 0.0075], rtol=1e-6)
-        assert minds[0].facts["weights"] == pytest.approx([0.4, 0.6], rel=1e-6)
-        assert minds[1].facts["weights"] == pytest.approx([0.5, 0.5], rel=1e-6)
-        assert [dict(reply.facts) for reply in replies.values()] == [{"n": 1}, {"n": 3}]
-        assert done.facts == {"seats": [[0, -1, "random", True], [1, -1, "random", True]]}
+        assert memories[0].facts["weights"] == pytest.approx([0.4, 0.6], rel=1e-6)
+        assert memories[1].facts["weights"] == pytest.approx([0.5, 0.5], rel=1e-6)
+        assert [dict(reply.facts) for reply in done.replies.values()] == [{"n": 1}, {"n": 3}]
+        assert done.seats == [(0, -1, "random", True), (1, -1, "random", True)]
 
     def test_remembered_weights_go_into_the_next(self):
         # q = (0.4·½, 0.6·¾)/(0.2 + 0.45) = (4/13, 9/13).
@@ -80,21 +82,19 @@ class TestRound:
         reply, _ = FedEM(lr_factor=2.5).on_train(ask, Record(), client((2, 0)))
         np.testing.assert_allclose(reply.params["cluster_0"], [0.1, -0.1], rtol=1e-6)
 
-    def test_a_reply_with_one_broken_learner_is_left_out_whole(self):
-        talk = FedEM().round(learners(ZERO, ZERO), Roster((0, 1)), 0)
-        next(talk)
+    def test_a_reply_with_one_invalid_learner_is_left_out_whole(self):
         fine = {f"cluster_{m}": np.full(2, m + 1, np.float32) for m in (0, 1)}
         broken = {"cluster_0": np.full(2, 9, np.float32), "cluster_1": np.full(2, np.nan, np.float32)}
-        with pytest.raises(StopIteration) as done:
-            talk.send({0: Record(broken, {"n": 5}), 1: Record(fine, {"n": 1})})
-        assert [model.tolist() for model in done.value.value.state.models] == [[1, 1], [2, 2]]
-        assert done.value.value.events == ("client 0 sent no usable update; it was left out",)
+        replies = {0: Record(broken, {"n": 5}), 1: Record(fine, {"n": 1})}
+        done = answer_round(FedEM(), learners(ZERO, ZERO), replies)
+        assert [model.tolist() for model in done.state.models] == [[1, 1], [2, 2]]
+        assert done.kinds == [("invalid_reply", 0)]
 
 
 class TestMixtureWeights:
     def test_points_that_only_one_learner_explains(self):
         # Three points of learner 0, one of learner 1: the shares, after any number of steps.
-        losses = np.array([[0, 0, 0, WORST], [WORST, WORST, WORST, 0]])
+        losses = np.array([[0, 0, 0, WORST_LOSS], [WORST_LOSS, WORST_LOSS, WORST_LOSS, 0]])
         np.testing.assert_allclose(mixture_weights(losses), [0.75, 0.25])
 
     def test_points_that_all_explain_alike_say_nothing(self):
@@ -110,7 +110,10 @@ class TestMixtureWeights:
         def likelihood(weights):
             return np.logaddexp.reduce(np.log(weights + 1e-300)[:, None] - losses, axis=0).mean()
 
-        assert likelihood(mixture_weights(losses)) >= likelihood(other / other.sum()) - math.log(3) / STEPS
+        assert (
+            likelihood(mixture_weights(losses))
+            >= likelihood(other / other.sum()) - math.log(3) / MIXTURE_STEPS
+        )
 
 
 def test_a_client_deploys_a_mixture_that_fits_its_goal():
@@ -124,16 +127,16 @@ def test_a_client_deploys_a_mixture_that_fits_its_goal():
     assert deployed.weights == pytest.approx((0.25, 0.75))
 
 
-def test_learners_start_differently_and_their_cost_is_told():
+def test_learners_start_differently_and_their_cost_is_reported():
     method = FedEM(clusters=3)
-    state = method.init(dataclasses.replace(setup(2), fresh=lambda k: np.full(2, k, np.float32)))
+    state = method.init(setup(2, make_params=lambda k: np.full(2, k, np.float32)))
     assert [model[0] for model in state.models] == [0, 1, 2]
     assert method.report(state) == {"trainings_per_seat": 3}
-    assert method.scorings(state) == 3
+    assert method.personalize_cost(state) == 3
     assert list(method.models(state)) == ["cluster_0", "cluster_1", "cluster_2"]
 
 
 def test_it_learns():
     task = ipfl.Task.load(clients=6, samples=60, test_samples=50, unseen=1, model="softmax")
-    result = ipfl.run(task, FedEM(), rounds=30, workers=0)
+    result = run_here(task, FedEM(), rounds=30)
     assert result.personalized_accuracy > 0.3  # of ten classes

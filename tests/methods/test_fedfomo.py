@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.federation import ZERO, answer_round, client, first_ask, points, setup, sigma
 
-from ipfl.core import NEWCOMER, Record, Roster
-from ipfl.memory import ClientMemory
-from ipfl.methods.fedfomo import FedFomo, mixture, worth
-from ipfl.shelf import Shelf
-from tests.methods.two_parameters import ZERO, client, points, setup, sigma
+from ipfl.client.memory import ClientMemory
+from ipfl.core import NEWCOMER, Record
+from ipfl.methods.client_model_store import ClientModelStore
+from ipfl.methods.fedfomo import FedFomo, mix_models, weigh_models
 
 
 def model(w: float) -> np.ndarray:
@@ -27,7 +27,7 @@ def loss(w: float) -> float:
 
 
 def validating(*probe, train=((0, 0),)):
-    """A client that validates on these points, and trains on points without a gradient unless told."""
+    """A client that validates on these points, and trains on points without a gradient by default."""
     me = client(*train)
     return replace(me, parts=replace(me.parts, probe=points(*probe)))
 
@@ -35,57 +35,46 @@ def validating(*probe, train=((0, 0),)):
 @pytest.fixture
 def fresh(tmp_path):
     def make(method, clients=4):
-        return method.init(replace(setup(clients), shelf=Shelf(ClientMemory(tmp_path))))
+        return method.init(setup(clients, client_models=ClientModelStore(ClientMemory(tmp_path))))
 
     return make
-
-
-def begin(method, state, round=0, roster=None):
-    talk = method.round(state, Roster(roster or tuple(range(state.per_round))), round)
-    return talk, next(talk)
-
-
-def end(talk, replies):
-    with pytest.raises(StopIteration) as done:
-        talk.send(replies)
-    return done.value.value
 
 
 def sent(w, *weights, n=1):
     return Record({"model": model(w)}, {"n": n, "weights": list(weights)})
 
 
-class TestWorth:
+class TestWeights:
     def test_loss_gained_per_distance(self):
         # From 0 (loss ln 2), over the distance |w|·√2.
-        found = worth([model(0.5), model(1), model(-1)], ZERO, validating((2, 0)))
+        found = weigh_models([model(0.5), model(1), model(-1)], ZERO, validating((2, 0)))
         gains = [(math.log(2) - loss(w)) / (abs(w) * math.sqrt(2)) for w in (0.5, 1, -1)]
         np.testing.assert_allclose(found, gains, rtol=1e-6)
         assert found[0] > found[1] > 0 > found[2]
 
     def test_the_model_itself_is_worth_nothing(self):
-        assert worth([model(1), model(1)], model(1), validating((2, 0))).tolist() == [0, 0]
+        assert weigh_models([model(1), model(1)], model(1), validating((2, 0))).tolist() == [0, 0]
 
     def test_a_model_that_overflows_is_worth_less_than_any(self):
         wild = np.array([3e38, -3e38], np.float32)
-        (found,) = worth([wild], ZERO, validating((2e5, 0)))
+        (found,) = weigh_models([wild], ZERO, validating((2e5, 0)))
         assert np.isfinite(found)
         assert found < -1e-10
 
     def test_nothing_to_weigh(self):
-        assert worth([], ZERO, validating((2, 0))).shape == (0,)
+        assert weigh_models([], ZERO, validating((2, 0))).shape == (0,)
 
 
 class TestMixture:
     def test_positive_weights_alone_count(self):
         # 1/4 and 3/4 of (2, −2) and (6, −6): 5.
-        mixed = mixture([model(2), model(6), model(100)], np.array([1.0, 3.0, -9.0]), model(7))
+        mixed = mix_models([model(2), model(6), model(100)], np.array([1.0, 3.0, -9.0]), model(7))
         assert mixed.tolist() == [5, -5]
 
     @pytest.mark.parametrize("weights", [[-1.0, 0.0], []])
     def test_the_model_before_stays_if_none_is(self, weights):
         before = model(7)
-        assert mixture([model(2), model(6)][: len(weights)], np.array(weights), before) is before
+        assert mix_models([model(2), model(6)][: len(weights)], np.array(weights), before) is before
 
 
 class TestClient:
@@ -120,13 +109,14 @@ class TestClient:
 class TestServer:
     def test_two_rounds(self, fresh):
         # Round 0: no models yet. Then each gets those of the other three, and what it says of them is added
-        # to its row; the model of client 1, which sends nonsense, stays the old one.
+        # to its row; the model of client 1, which sends NaN, stays the old one.
         method = FedFomo(models_each=4)
-        talk, ask = begin(method, fresh(method))
+        first = answer_round(method, fresh(method), {i: sent(i) for i in range(4)})
+        (ask,) = first.engine.asks
         assert all(record.facts == {"of": []} and not record.params for record in ask.to.values())
-        state = end(talk, {i: sent(i) for i in range(4)}).state
+        state = first.state
         assert not any(state.affinity.values())
-        talk, ask = begin(method, state, round=1)
+        ask = first_ask(method, state, 4, round=1)
         for i, record in ask.to.items():
             assert sorted(record.facts["of"]) == [j for j in range(4) if j != i]
             assert {name: v.tolist() for name, v in record.params.items()} == {
@@ -134,37 +124,38 @@ class TestServer:
             }
         others = ask.to[2].facts["of"]
         replies = {i: sent(10 + i, 0.5, -1.0, 2.0) for i in (0, 2, 3)} | {1: sent(np.nan, 9.0, 9.0, 9.0)}
-        done = end(talk, replies)
+        done = answer_round(method, state, replies, round=1)
         assert done.state.affinity[2] == dict(zip(others, [0.5, -1, 2], strict=True))
         assert not done.state.affinity[1]
-        assert [done.state.shelf[i][0] for i in range(4)] == [10, 1, 12, 13]
-        assert done.facts == {"seats": [[i, -1, "random", i != 1] for i in range(4)]}
-        assert done.events == ("client 1 sent no usable update; it was left out",)
+        assert [done.state.models[i][0] for i in range(4)] == [10, 1, 12, 13]
+        assert done.seats == [(i, -1, "random", i != 1) for i in range(4)]
+        assert done.kinds == [("invalid_reply", 1)]
         assert not any(state.affinity.values()), "the state before is as it was"
-        talk, ask = begin(FedFomo(models_each=4, epsilon=0), done.state, round=2)
-        assert ask.to[2].facts["of"] == [others[2], others[0], others[1]], "the most useful first"
-        done = end(talk, {2: sent(20, 1.0, 1.0, 1.0)})
+        greedy = FedFomo(models_each=4, epsilon=0)
+        done = answer_round(greedy, done.state, {2: sent(20, 1.0, 1.0, 1.0)}, clients=4, round=2)
+        sent_to_2 = done.engine.asks[0].to[2]
+        assert sent_to_2.facts["of"] == [others[2], others[0], others[1]], "the most useful first"
         assert done.state.affinity[2] == dict(zip(others, [1.5, 0, 3], strict=True)), "weights add up"
 
     @pytest.mark.parametrize("weights", [None, "abc", [1.0, 2.0], [1.0, 2.0, math.nan], [1.0, 2.0, "x"]])
-    def test_weights_that_make_no_sense_are_passed_over(self, fresh, weights):
+    def test_replies_with_invalid_weights_are_left_out(self, fresh, weights):
         method = FedFomo(models_each=4)
-        talk, _ = begin(method, fresh(method))
-        talk, _ = begin(method, end(talk, {i: sent(i) for i in range(4)}).state, round=1)
-        done = end(talk, {0: Record({"model": model(5)}, {"n": 1, "weights": weights})})
+        state = answer_round(method, fresh(method), {i: sent(i) for i in range(4)}).state
+        replies = {0: Record({"model": model(5)}, {"n": 1, "weights": weights})}
+        done = answer_round(method, state, replies, clients=4, round=1)
+        assert ("invalid_reply", 0) in done.kinds
         assert not any(done.state.affinity[0].values())
-        assert done.state.shelf[0].tolist() == [5, -5], "the model is sound all the same"
+        assert done.state.models[0].tolist() == [0, 0], "its model of the round before stays"
 
 
 class TestWhoseModels:
     def state(self, fresh, method, row, clients=8):
         """Everyone has a model, and client 0 has this row of P."""
-        talk, _ = begin(method, fresh(method, clients))
-        state = end(talk, {i: sent(i) for i in range(clients)}).state
+        state = answer_round(method, fresh(method, clients), {i: sent(i) for i in range(clients)}).state
         return replace(state, affinity={0: dict(enumerate(row))})
 
     def picked(self, method, state, round):
-        return begin(method, state, round)[1].to[0].facts["of"]
+        return first_ask(method, state, state.per_round, round).to[0].facts["of"]
 
     def test_greedy(self, fresh):
         method = FedFomo(models_each=4, epsilon=0)
@@ -207,9 +198,9 @@ def test_memory_does_not_grow_with_the_number_of_clients(fresh):
     size, method = 100_000, FedFomo(models_each=5)
     state = replace(fresh(method, clients=30), size=size)
     for i in range(30):
-        state = replace(state, shelf=state.shelf.put({i: np.full(size, i, np.float32)}, i))
+        state = replace(state, models=state.models.put({i: np.full(size, i, np.float32)}, i))
     tracemalloc.start()
-    ask = begin(method, state, round=1)[1]
+    ask = first_ask(method, state, 30, round=1)
     assert sum(len(record.params) for record in ask.to.values()) == 120
     assert len(ask.to) == 30
     _, peak = tracemalloc.get_traced_memory()
@@ -218,10 +209,9 @@ def test_memory_does_not_grow_with_the_number_of_clients(fresh):
 
 
 class TestDeployment:
-    def test_whoever_has_a_model_deploys_it(self, fresh):
+    def test_a_client_with_a_model_predicts_with_it(self, fresh):
         method = FedFomo()
-        talk, _ = begin(method, fresh(method))
-        state = end(talk, {0: sent(3)}).state
+        state = answer_round(method, fresh(method), {0: sent(3)}, clients=4).state
         offer = method.offer(state, 0)
         assert not offer.params
         own = model(3)
@@ -231,8 +221,7 @@ class TestDeployment:
     def test_others_weigh_what_there_is(self, fresh, stranger):
         # Against 0: the model at 1 helps, that at −1 does not.
         method = FedFomo()
-        talk, _ = begin(method, fresh(method))
-        state = end(talk, {0: sent(1), 1: sent(-1)}).state
+        state = answer_round(method, fresh(method), {0: sent(1), 1: sent(-1)}, clients=4).state
         offer = method.offer(state, stranger)
         assert offer.facts == {"of": [0, 1]}
         assert method.personalize(offer, Record(), validating((2, 0))).tolist() == [1, -1]
@@ -240,8 +229,9 @@ class TestDeployment:
     def test_all_others_get_the_same_m_models(self, fresh):
         """So that an evaluation of many costs the memory of M."""
         method = FedFomo(models_each=3)
-        talk, _ = begin(method, fresh(method, clients=9))
-        state = end(talk, {i: sent(i) for i in range(6)}).state
+        state = answer_round(
+            method, fresh(method, clients=9), {i: sent(i) for i in range(6)}, clients=9
+        ).state
         offers = [method.offer(state, stranger) for stranger in (7, 8, 100)]
         assert len(offers[0].facts["of"]) == 3
         for name, vector in offers[0].params.items():

@@ -6,19 +6,18 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.federation import ZERO, client, first_ask, run_here, setup, sigma, train_round
 
-import ipfl
-from ipfl.core import Record, Roster
+from ipfl.client.task import Task
+from ipfl.core import Record
 from ipfl.methods.fedavg import FedAvg
 from ipfl.methods.fedprox import FedProx
-from ipfl.task import Task
-from tests.methods.two_parameters import ZERO, client, play, setup, sigma
 
 
 def asked(method: FedProx, round: int = 0, clients: int = 4, per_round: int = 4, seed: int = 0):
     """The records that a round sends out."""
-    state = method.init(setup(clients, per_round, seed))
-    return next(method.round(state, Roster(tuple(range(clients))), round)).to
+    state = method.init(setup(clients, per_round, seed=seed))
+    return first_ask(method, state, clients, round).to
 
 
 def test_one_round():
@@ -28,12 +27,12 @@ def test_one_round():
     # Client 1 never moves and has three points: the mean is a quarter of client 0's model.
     method = FedProx(mu=0.5)
     clients = [client((2, 0), epochs=2), client((0, 0), (0, 0), (0, 1), id=1, epochs=2)]
-    done, replies, minds = play(method, method.init(setup(2)), clients)
+    done, memories = train_round(method, method.init(setup(2)), clients)
     one = 0.1 + 0.1 * (2 * sigma(-0.4) - 0.05)
-    np.testing.assert_allclose(replies[0].params["global"], [one, -one], rtol=1e-5)
+    np.testing.assert_allclose(done.replies[0].params["global"], [one, -one], rtol=1e-5)
     np.testing.assert_allclose(done.state.params, [one / 4, -one / 4], rtol=1e-5)
-    assert done.facts == {"seats": [[0, -1, "random", True], [1, -1, "random", True]]}
-    assert minds == {0: Record(), 1: Record()}, "clients remember nothing"
+    assert done.seats == [(0, -1, "random", True), (1, -1, "random", True)]
+    assert memories == {0: Record(), 1: Record()}, "clients remember nothing"
 
 
 @pytest.mark.parametrize(("work", "epochs"), [(0.0, 1), (0.24, 1), (0.25, 2), (0.5, 3), (0.999, 4)])
@@ -49,41 +48,42 @@ def test_a_straggler_does_its_share_of_the_epochs(work, epochs):
 def test_partial_work_is_kept():
     # Everyone is a straggler with E = 2; whether one or two epochs, each moves its model, and so the mean.
     method = FedProx(mu=0, stragglers=1)
-    done, replies, _ = play(method, method.init(setup(2)), [client((2, 0), id=i, epochs=2) for i in (0, 1)])
-    moved = [reply.params["global"][0] for reply in replies.values()]
+    clients = [client((2, 0), id=i, epochs=2) for i in (0, 1)]
+    done, _ = train_round(method, method.init(setup(2)), clients)
+    moved = [reply.params["global"][0] for reply in done.replies.values()]
     two = 0.1 + 0.1 * 2 * sigma(-0.4)
     assert all(np.isclose(m, 0.1) or np.isclose(m, two) for m in moved)
     np.testing.assert_allclose(done.state.params[0], np.mean(moved), rtol=1e-6)
-    assert all(delivered for *_, delivered in done.facts["seats"])
+    assert all(delivered for *_, delivered in done.seats)
 
 
 @given(
     share=st.floats(0, 1), clients=st.integers(1, 12), per_round=st.integers(1, 12), round=st.integers(0, 99)
 )
 def test_the_share_of_stragglers_is_kept(share, clients, per_round, round):
-    told = asked(FedProx(stragglers=share), round, clients, per_round)
-    slow = [record.facts["work"] for record in told.values() if record.facts]
-    assert abs(len(slow) - share * len(told)) <= 0.5
+    sent = asked(FedProx(stragglers=share), round, clients, per_round)
+    slow = [record.facts["work"] for record in sent.values() if record.facts]
+    assert abs(len(slow) - share * len(sent)) <= 0.5
     assert all(0 <= work < 1 for work in slow)
     again = asked(FedProx(stragglers=share), round, clients, per_round)
-    assert {c: r.facts for c, r in told.items()} == {c: r.facts for c, r in again.items()}
-    assert set(told) == set(asked(FedProx(), round, clients, per_round)), "stragglers change no choice"
+    assert {c: r.facts for c, r in sent.items()} == {c: r.facts for c, r in again.items()}
+    assert set(sent) == set(asked(FedProx(), round, clients, per_round)), "stragglers change no choice"
 
 
 def test_everyone_is_a_straggler_now_and_then():
     # 400 rounds, 2 of 4 each: 200 times on average, with deviation √(400·¼) = 10; the mean work is ½, with
     # deviation √(1/12/800) = 0.01.
-    told = [asked(FedProx(stragglers=0.5), round) for round in range(400)]
-    times = [sum(bool(records[i].facts) for records in told) for i in range(4)]
+    sent = [asked(FedProx(stragglers=0.5), round) for round in range(400)]
+    times = [sum(bool(records[i].facts) for records in sent) for i in range(4)]
     assert all(150 < count < 250 for count in times)
-    work = [record.facts["work"] for records in told for record in records.values() if record.facts]
+    work = [record.facts["work"] for records in sent for record in records.values() if record.facts]
     assert 0.45 < np.mean(work) < 0.55
 
 
 def test_without_pull_and_stragglers_it_is_fedavg():
     task = Task.load(clients=4, samples=20, test_samples=5, model="softmax")
     models = [
-        ipfl.run(task, method, rounds=3, workers=0).models["global"].tobytes()
+        run_here(task, method, rounds=3).models["global"].tobytes()
         for method in (FedAvg(), FedProx(mu=0), FedProx(mu=0.1))
     ]
     assert models[0] == models[1]

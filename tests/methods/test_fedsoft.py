@@ -2,58 +2,48 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.federation import (
+    ZERO,
+    MethodClients,
+    Played,
+    answer_round,
+    client,
+    first_ask,
+    play_round,
+    run_here,
+    setup,
+    sigma,
+)
 
 import ipfl
-from ipfl.client import Client
-from ipfl.core import Ask, Record, Replies, Roster, Round
-from ipfl.loop import Traffic, converse
-from ipfl.methods.fedsoft import FedSoft, SoftClusters, importance
-from ipfl.methods.steps import SeveralModels
-from tests.methods.two_parameters import ZERO, client, setup, sigma
+from ipfl.core import Record
+from ipfl.core.sections import AggregateConfig
+from ipfl.methods.fedsoft import FedSoft, SoftClusters, center_importance
 
 A, B = np.array([1, -1], np.float32), np.array([-1, 1], np.float32)
 """A has the smaller loss on points of class 0 at x > 0, B on those of class 1."""
 
 
-class Clients:
-    """An engine of real clients that keep what they remember."""
-
-    def __init__(self, method: FedSoft, *clients: Client):
-        self.method, self.clients = method, clients
-        self.minds, self.asks = {c.id: Record() for c in clients}, []
-
-    def ask(self, ask: Ask, round: int) -> Replies:
-        self.asks.append(ask)
-        replies = {}
-        for c in sorted(ask.to):
-            answer = getattr(self.method, f"on_{ask.action}")
-            replies[c], self.minds[c] = answer(ask.to[c], self.minds[c], self.clients[c])
-        return replies
-
-
 def state(*centers: np.ndarray, per_round: int = 4, **known) -> SoftClusters:
     known = {"importance": {}, "sizes": {}, "random": ()} | known
-    return SoftClusters(SeveralModels(centers, per_round, seed=0), **known)
+    return SoftClusters(centers, per_round, seed=0, rule=AggregateConfig(), **known)
 
 
-def play(before: SoftClusters, engine: Clients, round: int = 0) -> Round[SoftClusters]:
-    roster = Roster(tuple(range(len(engine.clients))))
-    return converse(engine.method.round(before, roster, round), engine, round, Traffic())
+def play(before: SoftClusters, engine: MethodClients, round: int = 0) -> Played:
+    return play_round(engine.method, before, engine, len(engine.clients), round)
 
 
 class TestImportance:
     def test_shares_of_the_points_and_the_smoother(self):
         losses = np.array([[1, 5, 1, 1], [2, 4, 3, 4], [9, 9, 9, 9]])
-        assert importance(losses, 1e-4).tolist() == [0.75, 0.25, 1e-4]
+        assert center_importance(losses, 1e-4).tolist() == [0.75, 0.25, 1e-4]
 
     def test_a_tie_goes_to_the_first(self):
-        assert importance(np.ones((2, 3)), 0.01).tolist() == [1, 0.01]
+        assert center_importance(np.ones((2, 3)), 0.01).tolist() == [1, 0.01]
 
     def test_client_counts_its_training_points(self):
         ask = Record({"cluster_0": A, "cluster_1": B})
@@ -69,29 +59,29 @@ class TestRound:
         # Client 1 has u = (σ, 1), σ = 0.0001: the pulls 2σ(0 − 1) + 2(0 + 1) = 1.9998 and the gradient 1, so
         # it goes to −0.29998. Both clusters draw two clients, hence both; numbers of points do not count.
         method = FedSoft(proximal=2, start=start)
-        engine = Clients(method, client((2, 0), (2, 0), (2, 0), (2, 1)), client((2, 1), id=1))
+        engine = MethodClients(method, [client((2, 0), (2, 0), (2, 0), (2, 1)), client((2, 1), id=1)])
         done = play(state(A, B, random=(0, 1)), engine)
-        assert [ask.action for ask in engine.asks] == ["estimate", "train"]
-        own = [engine.minds[c].params["own"] for c in (0, 1)]
+        assert engine.actions == ["estimate", "train"]
+        own = [engine.memories[c].params["own"] for c in (0, 1)]
         np.testing.assert_allclose(own[0], [0.15, -0.15], rtol=1e-6)
         np.testing.assert_allclose(own[1], [-0.29998, 0.29998], rtol=1e-6)
         center = (0.15 - 0.29998) / 2
-        for model in done.state.centers.models:
+        for model in done.state.models:
             np.testing.assert_allclose(model, [center, -center], rtol=1e-6)
         assert done.state.importance == {0: (0.75, 0.25), 1: (1e-4, 1.0)}
         assert done.state.sizes == {0: 4, 1: 1}
-        assert done.facts["seats"] == [[c, k, "random", True] for k in (0, 1) for c in (0, 1)]
+        assert done.seats == [(c, k, "random", True) for k in (0, 1) for c in (0, 1)]
         # Round 1, no new estimate: from the centers, which are equal, or from its own 0.15. There
         # p_1 = σ(−4w), the gradient is −(3·2p_1 − 2(1 − p_1))/4 = ½ − 2p_1, and the pull 2·(w − center).
         play(done.state, engine, round=1)
-        assert [ask.action for ask in engine.asks] == ["estimate", "train", "train"]
+        assert engine.actions == ["estimate", "train", "train"]
         w = center if start == "centers" else 0.15
         expected = w - 0.1 * (0.5 - 2 * sigma(-4 * w) + 2 * (w - center))
-        np.testing.assert_allclose(engine.minds[0].params["own"][0], expected, rtol=1e-5)
+        np.testing.assert_allclose(engine.memories[0].params["own"][0], expected, rtol=1e-5)
 
     def test_centers_are_random_until_somebody_trained_for_them(self):
         # One place a round: cluster 0 is trained in round 0, cluster 1 in round 1.
-        engine = Clients(FedSoft(), client((2, 0)))
+        engine = MethodClients(FedSoft(), [client((2, 0))])
         before = state(A, B, per_round=1, random=(0, 1))
         states = [before]
         for round in range(3):
@@ -106,7 +96,7 @@ class TestRound:
     def test_estimates_come_every_tau_rounds_from_everyone(self):
         method = FedSoft(estimate_every=3)
         before = state(A, B, per_round=2)
-        first = [next(method.round(before, Roster((0, 1, 2)), round)) for round in range(7)]
+        first = [first_ask(method, before, 3, round) for round in range(7)]
         assert [ask.action == "estimate" for ask in first] == [True, False, False, True, False, False, True]
         assert sorted(first[0].to) == [0, 1, 2]
 
@@ -123,41 +113,31 @@ class TestRound:
         ],
         ids=["too few", "zero", "above one", "nan", "none", "n=0", "no n"],
     )
-    def test_nonsense_about_importance_is_left_out(self, facts):
+    def test_invalid_estimates_are_left_out(self, facts):
         known = state(A, B, importance={0: (0.25, 0.75)}, sizes={0: 7})
-        talk = FedSoft().round(known, Roster((0, 1)), 0)
-        next(talk)
-        talk.send({0: Record({}, facts), 1: Record({}, {"importance": [1.0, 0.5], "n": 2})})
-        with pytest.raises(StopIteration) as done:
-            talk.send({})
-        assert done.value.value.state.importance == {0: (0.25, 0.75), 1: (1.0, 0.5)}
-        assert done.value.value.state.sizes == {0: 7, 1: 2}
+        estimates = {0: Record({}, facts), 1: Record({}, {"importance": [1.0, 0.5], "n": 2})}
+        done = answer_round(FedSoft(), known, {}, clients=2, estimate=estimates)
+        assert ("invalid_reply", 0) in done.kinds
+        assert done.state.importance == {0: (0.25, 0.75), 1: (1.0, 0.5)}
+        assert done.state.sizes == {0: 7, 1: 2}
 
-    def test_broken_replies_are_left_out_of_every_center(self):
+    def test_invalid_replies_are_left_out_of_every_center(self):
         before = state(A, B, importance={0: (0.5, 0.5), 1: (0.5, 0.5)}, sizes={0: 1, 1: 1})
-        talk = FedSoft().round(before, Roster((0, 1)), 1)
-        next(talk)
         replies = {
             0: Record({"model": np.array([3, 4], np.float32)}, {"n": 1}),
             1: Record({"model": np.array([np.nan, 0], np.float32)}, {"n": 1}),
         }
-        with pytest.raises(StopIteration) as done:
-            talk.send(replies)
-        assert [model.tolist() for model in done.value.value.state.centers.models] == [[3, 4], [3, 4]]
-        assert done.value.value.events == ("client 1 sent no usable update; it was left out",)
-        assert [row[3] for row in done.value.value.facts["seats"]] == [True, False, True, False]
+        done = answer_round(FedSoft(), before, replies, round=1)
+        assert [model.tolist() for model in done.state.models] == [[3, 4], [3, 4]]
+        assert done.kinds == [("invalid_reply", 1)]
+        assert [seat[3] for seat in done.seats] == [True, False, True, False]
 
 
 class TestDraw:
     def drawn(self, method: FedSoft, before: SoftClusters, clients: int, round: int) -> list[list[int]]:
-        talk = method.round(before, Roster(tuple(range(clients))), round)
-        ask = next(talk)
-        if ask.action == "estimate":
-            ask = talk.send({})
-        with pytest.raises(StopIteration) as done:
-            talk.send({})
-        seats = done.value.value.facts["seats"]
-        assert sorted(ask.to) == sorted({client for client, *_ in seats})
+        done = answer_round(method, before, {}, clients, round, estimate={})
+        seats = done.seats
+        assert sorted(done.engine.asks[-1].to) == sorted({client for client, *_ in seats})
         return [[c for c, cluster, *_ in seats if cluster == k] for k in range(method.clusters)]
 
     def test_in_proportion_to_importance_and_samples(self):
@@ -210,11 +190,11 @@ def test_what_the_server_knows_of_preferences():
 
 
 def test_centers_start_differently():
-    fresh = dataclasses.replace(setup(2), fresh=lambda k: np.full(2, k, np.float32))
-    assert [model[0] for model in FedSoft(clusters=3).init(fresh).centers.models] == [0, 1, 2]
+    fresh = setup(2, make_params=lambda k: np.full(2, k, np.float32))
+    assert [model[0] for model in FedSoft(clusters=3).init(fresh).models] == [0, 1, 2]
 
 
 def test_it_learns():
     task = ipfl.Task.load(clients=6, samples=60, test_samples=50, unseen=1, model="softmax")
-    result = ipfl.run(task, FedSoft(), rounds=30, workers=0)
+    result = run_here(task, FedSoft(), rounds=30)
     assert result.personalized_accuracy > 0.3  # of ten classes

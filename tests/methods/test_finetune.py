@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.federation import ZERO, client, engine_for, run_here, setup, sigma, train_round
 
-import ipfl
+from ipfl.client.runner import EVALUATE
+from ipfl.client.task import Task
 from ipfl.core import Ask, Record
-from ipfl.engines.local import LocalEngine
-from ipfl.host import EVALUATE
 from ipfl.methods.fedavg import FedAvg
 from ipfl.methods.finetune import FineTune
-from ipfl.task import Task
-from tests.methods.two_parameters import ZERO, client, play, setup, sigma
 
 
 def test_one_round_and_then_fine_tuning():
@@ -20,13 +18,13 @@ def test_one_round_and_then_fine_tuning():
     # 0.05·(1, −1). From there, client 0 fine-tunes by 0.1·2σ(−0.2), and client 1 stays.
     method = FineTune()
     clients = [client((2, 0)), client((0, 0), id=1)]
-    done, _, minds = play(method, method.init(setup(2)), clients)
+    done, memories = train_round(method, method.init(setup(2)), clients)
     np.testing.assert_allclose(done.state.params, [0.05, -0.05], rtol=1e-6)
     offer = method.offer(done.state, 0)
     tuned = 0.05 + 0.1 * 2 * sigma(-0.2)
-    np.testing.assert_allclose(method.personalize(offer, minds[0], clients[0]), [tuned, -tuned], rtol=1e-6)
-    np.testing.assert_allclose(method.personalize(offer, minds[1], clients[1]), [0.05, -0.05], rtol=1e-6)
-    assert minds == {0: Record(), 1: Record()}, "what is fine-tuned is never trained on"
+    np.testing.assert_allclose(method.personalize(offer, memories[0], clients[0]), [tuned, -tuned], rtol=1e-6)
+    np.testing.assert_allclose(method.personalize(offer, memories[1], clients[1]), [0.05, -0.05], rtol=1e-6)
+    assert memories == {0: Record(), 1: Record()}, "what is fine-tuned is never trained on"
 
 
 @pytest.mark.parametrize(
@@ -46,7 +44,7 @@ def test_epochs_and_steps_of_its_own(settings, expected):
 
 def test_rounds_are_those_of_fedavg_and_both_models_are_scored():
     task = Task.load(clients=4, samples=20, test_samples=20, unseen=1, model="softmax")
-    tuned, plain = (ipfl.run(task, method, rounds=3, workers=0) for method in (FineTune(), FedAvg()))
+    tuned, plain = (run_here(task, method, rounds=3) for method in (FineTune(), FedAvg()))
     assert tuned.models["global"].tobytes() == plain.models["global"].tobytes()
     assert tuned.summary["global_accuracy"] == plain.summary["global_accuracy"]
     assert tuned.last.personalized != tuned.last.shared
@@ -56,14 +54,14 @@ def test_rounds_are_those_of_fedavg_and_both_models_are_scored():
 def test_evaluating_twice_is_the_same():
     task = Task.load(clients=3, samples=20, test_samples=20, model="softmax")
     offer = Record({"global": task.network(0).read()})
-    with LocalEngine(task, FineTune(epochs=5), workers=0) as engine:
+    with engine_for(task, FineTune(epochs=5)) as engine:
         first, second = (engine.ask(Ask(EVALUATE, {0: offer}), 4)[0].facts for _ in range(2))
-        assert engine.host.memory.load(0) == Record()
+        assert engine.runner.memory.load(0) == Record()
     assert first == second
     assert first["hits"] != first["global_hits"]
 
 
 def test_fine_tuning_counts_as_three_passes_an_epoch():
     state = FineTune().init(setup(2))
-    assert FineTune(epochs=5).scorings(state) == 15
-    assert FineTune().scorings(state) == 6, "two epochs are the default of a training"
+    assert FineTune(epochs=5).personalize_cost(state) == 15
+    assert FineTune().personalize_cost(state) == 6, "two epochs are the default of a training"

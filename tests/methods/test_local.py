@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.federation import RecordingEngine, engine_for, play_round, setup
 
-from ipfl.config import TrainConfig
-from ipfl.core import Ask, Roster, Setup, stream
-from ipfl.engines.local import LocalEngine, one_thread
-from ipfl.host import EVALUATE
+from ipfl.client.runner import EVALUATE
+from ipfl.client.settings import TrainConfig
+from ipfl.client.task import Task
+from ipfl.client.training import evaluate, one_thread, sgd
+from ipfl.core import Ask, stream
 from ipfl.methods.local import Local
-from ipfl.task import Task
-from ipfl.train import evaluate, sgd
 
 
 @pytest.fixture(scope="module")
@@ -25,22 +25,19 @@ def start(task):
 
 
 def state_of(task, start, per_round=2):
-    return Local().init(Setup(start, task.data.clients, per_round, 3, task.data.classes, 0))
+    return Local().init(setup(4, per_round, params=start, classes=task.data.classes))
 
 
 def test_models_never_travel_up(task, start):
     state = state_of(task, start)
-    with LocalEngine(task, Local(), workers=1) as engine:
+    with engine_for(task, Local()) as engine:
         for round in range(3):
-            talk = Local().round(state, Roster(task.data.clients), round)
-            ask = next(talk)
-            assert len(ask.to) == 2, "the same budget as other methods"
-            replies = engine.ask(ask, round)
+            done = play_round(Local(), state, RecordingEngine(engine), 4, round)
+            assert len(done.engine.asks[0].to) == 2, "the same budget as other methods"
+            replies = done.replies
             assert all(dict(reply.params) == {} and set(reply.facts) == {"n"} for reply in replies.values())
-            with pytest.raises(StopIteration) as done:
-                talk.send(replies)
-            assert done.value.value.state is state, "the server learns nothing"
-            assert done.value.value.facts == {"seats": [[client, -1, "random", True] for client in replies]}
+            assert done.state is state, "the server learns nothing"
+            assert done.seats == [(client, -1, "random", True) for client in replies]
     assert Local().models(state) == {}
 
 
@@ -54,10 +51,10 @@ def test_each_client_trains_its_own(task, start):
             return sgd(task.network(0), model, samples, settings, stream(0, "train", round, client))
 
     own = {0: trained(trained(start, 0, 0), 0, 1), 1: trained(start, 1, 1), 2: start}
-    with LocalEngine(task, Local(), settings, workers=0) as engine:
+    with engine_for(task, Local(), settings) as engine:
         engine.ask(Ask("train", {0: offer}), 0)
         engine.ask(Ask("train", {0: offer, 1: offer}), 1)
-        kept = {client: engine.host.memory.load(client).params.get("own") for client in range(3)}
+        kept = {client: engine.runner.memory.load(client).params.get("own") for client in range(3)}
         replies = engine.ask(Ask(EVALUATE, dict.fromkeys(range(3), offer)), 1)
     assert kept[0].tobytes() == own[0].tobytes()
     assert kept[1].tobytes() == own[1].tobytes()

@@ -7,16 +7,16 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.federation import ZERO, client, points, setup, sigma, train_round
 from torch import nn
 from torch.nn.functional import cross_entropy
 
 import ipfl
+from ipfl.client.network import Network
+from ipfl.client.task import Task
 from ipfl.core import Record
 from ipfl.data.federated import Samples
 from ipfl.methods.perfedavg import PerFedAvg, hessian_product, meta_gradient, split
-from ipfl.models import Network
-from ipfl.task import Task
-from tests.methods.two_parameters import ZERO, client, play, points, setup, sigma
 
 FIRST_ORDER = 2 * sigma(-1)
 """Size of a coordinate of ∇f(w') for the point (2, class 0), w = 0 and α = ¼: the inner gradient is (−1, 1),
@@ -36,12 +36,12 @@ def test_one_round(variant, gradient):
     # Client 1 never moves. It has one point against six, but clients weigh alike: w is half of client 0's.
     method = PerFedAvg(variant=variant, alpha=0.25)
     clients = [client(*[(2, 0)] * 6), client((0, 0), id=1)]
-    done, replies, minds = play(method, method.init(setup(2)), clients)
+    done, memories = train_round(method, method.init(setup(2)), clients)
     step = 0.1 * gradient
-    np.testing.assert_allclose(replies[0].params["global"], [step, -step], rtol=1e-4)
+    np.testing.assert_allclose(done.replies[0].params["global"], [step, -step], rtol=1e-4)
     np.testing.assert_allclose(done.state.params, [step / 2, -step / 2], rtol=1e-4)
-    assert done.facts == {"seats": [[0, -1, "random", True], [1, -1, "random", True]]}
-    assert minds == {0: Record(), 1: Record()}, "clients remember nothing"
+    assert done.seats == [(0, -1, "random", True), (1, -1, "random", True)]
+    assert memories == {0: Record(), 1: Record()}, "clients remember nothing"
 
 
 def test_beta_is_the_step_of_training():
@@ -118,12 +118,12 @@ def test_a_client_deploys_the_model_after_one_step_on_all_it_has():
     adapted = method.personalize(offer, Record(), client((2, 0), (4, 1), batch_size=1, epochs=3))
     np.testing.assert_allclose(adapted, [-0.1, 0.1], rtol=1e-6)
     assert method.models(state) == {"global": state.params}
-    assert method.scorings(state) == 3
+    assert method.personalize_cost(state) == 3
 
 
 @pytest.mark.slow
 def test_adapted_models_beat_the_one_they_come_from():
     """On clients that see the digits under two permutations; both figures are of the same run."""
-    done = ipfl.run(Task.load(seed=100), PerFedAvg(), seed=100, rounds=30)
+    done = ipfl.run(Task.load(seed=100), PerFedAvg(), ipfl.RunConfig(seed=100, rounds=30))
     adapted, shared = (np.mean(list(found.values())) for found in (done.last.personalized, done.last.shared))
     assert adapted > shared

@@ -1,4 +1,4 @@
-"""`ipfl deploy`: a federation on machines of its own. Only typer is imported up here."""
+"""`ipfl deploy`: a federation on machines of its own. Functions import what they need: `--help` is fast."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ipfl.cli.options import Out, Sets, free_folder
-from ipfl.cli.outcome import INTERRUPTED, complain
+from ipfl.cli.errors import INTERRUPTED, exit_with_error
+from ipfl.cli.options import Out, Sets, new_run_folder
 
 if TYPE_CHECKING:
     from ipfl.deploy.folder import ServerFolder
@@ -20,56 +20,54 @@ app = typer.Typer(no_args_is_help=True, help="Run a federation on machines of it
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder that `ipfl deploy init` wrote.")]
 Nodes = Annotated[int, typer.Option("--nodes", min=1, metavar="N", help="Number of nodes.")]
 Rounds = Annotated[
-    int | None, typer.Option("--rounds", min=1, metavar="R", help="Rounds; default: as the config says.")
+    int | None, typer.Option("--rounds", min=1, metavar="R", help="Rounds; default: as in the config.")
 ]
 
 
-def _say(line: str) -> None:
-    typer.echo(line)
-
-
 @contextmanager
-def _supervised(farewell: str) -> Iterator[None]:
-    """Ctrl-C and SIGTERM unwind what is inside, and with it everything that was started."""
-    from ipfl.deploy.processes import ended_by_sigterm
+def _clean_stop(message: str) -> Iterator[None]:
+    """Inside, Ctrl-C and SIGTERM stop all that was started; after Ctrl-C, the message is the last line."""
+    from ipfl.core.signals import exit_on_sigterm
 
-    with ended_by_sigterm():
+    with exit_on_sigterm():
         try:
             yield
         except KeyboardInterrupt:
-            complain(f"interrupted; {farewell}", INTERRUPTED)
+            exit_with_error(f"interrupted; {message}", INTERRUPTED)
 
 
-def _server_folder(folder: Path) -> ServerFolder:
+def _server_folder(path: Path) -> ServerFolder:
     from ipfl.engines.flower import require_flower
 
     require_flower()
     from ipfl.deploy.folder import ServerFolder
 
-    found = ServerFolder(folder.resolve())
-    found.check()
-    return found
+    folder = ServerFolder(path.resolve())
+    folder.check()
+    return folder
 
 
 @app.command("init", epilog="For example:\n\nipfl deploy init hospital --nodes 3 --host fl.example.org")
 def init_folder(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to write; it must not be there yet.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to write; it must not exist yet.")],
     nodes: Nodes = 3,
     hosts: Annotated[
         list[str] | None,
         typer.Option(
-            "--host", metavar="NAME", help="Name or address of the server, as nodes see it; may be repeated."
+            "--host",
+            metavar="NAME",
+            help="Name or address under which nodes reach the server; may be repeated.",
         ),
     ] = None,
 ) -> None:
-    """Write a folder to deploy from: certificates, node keys, accounts, settings, scripts, units, a guide."""
+    """Write the folder of a federation: certificates, keys, accounts, settings, scripts, units, a README."""
     from ipfl.engines.flower import require_flower
 
     require_flower()
-    from ipfl.deploy.folder import init
+    from ipfl.deploy.folder import create_folder
 
-    written = init(folder, nodes=nodes, hosts=hosts or ())
-    _say(f"{written.root}: certificates, {nodes} node keys and accounts; README.md says how to go on")
+    written = create_folder(folder, nodes=nodes, hosts=hosts or ())
+    typer.echo(f"{written.root}: certificates, {nodes} node keys and accounts; README.md has the next steps")
 
 
 @app.command()
@@ -80,113 +78,125 @@ def register(
         int | None,
         typer.Option("--client", metavar="I", min=0, help="Client id; default: the next free."),
     ] = None,
-    name: Annotated[str, typer.Option("--name", help="For people.")] = "",
+    name: Annotated[str, typer.Option("--name", help="A name for people to read.")] = "",
     replace: Annotated[
-        bool, typer.Option("--replace", help="The client has an account: its key becomes this one.")
+        bool, typer.Option("--replace", help="Replace the key of the client's account by this one.")
     ] = False,
 ) -> None:
-    """Open an account for a node's key, or give an account another key."""
+    """Add an account for a node's key, or replace the key of an account."""
     server = _server_folder(folder)
-    from ipfl.deploy.keys import read_public_key
-    from ipfl.deploy.server import open_account
+    from ipfl.deploy.credentials import read_public_key
+    from ipfl.deploy.superlink import set_account_key
 
-    account, told = open_account(server, read_public_key(key).decode(), client, name, replaces=replace)
-    when = "the server knows it" if told else "the server learns of it when it starts"
-    _say(f"client {account.client}: key {account.fingerprint}; {when}")
+    public_key = read_public_key(key).decode()
+    account, is_registered = set_account_key(server, public_key, client, name, replace=replace)
+    state = "registered with the server" if is_registered else "the server registers it when it starts"
+    typer.echo(f"client {account.client}: key {account.fingerprint}; {state}")
 
 
 @app.command()
 def server(folder: Folder) -> None:
-    """Start the server, and keep it until Ctrl-C or SIGTERM."""
+    """Start the server; it runs until Ctrl-C or SIGTERM."""
     found = _server_folder(folder)
     from ipfl.deploy.processes import Processes
-    from ipfl.deploy.server import start_server
+    from ipfl.deploy.superlink import start_superlink
 
-    with _supervised("the server was stopped"), Processes(found.logs) as processes:
-        running = start_server(processes, found)
-        _say(f"server: up; its log is {running.log}")
-        processes.wait_while_alive()
-        processes.check()
+    with _clean_stop("the server was stopped"), Processes(found.logs) as processes:
+        superlink = start_superlink(processes, found)
+        typer.echo(f"server: running; its log is {superlink.log}")
+        processes.wait_until_one_ends()
+        processes.raise_if_one_ended()
 
 
 @app.command()
 def node(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The node's folder, with node.toml and key.")],
 ) -> None:
-    """Start a node, and keep it until Ctrl-C or SIGTERM."""
+    """Start a node; it runs until Ctrl-C or SIGTERM."""
     from ipfl.engines.flower import require_flower
 
     require_flower()
     from ipfl.deploy.folder import NodeFolder
-    from ipfl.deploy.node import serve
+    from ipfl.deploy.supernode import run_node
 
-    with _supervised("the node was stopped"):
-        serve(NodeFolder(folder.resolve()), _say)
+    with _clean_stop("the node was stopped"):
+        run_node(NodeFolder(folder.resolve()), typer.echo)
 
 
 @app.command("run", epilog="For example:\n\nipfl deploy run hospital --resume hospital/runs/run-1")
-def run_federation(
+def run_method(
     folder: Folder,
     config: Annotated[
-        Path | None, typer.Option("--config", metavar="FILE", help="What to run; default: run.toml in DIR.")
+        Path | None,
+        typer.Option("--config", metavar="FILE", help="Config of the run; default: run.toml in DIR."),
     ] = None,
     rounds: Rounds = None,
     resume: Annotated[
-        Path | None, typer.Option("--resume", metavar="RUN", help="Go on with a run that was stopped.")
+        Path | None, typer.Option("--resume", metavar="RUN", help="Continue a run that was stopped.")
     ] = None,
     nodes: Annotated[
         int | None,
-        typer.Option("--nodes", min=1, metavar="N", help="Wait for so many nodes; default: all accounts."),
+        typer.Option("--nodes", min=1, metavar="N", help="Nodes to wait for; default: one for each account."),
     ] = None,
     wait: Annotated[
         float, typer.Option("--wait", min=0, metavar="S", help="Seconds to wait for them.")
     ] = 120,
     deadline: Annotated[
-        float, typer.Option("--deadline", min=1, metavar="S", help="Seconds that a client has for an answer.")
+        float,
+        typer.Option(
+            "--deadline",
+            min=1,
+            metavar="S",
+            help="Seconds for a reply; for clients, clients.deadline of the config wins.",
+        ),
     ] = 300,
 ) -> None:
-    """Run a method over the connected nodes, and show how it goes on. Ctrl-C stops the run."""
+    """Run a method on the connected nodes, and show its progress. Ctrl-C stops the run."""
     found = _server_folder(folder)
-    from ipfl.deploy.register import Registry
-    from ipfl.deploy.runs import RunValue, newest, run
+    from ipfl.deploy.flower_cli import RunValue, run_and_follow
+    from ipfl.deploy.folder import load_run_config
+    from ipfl.deploy.registry import Registry
 
-    out = (resume or newest(found.runs)).resolve()
+    config_file = (config or found.config_file).resolve()
+    load_run_config(config_file)  # what is wrong with it is said now, not after the run has started
+    out = (resume or found.next_run_folder()).resolve()
     settings: dict[str, RunValue] = {
-        "config": str((config or found.config).resolve()),
-        "registry": str(found.accounts),
+        "config": str(config_file),
+        "registry": str(found.accounts_file),
         "out": str(out),
         "resume": resume is not None,
         "rounds": rounds or 0,
-        "nodes": nodes or len(Registry.load(found.accounts).accounts),
+        "nodes": nodes or len(Registry.load(found.accounts_file).accounts),
         "wait": wait,
         "deadline": deadline,
     }
-    with _supervised(f"to go on: ipfl deploy run {found.root} --resume {out}"):
-        run(found, settings, _say)
-    _say(f"Results in {out}")
+    with _clean_stop(f"to go on: ipfl deploy run {found.root} --resume {out}"):
+        run_and_follow(found, settings, typer.echo)
+    typer.echo(f"Results in {out}")
 
 
 @app.command("try", epilog="For example:\n\nipfl deploy try --nodes 3 --rounds 2")
-def try_out(
+def try_on_this_machine(
     nodes: Nodes = 3,
     config: Annotated[
-        Path | None, typer.Option("--config", metavar="FILE", help="What to run; default: a small run.")
+        Path | None,
+        typer.Option("--config", metavar="FILE", help="Config of the run; default: a small example."),
     ] = None,
     sets: Sets = None,
     rounds: Rounds = None,
     out: Out = None,
 ) -> None:
-    """Try it all on this machine: server and nodes with TLS and keys, a run over them, everything stopped.
+    """Try everything on this machine: start server and nodes with TLS and keys, run a method, stop them.
 
-    Every node is a set of processes with a key and data of its own; the data is that of the config's [task].
+    Each node has its own processes, key and data. The data is that of the config's [task].
     """
     from ipfl.engines.flower import require_flower
 
     require_flower()
-    from ipfl.deploy.trial import attempt, settings
+    from ipfl.deploy.local_federation import run_trial, trial_config
 
-    chosen = settings(config, sets or (), nodes, rounds)
-    folder = (out or free_folder("deploy-try")).resolve()
-    with _supervised("everything was stopped"):
-        results = attempt(chosen, nodes, folder, _say)
-    _say(f"Results in {results}")
+    chosen = trial_config(config, sets or (), nodes, rounds)
+    folder = (out or new_run_folder("deploy-try")).resolve()
+    with _clean_stop("everything was stopped"):
+        results = run_trial(chosen, nodes, folder, typer.echo)
+    typer.echo(f"Results in {results}")

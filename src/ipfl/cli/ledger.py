@@ -1,4 +1,4 @@
-"""`ipfl ledger`: look at a run's tokens, check them, take them elsewhere. Only typer is imported up here."""
+"""`ipfl ledger`: show, verify and export the tokens of a run. Only typer is imported at the top."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import typer
 from ipfl.errors import InputError
 
 if TYPE_CHECKING:
-    from ipfl.store import RunStore
+    from ipfl.ledger.store import RunStore
 
 app = typer.Typer(
-    no_args_is_help=True, help="Who paid and earned which tokens in a run, and whether it is true."
+    no_args_is_help=True, help="Show, verify and export who paid and earned which tokens in a run."
 )
 
 Run = Annotated[
@@ -25,7 +25,7 @@ Name = Annotated[
 
 
 def _open(run: str, name: str | None) -> RunStore:
-    from ipfl.store import RunStore
+    from ipfl.ledger.store import RunStore
 
     return RunStore.open(run, name)
 
@@ -41,40 +41,42 @@ def show(
 ) -> None:
     """Show who paid and earned what.
 
-    Without options the accounts of all clients; with --client or --round also every transfer, and why.
+    Without options: the accounts of all clients. With --client or --round: also every transfer, and why.
     """
     from rich.console import Console
 
-    from ipfl.report.ledger import accounts_table, entries_table, round_name, void_note
+    from ipfl.ledger.schema import OPENING
+    from ipfl.report.ledger import accounts_table, rolled_back_note, round_name, transfers_table
 
     with _open(run, name) as store, store.snapshot() as reader:
         if client is not None and client not in reader.clients():
             raise InputError(f"run {store.name!r} has no client {client}")
-        if round is not None and round not in reader.numbers():
+        if round is not None and round not in reader.round_numbers():
             raise InputError(f"run {store.name!r} has no round {round}")
         chosen = "" if client is None else f", client {client}"
         if round is not None:
-            chosen += f", {'opening' if round < 0 else 'round ' + round_name(round)}"
+            chosen += f", {'' if round == OPENING else 'round '}{round_name(round)}"
         console = Console(highlight=False, markup=False)
         if chosen:
-            console.print(entries_table(reader.transfers(client, round), f"Transfers{chosen}"))
+            console.print(transfers_table(reader.transfers(client, round), f"Transfers{chosen}"))
         console.print(accounts_table(reader.accounts(client, round), f"Tokens of {store.name}{chosen}"))
-        if void := [number for number in reader.void() if round in (None, number)]:
-            console.print(void_note(void))
+        if numbers := [number for number in reader.rolled_back() if round in (None, number)]:
+            console.print(rolled_back_note(numbers))
 
 
 @app.command(epilog="For example:\n\nipfl ledger verify runs/mine")
 def verify(run: Run, name: Name = None) -> None:
     """Check a run's history: sums, replay of every auction and reward, hash chain.
 
-    Exit code 1 and the first broken entry if something is wrong. The hash that is printed otherwise stands
-    for the whole history: write it down, and any later change will show.
+    Exit code 1 and the first wrong entry if something is wrong. Otherwise the newest hash is printed, which
+    covers the whole history: note it, and compare it later to find any change.
     """
-    from ipfl.store import verify as find
+    from ipfl.runs.audit import verify_run
 
     with _open(run, name) as store:
-        last, head = store.last_round(), store.head()  # first: a running run goes on meanwhile
-        finding = find(store)
+        # Before the check: a running run may post more rounds during it.
+        last, head = store.last_round(), store.head()
+        finding = verify_run(store)
         if finding is not None:
             typer.echo(f"error: run {store.name}: {finding}", err=True)
             raise typer.Exit(1)
@@ -86,14 +88,11 @@ def verify(run: Run, name: Name = None) -> None:
 def export(
     run: Run,
     name: Name = None,
-    as_csv: Annotated[bool, typer.Option("--csv", help="A line per transfer.")] = False,
-    as_beancount: Annotated[bool, typer.Option("--beancount", help="Text for beancount.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="A line per transfer; the only format.")] = True,
 ) -> None:
-    """Write all transfers to standard output."""
-    if as_csv == as_beancount:
-        raise InputError("choose one format: --csv or --beancount")
-    from ipfl.store.export import beancount_lines, csv_lines
+    """Write all transfers to standard output, as CSV."""
+    from ipfl.ledger.export import csv_lines
 
     with _open(run, name) as store:
-        for line in (csv_lines if as_csv else beancount_lines)(store):
+        for line in csv_lines(store):
             sys.stdout.write(line)

@@ -11,9 +11,11 @@ import typer
 from ipfl.errors import InputError
 
 if TYPE_CHECKING:
-    from ipfl.comparison import Watch
-    from ipfl.config import Config
-    from ipfl.loop import EngineFactory
+    from rich.console import Console
+
+    from ipfl.engines import EngineFactory
+    from ipfl.runs.comparison import MakeObserver
+    from ipfl.runs.config import Config
 
 ConfigFile = Annotated[Path | None, typer.Argument(metavar="CONFIG.toml")]
 Sets = Annotated[
@@ -55,7 +57,7 @@ EngineName = Annotated[
         "--engine", help="local: worker processes; flower: simulated Flower nodes on Ray. The same result."
     ),
 ]
-Nodes = Annotated[
+NodeCount = Annotated[
     int | None,
     typer.Option("--nodes", min=1, metavar="N", help="Flower nodes; default: one for each client."),
 ]
@@ -76,26 +78,26 @@ DataDir = Annotated[
 ]
 
 
-def load(config: Path | None, sets: list[str] | None, seed: int | None, data_dir: Path | None) -> Config:
+def load_config(path: Path | None, sets: list[str] | None, seed: int | None, data_dir: Path | None) -> Config:
     """The config that a command works with."""
-    from ipfl.config import Config
+    from ipfl.runs.config import Config
 
-    if str(Path.cwd()) not in sys.path:  # a `module:callable` may be a file in the current folder
-        sys.path.append(str(Path.cwd()))
+    _allow_user_modules()
     given = {"seed": seed, "task.data_dir": None if data_dir is None else str(data_dir)}
-    return Config.load(config, sets or (), {key: value for key, value in given.items() if value is not None})
+    return Config.load(path, sets or (), {key: value for key, value in given.items() if value is not None})
 
 
-def resumed(folder: Path, store: str | None, data_dir: Path | None) -> Config:
+def resumed_config(folder: Path, store: str | None, data_dir: Path | None) -> Config:
     """The config of a run that is to go on; the data may lie elsewhere by now."""
-    from ipfl.config import Config
-    from ipfl.journal import read_header
-    from ipfl.results import on_nodes
+    from ipfl.runs.config import Config
+    from ipfl.runs.folder import is_on_nodes
+    from ipfl.runs.journal import read_header
 
-    config = read_header(folder, store)["config"]
-    if config is None:
+    _allow_user_modules()
+    config = read_header(folder, store).get("config")
+    if not isinstance(config, dict) or not isinstance(config.get("task"), dict):
         raise InputError(f"the run in {folder} was begun in Python: resume it there")
-    if on_nodes(folder):
+    if is_on_nodes(folder):
         raise InputError(
             f"the run in {folder} lives on deployed nodes: ipfl deploy run DIR --resume {folder}"
         )
@@ -104,22 +106,34 @@ def resumed(folder: Path, store: str | None, data_dir: Path | None) -> Config:
     return Config.of(config)
 
 
-def engine(
-    name: str, config: Config, nodes: int | None, workers: int | None, fp16: bool
-) -> EngineFactory | None:
-    """What moves the messages of a run; None for the local engine."""
+def _allow_user_modules() -> None:
+    """Lets a `module:callable` of the config, and what it imports, be files in the current folder."""
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))
+
+
+def choose_engine(
+    name: str, config: Config, nodes: int | None, workers: int | None, fp16: bool, quiet: bool
+) -> EngineFactory:
+    """What moves the messages of a run."""
     if name == "local":
         if nodes is not None or fp16:
             raise InputError("--nodes and --fp16 belong to --engine flower")
-        return None
+        from ipfl.engines.local import local_engine
+
+        return local_engine(workers)
     if workers == 0:
         raise InputError("--engine flower needs at least one worker")
-    from ipfl.engines.flower.simulation import simulated
+    from ipfl.engines.flower.simulation import simulation_engine
 
-    return simulated(config, nodes, workers=workers, half=fp16)
+    def print_line(line: str) -> None:
+        if not quiet:
+            typer.echo(line, err=True)
+
+    return simulation_engine(config.task, nodes, workers=workers, float16=fp16, print_line=print_line)
 
 
-def free_folder(name: str) -> Path:
+def new_run_folder(name: str) -> Path:
     """A folder in runs/ that is not there yet: name, name-2 and so on."""
     folder, number = Path("runs") / name, 1
     while folder.exists():
@@ -128,13 +142,20 @@ def free_folder(name: str) -> Path:
     return folder
 
 
-def watcher(quiet: bool) -> Watch | None:
-    """What shows the progress of runs, on stderr; None for silence."""
+def progress_observers(quiet: bool) -> MakeObserver | None:
+    """Makes what shows the progress of each run, on stderr; None: nothing is shown."""
     if quiet:
         return None
     from rich.console import Console
 
-    from ipfl.report.progress import observer
+    from ipfl.report.progress import progress_observer
 
-    screen = Console(stderr=True)
-    return lambda label, number, of: observer(screen, label, number, of)
+    console = Console(stderr=True)
+    return lambda label, number, total: progress_observer(console, label, number, total)
+
+
+def stdout_console() -> Console:
+    """Where tables go."""
+    from rich.console import Console
+
+    return Console(highlight=False)

@@ -1,16 +1,24 @@
-"""Data: sets, hidden distributions, partitions over clients, drift.
+"""Data: the data sets, their hidden distributions, and who holds which points.
 
-`federate(task, seed)` gives the federation of a task, `from_clients(...)` that of your own clients;
-`load` reads a data set by name, `fetch` downloads its original.
+Belongs here: everything between a file and the arrays of one client.
+
+- `catalogue` declares the data sets and loads them; `download`, `archives`, `readers` and `gaussian` do the
+  work; `dataset` is what they return.
+- `distributions` makes the hidden distributions; `partitions` parses a partition and gives the shares of each
+  client; `allocation` and `natural_partition` choose the points; `rounding` makes whole numbers of shares.
+- `federated` defines the federated data (`FederatedData`); `from_task` makes it from the settings of a task,
+  `own_clients` from a user's own clients.
+
+Imports of `ipfl` only `ipfl.core` and `ipfl.errors`; every
+package above may import it.
 """
 
-from ipfl.data.assembly import federate
-from ipfl.data.catalogue import DATASETS, Source, available, fetch, load
+from ipfl.data.catalogue import DATASETS, DatasetInfo, fetch, load, locate
 from ipfl.data.dataset import Dataset
 from ipfl.data.distributions import DISTRIBUTIONS
-from ipfl.data.federated import FederatedData, Parts, Samples
-from ipfl.data.federation import Federation
-from ipfl.data.own import from_clients
+from ipfl.data.federated import FederatedData, PartitionedDataset, Parts, Samples
+from ipfl.data.from_task import federate
+from ipfl.data.own_clients import from_clients
 from ipfl.data.partitions import PARTITIONS
 
 __all__ = [
@@ -18,14 +26,14 @@ __all__ = [
     "DISTRIBUTIONS",
     "PARTITIONS",
     "Dataset",
+    "DatasetInfo",
     "FederatedData",
-    "Federation",
+    "PartitionedDataset",
     "Parts",
     "Samples",
-    "Source",
-    "available",
     "federate",
     "fetch",
     "from_clients",
     "load",
+    "locate",
 ]

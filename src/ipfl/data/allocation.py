@@ -1,7 +1,9 @@
-"""Who gets which points: shares to whole numbers to indices, every training point at most once.
+"""Which points each client and the server get; no training point is given out twice.
 
-The points lie in pools (all of them, those of a distribution's classes, or those of one class). A column
-of the plan is a pool seen in a distribution; a row is a client, or the server's holdout.
+For every partition but the natural one (see `ipfl.data.natural_partition`). The points lie in pools: all
+points, those of a distribution's classes, or those of one class. First an `AllocationPlanner` decides how
+many points each client gets, then `draw_points` draws them. The planner's tables have a row per client (for
+the server's points: per distribution) and a column per pool and distribution in which its points are seen.
 """
 
 from __future__ import annotations
@@ -12,70 +14,94 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ipfl.data.apportion import apportion
+from ipfl.core import stream
 from ipfl.data.dataset import Dataset
 from ipfl.data.distributions import Distribution
-from ipfl.data.federation import Indices, Picks, Share, probe_size
-from ipfl.data.partitions import SMALLEST, Partition, Shares, class_shares, mixtures, unequal, while_they_last
+from ipfl.data.federated import Allocation, ClientPoints, Indices, PoolPoints
+from ipfl.data.partitions import (
+    MIN_UNEQUAL_SAMPLES,
+    Partition,
+    ShareMatrix,
+    class_shares,
+    counts_within_supply,
+    distribution_shares,
+    unequal_sizes,
+)
+from ipfl.data.rounding import largest_remainder, probe_size
 from ipfl.errors import InputError
 
 Counts = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
-class Demand:
-    """What is asked for: the settings of a task that decide about points."""
+class AllocationSettings:
+    """The settings of a task that decide how many points each client and the server get."""
 
     clients: int
     samples: int | None
-    weights: NDArray[np.float64] | None
-    """Relative sizes of the clients; None: all alike."""
+    """Training points (train and probe) per client; None: as many as there are."""
+    size_weights: NDArray[np.float64] | None
+    """Relative sizes of the clients; None: all have the same size."""
     probe: float
+    """Share of a client's training points held back to score models."""
     test_samples: int
+    """Test points per client, at most."""
     server_samples: int
-    synthetic: bool
+    """The server's points per distribution."""
+    swap_test_mix: bool
+    """Whether test and goal have the reversed mixture."""
 
 
 @dataclass(frozen=True, eq=False)
-class Pools:
+class PointPools:
     """The points of training and test by pool, and the pool of each column."""
 
     train: tuple[Indices, ...]
     test: tuple[Indices, ...]
     names: tuple[str, ...]
-    pool: NDArray[np.int64]
+    """Name of each pool in error messages."""
+    pool_of_column: NDArray[np.int64]
 
-    def supply(self, test: bool = False) -> Counts:
-        """Number of points in each pool."""
-        return np.array([len(points) for points in (self.test if test else self.train)], dtype=np.int64)
+    @property
+    def train_supply(self) -> Counts:
+        """Number of training points in each pool."""
+        return np.array([len(points) for points in self.train], dtype=np.int64)
 
-    def per_pool(self, columns: NDArray[np.float64] | Counts) -> NDArray[np.float64]:
+    @property
+    def test_supply(self) -> Counts:
+        """Number of test points in each pool."""
+        return np.array([len(points) for points in self.test], dtype=np.int64)
+
+    def sum_by_pool(self, table: NDArray[np.float64] | Counts) -> NDArray[np.float64]:
         """Sums the columns of each pool: (rows, columns) to (rows, pools)."""
-        one_hot = self.pool[:, None] == np.arange(len(self.train))
-        sums: NDArray[np.float64] = columns @ one_hot.astype(np.float64)
+        is_of_pool = self.pool_of_column[:, None] == np.arange(len(self.train))
+        sums: NDArray[np.float64] = table @ is_of_pool.astype(np.float64)
         return sums
 
 
-def pools(dataset: Dataset, changes: Sequence[Distribution], by_class: bool) -> Pools:
-    """Pools and columns for a partition: by class, by the distributions' classes, or one for all."""
-    wheres: list[tuple[str, Distribution]]
+def make_pools(dataset: Dataset, distributions: Sequence[Distribution], by_class: bool) -> PointPools:
+    """Makes one pool per class, one per distribution if these have classes of their own, or one for all."""
+    pools: list[tuple[str, Distribution]]
     if by_class:
-        wheres = [(f" of class {label}", Distribution(classes=(label,))) for label in range(dataset.classes)]
-    elif any(change.classes is not None for change in changes):
-        wheres = [(f" of distribution {number}", change) for number, change in enumerate(changes)]
+        pools = [(f" of class {label}", Distribution(classes=(label,))) for label in range(dataset.classes)]
+    elif any(distribution.classes is not None for distribution in distributions):
+        pools = [(f" of distribution {number}", one) for number, one in enumerate(distributions)]
     else:
-        wheres = [("", Distribution())]
-    columns = np.zeros(len(changes), dtype=np.int64) if len(wheres) == 1 else np.arange(len(wheres))
-    train = tuple(np.flatnonzero(where.has(dataset.y_train)).astype(np.int32) for _, where in wheres)
-    test = tuple(np.flatnonzero(where.has(dataset.y_test)).astype(np.int32) for _, where in wheres)
-    return Pools(train, test, tuple(name for name, _ in wheres), columns)
+        pools = [("", Distribution())]
+    columns = np.zeros(len(distributions), dtype=np.int64) if len(pools) == 1 else np.arange(len(pools))
+    return PointPools(
+        train=tuple(np.flatnonzero(pool.contains(dataset.y_train)).astype(np.int32) for _, pool in pools),
+        test=tuple(np.flatnonzero(pool.contains(dataset.y_test)).astype(np.int32) for _, pool in pools),
+        names=tuple(name for name, _ in pools),
+        pool_of_column=columns,
+    )
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
-    """How many points of each column every row gets."""
+class AllocationPlan:
+    """How many points of each column every client gets."""
 
-    seen: Counts
+    distribution: Counts
     """Distribution of each (client, column)."""
     train: Counts
     """Train and probe together."""
@@ -87,154 +113,183 @@ class Plan:
     """Rows are distributions."""
 
 
-class Planner:
-    """Turns a demand into a plan, or says what there is too little of."""
+class AllocationPlanner:
+    """Makes the plan, or raises an error that says which points are too few."""
 
     def __init__(
         self,
-        demand: Demand,
+        settings: AllocationSettings,
         partition: Partition,
-        places: Pools,
+        pools: PointPools,
         distributions: int,
         random: np.random.Generator,
     ) -> None:
-        self.demand = demand
+        self.settings = settings
         self.partition = partition
-        self.places = places
-        n, columns = demand.clients, len(places.pool)
-        supply = places.supply()
-        server = np.full(distributions, demand.server_samples)
-        if partition.by_class:
-            self.shares: Shares = class_shares(partition, n, supply, random)
-            self.seen = np.repeat(np.arange(n)[:, None] % distributions, columns, axis=1)
-            self.server = apportion(server, np.tile(supply, (distributions, 1)))
+        self.pools = pools
+        clients, columns = settings.clients, len(pools.pool_of_column)
+        supply = pools.train_supply
+        server = np.full(distributions, settings.server_samples)
+        if partition.is_by_class:
+            self.shares: ShareMatrix = class_shares(partition, clients, supply, random)
+            self.distribution = np.repeat(np.arange(clients)[:, None] % distributions, columns, axis=1)
+            self.server = largest_remainder(server, np.tile(supply, (distributions, 1)))
         else:
-            self.shares = mixtures(partition, n, distributions, random)
-            self.seen = np.tile(np.arange(columns), (n, 1))
-            self.server = apportion(server, np.eye(distributions))
-        self.left = supply - places.per_pool(self.server).sum(axis=0).astype(np.int64)
+            self.shares = distribution_shares(partition, clients, distributions, random)
+            self.distribution = np.tile(np.arange(columns), (clients, 1))
+            self.server = largest_remainder(server, np.eye(distributions))
+        self.supply = supply - pools.sum_by_pool(self.server).sum(axis=0).astype(np.int64)
+        """Points of each pool that are left for the clients; negative if the server needs more than all."""
 
     def _sizes(self, samples: int) -> Counts:
-        if self.demand.weights is None:
-            return np.full(self.demand.clients, samples, dtype=np.int64)
-        return unequal(samples, self.demand.weights)
+        """Number of training points of each client."""
+        if self.settings.size_weights is None:
+            return np.full(self.settings.clients, samples, dtype=np.int64)
+        return unequal_sizes(samples, self.settings.size_weights)
 
-    def _goal(self, sizes: Counts) -> Counts | None:
-        if not self.demand.synthetic:
+    def _goal_counts(self, sizes: Counts) -> Counts | None:
+        if not self.settings.swap_test_mix:
             return None
-        return apportion(probe_size(sizes, self.demand.probe), self.shares[:, ::-1])
+        return largest_remainder(probe_size(sizes, self.settings.probe), self.shares[:, ::-1])
 
-    def _lack(self, samples: int) -> InputError | None:
-        """What there is too little of for so many samples per client, if anything."""
-        sizes, have, names = self._sizes(samples), self.left, self.places.names
+    def _find_shortage(self, samples: int) -> InputError | None:
+        """The error for so many samples per client; None if there are enough points."""
+        sizes, supply, names = self._sizes(samples), self.supply, self.pools.names
         if self.partition.kind != "dirichlet":
-            goal = self._goal(sizes)
-            counts = apportion(sizes, self.shares)
-            needed = self.places.per_pool(counts if goal is None else counts + goal).sum(axis=0)
-        elif (have >= 0).all():
-            # Another class fills in for one that has run out: only the sum counts.
-            needed, have, names = np.array([sizes.sum()]), np.array([have.sum()]), ("",)
+            goal = self._goal_counts(sizes)
+            counts = largest_remainder(sizes, self.shares)
+            needed = self.pools.sum_by_pool(counts if goal is None else counts + goal).sum(axis=0)
+        elif (supply >= 0).all():
+            # Another class replaces one that has run out: only the sum counts.
+            needed, supply, names = np.array([sizes.sum()]), np.array([supply.sum()]), ("",)
         else:
-            needed = np.zeros(len(have))
-        if (needed <= have).all():
+            needed = np.zeros(len(supply))
+        if (needed <= supply).all():
             return None
-        worst = int(np.argmax(needed - have))
+        worst = int(np.argmax(needed - supply))
         taken = f" besides the server's {self.server.sum()}" if self.server.any() else ""
         return InputError(
             f"{int(needed[worst])} training points{names[worst]} are needed, there are "
-            f"{max(have[worst], 0)}{taken}: "
+            f"{max(supply[worst], 0)}{taken}: "
             "lower task.samples, task.clients or task.server_samples"
         )
 
-    def _most(self, least: int) -> int:
+    def _max_samples(self, minimum: int) -> int:
         """The largest number of samples per client that the pools can give, by bisection."""
-        low, high = least, max(least, int(self.places.supply().sum()) // self.demand.clients)
+        low = minimum
+        high = max(minimum, int(self.pools.train_supply.sum()) // self.settings.clients)
         while low < high:
             middle = (low + high + 1) // 2
-            low, high = (middle, high) if self._lack(middle) is None else (low, middle - 1)
+            low, high = (middle, high) if self._find_shortage(middle) is None else (low, middle - 1)
         return low
 
-    def _tests(self, shares: Shares) -> Counts:
-        """As many test points as allowed, fewer where a small pool would bend the mixture."""
+    def _test_counts(self, shares: ShareMatrix) -> Counts:
+        """As many test points as allowed, but so few that even the smallest pool suffices for the mixture."""
         with np.errstate(divide="ignore", invalid="ignore"):
-            room = self.places.supply(test=True) / self.places.per_pool(shares)
-        cap = np.floor(np.nan_to_num(room, nan=np.inf, posinf=np.inf).min(axis=1) + 1e-9)
-        sizes = np.minimum(cap, self.demand.test_samples).astype(np.int64)
+            possible = self.pools.test_supply / self.pools.sum_by_pool(shares)
+        limit = np.floor(np.nan_to_num(possible, nan=np.inf, posinf=np.inf).min(axis=1) + 1e-9)
+        sizes = np.minimum(limit, self.settings.test_samples).astype(np.int64)
         if (sizes < 1).any():
             client = int(np.argmin(sizes))
             raise InputError(f"client {client} would have no test sample: the test pool lacks its classes")
-        return apportion(sizes, shares)
+        return largest_remainder(sizes, shares)
 
-    def plan(self) -> Plan:
-        """The plan.
+    def plan(self) -> AllocationPlan:
+        """Makes the plan.
 
         Raises:
-            InputError: When a pool has too few points.
+            InputError: A pool has too few points.
         """
-        least = 2 if self.demand.weights is None else SMALLEST
-        samples = self._most(least) if self.demand.samples is None else self.demand.samples
-        if samples < least:
-            raise InputError(f"task.samples = {samples}, but a client needs at least {least}")
-        lack = self._lack(samples)
-        if lack is not None:
-            raise lack
+        settings = self.settings
+        minimum = 2 if settings.size_weights is None else MIN_UNEQUAL_SAMPLES
+        samples = self._max_samples(minimum) if settings.samples is None else settings.samples
+        if samples < minimum:
+            raise InputError(f"task.samples = {samples}, but a client needs at least {minimum}")
+        if (shortage := self._find_shortage(samples)) is not None:
+            raise shortage
         sizes = self._sizes(samples)
         if self.partition.kind == "dirichlet":
-            counts = while_they_last(sizes, self.shares, self.left)
+            train = counts_within_supply(sizes, self.shares, self.supply)
         else:
-            counts = apportion(sizes, self.shares)
-        probe = apportion(probe_size(sizes, self.demand.probe), counts)
-        wanted = counts / counts.sum(axis=1, keepdims=True) if self.partition.by_class else self.shares
-        test = self._tests(wanted[:, ::-1] if self.demand.synthetic else wanted)
-        return Plan(self.seen, counts, probe, self._goal(sizes), test, self.server)
+            train = largest_remainder(sizes, self.shares)
+        mix = train / train.sum(axis=1, keepdims=True) if self.partition.is_by_class else self.shares
+        return AllocationPlan(
+            distribution=self.distribution,
+            train=train,
+            probe=largest_remainder(probe_size(sizes, settings.probe), train),
+            goal=self._goal_counts(sizes),
+            test=self._test_counts(mix[:, ::-1] if settings.swap_test_mix else mix),
+            server=self.server,
+        )
 
 
-class _Dealer:
-    """Hands out the points of each pool in a random order; `again`: starts over when one is used up."""
+class _PointDrawer:
+    """Draws the points of each pool in a random order; with `reuse`, starts again when a pool is used up."""
 
-    def __init__(self, points: Sequence[Indices], random: np.random.Generator, again: bool) -> None:
-        self._orders = [random.permutation(pool) for pool in points]
-        self._next = [0] * len(points)
-        self._again = again
+    def __init__(self, pools: Sequence[Indices], random: np.random.Generator, reuse: bool) -> None:
+        self._orders = [random.permutation(pool) for pool in pools]
+        self._next = [0] * len(pools)
+        self._reuse = reuse
 
-    def take(self, pool: int, count: int) -> Indices:
+    def draw(self, pool: int, count: int) -> Indices:
         order, start = self._orders[pool], self._next[pool]
         self._next[pool] = start + count
-        if not self._again:
+        if not self._reuse:
             return order[start : start + count]
         return order.take(np.arange(start, start + count), mode="wrap")
 
 
-def _deal(dealer: _Dealer, pool: Sequence[int], counts: Counts, seen: Counts) -> tuple[Indices, Counts]:
-    columns = np.flatnonzero(counts).tolist()
-    taken = [dealer.take(pool[column], int(counts[column])) for column in columns]
-    index = np.concatenate(taken) if taken else np.zeros(0, np.int32)
-    return index, np.repeat(seen[columns], counts[columns])
-
-
-def deal(places: Pools, plan: Plan, random: np.random.Generator) -> tuple[list[Share], list[Picks]]:
-    """Points for every client and for the server, each part in random order.
+def draw_points(
+    pools: PointPools, plan: AllocationPlan, random: np.random.Generator
+) -> tuple[list[ClientPoints], list[PoolPoints]]:
+    """Draws the points of a plan, each part in random order.
 
     Returns:
-        A share per client, and the server's points per distribution (empty if it has none).
+        The points of every client, and the server's per distribution (empty if it has none).
     """
-    dealer = _Dealer(places.train, random, again=False)
-    tests = _Dealer(places.test, random, again=True)
-    pool = places.pool.tolist()
+    train = _PointDrawer(pools.train, random, reuse=False)
+    test = _PointDrawer(pools.test, random, reuse=True)
+    pool_of_column = pools.pool_of_column.tolist()
 
-    def picks(counts: Counts, seen: Counts, source: _Dealer = dealer) -> Picks:
-        index, distribution = _deal(source, pool, counts, seen)
+    def draw(counts: Counts, distribution: Counts, drawer: _PointDrawer = train) -> PoolPoints:
+        columns = np.flatnonzero(counts).tolist()
+        drawn = [drawer.draw(pool_of_column[column], int(counts[column])) for column in columns]
+        index = np.concatenate(drawn) if drawn else np.zeros(0, np.int32)
         order = random.permutation(len(index))
-        return Picks(index[order], distribution[order].astype(np.uint8))
+        seen = np.repeat(distribution[columns], counts[columns])
+        return PoolPoints(index[order], seen[order].astype(np.uint8))
 
     server = []
     if plan.server.any():
         for number, counts in enumerate(plan.server):
-            server.append(picks(counts, np.full(len(pool), number)))
-    shares = []
-    for client, seen in enumerate(plan.seen):
-        probe = picks(plan.probe[client], seen)
-        train = picks(plan.train[client] - plan.probe[client], seen)
-        goal = probe if plan.goal is None else picks(plan.goal[client], seen)
-        shares.append(Share(train, probe, goal, picks(plan.test[client], seen, tests)))
-    return shares, server
+            server.append(draw(counts, np.full(len(pool_of_column), number)))
+    clients = []
+    for client, distribution in enumerate(plan.distribution):
+        probe = draw(plan.probe[client], distribution)
+        own = draw(plan.train[client] - plan.probe[client], distribution)
+        goal = probe if plan.goal is None else draw(plan.goal[client], distribution)
+        clients.append(ClientPoints(own, probe, goal, draw(plan.test[client], distribution, test)))
+    return clients, server
+
+
+def allocate(
+    dataset: Dataset,
+    partition: Partition,
+    distributions: Sequence[Distribution],
+    settings: AllocationSettings,
+    seed: int,
+) -> Allocation:
+    """Gives points to the clients and the server, for every partition but the natural one.
+
+    Raises:
+        InputError: There are too few points.
+    """
+    pools = make_pools(dataset, distributions, partition.is_by_class)
+    random = stream(seed, "data", "partition")
+    plan = AllocationPlanner(settings, partition, pools, len(distributions), random).plan()
+    clients, server = draw_points(pools, plan, stream(seed, "data", "deal"))
+    holdouts = [
+        PoolPoints.of_one_distribution(np.flatnonzero(one.contains(dataset.y_test)), number)
+        for number, one in enumerate(distributions)
+    ]
+    return Allocation(clients, holdouts, server)

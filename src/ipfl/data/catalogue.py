@@ -1,4 +1,7 @@
-"""The data sets by name: what they are, where they would be read from, and reading them."""
+"""The catalogue: every data set is declared here, once, and found, downloaded and loaded by its name.
+
+To add a data set, write its reader in `readers.py` and its entry in `DATASETS`.
+"""
 
 from __future__ import annotations
 
@@ -8,178 +11,222 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import numpy as np
-
-from ipfl.data import formats, originals
-from ipfl.data.dataset import Dataset, held_out
-from ipfl.data.gaussian import gaussian
+from ipfl.data import download, readers
+from ipfl.data.dataset import Dataset
+from ipfl.data.download import Download
+from ipfl.data.gaussian import make_gaussian
 from ipfl.errors import InputError, unknown
+
+DatasetReader = Callable[[Path], Dataset]
 
 
 @dataclass(frozen=True)
-class Source:
-    """One data set, as `ipfl datasets` lists it."""
+class LocalFile:
+    """A file or folder with a data set, and the function that reads it."""
+
+    name: str
+    read: DatasetReader
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetInfo:
+    """One data set: what `ipfl datasets` lists, and the ways to get it.
+
+    It has `make`, or `read_user_file`, or files: then `npz` is used first, then `made_by_user`, then
+    `download`.
+    """
 
     name: str
     summary: str
     classes: int | None
     """None where it depends on the file."""
     shape: tuple[int, ...] | None
-    """Shape of one point."""
-    origin: str
+    """Shape of one point; None where it depends on the file."""
     license: str
+    source: str = ""
+    """Where it comes from, if it is not a download."""
+    make: Callable[[], Dataset] | None = None
+    """Makes it without a file: it is bundled."""
+    read_user_file: DatasetReader | None = None
+    """Reads the file in `task.path`."""
+    npz: LocalFile | None = None
+    """File in the data folder."""
+    made_by_user: tuple[LocalFile, ...] = ()
+    """Files that the user can make and put into the data folder or the cache."""
+    download: Download | None = None
+    instructions: str = ""
+    """What to do, if it cannot be downloaded."""
+
+    @property
+    def origin(self) -> str:
+        """Where it comes from, in words or as an address."""
+        return self.source if self.download is None else self.download.url
 
 
-def _sources(*sources: Source) -> Mapping[str, Source]:
-    return {source.name: source for source in sources}
-
-
-DATASETS: Mapping[str, Source] = _sources(
-    Source(
-        "digits",
-        "1,797 handwritten digits, 1,500 to train on and 297 to test; needs no download",
-        10,
-        (8, 8, 1),
-        "bundled with scikit-learn",
-        "UCI Optical Recognition of Handwritten Digits, CC BY 4.0",
+_ALL = (
+    DatasetInfo(
+        name="digits",
+        summary="1,797 handwritten digits, 1,500 to train on and 297 to test; needs no download",
+        classes=10,
+        shape=(8, 8, 1),
+        license="UCI Optical Recognition of Handwritten Digits, CC BY 4.0",
+        source="bundled with scikit-learn",
+        make=readers.read_digits,
     ),
-    Source(
-        "cifar10",
-        "60,000 colour photographs of 10 kinds of things",
-        10,
-        (32, 32, 3),
-        originals.ORIGINALS["cifar10"].url,
-        "Krizhevsky 2009, research use",
+    DatasetInfo(
+        name="cifar10",
+        summary="60,000 colour photographs of 10 kinds of things",
+        classes=10,
+        shape=(32, 32, 3),
+        license="Krizhevsky 2009, research use",
+        npz=LocalFile("cifar10.npz", partial(readers.read_npz, name="cifar10", classes=10)),
+        download=Download(
+            url="https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+            file="cifar-10-binary.tar.gz",
+            checksum="md5:c32a1d4ab5d03f1284b67883e8d87530",  # published on the same page
+            read=readers.read_cifar10,
+        ),
     ),
-    Source(
-        "emnist",
-        "handwritten letters, upper and lower case apart: A–Z are 0–25, a–z are 26–51",
-        formats.LETTERS,
-        (28, 28, 1),
-        originals.ORIGINALS["emnist"].url,
-        "NIST, US government work",
+    DatasetInfo(
+        name="emnist",
+        summary="handwritten letters, upper and lower case apart: A–Z are 0–25, a–z are 26–51",
+        classes=readers.EMNIST_CLASSES,
+        shape=(28, 28, 1),
+        license="NIST, US government work",
+        npz=LocalFile(
+            "emnist_letters.npz",
+            partial(
+                readers.read_npz,
+                name="emnist",
+                classes=readers.EMNIST_CLASSES,
+                first_half=readers.EMNIST_LOWER_CASE,
+            ),
+        ),
+        download=Download(
+            url="https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip",
+            file="emnist-gzip.zip",
+            checksum="md5:58c8d27c78d21e728a6bc7b3cc06412e",  # NIST publishes none; torchvision checks this
+            read=readers.read_emnist,
+        ),
     ),
-    Source(
-        "femnist",
-        "handwritten digits and letters by writer: 0–9, then A–Z, then a–z",
-        62,
-        (28, 28, 1),
-        "https://github.com/TalwalkarLab/leaf (made with its scripts)",
-        "NIST, US government work; LEAF BSD-2-Clause",
+    DatasetInfo(
+        name="femnist",
+        summary="handwritten digits and letters by writer: 0–9, then A–Z, then a–z",
+        classes=readers.FEMNIST_CLASSES,
+        shape=(28, 28, 1),
+        license="NIST, US government work; LEAF BSD-2-Clause",
+        source="https://github.com/TalwalkarLab/leaf (made with its scripts)",
+        npz=LocalFile(
+            "femnist.npz", partial(readers.read_npz, name="femnist", classes=readers.FEMNIST_CLASSES)
+        ),
+        made_by_user=(
+            LocalFile("femnist", readers.read_femnist),
+            LocalFile("femnist.zip", readers.read_femnist),
+        ),
+        instructions="LEAF publishes scripts, not files: in a clone of https://github.com/TalwalkarLab/leaf "
+        "run data/femnist/preprocess.sh -s niid --sf 1.0 -k 0 -t sample, then put the all_data_*.json of "
+        "data/femnist/data/all_data into a folder (or zip) named femnist inside $IPFL_DATA",
     ),
-    Source(
-        "har",
-        "six activities of 30 people from a smartphone's motion, 168 features per window",
-        6,
-        (168,),
-        originals.ORIGINALS["har"].url,
-        "UCI HAPT (id 341), CC BY 4.0",
+    DatasetInfo(
+        name="har",
+        summary="six activities of 30 people from a smartphone's motion, 168 features per window",
+        classes=len(readers.HAR_ACTIVITIES),
+        shape=(168,),
+        license="UCI HAPT (id 341), CC BY 4.0",
+        npz=LocalFile("har.npz", readers.read_har_npz),
+        download=Download(
+            url="https://archive.ics.uci.edu/static/public/341/"
+            "smartphone+based+recognition+of+human+activities+and+postural+transitions.zip",
+            file="hapt.zip",
+            # UCI publishes none; several public projects use this one for this archive (79,596,192 bytes).
+            checksum="sha256:4ac4ae064227c07045a99551876b54d204837e995e298b6488559e209b3deb09",
+            read=readers.read_hapt,
+        ),
     ),
-    Source(
-        "gaussian",
-        "the theory section's Gaussian means: two clusters of 100 clients, two classes",
-        2,
-        (8,),
-        "drawn from a fixed seed",
-        "none needed",
+    DatasetInfo(
+        name="gaussian",
+        summary="the theory section's Gaussian means: two clusters of 100 clients, two classes",
+        classes=2,
+        shape=(8,),
+        license="none needed",
+        source="drawn from a fixed seed",
+        make=make_gaussian,
     ),
-    Source("npz", "your own .npz file (task.path)", None, None, "your file", "yours"),
+    DatasetInfo(
+        name="npz",
+        summary="your own .npz file (task.path)",
+        classes=None,
+        shape=None,
+        license="yours",
+        source="your file",
+        read_user_file=readers.read_npz,
+        instructions="it is your own file, there is nothing to download; set task.path",
+    ),
 )
-
-_STAND_INS: Mapping[str, tuple[str, Callable[[Path], Dataset]]] = {
-    "cifar10": ("cifar10.npz", partial(formats.npz, name="cifar10", classes=10)),
-    "emnist": (
-        "emnist_letters.npz",
-        partial(formats.npz, name="emnist", classes=formats.LETTERS, first_half=formats.LOWER),
-    ),
-    "femnist": ("femnist.npz", partial(formats.npz, name="femnist", classes=62)),
-    "har": ("har.npz", formats.har_npz),
-}
-"""File of each data set in a folder of `.npz` files, and its reader."""
-
-_READERS: Mapping[str, Callable[[Path], Dataset]] = {
-    "cifar10": formats.cifar10,
-    "emnist": formats.emnist,
-    "har": formats.hapt,
-}
+DATASETS: Mapping[str, DatasetInfo] = {info.name: info for info in _ALL}
 
 
-def _digits() -> Dataset:
-    from sklearn.datasets import load_digits
-
-    bunch = load_digits()
-    x = np.rint(bunch.images * (255 / 16)).astype(np.uint8)
-    y = bunch.target.astype(np.int64)
-    test = held_out(y, 297 / len(y), "digits")
-    return Dataset(
-        name="digits", x_train=x[~test], y_train=y[~test], x_test=x[test], y_test=y[test], classes=10
-    )
+def _info_of(name: str) -> DatasetInfo:
+    if name not in DATASETS:
+        raise unknown("data set", name, DATASETS)
+    return DATASETS[name]
 
 
-_BUNDLED: Mapping[str, Callable[[], Dataset]] = {"digits": _digits, "gaussian": gaussian}
-
-
-def _folder(data_dir: Path | None) -> Path | None:
-    said = str(data_dir) if data_dir is not None else os.environ.get("IPFL_DATA", "")
-    if not said:
+def _data_folder(data_dir: Path | None) -> Path | None:
+    """The folder given, else `$IPFL_DATA`; None if neither is set."""
+    text = str(data_dir) if data_dir is not None else os.environ.get("IPFL_DATA", "")
+    if not text:
         return None
-    folder = Path(said).expanduser()
+    folder = Path(text).expanduser()
     if not folder.is_dir():
         raise InputError(f"the data folder {folder} does not exist (task.data_dir or IPFL_DATA)")
     return folder
 
 
-def _find(name: str, data_dir: Path | None) -> tuple[Path, Callable[[Path], Dataset]] | None:
-    """File of a data set and its reader: the stand-in, LEAF's files, or a download already in the cache."""
-    folder = _folder(data_dir)
-    file, read = _STAND_INS[name]
-    if folder is not None and (folder / file).is_file():
-        return folder / file, read
-    if name == "femnist":
-        places = [place for place in (folder, originals.cache()) if place is not None]
-        for path in (place / made for place in places for made in ("femnist", "femnist.zip")):
-            if path.exists():
-                return path, formats.femnist
-        return None
-    cached = originals.cache() / originals.ORIGINALS[name].file
-    return (cached, _READERS[name]) if cached.is_file() else None
+def _find_local(info: DatasetInfo, data_dir: Path | None) -> tuple[Path, DatasetReader] | None:
+    """The local file of a data set and its reader; downloads are not looked for."""
+    folder = _data_folder(data_dir)
+    if folder is not None and info.npz is not None and (folder / info.npz.name).is_file():
+        return folder / info.npz.name, info.npz.read
+    for place in (folder, download.cache_folder()):
+        for file in info.made_by_user:
+            if place is not None and (place / file.name).exists():
+                return place / file.name, file.read
+    return None
 
 
-def _known(name: str) -> None:
-    if name not in DATASETS:
-        raise unknown("data set", name, DATASETS)
-
-
-def available(name: str, data_dir: Path | None = None) -> str | None:
+def locate(name: str, data_dir: Path | None = None) -> str | None:
     """Where a data set would be read from: `bundled`, a path, or None if it is not on this machine."""
-    _known(name)
-    if name in _BUNDLED:
+    info = _info_of(name)
+    if info.make is not None:
         return "bundled"
-    found = _find(name, data_dir) if name in _STAND_INS else None
-    return None if found is None else str(found[0])
+    if info.read_user_file is not None:
+        return None
+    if (found := _find_local(info, data_dir)) is not None:
+        return str(found[0])
+    cached = None if info.download is None else info.download.find()
+    return None if cached is None else str(cached)
 
 
 def fetch(name: str) -> list[Path]:
-    """Downloads the originals of a data set into the cache, unless they are there.
+    """Downloads the archive of a data set into the cache, unless it is there.
 
     Returns:
-        Their paths; none for what is bundled.
+        Its path; nothing for a bundled data set.
 
     Raises:
-        InputError: When there is nothing to download, or it fails; says what to do instead.
+        InputError: The data set cannot be downloaded; the message says what to do instead.
     """
-    _known(name)
-    if name in _BUNDLED:
+    info = _info_of(name)
+    if info.make is not None:
         return []
-    if name == "femnist":
-        raise InputError(f"femnist cannot be downloaded: {originals.LEAF}")
-    if name == "npz":
-        raise InputError("npz is your own file, there is nothing to download: set task.path")
-    return [originals.retrieve(name)]
+    if info.download is None:
+        raise InputError(f"{name} cannot be downloaded: {info.instructions}")
+    return [info.download.ensure()]
 
 
 def load(name: str, *, path: Path | None = None, data_dir: Path | None = None) -> Dataset:
-    """Reads a data set; downloads its original if it is nowhere on this machine.
+    """Reads a data set; downloads it if it is not on this machine.
 
     Args:
         name: One of `DATASETS`.
@@ -187,19 +234,19 @@ def load(name: str, *, path: Path | None = None, data_dir: Path | None = None) -
         data_dir: Folder with `.npz` files; else `$IPFL_DATA`, else the cache.
 
     Raises:
-        InputError: When the name is unknown, or the data is not there, damaged or not what it should be.
+        InputError: The name is unknown, or the data is missing, damaged or not in its format.
     """
-    _known(name)
-    if name in _BUNDLED:
-        return _BUNDLED[name]()
-    if name == "npz":
+    info = _info_of(name)
+    if info.make is not None:
+        return info.make()
+    if info.read_user_file is not None:
         if path is None:
-            raise InputError('dataset = "npz" needs the path of your file (task.path)')
-        return formats.npz(Path(path).expanduser())
-    found = _find(name, data_dir)
-    if found is None and name == "femnist":
-        raise InputError(f"femnist is not on this machine: {originals.LEAF}")
-    if found is None or found[1] is _READERS.get(name):
-        # Also for what is in the cache already: its checksum is looked at, a wrong file is replaced.
-        return _READERS[name](originals.retrieve(name))
-    return found[1](found[0])
+            raise InputError(f'dataset = "{name}" needs the path of your file (task.path)')
+        return info.read_user_file(Path(path).expanduser())
+    if (found := _find_local(info, data_dir)) is not None:
+        file, read = found
+        return read(file)
+    if info.download is None:
+        raise InputError(f"{name} is not on this machine: {info.instructions}")
+    # A file in the cache, too: its checksum is checked, and a wrong file is replaced.
+    return info.download.read(info.download.ensure())

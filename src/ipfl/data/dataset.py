@@ -1,7 +1,7 @@
-"""A labelled data set in memory: two disjoint pools, training and test, with optional groups.
+"""A labelled data set in memory: two disjoint pools of points, training and test, with optional groups.
 
-Images are uint8 (n, height, width, channels); whoever trains converts batch by batch. Other features are
-float32 (n, features). A group is whoever the point came from (a writer, a person).
+Images are uint8 (n, height, width, channels); training converts them batch by batch. Other features are
+float32 (n, features). The group of a point is the writer or person that it comes from.
 """
 
 from __future__ import annotations
@@ -13,31 +13,35 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ipfl.core import stream
-from ipfl.data.apportion import apportion
+from ipfl.data.rounding import largest_remainder
 from ipfl.errors import InputError
 
-SPLIT_SEED = 0
-"""Splits that are part of a data set, not of a run, are drawn from this seed for everyone."""
+DATASET_SEED = 0
+"""Random choices that are part of a data set, not of a run, use this seed: they are the same in every run."""
+TEST_SHARE = 0.2
+"""Share of the points that become test points where a data set has no official split."""
+MAX_UNCHECKED_CLASSES = 1000
+"""A data set may have more classes than this only if it has at least as many labels."""
 
 
-def features(x: ArrayLike, where: str) -> NDArray[Any]:
-    """Checks points and brings them to their form in memory: uint8 images stay, the rest is float32.
+def check_features(x: ArrayLike, name: str) -> NDArray[Any]:
+    """Checks points and converts them to their form in memory: uint8 images stay, all else becomes float32.
 
     Args:
         x: (n, features), grey images (n, height, width) or images (n, height, width, channels).
-        where: What to call the array in an error.
+        name: Name of the array in error messages.
 
     Raises:
-        InputError: On another shape, no numbers, or a value that is not finite.
+        InputError: The shape is another one, or a value is not a finite number.
     """
     points = np.asarray(x)
     if points.dtype.kind not in "buif":
-        raise InputError(f"{where} holds {points.dtype}, expected numbers")
+        raise InputError(f"{name} holds {points.dtype}, expected numbers")
     if points.ndim == 3:
         points = points[..., np.newaxis]
     if points.ndim not in (2, 4) or 0 in points.shape:
         raise InputError(
-            f"{where} has shape {points.shape}, expected (n, features), (n, height, width) "
+            f"{name} has shape {points.shape}, expected (n, features), (n, height, width) "
             "or (n, height, width, channels), none of them 0"
         )
     if points.dtype == np.uint8:
@@ -45,25 +49,44 @@ def features(x: ArrayLike, where: str) -> NDArray[Any]:
     with np.errstate(over="ignore"):
         points = points.astype(np.float32, copy=False)
     if not np.isfinite(points).all():
-        raise InputError(f"{where} holds values that are not finite (NaN or infinity)")
+        raise InputError(f"{name} holds values that are not finite (NaN or infinity)")
     return points
 
 
-def labels(y: ArrayLike, points: int, where: str) -> NDArray[np.int64]:
-    """Checks class labels: whole numbers from 0 on, one per point.
+def check_labels(y: ArrayLike, points: int, name: str) -> NDArray[np.int64]:
+    """Checks class labels (or group numbers): whole numbers from 0 on, one per point.
 
     Raises:
-        InputError: On anything else.
+        InputError: The labels are something else.
     """
-    array = np.asarray(y)
-    if array.shape != (points,):
-        raise InputError(f"{where} has shape {array.shape}, expected one label for each of {points} points")
-    if array.dtype.kind not in "ui":
-        raise InputError(f"{where} holds {array.dtype}, expected whole numbers")
-    if array.min() < 0 or array.max() > np.iinfo(np.int64).max:  # beyond, a uint64 would become negative
-        wrong = array.min() if array.min() < 0 else array.max()
-        raise InputError(f"{where} holds the label {wrong}, expected labels from 0 on")
-    return array.astype(np.int64)
+    labels = np.asarray(y)
+    if labels.shape != (points,):
+        raise InputError(f"{name} has shape {labels.shape}, expected one label for each of {points} points")
+    if labels.dtype.kind not in "ui":
+        raise InputError(f"{name} holds {labels.dtype}, expected whole numbers")
+    if labels.min() < 0 or labels.max() > np.iinfo(np.int64).max:  # a larger uint64 would become negative
+        wrong = labels.min() if labels.min() < 0 else labels.max()
+        raise InputError(f"{name} holds the label {wrong}, expected labels from 0 on")
+    return labels.astype(np.int64)
+
+
+def count_classes(y: NDArray[Any], name: object) -> int:
+    """Number of classes where it is not given: the highest label plus one.
+
+    Args:
+        y: Labels.
+        name: Name of the data in error messages.
+
+    Raises:
+        InputError: There are no labels, or one is so high that the model, which has an output for each
+            class, would be huge because of classes that do not exist.
+    """
+    if y.dtype.kind not in "ui" or not y.size:
+        raise InputError(f"{name}: labels are {y.size} values of {y.dtype}, expected whole numbers")
+    count = int(y.max()) + 1
+    if count > max(MAX_UNCHECKED_CLASSES, y.size):
+        raise InputError(f"{name}: label {count - 1} of {y.size} labels; classes are numbered from 0 on")
+    return count
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +94,7 @@ class Dataset:
     """Training and test pool; checked and converted when made.
 
     Raises:
-        InputError: When arrays do not fit each other or hold something else than finite numbers.
+        InputError: The arrays do not fit each other, or hold something else than finite numbers.
     """
 
     name: str
@@ -81,55 +104,82 @@ class Dataset:
     y_test: NDArray[np.int64]
     classes: int
     first_half: tuple[int, ...] | None = None
-    """Classes of D_A in `halves`; None: the lower half of the labels."""
+    """Classes of the first distribution of `halves`; None: the lower half of the labels."""
     group_train: NDArray[np.int64] | None = None
-    """Who each training point came from (writer, person)."""
+    """Group (writer, person) of each training point."""
     group_test: NDArray[np.int64] | None = None
     group_distribution: NDArray[np.int64] | None = None
     """Hidden distribution of group g at position g, where it is known (`gaussian`)."""
 
     def __post_init__(self) -> None:
         for pool in ("train", "test"):
-            x = features(getattr(self, f"x_{pool}"), f"{self.name}: x_{pool}")
-            y = labels(getattr(self, f"y_{pool}"), len(x), f"{self.name}: y_{pool}")
-            if y.max() >= self.classes:
-                raise InputError(
-                    f"{self.name}: y_{pool} holds the label {y.max()}, but classes = {self.classes}"
-                )
-            object.__setattr__(self, f"x_{pool}", x)
-            object.__setattr__(self, f"y_{pool}", y)
-            group = getattr(self, f"group_{pool}")
-            if group is not None:
-                checked = labels(group, len(x), f"{self.name}: group_{pool}")
-                object.__setattr__(self, f"group_{pool}", checked)
+            self._check_pool(pool)
         if self.x_train.shape[1:] != self.x_test.shape[1:] or self.x_train.dtype != self.x_test.dtype:
             raise InputError(
                 f"{self.name}: x_train is {self.x_train.shape[1:]} {self.x_train.dtype}, "
                 f"x_test is {self.x_test.shape[1:]} {self.x_test.dtype}"
             )
         if self.classes < 2:
-            raise InputError(f"{self.name}: {self.classes} class, there is nothing to tell apart")
+            raise InputError(f"{self.name}: the number of classes is {self.classes}, expected at least 2")
         if (self.group_train is None) != (self.group_test is None):
             raise InputError(f"{self.name}: groups are needed for both the training and the test points")
-        kinds, group = self.group_distribution, self.group_train
-        if kinds is not None and (group is None or len(kinds) <= group.max()):
+        known, group = self.group_distribution, self.group_train
+        if known is not None and (group is None or len(known) <= group.max()):
             raise InputError(f"{self.name}: group_distribution must name a distribution for every group")
 
+    def _check_pool(self, pool: str) -> None:
+        x = check_features(getattr(self, f"x_{pool}"), f"{self.name}: x_{pool}")
+        y = check_labels(getattr(self, f"y_{pool}"), len(x), f"{self.name}: y_{pool}")
+        if y.max() >= self.classes:
+            raise InputError(f"{self.name}: y_{pool} holds the label {y.max()}, but classes = {self.classes}")
+        object.__setattr__(self, f"x_{pool}", x)
+        object.__setattr__(self, f"y_{pool}", y)
+        group = getattr(self, f"group_{pool}")
+        if group is not None:
+            object.__setattr__(
+                self, f"group_{pool}", check_labels(group, len(x), f"{self.name}: group_{pool}")
+            )
 
-def held_out(strata: NDArray[np.int64], share: float, *path: str) -> NDArray[np.bool_]:
-    """Marks the test points of a set that has no official split: the same ones in every run.
+
+def choose_test_points(strata: NDArray[Any], share: float, name: str) -> NDArray[np.bool_]:
+    """Chooses the test points of a data set without an official split: the same ones in every run.
 
     Args:
-        strata: Class or group of each point; each gives its part, exact to one point.
-        share: Share of all points that is held out.
-        path: Names the random stream, so that each data set has its own.
+        strata: Class or group of each point; each gives its share, exact to one point.
+        share: Share of all points.
+        name: Name of the data set; each has its own random stream.
+
+    Returns:
+        For each point, whether it is a test point.
     """
     values, inverse = np.unique(strata, return_inverse=True)
-    counts = apportion([round(share * len(strata))], [np.bincount(inverse)])[0]
-    shuffled = stream(SPLIT_SEED, "split", *path).permutation(len(strata))
+    counts = largest_remainder([round(share * len(strata))], [np.bincount(inverse)])[0]
+    shuffled = stream(DATASET_SEED, "split", name).permutation(len(strata))
     by_stratum = shuffled[np.argsort(inverse[shuffled], kind="stable")]
     starts = np.searchsorted(inverse[by_stratum], np.arange(len(values)))
-    test = np.zeros(len(strata), dtype=np.bool_)
+    is_test = np.zeros(len(strata), dtype=np.bool_)
     for start, count in zip(starts, counts, strict=True):
-        test[by_stratum[start : start + count]] = True
-    return test
+        is_test[by_stratum[start : start + count]] = True
+    return is_test
+
+
+def split_dataset(
+    name: str, x: NDArray[Any], y: NDArray[Any], group: NDArray[Any] | None, classes: int
+) -> Dataset:
+    """Makes a data set of points without an official split: `TEST_SHARE` of each group, or class, is test."""
+    arrays = [x, y] if group is None else [x, y, group]
+    if len({array.shape[:1] for array in arrays}) > 1:
+        raise InputError(f"{name}: points, labels and groups differ in length")
+    if y.ndim != 1 or not len(y):
+        raise InputError(f"{name}: labels have shape {y.shape}, expected one for each point")
+    is_test = choose_test_points(y if group is None else group, TEST_SHARE, name)
+    return Dataset(
+        name=name,
+        x_train=x[~is_test],
+        y_train=y[~is_test],
+        x_test=x[is_test],
+        y_test=y[is_test],
+        classes=classes,
+        group_train=None if group is None else group[~is_test],
+        group_test=None if group is None else group[is_test],
+    )

@@ -1,17 +1,24 @@
-"""What a federation's data looks like to everyone else: parts, samples, and who holds them.
+"""Federated data: what each client holds, as methods and engines see it, and the class that implements it.
 
-Each client has the four parts of READING: `train`; `probe`, held back from its training data to score
-models; `goal`, a sample of what it wants to be good at; `test`, which only the evaluator sees.
+Each client has four parts (READING): `train`; `probe`, held back from its training data to score models;
+`goal`, a sample of what it wants to be good at; `test`, which only the evaluator sees.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ipfl.data.dataset import Dataset
+from ipfl.data.distributions import Distribution
+from ipfl.data.rounding import probe_size
+
+Indices = NDArray[np.int32]
+"""Positions of points in a pool."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +43,7 @@ class Parts:
 
 
 class FederatedData(Protocol):
-    """Data of a whole federation; a client's arrays are made when it works and dropped afterwards."""
+    """Data of all clients; a client's arrays are made when it works and dropped afterwards."""
 
     name: str
     partition: str
@@ -71,3 +78,165 @@ class FederatedData(Protocol):
     def server_holdout(self, distribution: int) -> Samples | None:
         """The server's own few samples of one distribution, if it was given any."""
         ...
+
+
+@dataclass(frozen=True, eq=False)
+class PoolPoints:
+    """Some points of a pool, and the distribution in which each of them is seen."""
+
+    index: Indices
+    distribution: NDArray[np.uint8]
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    @classmethod
+    def of_one_distribution(cls, index: NDArray[Any], distribution: int) -> PoolPoints:
+        """Points that are all seen in the same distribution."""
+        return cls(index.astype(np.int32), np.full(len(index), distribution, dtype=np.uint8))
+
+
+@dataclass(frozen=True, eq=False)
+class ClientPoints:
+    """One client's points: `test` from the test pool, the others from the training pool."""
+
+    train: PoolPoints
+    probe: PoolPoints
+    goal: PoolPoints
+    test: PoolPoints
+
+    @classmethod
+    def of_one_distribution(
+        cls, train: NDArray[Any], test: NDArray[Any], distribution: int, probe: float
+    ) -> ClientPoints:
+        """Points of one distribution; the first share `probe` of `train` is held back as probe and goal."""
+        cut = int(probe_size(len(train), probe))
+        held_back = PoolPoints.of_one_distribution(train[:cut], distribution)
+        return cls(
+            train=PoolPoints.of_one_distribution(train[cut:], distribution),
+            probe=held_back,
+            goal=held_back,
+            test=PoolPoints.of_one_distribution(test, distribution),
+        )
+
+    def majority(self, distributions: int) -> int | None:
+        """The distribution of most points of train and probe; None if there is only one, or a tie."""
+        if distributions == 1:
+            return None
+        seen = np.concatenate([self.train.distribution, self.probe.distribution])
+        counts = np.bincount(seen, minlength=distributions)
+        largest = np.flatnonzero(counts == counts.max())
+        return int(largest[0]) if len(largest) == 1 else None
+
+
+@dataclass(frozen=True, eq=False)
+class Allocation:
+    """Which points of a data set each client and the server hold."""
+
+    clients: Sequence[ClientPoints]
+    """By client id."""
+    holdouts: Sequence[PoolPoints]
+    """Test pool of each distribution."""
+    server: Sequence[PoolPoints] = ()
+    """The server's own training points of each distribution, which no client has; empty if it has none."""
+
+
+@dataclass(frozen=True)
+class Drift:
+    """From `round` on, each client in `partner` has the data of its partner, and the reverse."""
+
+    round: int
+    partner: Mapping[int, int]
+
+
+class PartitionedDataset:
+    """`FederatedData` over one data set, held as index arrays; a client's arrays are made when asked for.
+
+    Args:
+        dataset: The pools.
+        partition: Its name, for reports.
+        distributions: The hidden distributions.
+        allocation: Who holds which points.
+        unseen: Ids of the clients held back.
+        drift: Which clients change, and when; None: none.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        *,
+        partition: str,
+        distributions: Sequence[Distribution],
+        allocation: Allocation,
+        unseen: Iterable[int] = (),
+        drift: Drift | None = None,
+    ) -> None:
+        self.name = dataset.name
+        self.partition = partition
+        self.input_shape: tuple[int, ...] = dataset.x_train.shape[1:]
+        self.classes = dataset.classes
+        self.distributions = len(distributions)
+        self.unseen: tuple[int, ...] = tuple(sorted(unseen))
+        everyone = range(len(allocation.clients))
+        self.clients: tuple[int, ...] = tuple(sorted(set(everyone) - set(self.unseen)))
+        self.drift = drift
+        self.allocation = allocation
+        self._dataset = dataset
+        self._distributions = tuple(distributions)
+        self._majorities = tuple(points.majority(len(distributions)) for points in allocation.clients)
+
+    def _holder(self, client: int, round: int) -> int:
+        """The client whose data this client has in that round."""
+        if self.drift is None or round < self.drift.round:
+            return client
+        return self.drift.partner.get(client, client)
+
+    def _train_samples(self, points: PoolPoints) -> Samples:
+        return self._make_samples(points, self._dataset.x_train, self._dataset.y_train)
+
+    def _test_samples(self, points: PoolPoints) -> Samples:
+        return self._make_samples(points, self._dataset.x_test, self._dataset.y_test)
+
+    def _make_samples(self, points: PoolPoints, x: NDArray[Any], y: NDArray[np.int64]) -> Samples:
+        """Copies points of a pool and changes each as its distribution says."""
+        features, labels = x[points.index], y[points.index]
+        for number, distribution in enumerate(self._distributions):
+            if distribution.has_changes:
+                of_it = points.distribution == number
+                features[of_it] = distribution.change_features(features[of_it])
+                labels[of_it] = distribution.change_labels(labels[of_it])
+        return Samples(features, labels)
+
+    def parts(self, client: int, round: int = 0) -> Parts:
+        """The client's data in that round, made anew."""
+        points = self.allocation.clients[self._holder(client, round)]
+        probe = self._train_samples(points.probe)
+        return Parts(
+            train=self._train_samples(points.train),
+            probe=probe,
+            goal=probe if points.goal is points.probe else self._train_samples(points.goal),
+            test=self._test_samples(points.test),
+        )
+
+    def sizes(self, client: int) -> Mapping[str, int]:
+        """Number of samples per part, before any drift."""
+        points = self.allocation.clients[client]
+        return {
+            "train": len(points.train),
+            "probe": len(points.probe),
+            "goal": len(points.goal),
+            "test": len(points.test),
+        }
+
+    def majority(self, client: int, round: int = 0) -> int | None:
+        """The distribution most of its training data comes from; None with one distribution, or a tie."""
+        return self._majorities[self._holder(client, round)]
+
+    def holdout(self, distribution: int) -> Samples:
+        """Test pool of one distribution."""
+        return self._test_samples(self.allocation.holdouts[distribution])
+
+    def server_holdout(self, distribution: int) -> Samples | None:
+        """The server's own samples of one distribution; None if it has none."""
+        server = self.allocation.server
+        return self._train_samples(server[distribution]) if server else None

@@ -12,48 +12,42 @@ from __future__ import annotations
 import numpy as np
 
 from ipfl.core import stream
-from ipfl.data.dataset import SPLIT_SEED, Dataset
+from ipfl.data.dataset import DATASET_SEED, Dataset
+
+_GROUPS = 200
+"""Groups, each a possible client, alternating between the two clusters."""
+_TRAIN = 200
+"""Training points of each group."""
+_TEST = 100
+_DIMENSIONS = 8
+_DISTANCE = 2.0
+"""|β_1 − β_2|."""
+_SIGMA = 1.0
+"""Spread σ of a client's points."""
+_TAU = 0.2
+"""Spread τ of the clients' means within a cluster."""
 
 
-def gaussian(
-    *,
-    people: int = 200,
-    train: int = 200,
-    test: int = 100,
-    dimensions: int = 8,
-    distance: float = 2.0,
-    sigma: float = 1.0,
-    tau: float = 0.2,
-) -> Dataset:
-    """Draws the data set; the same for everyone who asks for the same numbers.
-
-    Args:
-        people: Groups to draw clients from, alternating between the two clusters.
-        train: Training points of each.
-        test: Test points of each.
-        dimensions: Length of x, at least 2.
-        distance: |β_1 − β_2|.
-        sigma: Spread σ of a client's points.
-        tau: Spread τ of the clients' means within a cluster.
-    """
-    random = stream(SPLIT_SEED, "gaussian")
-    cluster = np.arange(people) % 2
-    beta = np.zeros((2, dimensions))
-    beta[:, :2] = np.array([[1.0, 1.0], [1.0, -1.0]]) * distance / 2
-    mu = beta[cluster] + tau * random.standard_normal((people, dimensions))
-    each = train + test
-    z = mu[:, None, :] + sigma * random.standard_normal((people, each, dimensions))
-    y = random.integers(2, size=(people, each))
+def make_gaussian() -> Dataset:
+    """Draws the data set: the same in every run."""
+    random = stream(DATASET_SEED, "gaussian")
+    cluster = np.arange(_GROUPS) % 2
+    beta = np.zeros((2, _DIMENSIONS))
+    beta[:, :2] = np.array([[1.0, 1.0], [1.0, -1.0]]) * _DISTANCE / 2
+    mu = beta[cluster] + _TAU * random.standard_normal((_GROUPS, _DIMENSIONS))
+    points = _TRAIN + _TEST
+    z = mu[:, None, :] + _SIGMA * random.standard_normal((_GROUPS, points, _DIMENSIONS))
+    y = random.integers(2, size=(_GROUPS, points))
     x = ((2 * y - 1)[..., None] * z).astype(np.float32)
-    group = np.broadcast_to(np.arange(people)[:, None], y.shape)
+    group = np.broadcast_to(np.arange(_GROUPS)[:, None], y.shape)
     return Dataset(
         name="gaussian",
-        x_train=x[:, :train].reshape(-1, dimensions),
-        y_train=y[:, :train].ravel(),
-        x_test=x[:, train:].reshape(-1, dimensions),
-        y_test=y[:, train:].ravel(),
+        x_train=x[:, :_TRAIN].reshape(-1, _DIMENSIONS),
+        y_train=y[:, :_TRAIN].ravel(),
+        x_test=x[:, _TRAIN:].reshape(-1, _DIMENSIONS),
+        y_test=y[:, _TRAIN:].ravel(),
         classes=2,
-        group_train=group[:, :train].ravel(),
-        group_test=group[:, train:].ravel(),
+        group_train=group[:, :_TRAIN].ravel(),
+        group_test=group[:, _TRAIN:].ravel(),
         group_distribution=cluster,
     )

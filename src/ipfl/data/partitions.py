@@ -1,6 +1,7 @@
-"""Partitions: in which shares each client mixes the hidden distributions, or the classes; and sizes.
+"""Partitions over clients: each client's shares of the hidden distributions or of the classes, and its size.
 
-Shares are a matrix with a row per client; `ipfl.data.apportion` makes whole numbers of it.
+Shares are a matrix with a row per client. Which points a client then gets is decided in
+`ipfl.data.allocation`.
 """
 
 from __future__ import annotations
@@ -12,21 +13,22 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ipfl.data.apportion import apportion
+from ipfl.data.rounding import largest_remainder
 from ipfl.errors import InputError, unknown
 
 PARTITIONS: Mapping[str, str] = {
     "a:b": "b % from the client's own distribution (client i: number i mod d), a % from the others; 10:90",
-    "linear": "client k has (0.5 + k)/N from the first distribution; of more than two: sliding along",
+    "linear": "client k has (0.5 + k)/N from the first distribution; with more than two, of two neighbours",
     "random": "a mixture drawn uniformly at random for each client",
     "classes": "classes:c: c classes per client, in equal parts",
-    "dirichlet": "dirichlet:alpha: a client's class shares from Dirichlet(alpha), while classes last",
+    "dirichlet": "dirichlet:alpha: a client's class shares from Dirichlet(alpha), until a class has run out",
     "natural": "each writer or person is a client, with distributions = natural",
 }
-SMALLEST = 5
+"""What `ipfl partitions` says about each kind."""
+MIN_UNEQUAL_SAMPLES = 5
 """Samples of the smallest client with unequal sizes."""
 
-Shares = NDArray[np.float64]
+ShareMatrix = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -38,26 +40,26 @@ class Partition:
     """Share of the own distribution (a:b), number of classes, or alpha."""
 
     @property
-    def by_class(self) -> bool:
-        """Whether it mixes classes; a client is then wholly in distribution i mod d."""
+    def is_by_class(self) -> bool:
+        """Whether it mixes classes; all data of client i is then of distribution i mod d."""
         return self.kind in ("classes", "dirichlet")
 
 
-def _number(text: str, of: str) -> float:
+def _parse_number(text: str, partition: str) -> float:
     try:
         value = float(text)
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise InputError(f"partition {of!r}: {text!r} is not a number")
+        raise InputError(f"partition {partition!r}: {text!r} is not a number")
     return value
 
 
-def parse(text: str) -> Partition:
+def parse_partition(text: str) -> Partition:
     """Reads a partition such as `10:90`, `classes:4` or `linear`.
 
     Raises:
-        InputError: When it is none of `PARTITIONS`, or its numbers make no sense.
+        InputError: It is none of `PARTITIONS`, or its numbers are out of range.
     """
     kind, colon, rest = text.strip().partition(":")
     if kind in ("linear", "random", "natural"):
@@ -65,102 +67,113 @@ def parse(text: str) -> Partition:
             raise InputError(f"partition {kind!r} takes no number, got {text!r}")
         return Partition(kind)
     if kind == "classes":
-        value = _number(rest, text)
+        value = _parse_number(rest, text)
         if value < 1 or value != int(value):
             raise InputError(f"partition {text!r}: expected a whole number of classes, at least 1")
         return Partition(kind, value)
     if kind == "dirichlet":
-        value = _number(rest, text)
+        value = _parse_number(rest, text)
         if value <= 0:
             raise InputError(f"partition {text!r}: alpha must be greater than 0")
         return Partition(kind, value)
     if not colon or not kind[:1].isdigit():
         raise unknown("partition", kind, PARTITIONS)
-    others, own = _number(kind, text), _number(rest, text)
+    others, own = _parse_number(kind, text), _parse_number(rest, text)
     if others < 0 or own < 0 or not math.isclose(others + own, 100):
         raise InputError(f"partition {text!r}: both parts must be at least 0 and sum to 100")
     return Partition("a:b", own / 100)
 
 
-def mixtures(partition: Partition, clients: int, distributions: int, random: np.random.Generator) -> Shares:
+def distribution_shares(
+    partition: Partition, clients: int, distributions: int, random: np.random.Generator
+) -> ShareMatrix:
     """Shares of each distribution per client (clients, distributions), for a:b, linear and random."""
     if distributions == 1:
         return np.ones((clients, 1))
-    who = np.arange(clients)
+    client = np.arange(clients)
     if partition.kind == "random":
-        # Uniform on the simplex; with two distributions that is Uniform(0, 1).
+        # Uniform over all mixtures; with two distributions that is Uniform(0, 1).
         return random.dirichlet(np.ones(distributions), size=clients)
     if partition.kind == "linear":
-        place = (distributions - 1) * (1 - (0.5 + who) / clients)
-        left = np.minimum(place.astype(np.int64), distributions - 2)
+        position = (distributions - 1) * (1 - (0.5 + client) / clients)
+        left = np.minimum(position.astype(np.int64), distributions - 2)
         shares = np.zeros((clients, distributions))
-        shares[who, left] = 1 - (place - left)
-        shares[who, left + 1] = place - left
+        shares[client, left] = 1 - (position - left)
+        shares[client, left + 1] = position - left
         return shares
     shares = np.full((clients, distributions), (1 - partition.value) / (distributions - 1))
-    shares[who, who % distributions] = partition.value
+    shares[client, client % distributions] = partition.value
     return shares
 
 
 def class_shares(
     partition: Partition, clients: int, supply: NDArray[np.int64], random: np.random.Generator
-) -> Shares:
+) -> ShareMatrix:
     """Shares of each class per client (clients, classes), for classes:c and dirichlet:alpha.
 
-    With classes:c the classes least used for their supply come first, in random order, so that all are
-    used alike and a rare class goes to fewer clients.
+    With classes:c a client gets the classes used least so far for their supply, the order partly random:
+    all points are used about equally often, and a rare class goes to fewer clients.
     """
     if partition.kind == "dirichlet":
         drawn = random.dirichlet(np.full(len(supply), partition.value), size=clients)
-        # A tiny alpha can underflow to a row of zeros or NaN: then one class has it all.
-        lost = ~(np.isfinite(drawn).all(axis=1) & (drawn.sum(axis=1) > 0))
-        drawn[lost] = np.eye(len(supply))[random.integers(len(supply), size=int(lost.sum()))]
+        # A tiny alpha can underflow to a row of zeros or NaN: such a client gets a single class.
+        is_invalid = ~(np.isfinite(drawn).all(axis=1) & (drawn.sum(axis=1) > 0))
+        drawn[is_invalid] = np.eye(len(supply))[random.integers(len(supply), size=int(is_invalid.sum()))]
         return drawn
     count = int(partition.value)
-    having = np.flatnonzero(supply)
-    if count > len(having):
-        raise InputError(f"classes:{count}: the data has {len(having)} classes")
+    present = np.flatnonzero(supply)
+    if count > len(present):
+        raise InputError(f"classes:{count}: the data has {len(present)} classes")
     shares = np.zeros((clients, len(supply)))
-    used = np.zeros(len(having))
+    used = np.zeros(len(present))
     for row in shares:
-        order = (used + random.uniform(0.5, 1.5, len(having))) / supply[having]
+        order = (used + random.uniform(0.5, 1.5, len(present))) / supply[present]
         chosen = np.argpartition(order, count - 1)[:count]
         used[chosen] += 1
-        row[having[chosen]] = 1 / count
+        row[present[chosen]] = 1 / count
     return shares
 
 
-def while_they_last(sizes: NDArray[np.int64], shares: Shares, supply: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Whole numbers for Dirichlet shares: when a class has run out, a client's other classes fill in.
+def counts_within_supply(
+    sizes: NDArray[np.int64], shares: ShareMatrix, supply: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Numbers of points for Dirichlet shares: where a class has run out, a client's other classes replace it.
 
-    Client after client, as in Hsu et al. 2019. The sizes must not exceed the supply in sum.
+    Client after client, as in Hsu et al. 2019.
+
+    Args:
+        sizes: Number of points of each client; their sum must not exceed that of the supply.
+        shares: Shares of each class per client.
+        supply: Number of points of each class.
     """
     counts = np.zeros(shares.shape, dtype=np.int64)
     left = supply.copy()
     for row, size, wanted in zip(counts, sizes, shares, strict=True):
         while missing := int(size - row.sum()):
-            open_shares = np.where(left > 0, wanted, 0.0)
-            if open_shares.sum() <= 0:
-                open_shares = left.astype(np.float64)
-            got = np.minimum(apportion([missing], [open_shares])[0], left)
+            possible = np.where(left > 0, wanted, 0.0)
+            if possible.sum() <= 0:
+                possible = left.astype(np.float64)
+            got = np.minimum(largest_remainder([missing], [possible])[0], left)
             row += got
             left -= got
     return counts
 
 
-def unequal(mean: int, weights: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Sizes in proportion to weights, with the given mean, none below `SMALLEST`."""
-    floored = np.zeros(len(weights), dtype=np.bool_)
+def unequal_sizes(mean: int, weights: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Sizes in proportion to weights, with the given mean, none smaller than `MIN_UNEQUAL_SAMPLES`."""
+    is_smallest = np.zeros(len(weights), dtype=np.bool_)
     while True:
-        rest = mean * len(weights) - SMALLEST * int(floored.sum())
-        quotas = np.where(floored, SMALLEST, rest * weights / max(weights[~floored].sum(), 1e-300))
-        low = ~floored & (quotas < SMALLEST)
-        if not low.any():
+        rest = mean * len(weights) - MIN_UNEQUAL_SAMPLES * int(is_smallest.sum())
+        quotas = np.where(
+            is_smallest, MIN_UNEQUAL_SAMPLES, rest * weights / max(weights[~is_smallest].sum(), 1e-300)
+        )
+        too_small = ~is_smallest & (quotas < MIN_UNEQUAL_SAMPLES)
+        if not too_small.any():
             break
-        floored |= low
-    sizes = np.full(len(weights), SMALLEST, dtype=np.int64)
-    if not floored.all():
-        extra = np.where(floored, 0.0, quotas - SMALLEST)
+        is_smallest |= too_small
+    sizes = np.full(len(weights), MIN_UNEQUAL_SAMPLES, dtype=np.int64)
+    if not is_smallest.all():
+        extra = np.where(is_smallest, 0.0, quotas - MIN_UNEQUAL_SAMPLES)
         if extra.sum() > 0:
-            sizes += apportion([(mean - SMALLEST) * len(weights)], [extra])[0]
+            sizes += largest_remainder([(mean - MIN_UNEQUAL_SAMPLES) * len(weights)], [extra])[0]
     return sizes

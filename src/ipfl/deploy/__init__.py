@@ -1,4 +1,9 @@
-"""Nodes on machines of their own: keys and certificates, accounts, the folder to deploy from, a trial run.
+"""A server and nodes on machines of their own: credentials, accounts, processes, runs (`ipfl deploy`).
 
-Flower runs in processes of its own; of our modules only `worker`, another such process, imports it.
+Flower runs in processes of its own. Only the two modules that are loaded inside such a process import it:
+`app` (the ServerApp) and `worker` (a node's client code). The others start its commands and read what these
+print.
+
+The package may import all others but `ipfl.cli`. Only `ipfl.cli` imports it, and your own Flower app, which
+takes its ServerApp from `ipfl.deploy.app`.
 """

@@ -1,46 +1,53 @@
-"""The folder that a federation is deployed from: `ipfl deploy init` writes it, the other commands read it.
+"""The folder of a federation: `ipfl deploy init` writes it, the other commands read it.
 
-Everything of the server lies at the top, everything of a node in `nodes/<i>/`, which is copied to its machine
-and never needed on the server again (but for the public key, which is in the book of accounts).
+The server's files are at the top. The files of a node are in `nodes/<i>/`, which is copied to the node's
+machine and then not needed on the server any more (`accounts.json` has the node's public key).
 """
 
 from __future__ import annotations
 
 import sys
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field
 
-from ipfl.config import Section
-from ipfl.deploy import texts
-from ipfl.deploy.certificates import alternative_name, write_certificates
-from ipfl.deploy.keys import PUBLIC, write_key_pair
-from ipfl.deploy.register import Registry
+from ipfl.core.sections import Section
+from ipfl.deploy import templates
+from ipfl.deploy.credentials import (
+    PRIVATE_KEY_FILE,
+    PUBLIC_KEY_FILE,
+    subject_alternative_name,
+    write_certificates,
+    write_key_pair,
+)
+from ipfl.deploy.registry import Registry
+from ipfl.engines import NEEDS_LOCAL_ENGINE
 from ipfl.errors import InputError
+from ipfl.runs.config import Config
 
-PROFILE = "ipfl"
+PROFILE_NAME = "ipfl"
 """Name of the connection profile for Flower's own commands."""
-PORT = 9092
-Bind = Literal["0.0.0.0", "127.0.0.1"]
-EVERYWHERE: Bind = "0.0.0.0"
-LOOPBACK: Bind = "127.0.0.1"
+DEFAULT_PORT = 9092
+BindAddress = Literal["0.0.0.0", "127.0.0.1"]
+ALL_INTERFACES: BindAddress = "0.0.0.0"
+LOOPBACK_INTERFACE: BindAddress = "127.0.0.1"
 
 
-class _Settings(Section):
-    """A TOML file that holds one section."""
+class _SettingsFile(Section):
+    """Settings in a TOML file without tables."""
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Reads and checks it."""
+        """Reads and checks the file."""
         try:
             return cls.of(tomllib.loads(path.read_text(encoding="utf-8")))
         except OSError as error:
             raise InputError(
-                f"cannot read {path}: {error.strerror} (ipfl deploy init makes a folder with it)"
+                f"cannot read {path}: {error.strerror} (ipfl deploy init writes a folder with it)"
             ) from error
         except tomllib.TOMLDecodeError as error:
             raise InputError(f"{path} is not valid TOML: {error}") from error
@@ -48,63 +55,85 @@ class _Settings(Section):
             raise InputError(f"{path}: {error}") from error
 
 
-class ServerSettings(_Settings):
-    """server.toml."""
+class ServerSettings(_SettingsFile):
+    """Content of server.toml."""
 
-    bind: Bind = Field(EVERYWHERE, description="reached from everywhere, or from this machine only")
-    port: int = Field(PORT, ge=1, le=65535, description="port that nodes and operators connect to")
+    bind: BindAddress = Field(
+        ALL_INTERFACES, description="0.0.0.0: reached from other machines; 127.0.0.1: from this one only"
+    )
+    port: int = Field(DEFAULT_PORT, ge=1, le=65535, description="port that nodes and operators connect to")
 
 
-class NodeSettings(_Settings):
-    """node.toml."""
+class NodeSettings(_SettingsFile):
+    """Content of node.toml."""
 
     server: str = Field(description="host:port of the server, a name that its certificate covers")
     client: int = Field(ge=0, description="the account that this node's key was registered for")
     data: Path = Field(description=".npz with x and y, and x_test and y_test if there are test points")
-    memory: Path = Field(Path("memory"), description="where the client keeps what it remembers")
+    memory: Path = Field(Path("memory"), description="folder for what the client remembers between rounds")
+
+
+def load_run_config(
+    path: Path | None, sets: Sequence[str] = (), overrides: Mapping[str, Any] | None = None
+) -> Config:
+    """Reads the config of a run on nodes (run.toml); the arguments are those of `Config.load`.
+
+    Raises:
+        InputError: It is not valid, or it asks for clients that fail or cheat on purpose. Only the local
+            engine can play those.
+    """
+    config = Config.load(path, sets, overrides)
+    if config.adversary.share or config.faults.has_client_faults:
+        raise InputError(NEEDS_LOCAL_ENGINE)
+    return config
 
 
 @dataclass(frozen=True)
 class NodeFolder:
-    """Where everything of one node lies."""
+    """Paths of a node's files."""
 
     root: Path
 
     @property
-    def key(self) -> Path:
-        """Its private key."""
-        return self.root / "key"
+    def private_key(self) -> Path:
+        """The node's private key."""
+        return self.root / PRIVATE_KEY_FILE
 
     @property
-    def authority(self) -> Path:
-        """Certificate that it checks the server's against."""
+    def public_key(self) -> Path:
+        """The node's public key."""
+        return self.root / PUBLIC_KEY_FILE
+
+    @property
+    def ca_certificate(self) -> Path:
+        """Certificate of the authority that signed the server's certificate."""
         return self.root / "ca.crt"
 
     @property
-    def settings(self) -> Path:
+    def settings_file(self) -> Path:
         """Which server, which client, which data."""
         return self.root / "node.toml"
 
     @property
-    def home(self) -> Path:
-        """Flower's own files."""
+    def flower_home(self) -> Path:
+        """Files of Flower's commands; their working directory."""
         return self.root / "flwr"
 
     @property
     def logs(self) -> Path:
-        """What its processes print."""
+        """Output of the node's processes."""
         return self.root / "logs"
 
 
 @dataclass(frozen=True)
 class ServerFolder:
-    """Where everything of the server lies."""
+    """Paths of the server's files."""
 
     root: Path
 
     @property
-    def authority(self) -> Path:
-        """Certificate that everybody checks the server's against."""
+    def ca_certificate(self) -> Path:
+        """Certificate of the authority that signed the server's certificate."""
         return self.root / "ca.crt"
 
     @property
@@ -113,38 +142,38 @@ class ServerFolder:
         return self.root / "server.crt"
 
     @property
-    def key(self) -> Path:
+    def private_key(self) -> Path:
         """The server's private key."""
         return self.root / "server.key"
 
     @property
-    def accounts(self) -> Path:
-        """The book of accounts."""
+    def accounts_file(self) -> Path:
+        """Which key belongs to which client."""
         return self.root / "accounts.json"
 
     @property
-    def config(self) -> Path:
-        """What is run."""
+    def config_file(self) -> Path:
+        """Config of a run."""
         return self.root / "run.toml"
 
     @property
-    def settings(self) -> Path:
+    def settings_file(self) -> Path:
         """Where the server listens."""
         return self.root / "server.toml"
 
     @property
-    def home(self) -> Path:
-        """Flower's own files, the connection profile among them."""
+    def flower_home(self) -> Path:
+        """Files of Flower's commands, such as the connection profile; their working directory."""
         return self.root / "flwr"
 
     @property
     def app(self) -> Path:
-        """What Flower runs."""
+        """The Flower app."""
         return self.root / "app"
 
     @property
     def database(self) -> Path:
-        """Flower's own book of nodes, keys and messages."""
+        """Flower's own database of nodes, keys and messages."""
         return self.root / "superlink.db"
 
     @property
@@ -154,83 +183,101 @@ class ServerFolder:
 
     @property
     def logs(self) -> Path:
-        """What its processes print."""
+        """Output of the server's processes."""
         return self.root / "logs"
 
-    def node(self, client: int) -> NodeFolder:
-        """The folder of a client's node, as long as it is here."""
+    def node_folder(self, client: int) -> NodeFolder:
+        """The folder of a client's node, until it is moved to the node's machine."""
         return NodeFolder(self.root / "nodes" / str(client))
 
+    def next_run_folder(self) -> Path:
+        """A folder for the results of the next run: run-1, run-2 and so on."""
+        number = 1
+        while (self.runs / f"run-{number}").exists():
+            number += 1
+        return self.runs / f"run-{number}"
+
     def check(self) -> None:
-        """Refuses a folder that `init` did not write."""
-        for path in (self.authority, self.certificate, self.key, self.accounts, self.settings):
+        """Raises InputError if a file is missing that `ipfl deploy init` writes."""
+        for path in (
+            self.ca_certificate,
+            self.certificate,
+            self.private_key,
+            self.accounts_file,
+            self.settings_file,
+        ):
             if not path.exists():
                 raise InputError(
                     f"{self.root} has no {path.name}: not a folder that ipfl deploy init has written"
                 )
 
 
-def init(
-    root: Path, *, nodes: int = 3, hosts: Sequence[str] = (), port: int = PORT, bind: Bind = EVERYWHERE
+def create_folder(
+    root: Path,
+    *,
+    nodes: int = 3,
+    hosts: Sequence[str] = (),
+    port: int = DEFAULT_PORT,
+    bind: BindAddress = ALL_INTERFACES,
 ) -> ServerFolder:
-    """Writes a folder that a federation can be deployed from.
+    """Writes the folder of a new federation.
 
     Args:
-        root: The folder; it must not be there yet, or be empty.
+        root: The folder; it must not exist yet, or be empty.
         nodes: Number of nodes to make keys and accounts for.
         hosts: Names and addresses under which nodes reach the server; the first is written to their settings.
-        port: Where the server listens.
-        bind: Address that it listens on.
+        port: Port on which the server listens.
+        bind: Address on which it listens.
 
     Raises:
-        InputError: The folder holds something, or a host is no host.
+        InputError: The folder is not empty, or a host is neither a name nor an address.
     """
     for host in hosts:
-        alternative_name(host)
+        subject_alternative_name(host)
     if root.exists() and (not root.is_dir() or any(root.iterdir())):
-        raise InputError(f"{root} is there already: keys in use are not overwritten; choose another folder")
+        raise InputError(f"{root} exists already: keys in use are not overwritten; choose another folder")
     folder = ServerFolder(root.resolve())
     root.mkdir(parents=True, exist_ok=True)
     write_certificates(folder.root, hosts)
     server = f"{hosts[0] if hosts else 'localhost'}:{port}"
     registry = Registry()
     for client in range(nodes):
-        _write_node(folder, client, server)
-        line = (folder.node(client).root / PUBLIC).read_text(encoding="utf-8")
-        registry = registry.opened(line, client, f"node-{client}")
-    registry.save(folder.accounts)
-    _write_server(folder, bind, port, server, nodes)
+        _write_node_files(folder, client, server)
+        key = folder.node_folder(client).public_key.read_text(encoding="utf-8")
+        registry = registry.with_account(key, client, f"node-{client}")
+    registry.save(folder.accounts_file)
+    _write_server_files(folder, bind, port, server, nodes)
     return folder
 
 
-def _write_node(folder: ServerFolder, client: int, server: str) -> None:
-    node = folder.node(client)
+def _write_node_files(folder: ServerFolder, client: int, server: str) -> None:
+    node = folder.node_folder(client)
     node.root.mkdir(parents=True)
     write_key_pair(node.root)
-    node.authority.write_bytes(folder.authority.read_bytes())
-    node.settings.write_text(texts.NODE_TOML.format(server=server, client=client), encoding="utf-8")
-    _script(node.root / "start-node", texts.START_NODE)
-    (node.root / "ipfl-node.service").write_text(texts.NODE_SERVICE, encoding="utf-8")
+    node.ca_certificate.write_bytes(folder.ca_certificate.read_bytes())
+    node.settings_file.write_text(templates.NODE_TOML.format(server=server, client=client), encoding="utf-8")
+    _write_script(node.root / "start-node", templates.START_NODE)
+    (node.root / "ipfl-node.service").write_text(templates.NODE_SERVICE, encoding="utf-8")
 
 
-def _write_server(folder: ServerFolder, bind: Bind, port: int, server: str, nodes: int) -> None:
-    folder.settings.write_text(texts.SERVER_TOML.format(bind=bind, port=port), encoding="utf-8")
-    folder.config.write_text(texts.RUN_TOML, encoding="utf-8")
-    folder.home.mkdir()
-    (folder.home / "config.toml").write_text(
-        texts.PROFILE.format(profile=PROFILE, port=port, authority=folder.authority), encoding="utf-8"
+def _write_server_files(folder: ServerFolder, bind: BindAddress, port: int, server: str, nodes: int) -> None:
+    folder.settings_file.write_text(templates.SERVER_TOML.format(bind=bind, port=port), encoding="utf-8")
+    folder.config_file.write_text(templates.RUN_TOML, encoding="utf-8")
+    folder.flower_home.mkdir()
+    profile = templates.FLOWER_CONFIG.format(
+        profile=PROFILE_NAME, port=port, ca_certificate=folder.ca_certificate
     )
+    (folder.flower_home / "config.toml").write_text(profile, encoding="utf-8")
     folder.app.mkdir()
-    (folder.app / "pyproject.toml").write_text(texts.APP, encoding="utf-8")
-    _script(folder.root / "start-server", texts.START_SERVER)
-    service = texts.SERVER_SERVICE.format(root=folder.root, bin=Path(sys.executable).parent)
+    (folder.app / "pyproject.toml").write_text(templates.APP, encoding="utf-8")
+    _write_script(folder.root / "start-server", templates.START_SERVER)
+    service = templates.SERVER_SERVICE.format(root=folder.root, bin=Path(sys.executable).parent)
     (folder.root / "ipfl-server.service").write_text(service, encoding="utf-8")
-    (folder.root / ".gitignore").write_text(texts.GITIGNORE, encoding="utf-8")
-    (folder.root / "README.md").write_text(
-        texts.README.format(server=server, nodes=nodes, last=nodes - 1, root=folder.root), encoding="utf-8"
-    )
+    (folder.root / ".gitignore").write_text(templates.GITIGNORE, encoding="utf-8")
+    readme = templates.README.format(server=server, nodes=nodes, last=nodes - 1, root=folder.root)
+    (folder.root / "README.md").write_text(readme, encoding="utf-8")
 
 
-def _script(path: Path, content: str) -> None:
+def _write_script(path: Path, content: str) -> None:
     path.write_text(content, encoding="utf-8")
     path.chmod(0o755)

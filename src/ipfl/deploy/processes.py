@@ -1,104 +1,74 @@
-"""Processes that we start, watch and always end: after Ctrl-C, SIGTERM, a failure, or a command's last line.
+"""Starts processes, and stops all of them at the end: after Ctrl-C, SIGTERM, an error, or a normal exit.
 
-Each runs in a process group of its own, so that what it started itself ends with it, under a guard that ends
-it should we be killed without a word (`ipfl.deploy.guarded`), and writes to a log.
+Each process has its own process group, so that its children are stopped with it, and writes to a log file. If
+this process is killed (SIGKILL), they end as well; see `ipfl.deploy.end_with_parent`.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import TracebackType
 
-PATIENCE = 8.0
-"""Seconds that a process has to end by itself before it is killed."""
+STOP_SECONDS = 8.0
+"""How long a process may take to end after SIGTERM, before it is killed."""
 
 
 class ProcessDiedError(RuntimeError):
-    """A process that was to go on is over; says which, and the end of its log."""
-
-
-def environment(home: Path) -> dict[str, str]:
-    """What Flower's commands run with: their own home, no telemetry, no look for updates.
-
-    The commands start each other by name, so the folder of this Python comes first on the path.
-    """
-    return os.environ | {
-        "FLWR_HOME": str(home),
-        "FLWR_TELEMETRY_ENABLED": "0",
-        "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5",
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
-        "PYTHONUNBUFFERED": "1",
-        "NO_COLOR": "1",
-        "OMP_NUM_THREADS": "1",
-    }
-
-
-@contextmanager
-def ended_by_sigterm() -> Iterator[None]:
-    """SIGTERM unwinds the stack like Ctrl-C does, so that whoever has processes ends them; exit 143."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    """A process ended that should have kept running; the message has the end of its log."""
 
 
 @dataclass
-class Running:
-    """A process on its way."""
+class RunningProcess:
+    """A process that was started, with its log file."""
 
     name: str
-    process: subprocess.Popen[bytes]
+    popen: subprocess.Popen[bytes]
     log: Path
 
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         """Whether it still runs."""
-        return self.process.poll() is None
+        return self.popen.poll() is None
 
-    def tail(self, lines: int = 3) -> str:
-        """The end of what it said."""
+    def last_lines(self, count: int = 3) -> str:
+        """The last lines of its log; empty if there is no log yet."""
         try:
-            return "\n".join(self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-lines:])
+            return "\n".join(self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-count:])
         except OSError:
             return ""
 
-    def kill(self) -> None:
-        """Ends it and all that it started at once, without a chance to say goodbye."""
+    def terminate(self) -> None:
+        """Sends SIGTERM to it and its children."""
         with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-        if self.process.stdin is not None:
-            self.process.stdin.close()
+            os.killpg(self.popen.pid, signal.SIGTERM)
 
-    def ask_to_end(self) -> None:
-        """Sends SIGTERM to it and all that it started."""
+    def kill(self) -> None:
+        """Kills it and its children (SIGKILL), and waits for its end."""
         with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGTERM)
+            os.killpg(self.popen.pid, signal.SIGKILL)
+        self.popen.wait()
+        if self.popen.stdin is not None:
+            self.popen.stdin.close()
 
 
 class Processes:
-    """A set of processes that ends as a whole; use as a context manager."""
+    """Processes that are stopped together, at the end of the `with` block.
+
+    Args:
+        logs: Folder for their log files.
+    """
 
     def __init__(self, logs: Path):
         self.logs = logs
-        self.running: dict[str, Running] = {}
+        self.running: dict[str, RunningProcess] = {}
 
     def __enter__(self) -> Processes:
         return self
@@ -106,15 +76,15 @@ class Processes:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        self.stop_all()
 
-    def start(self, name: str, command: Sequence[str], env: Mapping[str, str], cwd: Path) -> Running:
-        """Starts a command; what it prints goes to `<name>.log`."""
+    def start(self, name: str, command: Sequence[str], env: Mapping[str, str], cwd: Path) -> RunningProcess:
+        """Starts a command; its output is appended to `<name>.log`."""
         self.logs.mkdir(parents=True, exist_ok=True)
         log = self.logs / f"{name}.log"
         with log.open("ab") as output:
             process = subprocess.Popen(
-                [sys.executable, "-m", "ipfl.deploy.guarded", *command],
+                [sys.executable, "-m", "ipfl.deploy.end_with_parent", *command],
                 env=dict(env),
                 cwd=cwd,
                 stdin=subprocess.PIPE,
@@ -122,42 +92,41 @@ class Processes:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        self.running[name] = Running(name, process, log)
+        self.running[name] = RunningProcess(name, process, log)
         return self.running[name]
 
-    def check(self) -> None:
-        """Raises `ProcessDiedError` if one of them is over."""
-        for one in self.running.values():
-            if not one.alive():
-                code = one.process.returncode
-                raise ProcessDiedError(
-                    f"{one.name} ended with code {code}; {one.log} ends with: {one.tail()}"
-                )
-
-    def wait_while_alive(self) -> None:
-        """Waits until one of them ends."""
-        while all(one.alive() for one in self.running.values()):
+    def wait_until_one_ends(self) -> None:
+        """Returns when one of them has ended."""
+        while all(process.is_alive() for process in self.running.values()):
             time.sleep(0.2)
 
-    def stop(self, name: str) -> None:
-        """Ends one of them."""
-        self._end([self.running.pop(name)])
+    def raise_if_one_ended(self) -> None:
+        """Raises ProcessDiedError if one of them has ended."""
+        for process in self.running.values():
+            if not process.is_alive():
+                raise ProcessDiedError(
+                    f"{process.name} ended with code {process.popen.returncode}; "
+                    f"{process.log} ends with: {process.last_lines()}"
+                )
 
-    def close(self) -> None:
-        """Ends all, the last started first."""
-        ending = list(reversed(self.running.values()))
+    def stop_all(self) -> None:
+        """Sends SIGTERM, and kills those that still run after STOP_SECONDS or after a second Ctrl-C."""
+        processes = list(reversed(self.running.values()))
         self.running.clear()
-        self._end(ending)
-
-    def _end(self, ending: Sequence[Running]) -> None:
-        """Asks them to end, and kills what is left of their groups after a while, or at a second Ctrl-C."""
         try:
-            for one in ending:
-                one.ask_to_end()
-            deadline = time.monotonic() + PATIENCE
-            for one in ending:
+            for process in processes:
+                process.terminate()
+            deadline = time.monotonic() + STOP_SECONDS
+            for process in processes:
                 with suppress(subprocess.TimeoutExpired):
-                    one.process.wait(max(0.0, deadline - time.monotonic()))
+                    process.popen.wait(max(0.0, deadline - time.monotonic()))
         finally:
-            for one in ending:
-                one.kill()
+            for process in processes:
+                process.kill()
+
+
+def find_free_port() -> int:
+    """A port of the loopback interface that is not in use now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -17,51 +17,34 @@ from contextlib import suppress
 from pathlib import Path
 
 import torch
-from flwr.proto.runtime_pb2 import AcquireTaskRequest
-from flwr.supercore.app_utils import start_parent_process_monitor
-from flwr.supercore.constant import TaskType
-from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor, SuperExecAuthHttpInterceptor
-from flwr.supercore.retry import make_simple_http_retry_invoker
-from flwr.supercore.runtime import RuntimeHttpClient
-from flwr.supernode.runtime.run_clientapp import run_clientapp
 
-import ipfl.engines.flower.client_app  # noqa: F401 (what messages need is imported once)
+import ipfl.engines.flower.client  # noqa: F401 (imported once, for all forks)
+from ipfl.engines.flower.flwr_internals import SuperNodeTasks
 
-POLL = 0.4
-"""Seconds between looks for a task: a look costs 10 ms, and a SuperNode looks for messages every 3 s."""
-ACQUIRE = "/flwr.proto.Runtime/AcquireTask"
+TASK_POLL_SECONDS = 0.4
+"""Seconds between two looks for a task: a look costs 10 ms, and a SuperNode looks for messages every 3 s."""
 
 
-def serve(address: str, secret: bytes, parent: int) -> None:
-    """Takes the tasks of the SuperNode at `address`, one fork each, until the process ends."""
+def run_tasks(address: str, secret: bytes, parent: int) -> None:
+    """Runs the tasks of the SuperNode at `address`, one fork each, until the parent process ends."""
     torch.set_num_threads(1)
-    client = RuntimeHttpClient.from_server_address(
-        server_address=address,
-        insecure=True,  # loopback; the secret says who may take tasks
-        root_certificates=None,
-        interceptors=[
-            RuntimeVersionHttpInterceptor(component_name="SuperExec"),
-            SuperExecAuthHttpInterceptor(master_secret=secret, protected_methods=frozenset({ACQUIRE})),
-        ],
-        retry_invoker=make_simple_http_retry_invoker(),
-    )
-    gc.freeze()  # children share these pages as long as nobody touches them
+    tasks = SuperNodeTasks(address, secret)
+    gc.freeze()  # forks share these pages as long as no garbage collection touches them
     while os.getppid() == parent:
         with suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
-        found = client.AcquireTask(AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP]))
-        if found.token and os.fork() == 0:
-            _answer(address, found.token)
-        time.sleep(POLL)
+        token = tasks.acquire()
+        if token is not None and os.fork() == 0:
+            _run_in_fork(tasks, token)
+        time.sleep(TASK_POLL_SECONDS)
 
 
-def _answer(address: str, token: str) -> None:
-    """The life of a fork: one message. It never returns into the loop of its parent."""
+def _run_in_fork(tasks: SuperNodeTasks, token: str) -> None:
+    """Runs one task and ends the process; it never returns into the loop of its parent."""
     code = 1
     try:
-        start_parent_process_monitor(os.getppid())
-        run_clientapp(address, token, insecure=True)
+        tasks.run(token)
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1
     finally:
@@ -71,4 +54,4 @@ def _answer(address: str, token: str) -> None:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1], Path(sys.argv[2]).read_bytes(), os.getppid())
+    run_tasks(sys.argv[1], Path(sys.argv[2]).read_bytes(), os.getppid())

@@ -1,1 +1,57 @@
-"""Engines: what carries asks to clients and replies back."""
+"""Engines: carry asks to clients and replies back, on this machine (`local`) or over Flower (`flower`).
+
+An engine knows no method and no round loop: it is made from an `EngineContext`, and moves records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ipfl.core import Engine, Method
+from ipfl.errors import InputError
+
+if TYPE_CHECKING:  # these import torch, which `ipfl deploy` does not need
+    from ipfl.client.runner import ClientRunner, Runner
+    from ipfl.client.settings import TrainConfig
+    from ipfl.client.task import Task
+
+WrapRunner = Callable[["ClientRunner"], "Runner"]
+"""Puts faults or attackers around the place where clients are played (see `ipfl.stress`)."""
+
+
+@dataclass(frozen=True)
+class EngineContext:
+    """What an engine is made from."""
+
+    task: Task
+    method: Method[Any]
+    train: TrainConfig
+    seed: int
+    memory: Path | None = None
+    """Folder for what clients remember; None: nothing outlives the engine."""
+    deadline: float | None = None
+    """Seconds that a client has for an answer; None: as long as it takes."""
+    wrap: WrapRunner | None = None
+    """None: clients work as they should."""
+
+
+ATTEMPTS_FILE = "flower.json"
+"""In the folder of a run on Flower: what the server must know to go on with it."""
+
+NEEDS_LOCAL_ENGINE = "[adversary] and [faults] need the local engine: no other one can make clients fail"
+
+EngineFactory = Callable[[EngineContext], Engine]
+"""Makes the engine of a run, which the round loop closes; such as `ipfl.local_engine(workers=0)`."""
+
+
+def refuse_wrapped_clients(context: EngineContext) -> None:
+    """For engines that play clients elsewhere, where nothing can be put around them.
+
+    Raises:
+        InputError: The run is to have attackers or faulty clients.
+    """
+    if context.wrap is not None:
+        raise InputError(NEEDS_LOCAL_ENGINE)

@@ -1,6 +1,6 @@
 """A shared-memory file through which two processes hand each other parameter vectors.
 
-It has no name (nothing to clean up, whoever dies), is inherited by fork, and grows when it must.
+It has no name, so there is nothing to clean up if a process dies; it is inherited by fork, and grows.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import numpy as np
 
 from ipfl.core import Vector
 
-Places = dict[str, tuple[int, int]]
-"""Where each named vector lies: (first float, number of floats)."""
+VectorPlaces = dict[str, tuple[int, int]]
+"""Where each named vector is: (first float, number of floats)."""
 
-KEEP = 64 * 2**20
-"""Bytes of vectors kept for later records of the same phase before the box is filled from its start again."""
+MAX_HELD_BYTES = 64 * 2**20
+"""Vectors kept for later records of the same phase; with more, the box is filled from its start again."""
 
 
 def _nameless_file() -> int:
@@ -43,11 +43,11 @@ class Mailbox:
         self._end = 0
         self._held.clear()
 
-    def put(self, vectors: Mapping[str, Vector]) -> Places:
+    def put(self, vectors: Mapping[str, Vector]) -> VectorPlaces:
         """Writes the vectors, each object once since the last `clear`, and says where they are."""
         fresh = {id(vector): vector for vector in vectors.values() if id(vector) not in self._held}
         need = sum(vector.nbytes for vector in fresh.values())
-        if self._held and self._end * 4 + need > KEEP:
+        if self._held and self._end * 4 + need > MAX_HELD_BYTES:
             self.clear()
             fresh = {id(vector): vector for vector in vectors.values()}
             need = sum(vector.nbytes for vector in fresh.values())
@@ -58,7 +58,7 @@ class Mailbox:
             self._end += len(vector)
         return {name: (self._held[id(vector)][1], len(vector)) for name, vector in vectors.items()}
 
-    def get(self, places: Places) -> dict[str, Vector]:
+    def get(self, places: VectorPlaces) -> dict[str, Vector]:
         """Read-only views of the vectors at those places, valid until the writer writes again."""
         if not places:
             return {}
@@ -77,6 +77,6 @@ class Mailbox:
         return np.frombuffer(self._map, dtype=np.float32)
 
     def close(self) -> None:
-        """Gives the memory back."""
+        """Frees the memory."""
         self._map = None
         os.close(self._file)

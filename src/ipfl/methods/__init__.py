@@ -1,36 +1,42 @@
-"""The registry of methods: one file each, server and client side together.
+"""The methods, one file each, server and client side together; and the registry that finds them by name.
 
-To add one: write the file, add its line here. Classes are imported only when asked for, so that listing
-names costs nothing.
+To add one: write the file, add its line to `METHODS`. Methods from outside need no line: a config names one
+of your own as `module:Class`, and installed packages offer some by name, as entry points of the group
+`ipfl.methods`. Classes are imported only when asked for, so that listing names costs nothing.
+
+Methods import `ipfl.core` and `ipfl.client`; none but `methods.ipfl` knows of tokens.
 """
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+import dataclasses
+import json
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING, Any, cast
 
-from ipfl.errors import unknown
+from ipfl.errors import InputError, unknown
 
 if TYPE_CHECKING:
     from ipfl.core import Method
 
 METHODS = {
-    "ditto": "Ditto",
-    "fedala": "FedALA",
-    "fedamp": "FedAMP",
-    "fedavg": "FedAvg",
-    "fedem": "FedEM",
-    "fedfomo": "FedFomo",
-    "fedproto": "FedProto",
-    "fedprox": "FedProx",
-    "fedsoft": "FedSoft",
-    "finetune": "FineTune",
-    "ifca": "IFCA",
-    "ipfl": "IPFL",
-    "local": "Local",
-    "perfedavg": "PerFedAvg",
+    "ditto": "ditto:Ditto",
+    "fedala": "fedala:FedALA",
+    "fedamp": "fedamp:FedAMP",
+    "fedavg": "fedavg:FedAvg",
+    "fedem": "fedem:FedEM",
+    "fedfomo": "fedfomo:FedFomo",
+    "fedproto": "fedproto:FedProto",
+    "fedprox": "fedprox:FedProx",
+    "fedsoft": "fedsoft:FedSoft",
+    "finetune": "finetune:FineTune",
+    "ifca": "ifca:IFCA",
+    "ipfl": "ipfl.method:IPFL",
+    "local": "local:Local",
+    "perfedavg": "perfedavg:PerFedAvg",
 }
-"""Name (and file) → class."""
+"""Name → module and class, in this package."""
 
 DEFAULT = "ipfl"
 """What a config without a method runs."""
@@ -38,10 +44,96 @@ DEFAULT = "ipfl"
 REFERENCE = "fedavg"
 """Whose accuracy per client is the threshold ρ_i of PMA."""
 
+ENTRY_POINT_GROUP = "ipfl.methods"
+"""Under which installed packages offer methods."""
+
+
+def method_names() -> list[str]:
+    """Names of all methods: those of this package, and those of installed packages."""
+    return [*METHODS, *(name for name in _entry_points() if name not in METHODS)]
+
 
 def method_class(name: str) -> type[Method[Any]]:
-    """The class of a method; a name that does not exist is an input error that lists all."""
-    if name not in METHODS:
-        raise unknown("method", name, METHODS)
-    found: type[Method[Any]] = getattr(importlib.import_module(f"ipfl.methods.{name}"), METHODS[name])
+    """The class of a method: by its name, or `module:Class` of your own.
+
+    Raises:
+        InputError: There is none (lists all that there are), or it is not a method.
+    """
+    if name in METHODS:
+        module, _, class_name = METHODS[name].partition(":")
+        return cast("type[Method[Any]]", getattr(import_module(f"ipfl.methods.{module}"), class_name))
+    from ipfl.core.plugins import load_callable
+
+    offered = _entry_points()
+    if ":" not in name and name not in offered:
+        raise unknown("method", name, [*method_names(), "module:Class"])
+    reference = name if ":" in name else offered[name].value
+    return _check_method_class(load_callable(reference, "method"), name)
+
+
+def method_reference(method: Method[Any]) -> str:
+    """What `method_class` finds a method's class by: its name, or `module:Class`."""
+    kind = type(method)
+    own = f"{kind.__module__}:{kind.__qualname__}"
+    if own == f"ipfl.methods.{METHODS.get(method.name)}":
+        return method.name
+    offered = (name for name, point in _entry_points().items() if point.value == own and name not in METHODS)
+    return next(offered, own)
+
+
+def _entry_points() -> dict[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
+
+
+def _check_method_class(found: Any, name: str) -> type[Method[Any]]:
+    """Refuses what is not a method, before it fails somewhere in a run."""
+    from ipfl.core import Method
+
+    if not (isinstance(found, type) and issubclass(found, Method)):
+        raise InputError(f"method {name!r} is not a class that extends ipfl.core.Method")
+    options: Any = getattr(found, "__dataclass_params__", None)
+    if not (hasattr(found, "__pydantic_fields__") and options and options.frozen):
+        raise InputError(f"method {name!r} is not a frozen pydantic dataclass")
+    missing = sorted(
+        found.__abstractmethods__ | {key for key in ("name", "summary") if not hasattr(found, key)}
+    )
+    if missing:
+        raise InputError(f"method {name!r} does not define {', '.join(missing)}")
     return found
+
+
+def method_fields(name: str) -> tuple[str, ...]:
+    """Names of a method's hyper-parameters."""
+    return tuple(field.name for field in dataclasses.fields(method_class(name)))  # type: ignore[arg-type]
+
+
+def method(name: str, /, **settings: Any) -> Method[Any]:
+    """Builds a method by its name; the keywords are its hyper-parameters (`ipfl methods NAME` lists them)."""
+    from pydantic import ValidationError
+
+    from ipfl.core.sections import RENAMED_KEYS, one_line
+
+    kind, known = method_class(name), method_fields(name)
+    for key in settings:
+        if key not in known:
+            if new := RENAMED_KEYS.get(f"method.{key}"):
+                raise InputError(f"method.{key} is now called {new}")
+            raise unknown(f"hyper-parameter of {name}", key, known)
+    try:
+        return kind(**settings)
+    except ValidationError as error:
+        raise InputError(one_line(error, None, "method")) from error
+
+
+def method_settings(method: Method[Any]) -> dict[str, Any]:
+    """A method as a config has it: its name and all hyper-parameters, as JSON gives them back."""
+    fields: dict[str, Any] = dataclasses.asdict(method) if dataclasses.is_dataclass(method) else {}
+    as_json: dict[str, Any] = json.loads(json.dumps(fields, default=repr))
+    return {"name": method_reference(method), **as_json}
+
+
+def check_clusters(method: Method[Any], clients: int) -> None:
+    """Refuses more clusters than there are clients to train them."""
+    clusters = getattr(method, "clusters", None)
+    if isinstance(clusters, int) and clusters > clients:
+        raise InputError(f"method.clusters = {clusters}, but there are only {clients} clients to train with")

@@ -21,20 +21,20 @@ Departures:
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from typing import ClassVar
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from ipfl.client import Client
-from ipfl.core import Ask, ClientId, Method, Record, Replies, Roster, Round, Setup, Vector
-from ipfl.methods.steps import OneModel, fedavg_round, global_update, training_passes
-from ipfl.train import Pull
+from ipfl.client.client import Client
+from ipfl.client.training import Pull
+from ipfl.core import Record, Vector
+from ipfl.methods.one_model import GlobalModel, OneModelMethod
+from ipfl.methods.steps import training_passes
 
 
 @dataclass(frozen=True)
-class Ditto(Method[OneModel]):
+class Ditto(OneModelMethod):
     """A global model, and a personal one near it for each client (Li et al. 2021)."""
 
     name: ClassVar[str] = "ditto"
@@ -47,37 +47,21 @@ class Ditto(Method[OneModel]):
         None, ge=1, description="s, epochs on the personal model per round; omitted: train.epochs"
     )
 
-    def init(self, setup: Setup) -> OneModel:
-        """All start from the same parameters."""
-        return OneModel.of(setup)
-
-    def round(self, state: OneModel, roster: Roster, round: int) -> Generator[Ask, Replies, Round[OneModel]]:
-        """FedAvg's round; of the personal models the server sees nothing."""
-        return fedavg_round(state, roster, round)
-
     def on_train(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:
         """Local training of the global model for the server, and of the personal one for the client."""
         shared = ask.params["global"]
-        update = global_update(me.train(shared), me)
+        update = self.update(me.train(shared), me)
         return update, Record({"personal": self._personal(mine.params.get("personal", shared), shared, me)})
 
     def _personal(self, start: Vector, shared: Vector, me: Client) -> Vector:
         """Steps on h_k(v; w^t) from `start`."""
         return me.train(start, epochs=self.epochs, pull=Pull(shared, self.lam))
 
-    def offer(self, state: OneModel, client: ClientId) -> Record:
-        """The global model, for everyone."""
-        return Record(state.named)
-
     def personalize(self, offer: Record, mine: Record, me: Client) -> Vector:
         """The personal model as it is, or what a client that has none makes of the global one."""
         own, shared = mine.params.get("personal"), offer.params["global"]
         return self._personal(shared, shared, me) if own is None else own
 
-    def models(self, state: OneModel) -> dict[str, Vector]:
-        """The global model."""
-        return state.named
-
-    def scorings(self, state: OneModel) -> int:
+    def personalize_cost(self, state: GlobalModel) -> int:
         """At most the epochs of a client that was never chosen."""
         return training_passes(self.epochs)

@@ -14,9 +14,9 @@ from all ones: until its losses settle at the first time (the initial stage), fo
 Then the client trains Θ̂_i and sends it; the server takes the mean, as FedAvg does. A client remembers its
 model Θ_i and W_i. In its first training there is no Θ_i: it starts from the global model.
 
-What a client deploys is Algorithm 1's result, its model Θ_i as it was after its last training (the authors'
-code scores Θ̂_i, before the training); a client that never trained deploys the global model, which is what its
-first training would start from.
+A client predicts with Algorithm 1's result, its model Θ_i as it was after its last training (the authors'
+code scores Θ̂_i, before the training). One that never trained predicts with the global model, from which its
+first training would start.
 
 The hyper-parameters are those of the authors' code.
 
@@ -28,7 +28,6 @@ Departures:
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from typing import ClassVar
 
 import numpy as np
@@ -36,20 +35,20 @@ import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from ipfl.client import Client
-from ipfl.config import TrainConfig
-from ipfl.core import Ask, ClientId, Method, Record, Replies, Roster, Round, Setup, Vector
+from ipfl.client.client import Client
+from ipfl.client.network import Network
+from ipfl.client.settings import TrainConfig
+from ipfl.client.training import Positions, losses, mean_loss, sgd
+from ipfl.core import Record, Vector
 from ipfl.data.federated import Samples
-from ipfl.methods.steps import OneModel, fedavg_round, global_update
-from ipfl.models import Network
-from ipfl.train import Rows, losses, mean_loss, sgd
+from ipfl.methods.one_model import OneModelMethod
 
-LONGEST = 100
+MAX_INITIAL_EPOCHS = 100
 """Epochs of the initial stage at most."""
 
 
 @dataclass(frozen=True)
-class FedALA(Method[OneModel]):
+class FedALA(OneModelMethod):
     """A global model that each client blends into its own with learned weights (Zhang et al. 2023)."""
 
     name: ClassVar[str] = "fedala"
@@ -68,51 +67,35 @@ class FedALA(Method[OneModel]):
     )
     recent: int = Field(10, ge=1, description="number of recent losses, one per epoch")
 
-    def init(self, setup: Setup) -> OneModel:
-        """All start from the same parameters."""
-        return OneModel.of(setup)
-
-    def round(self, state: OneModel, roster: Roster, round: int) -> Generator[Ask, Replies, Round[OneModel]]:
-        """FedAvg's round; what differs is where the clients start."""
-        return fedavg_round(state, roster, round)
-
     def on_train(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:
         """Local initialization Θ̂_i, then local training from there."""
         shared, own = ask.params["global"], mine.params.get("own")
         if own is None:
             trained = me.train(shared)
-            return global_update(trained, me), Record({"own": trained})
+            return self.update(trained, me), Record({"own": trained})
         blend = Blend(own, shared, me.network.top(self.layers), mine.params.get("weights"), self.eta)
-        self._learn(blend, "weights" not in mine.params, me)
+        self._fit_weights(blend, "weights" not in mine.params, me)
         trained = me.train(blend.model)
-        return global_update(trained, me), Record({"own": trained, "weights": blend.weights})
+        return self.update(trained, me), Record({"own": trained, "weights": blend.weights})
 
-    def _learn(self, blend: Blend, initial_stage: bool, me: Client) -> None:
+    def _fit_weights(self, blend: Blend, initial_stage: bool, me: Client) -> None:
         """Steps on W_i: an epoch, or as many as it takes for the losses to settle."""
         samples = me.data("train")
         count = max(1, round(self.share * len(samples)))
         rows = me.rng.permutation(len(samples))[:count]
         samples = Samples(samples.x[rows], samples.y[rows])
         settings = TrainConfig(lr=1, batch_size=me.settings.batch_size, epochs=1)
-        seen: list[float] = []
-        for _ in range(LONGEST if initial_stage else 1):
+        epoch_losses: list[float] = []
+        for _ in range(MAX_INITIAL_EPOCHS if initial_stage else 1):
             sgd(me.network, blend.model, samples, settings, me.rng, objective=blend)
             if initial_stage:
-                seen.append(float(losses(me.network, blend.model, samples).mean()))
-                if len(seen) > self.recent and np.std(seen[-self.recent :]) < self.threshold:
+                epoch_losses.append(float(losses(me.network, blend.model, samples).mean()))
+                if len(epoch_losses) > self.recent and np.std(epoch_losses[-self.recent :]) < self.threshold:
                     break
-
-    def offer(self, state: OneModel, client: ClientId) -> Record:
-        """The global model, for everyone."""
-        return Record(state.named)
 
     def personalize(self, offer: Record, mine: Record, me: Client) -> Vector:
         """The client's own model, or the global one if it has none yet."""
         return mine.params.get("own", offer.params["global"])
-
-    def models(self, state: OneModel) -> dict[str, Vector]:
-        """The global model."""
-        return state.named
 
 
 class Blend:
@@ -134,9 +117,9 @@ class Blend:
         model[self.top] = self.own + self.gap * self.weights
         return model
 
-    def __call__(self, network: Network, batch: Samples, rows: Rows) -> None:
+    def __call__(self, network: Network, batch: Samples, positions: Positions) -> None:
         """W_i ← clip(W_i − η·∇L ⊙ (Θ − Θ_i), 0, 1)."""
-        mean_loss(network, batch, rows)
+        mean_loss(network, batch, positions)
         slope = network.grad[self.top].numpy() * self.gap
         self.weights = np.clip(self.weights - np.float32(self.eta) * slope, 0, 1)
         network.grad.zero_()

@@ -10,7 +10,8 @@ so that clients with similar models draw each other closer, and the client solve
 
     w_i = argmin_w F_i(w) + λ/(2α)·‖w − u_i‖²
 
-by SGD from u_i. What it deploys is w_i as it was after its last training; the common start before its first.
+by SGD from u_i. It predicts with w_i as it was after its last training, or with the common start before its
+first.
 A client that never took part cannot be served: without a model w_i there is nothing to attend with.
 
 Departures:
@@ -29,7 +30,7 @@ Memory: a few vectors for each client that trains, and one of all the others at 
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import replace
 from typing import ClassVar
@@ -38,22 +39,21 @@ import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from ipfl.client import Client
-from ipfl.core import EMPTY, Ask, ClientId, Method, Record, Replies, Roster, Round, Setup, Vector, stream
-from ipfl.methods.steps import choose, left_out, random_seats, refuse_strangers, shelf_of, usable
-from ipfl.shelf import Shelf
-from ipfl.train import Pull
+from ipfl.client.client import Client
+from ipfl.client.training import Pull
+from ipfl.core import EMPTY, Ask, ClientId, ClientModels, Method, Phases, Record, Roster, Round, Setup, Vector
+from ipfl.methods.steps import expect_update, random_seats, refuse_strangers, select_clients
 
 
 @plain_dataclass(frozen=True)
 class Cloud:
-    """State of the server: everyone's last model on the shelf, and the start of those who have none yet."""
+    """State of the server: everyone's last model, and the start of those who have none yet."""
 
     clients: tuple[ClientId, ...]
     per_round: int
     seed: int
     start: Vector
-    shelf: Shelf
+    models: ClientModels
 
 
 @dataclass(frozen=True)
@@ -78,25 +78,24 @@ class FedAMP(Method[Cloud]):
 
     def init(self, setup: Setup) -> Cloud:
         """Everyone's model is the common start."""
-        return Cloud(setup.clients, setup.per_round, setup.seed, setup.params, shelf_of(setup))
+        return Cloud(setup.clients, setup.per_round, setup.seed, setup.params, setup.client_model_store())
 
-    def round(self, state: Cloud, roster: Roster, round: int) -> Generator[Ask, Replies, Round[Cloud]]:
+    def round(self, state: Cloud, roster: Roster, round: int) -> Phases[Cloud]:
         """Random clients get their cloud models, train from there and send what came of it."""
-        chosen = choose(roster, state.per_round, stream(state.seed, "select", round))
+        chosen = select_clients(roster, state.per_round, state.seed, round)
         clouds = self._clouds(state, chosen)
-        replies = yield Ask("train", {client: Record({"cloud": u}) for client, u in clouds.items()})
-        kept = usable(replies, "model", len(state.start))
-        shelf = state.shelf.put({client: reply.params["model"] for client, reply in kept.items()}, round)
-        after = replace(state, shelf=shelf)
-        return Round(after, {"seats": random_seats(chosen, kept)}, left_out(chosen, kept))
+        to = {client: Record({"cloud": u}) for client, u in clouds.items()}
+        replies = yield Ask("train", to, expect_update({"model": len(state.start)}))
+        models = state.models.put({client: reply.params["model"] for client, reply in replies.items()}, round)
+        return Round(replace(state, models=models), random_seats(chosen, replies))
 
     def _clouds(self, state: Cloud, chosen: Iterable[ClientId]) -> dict[ClientId, Vector]:
         """u_i = w_i + Σ_{j≠i} ξ_ij·(w_j − w_i) of the chosen clients, with one other model at a time."""
-        models = {i: state.shelf.get(i, state.start) for i in chosen}
+        models = {i: state.models.get(i, state.start) for i in chosen}
         moves = {i: np.zeros(len(model)) for i, model in models.items()}
         attention = dict.fromkeys(models, 0.0)
-        for j in state.shelf.clients:
-            other = state.shelf[j].astype(np.float64)
+        for j in state.models.clients:
+            other = state.models[j].astype(np.float64)
             for i, model in models.items():
                 if i != j:
                     gap = other - model

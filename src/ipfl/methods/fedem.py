@@ -15,7 +15,7 @@ The paper tunes the learning rate of each method. Its code has that of FedEM at 
 (CIFAR-10) and 5 (EMNIST) times that of FedAvg; `lr_factor` is their median.
 
 Departures: the server averages over those that took part, not over all clients; mixture weights stay with
-the client, as in the paper, but what it deploys has weights fitted anew, by EM with the learners as they are,
+the client, as in the paper, but it predicts with weights fitted anew, by EM with the learners as they are,
 on its held-back `goal` points: those it remembers belong to the learners of the last round it took part in,
 and were fitted to points that these learners have been trained on. A client that never took part is treated
 in the same way, as in the paper. The M learners start from different random parameters.
@@ -23,9 +23,7 @@ in the same way, as in the paper. The M learners start from different random par
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Generator
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -34,89 +32,67 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch.nn.functional import cross_entropy
 
-from ipfl.client import Client
-from ipfl.core import Ask, ClientId, Fact, Method, Record, Replies, Roster, Round, Setup, Vector, stream
+from ipfl.client.client import Client
+from ipfl.client.network import Network
+from ipfl.client.predictors import Mixture
+from ipfl.client.training import Objective, Positions
+from ipfl.core import Ask, Fact, Phases, Record, Roster, Round, Setup, cluster_name
 from ipfl.data.federated import Samples
-from ipfl.deployed import Mixture
-from ipfl.market.economy import cluster_name
-from ipfl.methods.steps import SeveralModels, average, choose, left_out, loss_table, random_seats
-from ipfl.models import Network
-from ipfl.params import sound
-from ipfl.train import Objective, Rows
+from ipfl.methods.cluster_models import ClusterModels, ClusterModelsMethod, read_models
+from ipfl.methods.steps import expect_update, loss_table, random_seats, select_clients
 
-Floats = NDArray[np.float64]
-
-STEPS = 100
+MIXTURE_STEPS = 100
 """Steps of EM for the mixture weights alone; a concave problem, on which a step costs next to nothing."""
 
 
 @dataclass(frozen=True)
-class FedEM(Method[SeveralModels]):
+class FedEM(ClusterModelsMethod[ClusterModels]):
     """Federated expectation maximisation (Marfoq et al. 2021)."""
 
     name: ClassVar[str] = "fedem"
     summary: ClassVar[str] = "clients mix M learners and train all of them by EM (Marfoq et al. 2021)"
 
-    clusters: Annotated[int, Field(ge=1)] = Field(2, description="M, number of learners")
-    lr_factor: Annotated[float, Field(gt=0)] = Field(
-        2.0, description="learners train with so many times train.lr: their gradients are shares of one"
+    clusters: int = Field(2, ge=1, description="M, number of learners")
+    lr_factor: float = Field(
+        2.0, gt=0, description="learners train with so many times train.lr: their gradients are shares of one"
     )
 
-    def init(self, setup: Setup) -> SeveralModels:
+    def init(self, setup: Setup) -> ClusterModels:
         """Learners with different random parameters: equal ones would stay equal."""
-        return SeveralModels.of(setup, self.clusters)
+        return ClusterModels.start(setup, self.clusters)
 
-    def round(
-        self, state: SeveralModels, roster: Roster, round: int
-    ) -> Generator[Ask, Replies, Round[SeveralModels]]:
+    def round(self, state: ClusterModels, roster: Roster, round: int) -> Phases[ClusterModels]:
         """Random clients train all learners; each learner becomes the mean of its copies."""
-        chosen = choose(roster, state.per_round, stream(state.seed, "select", round))
-        replies = yield Ask("train", dict.fromkeys(chosen, Record(state.named)))
-        kept = {
-            client: reply
-            for client, reply in replies.items()
-            if all(sound(reply, name, state.size) for name in state.named)
-        }
-        models = tuple(average(kept, name, model, state.rule) for name, model in state.named.items())
-        after = dataclasses.replace(state, models=models)
-        return Round(after, {"seats": random_seats(chosen, kept)}, left_out(chosen, kept))
+        chosen = select_clients(roster, state.per_round, state.seed, round)
+        vectors = dict.fromkeys(state.named, state.size)
+        replies = yield Ask("train", dict.fromkeys(chosen, Record(state.named)), expect_update(vectors))
+        return Round(state.updated([replies] * self.clusters), random_seats(chosen, replies))
 
     def on_train(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:
         """One E-step and one M-step; the mixture weights stay with the client."""
-        losses = loss_table(ask.params, me, "train")
+        learners = read_models(ask)
+        losses = loss_table(learners, me, "train")
         weights = mine.facts.get("weights", [1 / self.clusters] * self.clusters)
         shares = responsibilities(np.asarray(weights), losses)
         lr = self.lr_factor * me.settings.lr
-        learners = {
-            name: me.train(ask.params[name], lr=lr, objective=weighted(shares[m]))
-            for m, name in enumerate(map(cluster_name, range(self.clusters)))
+        trained = {
+            cluster_name(m): me.train(learner, lr=lr, objective=weighted_loss(shares[m]))
+            for m, learner in enumerate(learners)
         }
-        return Record(learners, {"n": losses.shape[1]}), Record({}, {"weights": shares.mean(axis=1).tolist()})
-
-    def offer(self, state: SeveralModels, client: ClientId) -> Record:
-        """All learners, for everyone."""
-        return Record(state.named)
+        return Record(trained, {"n": losses.shape[1]}), Record({}, {"weights": shares.mean(axis=1).tolist()})
 
     def personalize(self, offer: Record, mine: Record, me: Client) -> Mixture:
         """The learners' predictions, mixed as fits what the client wants to be good at."""
-        weights = mixture_weights(loss_table(offer.params, me, "goal"))
-        models = tuple(offer.params[cluster_name(m)] for m in range(self.clusters))
-        return Mixture(models, tuple(weights.tolist()))
+        learners = read_models(offer)
+        weights = mixture_weights(loss_table(learners, me, "goal"))
+        return Mixture(tuple(learners), tuple(weights.tolist()))
 
-    def models(self, state: SeveralModels) -> dict[str, Vector]:
-        """The learners."""
-        return state.named
-
-    def scorings(self, state: SeveralModels) -> int:
-        """Every learner is scored once, and predicts on the test data beside the first."""
-        return self.clusters
-
-    def report(self, state: SeveralModels) -> dict[str, Fact]:
+    def report(self, state: ClusterModels) -> dict[str, Fact]:
         """What a seat costs, in trainings of one model."""
         return {"trainings_per_seat": self.clusters}
 
 
-def responsibilities(weights: Floats, losses: Floats) -> Floats:
+def responsibilities(weights: NDArray[np.float64], losses: NDArray[np.float64]) -> NDArray[np.float64]:
     """(M, n): the E-step, q(z_i = m) ∝ π_m·exp(−ℓ_mi).
 
     Args:
@@ -128,21 +104,21 @@ def responsibilities(weights: Floats, losses: Floats) -> Floats:
     return np.asarray(odds / odds.sum(axis=0))
 
 
-def mixture_weights(losses: Floats) -> Floats:
+def mixture_weights(losses: NDArray[np.float64]) -> NDArray[np.float64]:
     """(M,): the most likely mixture weights of some points, with the learners as they are."""
     weights = np.full(len(losses), 1 / len(losses))
-    for _ in range(STEPS):
+    for _ in range(MIXTURE_STEPS):
         weights = responsibilities(weights, losses).mean(axis=1)
     return weights
 
 
-def weighted(shares: Floats) -> Objective:
+def weighted_loss(shares: NDArray[np.float64]) -> Objective:
     """The M-step's objective: Σ_i q_i·ℓ_i over a batch, divided by its size."""
     weights = torch.tensor(shares, dtype=torch.float32)
 
-    def learn(network: Network, batch: Samples, rows: Rows) -> None:
+    def add_gradient(network: Network, batch: Samples, positions: Positions) -> None:
         scores = network.module(network.inputs(batch.x))
         losses = cross_entropy(scores, torch.from_numpy(batch.y), reduction="none")
-        (losses @ weights[rows] / len(rows)).backward()  # type: ignore[no-untyped-call]
+        (losses @ weights[positions] / len(positions)).backward()  # type: ignore[no-untyped-call]
 
-    return learn
+    return add_gradient

@@ -9,24 +9,17 @@ features over its samples of that class, and the server's is their mean by numbe
 A client trains on cross entropy plus λ times the distance of its features to the global prototypes of their
 classes, and predicts the class whose global prototype is nearest.
 
-A client that never took part cannot be served: the global prototypes mean nothing to a network that was not
-trained towards them. A client of the federation that has not trained yet deploys the initial network, with
-the prototypes there are; without any, a network's own scores decide.
+A client that has not trained yet predicts with the initial network and the prototypes there are; without any,
+a network's own scores decide. A client that never took part has no network for them and cannot be served.
 
-Departures:
-- The distance is the mean squared difference over a batch and its features, as in the authors' code, which
-  has λ = 1 for MNIST and FEMNIST and 0.1 for CIFAR-10.
-- The authors' code takes plain means over clients, and lets a client predict only classes that it has. Here
-  the counts decide, and every class with a prototype can be predicted.
-- In a round only some clients train. A class of which nobody sent a prototype keeps the one it had.
+Departures: the distance is the mean squared difference over a batch and its features, as in the authors' code
+(λ = 1 for MNIST and FEMNIST, 0.1 for CIFAR-10), which takes plain means and predicts only classes that a
+client has; only some clients train in a round, and a class that nobody sends keeps its prototype.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Generator
-from dataclasses import dataclass as plain_dataclass
-from dataclasses import replace
+import dataclasses
 from typing import ClassVar
 
 import numpy as np
@@ -36,39 +29,36 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch.nn.functional import cross_entropy
 
-from ipfl.aggregation import aggregate
-from ipfl.client import Client
-from ipfl.config import AggregateConfig
-from ipfl.core import Ask, ClientId, Method, Record, Replies, Roster, Round, Setup, Vector, stream
+from ipfl.client.client import Client
+from ipfl.client.network import Network
+from ipfl.client.predictors import NearestPrototype, Predictor
+from ipfl.client.training import Positions
+from ipfl.core import Ask, ClientId, Method, Phases, Record, Replies, Roster, Round, Setup, Vector
+from ipfl.core.replies import Count, ReplySchema, Whole, list_of
+from ipfl.core.sections import AggregateConfig
 from ipfl.data.federated import Samples
-from ipfl.deployed import Deployed, NearestPrototype
-from ipfl.methods.steps import MEAN, choose, left_out, random_seats, refuse_strangers, usable
-from ipfl.models import Network
-from ipfl.train import Rows
-
-Matrix = NDArray[np.float32]
-"""(classes, features): a prototype a row, zeros where there is none."""
+from ipfl.errors import InputError
+from ipfl.methods.aggregation import aggregate
+from ipfl.methods.steps import random_seats, refuse_strangers, select_clients
 
 
-@plain_dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Prototypes:
     """State of the server: global prototypes, and what it needs to choose clients."""
 
     clients: tuple[ClientId, ...]
     per_round: int
-    classes: int
     seed: int
     rule: AggregateConfig
     values: Vector
-    """C̄, flat, class by class; empty before the first replies, which tell the number of features."""
+    """C̄, flat, class by class; zeros where there is none."""
     known: tuple[bool, ...]
     """Whether there is a prototype, per class."""
 
     @property
     def record(self) -> Record:
         """What clients are sent."""
-        values = {"prototypes": self.values} if any(self.known) else {}
-        return Record(values, {"known": list(self.known)})
+        return Record({"prototypes": self.values} if any(self.known) else {}, {"known": list(self.known)})
 
 
 @dataclass(frozen=True)
@@ -79,34 +69,28 @@ class FedProto(Method[Prototypes]):
     summary: ClassVar[str] = "own networks, held together by common class prototypes (Tan et al. 2022)"
 
     lam: float = Field(
-        1.0, ge=0, allow_inf_nan=False, description="λ, strength of the pull towards the global prototypes"
+        1.0, ge=0, allow_inf_nan=False, description="λ, strength of the pull to the prototypes"
     )
 
     def init(self, setup: Setup) -> Prototypes:
         """No prototypes yet."""
-        return Prototypes(
-            clients=setup.clients,
-            per_round=setup.per_round,
-            classes=setup.classes,
-            seed=setup.seed,
-            rule=setup.aggregate or MEAN,
-            values=np.empty(0, np.float32),
-            known=(False,) * setup.classes,
-        )
+        if setup.features is None:
+            raise InputError("prototypes need a model with a linear layer to take features from")
+        none = np.zeros(setup.classes * setup.features, np.float32), (False,) * setup.classes
+        return Prototypes(setup.clients, setup.per_round, setup.seed, setup.aggregate, *none)
 
-    def round(
-        self, state: Prototypes, roster: Roster, round: int
-    ) -> Generator[Ask, Replies, Round[Prototypes]]:
+    def round(self, state: Prototypes, roster: Roster, round: int) -> Phases[Prototypes]:
         """Random clients train their own networks; their prototypes make the new global ones."""
-        chosen = choose(roster, state.per_round, stream(state.seed, "select", round))
-        replies = yield Ask("train", dict.fromkeys(chosen, state.record))
-        kept = _sound(state, replies)
-        return Round(_merged(state, kept), {"seats": random_seats(chosen, kept)}, left_out(chosen, kept))
+        chosen = select_clients(roster, state.per_round, state.seed, round)
+        facts = {"n": Count, "counts": list_of(Whole, len(state.known))}
+        expected = ReplySchema(facts, {"prototypes": len(state.values)})
+        replies = yield Ask("train", dict.fromkeys(chosen, state.record), expected)
+        return Round(merge_prototypes(state, replies), random_seats(chosen, replies))
 
     def on_train(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:
         """Trains the client's network towards the global prototypes; sends its prototypes."""
-        values, known = _unfolded(ask, me.classes)
-        objective = Towards(values, known, self.lam) if known.any() else None
+        prototypes = read_prototypes(ask)
+        objective = None if prototypes is None else PrototypeObjective(prototypes, self.lam)
         own = me.train(mine.params.get("own", me.initial), objective=objective)
         labels = me.data("train").y
         counts = np.bincount(labels, minlength=me.classes)
@@ -121,64 +105,46 @@ class FedProto(Method[Prototypes]):
         refuse_strangers(client, state.clients, "prototypes need a network that was trained towards them")
         return state.record
 
-    def personalize(self, offer: Record, mine: Record, me: Client) -> Deployed:
+    def personalize(self, offer: Record, mine: Record, me: Client) -> Predictor:
         """The client's network with the nearest global prototype."""
-        own = mine.params.get("own", me.initial)
-        values, known = _unfolded(offer, me.classes)
-        return NearestPrototype(own, np.where(known[:, None], values, np.nan)) if known.any() else own
+        own, prototypes = mine.params.get("own", me.initial), read_prototypes(offer)
+        return own if prototypes is None else NearestPrototype(own, prototypes)
 
 
-class Towards:
+class PrototypeObjective:
     """Objective: cross entropy + λ·mean squared difference of features and their classes' prototypes."""
 
-    def __init__(self, values: Matrix, known: NDArray[np.bool_], lam: float):
-        self.values, self.known, self.lam = torch.from_numpy(values.copy()), torch.from_numpy(known), lam
+    def __init__(self, prototypes: NDArray[np.float32], lam: float):
+        self.prototypes, self.lam = torch.from_numpy(prototypes), lam
+        self.known = ~self.prototypes.isnan().any(dim=1)
 
-    def __call__(self, network: Network, batch: Samples, rows: Rows) -> None:
+    def __call__(self, network: Network, batch: Samples, positions: Positions) -> None:
         """Adds the gradient of one batch; samples of classes without a prototype are not pulled."""
         labels = torch.from_numpy(batch.y)
         features, scores = network.features(network.inputs(batch.x))
-        apart = (features - self.values[labels])[self.known[labels]]
-        loss = cross_entropy(scores, labels) + self.lam * apart.square().sum() / features.numel()
+        differences = (features - self.prototypes[labels])[self.known[labels]]
+        loss = cross_entropy(scores, labels) + self.lam * differences.square().sum() / features.numel()
         loss.backward()  # type: ignore[no-untyped-call]
 
 
-def _unfolded(record: Record, classes: int) -> tuple[Matrix, NDArray[np.bool_]]:
-    """Prototypes as a matrix, and which of them there are."""
+def read_prototypes(record: Record) -> NDArray[np.float32] | None:
+    """(classes, features): a prototype a row, NaN where a class has none; None if no class has any."""
     known = np.array(record.facts["known"], np.bool_)
-    values = record.params["prototypes"] if known.any() else np.empty(0, np.float32)
-    return values.reshape(classes, -1) if values.size else np.empty((classes, 0), np.float32), known
+    if not known.any():
+        return None
+    return np.where(known[:, None], record.params["prototypes"].reshape(len(known), -1), np.float32(np.nan))
 
 
-def _sound(state: Prototypes, replies: Replies) -> Replies:
-    """Replies with finite prototypes of the right number of features, and counts that fit."""
-    if any(state.known):
-        size = len(state.values)
-    else:  # the first replies tell the number of features; a single odd one must not
-        sizes = Counter(len(r.params["prototypes"]) for r in replies.values() if "prototypes" in r.params)
-        size = max(sizes, key=lambda length: (sizes[length], -length), default=0)
-    whole = usable(replies, "prototypes", size) if size and size % state.classes == 0 else {}
-    return {client: reply for client, reply in whole.items() if _counted(reply, state.classes)}
-
-
-def _counted(reply: Record, classes: int) -> bool:
-    """Whether a reply says of how many samples each prototype is the mean."""
-    counts = reply.facts.get("counts")
-    if not isinstance(counts, list) or len(counts) != classes:
-        return False
-    return all(isinstance(count, int) and count >= 0 for count in counts)
-
-
-def _merged(state: Prototypes, replies: Replies) -> Prototypes:
+def merge_prototypes(state: Prototypes, replies: Replies) -> Prototypes:
     """C̄^(j) of the replies, class by class; classes without any stay as they were."""
     if not replies:
         return state
-    sent = np.stack([reply.params["prototypes"].reshape(state.classes, -1) for reply in replies.values()])
+    values = state.values.reshape(len(state.known), -1).copy()
+    received = np.stack([reply.params["prototypes"].reshape(values.shape) for reply in replies.values()])
     counts = np.array([reply.facts["counts"] for reply in replies.values()])
-    values = state.values.reshape(state.classes, -1).copy() if any(state.known) else np.zeros_like(sent[0])
     for j in np.flatnonzero(counts.any(axis=0)):
-        having = np.flatnonzero(counts[:, j])
-        weights = counts[having, j].astype(np.float64)
-        values[j] = aggregate(list(sent[having, j]), weights.tolist(), values[j], state.rule)
+        senders = np.flatnonzero(counts[:, j])
+        weights = counts[senders, j].tolist()
+        values[j] = aggregate(list(received[senders, j]), weights, values[j], state.rule)
     known = tuple((np.array(state.known) | counts.any(axis=0)).tolist())
-    return replace(state, values=values.ravel(), known=known)
+    return dataclasses.replace(state, values=values.ravel(), known=known)

@@ -21,20 +21,20 @@ slows the learning of letters down.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Mapping
 from typing import ClassVar
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from ipfl.client import Client
-from ipfl.core import Ask, ClientId, Method, Record, Replies, Roster, Round, Setup, Vector, stream
-from ipfl.methods.steps import Facts, OneModel, fedavg_round, global_update
-from ipfl.train import Pull
+from ipfl.client.client import Client
+from ipfl.client.training import Pull
+from ipfl.core import ClientId, Fact, Record, stream
+from ipfl.methods.one_model import GlobalModel, OneModelMethod
 
 
 @dataclass(frozen=True)
-class FedProx(Method[OneModel]):
+class FedProx(OneModelMethod):
     """One model for all, with a proximal pull and partial work (Li et al. 2020)."""
 
     name: ClassVar[str] = "fedprox"
@@ -50,34 +50,16 @@ class FedProx(Method[OneModel]):
         0.0, ge=0, le=1, description="share of the chosen clients that do only a random part of the epochs"
     )
 
-    def init(self, setup: Setup) -> OneModel:
-        """All start from the same parameters."""
-        return OneModel.of(setup)
-
-    def round(self, state: OneModel, roster: Roster, round: int) -> Generator[Ask, Replies, Round[OneModel]]:
-        """FedAvg's round; stragglers are told how much of the work they will manage."""
-
-        def work(chosen: list[ClientId]) -> dict[ClientId, Facts]:
-            rng = stream(state.seed, "stragglers", round)
-            slow = rng.permutation(chosen)[: int(self.stragglers * len(chosen) + 0.5)]
-            return {int(client): {"work": float(rng.random())} for client in slow}
-
-        return fedavg_round(state, roster, round, work)
+    def instructions(
+        self, state: GlobalModel, chosen: list[ClientId], round: int
+    ) -> Mapping[ClientId, Mapping[str, Fact]]:
+        """Stragglers get the share of the work that they will do."""
+        rng = stream(state.seed, "stragglers", round)
+        slow = rng.permutation(chosen)[: int(self.stragglers * len(chosen) + 0.5)]
+        return {int(client): {"work": float(rng.random())} for client in slow}
 
     def on_train(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:
         """Local training within reach of the global model, for all epochs or a straggler's 1 … E of them."""
         shared, work = ask.params["global"], ask.facts.get("work")
         epochs = None if work is None else 1 + int(work * me.settings.epochs)
-        return global_update(me.train(shared, epochs=epochs, pull=Pull(shared, self.mu)), me), mine
-
-    def offer(self, state: OneModel, client: ClientId) -> Record:
-        """The global model, for everyone."""
-        return Record(state.named)
-
-    def personalize(self, offer: Record, mine: Record, me: Client) -> Vector:
-        """Every client deploys the global model as it is."""
-        return offer.params["global"]
-
-    def models(self, state: OneModel) -> dict[str, Vector]:
-        """The global model."""
-        return state.named
+        return self.update(me.train(shared, epochs=epochs, pull=Pull(shared, self.mu)), me), mine

@@ -3,206 +3,148 @@
 Ruan and Joe-Wong, FedSoft: Soft Clustered Federated Learning with Proximal Local Updating, AAAI 2022,
 Algorithm 1, with K centers c_k and a local model w_i for every client:
 
-- every τ rounds all clients get the centers and tell their importance u_ik: the share of their training
+- every τ rounds all clients get the centers and report their importance u_ik: the share of their training
   points on which center k has the smallest loss of all, or σ if there is no such point;
 - for each cluster, clients are drawn with probability ∝ u_ik·n_i, without repetition;
-- whoever was drawn, for one cluster or for several, minimises once
-  h_i(w) = f_i(w) + (λ/2)·Σ_k u_ik·‖w − c_k‖², inexactly, and the result is its new w_i;
-- the center of a cluster is the plain mean of the local models drawn for it: n_i is in the draw already.
+- a client that was drawn minimises h_i(w) = f_i(w) + (λ/2)·Σ_k u_ik·‖w − c_k‖² once, inexactly: its new w_i;
+- the center of a cluster is the plain mean of the w_i drawn for it: n_i is in the draw already.
 
-The local model is what a client deploys. The K proximal terms have the same gradient as one of strength
-λ·Σ_k u_ik towards the point Σ_k u_ik·c_k / Σ_k u_ik; the server knows u_ik and sends that point instead of K
-centers.
+A client predicts with w_i; one that never trained with the minimiser of h_i for the centers as they are. The
+K proximal terms are one of strength λ·Σ_k u_ik to the anchor Σ_k u_ik·c_k / Σ_k u_ik; only that is sent.
 
-The minimiser does not depend on where SGD starts, but a few steps do. In the authors' code a client goes on
-from its own last model (`start = "own"`), for ten epochs a round; with the short trainings that all methods
-have here it then stays close to what it would learn alone. It starts between the centers by default, where
-the proximal terms are least (0.66 instead of 0.53 on the digits, seeds 100 to 102). While a center is still
-random, everyone starts from the same initial parameters, as in the authors' code: random networks cannot be
-mixed.
-
-Departures: every cluster draws per_round/K clients, so that no round has more trainings than in other methods
-(it has fewer if clusters draw the same client); a client whose importance is not known counts as equally
-near to all centers; a client that never trained deploys the minimiser of h_i for the centers as they are.
+Departures: training starts at the anchor, or while a center is random at the initial parameters (the authors'
+code goes on from w_i, `start = "own"`, see docs/methods.md); each cluster draws per_round/K clients, to keep
+the budget of all methods; unknown importance counts as the same for all centers.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Generator, Mapping
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from ipfl.client import Client
-from ipfl.core import Ask, ClientId, Method, Record, Replies, Roster, Round, Setup, Vector, stream
-from ipfl.market.economy import cluster_name
-from ipfl.methods.steps import SeveralModels, average, left_out, loss_table, training_passes, usable
-from ipfl.params import mean
-from ipfl.train import Pull
-
-Floats = NDArray[np.float64]
+from ipfl.client.client import Client
+from ipfl.client.training import Pull
+from ipfl.core import Ask, ClientId, Phases, Record, Replies, Roster, Round, Seat, Setup, Vector
+from ipfl.core.replies import Count, PositiveShare, ReplySchema, list_of
+from ipfl.core.vectors import mean
+from ipfl.methods.cluster_models import ClusterModels, ClusterModelsMethod, draw_per_cluster, read_models
+from ipfl.methods.steps import expect_update, loss_table, merge, training_passes
 
 
 @dataclasses.dataclass(frozen=True)
-class SoftClusters:
-    """Server state of FedSoft."""
+class SoftClusters(ClusterModels):
+    """Server state of FedSoft; its models are the centers."""
 
-    centers: SeveralModels
     importance: Mapping[ClientId, tuple[float, ...]]
-    """u_ik of every client that was heard."""
+    """u_ik of every client that answered."""
     sizes: Mapping[ClientId, int]
     """n_i of the same clients."""
     random: tuple[int, ...]
     """Clusters whose center nobody has trained yet."""
 
-    def weights(self, client: ClientId) -> tuple[float, ...]:
-        """u_ik; the same for all clusters if the client was never heard."""
-        k = len(self.centers.models)
-        return self.importance.get(client, (1 / k,) * k)
+    def importance_of(self, client: ClientId) -> tuple[float, ...]:
+        """u_ik; the same for all clusters if the client never answered."""
+        return self.importance.get(client, (1 / len(self.models),) * len(self.models))
 
 
 @dataclass(frozen=True)
-class FedSoft(Method[SoftClusters]):
+class FedSoft(ClusterModelsMethod[SoftClusters]):
     """Soft clustered federated learning (Ruan and Joe-Wong 2022)."""
 
     name: ClassVar[str] = "fedsoft"
     summary: ClassVar[str] = "local models between cluster centers (Ruan and Joe-Wong 2022)"
 
-    clusters: Annotated[int, Field(ge=1)] = Field(2, description="K, number of centers")
-    proximal: Annotated[float, Field(ge=0)] = Field(
-        0.1, description="λ, strength of the pull towards the centers"
+    clusters: int = Field(2, ge=1, description="K, number of centers")
+    proximal: float = Field(0.1, ge=0, description="λ, strength of the pull towards the centers")
+    smoother: float = Field(
+        1e-4, gt=0, lt=1, description="σ, importance of a center that is the best on no point of the client"
     )
-    smoother: Annotated[float, Field(gt=0, lt=1)] = Field(
-        1e-4, description="σ, importance of a center that is the best on no point of the client"
-    )
-    estimate_every: Annotated[int, Field(ge=1)] = Field(
-        2, description="τ, rounds between estimates of the importance, for which all clients get all centers"
+    estimate_every: int = Field(
+        2, ge=1, description="τ, rounds between estimates of the importance, when everyone gets all centers"
     )
     start: Literal["centers", "own"] = Field(
-        "centers",
-        description="where local training starts: between the centers, or at the client's last model",
+        "centers", description="where training starts: between the centers, or at the client's last model"
     )
 
     def init(self, setup: Setup) -> SoftClusters:
-        """Centers with different random parameters; equal ones could not be told apart."""
-        return SoftClusters(SeveralModels.of(setup, self.clusters), {}, {}, tuple(range(self.clusters)))
+        """Centers with different random parameters; equal ones would stay equal."""
+        every = tuple(range(self.clusters))
+        return SoftClusters.start(setup, self.clusters, importance={}, sizes={}, random=every)
 
-    def round(
-        self, state: SoftClusters, roster: Roster, round: int
-    ) -> Generator[Ask, Replies, Round[SoftClusters]]:
+    def round(self, state: SoftClusters, roster: Roster, round: int) -> Phases[SoftClusters]:
         """Perhaps an estimate of the importance; then those drawn train, and centers are their means."""
         if round % self.estimate_every == 0:
-            replies = yield Ask("estimate", dict.fromkeys(roster.clients, Record(state.centers.named)))
-            state = self._estimated(state, replies)
+            state = yield from self._estimate(state, roster)
         drawn = self._draw(state, roster, round)
-        chosen = sorted(set().union(*drawn))
-        replies = yield Ask("train", {client: self._anchor(state, client) for client in chosen})
-        kept = usable(replies, "model", state.centers.size)
+        to = {client: self._anchor(state, client) for client in sorted(set().union(*drawn))}
+        replies = yield Ask("train", to, expect_update({"model": state.size}))
+        updates = [{c: replies[c] for c in clients if c in replies} for clients in drawn]
         # Equal weights: a client's number of samples decided how likely it was drawn.
-        equal = {client: dataclasses.replace(reply, facts={"n": 1}) for client, reply in kept.items()}
-        models = tuple(
-            average({c: equal[c] for c in drawn[k] if c in equal}, "model", center, state.centers.rule)
-            for k, center in enumerate(state.centers.models)
-        )
-        after = dataclasses.replace(
-            state,
-            centers=dataclasses.replace(state.centers, models=models),
-            random=tuple(k for k in state.random if not kept.keys() & drawn[k]),
-        )
-        seats = [[client, k, "random", client in kept] for k in range(self.clusters) for client in drawn[k]]
-        return Round(after, {"seats": seats}, left_out(chosen, kept))
+        after = state.updated(updates, "model", equal=True)
+        random = tuple(k for k in state.random if not updates[k])
+        seats = (Seat(c, k, "random", c in replies) for k, clients in enumerate(drawn) for c in clients)
+        return Round(dataclasses.replace(after, random=random), tuple(seats))
 
-    def _estimated(self, state: SoftClusters, replies: Replies) -> SoftClusters:
-        """The state with what clients said of their importance; nonsense is left out."""
-        importance, sizes = dict(state.importance), dict(state.sizes)
-        for client in sorted(replies):
-            weights, n = self._weights(replies[client]), replies[client].facts.get("n")
-            if weights is not None and type(n) is int and n > 0:
-                importance[client], sizes[client] = weights, n
-        return dataclasses.replace(
-            state, importance=dict(sorted(importance.items())), sizes=dict(sorted(sizes.items()))
-        )
-
-    def _weights(self, reply: Record) -> tuple[float, ...] | None:
-        """u_i of a reply; None if it is not K numbers above 0 and up to 1."""
-        weights = reply.facts.get("importance")
-        if not isinstance(weights, list) or len(weights) != self.clusters:
-            return None
-        sane = all(type(weight) is float and 0 < weight <= 1 for weight in weights)
-        return tuple(weights) if sane else None
+    def _estimate(self, state: SoftClusters, roster: Roster) -> Generator[Ask, Replies, SoftClusters]:
+        """Everyone reports how important the centers are to it; earlier answers of all others stay."""
+        expected = ReplySchema({"importance": list_of(PositiveShare, self.clusters), "n": Count})
+        replies = yield Ask("estimate", dict.fromkeys(roster.clients, Record(state.named)), expected)
+        importance = merge(state.importance, {c: tuple(r.facts["importance"]) for c, r in replies.items()})
+        sizes = merge(state.sizes, {client: reply.facts["n"] for client, reply in replies.items()})
+        return dataclasses.replace(state, importance=importance, sizes=sizes)
 
     def _draw(self, state: SoftClusters, roster: Roster, round: int) -> list[list[ClientId]]:
         """Per cluster the clients drawn for it, ascending."""
-        rng = stream(state.centers.seed, "select", round)
         typical = float(np.mean(list(state.sizes.values()))) if state.sizes else 1.0
         n = np.array([state.sizes.get(client, typical) for client in roster.clients])
-        u = np.array([state.weights(client) for client in roster.clients])
-        places, more = divmod(state.centers.per_round, self.clusters)
-        drawn = []
-        for k in range(self.clusters):
-            # What K does not divide goes to another cluster each round.
-            count = min(places + ((k - round) % self.clusters < more), len(n))
-            share = u[:, k] * n
-            rows = rng.choice(len(n), count, replace=False, p=share / share.sum())
-            drawn.append(sorted(roster.clients[row] for row in rows))
-        return drawn
+        u = np.array([state.importance_of(client) for client in roster.clients])
+        drawn = draw_per_cluster(u * n[:, None], state.per_round, state.seed, round)
+        return [sorted(roster.clients[row] for row in rows) for rows in drawn]
 
     def _anchor(self, state: SoftClusters, client: ClientId) -> Record:
         """The point to which the K proximal terms pull a client, how strongly, and where it starts."""
-        weights = state.weights(client)
-        facts = {"strength": self.proximal * sum(weights), "random": bool(state.random)}
-        return Record({"model": mean(state.centers.models, weights)}, facts)
+        u = state.importance_of(client)
+        facts = {"strength": self.proximal * sum(u), "random": bool(state.random)}
+        return Record({"model": mean(state.models, u)}, facts)
 
     def on_estimate(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:
         """Importance of every center on the training data."""
-        weights = importance(loss_table(ask.params, me, "train"), self.smoother)
-        return Record({}, {"importance": weights.tolist(), "n": len(me.data("train"))}), mine
+        u = center_importance(loss_table(read_models(ask), me, "train"), self.smoother)
+        return Record({}, {"importance": u.tolist(), "n": len(me.data("train"))}), mine
 
     def on_train(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:
         """Trains the client's own model, pulled towards the centers."""
         anchor = ask.params["model"]
-        if self.start == "own":
-            start = mine.params.get("own", me.initial)
-        else:
-            start = me.initial if ask.facts["random"] else anchor
+        between = me.initial if ask.facts["random"] else anchor
+        start = between if self.start == "centers" else mine.params.get("own", me.initial)
         own = me.train(start, pull=Pull(anchor, float(ask.facts["strength"])))
         return Record({"model": own}, {"n": len(me.data("train"))}), Record({"own": own})
-
-    def offer(self, state: SoftClusters, client: ClientId) -> Record:
-        """The centers, for those that have no model of their own yet."""
-        return Record(state.centers.named)
 
     def personalize(self, offer: Record, mine: Record, me: Client) -> Vector:
         """The client's own model; one that never trained starts between the centers and does so now."""
         if "own" in mine.params:
             return mine.params["own"]
-        weights = importance(loss_table(offer.params, me, "train"), self.smoother)
-        anchor = mean([offer.params[cluster_name(k)] for k in range(self.clusters)], weights.tolist())
-        return me.train(anchor, pull=Pull(anchor, self.proximal * float(weights.sum())))
-
-    def models(self, state: SoftClusters) -> dict[str, Vector]:
-        """The centers."""
-        return state.centers.named
+        centers = read_models(offer)
+        u = center_importance(loss_table(centers, me, "train"), self.smoother)
+        anchor = mean(centers, u.tolist())
+        return me.train(anchor, pull=Pull(anchor, self.proximal * float(u.sum())))
 
     def preferences(self, state: SoftClusters) -> dict[ClientId, int]:
-        """The most important cluster of every client that was heard."""
-        return {client: int(np.argmax(weights)) for client, weights in state.importance.items()}
+        """The most important cluster of every client that answered."""
+        return {client: int(np.argmax(u)) for client, u in state.importance.items()}
 
-    def scorings(self, state: SoftClusters) -> int:
+    def personalize_cost(self, state: SoftClusters) -> int:
         """For clients that never trained: all centers are scored, then one training."""
         return self.clusters + training_passes(None)
 
 
-def importance(losses: Floats, smoother: float) -> Floats:
-    """u_ik = max(n_ik/n_i, σ), n_ik being the points on which center k has the smallest loss.
-
-    Args:
-        losses: (K, n_i) loss of every point under every center.
-        smoother: σ.
-    """
+def center_importance(losses: NDArray[np.float64], smoother: float) -> NDArray[np.float64]:
+    """u_ik = max(n_ik/n_i, σ) from (K, n_i) losses, n_ik being the points that center k fits best."""
     nearest = np.bincount(losses.argmin(axis=0), minlength=len(losses))
     return np.asarray(np.maximum(nearest / losses.shape[1], smoother))

@@ -1,215 +1,150 @@
 """IFCA: every client picks the cluster model with the lowest loss on its data, and trains that one.
 
-Ghosh et al., An Efficient Framework for Clustered Federated Learning, NeurIPS 2020, Algorithm 1. In round t,
-each participating client gets all K models θ_j, estimates its cluster ĵ = argmin_j F_i(θ_j) on its training
-data and works on θ_ĵ alone. Then, over the participants M_t with s_ij = 1 if ĵ = j:
+Ghosh et al., An Efficient Framework for Clustered Federated Learning, NeurIPS 2020, Algorithm 1. A client
+gets all K models θ_j, estimates its cluster ĵ = argmin_j F_i(θ_j) on its training data, and trains θ_ĵ. Then,
+over the participants M_t, with s_ij = 1 if ĵ = j:
 
 - model averaging (option II): θ_j ← Σ_i s_ij·θ̃_i / Σ_i s_ij, θ̃_i trained locally from θ_j;
 - gradient averaging (option I): θ_j ← θ_j − (γ/|M_t|)·Σ_i s_ij·∇F_i(θ_j), γ being the learning rate.
 
-The models start from different random parameters. From an unlucky start one model suits nearly everyone, is
-the only one that is trained, and so suits everyone ever better: the federation collapses into FedAvg. That is
-an event when it happens, and `summary.json` says under `report` how many clients each cluster had at the end.
+The models start from different random parameters. From an unlucky start one model suits nearly everyone, and
+the federation collapses into FedAvg: an event, and `report` in `summary.json`. The paper's answer is random
+restarts: before the first training, as in the authors' code for CIFAR, random clients score `restarts` sets
+of K models, and the set is kept whose smallest cluster is chosen by most (docs/methods.md), then by loss.
 
-The paper's answer is random restarts. Whole runs would take `restarts` times the trainings of any other
-method, so starts are told apart before the first training, as in the authors' own code for CIFAR: random
-clients score `restarts` sets of K random models, and the set goes on whose smallest cluster is chosen by most
-clients; among equals, that with the lowest mean loss of the chosen models. (The mean loss alone is misleading
-early on: a set that has collapsed learns faster at first. On the default task, seeds 100 to 109, the set of
-lowest loss among five found the clusters in 5 seeds, one random set in 9; trying three sets for two rounds
-each found them in 3 of 6.)
-
-Departures: clients are weighed by their numbers of samples in both options (the paper has clients of equal
-sizes); a client deploys the model with the lowest loss on its held-back `goal` points, seen or not; the
-sharing of lower layers between clusters, which the paper has for its last data set, is left out.
+Departures: clients weigh by their numbers of samples; a client predicts with the model of lowest loss on its
+`goal` points; lower layers are never shared (the paper does so for its last data set).
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Generator, Mapping
-from typing import Annotated, ClassVar, Literal
+from itertools import chain
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from ipfl.client import Client, Part
-from ipfl.core import Ask, ClientId, Fact, Method, Record, Replies, Roster, Round, Setup, Vector, stream
-from ipfl.market.economy import cluster_name
-from ipfl.methods.steps import SeveralModels, average, choose, left_out, loss_table, random_seats
-from ipfl.params import mix, sound
+from ipfl.client.client import Client
+from ipfl.core import Ask, ClientId, Fact, Phases, Record, Replies, Roster, Round, Setup, Vector, cluster_name
+from ipfl.core.replies import Count, Number, ReplySchema, index_below, list_of
+from ipfl.core.rounds import Event
+from ipfl.core.streams import stream
+from ipfl.core.vectors import mix
+from ipfl.methods.cluster_models import ClusterModels, ClusterModelsMethod, best_model, read_models
+from ipfl.methods.steps import average_models, choose, mean_losses, merge, random_seats, select_clients
 
 
 @dataclasses.dataclass(frozen=True)
-class Clustering:
+class Clustering(ClusterModels):
     """Server state of IFCA."""
 
-    clusters: SeveralModels
-    spare: tuple[SeveralModels, ...] = ()
-    """Other random starts, until one is kept."""
+    spare: tuple[tuple[Vector, ...], ...] = ()
+    """Other sets of random models, until one is kept."""
     choices: Mapping[ClientId, int] = dataclasses.field(default_factory=dict)
-    """Latest choice of every client that was heard."""
+    """Latest choice of every client that answered."""
     unused: tuple[int, ...] = ()
-    """Clusters that nobody chooses, as last told in an event."""
+    """Clusters that nobody chooses."""
 
 
 @dataclass(frozen=True)
-class IFCA(Method[Clustering]):
+class IFCA(ClusterModelsMethod[Clustering]):
     """Iterative federated clustering (Ghosh et al. 2020)."""
 
     name: ClassVar[str] = "ifca"
     summary: ClassVar[str] = "clients train the cluster model of lowest loss (Ghosh et al. 2020)"
 
-    clusters: Annotated[int, Field(ge=1)] = Field(2, description="K, number of cluster models")
+    clusters: int = Field(2, ge=1, description="K, number of cluster models")
     average: Literal["models", "gradients"] = Field(
         "models", description="what the server averages: locally trained models, or one gradient per client"
     )
-    restarts: Annotated[int, Field(ge=1)] = Field(
-        1, description="sets of K random models to choose from before the first training"
-    )
+    restarts: int = Field(1, ge=1, description="sets of K random models to choose from at the beginning")
 
     def init(self, setup: Setup) -> Clustering:
         """Every model of every set starts from random parameters of its own."""
         k = self.clusters
-        first, *spare = (SeveralModels.of(setup, k, k * number) for number in range(self.restarts))
-        return Clustering(first, tuple(spare))
+        spare = tuple(tuple(map(setup.start, range(k * n, k * n + k))) for n in range(1, self.restarts))
+        return Clustering.start(setup, k, spare=spare)
 
-    def round(
-        self, state: Clustering, roster: Roster, round: int
-    ) -> Generator[Ask, Replies, Round[Clustering]]:
+    def round(self, state: Clustering, roster: Roster, round: int) -> Phases[Clustering]:
         """Random clients get all models; each trains the one that it chooses."""
-        events: list[str] = []
+        events: list[Event] = []
         if state.spare:
             state = yield from self._choose_start(state, roster, round, events)
-        before = state.clusters
-        chosen = choose(roster, before.per_round, stream(before.seed, "select", round))
-        replies = yield Ask("train", dict.fromkeys(chosen, Record(before.named)))
-        kept = self._usable(replies, before.size)
-        choices = {client: int(reply.facts["cluster"]) for client, reply in kept.items()}
-        models = tuple(self._trained(before, k, kept) for k in range(self.clusters))
-        after = dataclasses.replace(state, clusters=dataclasses.replace(before, models=models))
-        after = self._heard(after, choices, events)
-        events += left_out(chosen, kept)
-        return Round(after, {"seats": random_seats(chosen, kept, choices)}, tuple(events))
-
-    def _choose_start(
-        self, state: Clustering, roster: Roster, round: int, events: list[str]
-    ) -> Generator[Ask, Replies, Clustering]:
-        """Random clients score all sets; the one over which their choices spread best goes on."""
-        sets = (state.clusters, *state.spare)
-        clients = choose(roster, sets[0].per_round, stream(sets[0].seed, "restarts", round))
-        every = dataclasses.replace(sets[0], models=tuple(model for one in sets for model in one.models))
-        replies = yield Ask("rate", dict.fromkeys(clients, Record(every.named)))
-        losses = self._ratings(replies, len(sets))
-        best = best_start(losses) if len(losses) else 0
-        events.append(f"random start {best} of {len(sets)} goes on, by the choices of {len(losses)} clients")
-        return Clustering(sets[best])
-
-    def _ratings(self, replies: Replies, sets: int) -> NDArray[np.float64]:
-        """(clients, sets, K): losses from those that sent as many finite numbers as there are models."""
-        rows = [replies[client].facts.get("losses") for client in sorted(replies)]
-        whole = [
-            row
-            for row in rows
-            if isinstance(row, list)
-            and len(row) == sets * self.clusters
-            and all(isinstance(loss, int | float) and np.isfinite(loss) for loss in row)
-        ]
-        return np.asarray(whole, dtype=np.float64).reshape(-1, sets, self.clusters)
-
-    def _usable(self, replies: Replies, size: int) -> Replies:
-        """The replies that name a cluster and hold a sound model of it, in ascending id."""
-
-        def chose(reply: Record) -> int | None:
-            cluster = reply.facts.get("cluster")
-            return cluster if type(cluster) is int and 0 <= cluster < self.clusters else None
-
-        return {
-            client: reply
-            for client, reply in sorted(replies.items())
-            if (cluster := chose(reply)) is not None and sound(reply, cluster_name(cluster), size)
-        }
-
-    def _trained(self, before: SeveralModels, cluster: int, kept: Replies) -> Vector:
-        """The next model of one cluster, from the replies of all participants."""
-        mine = {client: reply for client, reply in kept.items() if reply.facts["cluster"] == cluster}
-        model = average(mine, cluster_name(cluster), before.models[cluster], before.rule)
-        if self.average == "models" or not mine:
-            return model
-        # Each reply went one step along its own gradient; the paper divides by all participants.
-        share = sum(reply.facts["n"] for reply in mine.values()) / sum(r.facts["n"] for r in kept.values())
-        return mix([before.models[cluster], model], [1 - share, share])
-
-    def _heard(self, state: Clustering, choices: Mapping[ClientId, int], events: list[str]) -> Clustering:
-        """Remembers choices; a cluster that nobody chooses is an event once, and so is its return."""
-        known = dict(sorted({**state.choices, **choices}.items()))
+        chosen = select_clients(roster, state.per_round, state.seed, round)
+        facts = {"n": Count, "cluster": index_below(self.clusters)}
+        expected = ReplySchema(facts, lambda sent, known: {cluster_name(known["cluster"]): state.size})
+        replies = yield Ask("train", dict.fromkeys(chosen, Record(state.named)), expected)
+        choices = {client: int(reply.facts["cluster"]) for client, reply in replies.items()}
+        known = merge(state.choices, choices)
         unused = tuple(k for k in range(self.clusters) if k not in known.values()) if known else ()
         if unused != state.unused:
-            events.append(_told(known, unused, self.clusters))
-        return dataclasses.replace(state, choices=known, unused=unused)
+            is_collapse = len(unused) == self.clusters - 1
+            text = f"clusters that none of {len(known)} clients chooses: {list(unused) or 'none'}"
+            events.append(Event("collapse" if is_collapse else "unused_clusters", None, text))
+        models = tuple(self._next_model(state, k, replies) for k in range(self.clusters))
+        after = dataclasses.replace(state, models=models, choices=known, unused=unused)
+        return Round(after, random_seats(chosen, replies, choices), tuple(events))
+
+    def _choose_start(
+        self, state: Clustering, roster: Roster, round: int, events: list[Event]
+    ) -> Generator[Ask, Replies, Clustering]:
+        """Random clients score all sets; the one over which their choices spread best is kept."""
+        sets = (state.models, *state.spare)
+        clients = choose(roster, state.per_round, stream(state.seed, "restarts", round))
+        every = {cluster_name(n): model for n, model in enumerate(chain.from_iterable(sets))}
+        expected = ReplySchema({"losses": list_of(Number, len(every))})
+        replies = yield Ask("rate", dict.fromkeys(clients, Record(every)), expected)
+        rows = [reply.facts["losses"] for reply in replies.values()]
+        best = best_start(np.asarray(rows).reshape(-1, len(sets), self.clusters)) if rows else 0
+        text = f"random start {best} of {len(sets)} is kept, by the choices of {len(rows)} clients"
+        events.append(Event("start_chosen", None, text))
+        return dataclasses.replace(state, models=sets[best], spare=())
+
+    def _next_model(self, state: Clustering, cluster: int, replies: Replies) -> Vector:
+        """The next model of one cluster, from the replies of all participants."""
+        members = {client: reply for client, reply in replies.items() if reply.facts["cluster"] == cluster}
+        model = average_models(members, cluster_name(cluster), state.models[cluster], state.rule)
+        if self.average == "models" or not members:
+            return model
+        # Each reply went one step along its own gradient; the paper divides by all participants.
+        share = sum(r.facts["n"] for r in members.values()) / sum(r.facts["n"] for r in replies.values())
+        return mix([state.models[cluster], model], [1 - share, share])
 
     def on_train(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:
         """Picks the model of lowest loss and trains it, or goes one step along its gradient."""
-        cluster = _nearest(ask.params, me, "train")
-        start = ask.params[cluster_name(cluster)]
+        cluster, model = best_model(read_models(ask), me, "train")
         if self.average == "models":
-            model = me.train(start)
+            trained = me.train(model)
         else:
-            model = start - np.float32(me.settings.lr) * me.gradient(start, "train")
-        return Record({cluster_name(cluster): model}, {"n": len(me.data("train")), "cluster": cluster}), mine
+            trained = model - np.float32(me.settings.lr) * me.gradient(model, "train")
+        return Record(
+            {cluster_name(cluster): trained}, {"n": len(me.data("train")), "cluster": cluster}
+        ), mine
 
     def on_rate(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:
         """Mean loss of each model on the training data."""
-        return Record({}, {"losses": loss_table(ask.params, me, "train").mean(axis=1).tolist()}), mine
-
-    def offer(self, state: Clustering, client: ClientId) -> Record:
-        """All K models, for everyone."""
-        return Record(state.clusters.named)
+        return Record({}, {"losses": mean_losses(read_models(ask), me, "train").tolist()}), mine
 
     def personalize(self, offer: Record, mine: Record, me: Client) -> Vector:
         """The model of lowest loss on what the client wants to be good at."""
-        return offer.params[cluster_name(_nearest(offer.params, me, "goal"))]
-
-    def models(self, state: Clustering) -> dict[str, Vector]:
-        """The cluster models."""
-        return state.clusters.named
+        return best_model(read_models(offer), me, "goal")[1]
 
     def preferences(self, state: Clustering) -> Mapping[ClientId, int]:
         """Latest choice of every client that has taken part."""
         return state.choices
 
-    def scorings(self, state: Clustering) -> int:
-        """Every model is scored once."""
-        return self.clusters
-
     def report(self, state: Clustering) -> dict[str, Fact]:
-        """How many clients chose each cluster when last heard, and whether all chose the same."""
+        """How many clients last chose each cluster, and whether all chose the same."""
         counts = [list(state.choices.values()).count(k) for k in range(self.clusters)]
         return {"clients_per_cluster": counts, "collapsed": 0 < len(state.unused) == self.clusters - 1}
 
 
 def best_start(losses: NDArray[np.float64]) -> int:
-    """The set whose smallest cluster is chosen most; among equals, that of lowest mean loss; then the first.
-
-    Args:
-        losses: (clients, sets, K), mean loss of every client under every model.
-    """
+    """Of (clients, sets, K) losses, the set whose smallest cluster is largest; then that of lowest loss."""
     chosen = losses.argmin(axis=2)[:, :, None] == np.arange(losses.shape[2])
     smallest = chosen.sum(axis=0).min(axis=1)
     return int(np.lexsort((losses.min(axis=2).mean(axis=0), -smallest))[0])
-
-
-def _nearest(models: Mapping[str, Vector], me: Client, part: Part) -> int:
-    """The cluster ĵ = argmin_j F_i(θ_j); the first of several equal ones."""
-    return int(loss_table(models, me, part).mean(axis=1).argmin())
-
-
-def _told(known: Mapping[ClientId, int], unused: tuple[int, ...], clusters: int) -> str:
-    """An event for clusters that nobody chooses."""
-    if not unused:
-        return f"all {clusters} clusters are chosen again"
-    names = ", ".join(map(str, unused))
-    collapse = "; the clusters have collapsed into one" if len(unused) == clusters - 1 else ""
-    return f"none of the {len(known)} clients heard so far chooses cluster {names}{collapse}"

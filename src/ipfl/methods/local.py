@@ -2,32 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from typing import ClassVar
 
 from pydantic.dataclasses import dataclass
 
-from ipfl.client import Client
-from ipfl.core import EMPTY, Ask, ClientId, Method, Record, Replies, Roster, Round, Setup, Vector, stream
-from ipfl.methods.steps import OneModel, choose, random_seats
+from ipfl.client.client import Client
+from ipfl.core import EMPTY, Ask, ClientId, Method, Phases, Record, Roster, Round, Setup, Vector
+from ipfl.methods.one_model import GlobalModel
+from ipfl.methods.steps import expect_update, random_seats, select_clients
 
 
 @dataclass(frozen=True)
-class Local(Method[OneModel]):
+class Local(Method[GlobalModel]):
     """Each client trains a model of its own, with the same budget as in the other methods."""
 
     name: ClassVar[str] = "local"
     summary: ClassVar[str] = "no federation: each client trains its own model on its own data"
 
-    def init(self, setup: Setup) -> OneModel:
+    def init(self, setup: Setup) -> GlobalModel:
         """The common start; it never changes."""
-        return OneModel.of(setup)
+        return GlobalModel(setup.params, setup.per_round, setup.seed, setup.aggregate)
 
-    def round(self, state: OneModel, roster: Roster, round: int) -> Generator[Ask, Replies, Round[OneModel]]:
+    def round(self, state: GlobalModel, roster: Roster, round: int) -> Phases[GlobalModel]:
         """Random clients go on training their own models; nothing of them comes back."""
-        chosen = choose(roster, state.per_round, stream(state.seed, "select", round))
-        replies = yield Ask("train", {client: self.offer(state, client) for client in chosen})
-        return Round(state, {"seats": random_seats(chosen, replies)})
+        chosen = select_clients(roster, state.per_round, state.seed, round)
+        replies = yield Ask(
+            "train", {client: self.offer(state, client) for client in chosen}, expect_update({})
+        )
+        return Round(state, random_seats(chosen, replies))
 
     def on_train(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:
         """Trains what the client has, or the common start; the result stays with the client."""
@@ -35,7 +37,7 @@ class Local(Method[OneModel]):
             {"own": me.train(self.personalize(ask, mine, me))}
         )
 
-    def offer(self, state: OneModel, client: ClientId) -> Record:
+    def offer(self, state: GlobalModel, client: ClientId) -> Record:
         """Nothing: everyone can make the common start from the seed."""
         return EMPTY
 

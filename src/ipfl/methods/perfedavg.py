@@ -9,8 +9,8 @@ with independent batches D, D', D''. Two variants avoid the Hessian (the paper's
 - `fo` (FO-MAML) leaves the term with it out;
 - `hf` (HF-MAML) takes a central difference of gradients for it, ∇²f(w)u ≈ (∇f(w + δu) − ∇f(w − δu))/(2δ).
 
-A client deploys w − α∇f_i(w), the gradient taken over its whole `train` part. Clients weigh alike, whatever
-their number of samples, as in the paper's objective.
+A client predicts with w − α∇f_i(w), the gradient taken over its whole `train` part. Clients weigh alike,
+whatever their number of samples, as in the paper's objective.
 
 Departures:
 - Each batch of the SGD loop is split into D, D' (and D''), so that an epoch passes over the data once, as in
@@ -25,7 +25,6 @@ Departures:
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from functools import partial
 from typing import ClassVar, Literal
 
@@ -35,22 +34,22 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from ipfl.client import Client
-from ipfl.core import Ask, ClientId, Method, Record, Replies, Roster, Round, Setup, Vector
+from ipfl.client.client import Client
+from ipfl.client.network import Network
+from ipfl.client.training import Positions, mean_loss
+from ipfl.core import Record, Vector
+from ipfl.core.vectors import mix
 from ipfl.data.federated import Samples
-from ipfl.methods.steps import OneModel, fedavg_round
-from ipfl.models import Network
-from ipfl.params import mix
-from ipfl.train import Rows, mean_loss
+from ipfl.methods.one_model import GlobalModel, OneModelMethod
 
-REACH = float(np.finfo(np.float32).eps) ** (1 / 3)
+DIFFERENCE_STEP = float(np.finfo(np.float32).eps) ** (1 / 3)
 """How far from w the gradients of a central difference are taken, in units of 1 + ‖w‖."""
 
-Batch = tuple[Samples, Rows]
+Batch = tuple[Samples, Positions]
 
 
 @dataclass(frozen=True)
-class PerFedAvg(Method[OneModel]):
+class PerFedAvg(OneModelMethod):
     """One model for all, made to be adapted by one step (Fallah et al. 2020)."""
 
     name: ClassVar[str] = "perfedavg"
@@ -64,41 +63,27 @@ class PerFedAvg(Method[OneModel]):
         None, gt=0, allow_inf_nan=False, description="β, step of the local training; omitted: train.lr"
     )
 
-    def init(self, setup: Setup) -> OneModel:
-        """All start from the same parameters."""
-        return OneModel.of(setup)
-
-    def round(self, state: OneModel, roster: Roster, round: int) -> Generator[Ask, Replies, Round[OneModel]]:
-        """FedAvg's round, with clients of equal weight."""
-        return fedavg_round(state, roster, round)
-
     def on_train(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:
         """Local training of the global model for its loss after adaptation."""
-        learn = partial(meta_gradient, alpha=self.alpha, hessian=self.variant == "hf")
-        model = me.train(ask.params["global"], lr=self.beta, objective=learn)
+        objective = partial(meta_gradient, alpha=self.alpha, hessian=self.variant == "hf")
+        model = me.train(ask.params["global"], lr=self.beta, objective=objective)
         return Record({"global": model}, {"n": min(1, len(me.data("train")))}), mine
-
-    def offer(self, state: OneModel, client: ClientId) -> Record:
-        """The global model, for everyone."""
-        return Record(state.named)
 
     def personalize(self, offer: Record, mine: Record, me: Client) -> Vector:
         """The global model after one step on the client's `train` part."""
         shared = offer.params["global"]
         return mix([shared, me.gradient(shared, "train")], [1, -self.alpha])
 
-    def models(self, state: OneModel) -> dict[str, Vector]:
-        """The global model, before any adaptation."""
-        return state.named
-
-    def scorings(self, state: OneModel) -> int:
+    def personalize_cost(self, state: GlobalModel) -> int:
         """One gradient: as much as a pass of training."""
         return 3
 
 
-def meta_gradient(network: Network, batch: Samples, rows: Rows, *, alpha: float, hessian: bool) -> None:
+def meta_gradient(
+    network: Network, batch: Samples, positions: Positions, *, alpha: float, hessian: bool
+) -> None:
     """The objective of local training: (I − α∇²f(w; D''))·∇f(w − α∇f(w; D); D'), or that without ∇²f."""
-    inner, outer, *third = split(batch, rows, 3 if hessian else 2)
+    inner, outer, *third = split(batch, positions, 3 if hessian else 2)
     here = network.flat[: network.trained].clone()
     gradient = gradient_at(network, here - alpha * gradient_at(network, here, inner), outer)
     for part in third:
@@ -107,12 +92,12 @@ def meta_gradient(network: Network, batch: Samples, rows: Rows, *, alpha: float,
     network.grad.copy_(gradient)
 
 
-def split(batch: Samples, rows: Rows, parts: int) -> list[Batch]:
+def split(batch: Samples, positions: Positions, parts: int) -> list[Batch]:
     """Disjoint parts of a batch, as equal as can be; the whole batch for each if it has too few points."""
     if len(batch) < parts:
-        return [(batch, rows)] * parts
+        return [(batch, positions)] * parts
     shares = np.array_split(np.arange(len(batch)), parts)
-    return [(Samples(batch.x[share], batch.y[share]), rows[share]) for share in shares]
+    return [(Samples(batch.x[share], batch.y[share]), positions[share]) for share in shares]
 
 
 def gradient_at(network: Network, weights: Tensor, batch: Batch) -> Tensor:
@@ -128,7 +113,7 @@ def hessian_product(network: Network, here: Tensor, direction: Tensor, batch: Ba
     length = float(direction.norm())
     if length == 0:
         return direction
-    delta = REACH * (1 + float(here.norm())) / length
+    delta = DIFFERENCE_STEP * (1 + float(here.norm())) / length
     with torch.random.fork_rng(devices=[]):  # both sides must see the same dropout
         ahead = gradient_at(network, here + delta * direction, batch)
     behind = gradient_at(network, here - delta * direction, batch)

@@ -1,4 +1,4 @@
-"""The ledger for the terminal: who paid and earned what, and why; readable at 80 columns."""
+"""The ledger as tables for the terminal: who paid and earned what, and why; 80 columns wide."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from rich.table import Table
 
+from ipfl.ledger.reader import AccountSummary, PostedTransfer
+from ipfl.ledger.schema import OPENING
 from ipfl.report.tables import plain_table
-from ipfl.store.reading import Account, Entry
-from ipfl.store.schema import OPENING
 
 
 def round_name(round: int) -> str:
-    """A round for people."""
+    """A round's number, or `opening`."""
     return "opening" if round == OPENING else str(round)
 
 
-def void_note(rounds: Sequence[int]) -> str:
-    """Which rounds were void, and what that means."""
+def rolled_back_note(rounds: Sequence[int]) -> str:
+    """Which rounds were rolled back, and what that means."""
     named = ", ".join(map(round_name, rounds))
     subject = f"Round {named} was" if len(rounds) == 1 else f"Rounds {named} were"
-    return f"{subject} void: all bids went back, nobody was paid."
+    return f"{subject} rolled back: all bids went back, nobody was paid."
 
 
-def accounts_table(accounts: Mapping[int, Account], title: str) -> Table:
-    """A row per client and one for all of them, in tokens."""
-    columns = ("client", *Account._fields)
+def accounts_table(accounts: Mapping[int, AccountSummary], title: str) -> Table:
+    """A row per client, and one with the sums."""
+    columns = ("client", *AccountSummary._fields)
     table = plain_table(*columns, right=columns, title=title)
     for client, account in accounts.items():
         table.add_row(str(client), *map(_tokens, account))
@@ -35,13 +35,13 @@ def accounts_table(accounts: Mapping[int, Account], title: str) -> Table:
     return table
 
 
-def entries_table(entries: Iterable[Entry], title: str) -> Table:
+def transfers_table(transfers: Iterable[PostedTransfer], title: str) -> Table:
     """A row per transfer, in the order posted."""
     numbers = ("round", "entry", "client", "tokens")
     table = plain_table("round", "entry", "client", "why", "from", "to", "tokens", right=numbers, title=title)
-    for entry in entries:
-        place = (round_name(entry.round), str(entry.sequence), str(entry.client))
-        table.add_row(*place, entry.why, *entry.names, _tokens(entry.amount))
+    for posted in transfers:
+        place = (round_name(posted.round), str(posted.sequence), str(posted.transfer.client))
+        table.add_row(*place, posted.reason, *posted.account_names, _tokens(posted.transfer.amount))
     return table
 
 

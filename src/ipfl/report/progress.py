@@ -10,20 +10,21 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
-from ipfl.loop import Observer
+from ipfl.core.rounds import summarize
+from ipfl.runs.result import Observer
 
-STEPS = 10
+LINES_PER_RUN = 10
 """Lines of a run where there is no terminal."""
-LABEL = 24
-"""Width of what stands before a bar, so that the bars of many runs stand in line."""
-LOUDEST = 5
+LABEL_WIDTH = 24
+"""Columns before a bar, so that the bars of many runs are aligned."""
+MAX_EVENTS = 5
 """Events of a run that are printed; all of them are in `metrics.jsonl`."""
 
 
-def observer(console: Console, label: str, number: int = 1, of: int = 1) -> Observer:
-    """An observer for the run that is `number` of so many, fit for where the console leads."""
-    kind = Bar if console.is_terminal else Lines
-    return kind(console, label, f"{number}/{of} " if of > 1 else "")
+def progress_observer(console: Console, label: str, number: int = 1, total: int = 1) -> Observer:
+    """Shows the progress of run `number` of `total`: a bar on a terminal, lines elsewhere."""
+    kind = ProgressBar if console.is_terminal else ProgressLines
+    return kind(console, label, f"{number}/{total} " if total > 1 else "")
 
 
 def accuracy(line: Mapping[str, Any]) -> str | None:
@@ -32,45 +33,44 @@ def accuracy(line: Mapping[str, Any]) -> str | None:
     return None if figure is None else f"{100 * figure['mean']:.1f} %"
 
 
-class Lines:
+class ProgressLines:
     """One line every tenth of the rounds."""
 
-    def __init__(self, console: Console, label: str, place: str):
-        self.console, self.label, self.place = console, label, place
-        self.rounds = self.spoken = 0
-        self.newest: str | None = None
+    def __init__(self, console: Console, label: str, prefix: str):
+        self.console, self.label, self.prefix = console, label, prefix
+        self.rounds = self.printed = 0
+        self.accuracy: str | None = None
 
     def start(self, method: str, rounds: int) -> None:
-        """Says what begins."""
+        """Prints what begins."""
         self.rounds = rounds
-        self.console.print(f"{self.place}{self.label}: {rounds} rounds", highlight=False)
+        self.console.print(f"{self.prefix}{self.label}: {rounds} rounds", highlight=False)
 
     def round(self, line: Mapping[str, Any]) -> None:
-        """Says how far the run is, if another tenth is done."""
-        self.spoken = tell_events(self.console, line, self.spoken)
+        """Prints how far the run is, if another tenth is done."""
+        self.printed = print_events(self.console, line, self.printed)
         done = line["round"] + 1
-        self.newest = accuracy(line) or self.newest
-        if done * STEPS // self.rounds > (done - 1) * STEPS // self.rounds:
-            known = f", accuracy {self.newest}" if self.newest else ""
-            text = f"{self.place}{self.label}: round {done}/{self.rounds}{known}"
+        self.accuracy = accuracy(line) or self.accuracy
+        if done * LINES_PER_RUN // self.rounds > (done - 1) * LINES_PER_RUN // self.rounds:
+            newest = f", accuracy {self.accuracy}" if self.accuracy else ""
+            text = f"{self.prefix}{self.label}: round {done}/{self.rounds}{newest}"
             self.console.print(text, highlight=False, soft_wrap=True)
 
     def finish(self) -> None:
-        """Nothing left to say: the last round's line is out."""
+        """The last round's line is printed already."""
 
 
-class Bar:
+class ProgressBar:
     """A live bar with rounds, time left and the newest accuracy.
 
-    It lives from `start` to `finish` only: its refreshing thread must not be there when workers are
-    forked.
+    It is shown from `start` to `finish` only: its thread must not run when workers are forked.
     """
 
-    def __init__(self, console: Console, label: str, place: str):
-        self.console, self.label, self.place = console, label, place
-        self.spoken = 0
+    def __init__(self, console: Console, label: str, prefix: str):
+        self.console, self.label, self.prefix = console, label, prefix
+        self.printed = 0
         self.bar = Progress(
-            TextColumn("{task.description}", table_column=Column(width=LABEL, no_wrap=True)),
+            TextColumn("{task.description}", table_column=Column(width=LABEL_WIDTH, no_wrap=True)),
             BarColumn(bar_width=None),
             MofNCompleteColumn(),
             TimeRemainingColumn(compact=True, elapsed_when_finished=True),
@@ -82,13 +82,13 @@ class Bar:
 
     def start(self, method: str, rounds: int) -> None:
         """Shows the empty bar."""
-        self.task = self.bar.add_task(f"{self.place}{escape(self.label)}", total=rounds, accuracy="")
+        self.task = self.bar.add_task(f"{self.prefix}{escape(self.label)}", total=rounds, accuracy="")
         self.bar.start()
 
     def round(self, line: Mapping[str, Any]) -> None:
         """Moves on by a round."""
         assert self.task is not None
-        self.spoken = tell_events(self.console, line, self.spoken)
+        self.printed = print_events(self.console, line, self.printed)
         known = accuracy(line) or self.bar.tasks[0].fields["accuracy"]
         self.bar.update(self.task, advance=1, accuracy=known)
 
@@ -97,14 +97,14 @@ class Bar:
         self.bar.stop()
 
 
-def tell_events(console: Console, line: Mapping[str, Any], spoken: int) -> int:
-    """Prints what a person should know of a round; returns how much was said so far."""
-    for event in line.get("events", ()):
-        spoken += 1
-        if spoken <= LOUDEST:
+def print_events(console: Console, line: Mapping[str, Any], printed: int) -> int:
+    """Prints what a person should know of a round; returns how many were printed so far."""
+    for event in summarize(line["events"]):
+        printed += 1
+        if printed <= MAX_EVENTS:
             console.print(
                 f"  round {line['round'] + 1}: {event}", style="yellow", markup=False, highlight=False
             )
-        elif spoken == LOUDEST + 1:
+        elif printed == MAX_EVENTS + 1:
             console.print("  more events: see metrics.jsonl", style="yellow")
-    return spoken
+    return printed

@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
-from ipfl.config import Config, Section
-from ipfl.methods import method_class
+from ipfl.core.sections import Section
+from ipfl.methods import method_class, method_reference
+from ipfl.runs.config import Config, RunConfig
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -54,12 +55,14 @@ def toml_value(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # TOML alone forbids a bare DEL
 
 
-def show_config(config: Config, methods: Sequence[Method[Any]]) -> str:
+def commented_toml(config: Config, methods: Sequence[Method[Any]]) -> str:
     """The whole config as commented TOML, with the hyper-parameters of the given methods."""
     content = config.model_dump(mode="json")
     lines = [*_comment(f"{config.__doc__}"), ""]
     sections: list[tuple[str, Section]] = []
-    for name, info in Config.model_fields.items():
+    # What is learned, and by which method, comes before how it is run.
+    for name in sorted(Config.model_fields, key=lambda name: name in RunConfig.model_fields):
+        info = Config.model_fields[name]
         value = getattr(config, name)
         if isinstance(value, Section):
             sections.append((name, value))
@@ -76,7 +79,9 @@ def show_config(config: Config, methods: Sequence[Method[Any]]) -> str:
 
 def _method_settings(section: Section, methods: Sequence[Method[Any]]) -> Iterator[str]:
     """Every hyper-parameter once; where methods have different defaults, these are a comment."""
-    described = {field.name: field.description for one in methods for field in hyperparameters(one.name)}
+    described = {
+        field.name: field.description for one in methods for field in hyperparameters(method_reference(one))
+    }
     for field in described:
         if field in type(section).model_fields:
             continue

@@ -9,33 +9,33 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from ipfl.methods import DEFAULT, METHODS, REFERENCE, method_class
+from ipfl.methods import DEFAULT, REFERENCE, method_class, method_names
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ipfl.comparison import Comparison
     from ipfl.report.settings import Hyperparameter
+    from ipfl.runs.comparison import Comparison
 
-NOTHING = "–"
+NO_VALUE = "–"
 
 
-def percent(value: float | None) -> str:
+def format_percent(value: float | None) -> str:
     """A share in percent."""
-    return NOTHING if value is None else f"{100 * value:.1f}"
+    return NO_VALUE if value is None else f"{100 * value:.1f}"
 
 
-def spread(figure: Mapping[str, float] | None, *, signed: bool = False) -> str:
+def format_mean_std(figure: Mapping[str, float] | None, *, signed: bool = False) -> str:
     """Mean ± standard deviation in percent."""
     if figure is None:
-        return NOTHING
+        return NO_VALUE
     return f"{100 * figure['mean']:{'+' if signed else ''}.1f} ± {100 * figure['std']:.1f}"
 
 
-def size(nbytes: float | None) -> str:
+def format_size(nbytes: float | None) -> str:
     """Bytes in a unit that people read."""
     if nbytes is None:
-        return NOTHING
+        return NO_VALUE
     for unit in ("B", "kB", "MB"):
         if nbytes < 999.5:
             return f"{nbytes:.0f} {unit}" if nbytes >= 99.5 or unit == "B" else f"{nbytes:.1f} {unit}"
@@ -55,7 +55,7 @@ def plain_table(*headers: str, right: Sequence[str] = (), title: str | None = No
 
 
 def run_table(summary: Mapping[str, Any]) -> Table:
-    """What a run came to."""
+    """The figures of a run."""
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="dim", no_wrap=True)
     table.add_column()
@@ -72,38 +72,41 @@ def _run_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("task", f"{summary['dataset']}, {summary['partition']}, {clients} clients, seed {summary['seed']}"),
         ("rounds", f"{rounds} in {summary['seconds']:.1f} s{each}"),
     ]
-    measured = {
+    accuracies = {
         "personalized accuracy": summary["personalized_accuracy"],
         "global model's accuracy": summary["global_accuracy"],
         "unseen clients' accuracy": summary["unseen_accuracy"],
     }
-    rows += [(name, f"{spread(figure)} % over clients") for name, figure in measured.items() if figure]
+    for name, figure in accuracies.items():
+        if figure:
+            rows.append((name, f"{format_mean_std(figure)} % over clients"))
     if summary["cluster_accuracy"] and summary["clusters"]:
-        for number, accuracies in enumerate(summary["cluster_accuracy"]):
-            rows.append((f"clusters on distribution {number}", "  ".join(map(percent, accuracies)) + " %"))
+        for number, clusters in enumerate(summary["cluster_accuracy"]):
+            percents = "  ".join(map(format_percent, clusters))
+            rows.append((f"clusters on distribution {number}", f"{percents} %"))
     if summary["purity"] is not None:
-        rows.append(("purity", f"{percent(summary['purity'])} %"))
+        rows.append(("purity", f"{format_percent(summary['purity'])} %"))
     if summary["left"]:
         rows.append(("left for good", f"{summary['left']} clients"))
     if summary.get("adversary"):
         rows += _adversary_rows(summary["adversary"])
     if rounds:
-        up, down = (size(summary[key] / rounds / clients) for key in ("bytes_up", "bytes_down"))
+        up, down = (format_size(summary[key] / rounds / clients) for key in ("bytes_up", "bytes_down"))
         rows.append(("traffic", f"{up} up, {down} down per client and round"))
     return rows
 
 
-def _adversary_rows(outcome: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _adversary_rows(attacks: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What attackers got, and what they left to the others."""
-    what = f"{len(outcome['attackers'])} of kind {outcome['kind']}"
-    out = outcome["fell_out"]
-    gone = f", out of the N_p from round {out} on" if out is not None else ""
-    rows = [("attackers", what + gone)]
-    if outcome["tokens"]:
-        sides = outcome["tokens"].items()
-        rows.append(("median tokens", ", ".join(f"{side} {of['median']:.0f}" for side, of in sides)))
-    if outcome["honest_accuracy"]:
-        rows.append(("honest clients' accuracy", f"{spread(outcome['honest_accuracy'])} % over clients"))
+    text = f"{len(attacks['attackers'])} of kind {attacks['kind']}"
+    if attacks["fell_out"] is not None:
+        text += f", out of the N_p from round {attacks['fell_out']} on"
+    rows = [("attackers", text)]
+    if attacks["tokens"]:
+        sides = [f"{side} {figures['median']:.0f}" for side, figures in attacks["tokens"].items()]
+        rows.append(("median tokens", ", ".join(sides)))
+    if accuracy := attacks["honest_accuracy"]:
+        rows.append(("honest clients' accuracy", f"{format_mean_std(accuracy)} % over clients"))
     return rows
 
 
@@ -116,24 +119,26 @@ def comparison_table(comparison: Comparison) -> Table:
     for name, entry in comparison.entries.items():
         figures = entry.figures()
         if not entry.results or entry.failures:
-            table.add_row(name, _state(entry.failures), *[""] * 6, style="red" if entry.failures else "dim")
+            table.add_row(
+                name, _why_empty(entry.failures), *[""] * 6, style="red" if entry.failures else "dim"
+            )
             continue
         opt_outs = figures["opt_outs"]
         table.add_row(
             name,
-            spread(figures["personalized_accuracy"]),
-            "reference" if name == REFERENCE else spread(figures["pma"], signed=True),
-            NOTHING if opt_outs is None else f"{opt_outs:.1f}".removesuffix(".0"),
-            percent(figures["purity"]),
+            format_mean_std(figures["personalized_accuracy"]),
+            "reference" if name == REFERENCE else format_mean_std(figures["pma"], signed=True),
+            NO_VALUE if opt_outs is None else f"{opt_outs:.1f}".removesuffix(".0"),
+            format_percent(figures["purity"]),
             f"{figures['seconds_per_round']:.2f}",
-            size(figures["bytes_up_per_client_round"]),
-            size(figures["bytes_down_per_client_round"]),
+            format_size(figures["bytes_up_per_client_round"]),
+            format_size(figures["bytes_down_per_client_round"]),
         )
     return table
 
 
-def _state(failures: Mapping[int, str]) -> str:
-    """Why there are no figures, in a word."""
+def _why_empty(failures: Mapping[int, str]) -> str:
+    """Why a method has no figures, in one word."""
     if not failures:
         return "not run"
     interrupted = all(why.startswith("interrupted") for why in failures.values())
@@ -157,7 +162,7 @@ def comparison_notes(comparison: Comparison) -> list[str]:
 def methods_table() -> Table:
     """All methods."""
     table = plain_table("method", "what it does")
-    for name in METHODS:
+    for name in method_names():
         roles = [role for role, holder in (("default", DEFAULT), ("reference", REFERENCE)) if holder == name]
         note = f" [dim]({', '.join(roles)})[/dim]" if roles else ""
         table.add_row(name, escape(method_class(name).summary) + note)
@@ -174,32 +179,32 @@ def method_table(fields: Sequence[Hyperparameter]) -> Table:
 
 def datasets_table(data_dir: Path | None) -> Table:
     """All data sets, and where each would be read from."""
-    from ipfl.data import DATASETS, available
+    from ipfl.data import DATASETS, locate
 
     table = plain_table("data set", "classes", "shape", "what it is", "here?", right=["classes"])
     for name, source in DATASETS.items():
-        shape = NOTHING if source.shape is None else "×".join(map(str, source.shape))
-        classes = NOTHING if source.classes is None else str(source.classes)
-        place = available(name, data_dir)
+        shape = NO_VALUE if source.shape is None else "×".join(map(str, source.shape))
+        classes = NO_VALUE if source.classes is None else str(source.classes)
+        place = locate(name, data_dir)
         here = place if place == "bundled" else "yes" if place else "no"
-        table.add_row(name, classes, shape, escape(source.summary), NOTHING if name == "npz" else here)
+        table.add_row(name, classes, shape, escape(source.summary), NO_VALUE if name == "npz" else here)
     return table
 
 
-def places(data_dir: Path | None) -> list[str]:
+def dataset_sources(data_dir: Path | None) -> list[str]:
     """Where each data set is, where it comes from, under which licence; paths and addresses unbroken."""
-    from ipfl.data import DATASETS, available
+    from ipfl.data import DATASETS, locate
 
     lines = []
     for name, source in DATASETS.items():
-        place = available(name, data_dir) or ("set task.path" if name == "npz" else "not here")
+        place = locate(name, data_dir) or ("set task.path" if name == "npz" else "not here")
         lines += [f"{name:10}{place}", f"{'':10}from: {source.origin}", f"{'':10}licence: {source.license}"]
     return lines
 
 
-def words_table(header: str, words: Mapping[str, str]) -> Table:
+def meanings_table(header: str, meanings: Mapping[str, str]) -> Table:
     """Names with one line each."""
     table = plain_table(header, "what it does")
-    for word, meaning in words.items():
-        table.add_row(escape(word), escape(meaning))
+    for name, meaning in meanings.items():
+        table.add_row(escape(name), escape(meaning))
     return table

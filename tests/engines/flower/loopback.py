@@ -1,11 +1,11 @@
 """A Flower grid without Flower's processes: every message is answered by the real app of its node at once.
 
-What goes wrong on the way (a late reply, an error, nonsense) is decided by `fault`.
+What goes wrong on the way (a late reply, an error, a malformed reply) is decided by `fault`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import count
 from pathlib import Path
 
@@ -14,14 +14,17 @@ from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
-from ipfl.config import Config, TaskConfig, TrainConfig
-from ipfl.engines.flower import client_app
-from ipfl.engines.flower.client_app import NodeApp, Places
-from ipfl.engines.flower.directory import Directory
-from ipfl.engines.flower.engine import FlowerEngine
-from ipfl.engines.flower.nodes import Nodes
-from ipfl.engines.flower.plan import Plan
-from ipfl.engines.flower.post import Post
+import ipfl
+from ipfl.client.task import Task
+from ipfl.core import Event
+from ipfl.data.settings import TaskConfig
+from ipfl.engines import EngineContext, EngineFactory
+from ipfl.engines.flower.client import NodeApp, NodeFolders, runners
+from ipfl.engines.flower.membership import Membership, NodeDirectory
+from ipfl.engines.flower.protocol import RunSettings
+from ipfl.engines.flower.server import FlowerEngine
+from ipfl.engines.flower.transport import Transport
+from ipfl.runs.config import Config
 
 Fault = Callable[[Message, Message], Message | None]
 """From an ask and its reply to what arrives; None: nothing does."""
@@ -30,7 +33,7 @@ Fault = Callable[[Message, Message], Message | None]
 class Loopback(Grid):
     def __init__(self):
         TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1  # who writes messages here
-        self.homes: dict[int, tuple[NodeApp, Context]] = {}
+        self.nodes: dict[int, tuple[NodeApp, Context]] = {}
         self.keys: dict[int, bytes] = {}
         self.sent: list[Message] = []
         self.fault: Fault = lambda ask, reply: reply
@@ -39,28 +42,28 @@ class Loopback(Grid):
 
     def join(self, node: int, app: NodeApp, key: bytes = b"", **node_config):
         """A node is started: with nothing in memory, though all live in this process."""
-        client_app._hosts.clear()
-        self.homes[node] = (app, Context(1, node, dict(node_config), RecordDict(), {}))
+        runners.clear()
+        self.nodes[node] = (app, Context(1, node, dict(node_config), RecordDict(), {}))
         self.keys[node] = key
 
     def leave(self, node: int):
-        del self.homes[node]
+        del self.nodes[node]
 
     def get_node_ids(self):
-        return list(self.homes)
+        return list(self.nodes)
 
     def get_nodes(self):
-        return [NodeInfo(node_id=node, public_key=self.keys[node]) for node in self.homes]
+        return [NodeInfo(node_id=node, public_key=self.keys[node]) for node in self.nodes]
 
     def push_messages(self, messages):
         accepted = []
         for ask in messages:
             ask.metadata.__dict__["_message_id"] = str(next(self._numbers))
-            if ask.metadata.dst_node_id not in self.homes:
+            if ask.metadata.dst_node_id not in self.nodes:
                 continue
             accepted.append(ask.metadata.message_id)
             self.sent.append(ask)
-            app, context = self.homes[ask.metadata.dst_node_id]
+            app, context = self.nodes[ask.metadata.dst_node_id]
             reply = self.fault(ask, app(ask, context))
             if reply is not None:
                 self._replies[ask.metadata.message_id] = reply
@@ -83,23 +86,44 @@ class Loopback(Grid):
         raise NotImplementedError
 
 
-def settled(grid: Loopback, folder: Path, nodes: int) -> None:
-    """So many nodes that share the clients of the config's task among them."""
-    app = NodeApp(places=Places(folder / "memory", folder / "received"))
+def join_nodes(grid: Loopback, folder: Path, nodes: int) -> None:
+    """So many nodes join, and share the clients of the config's task among them."""
+    app = NodeApp(folders=NodeFolders(folder / "memory", folder / "received"))
     for part in range(nodes):
         grid.join(100 + part, app, **{"partition-id": part, "num-partitions": nodes})
 
 
-def on(grid: Loopback, config: Config, *, deadline: float | None = 0.05, **options):
-    """An engine factory over the grid, for `ipfl.run`."""
+def engine_factory(
+    grid: Loopback, config: Config, *, deadline: float | None = 0.05, **options
+) -> Callable[[EngineContext], FlowerEngine]:
+    """An engine over the grid, for `ipfl.run`."""
 
-    def hire(task, method, train: TrainConfig, seed: int, memory: Path | None) -> FlowerEngine:
-        plan = Plan(method, train, config.task, seed, classes=None)
-        nodes = Nodes(Post(grid, deadline, 0.001, lambda: None), Directory())
-        nodes.gather(1, 1.0, plan, lambda line: None, picky=True)
-        return FlowerEngine(nodes, task, plan, memory, **options)
+    def make_engine(context: EngineContext) -> FlowerEngine:
+        settings = RunSettings(context.method, context.train, config.task, context.seed, classes=None)
+        membership = Membership(Transport(grid, deadline, 0.001, lambda: None), NodeDirectory())
+        membership.wait_for_clients(1, 1.0, settings, lambda line: None, fail_on_refusal=True)
+        return FlowerEngine(membership, context.task, settings, context.memory, **options)
 
-    return hire
+    return make_engine
+
+
+def context_of(config: Config, task: Task | None = None) -> EngineContext:
+    """What `ipfl.run` makes an engine from, for a run without a folder."""
+    task = task or Task.build(config.task, config.seed)
+    return EngineContext(
+        task, config.build_method(), config.train, config.seed, None, config.clients.deadline
+    )
+
+
+def run(config: Config, engine: EngineFactory | None = None, out: ipfl.RunOutput | Path | None = None):
+    """The config's run; on the local engine, in this process, if no other is given."""
+    task = Task.build(config.task, config.seed)
+    return ipfl.run(task, config.build_method(), config, engine=engine or ipfl.local_engine(0), out=out)
+
+
+def without_text(events: Iterable[Event]) -> list[tuple[str, int | None]]:
+    """Kind and client of each event: all that tests look at."""
+    return [(event.kind, event.client) for event in events]
 
 
 TINY = TaskConfig(clients=6, samples=20, test_samples=20, model="softmax")

@@ -1,7 +1,15 @@
-"""Flower as an engine: the same method files on simulated (Ray) and on deployed nodes.
+"""Flower as an engine: the same methods on simulated (Ray) and on deployed nodes.
 
-An ask becomes Flower messages, replies become records, and nothing else happens here. flwr and Ray are
-optional (`pip install "ipfl[flower]"`); both are told to send nothing home before they are imported.
+- `protocol`: the messages between server and nodes
+- `server`: the engine, which turns asks into messages and replies into records
+- `membership`, `transport`: which nodes take part, and how messages reach them
+- `client`: the ClientApp that runs on a node
+- `memory`: what server and nodes keep between messages
+- `simulation`: nodes on this machine, played by Ray
+- `flwr_internals`: all that we use of Flower beyond its public interface
+
+The package imports nothing of `ipfl.deploy`. flwr and Ray are optional (`pip install
+"ipfl[flower]"`); their telemetry is switched off here, before either is imported.
 """
 
 from __future__ import annotations
@@ -16,7 +24,11 @@ os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 
 
 def require_flower(*, simulation: bool = False) -> None:
-    """Says which extra is missing, before an import fails with a traceback."""
+    """Checks that Flower is installed, before an import fails with a traceback.
+
+    Raises:
+        InputError: It is not; the message names the extra to install.
+    """
     for module in ("flwr", "ray") if simulation else ("flwr",):
         if importlib.util.find_spec(module) is None:
             raise InputError(f'{module} is not installed; install the extra with: pip install "ipfl[flower]"')

@@ -1,6 +1,6 @@
-"""Flower's simulation on Ray, inside this process: no process is left to the user to start or to end.
+"""Flower's simulation on Ray, inside this process: there is nothing to start before or to stop after a run.
 
-Flower's runtime and Ray are driven from a thread; the ServerApp there only hands the grid over, so that the
+Flower's runtime and Ray are driven from a thread. The ServerApp there only hands its grid over, so that the
 round loop stays in the main thread, with its progress, its results and Ctrl-C. Ray's own processes end with
 this one, even if it is killed. Nothing listens beyond the loopback interface.
 """
@@ -11,52 +11,47 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from tempfile import TemporaryDirectory, gettempdir
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ipfl.config import Config, TrainConfig
-from ipfl.core import Engine, Method
-from ipfl.deploy.processes import ended_by_sigterm
+from ipfl.core import Engine
+from ipfl.core.signals import exit_on_sigterm
+from ipfl.data.settings import TaskConfig
+from ipfl.engines import EngineContext, EngineFactory, refuse_wrapped_clients
 from ipfl.engines.flower import require_flower
-from ipfl.engines.local import cores
+from ipfl.engines.local import count_cores
 from ipfl.errors import InputError
-from ipfl.loop import EngineFactory, Result
-from ipfl.models import Factory
-from ipfl.task import Task
 
 if TYPE_CHECKING:
     from flwr.app import Context
     from flwr.clientapp import ClientApp
-    from flwr.serverapp import Grid
+    from flwr.serverapp import Grid, ServerApp
 
-    from ipfl.engines.flower.client_app import NodeApp
-    from ipfl.engines.flower.plan import Plan
-
-START = 300.0
+START_TIMEOUT_SECONDS = 300.0
 """Seconds that Ray may take to start."""
-POLL = 0.02
-"""Seconds between looks at the mail."""
-NODES = "nodes"
-"""In the folder of a run that was tried out: what its nodes remember."""
-ENVIRONMENT = {
-    "OMP_NUM_THREADS": "1",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else a warning at every start
-    "RAY_raylet_start_wait_time_s": "120",
-    "RAY_gcs_rpc_server_reconnect_timeout_s": "2",  # how long Ray's helpers outlive a process that was killed
-}
-WINDOW = 16
-"""Messages on their way at once, at least: Flower's own work grows with nodes × messages on their way."""
-END = 10.0
+POLL_SECONDS = 0.02
+"""Seconds between two looks for replies."""
+STOP_TIMEOUT_SECONDS = 10.0
 """Seconds that clients at work get to finish when the simulation ends."""
+MIN_IN_FLIGHT = 16
+"""Messages that are on their way at the same time, at least. Flower's own work grows with the product of
+nodes and messages on their way, so their number is limited."""
+RAY_ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # otherwise Ray prints a warning at every start
+    "RAY_raylet_start_wait_time_s": "120",
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "2",  # how long Ray's processes run on after ours was killed
+}
 
 
 @contextmanager
-def silent_flower() -> Iterator[None]:
-    """Flower's log is for those who run Flower; what matters of it becomes events and errors."""
+def silence_flower() -> Iterator[None]:
+    """Hides Flower's log: what matters of it becomes events and errors."""
     log = logging.getLogger("flwr")
     before = log.level
     log.setLevel(logging.CRITICAL)
@@ -67,8 +62,8 @@ def silent_flower() -> Iterator[None]:
 
 
 @contextmanager
-def environment(**changes: str) -> Iterator[None]:
-    """Environment variables for Flower and Ray; whatever they change themselves is undone as well."""
+def changed_environment(**changes: str) -> Iterator[None]:
+    """Sets environment variables for Flower and Ray; also undoes what these change themselves."""
     before = dict(os.environ)
     os.environ.update(changes)
     try:
@@ -78,191 +73,207 @@ def environment(**changes: str) -> Iterator[None]:
         os.environ.update(before)
 
 
-def _short_place() -> str | None:
+def _short_temp_folder() -> str | None:
     """A folder whose name is short enough for Ray's sockets (107 bytes, of which Ray takes 64)."""
     return "/tmp" if len(gettempdir()) > 24 and os.path.isdir("/tmp") else None
 
 
 class Simulation:
-    """Simulated nodes; `grid` is the way to them. Close it.
+    """Simulated nodes; `grid` connects to them. Close it after use.
 
     Args:
         app: What nodes run.
-        nodes: How many.
-        workers: Processes that play them in turn; None: one per core.
+        nodes: Number of nodes.
+        workers: Processes that play the nodes in turn; None: one per core.
     """
 
     def __init__(self, app: ClientApp, nodes: int, workers: int | None = None):
         from flwr.serverapp import ServerApp
 
-        self._workers = cores() if workers is None else workers
-        self.window = max(WINDOW, 4 * self._workers)
-        self._done = threading.Event()
-        self._failed: BaseException | None = None
-        handed: SimpleQueue[Grid] = SimpleQueue()
+        self.workers = count_cores() if workers is None else workers
+        self._stopping = threading.Event()
+        self._error: BaseException | None = None
+        grids: SimpleQueue[Grid] = SimpleQueue()
         server = ServerApp()
 
         @server.main()
         def main(grid: Grid, context: Context) -> None:
-            handed.put(grid)
-            self._done.wait()
+            grids.put(grid)
+            self._stopping.wait()
 
-        self._stack = ExitStack()
-        self._stack.enter_context(silent_flower())
-        self._folder = self._stack.enter_context(TemporaryDirectory(prefix="ipfl-ray-", dir=_short_place()))
-        self._stack.enter_context(environment(FLWR_HOME=self._folder, **ENVIRONMENT))
+        self._resources = ExitStack()
+        self._resources.enter_context(silence_flower())
+        self._folder = self._resources.enter_context(
+            TemporaryDirectory(prefix="ipfl-ray-", dir=_short_temp_folder())
+        )
+        self._resources.enter_context(changed_environment(FLWR_HOME=self._folder, **RAY_ENVIRONMENT))
         self._thread = threading.Thread(
             target=self._run, args=(server, app, nodes), name="flower", daemon=True
         )
         self._thread.start()
         try:
-            self.grid = self._take(handed)
-            self._wait_for(nodes)
+            self.grid = self._wait_for_grid(grids)
+            self._wait_for_nodes(nodes)
         except BaseException:
             self.close()
             raise
 
-    def _run(self, server: Any, app: ClientApp, nodes: int) -> None:
-        from flwr.simulation import run_simulation
+    def _run(self, server: ServerApp, app: ClientApp, nodes: int) -> None:
+        from ipfl.engines.flower.flwr_internals import run_simulation
 
-        init = {
+        ray_arguments = {
             "address": "local",
-            "num_cpus": self._workers,
+            "num_cpus": self.workers,
             "include_dashboard": False,
             "_temp_dir": self._folder,
             "_node_ip_address": "127.0.0.1",
             "logging_level": logging.ERROR,
             "log_to_driver": False,
         }
-        config = {"init_args": init, "client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
+        backend = {"init_args": ray_arguments, "client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
         try:
-            run_simulation(server, app, nodes, backend_config=config)  # type: ignore[arg-type]
-        except BaseException as error:  # whatever ended it, the main thread must hear of it
-            self._failed = error
+            run_simulation(server, app, nodes, backend)
+        except BaseException as error:  # `check_alive` raises it in the main thread
+            self._error = error
 
-    def _take(self, handed: SimpleQueue[Grid]) -> Grid:
+    def _wait_for_grid(self, grids: SimpleQueue[Grid]) -> Grid:
         while True:
-            self.alive()
+            self.check_alive()
             try:
-                return handed.get(timeout=0.1)
+                return grids.get(timeout=0.1)
             except Empty:
                 continue
 
-    def _wait_for(self, nodes: int) -> None:
-        until = time.monotonic() + START
+    def _wait_for_nodes(self, nodes: int) -> None:
+        until = time.monotonic() + START_TIMEOUT_SECONDS
         while len(list(self.grid.get_node_ids())) < nodes:
-            self.alive()
+            self.check_alive()
             if time.monotonic() > until:
-                raise RuntimeError(f"Flower's simulation did not start within {START:g} s")
+                raise RuntimeError(f"Flower's simulation did not start within {START_TIMEOUT_SECONDS:g} s")
             time.sleep(0.05)
 
-    def started(self) -> None:
-        """To be called once nodes have answered: Ray is up then, with its own handler for SIGTERM.
+    def handle_sigterm(self) -> None:
+        """Lets SIGTERM unwind the stack, so that everything is closed.
 
-        Ours takes its place: it unwinds the stack, so that everything is closed.
+        To be called once nodes have replied: by then Ray has started and installed its own handler, which
+        ours replaces.
         """
-        self._stack.enter_context(ended_by_sigterm())
+        self._resources.enter_context(exit_on_sigterm())
 
-    def alive(self) -> None:
+    def check_alive(self) -> None:
         """Raises if the simulation has ended by itself."""
-        if not self._thread.is_alive() and not self._done.is_set():
-            reason = self._failed
+        if not self._thread.is_alive() and not self._stopping.is_set():
+            reason = self._error
             while reason is not None and reason.__cause__ is not None:
-                reason = reason.__cause__  # Flower says only that there was one
-            raise RuntimeError(f"Flower's simulation ended: {reason}") from self._failed
+                reason = reason.__cause__  # Flower's own error does not tell the reason
+            raise RuntimeError(f"Flower's simulation ended: {reason}") from self._error
 
     def close(self) -> None:
-        """Ends nodes and Ray; clients at work get a moment, then Ray is ended under them."""
-        self._done.set()
+        """Ends nodes and Ray; clients at work get some seconds, then Ray is shut down."""
+        self._stopping.set()
         try:
-            self._thread.join(END)
+            self._thread.join(STOP_TIMEOUT_SECONDS)
         finally:
             if self._thread.is_alive():
                 import ray
 
                 ray.shutdown()
                 self._thread.join()
-            self._stack.close()
+            self._resources.close()
 
 
-def simulated(
-    config: Config, nodes: int | None = None, *, workers: int | None = None, half: bool = False
+def simulation_engine(
+    task: TaskConfig,
+    nodes: int | None = None,
+    *,
+    workers: int | None = None,
+    float16: bool = False,
+    print_line: Callable[[str], object] = lambda line: None,
 ) -> EngineFactory:
     """An engine for `ipfl.run`: the clients of a config's task on simulated Flower nodes.
 
     Args:
-        config: The run's config, from which each node rebuilds its part of the task.
+        task: The section `[task]`, from which each node rebuilds its part of the data.
         nodes: Number of nodes; None: one for each client. With fewer, a node holds several clients.
         workers: Processes that play the nodes in turn; None: one per core. Changes no result.
-        half: Whether models travel as float16; results then differ from those of other engines.
+        float16: Whether models travel as float16; results then differ from those of other engines.
+        print_line: Called with a line before Ray is started, which takes some seconds.
 
     Raises:
         InputError: Flower is not installed.
     """
     require_flower(simulation=True)
 
-    def hire(task: Task, method: Method[Any], train: TrainConfig, seed: int, memory: Path | None) -> Engine:
-        from ipfl.engines.flower.client_app import NodeApp, Places
-        from ipfl.engines.flower.plan import Plan
+    def make_engine(context: EngineContext) -> Engine:
+        from ipfl.engines.flower.client import NodeApp, NodeFolders
 
-        clients = len(task.data.clients) + len(task.data.unseen)
+        refuse_wrapped_clients(context)
+        clients = _count_clients(context)
         if nodes is not None and nodes > clients:
-            raise InputError(f"--nodes {nodes}: there are only {clients} clients to live on them")
-        plan = Plan(method, train, config.task, seed, classes=None)
+            raise InputError(f"--nodes {nodes}: there are only {clients} clients to put on them")
+        print_line("starting Flower and Ray …")
         with ExitStack() as stack:
-            scratch = Path(stack.enter_context(TemporaryDirectory(prefix="ipfl-nodes-")))
-            memory = memory or scratch / "memory"
-            app = NodeApp(places=Places(memory.resolve(), scratch / "received"), frank=True)
+            temporary = Path(stack.enter_context(TemporaryDirectory(prefix="ipfl-nodes-")))
+            memory = context.memory or temporary / "memory"
+            folders = NodeFolders(memory.resolve(), temporary / "received")
+            app = NodeApp(folders=folders, send_tracebacks=True)
             simulation = stack.enter_context(closing(Simulation(app, nodes or clients, workers)))
-            return engine_over(simulation, task, plan, memory, clients, half, stack.pop_all())
+            return engine_on(
+                simulation,
+                replace(context, memory=memory),
+                task,
+                float16=float16,
+                resources=stack.pop_all(),
+            )
 
-    return hire
+    return make_engine
 
 
-def engine_over(
+def _count_clients(context: EngineContext) -> int:
+    return len(context.task.data.clients) + len(context.task.data.unseen)
+
+
+def engine_on(
     simulation: Simulation,
-    task: Task,
-    plan: Plan,
-    memory: Path | None,
-    clients: int,
-    half: bool,
-    stack: ExitStack,
+    context: EngineContext,
+    task: TaskConfig,
+    *,
+    float16: bool = False,
+    resources: ExitStack,
 ) -> Engine:
-    """The engine over a simulation, with everyone greeted."""
-    from ipfl.engines.flower.directory import Directory
-    from ipfl.engines.flower.engine import FlowerEngine
-    from ipfl.engines.flower.nodes import Nodes
-    from ipfl.engines.flower.post import Post
-
-    nodes = Nodes(Post(simulation.grid, None, POLL, simulation.alive, simulation.window), Directory())
-    with stack:
-        nodes.gather(clients, START, plan, lambda _: None, picky=True)
-        simulation.started()
-        return FlowerEngine(
-            nodes, task, plan, memory, named=False, half=half, strict=True, closing=stack.pop_all()
-        )
-
-
-def simulate(
-    app: NodeApp, nodes: int, *, model: Factory | None = None, workers: int | None = None, **order: Any
-) -> Result:
-    """Tries an app out: simulated nodes that run it, and the server that `server_app` would be.
+    """The engine over a simulation, once all its clients are present.
 
     Args:
-        app: What nodes run, with your own loader and model.
-        nodes: How many; each is one client.
-        model: The same model for the server; None: the config's.
-        workers: Processes that play the nodes in turn; None: one per core.
-        **order: The app's run config, such as `config`, `out` and `rounds`; see `server_app.Order`.
+        simulation: The nodes.
+        context: What the engine is made from; the nodes use the same folder for what clients remember.
+        task: The section `[task]`, for the nodes.
+        float16: Whether models travel as float16.
+        resources: Closed with the engine, or at once if the clients do not come.
     """
-    require_flower(simulation=True)
-    from ipfl.engines.flower.client_app import Places
-    from ipfl.engines.flower.server_app import Order, serve
+    from ipfl.engines.flower.membership import Membership, NodeDirectory
+    from ipfl.engines.flower.protocol import RunSettings
+    from ipfl.engines.flower.server import FlowerEngine
+    from ipfl.engines.flower.transport import Transport
 
-    wanted = Order.read({"nodes": nodes, "wait": START, **order})
-    with ExitStack() as stack:
-        if app.places is None:  # simulated nodes have no home of their own
-            scratch = Path(stack.enter_context(TemporaryDirectory(prefix="ipfl-nodes-")))
-            app.places = Places(wanted.out.resolve() / NODES, scratch)
-        simulation = stack.enter_context(closing(Simulation(app, nodes, workers)))
-        return serve(simulation.grid, wanted, model)
+    settings = RunSettings(context.method, context.train, task, context.seed, classes=None)
+    # A client's time runs from the sending of its message. With a deadline there is one message for each
+    # worker process, so that no time passes while a message waits for a process that is free.
+    in_flight = max(MIN_IN_FLIGHT, 4 * simulation.workers) if context.deadline is None else simulation.workers
+    transport = Transport(simulation.grid, None, POLL_SECONDS, simulation.check_alive, in_flight)
+    membership = Membership(transport, NodeDirectory())
+    with resources:
+        membership.wait_for_clients(
+            _count_clients(context), START_TIMEOUT_SECONDS, settings, lambda _: None, fail_on_refusal=True
+        )
+        simulation.handle_sigterm()
+        return FlowerEngine(
+            membership,
+            context.task,
+            settings,
+            context.memory,
+            memory_on_nodes=False,
+            client_deadline=context.deadline,
+            float16=float16,
+            raise_client_errors=True,
+            resources=resources.pop_all(),
+        )

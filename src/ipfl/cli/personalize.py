@@ -1,0 +1,45 @@
+"""`ipfl personalize`: from a finished run and a file of points to a model file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ipfl.cli.options import Overwrite
+from ipfl.errors import InputError
+
+
+def personalize(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a finished run.")],
+    data: Annotated[
+        Path,
+        typer.Option(
+            "--data", help="Your points: an .npz file with x and y, and x_test and y_test if wanted."
+        ),
+    ],
+    out: Annotated[Path, typer.Option("--out", help="Where the model goes, a .safetensors file.")],
+    overwrite: Overwrite = False,
+) -> None:
+    """Get a personalized model from a finished run, without training.
+
+    RUN is the folder that `ipfl run` wrote. The points in --data say what the model should be good at:
+    x in the shape of the run's data, y the labels. With x_test and y_test, the accuracy there is printed.
+    """
+    from ipfl.data.archives import read_points
+    from ipfl.runs.finished import FinishedRun
+
+    if out.exists() and not overwrite:
+        raise InputError(f"{out} exists already; choose another --out or pass --overwrite")
+    if not out.resolve().parent.is_dir():
+        raise InputError(f"cannot write {out}: there is no folder {out.resolve().parent}")
+    points = read_points(data)
+    finished = FinishedRun.open(run)
+    model = finished.personalize(points["x"], points["y"])
+    typer.echo(f"accuracy on your points: {finished.accuracy(model, points['x'], points['y']):.1%}")
+    if "x_test" in points and "y_test" in points:
+        accuracy = finished.accuracy(model, points["x_test"], points["y_test"])
+        typer.echo(f"accuracy on x_test: {accuracy:.1%}")
+    finished.save(model, out)
+    typer.echo(f"model in {out}")

@@ -1,0 +1,193 @@
+"""`ipfl run` and `ipfl compare`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ipfl.cli.errors import BAD_INPUT, FAILED, INTERRUPTED, exit_with_error
+from ipfl.cli.options import (
+    CheckpointEvery,
+    ConfigFile,
+    DataDir,
+    EngineName,
+    Fp16,
+    NodeCount,
+    Out,
+    Overwrite,
+    Quiet,
+    Resume,
+    Seed,
+    Sets,
+    ShowConfig,
+    Store,
+    Workers,
+    choose_engine,
+    load_config,
+    new_run_folder,
+    progress_observers,
+    resumed_config,
+    stdout_console,
+)
+from ipfl.methods import METHODS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from ipfl.core import Method
+    from ipfl.runs.comparison import Comparison
+    from ipfl.runs.config import Config
+
+MethodNames = Annotated[
+    str,
+    typer.Option("--methods", metavar="A,B,…", help="Methods to compare, see `ipfl methods`; default: all."),
+]
+SeedCount = Annotated[int, typer.Option("--seeds", min=1, help="Number of seeds, from the config's on.")]
+
+
+def run(
+    config: ConfigFile = None,
+    sets: Sets = None,
+    out: Out = None,
+    engine_name: EngineName = "local",
+    nodes: NodeCount = None,
+    fp16: Fp16 = False,
+    workers: Workers = None,
+    seed: Seed = None,
+    quiet: Quiet = False,
+    overwrite: Overwrite = False,
+    resume: Resume = None,
+    store: Store = None,
+    checkpoint_every: CheckpointEvery = 1,
+    show_config: ShowConfig = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Run one method on one task.
+
+    CONFIG.toml holds the settings; without it, the default run.
+    Writes summary.json, metrics.jsonl (a line a round), model/*.safetensors, run.db (the ledger).
+    Ctrl-C keeps what is finished; --resume goes on from there, with the same result.
+    """
+    if resume is None:
+        settings = load_config(config, sets, seed, data_dir)
+    elif config or sets or out or overwrite or seed is not None:
+        refused = "no config, --set, --seed, --out or --overwrite"
+        exit_with_error(f"--resume keeps the settings of the run: {refused}", BAD_INPUT)
+    else:
+        settings = resumed_config(resume, store, data_dir)
+    method = settings.build_method()
+    if show_config:
+        _print_config(settings, [method])
+        return
+    from ipfl.runs.comparison import prepare
+    from ipfl.runs.folder import RunOutput
+    from ipfl.runs.run import run as run_method
+
+    engine = choose_engine(engine_name, settings, nodes, workers, fp16, quiet)
+    task = prepare(settings, [method], settings.seed)
+    folder = resume or out or new_run_folder(f"{method.name}-seed-{settings.seed}")
+    make_observer = progress_observers(quiet)
+    result = run_method(
+        task,
+        method,
+        settings,
+        engine=engine,
+        out=RunOutput(folder, overwrite, resume is not None, store, checkpoint_every),
+        observer=make_observer(method.name, 1, 1) if make_observer else None,
+    )
+    if not quiet:
+        _print_run(result.summary, folder)
+    if result.summary["interrupted"]:
+        progress = f"{result.summary['rounds']} of {settings.rounds} rounds"
+        exit_with_error(f"interrupted after {progress}; results so far in {folder}", INTERRUPTED)
+
+
+def compare(
+    config: ConfigFile = None,
+    methods: MethodNames = "",
+    seeds: SeedCount = 1,
+    sets: Sets = None,
+    out: Out = None,
+    workers: Workers = None,
+    seed: Seed = None,
+    quiet: Quiet = False,
+    overwrite: Overwrite = False,
+    resume: Resume = None,
+    show_config: ShowConfig = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Run several methods on the same task, budget and seeds.
+
+    CONFIG.toml holds the settings; without it, those of the default run.
+    Writes METHOD/seed-S/ for each run, compare.json, and plots as PNG and PDF.
+    The reference always takes part: PMA is what a client gains over it.
+    Ctrl-C keeps what is finished; --resume goes on from there, with the same result.
+    """
+    if resume is None:
+        settings = load_config(config, sets, seed, data_dir)
+        names = [name.strip() for name in methods.split(",") if name.strip()] or list(METHODS)
+        numbers = list(range(settings.seed, settings.seed + seeds))
+    elif config or methods or seeds > 1 or sets or out or overwrite or seed is not None:
+        refused = "no config, --methods, --seeds, --set, --seed, --out or --overwrite"
+        exit_with_error(f"--resume keeps what was set: {refused}", BAD_INPUT)
+    else:
+        from ipfl.runs.comparison import read_plan
+
+        settings, names, numbers = read_plan(resume)
+    if show_config:
+        _print_config(settings, settings.build_methods(names).values())
+        return
+    from ipfl.runs.comparison import compare as compare_methods
+
+    folder = resume or out or new_run_folder("compare")
+    comparison = compare_methods(
+        settings,
+        names,
+        numbers,
+        out=folder,
+        overwrite=overwrite,
+        resume=resume is not None,
+        workers=workers,
+        make_observer=progress_observers(quiet),
+    )
+    if not quiet:
+        _print_comparison(comparison, folder)
+    for entry in comparison.entries.values():
+        for number, reason in entry.failures.items():
+            typer.echo(f"error: {entry.method.name}, seed {number}: {reason}", err=True)
+    if comparison.interrupted:
+        exit_with_error(f"interrupted; results so far in {folder}", INTERRUPTED)
+    if comparison.failed:
+        raise typer.Exit(FAILED)
+
+
+def _print_config(config: Config, methods: Iterable[Method[Any]]) -> None:
+    from ipfl.report.settings import commented_toml
+
+    typer.echo(commented_toml(config, list(methods)), nl=False)
+
+
+def _print_run(summary: Mapping[str, Any], folder: Path) -> None:
+    from ipfl.report.tables import run_table
+
+    console = stdout_console()
+    console.print()
+    console.print(run_table(summary))
+    console.print(f"\nResults in {folder}", markup=False, soft_wrap=True)
+
+
+def _print_comparison(comparison: Comparison, folder: Path) -> None:
+    """Prints the table of a comparison, how to read it, and where its files are."""
+    from ipfl.report.tables import comparison_notes, comparison_table
+    from ipfl.runs.comparison import PLAN, comparison_files
+
+    console = stdout_console()
+    console.print()
+    console.print(comparison_table(comparison))
+    for note in comparison_notes(comparison):
+        console.print(note, markup=False, style="dim")
+    shown = [file for file in comparison_files(folder) if file.name != PLAN and file.suffix != ".pdf"]
+    names = ", ".join(file.name for file in shown if file.exists())
+    console.print(f"\nResults in {folder}: {names}", markup=False, soft_wrap=True)

@@ -1,0 +1,98 @@
+"""The client's side of a phase: its data, its workspace, its random stream."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ipfl.client.network import Network
+from ipfl.client.predictors import Predictor
+from ipfl.client.settings import TrainConfig
+from ipfl.client.training import (
+    Objective,
+    Pull,
+    Score,
+    evaluate,
+    features,
+    losses,
+    mean_gradient,
+    predictions,
+    sgd,
+)
+from ipfl.core import ClientId, Vector, stream
+from ipfl.data.federated import Parts, Samples
+
+Part = Literal["train", "probe", "goal"]
+"""What a method may use of a client's data; `test` belongs to the evaluator."""
+
+
+@dataclass(frozen=True)
+class Client:
+    """What `on_<action>` and `personalize` work with; lives for one phase."""
+
+    id: ClientId
+    round: int
+    action: str
+    seed: int
+    classes: int
+    parts: Parts
+    network: Network
+    settings: TrainConfig
+    initial: Vector
+    """The parameters that everyone can make from the run's seed, without being sent them."""
+
+    @cached_property
+    def rng(self) -> np.random.Generator:
+        """This client's stream for this action and round; the same on every engine."""
+        return stream(self.seed, self.action, self.round, self.id % 2**32)
+
+    def data(self, part: Part, limit: int | None = None) -> Samples:
+        """The samples of one part, the first `limit` of them (their order is random already)."""
+        samples: Samples = getattr(self.parts, part)
+        return samples if limit is None else Samples(samples.x[:limit], samples.y[:limit])
+
+    def train(
+        self,
+        start: Vector,
+        *,
+        epochs: int | None = None,
+        lr: float | None = None,
+        pull: Pull | None = None,
+        objective: Objective | None = None,
+    ) -> Vector:
+        """Local training on `train` from `start`; see `ipfl.client.training.sgd` for the rest."""
+        return sgd(
+            self.network,
+            start,
+            self.parts.train,
+            self.settings,
+            self.rng,
+            epochs=epochs,
+            lr=lr,
+            pull=pull,
+            objective=objective,
+        )
+
+    def score(self, predictor: Predictor, part: Part, limit: int | None = None) -> Score:
+        """How a model (or mixture, or prototypes) does on one part."""
+        return evaluate(self.network, predictor, self.data(part, limit))
+
+    def losses(self, params: Vector, part: Part, limit: int | None = None) -> NDArray[np.float64]:
+        """Cross entropy of every point of one part."""
+        return losses(self.network, params, self.data(part, limit))
+
+    def gradient(self, params: Vector, on: Part | Samples) -> Vector:
+        """Gradient of the mean loss at `params` on one part, or on some samples of it."""
+        return mean_gradient(self.network, params, on if isinstance(on, Samples) else self.data(on))
+
+    def features(self, params: Vector, part: Part) -> NDArray[np.float32]:
+        """(n, features): what goes into the classifier, of every point of one part."""
+        return features(self.network, params, self.data(part))
+
+    def predict(self, params: Vector, part: Part) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        """Predicted classes on one part."""
+        return predictions(self.network, params, self.data(part))

@@ -1,0 +1,163 @@
+"""Plays clients: finds a client's data and memory, calls the method's `on_<action>`, keeps what it remembers.
+
+A runner is used in the server's process, in a worker process, or on a Flower node. Two actions belong to the
+evaluator instead of a method: `EVALUATE` (a client's personalized model on its test data) and `ASSESS` (a
+server model on the test pool of one distribution).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from ipfl.client.client import Client
+from ipfl.client.memory import ClientMemory
+from ipfl.client.network import Network
+from ipfl.client.settings import TrainConfig
+from ipfl.client.task import Task
+from ipfl.client.training import evaluate
+from ipfl.core import ClientId, Method, Record
+from ipfl.data.federated import Parts, Samples
+
+TRAIN = "train"
+EVALUATE = "evaluate"
+ASSESS = "assess"
+
+Disguise = Callable[[Client], Client]
+"""Changes what a client works with, before the method sees it."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A client's part in one phase."""
+
+    action: str
+    round: int
+    client: ClientId
+    record: Record
+    """What the server sent."""
+    after_training: bool = False
+    """Whether training was asked for earlier in this round, of any client."""
+    number: int = 0
+    """Of the ask that it belongs to, counted by the engine."""
+
+    @property
+    def is_evaluation(self) -> bool:
+        """Whether the evaluator asks, and not the method."""
+        return self.action in (EVALUATE, ASSESS)
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """What leaves a client."""
+
+    job: Job
+    """What it answers; perhaps an earlier job than the one at hand."""
+    reply: Record | None
+    """None: no answer."""
+    is_last: bool = True
+    """Whether nothing more comes of the job at hand."""
+    is_late: bool = False
+    """Whether the reply will come too late."""
+
+
+class CrashError(Exception):
+    """The process that plays the client is to be killed, unless it is the server's own."""
+
+
+class ClientFailedError(RuntimeError):
+    """A client's code raised; carries its traceback."""
+
+
+class Runner(Protocol):
+    """What an engine needs of a place where clients are played."""
+
+    @property
+    def memory(self) -> ClientMemory:
+        """What the clients remember."""
+        ...
+
+    @property
+    def network(self) -> Network:
+        """The workspace."""
+        ...
+
+    def run(self, job: Job) -> Record:
+        """The client's reply."""
+        ...
+
+    def deliver(self, job: Job) -> Iterator[Delivery]:
+        """Everything that leaves the client because of a job, in order."""
+        ...
+
+
+class ClientRunner:
+    """Runs the client side of a method, one client at a time, in one workspace."""
+
+    def __init__(
+        self, task: Task, method: Method[Any], settings: TrainConfig, seed: int, memory: ClientMemory
+    ):
+        self.task, self.method, self.settings, self.seed = task, method, settings, seed
+        self.memory = memory
+        self.network: Network = task.network(seed)
+        self.initial = self.network.read()
+
+    def deliver(self, job: Job) -> Iterator[Delivery]:
+        """The reply, once."""
+        yield Delivery(job, self.run(job))
+
+    def run(self, job: Job, disguise: Disguise | None = None) -> Record:
+        """The client's reply; `disguise` changes what it works with."""
+        if job.action == ASSESS:
+            return self._assess(job.client, job.record)
+        parts = self._parts(job.client, job.round)
+        mine = self.memory.load(job.client)
+        # The evaluator alone sees the test data; a method gets the other three parts.
+        hidden = replace(parts, test=Samples(parts.test.x[:0], parts.test.y[:0]))
+        me = Client(
+            id=job.client,
+            round=job.round,
+            action=job.action,
+            seed=self.seed,
+            classes=self.task.data.classes,
+            parts=hidden,
+            network=self.network,
+            settings=self.settings,
+            initial=self.initial,
+        )
+        if job.action == EVALUATE:
+            return self._evaluate(me, job.record, mine, parts.test)
+        me = me if disguise is None else disguise(me)
+        reply: Record
+        reply, remembered = getattr(self.method, f"on_{job.action}")(job.record, mine, me)
+        if remembered is not mine:
+            self.memory.save(job.client, remembered, job.round)
+        return reply
+
+    def _parts(self, client: ClientId, round: int) -> Parts:
+        """A client's data; for the server's own holdouts (negative ids) the holdout is every part."""
+        if client >= 0:
+            return self.task.data.parts(client, round)
+        holdout = self.task.data.server_holdout(-1 - client)
+        if holdout is None:
+            raise ValueError(f"the server has no holdout of distribution {-1 - client}")
+        return Parts(holdout, holdout, holdout, holdout)
+
+    def _evaluate(self, me: Client, offer: Record, mine: Record, test: Samples) -> Record:
+        """Hits of what the client would predict with now, and of the model `global` if there is one."""
+        predictor = self.method.personalize(offer, mine, me)
+        facts = {"n": len(test), "hits": evaluate(self.network, predictor, test).hits}
+        shared = offer.params.get("global")
+        if shared is not None:
+            same = shared is predictor
+            facts["global_hits"] = facts["hits"] if same else evaluate(self.network, shared, test).hits
+        return Record({}, facts)
+
+    def _assess(self, distribution: int, models: Record) -> Record:
+        """Hits of every server model on the first `limit` test points of one distribution."""
+        holdout = self.task.data.holdout(distribution)
+        limit = int(models.facts["limit"])
+        samples = Samples(holdout.x[:limit], holdout.y[:limit])
+        hits = [evaluate(self.network, model, samples).hits for model in models.params.values()]
+        return Record({}, {"n": len(samples), "hits": hits})

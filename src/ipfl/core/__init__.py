@@ -1,0 +1,84 @@
+"""The contract between methods, engines and the round loop; the bottom of the package.
+
+What belongs here: the types that travel (`records`), what a round reports (`rounds`), what a method and an
+engine are (`method`, `engine`), what a valid reply is (`replies`), random streams, arithmetic on parameter
+vectors, and the few tools that every layer needs (files, retries, settings). Everything may import this
+package; it imports nothing of `ipfl` but `ipfl.errors`.
+
+The names below are all that most modules need.
+"""
+
+from ipfl.core.engine import Bytes, Engine
+from ipfl.core.method import (
+    NEWCOMER,
+    ClientModels,
+    HasClusters,
+    HasMarket,
+    HasReport,
+    Method,
+    Phases,
+    Roster,
+    Setup,
+    personalize_cost,
+)
+from ipfl.core.records import (
+    EMPTY,
+    Ask,
+    ClientId,
+    Fact,
+    Record,
+    Replies,
+    Vector,
+    cluster_name,
+    gradient_name,
+    holdout_id,
+)
+from ipfl.core.rounds import (
+    NO_CLUSTER,
+    Bid,
+    Contribution,
+    Event,
+    Figure,
+    Market,
+    Round,
+    Seat,
+    Transfer,
+    is_below_quorum,
+)
+from ipfl.core.streams import stream
+
+__all__ = [
+    "EMPTY",
+    "NEWCOMER",
+    "NO_CLUSTER",
+    "Ask",
+    "Bid",
+    "Bytes",
+    "ClientId",
+    "ClientModels",
+    "Contribution",
+    "Engine",
+    "Event",
+    "Fact",
+    "Figure",
+    "HasClusters",
+    "HasMarket",
+    "HasReport",
+    "Market",
+    "Method",
+    "Phases",
+    "Record",
+    "Replies",
+    "Roster",
+    "Round",
+    "Seat",
+    "Setup",
+    "Transfer",
+    "Vector",
+    "cluster_name",
+    "gradient_name",
+    "holdout_id",
+    "is_below_quorum",
+    "personalize_cost",
+    "stream",
+]

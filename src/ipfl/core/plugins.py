@@ -1,0 +1,35 @@
+"""A user's own code, named `module:callable` in a config: data sets, models and methods."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ipfl.errors import InputError
+
+
+def load_callable(reference: str, what: str) -> Callable[..., Any]:
+    """Imports `module:callable`, looking in the current folder first.
+
+    Args:
+        reference: `module:callable`.
+        what: What it is meant for, for the error message.
+
+    Raises:
+        InputError: It cannot be imported, is not there, or cannot be called.
+    """
+    module, _, name = reference.partition(":")
+    here = str(Path.cwd())
+    sys.path.insert(0, here)
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except Exception as error:  # importing runs the user's code, which may raise anything
+        raise InputError(f"{what} {reference!r} cannot be imported: {error}") from error
+    finally:
+        sys.path.remove(here)
+    if not callable(found):
+        raise InputError(f"{what} {reference!r} is not callable")
+    return found  # type: ignore[no-any-return]

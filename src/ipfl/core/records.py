@@ -1,0 +1,76 @@
+"""What travels between server and clients: records, and the asks that send them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ipfl.core.replies import ReplySchema
+
+ClientId = int
+Vector = NDArray[np.float32]
+"""All parameters of one model, flat (see `ipfl.client.network.Network`)."""
+
+Fact = Any
+"""An int, float, str, bool, None or a list of these: what JSON and a Flower ConfigRecord can hold."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """Every message, and all that a client remembers: named parameter vectors and named facts."""
+
+    params: Mapping[str, Vector] = field(default_factory=dict)
+    facts: Mapping[str, Fact] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on the wire: the vectors, and the facts as JSON."""
+        facts = len(json.dumps(dict(self.facts))) if self.facts else 0
+        return sum(vector.nbytes for vector in self.params.values()) + facts
+
+    def read_only(self) -> Record:
+        """The same with vectors that cannot be written to, so that no client changes the server's models."""
+        params = {name: vector.view() for name, vector in self.params.items()}
+        for view in params.values():
+            view.flags.writeable = False
+        return Record(params, self.facts)
+
+
+EMPTY = Record()
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One phase: every addressed client runs the method's `on_<action>` on its record."""
+
+    action: str
+    to: Mapping[ClientId, Record]
+    expects: ReplySchema = field(default_factory=ReplySchema)
+    """What a valid reply holds; nothing by default. Only valid replies reach the method."""
+
+
+Replies = Mapping[ClientId, Record]
+"""Valid replies by client in ascending id; clients that did not answer, or not validly, are absent."""
+
+
+def holdout_id(distribution: int) -> ClientId:
+    """Id under which the server itself can be asked, on its own small holdout of one distribution.
+
+    Negative, so that it never meets a client's. An ask to it stays on the server.
+    """
+    return -1 - distribution
+
+
+def cluster_name(cluster: int) -> str:
+    """Name of a cluster's model in records and files."""
+    return f"cluster_{cluster}"
+
+
+def gradient_name(model: str) -> str:
+    """Name of the gradient at a model that travels with its update."""
+    return f"gradient_{model}"

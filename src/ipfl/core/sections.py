@@ -1,0 +1,111 @@
+"""What every section of a config is built on: closed, frozen, with errors of one line.
+
+The sections themselves stand where they are used: `[task]` in `ipfl.data.settings`, `[train]` in
+`ipfl.client.settings`, `[adversary]` and `[faults]` in `ipfl.stress.settings`, the rest in
+`ipfl.runs.config`. `[aggregate]` is here, because every method's setup carries it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ipfl.errors import InputError, unknown
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+MAX_INT32 = 2**31 - 1
+"""Largest whole number of a setting: what arrays and databases can count."""
+
+
+RENAMED_KEYS = {
+    "task.synthetic": "task.swap_test_mix",
+    "method.guarded": "method.robust",
+    "aggregate.hostile": "aggregate.attacker_share",
+    "faults.store_away": "faults.store_down",
+}
+"""Keys of earlier releases, and what they are called now."""
+
+
+class Section(BaseModel):
+    """A part of the config: closed (no unknown keys), frozen."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> Self:
+        """Builds the section; bad settings are an input error of one line."""
+        if not isinstance(settings, Mapping):
+            raise InputError(f"expected settings by name, not {settings!r}")
+        try:
+            return cls.model_validate(dict(settings))
+        except ValidationError as error:
+            raise InputError(one_line(error, cls)) from error
+
+
+class AggregateConfig(Section):
+    """How the server makes one model of the clients' replies."""
+
+    rule: Literal["mean", "trimmed_mean", "geometric_median", "multi_krum"] = Field(
+        "mean", description="mean by sample counts, or a rule that tolerates some attackers"
+    )
+    attacker_share: float = Field(
+        0.2,
+        ge=0,
+        lt=0.5,
+        description="share of attackers that trimmed_mean, multi_krum and robust markets expect",
+    )
+    clip: Annotated[float, Field(gt=0)] | Literal["median"] | None = Field(
+        None, description="longest update ‖ω_i − ω‖, or the median of a round's; longer ones are shortened"
+    )
+
+
+def one_line(error: ValidationError, section: type[Section] | None, within: str = "") -> str:
+    """All that pydantic found, on one line, each with its dotted key."""
+    details = error.errors()
+    found: dict[str, list[ErrorDetails]] = {}
+    for detail in details:
+        found.setdefault(".".join(_path(detail, section, within)), []).append(detail)
+    return "; ".join(_complaint(key, about, section) for key, about in found.items())
+
+
+def _path(detail: ErrorDetails, section: type[Section] | None, within: str) -> list[str]:
+    """The key's parts. What follows a field in pydantic's path is a branch of a union: left out."""
+    path = [within] if within else []
+    for part in map(str, detail["loc"]):
+        path.append(part)
+        section = _inner(section, part)
+        if section is None:
+            break
+    return path
+
+
+def _complaint(key: str, details: Sequence[ErrorDetails], section: type[Section] | None) -> str:
+    """What is wrong with one key; a union complains once for each of its branches."""
+    kinds = {detail["type"] for detail in details}
+    *above, _ = key.split(".")
+    if key in RENAMED_KEYS:
+        return f"{key} is now called {RENAMED_KEYS[key]}"
+    if "extra_forbidden" in kinds:
+        for part in above:
+            section = _inner(section, part)
+        return str(
+            unknown(
+                "key", key, [".".join([*above, name]) for name in section.model_fields] if section else []
+            )
+        )
+    if "model_type" in kinds:
+        return f"{key} should be a section, such as [{key}], not {details[0]['input']!r}"
+    messages = dict.fromkeys(detail["msg"].removeprefix("Input ") for detail in details)
+    given = details[0]["input"]
+    return f"{key} {' or '.join(messages)}, not {'a section' if isinstance(given, dict) else repr(given)}"
+
+
+def _inner(section: type[Section] | None, field: str) -> type[Section] | None:
+    """The section that a field of a section holds, if it holds one."""
+    info = section.model_fields.get(field) if section else None
+    kind = info.annotation if info else None
+    return kind if isinstance(kind, type) and issubclass(kind, Section) else None

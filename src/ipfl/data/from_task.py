@@ -1,0 +1,185 @@
+"""From the settings of a task to its federated data: the data set, its hidden distributions, who holds what.
+
+Also chosen here: the unseen clients, and the pairs that exchange their data (drift). Two clients of
+different majority distributions exchange all their data from a round on: no new points are needed, and every
+point stays with one client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+
+from ipfl.core import stream
+from ipfl.core.plugins import load_callable
+from ipfl.data.allocation import AllocationSettings, allocate
+from ipfl.data.catalogue import load
+from ipfl.data.dataset import Dataset
+from ipfl.data.distributions import Distribution, make_distributions, parse_distributions
+from ipfl.data.federated import Allocation, Drift, FederatedData, PartitionedDataset
+from ipfl.data.natural_partition import allocate_natural
+from ipfl.data.partitions import Partition, parse_partition
+from ipfl.errors import InputError
+
+if TYPE_CHECKING:
+    from ipfl.data.settings import TaskConfig
+
+
+def federate(task: TaskConfig, seed: int) -> FederatedData:
+    """Makes the federated data that a task describes; the same task and seed give the same bytes.
+
+    `dataset` may be `module:callable`. If that returns a `Dataset`, it is partitioned like any other; if
+    it returns a `FederatedData` (see `from_clients`), that is used as it is, and the settings about
+    distributions, partition and sizes do not apply.
+
+    Raises:
+        InputError: Settings contradict each other, or there is too little data for them.
+    """
+    given = _call_user_code(task.dataset) if ":" in task.dataset else None
+    if given is not None and not isinstance(given, Dataset):
+        return given
+    partition = parse_partition(task.partition)
+    _check_settings(task, partition)  # before a data set is read, or even downloaded
+    dataset = given or load(task.dataset, path=task.path, data_dir=task.data_dir)
+    if task.clients > len(dataset.y_train):
+        raise InputError(
+            f"task.clients = {task.clients}, but {dataset.name} has {len(dataset.y_train)} training points"
+        )
+    return _partition(dataset, partition, task, seed)
+
+
+def _call_user_code(reference: str) -> Dataset | FederatedData:
+    """What the user's own `module:callable` returns."""
+    given = load_callable(reference, "dataset")()
+    if hasattr(given, "parts") and hasattr(given, "holdout"):
+        return cast(FederatedData, given)
+    if not isinstance(given, Dataset):
+        raise InputError(
+            f"dataset {reference!r} returned {type(given).__name__}, expected Dataset or FederatedData"
+        )
+    return given
+
+
+def _check_settings(task: TaskConfig, partition: Partition) -> None:
+    """Refuses settings that contradict each other."""
+    kind, count = parse_distributions(task.distributions)
+    if (kind == "natural") != (partition.kind == "natural"):
+        raise InputError(
+            f"distributions = {task.distributions!r} with partition = {task.partition!r}: "
+            "natural is needed in both or in neither"
+        )
+    if kind in ("halves", "groups") and partition.is_by_class:
+        raise InputError(
+            f"partition = {task.partition!r} chooses classes, and so does distributions = "
+            f"{task.distributions!r}: use rotated, permuted or iid with it"
+        )
+    if task.swap_test_mix and (count == 1 or partition.is_by_class):
+        raise InputError(
+            "swap_test_mix swaps a mixture of distributions: it needs two or more, and a:b, linear or random"
+        )
+    if task.clients < 1:
+        raise InputError("task.clients must be at least 1")
+    if task.unseen >= task.clients:
+        raise InputError(
+            f"task.unseen = {task.unseen} of task.clients = {task.clients}: no client is left to train with"
+        )
+
+
+def _partition(dataset: Dataset, partition: Partition, task: TaskConfig, seed: int) -> PartitionedDataset:
+    settings = _allocation_settings(task, seed)
+    if partition.kind == "natural":
+        allocation = allocate_natural(dataset, settings, stream(seed, "data", "natural"))
+        distributions = [Distribution() for _ in allocation.holdouts]
+    else:
+        distributions = make_distributions(task.distributions, dataset, seed)
+        allocation = allocate(dataset, partition, distributions, settings, seed)
+    unseen, drift = _choose_unseen_and_drift(task, allocation, len(distributions), seed)
+    return PartitionedDataset(
+        dataset,
+        partition=task.partition,
+        distributions=distributions,
+        allocation=allocation,
+        unseen=unseen,
+        drift=drift,
+    )
+
+
+def _allocation_settings(task: TaskConfig, seed: int) -> AllocationSettings:
+    weights = None
+    if task.sizes == "unequal":
+        weights = np.exp(stream(seed, "data", "sizes").normal(0.0, task.size_spread, task.clients))
+    return AllocationSettings(
+        clients=task.clients,
+        samples=task.samples,
+        size_weights=weights,
+        probe=task.probe,
+        test_samples=task.test_samples,
+        server_samples=task.server_samples,
+        swap_test_mix=task.swap_test_mix,
+    )
+
+
+def _choose_unseen_and_drift(
+    task: TaskConfig, allocation: Allocation, distributions: int, seed: int
+) -> tuple[tuple[int, ...], Drift | None]:
+    majorities = [points.majority(distributions) for points in allocation.clients]
+    unseen = choose_unseen(majorities, task.unseen, stream(seed, "data", "unseen"))
+    if task.drift_round is None:
+        return unseen, None
+    taking_part = [client for client in range(len(majorities)) if client not in unseen]
+    random = stream(seed, "data", "drift")
+    return unseen, choose_drift(majorities, taking_part, task.drift_round, task.drift_share, random)
+
+
+def choose_unseen(
+    majorities: Sequence[int | None], count: int, random: np.random.Generator
+) -> tuple[int, ...]:
+    """Chooses the unseen clients at random, as evenly as possible over the majority distributions."""
+    chosen_before: dict[int | None, int] = {}
+    ranked = []
+    for client in random.permutation(len(majorities)).tolist():
+        rank = chosen_before.get(majorities[client], 0)
+        chosen_before[majorities[client]] = rank + 1
+        ranked.append((rank, client))
+    ranked.sort(key=lambda entry: entry[0])  # first one client of each distribution, then a second, …
+    return tuple(sorted(client for _, client in ranked[:count]))
+
+
+def choose_drift(
+    majorities: Sequence[int | None],
+    clients: Sequence[int],
+    change_round: int,
+    share: float,
+    random: np.random.Generator,
+) -> Drift:
+    """Chooses pairs of clients with different majority distributions, up to the share of all clients.
+
+    Args:
+        majorities: By client id, the unseen included.
+        clients: Ids of the clients that may change.
+        change_round: Round of the change.
+        share: Of all clients; an odd number is reduced by one, and at least one pair changes.
+        random: Draws the pairs.
+
+    Raises:
+        InputError: There are no two clients of different distributions.
+    """
+    by_majority: dict[int, list[int]] = {}
+    for client in random.permutation(np.asarray(clients)).tolist():
+        majority = majorities[client]
+        if majority is not None:
+            by_majority.setdefault(majority, []).append(client)
+    partner: dict[int, int] = {}
+    max_changed = max(2, round(share * len(majorities)))
+    while len(partner) + 2 <= max_changed:
+        # From the two with most clients left, so that as many pairs as possible can be made.
+        largest = sorted(by_majority.values(), key=len)[-2:]
+        if len(largest) < 2 or not largest[0]:
+            break
+        one, other = largest[0].pop(), largest[1].pop()
+        partner[one], partner[other] = other, one
+    if not partner:
+        raise InputError("drift needs clients of at least two distributions: there is nothing to change to")
+    return Drift(change_round, partner)

@@ -1,0 +1,313 @@
+"""Readers of data sets: one function for each published format, and for `.npz` files.
+
+`digits` is part of scikit-learn. The others read CIFAR's binary files, EMNIST's idx files, LEAF's JSON
+(FEMNIST), UCI's HAPT text files (HAR) and `.npz`. A reader raises InputError, one line, for a file that is
+damaged or not in its format.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import re
+import struct
+import tarfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ipfl.data.archives import max_unpacked_bytes, open_zip, read_arrays, refuse_damaged
+from ipfl.data.dataset import Dataset, choose_test_points, count_classes, split_dataset
+from ipfl.errors import InputError
+
+EMNIST_CLASSES = 52
+EMNIST_LOWER_CASE = tuple(range(26, 52))
+FEMNIST_CLASSES = 62
+
+HAR_ACTIVITIES = ("WALKING", "WALKING_UPSTAIRS", "WALKING_DOWNSTAIRS", "SITTING", "STANDING", "LAYING")
+_WINDOW_LENGTH = 128
+"""Readings per window: 2.56 seconds."""
+_WINDOW_STEP = 64
+"""Windows overlap by half."""
+_KEPT_FREQUENCIES = 16
+"""The lowest frequencies, 0.4 to 6.25 Hz: human movement is slower than that."""
+
+_GROUP_KEYS = ("client", "writer", "subject")
+"""Names under which an `.npz` file may hold the group of each point."""
+
+
+def read_digits() -> Dataset:
+    """The digits that come with scikit-learn, with a fixed split."""
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    x = np.rint(bunch.images * (255 / 16)).astype(np.uint8)
+    y = bunch.target.astype(np.int64)
+    is_test = choose_test_points(y, 297 / len(y), "digits")
+    return Dataset(
+        name="digits",
+        x_train=x[~is_test],
+        y_train=y[~is_test],
+        x_test=x[is_test],
+        y_test=y[is_test],
+        classes=10,
+    )
+
+
+def read_cifar10(path: Path) -> Dataset:
+    """CIFAR-10, binary version: per image one label byte, then 1024 red, green and blue bytes each."""
+    with refuse_damaged(path), tarfile.open(path, "r:gz") as archive:
+
+        def read_batch(name: str) -> NDArray[np.uint8]:
+            info = archive.getmember(f"cifar-10-batches-bin/{name}.bin")
+            file = archive.extractfile(info) if info.isreg() else None
+            # A sparse member needs no space in the archive, but unpacks to the size it states.
+            if file is None or info.size > max_unpacked_bytes(path):
+                raise ValueError(f"{name}.bin is no file of images")
+            return np.frombuffer(file.read(), dtype=np.uint8).reshape(-1, 1 + 3 * 32 * 32)
+
+        train = np.concatenate([read_batch(f"data_batch_{number}") for number in range(1, 6)])
+        test = read_batch("test_batch")
+    arrays: dict[str, Any] = {}
+    for pool, rows in (("train", train), ("test", test)):
+        arrays[f"x_{pool}"] = np.ascontiguousarray(rows[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
+        arrays[f"y_{pool}"] = rows[:, 0]
+    return Dataset(name="cifar10", classes=10, **arrays)
+
+
+def _read_idx(packed: bytes, max_bytes: int) -> NDArray[np.uint8]:
+    """A gzipped idx file of bytes: two zeros, type 8, number of axes, each length big-endian, the data."""
+    with gzip.GzipFile(fileobj=io.BytesIO(packed)) as file:
+        content = file.read(max_bytes)
+        if file.read(1):
+            raise ValueError(f"would unpack to more than {max_bytes} bytes")
+    zeros, type_code, axes = struct.unpack(">HBB", content[:4])
+    if zeros != 0 or type_code != 8:
+        raise ValueError("no idx file of bytes")
+    shape = struct.unpack(f">{axes}I", content[4 : 4 + 4 * axes])
+    return np.frombuffer(content, dtype=np.uint8, offset=4 + 4 * axes).reshape(shape)
+
+
+def read_emnist(path: Path) -> Dataset:
+    """The 52 letters of EMNIST's byclass split, from `gzip.zip`.
+
+    Its images are stored transposed; its labels are 0–9 digits, 10–35 A–Z, 36–61 a–z.
+    """
+    arrays: dict[str, Any] = {}
+    with refuse_damaged(path), open_zip(path) as archive:
+        for pool in ("train", "test"):
+            stem = f"gzip/emnist-byclass-{pool}"
+            y = _read_idx(archive.read(f"{stem}-labels-idx1-ubyte.gz"), max_unpacked_bytes(path))
+            is_letter = y >= 10
+            images = _read_idx(archive.read(f"{stem}-images-idx3-ubyte.gz"), max_unpacked_bytes(path))
+            arrays[f"x_{pool}"] = np.ascontiguousarray(images[is_letter].transpose(0, 2, 1))
+            arrays[f"y_{pool}"] = y[is_letter] - 10
+    return Dataset(name="emnist", classes=EMNIST_CLASSES, first_half=EMNIST_LOWER_CASE, **arrays)
+
+
+def _read_leaf_files(path: Path) -> Iterator[Any]:
+    if path.is_dir():
+        for file in sorted(path.glob("all_data*.json")):
+            yield json.loads(file.read_text())
+    else:
+        with open_zip(path) as archive:
+            for name in sorted(archive.namelist()):
+                if re.search(r"(^|/)all_data[^/]*\.json$", name):
+                    yield json.loads(archive.read(name))
+
+
+def read_femnist(path: Path) -> Dataset:
+    """LEAF's FEMNIST as its `preprocess.sh` writes it: a folder, or a zip, of `all_data_*.json`.
+
+    LEAF's pixels run from 0 (ink) to 1 (paper); here ink is 255 on 0, as in EMNIST.
+    """
+    images: list[NDArray[np.uint8]] = []
+    y: list[NDArray[np.int64]] = []
+    writer: list[NDArray[np.int64]] = []
+    numbers: dict[str, int] = {}
+    with refuse_damaged(path):
+        for content in _read_leaf_files(path):
+            for user, count in zip(content["users"], content["num_samples"], strict=True):
+                data = content["user_data"][user]
+                pixels = np.asarray(data["x"], dtype=np.float64).reshape(count, 28, 28)
+                if not ((pixels >= 0) & (pixels <= 1)).all():
+                    raise ValueError(f"pixels of writer {user} are not in [0, 1]")
+                images.append(np.rint(255 * (1 - pixels)).astype(np.uint8))
+                y.append(np.asarray(data["y"], dtype=np.int64).reshape(count))
+                writer.append(np.full(count, numbers.setdefault(user, len(numbers))))
+        if not images:
+            raise ValueError("no all_data*.json in it")
+    x = np.concatenate(images)
+    return split_dataset("femnist", x, np.concatenate(y), np.concatenate(writer), FEMNIST_CLASSES)
+
+
+def read_npz(
+    path: Path, name: str = "npz", classes: int | None = None, first_half: tuple[int, ...] | None = None
+) -> Dataset:
+    """A `.npz` file with `x_train, y_train, x_test, y_test`, or with `x, y` and a fixed split.
+
+    Groups are in `client`, `writer` or `subject` (with `_train` and `_test` in the first form). Without
+    `classes`, their number is the highest label plus one.
+    """
+    arrays = read_arrays(path)
+    split_keys = ("y_test", "x_test", "y_train", "x_train")
+    is_split = "x_train" in arrays
+    if missing := [key for key in (split_keys if is_split else ("x", "y")) if key not in arrays]:
+        raise InputError(
+            f"{path} lacks {', '.join(map(repr, missing))}: expected {', '.join(split_keys)}, or x, y "
+            f"(found: {', '.join(sorted(arrays))})"
+        )
+    with refuse_damaged(path):
+        y = np.concatenate([arrays["y_train"], arrays["y_test"]]) if is_split else arrays["y"]
+        count = count_classes(y, path)
+        groups = _number_groups(arrays, ("_train", "_test") if is_split else ("",))
+    if classes is not None and count > classes:
+        raise InputError(f"{path}: the highest label is {count - 1}, but {name} has {classes} classes")
+    count = classes or count
+    if not is_split:
+        return split_dataset(name, arrays["x"], y, groups[0], count)
+    pools = {key: arrays[key] for key in split_keys}
+    return Dataset(
+        name=name,
+        classes=count,
+        first_half=first_half,
+        group_train=groups[0],
+        group_test=groups[1],
+        **pools,
+    )
+
+
+def _number_groups(
+    arrays: Mapping[str, NDArray[Any]], suffixes: tuple[str, ...]
+) -> list[NDArray[np.int64] | None]:
+    """Groups of each pool, numbered together, so that a writer has the same number in all of them."""
+    for key in _GROUP_KEYS:
+        found = [arrays[f"{key}{suffix}"] for suffix in suffixes if f"{key}{suffix}" in arrays]
+        if len(found) == len(suffixes):
+            if any(group.ndim != 1 for group in found):
+                raise ValueError(f"{key} should have one entry for each point")
+            numbers = np.unique(np.concatenate(found), return_inverse=True)[1].reshape(-1)
+            return list(np.split(numbers, np.cumsum([len(group) for group in found])[:-1]))
+    return [None] * len(suffixes)
+
+
+def read_hapt(path: Path) -> Dataset:
+    """HAR from UCI HAPT's raw recordings, cut into windows within each labelled interval.
+
+    `RawData/labels.txt` has experiment, user, activity 1–12, first and last reading (from 1).
+    """
+    windows: list[NDArray[np.float32]] = []
+    rows: list[tuple[int, int, int]] = []
+    with refuse_damaged(path), open_zip(path) as archive, np.errstate(invalid="ignore"):
+        names = {name.rpartition("RawData/")[2]: name for name in archive.namelist() if "RawData/" in name}
+
+        def read_table(name: str) -> NDArray[np.float64]:
+            return np.loadtxt(io.BytesIO(archive.read(names[name])), ndmin=2)
+
+        intervals = read_table("labels.txt").astype(np.int64)
+        recordings: dict[int, int] = {}
+        for experiment, person in sorted({(int(row[0]), int(row[1])) for row in intervals}):
+            stem = f"exp{experiment:02d}_user{person:02d}.txt"
+            signal = np.hstack([read_table(f"acc_{stem}"), read_table(f"gyro_{stem}")]).astype(np.float32)
+            found, activities = _cut_windows(signal, intervals[intervals[:, 0] == experiment])
+            recording = recordings.get(person, 0)
+            recordings[person] = recording + 1
+            windows += found
+            rows += [(activity, person, recording) for activity in activities]
+        stacked = np.stack(windows)
+    y, person_of, recording_of = np.array(rows).T
+    return _make_har(stacked, y, person_of, recording_of)
+
+
+def _cut_windows(
+    signal: NDArray[np.float32], intervals: NDArray[np.int64]
+) -> tuple[list[NDArray[np.float32]], list[int]]:
+    """Windows of one experiment and the activity (from 0) of each; without postural transitions (7–12)."""
+    windows: list[NDArray[np.float32]] = []
+    activities: list[int] = []
+    for experiment, _, activity, first, last in intervals:
+        if activity > len(HAR_ACTIVITIES):
+            continue
+        if first < 1:
+            raise ValueError(f"a labelled interval begins at reading {first}")
+        for start in range(first - 1, min(last, len(signal)) - _WINDOW_LENGTH + 1, _WINDOW_STEP):
+            windows.append(signal[start : start + _WINDOW_LENGTH])
+            activities.append(int(activity) - 1)
+        if len(windows) * _WINDOW_STEP > 2 * len(signal):
+            raise ValueError(f"the labelled intervals of experiment {experiment} overlap")
+    return windows, activities
+
+
+def read_har_npz(path: Path) -> Dataset:
+    """HAR from `har.npz`: windows `x (n, 128, 6)`, `y`, `subject`, and `recording` within a subject."""
+    arrays = read_arrays(path)
+    missing = [key for key in ("x", "y", "subject", "recording") if key not in arrays]
+    if missing:
+        raise InputError(f"{path} lacks {', '.join(missing)} (found: {', '.join(sorted(arrays))})")
+    count_classes(arrays["y"], path)
+    return _make_har(arrays["x"], arrays["y"], arrays["subject"], arrays["recording"])
+
+
+def _make_har(
+    windows: NDArray[Any], y: NDArray[Any], person: NDArray[Any], recording: NDArray[Any]
+) -> Dataset:
+    """Makes the data set from its windows; features are standardised by the training pool's mean and spread.
+
+    Windows overlap, so training and test are split by recording: no recording is in both.
+
+    Args:
+        windows: (n, 128, 6), three accelerations and three angular speeds.
+        y: Activity 0–5.
+        person: Person recorded.
+        recording: 0, 1, … within a person; the second one (1) is its test data.
+    """
+    if windows.ndim != 3 or windows.shape[1:] != (_WINDOW_LENGTH, 6):
+        raise InputError(f"har: windows have shape {windows.shape}, expected (n, {_WINDOW_LENGTH}, 6)")
+    if any(array.shape != (len(windows),) for array in (y, person, recording)):
+        raise InputError("har: x, y, subject and recording differ in length")
+    if windows.dtype.kind not in "buif":
+        raise InputError(f"har: x holds {windows.dtype}, expected numbers")
+    if not np.isfinite(windows).all():
+        raise InputError("har: x holds values that are not finite (NaN or infinity)")
+    is_test = recording == 1
+    if is_test.all() or not is_test.any():
+        raise InputError("har: needs at least two recordings, one to train on and one to test on")
+    with np.errstate(all="ignore"):  # too large for float32 becomes infinite: `Dataset` refuses it
+        x = _window_features(windows)
+        mean, spread = x[~is_test].mean(axis=0), x[~is_test].std(axis=0)
+        x = (x - mean) / np.maximum(spread, 1e-6)
+    return Dataset(
+        name="har",
+        x_train=x[~is_test],
+        y_train=y[~is_test],
+        x_test=x[is_test],
+        y_test=y[is_test],
+        classes=len(HAR_ACTIVITIES),
+        group_train=person[~is_test],
+        group_test=person[is_test],
+    )
+
+
+def _window_features(windows: NDArray[Any]) -> NDArray[np.float32]:
+    """168 features per window: mean, spread, extremes, roughness and low frequencies of eight signals.
+
+    The eight are the six signals and the two magnitudes, which do not depend on how the phone is turned.
+    """
+    x = windows.astype(np.float32)
+    magnitudes = [np.linalg.norm(x[..., axes], axis=-1, keepdims=True) for axes in ([0, 1, 2], [3, 4, 5])]
+    signals = np.concatenate([x, *magnitudes], axis=-1)
+    mean = signals.mean(axis=1)
+    spectrum = np.abs(np.fft.rfft(signals - mean[:, None], axis=1))[:, 1 : _KEPT_FREQUENCIES + 1]
+    features = [
+        mean,
+        signals.std(axis=1),
+        signals.min(axis=1),
+        signals.max(axis=1),
+        np.abs(np.diff(signals, axis=1)).mean(axis=1),
+        np.log1p(spectrum).reshape(len(x), -1),
+    ]
+    return np.concatenate(features, axis=1).astype(np.float32)

@@ -1,0 +1,157 @@
+"""The accounts file (`accounts.json`), in which the operator says which node key belongs to which client.
+
+Each account has one key, and each key has one account. Flower proves which key a node owns; this file, which
+only the operator can write, says whose account that is. A node whose key is not in it has no account and gets
+no opening balance, even if the key is registered with Flower.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError, field_validator
+
+from ipfl.core import ClientId
+from ipfl.core.files import write_text
+from ipfl.core.sections import Section, one_line
+from ipfl.deploy.credentials import fingerprint
+from ipfl.errors import InputError
+
+
+class Account(Section):
+    """A client of the federation."""
+
+    client: int = Field(ge=0, lt=2**31 - 1, description="client id: the account's number in the ledger")
+    key: str = Field(description="public key of its node, as in key.pub")
+    name: str = Field("", description="a name for people to read")
+    node: int | None = Field(None, description="id that Flower gave the node, once it is registered there")
+
+    @field_validator("key")
+    @classmethod
+    def _check_key(cls, line: str) -> str:
+        fingerprint(line.encode())
+        return line.strip()
+
+    @property
+    def fingerprint(self) -> str:
+        """Fingerprint of the key."""
+        return fingerprint(self.key.encode())
+
+
+@dataclass(frozen=True)
+class Registry:
+    """All accounts, in ascending client id."""
+
+    accounts: tuple[Account, ...] = ()
+
+    @classmethod
+    def of(cls, accounts: Sequence[Account]) -> Registry:
+        """Checks and sorts accounts.
+
+        Raises:
+            InputError: Two accounts have the same client id, or the same key.
+        """
+        clients: dict[ClientId, Account] = {}
+        keys: dict[str, Account] = {}
+        for account in accounts:
+            if account.client in clients:
+                raise InputError(f"client {account.client} has two accounts")
+            if (other := keys.get(account.fingerprint)) is not None:
+                raise InputError(
+                    f"clients {other.client} and {account.client} have the same key {account.fingerprint}: "
+                    "every node needs a key of its own"
+                )
+            clients[account.client] = keys[account.fingerprint] = account
+        return cls(tuple(clients[client] for client in sorted(clients)))
+
+    @classmethod
+    def load(cls, path: Path) -> Registry:
+        """Reads an accounts file.
+
+        Raises:
+            InputError: The file does not exist or is not valid; the message says where.
+        """
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            return cls.of([Account.model_validate(row) for row in content["accounts"]])
+        except OSError as error:
+            raise InputError(f"cannot read the accounts in {path}: {error.strerror}") from error
+        except ValidationError as error:
+            raise InputError(f"accounts in {path}: {one_line(error, Account)}") from error
+        except InputError as error:
+            raise InputError(f"accounts in {path}: {error}") from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(f"{path} is not an accounts file (JSON with a list `accounts`)") from error
+
+    def save(self, path: Path) -> None:
+        """Writes the file atomically: a reader sees the old content or the new one, never a part."""
+        rows: list[dict[str, Any]] = [account.model_dump(mode="json") for account in self.accounts]
+        write_text(path, json.dumps({"accounts": rows}, indent=1) + "\n")
+
+    def clients(self) -> tuple[ClientId, ...]:
+        """All client ids, ascending."""
+        return tuple(account.client for account in self.accounts)
+
+    def client_of(self, public_key: bytes) -> ClientId | None:
+        """The client with this key, in PEM (as Flower reports it) or OpenSSH's format; None: no account."""
+        try:
+            wanted = fingerprint(public_key)
+        except InputError:
+            return None
+        return next((account.client for account in self.accounts if account.fingerprint == wanted), None)
+
+    def account(self, client: ClientId) -> Account | None:
+        """The account of a client; None if it has none."""
+        return next((account for account in self.accounts if account.client == client), None)
+
+    def with_account(self, key: str, client: ClientId | None = None, name: str = "") -> Registry:
+        """A copy with one more account; without a client id, it gets the highest id plus one."""
+        if client is None:
+            client = max(self.clients(), default=-1) + 1
+        if (existing := self.account(client)) is not None:
+            raise InputError(
+                f"client {client} has an account with key {existing.fingerprint} already; "
+                "--replace gives it the new key instead"
+            )
+        return Registry.of([*self.accounts, Account(client=client, key=key, name=name)])
+
+    def with_key(self, client: ClientId, key: str) -> Registry:
+        """A copy in which a client's account has another key; the ledger knows only the client's id."""
+        existing = self.account(client)
+        if existing is None:
+            raise InputError(f"client {client} has no account whose key could be replaced")
+        changed = Account(client=client, key=key, name=existing.name)
+        return Registry.of([changed if account is existing else account for account in self.accounts])
+
+    def with_node_id(self, client: ClientId, node: int) -> Registry:
+        """A copy with the id that Flower gave a client's node."""
+        accounts = [
+            account.model_copy(update={"node": node}) if account.client == client else account
+            for account in self.accounts
+        ]
+        return replace(self, accounts=tuple(accounts))
+
+
+def client_lookup(path: Path) -> Callable[[bytes], ClientId | None]:
+    """A function from a public key to its client, which reads the accounts file again when it has changed."""
+    registry = Registry.load(path)
+    version = _file_version(path)
+
+    def client_of(public_key: bytes) -> ClientId | None:
+        nonlocal registry, version
+        with suppress(OSError, InputError):  # someone is editing the file: keep the last valid content
+            if (current := _file_version(path)) != version:
+                registry, version = Registry.load(path), current
+        return registry.client_of(public_key)
+
+    return client_of
+
+
+def _file_version(path: Path) -> tuple[int, int]:
+    status = path.stat()
+    return status.st_mtime_ns, status.st_ino

@@ -1,0 +1,160 @@
+"""Text of the files that `ipfl deploy init` writes: settings, scripts, systemd units, a README."""
+
+from __future__ import annotations
+
+from ipfl import methods
+
+SERVER_TOML = """\
+bind = "{bind}"     # 0.0.0.0: reached from other machines; 127.0.0.1: from this one only
+port = {port}          # nodes and operators connect to it
+"""
+
+NODE_TOML = """\
+server = "{server}"     # a name or address that server.crt covers
+client = {client}                  # the account that this node's key is registered for
+data = "data.npz"           # x and y, and x_test and y_test if there are test points; stays on the node
+memory = "memory"           # folder for what the client remembers between rounds; keep it over restarts
+"""
+
+RUN_TOML = f"""\
+# Config of a run. `ipfl run --show-config` lists every setting. Those of [task] that describe data have no
+# effect here: every node has its own data.
+seed = 0
+rounds = 10
+
+[method]
+name = "{methods.DEFAULT}"
+clusters = 2
+
+[task]
+model = "softmax"       # cnn | mlp | softmax | module:callable (a module that every node has)
+
+[train]
+lr = 0.1
+epochs = 2
+"""
+
+FLOWER_CONFIG = """\
+# Connection profile for Flower's own commands: FLWR_HOME=<this folder> flwr supernode list {profile}
+[superlink]
+default = "{profile}"
+
+[superlink.{profile}]
+address = "127.0.0.1:{port}"
+root-certificates = "{ca_certificate}"
+"""
+
+APP = """\
+# The Flower app. Its code is in the package ipfl, which is installed on every machine.
+[project]
+name = "ipfl-app"
+version = "1.0.0"
+description = "Methods of ipfl on Flower"
+license = "Apache-2.0"
+dependencies = []
+
+[tool.flwr.app]
+publisher = "ipfl"
+
+[tool.flwr.app.components]
+serverapp = "ipfl.deploy.app:app"
+clientapp = "ipfl.engines.flower.client:app"
+
+[tool.flwr.app.config]
+config = ""         # the run's TOML file, on the server
+out = ""            # folder for the results, on the server
+registry = ""       # the accounts file, on the server
+resume = false      # continue the run in `out`
+rounds = 0          # 0: as in the TOML file
+nodes = 2           # how many nodes to wait for
+wait = 60.0         # seconds to wait for them
+deadline = 300.0    # seconds for a reply; for clients, clients.deadline of the TOML file wins
+fp16 = false        # send models as float16
+classes = 0         # number of classes; 0: as in the nodes' labels
+"""
+
+START_SERVER = """\
+#!/bin/sh
+# Starts the server; Ctrl-C or SIGTERM stops it with all its processes.
+cd "$(dirname "$0")" && exec ipfl deploy server .
+"""
+
+START_NODE = """\
+#!/bin/sh
+# Starts this node; Ctrl-C or SIGTERM stops it with all its processes.
+cd "$(dirname "$0")" && exec ipfl deploy node .
+"""
+
+_UNIT = """\
+[Unit]
+Description={description}
+Wants=network-online.target
+After=network-online.target
+
+[Service]
+User=ipfl
+WorkingDirectory={folder}
+ExecStart={command}
+Restart=always
+# The server refuses a node whose connection was lost for up to a minute.
+RestartSec=20
+KillMode=mixed
+SuccessExitStatus=143
+TimeoutStopSec=30
+NoNewPrivileges=yes
+PrivateTmp=yes
+ProtectSystem=strict
+ProtectHome=read-only
+ReadWritePaths={folder}
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+SERVER_SERVICE = _UNIT.format(
+    description="IP-FL server", folder="{root}", command="{bin}/ipfl deploy server {root}"
+)
+NODE_SERVICE = "# Adapt the two paths: this folder, and the virtual environment with ipfl.\n" + (
+    _UNIT.format(
+        description="IP-FL node",
+        folder="/opt/ipfl/node",
+        command="/opt/ipfl/venv/bin/ipfl deploy node /opt/ipfl/node",
+    )
+)
+
+GITIGNORE = """\
+# Keys, data and results do not belong in a repository.
+*
+"""
+
+README = """\
+# A federation of {nodes} nodes
+
+Nodes reach the server at `{server}`. Install ipfl with Flower on the server and on each node:
+`pip install "ipfl[flower]"`.
+
+1. Server: `./start-server` (or the unit `ipfl-server.service`). It registers the accounts in `accounts.json`.
+2. Copy `nodes/0` … `nodes/{last}` each to its machine (`scp -rp nodes/0 node-0:/opt/ipfl/node`), then delete
+   them here: `key` is a private key, which only its node may have.
+3. On each node: put its data where `node.toml` says (`data.npz` with arrays `x`, `y`; `x_test`, `y_test` if
+   there are test points), then `./start-node` (or the unit `ipfl-node.service`).
+4. Server: `ipfl deploy run {root}`. The config of the run is `run.toml`; results are written to `runs/`.
+5. After a stop or a crash: `ipfl deploy run {root} --resume runs/NAME`.
+6. Audit: `ipfl ledger verify runs/NAME`.
+
+The units run as user `ipfl`, who must own the folder: `useradd --system ipfl; chown -R ipfl .`
+
+To add a node: `ssh-keygen -t ecdsa -b 384 -N "" -f key` there, `ipfl deploy register {root} key.pub` here.
+To give client 2 another key: `ipfl deploy register {root} new.pub --client 2 --replace`.
+
+| file | content | who may read it |
+|---|---|---|
+| `ca.crt` | certificate of the authority that signed the server's certificate | everybody |
+| `server.crt`, `server.key` | the server's certificate and private key | `server.key`: only the server |
+| `accounts.json` | which key belongs to which client | the operator, who alone may write it |
+| `server.toml`, `run.toml` | where the server listens, config of a run | the operator |
+| `flwr/config.toml` | connection profile for Flower's own commands | the operator |
+| `app/` | the Flower app | everybody |
+| `nodes/<i>/key`, `key.pub` | a node's keys | `key`: only the node |
+| `superlink.db`, `logs/`, `runs/` | Flower's database, logs, results | the operator |
+"""

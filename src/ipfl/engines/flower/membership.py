@@ -1,0 +1,206 @@
+"""Which nodes take part in a run, and which node holds which client.
+
+A node says in its first reply which clients' data it holds. If keys are registered (`client_of_key`), its key
+decides, and what it says must agree; otherwise the first node that claims a client gets it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from ipfl.core import ClientId, Event
+from ipfl.engines.flower.protocol import (
+    HELLO,
+    MalformedError,
+    NodeInfo,
+    RunSettings,
+    encode_text,
+    message_type,
+    pack,
+    read_field,
+    unpack,
+)
+from ipfl.engines.flower.transport import IncomingReply, NodeId, OutgoingMessage, Transport
+from ipfl.errors import InputError
+
+ClientOfKey = Callable[[bytes], ClientId | None]
+"""The client that a node's authenticated public key is registered for; None for an unknown key."""
+JOIN_POLL_SECONDS = 0.2
+"""Seconds between two looks for nodes that join."""
+
+
+class NodeRefusedError(RuntimeError):
+    """A node cannot take part; the text says why."""
+
+
+@dataclass
+class NodeDirectory:
+    """Nodes that take part, and nodes that were refused."""
+
+    client_of_key: ClientOfKey | None = None
+    input_shape: tuple[int, ...] | None = None
+    """Shape of a sample in this run; None: that of the first node."""
+    model_size: int | None = None
+    """Number of parameters of the model; None: not known yet."""
+    allowed_clients: frozenset[ClientId] | None = None
+    """Clients of the run; None: any, as long as the run has not begun."""
+    nodes: dict[NodeId, NodeInfo] = field(default_factory=dict)
+    refused: set[NodeId] = field(default_factory=set)
+    _node_of: dict[ClientId, NodeId] = field(default_factory=dict)
+
+    def node_of(self, client: ClientId) -> NodeId | None:
+        """The node that holds a client; None if it is not connected."""
+        return self._node_of.get(client)
+
+    @property
+    def clients(self) -> tuple[ClientId, ...]:
+        """Clients whose node is connected, ascending."""
+        return tuple(sorted(self._node_of))
+
+    def unknown(self, nodes: Iterable[NodeId]) -> list[NodeId]:
+        """Those of the nodes that were neither added nor refused, ascending."""
+        return sorted(node for node in nodes if node not in self.nodes and node not in self.refused)
+
+    def add(self, node: NodeId, info: NodeInfo, key: bytes) -> None:
+        """Adds a node.
+
+        Raises:
+            NodeRefusedError: Its key is not registered, it claims a client that belongs to another node,
+                or its data or model does not fit the run.
+        """
+        try:
+            self._check(node, info, key)
+        except NodeRefusedError:
+            self.refused.add(node)
+            raise
+        self.input_shape = info.input_shape
+        self.nodes[node] = info
+        self._node_of |= dict.fromkeys(info.clients, node)
+
+    def _check(self, node: NodeId, info: NodeInfo, key: bytes) -> None:
+        if self.client_of_key is not None:
+            owner = self.client_of_key(key)
+            if owner is None:
+                raise NodeRefusedError(f"node {node} has a key that is not registered; it is not asked")
+            if info.clients != (owner,):
+                claimed = " and ".join(map(str, info.clients))
+                raise NodeRefusedError(
+                    f"node {node} claims client {claimed}, but its key belongs to client {owner}; refused"
+                )
+        if self.input_shape not in (None, info.input_shape):
+            raise NodeRefusedError(
+                f"node {node} has samples of shape {info.input_shape}, not {self.input_shape}; refused"
+            )
+        if self.model_size not in (None, info.model_size):
+            raise NodeRefusedError(
+                f"node {node} has a model of {info.model_size} parameters, not {self.model_size}; refused"
+            )
+        for client in info.clients:
+            if self.allowed_clients is not None and client not in self.allowed_clients:
+                raise NodeRefusedError(
+                    f"node {node} holds client {client}, which is not in this run; refused"
+                )
+            if client in self._node_of:
+                raise NodeRefusedError(
+                    f"node {node} claims client {client}, which is on node {self._node_of[client]}; refused"
+                )
+
+    def refuse(self, node: NodeId) -> None:
+        """Refuses a node that was added before."""
+        self.remove([node])
+        self.refused.add(node)
+
+    def remove(self, nodes: Iterable[NodeId]) -> None:
+        """Forgets nodes that are not connected any more; they are new when they come back."""
+        for node in set(nodes):
+            self.nodes.pop(node, None)
+            self.refused.discard(node)
+        self._node_of = {client: node for client, node in self._node_of.items() if node in self.nodes}
+
+
+class Membership:
+    """Keeps the directory up to date: adds nodes that connect, removes those that disconnect."""
+
+    def __init__(self, transport: Transport, directory: NodeDirectory):
+        self.transport, self.directory = transport, directory
+        self.events: list[Event] = []
+        self._connected_at: dict[NodeId, str] = {}
+        """When each node connected, by the clock of Flower's server."""
+
+    def update(self, settings: RunSettings) -> None:
+        """Says hello to nodes that are new or were started again, and removes those that are gone."""
+        connected = list(self.transport.grid.get_nodes())
+        keys = {node.node_id: bytes(node.public_key) for node in connected}
+        connected_at = {node.node_id: str(node.last_activated_at) for node in connected}
+        # A node that was refused may have been repaired, one that was added may now hold other data.
+        self.directory.remove(
+            node for node, when in self._connected_at.items() if connected_at.get(node) != when
+        )
+        self._connected_at = connected_at
+        key, text = encode_text(settings.to_json())
+        hello = pack({"plan": key}, {key: text})
+        messages = {
+            node: OutgoingMessage(node, message_type(HELLO), hello) for node in self.directory.unknown(keys)
+        }
+        for node, reply in self.transport.exchange(messages):
+            self._add(node, reply, keys[node])
+
+    def _add(self, node: NodeId, reply: IncomingReply, key: bytes) -> None:
+        """Adds a node by its reply to `hello`, or notes as an event why not."""
+        if reply.content is None:
+            text = f"node {node} did not answer its first message: {reply.error}"
+            self.events.append(Event("node_silent", None, text))
+            return
+        try:
+            header, _ = unpack(reply.content)
+            if "error" in header:
+                reason = " ".join(read_field(header, "error", str).split())
+                raise NodeRefusedError(f"node {node} cannot take part: {reason}")
+            self.directory.add(node, NodeInfo.read(header), key)
+        except NodeRefusedError as error:
+            self.directory.refused.add(node)
+            self.events.append(Event("node_refused", None, str(error)))
+        except MalformedError as error:
+            self.directory.refused.add(node)
+            text = f"node {node} sent a malformed message: {error}"
+            self.events.append(Event("node_refused", None, text))
+
+    def wait_for_clients(
+        self,
+        needed: int,
+        seconds: float,
+        settings: RunSettings,
+        print_line: Callable[[str], object],
+        *,
+        fail_on_refusal: bool = False,
+    ) -> None:
+        """Waits until the nodes of enough clients are connected.
+
+        Args:
+            needed: Number of clients.
+            seconds: How long to wait.
+            settings: What nodes are sent.
+            print_line: Called with each line of the countdown.
+            fail_on_refusal: Raise as soon as one node cannot take part.
+
+        Raises:
+            InputError: Too few nodes came, or one of them cannot take part.
+        """
+        until, shown = time.monotonic() + seconds, None
+        while True:
+            self.update(settings)
+            if self.directory.refused and fail_on_refusal:
+                raise InputError("; ".join(map(str, self.events)))
+            present = len(self.directory.clients)
+            if present >= needed:
+                return
+            left = int(until - time.monotonic())
+            if left < 0:
+                reasons = "".join(f"; {event}" for event in self.events)
+                raise InputError(f"{present} of {needed} clients came within {seconds:g} s{reasons}")
+            if left != shown:
+                print_line(f"waiting for nodes: {present} of {needed} clients are here, {left} s left")
+                shown = left
+            time.sleep(JOIN_POLL_SECONDS)

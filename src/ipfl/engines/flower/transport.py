@@ -1,0 +1,122 @@
+"""Sends messages to nodes and waits for the replies, each up to a deadline."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+
+from ipfl.core import Bytes
+from ipfl.engines.flower.flwr_internals import EXPIRED_ERROR_CODES
+from ipfl.engines.flower.protocol import payload_bytes
+
+K = TypeVar("K")
+NodeId = int
+MIN_TTL_SECONDS = 1.0
+"""Shortest lifetime that a message is given; the deadline itself may be shorter."""
+
+
+@dataclass(frozen=True)
+class OutgoingMessage:
+    """What one node is to be sent."""
+
+    node: NodeId
+    type: str
+    content: RecordDict
+
+
+@dataclass(frozen=True)
+class IncomingReply:
+    """What came back: content, or an error that says why there is none."""
+
+    content: RecordDict | None
+    error: str = ""
+    is_late: bool = False
+    """Whether there is no content because the deadline is over."""
+
+
+@dataclass
+class Transport:
+    """Exchanges messages with nodes over a Flower grid.
+
+    Args:
+        grid: Flower's connection to the nodes.
+        deadline: Seconds for a reply, from the sending of its message; None: no limit.
+        poll_seconds: Seconds between two looks for replies.
+        check_alive: Raises if the grid has ended.
+        max_in_flight: Messages on their way at the same time; None: any number.
+    """
+
+    grid: Grid
+    deadline: float | None
+    poll_seconds: float
+    check_alive: Callable[[], None]
+    max_in_flight: int | None = None
+    traffic: Bytes = field(default_factory=Bytes)
+
+    def exchange(
+        self, messages: Mapping[K, OutgoingMessage], deadline: float | None = None
+    ) -> Iterator[tuple[K, IncomingReply]]:
+        """Sends all messages and yields the replies as they come, one for each message.
+
+        Args:
+            messages: What is sent, under keys of the caller's choice.
+            deadline: Seconds for a reply to these messages; None: the transport's own.
+        """
+        limit = self.deadline if deadline is None else deadline
+        unsent, waiting = deque(messages), dict[str, K]()
+        sent_at: dict[str, float] = {}
+        while unsent or waiting:
+            room = len(unsent) if self.max_in_flight is None else self.max_in_flight - len(waiting)
+            if batch := [unsent.popleft() for _ in range(min(room, len(unsent)))]:
+                sent = self._send({key: messages[key] for key in batch}, limit)
+                waiting |= sent
+                sent_at |= dict.fromkeys(sent, time.monotonic())
+                for key in set(batch) - set(sent.values()):
+                    yield key, IncomingReply(None, "the message could not be delivered")
+            looked_at = time.monotonic()  # before the look, which may take a while
+            for reply in self.grid.pull_messages(list(waiting)):
+                key = waiting.pop(reply.metadata.reply_to_message_id)
+                yield key, self._read(reply, messages[key].node, limit)
+            self.check_alive()
+            if limit is not None:
+                for message_id in [one for one in waiting if looked_at > sent_at[one] + limit]:
+                    yield waiting.pop(message_id), _late_reply(limit)
+            if waiting:
+                time.sleep(self.poll_seconds)
+
+    def _send(self, messages: Mapping[K, OutgoingMessage], limit: float | None) -> dict[str, K]:
+        """Sends some messages together; returns the key of each message that was accepted, by its id."""
+        ttl = None if limit is None else max(MIN_TTL_SECONDS, limit)
+        flower_messages = {
+            key: Message(message.content, message.node, message.type, ttl=ttl)
+            for key, message in messages.items()
+        }
+        accepted = set(self.grid.push_messages(list(flower_messages.values())))
+        sent = {}
+        for key, message in flower_messages.items():
+            if message.metadata.message_id in accepted:
+                sent[message.metadata.message_id] = key
+                self.traffic.down += payload_bytes(messages[key].content)
+        return sent
+
+    def _read(self, reply: Message, node: NodeId, limit: float | None) -> IncomingReply:
+        if reply.has_error() and reply.error.code in EXPIRED_ERROR_CODES:
+            return _late_reply(limit)
+        if reply.has_error():
+            reason = " ".join((reply.error.reason or "").split())
+            return IncomingReply(None, reason or f"error {reply.error.code}")
+        if reply.metadata.src_node_id != node:
+            return IncomingReply(None, f"the reply came from node {reply.metadata.src_node_id}")
+        self.traffic.up += payload_bytes(reply.content)
+        return IncomingReply(reply.content)
+
+
+def _late_reply(limit: float | None) -> IncomingReply:
+    within = "" if limit is None else f" within {limit:g} s"
+    return IncomingReply(None, f"no reply{within}", is_late=True)

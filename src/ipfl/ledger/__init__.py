@@ -1,0 +1,14 @@
+"""The ledger: every round of a run with its tokens, in a database (SQLAlchemy 2), and its verification.
+
+    with RunStore.create("runs/mine", "mine", header) as store:
+        store.commit_opening(transfers)
+        store.commit_round(0, line, "checkpoint-0")
+        assert verify(store, IPFL.replay) is None
+
+SQLite by default, PostgreSQL by URL; the same code for both. Transfers are posted once and never changed; the
+database itself refuses overdrafts. What belongs here: accounts and transfers (`accounts`), the store (`rows`,
+`schema`, `migrations`, `database`, `lines`, `store`, `reader`), its verification (`verify`) and `export`.
+
+The package imports `ipfl.core` only: the method decides which tokens move, and gives `verify` a replay of its
+rules. Imported by `methods.ipfl`, `runs`, `report` and `cli`.
+"""

@@ -1,0 +1,33 @@
+"""The ledger for other programs, as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator
+
+from ipfl.core import NO_CLUSTER, Transfer
+from ipfl.ledger.store import RunStore
+
+COLUMNS = ("id", "round", "sequence", *Transfer._fields)
+
+
+def csv_lines(store: RunStore) -> Iterator[str]:
+    """A header, then a line per transfer; accounts by name, an empty cluster where there is none."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+
+    def line(values: tuple[object, ...]) -> str:
+        text.seek(0)
+        text.truncate()
+        writer.writerow(values)
+        return text.getvalue()
+
+    yield line(COLUMNS)
+    with store.snapshot() as reader:
+        for posted in reader.transfers():
+            source, target = posted.account_names
+            cluster = "" if posted.transfer.cluster == NO_CLUSTER else posted.transfer.cluster
+            named = {**posted.transfer._asdict(), "source": source, "target": target, "cluster": cluster}
+            place = f"{store.name}/{posted.round}/{posted.sequence}"
+            yield line((place, posted.round, posted.sequence, *named.values()))

@@ -1,0 +1,260 @@
+"""A round's line in the store: its typed rows and their columns, its checks, its metrics, its hash.
+
+Columns, checks and conversions follow from the fields of the row types. A new column of the ledger is three
+things: a field of the row (`ipfl.core.rounds`), the last one and with a default; a migration that adds the
+column; the code that fills it in. Rows that were posted before hold the default, and keep their hash
+(`hashed_rows`).
+
+Rounds are chained: a round's hash covers the hash of the one before it and everything posted with it, as
+canonical JSON. To change a round unnoticed one has to change every hash after it, up to the one that people
+wrote down.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+
+from sqlalchemy import REAL, BigInteger, Boolean, Column, Double, Integer, Text
+from sqlalchemy.types import TypeEngine
+
+from ipfl.core.rounds import ROW_TYPES, Figure, Tokens
+from ipfl.ledger.database import StoreError
+
+STORE_FORMAT = 2
+"""Version of what the store keeps of a run, in its header. Runs without one have version 1: bids were called
+`wanted`, and events were sentences."""
+MAX_METRIC = 2**1000
+"""Largest absolute value of a metric; metrics are stored as float64, which ends near 2**1024."""
+METRIC_KEYS = ("cluster_probe_accuracy", "best_before")
+"""Keys whose rows (a `Figure` each) are metrics, one per cluster."""
+TABLE_KEYS = ("bids", "seats", "contributions", "transfers")
+"""Keys of a round's line whose rows have a table of their own, of the same name."""
+
+# SQLite's strict tables know INTEGER, REAL and TEXT only; its INTEGER holds 64 bits anyway.
+BIG_INTEGER = BigInteger().with_variant(Integer, "sqlite")
+DOUBLE: Double[float] = Double().with_variant(REAL, "sqlite")
+BOOLEAN = Boolean(create_constraint=False).with_variant(Integer, "sqlite")
+
+
+def _to_whole(value: Any) -> int:
+    if isinstance(value, bool) or int(value) != value:
+        raise ValueError(f"{value!r} is not a whole number")
+    return int(value)
+
+
+def _to_real(value: Any) -> float:
+    """0 instead of −0: SQLite keeps no other."""
+    if not math.isfinite(value):
+        raise ValueError(f"{value!r} is not a finite number")
+    return float(value) + 0.0
+
+
+def _to_bool(value: Any) -> bool:
+    """SQLite returns 0 or 1."""
+    if value not in (0, 1):
+        raise ValueError(f"{value!r} is neither true nor false")
+    return bool(value)
+
+
+def _to_text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is not text")
+    return value
+
+
+VALUE_TYPES: Mapping[Any, tuple[TypeEngine[Any], Callable[[Any], Any]]] = {
+    int: (Integer(), _to_whole),
+    Tokens: (BIG_INTEGER, _to_whole),
+    float: (DOUBLE, _to_real),
+    bool: (BOOLEAN, _to_bool),
+    str: (Text(), _to_text),
+}
+"""Type of a field → type of its column, and the function that makes a value what the database gives back."""
+
+
+class RowField(NamedTuple):
+    """What a field of a row may hold."""
+
+    value_type: Any
+    """A key of `VALUE_TYPES`."""
+    is_optional: bool
+    """Whether it may be None."""
+    words: tuple[str, ...]
+    """The only texts that it may be; empty: any."""
+
+
+def columns_of(row_type: type[NamedTuple]) -> list[Column[Any]]:
+    """The columns of a table for rows of this type."""
+    return [
+        Column(name, VALUE_TYPES[field.value_type][0], nullable=field.is_optional)
+        for name, field in fields_of(row_type).items()
+    ]
+
+
+def check_rows(key: str, rows: Iterable[Sequence[Any]]) -> tuple[Any, ...]:
+    """The rows of a key as typed rows, each value as the database will give it back.
+
+    Raises:
+        StoreError: A row of another shape.
+    """
+    row_type = ROW_TYPES[key]
+    fields = fields_of(row_type)
+    try:
+        columns = list(zip(*rows, strict=True)) or [()] * len(fields)
+        checked = [
+            _check_column(column, field) for column, field in zip(columns, fields.values(), strict=True)
+        ]
+        return tuple(map(row_type, *checked))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise StoreError(f"{key} should be rows [{', '.join(fields)}], but one is not: {error}") from error
+
+
+def hashed_rows(key: str, rows: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
+    """The rows as a round's hash covers them: without final values that are the default of their field.
+
+    A field that a later release adds does not change the hash of what was posted before it.
+    """
+    defaults = ROW_TYPES[key]._field_defaults
+    if not defaults:
+        return rows
+    # From the last field backwards: only the last fields of a row can have defaults.
+    by_place = list(reversed(defaults.values()))
+
+    def shorten(row: Sequence[Any]) -> Sequence[Any]:
+        kept = len(row)
+        for value, default in zip(reversed(row), by_place, strict=False):
+            if value != default:
+                break
+            kept -= 1
+        return row[:kept]
+
+    return [shorten(row) for row in rows]
+
+
+@cache
+def fields_of(row_type: type[NamedTuple]) -> Mapping[str, RowField]:
+    """The fields of a row type by name."""
+    return {name: _field(hint) for name, hint in get_type_hints(row_type, include_extras=True).items()}
+
+
+def _field(hint: Any) -> RowField:
+    is_union = get_origin(hint) in (Union, UnionType)
+    (option, *others) = (one for one in (get_args(hint) if is_union else (hint,)) if one is not NoneType)
+    words = get_args(option) if get_origin(option) is Literal else ()
+    value_type = str if words else option
+    if others or value_type not in VALUE_TYPES:
+        raise TypeError(f"there is no column for a field of type {hint}")
+    return RowField(value_type, is_union, words)
+
+
+def _check_column(values: Sequence[Any], field: RowField) -> Sequence[Any]:
+    _, convert = VALUE_TYPES[field.value_type]
+    if convert is _to_whole and {*map(type, values)} <= {int}:
+        return values  # a round may have hundreds of thousands: no call for each of them
+    if field.words:
+        allowed = {*field.words, None} if field.is_optional else {*field.words}
+        if others := {*values} - allowed:
+            raise ValueError(f"{others.pop()!r} is not one of {', '.join(field.words)}")
+        return values
+    return [None if field.is_optional and value is None else convert(value) for value in values]
+
+
+def canonical(content: Any) -> str:
+    """JSON in one fixed form: equal contents give equal text."""
+    return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def digest(content: Any) -> str:
+    """SHA-256 of the canonical JSON."""
+    return hashlib.sha256(canonical(content).encode()).hexdigest()
+
+
+def run_hash(name: str, header: Mapping[str, Any]) -> str:
+    """The hash that the first round of a run follows: of the run's name and header."""
+    return digest({"run": name, "header": header})
+
+
+def round_hash(previous: str, round: int, checkpoint: str | None, line: Mapping[str, Any]) -> str:
+    """The hash of a round, over the hash before it and everything posted with it."""
+    hashed = {key: hashed_rows(key, value) if key in ROW_TYPES else value for key, value in line.items()}
+    return digest({"previous": previous, "round": round, "checkpoint": checkpoint, "line": hashed})
+
+
+@dataclass(frozen=True)
+class Posting:
+    """Everything that a round posts."""
+
+    round: int
+    checkpoint: str | None
+    line: dict[str, Any]
+    """What the store will give back, with typed rows."""
+
+    @classmethod
+    def make(cls, round: int, line: Mapping[str, Any], checkpoint: str | None) -> Posting:
+        """Checks a line.
+
+        Raises:
+            StoreError: The line is not JSON, or a key has rows of another shape.
+        """
+        return cls(round, checkpoint, check_line(round, line))
+
+    def hash(self, previous: str) -> str:
+        """The round's hash if it follows this one."""
+        return round_hash(previous, self.round, self.checkpoint, self.line)
+
+    @property
+    def rows(self) -> dict[str, tuple[Any, ...]]:
+        """Rows that have tables of their own, by key of the line."""
+        return {key: self.line[key] for key in TABLE_KEYS if key in self.line}
+
+    @property
+    def rest(self) -> str:
+        """The line as JSON, null for rows that have a table; the keys keep their order."""
+        return json.dumps({k: None if k in TABLE_KEYS else v for k, v in self.line.items()}, allow_nan=False)
+
+
+def check_line(round: int, line: Mapping[str, Any]) -> dict[str, Any]:
+    """A line with typed rows, and everything else as JSON gives it back.
+
+    Raises:
+        StoreError: It is not JSON, or a key has rows of another shape.
+    """
+    rows = {key: check_rows(key, line[key]) for key in ROW_TYPES if key in line}
+    try:
+        others = {key: value for key, value in line.items() if key not in rows}
+        rest = json.loads(json.dumps(others, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise StoreError(f"round {round} cannot be kept as JSON: {error}") from error
+    return {key: rows[key] if key in rows else rest[key] for key in line}
+
+
+def metrics_of(line: Mapping[str, Any]) -> dict[str, float]:
+    """The single numbers of a line by dotted name, and of its rows those of `METRIC_KEYS`."""
+    found: dict[str, float] = {}
+
+    def walk(name: str, value: Any) -> None:
+        if isinstance(value, Mapping):
+            for key, inner in value.items():
+                walk(f"{name}.{key}" if name else key, inner)
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            if abs(value) > MAX_METRIC:
+                raise StoreError(f"{name} is larger than a database can hold")
+            found[name] = float(value) + 0.0
+
+    walk("", line)
+    for key in METRIC_KEYS:
+        for cluster, value in by_cluster(line.get(key) or ()).items():
+            walk(f"{key}.{cluster}", value)
+    return found
+
+
+def by_cluster(figures: Iterable[Figure]) -> dict[int, float | None]:
+    """Cluster → value."""
+    return {figure.cluster: figure.value for figure in figures}

@@ -1,0 +1,65 @@
+"""Migrations of the database's schema (alembic): which one a store has, and its upgrade to the newest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from alembic.util import CommandError
+from sqlalchemy import Connection, Engine, inspect
+
+from ipfl.errors import InputError
+from ipfl.ledger.database import display_url, read_only
+
+SCHEMA_LOCK = 7_106_117
+"""Number of the PostgreSQL lock that is held while the schema changes; an arbitrary number."""
+VERSION_TABLE = "ipfl_schema"
+"""Table in which alembic keeps the revision. Its usual name may be in use by another program."""
+
+
+def alembic_config() -> Config:
+    """Alembic's settings: the folder of the migrations."""
+    settings = Config()
+    settings.set_main_option("script_location", str(Path(__file__).parent).replace("%", "%%"))
+    return settings
+
+
+def current_revision(connection: Connection) -> str | None:
+    """The newest migration that was applied to the database; None for a database without a store."""
+    found = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
+    return found.get_current_revision()
+
+
+def upgrade(engine: Engine) -> None:
+    """Applies all migrations that the database lacks, in one transaction; does nothing if there are none.
+
+    Raises:
+        InputError: The database was written by a newer release.
+    """
+    settings = alembic_config()
+    script = ScriptDirectory.from_config(settings)
+    with engine.connect() as connection:
+        try:
+            current = current_revision(read_only(connection))
+        except CommandError as error:  # more than one revision
+            raise InputError(f"{display_url(engine.url)} is not a run store: {error}") from error
+    if current == script.get_current_head():
+        return
+    with engine.begin() as connection:
+        if connection.dialect.name == "postgresql":
+            connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({SCHEMA_LOCK})")
+        settings.attributes["connection"] = connection
+        try:
+            command.upgrade(settings, "head")
+        except CommandError as error:
+            text = f"was written by a newer release of ipfl (schema {current}); update ipfl"
+            raise InputError(f"{display_url(engine.url)} {text}") from error
+
+
+def holds_store(engine: Engine) -> bool:
+    """Whether there is a run store in the database at all."""
+    with engine.connect() as connection:
+        return inspect(read_only(connection)).has_table(VERSION_TABLE)

@@ -1,0 +1,242 @@
+"""Reads a run from its store as of one moment: lines, transfers, balances, and a summary per account."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from sqlalchemy import ColumnElement, Connection, Table, func, select, union_all
+
+from ipfl.core import Transfer
+from ipfl.ledger.accounts import ISSUER, account_name
+from ipfl.ledger.database import StoreError
+from ipfl.ledger.lines import check_line, check_rows
+from ipfl.ledger.schema import balances, clients, metrics, rounds, row_tables, transfers
+
+
+class PostedTransfer(NamedTuple):
+    """A transfer in the store. It is identified by (run, round, sequence)."""
+
+    round: int
+    sequence: int
+    transfer: Transfer
+
+    @property
+    def account_names(self) -> tuple[str, str]:
+        """Names of the source and the target account."""
+        return account_name(self.transfer.source), account_name(self.transfer.target)
+
+    @property
+    def reason(self) -> str:
+        """What the transfer was for."""
+        return REASONS[self.transfer.kind].format(cluster=self.transfer.cluster)
+
+
+REASONS = {
+    "open": "opening balance",
+    "allowance": "allowance",
+    "bid": "bid for cluster {cluster}",
+    "refund": "refund for cluster {cluster}",
+    "fee": "seat in cluster {cluster}",
+    "reimbursement": "share of pool {cluster} returned",
+    "reward": "trained in cluster {cluster}",
+}
+"""`Transfer.kind` → what the transfer was for."""
+
+
+class AccountSummary(NamedTuple):
+    """What a client was issued, paid and earned, in tokens, and its balance."""
+
+    issued: int
+    paid: int
+    refunded: int
+    reimbursed: int
+    earned: int
+    balance: int
+
+
+class PostedRound(NamedTuple):
+    """The row of a round."""
+
+    round: int
+    previous: str
+    hash: str
+    checkpoint: str | None
+    line: str
+
+
+MAX_DEPTH = 50
+"""Levels of lists and objects inside each other in the JSON of a line."""
+
+
+def _parse_line(round: int, text: Any) -> dict[str, Any]:
+    """A round's line from its JSON. It is not trusted: another program may have changed the database."""
+    try:
+        line = json.loads(text, parse_constant=_parse_finite, parse_float=_parse_finite)
+        if not isinstance(line, dict) or not _is_within_depth(line, MAX_DEPTH):
+            raise ValueError(f"not an object, or more than {MAX_DEPTH} levels deep")
+    except (ValueError, TypeError, RecursionError) as error:
+        raise StoreError(f"the line of round {round} is not one that a round can report: {error}") from error
+    return line
+
+
+def _parse_finite(text: str) -> float:
+    if not math.isfinite(value := float(text)):
+        raise ValueError(f"{text} is not a finite number")
+    return value
+
+
+def _is_within_depth(value: Any, levels: int) -> bool:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return levels > 0 and all(_is_within_depth(one, levels - 1) for one in inner)
+
+
+def _check_whole(values: Iterable[Any], what: str) -> list[int]:
+    """The values, if they are whole numbers: a changed SQLite file can hold any value in any column."""
+    found = list(values)
+    for value in found:
+        if type(value) is not int:
+            raise StoreError(f"{what} should be whole numbers, but one is {value!r}")
+    return found
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A run as of one moment.
+
+    Every method raises `StoreError` if the database holds something that no run posts.
+    """
+
+    connection: Connection
+    run_id: int
+
+    def round_numbers(self) -> list[int]:
+        """Numbers of all posted rounds in order; the opening is one of them."""
+        found = select(rounds.c.round).where(rounds.c.run_id == self.run_id).order_by(rounds.c.round)
+        return _check_whole(self.connection.scalars(found), "rounds")
+
+    def posted(self, round: int) -> PostedRound | None:
+        """The row of a round; None if it is not posted."""
+        columns = [rounds.c[name] for name in PostedRound._fields]
+        where = (rounds.c.run_id == self.run_id) & (rounds.c.round == round)
+        row = self.connection.execute(select(*columns).where(where)).first()
+        return None if row is None else PostedRound(*row)
+
+    def all_posted(self) -> Iterator[PostedRound]:
+        """The rows of all rounds in order, one at a time."""
+        for number in self.round_numbers():
+            if (posted := self.posted(number)) is not None:
+                yield posted
+
+    def rolled_back(self) -> list[int]:
+        """Numbers of the rounds that were rolled back."""
+        likely = rounds.c.line.contains('"rolled_back": true')  # so that the database sends few lines
+        found = select(rounds.c.round, rounds.c.line).where(rounds.c.run_id == self.run_id, likely)
+        lines = self.connection.execute(found.order_by(rounds.c.round))
+        return [round for round, line in lines if _parse_line(round, line).get("rolled_back")]
+
+    def last(self) -> PostedRound | None:
+        """The newest row; the opening's if there is no round yet, None if nothing is posted."""
+        newest = select(func.max(rounds.c.round)).where(rounds.c.run_id == self.run_id)
+        number = self.connection.scalar(newest)
+        return None if number is None else self.posted(number)
+
+    def line(self, posted: PostedRound) -> dict[str, Any]:
+        """What the round loop reported of a round, with typed rows."""
+        line = _parse_line(posted.round, posted.line)
+        for key, table in row_tables.items():
+            if key in line and line[key] is None:
+                line[key] = [values for _, *values in self.numbered_rows(table, posted.round)]
+        return check_line(posted.round, line)
+
+    def numbered_rows(self, table: Table, round: int) -> list[Sequence[Any]]:
+        """(sequence, values…) of a round's rows in a table."""
+        chosen = [column for column in table.columns if column.name not in ("run_id", "round")]
+        where = (table.c.run_id == self.run_id) & (table.c.round == round)
+        found = select(*chosen).where(where).order_by(table.c.sequence)
+        return [tuple(row) for row in self.connection.execute(found)]
+
+    def count_rows(self, table: Table, round: int) -> tuple[int, int]:
+        """How many rows a round has in a table, and the highest sequence among them (−1 without any)."""
+        where = (table.c.run_id == self.run_id) & (table.c.round == round)
+        counted = select(func.count(), func.coalesce(func.max(table.c.sequence), -1)).where(where)
+        count, highest = _check_whole(self.connection.execute(counted).one(), f"sequences in {table.name}")
+        return count, highest
+
+    def clients(self) -> list[int]:
+        """The clients of the run."""
+        found = select(clients.c.client).where(clients.c.run_id == self.run_id).order_by(clients.c.client)
+        return _check_whole(self.connection.scalars(found), "clients")
+
+    def metrics(self, round: int) -> dict[str, float]:
+        """The metrics of a round by name."""
+        where = (metrics.c.run_id == self.run_id) & (metrics.c.round == round)
+        return {row.name: row.value for row in self.connection.execute(select(metrics).where(where))}
+
+    def transfers(self, client: int | None = None, round: int | None = None) -> Iterator[PostedTransfer]:
+        """Transfers in the order posted, of one client, of one round, or all."""
+        columns = [transfers.c[name] for name in ("round", "sequence", *Transfer._fields)]
+        found = select(*columns).where(*self._chosen(client, round))
+        streamed = self.connection.execution_options(yield_per=10_000).execute(
+            found.order_by(transfers.c.round, transfers.c.sequence)
+        )
+        for number, sequence, *values in streamed:
+            _check_whole((number, sequence), "a transfer's round and sequence")
+            (transfer,) = check_rows("transfers", [values])
+            yield PostedTransfer(number, sequence, transfer)
+
+    def _chosen(self, client: int | None, round: int | None) -> list[ColumnElement[bool]]:
+        chosen: list[ColumnElement[bool]] = [transfers.c.run_id == self.run_id]
+        if client is not None:
+            chosen.append(transfers.c.client == client)
+        if round is not None:
+            chosen.append(transfers.c.round == round)
+        return chosen
+
+    def kept_balances(self) -> dict[int, int]:
+        """All balances as the database itself adds them up."""
+        found = select(balances.c.account, balances.c.balance).where(balances.c.run_id == self.run_id)
+        rows = [(row.account, row.balance) for row in self.connection.execute(found)]
+        _check_whole((value for row in rows for value in row), "accounts and balances")
+        return dict(rows)
+
+    def balances(self, round: int | None = None) -> dict[int, int]:
+        """Balance of every account after a round, or now; the issuer's is minus what was issued."""
+        if round is None:
+            return self.kept_balances()
+        chosen = [transfers.c.run_id == self.run_id, transfers.c.round <= round]
+        sides = union_all(
+            select(transfers.c.source.label("account"), (-transfers.c.amount).label("delta")).where(*chosen),
+            select(transfers.c.target, transfers.c.amount).where(*chosen),
+        ).subquery()
+        summed = select(sides.c.account, func.sum(sides.c.delta)).group_by(sides.c.account)
+        found = dict.fromkeys([*self.clients(), ISSUER], 0)
+        return found | {account: int(total) for account, total in self.connection.execute(summed)}
+
+    def accounts(self, client: int | None = None, round: int | None = None) -> dict[int, AccountSummary]:
+        """A summary per client of the chosen transfers, with its balance after the round, or now."""
+        after = self.balances(round)
+        is_payment = (transfers.c.source >= 0).label("is_payment")
+        summed = (
+            select(transfers.c.client, transfers.c.kind, is_payment, func.sum(transfers.c.amount))
+            .where(*self._chosen(client, round))
+            .group_by(transfers.c.client, transfers.c.kind, is_payment)
+        )
+        totals: dict[int, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+        for who, kind, is_paid, total in self.connection.execute(summed):
+            totals[who]["paid" if is_paid else kind] += int(total)
+        return {
+            who: AccountSummary(
+                totals[who]["open"] + totals[who]["allowance"],
+                totals[who]["paid"],
+                totals[who]["refund"],
+                totals[who]["reimbursement"],
+                totals[who]["reward"],
+                after.get(who, 0),
+            )
+            for who in (self.clients() if client is None else [client])
+        }

@@ -1,0 +1,190 @@
+"""What the profiler asks about models, and what it makes of the answers.
+
+g_k of the Shapley approximation is the mean gradient of the loss at W_M over points that represent cluster
+k's clients: either the participants' own held-back points, or the server's holdout that suits the model best.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from itertools import islice
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ipfl.core import Ask, ClientId, Record, Replies, Roster, Vector, cluster_name
+from ipfl.core.replies import NonNegative, Number, ReplySchema, VectorSizes, Whole, list_of
+from ipfl.methods.ipfl import profiler
+from ipfl.methods.ipfl.state import MarketState
+from ipfl.methods.ipfl.warm_start import f1_from_counts
+from ipfl.methods.steps import expect_update
+
+Contributions = dict[int, NDArray[np.float64]]
+"""ψ_ki of each cluster's providers, in ascending client id."""
+Accuracies = dict[int, float]
+"""Acc_kr of each cluster."""
+Gradients = dict[int, NDArray[np.float64]]
+Updates = Mapping[int, Replies]
+"""Per cluster the updates of its providers."""
+
+MAX_COALITIONS_PER_ASK = 16
+"""Models of coalitions that travel in one ask when Shapley values are exact: bounds the memory."""
+
+
+def appraise(
+    state: MarketState,
+    models: Sequence[Vector],
+    updates: Updates,
+    source: Literal["clients", "server", "exact"],
+    normalised: bool,
+) -> Generator[Ask, Replies, tuple[Contributions, Accuracies]]:
+    """Asks the participants how good the aggregated models are, and works out who contributed what.
+
+    Args:
+        state: The state before the round.
+        models: The aggregated models W_M.
+        updates: What they were made of.
+        source: Where the gradient comes from; `exact`: Shapley values over all coalitions instead.
+        normalised: Which version of the approximation.
+    """
+    answers = yield ask_providers(models, updates, gradient=source == "clients")
+    accuracy, gradient = pool_answers(answers, updates, state.size)
+    if source == "server":
+        answers = yield ask_holdouts(state.holdouts, models, updates)
+        gradient = best_holdout_gradients(answers, updates)
+    psi: Contributions = {}
+    for k, replies in updates.items():
+        locals_, counts = trained_models(replies, k)
+        if source == "exact":
+            psi[k] = yield from exact_contributions(locals_, counts, state.models[k], sorted(replies))
+        elif k in gradient:
+            psi[k] = profiler.contributions(gradient[k], models[k], locals_, np.array(counts), normalised)
+        else:
+            psi[k] = np.full(len(locals_), np.nan)
+    return psi, accuracy
+
+
+def trained_models(replies: Replies, cluster: int) -> tuple[list[Vector], list[int]]:
+    """The models that came back for a cluster, and their sample counts, in ascending client id."""
+    kept = [replies[client] for client in sorted(replies)]
+    return [reply.params[cluster_name(cluster)] for reply in kept], [int(r.facts["n"]) for r in kept]
+
+
+def ask_providers(models: Sequence[Vector], updates: Updates, *, gradient: bool) -> Ask:
+    """Asks all providers about the models that they had a part in."""
+    seats: dict[ClientId, dict[str, Vector]] = {}
+    for k, replies in updates.items():
+        for client in replies:
+            seats.setdefault(client, {})[cluster_name(k)] = models[k]
+    to = {client: Record(seats[client], {"gradient": gradient}) for client in sorted(seats)}
+    return Ask("appraise", to, APPRAISAL)
+
+
+def ask_holdouts(holdouts: Iterable[ClientId], models: Sequence[Vector], clusters: Iterable[int]) -> Ask:
+    """Asks the server's own holdouts about models, with gradients."""
+    record = Record({cluster_name(k): models[k] for k in clusters}, {"gradient": True})
+    return Ask("appraise", dict.fromkeys(holdouts, record), APPRAISAL)
+
+
+def _appraisal_vectors(sent: Record, facts: Mapping[str, Any]) -> VectorSizes:
+    return {name: len(model) for name, model in sent.params.items()} if sent.facts["gradient"] else {}
+
+
+APPRAISAL = ReplySchema(
+    lambda sent: dict.fromkeys(sent.params, list_of(NonNegative, 2)),
+    _appraisal_vectors,
+    lambda facts: all(hits <= n for hits, n in facts.values()),
+)
+"""Per model [hits, points], and the gradient at it if it was asked for."""
+
+
+def typical_accuracy(models: Sequence[Vector], updates: Updates) -> Generator[Ask, Replies, Accuracies]:
+    """Acc_kr of a robust market: the median of the providers' claims, however many points they have."""
+    answers = yield ask_providers(models, updates, gradient=False)
+    shares = {k: [hits / n for _, hits, n in _counts(answers, k)] for k in updates}
+    return {k: float(np.median(known)) for k, known in shares.items() if known}
+
+
+def exact_contributions(
+    locals_: Sequence[Vector], counts: Sequence[int], before: Vector, providers: Sequence[ClientId]
+) -> Generator[Ask, Replies, NDArray[np.float64]]:
+    """Exact Shapley values over all coalitions, their losses measured on the providers' `probe`."""
+    losses: list[float] = []
+    models = profiler.coalition_models(locals_, np.array(counts), before)
+    while group := list(islice(models, MAX_COALITIONS_PER_ASK)):
+        record = Record({str(position): model for position, model in enumerate(group)})
+        schema = ReplySchema({"loss": list_of(Number, len(group)), "n": Whole})
+        scored = yield Ask("loss", dict.fromkeys(providers, record), schema)
+        points = sum(reply.facts["n"] for reply in scored.values())
+        sums = np.sum([reply.facts["loss"] for reply in scored.values()], axis=0)
+        losses += list(np.broadcast_to(sums / points if points else np.nan, len(group)))
+    return profiler.shapley_from_values(losses[0] - np.asarray(losses))
+
+
+def per_class_f1(
+    state: MarketState, roster: Roster
+) -> Generator[Ask, Replies, tuple[NDArray[np.int64], NDArray[np.float64]]]:
+    """Appendix Initial Clustering: ξ, the F1 per class of every client's own model on the server's samples.
+
+    Clients train in groups of the round's size, so that no more models than usual are in memory. The
+    server's holdouts of all distributions count together, as the IID test set: what sets clients apart by
+    class shows, what only renames or turns the classes does not.
+
+    Returns:
+        Ids of the clients that answered, and their (n, C) scores.
+    """
+    counts: dict[ClientId, NDArray[np.int64]] = {}
+    name = cluster_name(0)
+    start = Record({name: state.models[0]})
+    for first in range(0, len(roster.clients), state.per_round):
+        group = roster.clients[first : first + state.per_round]
+        replies = yield Ask("train", dict.fromkeys(group, start), expect_update({name: state.size}))
+        sent = {str(client): reply.params[name] for client, reply in replies.items()}
+        schema = ReplySchema(dict.fromkeys(sent, list[Whole]))
+        scored = yield Ask("confusion", dict.fromkeys(state.holdouts, Record(sent)), schema)
+        for client in sent:
+            counts[int(client)] = np.sum([reply.facts[client] for reply in scored.values()], axis=0)
+    clients = sorted(counts)
+    f1 = [f1_from_counts(*counts[client].reshape(3, -1)) for client in clients]
+    return np.asarray(clients, np.int64), np.asarray(f1)
+
+
+def _counts(answers: Replies, cluster: int) -> list[tuple[ClientId, float, float]]:
+    """(client, hits, points) of those that scored a cluster's model on any points, in ascending id."""
+    name = cluster_name(cluster)
+    scores = [(c, *answers[c].facts[name]) for c in sorted(answers) if name in answers[c].facts]
+    return [(client, float(hits), float(n)) for client, hits, n in scores if n > 0]
+
+
+def pool_answers(answers: Replies, clusters: Iterable[int], size: int) -> tuple[Accuracies, Gradients]:
+    """Acc_kr and g_k of each cluster, both means over the participants' points; absent without answers."""
+    accuracy: Accuracies = {}
+    gradients: Gradients = {}
+    for k in clusters:
+        counts = _counts(answers, k)
+        if not counts:
+            continue
+        points = sum(n for _, _, n in counts)
+        accuracy[k] = sum(hits for _, hits, _ in counts) / points
+        if all(cluster_name(k) in answers[client].params for client, _, _ in counts):
+            total = np.zeros(size)
+            for client, _, n in counts:
+                total += n * answers[client].params[cluster_name(k)].astype(np.float64)
+            gradients[k] = total / points
+    return accuracy, gradients
+
+
+def best_holdout_gradients(answers: Replies, clusters: Iterable[int]) -> Gradients:
+    """g_k from the server's holdouts: for each cluster the one on which its model is most accurate.
+
+    The server does not know which distribution a cluster serves; that it serves it best is all it can see.
+    """
+    gradients: Gradients = {}
+    for k in clusters:
+        best = -1.0
+        for holdout, hits, n in reversed(_counts(answers, k)):
+            if hits / n > best:
+                best = hits / n
+                gradients[k] = answers[holdout].params[cluster_name(k)].astype(np.float64)
+    return gradients

@@ -1,0 +1,50 @@
+"""What the ledger needs of IP-FL: rules, opening, what stays of a round rolled back, replay."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ipfl.core import ClientId, Fact, Market, Transfer
+from ipfl.ledger.accounts import opening_transfers
+from ipfl.methods.ipfl.replay import MarketReplay
+from ipfl.methods.ipfl.server_steps import ServerSteps
+from ipfl.methods.ipfl.state import MarketState, fairness_report
+from ipfl.methods.ipfl.token_manager import TokenManager
+
+
+class AuditedMarket(ServerSteps):
+    """The part of IP-FL that makes it an `ipfl.core.HasMarket`."""
+
+    def rules(self) -> dict[str, Fact]:
+        """Price and rates, for the audit of the ledger."""
+        return {
+            "price": self.price,
+            "opening": self.opening_balance,
+            "allowance": self.allowance,
+            "eta": self.eta,
+            "gamma": self.gamma,
+            "clusters": self.max_clusters if self.clusters == "auto" else self.clusters,
+            "incentive": self.incentive,
+            "positive": self.robust,
+        }
+
+    def opening_transfers(self, state: MarketState) -> tuple[Transfer, ...]:
+        """The same balance for everyone."""
+        return opening_transfers(state.ids.tolist(), self.opening_balance)
+
+    def roll_back(self, state: MarketState, market: Market) -> Market:
+        """All bids go back, and no allowance is issued: clients that could pay only out of it did not bid."""
+        manager = TokenManager(state.bank, self.price)
+        if market.bids is None:
+            return Market(())
+        manager.return_bids(state.rank_table(market.bids))
+        return Market(manager.rows(state.ids), market.bids)
+
+    def report(self, state: MarketState) -> dict[str, Fact]:
+        """The fairness summary."""
+        return fairness_report(state, self.price)
+
+    @classmethod
+    def replay(cls, rules: Mapping[str, Fact], clients: Sequence[ClientId]) -> MarketReplay:
+        """The market once more, from its record."""
+        return MarketReplay(rules, clients)

@@ -1,0 +1,83 @@
+"""What a client of IP-FL does: state its preferences, train, appraise, personalize (Algorithm 2).
+
+Each `on_<action>` returns (reply, what to remember).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ipfl.client.client import Client, Part
+from ipfl.client.training import Score
+from ipfl.core import Record, Vector, cluster_name, gradient_name
+from ipfl.core.vectors import mix
+from ipfl.methods.ipfl.preferences import choose_bids, importance_weights, mixing_weights, update_returns
+from ipfl.methods.ipfl.settings import IPFLSettings
+from ipfl.methods.ipfl.warm_start import confusion
+
+
+class ClientSide(IPFLSettings):
+    """The client side of IP-FL."""
+
+    def on_preference(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:
+        """Algorithm 2, ClientPreferences: importance weights on `probe`, bids most wanted first."""
+        clusters: list[int] = ask.facts["clusters"]
+        hits, n = self._hits(ask, me, "probe")
+        importance = importance_weights(hits / max(n, 1), np.asarray(ask.facts["means"]))
+        history = update_returns(mine.facts, ask.facts["seats"], ask.facts["net"], self.price)
+        known = dict(zip(history["clusters"], history["returns"], strict=True))
+        returns = np.array([known.get(k, np.nan) for k in clusters])
+        order = choose_bids(importance, self.threshold, returns, self.feedback)
+        reply = Record(
+            {}, {"bids": [clusters[position] for position in order], "hits": hits.tolist(), "n": n}
+        )
+        return reply, Record({}, history)
+
+    def on_train(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:
+        """Trains the model of every cluster the client has a seat in."""
+        params = {k: me.train(model) for k, model in ask.params.items()}
+        if ask.facts.get("gradient"):
+            params |= {gradient_name(k): me.gradient(model, "probe") for k, model in ask.params.items()}
+        return Record(params, {"n": len(me.data("train"))}), mine
+
+    def on_appraise(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:
+        """Accuracy of the aggregated models on `probe`, and the gradient of the loss there if asked for."""
+        scores = {k: me.score(model, "probe") for k, model in ask.params.items()}
+        wanted = ask.params.items() if ask.facts["gradient"] else ()
+        facts = {k: [score.hits, float(score.n)] for k, score in scores.items()}
+        return Record({k: me.gradient(model, "probe") for k, model in wanted}, facts), mine
+
+    def on_loss(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:
+        """Summed loss of each model on `probe`, for exact Shapley values."""
+        scores = [me.score(model, "probe") for model in ask.params.values()]
+        return Record({}, {"loss": [score.loss for score in scores], "n": scores[0].n}), mine
+
+    def on_confusion(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:
+        """True positives, false positives and false negatives per class of each model (server's holdout)."""
+        labels = me.data("probe").y
+        guesses = {name: me.predict(model, "probe") for name, model in ask.params.items()}
+        counts = {name: confusion(guess, labels, me.classes) for name, guess in guesses.items()}
+        return Record({}, {name: count.tolist() for name, count in counts.items()}), mine
+
+    def personalize(self, offer: Record, mine: Record, me: Client) -> Vector:
+        """Eq. personalized_model: P_i = Σ_k υ_ik ω_k, with υ from `goal`; no training, no server state."""
+        hits, n = self._hits(offer, me, "goal")
+        importance = importance_weights(hits / max(n, 1), np.asarray(offer.facts["means"]))
+        models = [offer.params[cluster_name(k)] for k in offer.facts["clusters"]]
+
+        def score(shares: NDArray[np.float64]) -> float:
+            if shares.max() == 1:  # a single model: scored already
+                return float(hits[shares.argmax()])
+            return self._points(me.score(mix(models, shares), "goal", self.preference_samples))
+
+        return mix(models, mixing_weights(importance, self.mix, score))
+
+    def _hits(self, ask: Record, me: Client, part: Part) -> tuple[NDArray[np.float64], int]:
+        """n_ik for every cluster k, and the number of points."""
+        models = [ask.params[cluster_name(k)] for k in ask.facts["clusters"]]
+        scores = [me.score(model, part, self.preference_samples) for model in models]
+        return np.array([self._points(score) for score in scores]), scores[0].n
+
+    def _points(self, score: Score) -> float:
+        return score.soft if self.hits == "soft" else score.hits

@@ -1,0 +1,160 @@
+"""What a client wants: importance weights, bids and mixing weights (Algorithm 2, ClientPreferences).
+
+All but the query itself runs at the client, on its own data; the server sees bids and hit counts only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ipfl.core import Ask, ClientId, Fact, Record
+from ipfl.core.replies import NonNegative, ReplySchema, Whole, list_of
+from ipfl.errors import unknown
+from ipfl.methods.ipfl.arrays import Floats
+
+Mix = Literal["paper", "best", "tuned"]
+
+SHARPNESS = (8.0, 4.0, 2.0, 1.0, 0.0)
+"""Exponents s of υ^s that `mixing_weights` tries, sharpest first: 1 is the paper's mix, 0 the plain mean."""
+
+THRESHOLD_TOLERANCE = 1e-6
+"""Importance that misses the threshold by less than float32 resolves passes: K times 1/K all reach 1/K."""
+
+
+def preference_query(offer: Record, receipts: Mapping[ClientId, Sequence[tuple[int, int]]]) -> Ask:
+    """Asks clients for their bids.
+
+    Args:
+        offer: The cluster models, their numbers and their mean accuracies, the same for all.
+        receipts: By client, (cluster, net tokens) of each seat since its last receipts.
+    """
+    clusters: list[int] = offer.facts["clusters"]
+    to = {}
+    for client, own in receipts.items():
+        seats = {"seats": [k for k, _ in own], "net": [net for _, net in own]}
+        to[client] = Record(offer.params, {**offer.facts, **seats})
+
+    def is_possible(facts: Mapping[str, Fact]) -> bool:
+        bids = facts["bids"]
+        return len({*bids}) == len(bids) and {*bids} <= {*clusters} and max(facts["hits"]) <= facts["n"]
+
+    answer = {"bids": list[Whole], "hits": list_of(NonNegative, len(clusters)), "n": Whole}
+    return Ask("preference", to, ReplySchema(answer, rule=is_possible))
+
+
+def importance_weights(accuracy: Floats, means: Floats) -> NDArray[np.float64]:
+    """Eq. importance_weights: υ_ik = n_ik / n_k, normalised over k, for one client i.
+
+    n_ik is the number of the client's points that model k gets right, n_k = Σ_j n_jk over the clients
+    asked, so that the weight says how much the client matters to cluster k relative to the others. With
+    n_ik = accuracy_ik·|D_i| and n_k = means_k·(points of all clients asked), the two numbers of points
+    do not depend on k and drop out when the row is normalised: accuracy and mean accuracy are enough.
+
+    Args:
+        accuracy: (K,) accuracy (or mean probability of the true class) of each model on the client's points.
+        means: (K,) mean accuracy of each cluster over the last query; ones before the first.
+
+    Returns:
+        (K,) υ_i, which sums to 1: uniform if no model gets anything right. An accuracy that is not a
+        positive number counts as 0; a mean that is none as the average of the others.
+    """
+    hits = np.where(np.isfinite(accuracy) & (accuracy > 0), accuracy, 0.0)
+    known = np.isfinite(means) & (means > 0)
+    typical = float(means[known].mean()) if known.any() else 1.0
+    return _convex(hits / np.where(known, means, typical))
+
+
+def choose_bids(
+    importance: Floats, threshold: float | None = None, returns: Floats | None = None, feedback: float = 0.1
+) -> list[int]:
+    """P_B of Algorithm 2: the clusters the client bids for, most wanted first.
+
+    Preferred is every cluster with υ_ik ≥ T_h, and the one with the largest υ_ik in any case. A preferred
+    cluster is bid for under individual rationality: if the expected net return is not negative or unknown, or
+    if it has appeal. Appeal has the cluster with the client's largest υ_ik: the model that counts most when
+    it personalizes is worth the price.
+
+    Args:
+        importance: (K,) row-normalised υ_i.
+        threshold: T_h; None: 1/K.
+        returns: (K,) the client's own mean net return per seat in units of the price (see
+            `update_returns`), NaN where it never had one; None: nowhere.
+        feedback: Incentive feedback; score = υ_k + feedback·clip(return_k, −1, 1)/K decides the order.
+
+    Returns:
+        Cluster numbers; equal scores in ascending order.
+    """
+    k = len(importance)
+    returns = np.full(k, np.nan) if returns is None else returns
+    appealing = np.arange(k) == np.argmax(importance)
+    preferred = importance >= (1 / k if threshold is None else threshold) - THRESHOLD_TOLERANCE
+    rational = ~(returns < 0)
+    expected = np.clip(np.nan_to_num(returns, nan=0.0), -1, 1)
+    order = np.argsort(-(importance + feedback * expected / k), kind="stable")
+    return [int(cluster) for cluster in order if appealing[cluster] or (preferred & rational)[cluster]]
+
+
+def mixing_weights(
+    importance: Floats, how: Mix, score: Callable[[NDArray[np.float64]], float] | None = None
+) -> NDArray[np.float64]:
+    """Eq. personalized_model: the weights with which P_i = Σ_k υ_ik ω_k mixes the cluster models.
+
+    Args:
+        importance: (K,) υ_i scored on the client's `goal`.
+        how: `paper`: υ itself. `best`: the model with the largest υ_ik alone. `tuned`: of every single
+            model and υ^s for each s in `SHARPNESS`, the mix that scores best, and so never worse than the
+            best single model. Equal scores: the sharper mix (single models, by υ_ik, then large s); a mixture
+            of models is used only where it is better.
+        score: For `tuned`: how good a mix is on `goal`, larger is better. A score of NaN never wins.
+
+    Returns:
+        (K,) convex weights.
+    """
+    if how == "paper":
+        return _convex(importance)
+    order = np.argsort(-importance, kind="stable")
+    singles: list[NDArray[np.float64]] = list(np.eye(len(importance))[order])
+    if how == "best":
+        return singles[0]
+    if how != "tuned":
+        raise unknown("mix", how, get_args(Mix))
+    if score is None:
+        raise ValueError("a tuned mix needs a score")
+    # Relative to the largest, so that no power of small numbers becomes 0.
+    relative = _convex(importance) / _convex(importance).max()
+    candidates = [*singles, *(_convex(relative**sharpness) for sharpness in SHARPNESS)]
+    scores = np.array([score(candidate) for candidate in candidates], np.float64)
+    return candidates[int(np.argmax(np.where(np.isnan(scores), -np.inf, scores)))]
+
+
+def update_returns(
+    memory: Mapping[str, Fact], seats: Sequence[int], net: Sequence[int], price: int
+) -> dict[str, list[Fact]]:
+    """Updates what a client remembers: its mean net return per seat in each cluster, in units of the price.
+
+    Args:
+        memory: Parallel lists `clusters`, `returns` and `seats` (their number); empty before the first.
+        seats: Cluster of each seat since the client's last receipts.
+        net: What each of them brought: reimbursed + earned − paid, in tokens.
+        price: τ_p.
+    """
+    columns = (memory.get(name, ()) for name in ("clusters", "returns", "seats"))
+    known = {cluster: (mean, count) for cluster, mean, count in zip(*columns, strict=True)}
+    for cluster, tokens in zip(seats, net, strict=True):
+        mean, count = known.get(cluster, (0.0, 0))
+        known[cluster] = (mean + (tokens / price - mean) / (count + 1), count + 1)
+    return {
+        "clusters": list(known),
+        "returns": [mean for mean, _ in known.values()],
+        "seats": [count for _, count in known.values()],
+    }
+
+
+def _convex(weights: Floats) -> NDArray[np.float64]:
+    """Scales non-negative weights to a sum of 1; uniform if all are 0."""
+    total = weights.sum()
+    return np.asarray(weights / total if total > 0 else np.full(len(weights), 1 / len(weights)), np.float64)

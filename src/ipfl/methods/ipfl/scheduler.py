@@ -1,0 +1,215 @@
+"""The scheduler: who trains in which cluster (section Scheduler, SelectClients of Algorithm 1).
+
+Per cluster N_p of its bidders, sorted by bid and contribution, and N_r clients at random in all. Round 0
+is random. The sort is a weighted draw without replacement by default: a plain sort by contribution never
+breaks the symmetry of models that are still alike, a plain sort by bid trains the same few clients always.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ipfl.errors import unknown
+from ipfl.methods.ipfl.arrays import Bools, Floats, Ints
+
+BidderOrder = Literal["draw", "top"]
+Ids = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """ζ_k of a round: the seats of every cluster."""
+
+    performance: tuple[Ids, ...]
+    """Per cluster the bidders selected by bid and contribution, best place first."""
+    random: tuple[Ids, ...]
+    """Per cluster the explorers, in the order drawn."""
+    empty_seats: int
+    """Seats that could not be filled."""
+
+    def by_reason(
+        self, cluster: int
+    ) -> tuple[tuple[Literal["performance"], Ids], tuple[Literal["random"], Ids]]:
+        """The seats of a cluster by why they were given, as `Seat.how` has it."""
+        return ("performance", self.performance[cluster]), ("random", self.random[cluster])
+
+    def seats(self, n: int) -> tuple[Bools, Bools]:
+        """The same as two (N, K) tables, of performance and of random seats."""
+        tables = np.zeros((2, n, len(self.random)), bool)
+        for cluster, (chosen, explorers) in enumerate(zip(self.performance, self.random, strict=True)):
+            tables[0, chosen, cluster] = True
+            tables[1, explorers, cluster] = True
+        return tables[0], tables[1]
+
+    def spread(self, columns: Sequence[int], clusters: int) -> Selection:
+        """The same seats in a wider table: cluster j of this one is `columns[j]` of `clusters`."""
+        nobody = np.empty(0, np.int64)
+        place = {column: position for position, column in enumerate(columns)}
+
+        def wider(seats: tuple[Ids, ...]) -> tuple[Ids, ...]:
+            return tuple(seats[place[k]] if k in place else nobody for k in range(clusters))
+
+        return Selection(wider(self.performance), wider(self.random), self.empty_seats)
+
+
+def count_explorers(n_clients: int, unexplored: float, start: float = 0.2, floor: float = 0.05) -> int:
+    """N_r: `start` of all clients, falling in proportion to the share not yet explored, never under `floor`.
+
+    N_r = ⌈N · max(floor, start · unexplored)⌉: rounded up, so that it is at least 1 and the floor holds.
+
+    Args:
+        n_clients: N.
+        unexplored: Share of the clients that never had a seat.
+        start: Share of N while nobody is explored.
+        floor: Least share of N.
+    """
+    exact = n_clients * max(floor, start * unexplored)
+    return math.ceil(round(exact, 9))  # 100·0.2·0.4 is 8, whatever the binary digits say
+
+
+def first_round(available: Bools, seats: int, clusters: int, rng: np.random.Generator) -> Selection:
+    """Round 0: random clients, each in one cluster, dealt out evenly. All seats are random ones.
+
+    Args:
+        available: (N,) who can be asked and can pay.
+        seats: In all clusters together.
+        clusters: K.
+        rng: Of this round.
+    """
+    chosen = rng.permutation(np.flatnonzero(available))[:seats]
+    nobody = np.empty(0, np.int64)
+    dealt = tuple(chosen[cluster::clusters] for cluster in range(clusters))
+    return Selection((nobody,) * clusters, dealt, seats - len(chosen))
+
+
+def order_bidders(
+    bidders: Ints,
+    importance: Floats,
+    psi: Floats,
+    rng: np.random.Generator,
+    order: BidderOrder = "draw",
+    beta: float = 2.0,
+    beta_psi: float = 0.5,
+    first: int | None = None,
+) -> Ids:
+    """S_c = sort(P_B, ψ_ki): the bidders of one cluster, whom to take first first.
+
+    Weight of a client: log w = β·z(υ_ik) + β_ψ·z(ψ_ki), z over all clients of which the value is known;
+    unknown (NaN) or constant values have z = 0.
+
+    Args:
+        bidders: Clients that bid for the cluster.
+        importance: (N,) υ_ik of all clients.
+        psi: (N,) remembered ψ_ki of all clients.
+        rng: Of this round.
+        order: `draw`: weighted draw without replacement (Efraimidis and Spirakis: descending key log(u)/w;
+            −log(−log u) + log w, a Gumbel variate plus log w, is the same order without overflow).
+            `top`: descending w, ties by client id.
+        beta: Weight of the bid.
+        beta_psi: Weight of the contribution.
+        first: Only so many from the top; None: all.
+    """
+    if order not in get_args(BidderOrder):
+        raise unknown("order", order, get_args(BidderOrder))
+    key = beta * _z(importance, bidders) + beta_psi * _z(psi, bidders)
+    if order == "draw":
+        key += rng.gumbel(size=len(bidders))
+    if first is not None and first < len(bidders):
+        # Sorting a million bidders for a few seats would cost more than all the rest.
+        last = np.partition(key, len(key) - first)[len(key) - first] if first else np.inf
+        bidders, key = bidders[key >= last], key[key >= last]
+    return bidders[np.lexsort((bidders, -key))][:first].astype(np.int64)
+
+
+def select(
+    paid: Bools,
+    importance: Floats,
+    psi: Floats,
+    available: Bools,
+    balances: Ints,
+    *,
+    price: int,
+    n_p: int,
+    n_r: int,
+    rng: np.random.Generator,
+    order: BidderOrder = "draw",
+    beta: float = 2.0,
+    beta_psi: float = 0.5,
+) -> Selection:
+    """SelectClients for r > 0: N_p bidders per cluster, then N_r others at random over all clusters.
+
+    Explorers go round the clusters, which one comes first being drawn too; what a cluster cannot take
+    passes on to the others. A client may have seats in several clusters, one in each at most, and explores
+    only what it can pay: by its bid in escrow for that very cluster, else from its balance.
+
+    Args:
+        paid: (N, K) bids in escrow.
+        importance: (N, K) υ.
+        psi: (N, K) remembered contributions, NaN = unknown.
+        available: (N,) who can be asked.
+        balances: (N,) after the auction.
+        price: τ_p.
+        n_p: N_p, seats by performance in each cluster.
+        n_r: N_r, random seats in all clusters together.
+        rng: Of this round.
+        order: See `order_bidders`.
+        beta: See `order_bidders`.
+        beta_psi: See `order_bidders`.
+    """
+    clusters = paid.shape[1]
+    bidders = (np.flatnonzero(paid[:, k] & available) for k in range(clusters))
+    performance = tuple(
+        order_bidders(ids, importance[:, k], psi[:, k], rng, order, beta, beta_psi, first=n_p)
+        for k, ids in enumerate(bidders)
+    )
+    random = _explore(performance, paid, available, balances // price, n_r, rng)
+    filled = sum(len(ids) for ids in (*performance, *random))
+    return Selection(performance, random, n_p * clusters + n_r - filled)
+
+
+def _explore(
+    performance: tuple[Ids, ...],
+    paid: Bools,
+    available: Bools,
+    affordable: Ints,
+    n_r: int,
+    rng: np.random.Generator,
+) -> tuple[Ids, ...]:
+    """Draws the explorers of every cluster; `affordable` is how many fees each client could still pay."""
+    clusters = len(performance)
+    budget = affordable.copy()
+    random = [np.empty(0, np.int64)] * clusters
+    turns = rng.permutation(clusters)
+    left, progress = n_r, True
+    while left and progress:
+        before = left
+        for turn, k in enumerate(turns):
+            able = available & (paid[:, k] | (budget > 0))
+            able[performance[k]] = able[random[k]] = False
+            candidates = np.flatnonzero(able)
+            quota = math.ceil(left / (clusters - turn))
+            drawn = rng.choice(candidates, min(quota, len(candidates)), replace=False)
+            budget[drawn[~paid[drawn, k]]] -= 1
+            random[k] = np.concatenate([random[k], drawn])
+            left -= len(drawn)
+        progress = left < before
+    return tuple(random)
+
+
+def _z(values: Floats, rows: Ints) -> NDArray[np.float64]:
+    """Standard scores of these rows over all known values; 0 where unknown, or if all are the same."""
+    values = np.ascontiguousarray(values)  # a column of a table of a million rows: read across once only
+    finite = np.isfinite(values)
+    known, chosen = values[finite], values[rows]
+    if not len(known):
+        return np.zeros(len(rows))
+    mean, deviation = known.mean(dtype=np.float64), known.std(dtype=np.float64)
+    if deviation <= 1e-12 * abs(mean):
+        return np.zeros(len(rows))
+    return np.where(finite[rows], (chosen - mean) / deviation, 0.0)

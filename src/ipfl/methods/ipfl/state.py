@@ -1,0 +1,275 @@
+"""What the server knows of the market between rounds, and how a round changes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ipfl.core import (
+    Bid,
+    ClientId,
+    Contribution,
+    Event,
+    Fact,
+    Figure,
+    Replies,
+    Seat,
+    Setup,
+    Vector,
+    cluster_name,
+)
+from ipfl.core.sections import AggregateConfig
+from ipfl.core.vectors import mean
+from ipfl.ledger.accounts import Bank
+from ipfl.methods.ipfl import market_stats, profiler, tokens
+from ipfl.methods.ipfl.arrays import Bools, Floats, Ints
+from ipfl.methods.ipfl.preferences import importance_weights
+from ipfl.methods.ipfl.robust import limit_claims
+from ipfl.methods.ipfl.scheduler import Selection
+from ipfl.methods.ipfl.token_manager import TokenManager
+
+NO_BID = -1
+"""In a table of ranks: the client does not bid for the cluster."""
+
+
+@dataclass(frozen=True)
+class MarketState:
+    """The server's state; arrays have a row per client in ascending id, a column per cluster."""
+
+    ids: NDArray[np.int64]
+    """Client id of each row."""
+    models: tuple[Vector, ...]
+    """M_k."""
+    alive: Bools
+    """(K,) clusters in use; merged ones keep their column, so that a number means the same in all rounds."""
+    bank: Bank
+    bid_ranks: NDArray[np.int64]
+    """(N, K) P_B: rank of each client's bids, 0 = most wanted, `NO_BID`."""
+    importance: NDArray[np.float64]
+    """(N, K) υ_ik as last answered, NaN = never."""
+    means: NDArray[np.float64]
+    """(K,) mean accuracy of each cluster model over the last query; ones before the first."""
+    psi: NDArray[np.float64]
+    """(N, K) remembered contributions ψ_ki, NaN = unknown."""
+    omega: NDArray[np.int64]
+    """(N, K) participation Ω_ki: rounds trained in the cluster."""
+    best: NDArray[np.float64]
+    """(K,) Acc_kmax over earlier rounds, NaN = none yet."""
+    earned: NDArray[np.int64]
+    """(N,) rewards so far."""
+    per_round: int
+    seed: int
+    holdouts: tuple[ClientId, ...]
+    """Under which ids the server can be asked about its own samples."""
+    rule: AggregateConfig
+    """How a cluster's updates become its model."""
+    receipts: Mapping[int, Sequence[tuple[int, int]]] = field(default_factory=dict)
+    """(cluster, net tokens) of each seat a client had since its last receipts, by row."""
+    collapsed: bool = False
+    merged: tuple[tuple[int, int, int], ...] = ()
+    """(round, kept, dropped) of every merge under `clusters = "auto"`."""
+
+    @classmethod
+    def start(cls, setup: Setup, clusters: int, opening: int) -> MarketState:
+        """The market before the first round: K equal models, equal balances, no bids."""
+        n = len(setup.clients)
+        bank, _ = tokens.open_accounts(n, clusters, opening)
+        return cls(
+            ids=np.asarray(sorted(setup.clients), np.int64),
+            models=(setup.params,) * clusters,
+            alive=np.ones(clusters, bool),
+            bank=bank,
+            bid_ranks=np.full((n, clusters), NO_BID),
+            importance=np.full((n, clusters), np.nan),
+            means=np.ones(clusters),
+            psi=np.full((n, clusters), np.nan),
+            omega=np.zeros((n, clusters), np.int64),
+            best=np.full(clusters, np.nan),
+            earned=np.zeros(n, np.int64),
+            per_round=setup.per_round,
+            seed=setup.seed,
+            holdouts=setup.holdouts,
+            rule=setup.aggregate,
+        )
+
+    @property
+    def clusters(self) -> list[int]:
+        """Numbers of the clusters in use."""
+        return [int(k) for k in np.flatnonzero(self.alive)]
+
+    @property
+    def size(self) -> int:
+        """Length of a model's vector."""
+        return len(self.models[0])
+
+    @property
+    def named(self) -> dict[str, Vector]:
+        """The models in use by name."""
+        return {cluster_name(k): self.models[k] for k in self.clusters}
+
+    def rows(self, clients: Sequence[ClientId]) -> NDArray[np.int64]:
+        """Rows of these clients."""
+        return np.searchsorted(self.ids, np.asarray(clients, np.int64)).astype(np.int64)
+
+    def preferred(self) -> dict[ClientId, int]:
+        """The cluster that each client wants most, of those that bid."""
+        rank = np.where(self.bid_ranks >= 0, self.bid_ranks, np.iinfo(np.int64).max)
+        rows = np.flatnonzero((self.bid_ranks >= 0).any(axis=1))
+        return {int(self.ids[row]): int(rank[row].argmin()) for row in rows}
+
+    def bids(self, available: Bools) -> tuple[Bid, ...]:
+        """P_B of the clients that can be asked."""
+        places = zip(*np.nonzero((self.bid_ranks >= 0) & available[:, None]), strict=True)
+        return tuple(Bid(int(self.ids[i]), int(k), int(self.bid_ranks[i, k])) for i, k in places)
+
+    def rank_table(self, bids: Sequence[Bid]) -> NDArray[np.int64]:
+        """(N, K) ranks of these bids: the reverse of `bids`."""
+        table = np.full_like(self.bid_ranks, NO_BID)
+        for bid in bids:
+            table[self.rows([bid.client])[0], bid.cluster] = bid.rank
+        return table
+
+    def seats(self, selection: Selection, delivered: Bools) -> tuple[Seat, ...]:
+        """All seats of a round."""
+        return tuple(
+            Seat(int(self.ids[row]), cluster, how, bool(delivered[row, cluster]))
+            for cluster in range(delivered.shape[1])
+            for how, chosen in selection.by_reason(cluster)
+            for row in np.sort(chosen)
+        )
+
+    def contributions(self, delivered: Bools, psi: Mapping[int, Floats]) -> tuple[Contribution, ...]:
+        """ψ_ki and Ω_ki of all providers; to be asked of the state after the round."""
+        return tuple(
+            Contribution(int(self.ids[row]), k, finite_or_none(value), int(self.omega[row, k]))
+            for k, values in psi.items()
+            for row, value in zip(np.flatnonzero(delivered[:, k]), values, strict=True)
+        )
+
+
+def take_preferences(state: MarketState, replies: Replies, *, robust: bool = False) -> MarketState:
+    """The bids and hit counts of a preference query, for as many clients as answered.
+
+    They have their receipts now; everyone else keeps earlier bids and gets receipts next time. In a robust
+    market extreme claims are limited, and clients count alike, however many points they claim.
+    """
+    if not replies:
+        return state
+    clusters = state.clusters
+    bid_ranks, importance = state.bid_ranks.copy(), state.importance.copy()
+    rows = state.rows(list(replies)).tolist()
+    points = [int(reply.facts["n"]) for reply in replies.values()]
+    hits = np.asarray([reply.facts["hits"] for reply in replies.values()], np.float64)
+    accuracy = hits / np.maximum(points, 1)[:, None]
+    for row, reply in zip(rows, replies.values(), strict=True):
+        order = reply.facts["bids"]
+        bid_ranks[row] = NO_BID
+        bid_ranks[row, order] = np.arange(len(order))
+    accuracy = limit_claims(accuracy, state.rule.attacker_share) if robust else accuracy
+    for row, shares in zip(rows, accuracy, strict=True):
+        importance[row, clusters] = importance_weights(shares, state.means[clusters])
+    means = state.means.copy()
+    means[clusters] = np.average(accuracy, axis=0, weights=None if robust else np.maximum(points, 1))
+    receipts = {row: own for row, own in state.receipts.items() if row not in rows}
+    return replace(state, bid_ranks=bid_ranks, importance=importance, means=means, receipts=receipts)
+
+
+def assign_bids(state: MarketState, cluster: Ints) -> MarketState:
+    """Everyone bids for one given cluster: initial clustering, or random bids without incentives."""
+    bid_ranks = np.full_like(state.bid_ranks, NO_BID)
+    bid_ranks[np.arange(len(bid_ranks)), cluster] = 0
+    return replace(state, bid_ranks=bid_ranks)
+
+
+def after_round(
+    state: MarketState,
+    manager: TokenManager,
+    models: tuple[Vector, ...],
+    delivered: Bools,
+    psi: Mapping[int, NDArray[np.float64]],
+    accuracy: Mapping[int, float],
+    decay: float,
+) -> MarketState:
+    """What the server remembers of a round: models, balances, ψ, Ω, Acc_kmax, receipts to send."""
+    remembered, best = state.psi, state.best.copy()
+    for k, contributions in psi.items():
+        remembered = profiler.remember(remembered, np.flatnonzero(delivered[:, k]), k, contributions, decay)
+        best[k] = np.fmax(best[k], accuracy.get(k, np.nan))
+    new, old = manager.receipts(delivered), state.receipts
+    return replace(
+        state,
+        models=models,
+        bank=manager.bank,
+        psi=remembered,
+        omega=state.omega + delivered,
+        best=best,
+        earned=state.earned + manager.earned,
+        receipts={row: [*old.get(row, ()), *new.get(row, ())] for row in sorted({*old, *new})},
+    )
+
+
+def report_warnings(state: MarketState, empty_seats: int, events: list[Event]) -> MarketState:
+    """Adds an event for empty seats, and for a collapse when it begins."""
+    if empty_seats:
+        text = f"{empty_seats} of the seats stayed empty: too few clients bid, were there or could pay"
+        events.append(Event("empty_seats", None, text))
+    collapsed = bool(market_stats.is_collapsed((state.bid_ranks >= 0).sum(axis=0)[state.clusters]))
+    if collapsed and not state.collapsed:
+        events.append(Event("collapse", None, "collapse: one cluster gets nearly all bids"))
+    return replace(state, collapsed=collapsed)
+
+
+def merge_alike(state: MarketState, round: int, events: list[Event]) -> MarketState:
+    """Makes one of every two clusters whose models serve the same bidders (`clusters = "auto"`).
+
+    The kept model becomes the mean of both by their bidders: equal starts and alike data make them close.
+    """
+    live = state.clusters
+    placed = state.bid_ranks[:, live] >= 0
+    models, alive, bid_ranks = list(state.models), state.alive.copy(), state.bid_ranks.copy()
+    merged = list(state.merged)
+    for first, second in market_stats.merge_candidates(placed, state.importance[:, live]):
+        keep, drop = live[first], live[second]
+        bidders = [float(placed[:, first].sum()), float(placed[:, second].sum())]
+        models[keep] = mean([models[keep], models[drop]], bidders if sum(bidders) else None)
+        alive[drop] = False
+        bid_ranks[:, keep] = np.maximum(bid_ranks[:, keep], bid_ranks[:, drop])
+        bid_ranks[:, drop] = NO_BID
+        merged.append((round, keep, drop))
+        text = f"cluster {drop} serves the same bidders as cluster {keep}: merged"
+        events.append(Event("merge", None, text))
+    return replace(state, models=tuple(models), alive=alive, bid_ranks=bid_ranks, merged=tuple(merged))
+
+
+def fairness_report(state: MarketState, price: int) -> dict[str, Fact]:
+    """Who has what, and whether rewards follow contributions (section Fairness)."""
+    known = np.isfinite(state.psi)
+    total = np.where(known, state.psi, 0).sum(axis=1)
+    contribution = np.where(known.any(axis=1), total, np.nan)
+    bids = (state.bid_ranks >= 0).sum(axis=0)
+    return {
+        "clusters": state.clusters,
+        "merged": [list(step) for step in state.merged],
+        "collapsed": state.collapsed,
+        "bid_share": [float(b) for b in bids / max(1, bids.sum())],
+        "gini": market_stats.gini(state.bank.balances),
+        "broke": [int(i) for i in state.ids[state.bank.balances < price]],
+        "contribution_reward_correlation": market_stats.rank_correlation(
+            contribution, state.earned.astype(np.float64)
+        ),
+        "balances": [int(b) for b in state.bank.balances],
+        "issued": int(state.bank.issued),
+    }
+
+
+def figures(values: Mapping[int, float]) -> tuple[Figure, ...]:
+    """A number for each cluster, as a round reports it."""
+    return tuple(Figure(cluster, finite_or_none(value)) for cluster, value in values.items())
+
+
+def finite_or_none(value: float) -> float | None:
+    """JSON has no NaN: what is not a number is null; and −0 is 0, as databases have it."""
+    return float(value) + 0.0 if np.isfinite(value) else None

@@ -1,0 +1,267 @@
+"""The token manager: auction, seats, reimbursement and rewards of one round (section Token Manager).
+
+In the order of a round, per cluster k with price τ_p:
+
+1. `auction`    Eq. consumer_cost: τ_i ← τ_i − τ_p for every bid, into escrow.
+2. `seat`       selected bidders and random explorers pay into the pool, so that
+                Eq. update_available_tokens holds: τ_ar = (N_p + N_r)·τ_p; all other bids are refunded.
+3. `refund`  seats whose client did not deliver are refunded.
+4. `utility`    Eq. reimbursement_utility, and `reimburse`, Eq. reimbursement: the share U_k of the pool
+                goes back to those who paid. Printed as a deduction from every client it would destroy
+                tokens; the text says what is meant, and since the reward pool shrinks by as much it is
+                the penalty on the providers at the same time.
+5. `reward`     Eq. reward_distribution: the rest of the pool by rank. The pool is empty again.
+
+One price and one opening balance for all: section Fairness, "Opportunity fairness".
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ipfl.core import NO_CLUSTER
+from ipfl.errors import InputError
+from ipfl.ledger.accounts import ISSUER, Bank, Kind, Transfers, escrow, pool, post
+from ipfl.methods.ipfl.arrays import Bools, Floats, Ints
+
+MAX_TOKENS = 2**62
+"""Largest sum that may be issued: half of what an int64 holds."""
+_ROWS = 2**14
+"""Clients looked at together where a whole table would not fit into the processor's cache."""
+
+
+def check_rules(price: int, opening: int, eta: float, gamma: float) -> None:
+    """Refuses settings of a market that cannot work.
+
+    Raises:
+        InputError: a price below 1, an opening balance below the price, η or γ outside [0, 1].
+    """
+    _check_price(price)
+    if opening < price:
+        raise InputError(f"opening balance {opening} is below the price {price}: nobody could ever bid")
+    for name, value in (("eta", eta), ("gamma", gamma)):
+        if not 0 <= value <= 1:
+            raise InputError(f"{name} must be between 0 and 1, not {value}")
+
+
+def open_accounts(n: int, k: int, opening: int) -> tuple[Bank, Transfers]:
+    """A bank of n clients and k clusters in which every client was issued the same opening balance."""
+    empty = Bank(np.zeros(n, np.int64), np.zeros(k, np.int64), np.zeros(k, np.int64), 0)
+    return _issue(empty, opening, Kind.OPEN)
+
+
+def allowance(bank: Bank, amount: int) -> tuple[Bank, Transfers]:
+    """Issues the same income to every client."""
+    return _issue(bank, amount, Kind.ALLOWANCE)
+
+
+def auction(bank: Bank, bid_ranks: Ints, price: int) -> tuple[Bank, Transfers, Bools]:
+    """Eq. consumer_cost: moves τ_p per bid from the client to the escrow of the cluster.
+
+    Args:
+        bank: The accounts.
+        bid_ranks: (N, K) rank of each bid within the client's row, lowest = most wanted; −1 = no bid.
+        price: τ_p.
+
+    Returns:
+        Bank, transfers, and (N, K) which bids were paid: the most wanted that the client can afford.
+    """
+    _check_price(price)
+    paid = bid_ranks >= 0
+    affordable = bank.balances // price
+    poor = np.flatnonzero(affordable < paid.shape[1])  # nobody else can have bid beyond their means
+    poor = poor[paid[poor].sum(axis=1) > affordable[poor]]
+    if len(poor):
+        ranks = np.where(paid[poor], bid_ranks[poor], np.iinfo(bid_ranks.dtype).max)
+        place = ranks.argsort(axis=1, kind="stable").argsort(axis=1)
+        paid[poor] &= place < affordable[poor, None]
+    client, cluster = _entries(paid)
+    bids = Transfers.of(Kind.BID, client, escrow(cluster), price, cluster, client)
+    return post(bank, bids), bids, paid
+
+
+def seat(bank: Bank, paid: Bools, selected: Bools, explorers: Bools, price: int) -> tuple[Bank, Transfers]:
+    """Eq. update_available_tokens: who has a seat pays into the pool; all other bids are refunded.
+
+    Explorers pay too: from escrow if they had bid for that cluster, else straight from their balance.
+
+    Args:
+        bank: The accounts after the auction.
+        paid: (N, K) bids in escrow.
+        selected: (N, K) bidders that got a seat (N_p).
+        explorers: (N, K) clients seated at random (N_r).
+        price: τ_p.
+
+    Raises:
+        ValueError: a seat without a bid, two seats in one, or an explorer that cannot pay.
+    """
+    if (selected & ~paid).any():
+        raise ValueError("a bidder was selected whose bid is not in escrow")
+    if (selected & explorers).any():
+        raise ValueError("a client was seated twice in one cluster")
+    client, cluster = _entries(paid & (selected | explorers))
+    from_escrow = Transfers.of(Kind.FEE, escrow(cluster), pool(cluster), price, cluster, client)
+    client, cluster = _entries(explorers & ~paid)
+    straight = Transfers.of(Kind.FEE, client, pool(cluster), price, cluster, client)
+    client, cluster = _entries(paid & ~selected & ~explorers)
+    refunds = Transfers.of(Kind.REFUND, escrow(cluster), client, price, cluster, client)
+    fees = Transfers.concat(from_escrow, straight)
+    # Refunds last: nobody takes a seat with tokens that still lie in escrow for another one.
+    return post(post(bank, fees), refunds), Transfers.concat(fees, refunds)
+
+
+def refund(bank: Bank, seats: Bools, price: int) -> tuple[Bank, Transfers]:
+    """Refunds (N, K) seats from the pool: of clients that did not deliver, or where no tokens are to move."""
+    client, cluster = _entries(seats)
+    refunds = Transfers.of(Kind.REFUND, pool(cluster), client, price, cluster, client)
+    return post(bank, refunds), refunds
+
+
+def utility(accuracy: float, best: float | None, eta: float, gamma: float) -> float:
+    """Eq. reimbursement_utility: U_k = η·(γ − clip((Acc_kr − Acc_kmax)/Acc_kmax, 0, γ))/γ ∈ [0, η].
+
+    Args:
+        accuracy: Acc_kr, mean accuracy of the round's cluster model on its clients' own data.
+        best: Acc_kmax over earlier rounds; None or NaN in the first one, in which nothing is owed.
+        eta: Largest share of the pool that is returned.
+        gamma: Relative improvement from which on nothing is returned; 0: any improvement will do.
+
+    Returns:
+        The share of the pool to return. 0 if the accuracy is unknown (NaN): no claim without evidence.
+    """
+    if best is None or math.isnan(best) or math.isnan(accuracy):
+        return 0.0
+    gain = accuracy - best
+    if gain <= 0:
+        return eta
+    if gamma == 0 or best == 0:
+        return 0.0  # the limits of the formula: an improvement beyond any γ
+    return eta * (gamma - min(gain / best, gamma)) / gamma
+
+
+def reimburse(bank: Bank, cluster: int, payers: Ints, share: float) -> tuple[Bank, Transfers]:
+    """Eq. reimbursement: the share U_k of the pool goes back to those who paid, equally.
+
+    The sum is rounded to the nearest token; single tokens left over go to the lowest client ids.
+    """
+    if not 0 <= share <= 1:
+        raise ValueError(f"cannot return a share of {share}")
+    if not len(payers):
+        return bank, Transfers.concat()
+    total = math.floor(Fraction(share) * int(bank.pool[cluster]) + Fraction(1, 2))
+    return _pay_out(bank, Kind.REIMBURSEMENT, cluster, np.sort(payers), total)
+
+
+def ranks(psi: Floats, participation: Ints, clients: Ints) -> NDArray[np.int64]:
+    """`sort(ψ_ki, Ω_ki)`: rank 1 (least) to n of each provider; non-finite ψ below all.
+
+    Equal ψ: who took part more often stands above; equal Ω too: the higher client id.
+    """
+    known = np.where(np.isfinite(psi), psi, -np.inf)
+    rank = np.empty(len(clients), np.int64)
+    rank[np.lexsort((clients, participation, known))] = np.arange(1, len(clients) + 1)
+    return rank
+
+
+def reward(
+    bank: Bank,
+    cluster: int,
+    providers: Ints,
+    psi: Floats,
+    participation: Ints,
+    payers: Ints,
+    *,
+    positive: bool = False,
+) -> tuple[Bank, Transfers]:
+    """Eq. reward_distribution: the n providers share what is left in the pool by rank.
+
+    Rank a gets a/(n(n+1)/2) of it: the printed N_r is n here, as only then does the pool come out even.
+
+    Args:
+        bank: The accounts after reimbursement.
+        cluster: k.
+        providers: (n,) clients whose update was used.
+        psi: (n,) contributions ψ_ki of the providers.
+        participation: (n,) Ω_ki, rounds each took part in the cluster.
+        payers: Who gets the pool back, equally, if there is no provider.
+        positive: Only providers with ψ > 0 share in it, unless there are none (a robust market).
+
+    Returns:
+        Bank with an empty pool, and transfers.
+    """
+    left = int(bank.pool[cluster])
+    if len(providers):
+        earning = psi > 0
+        if positive and earning.any():
+            providers, participation, psi = providers[earning], participation[earning], psi[earning]
+        order = np.argsort(providers)
+        rank = ranks(psi, participation, providers)
+        return _pay_out(bank, Kind.REWARD, cluster, providers[order], left, rank[order])
+    if left and not len(payers):
+        raise ValueError(f"pool {cluster} holds {left} tokens, but nobody to give them to")
+    return _pay_out(bank, Kind.REFUND, cluster, np.sort(payers), left)
+
+
+def split_tokens(total: int, weights: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Splits whole tokens in proportion to whole weights, by largest remainder, ties to the earlier entry.
+
+    Exact: q, r = divmod(total, Σw), so that w·total/Σw = w·q + w·r/Σw and no product outgrows an int64.
+    """
+    if not len(weights):
+        return np.zeros(0, np.int64)
+    whole = int(weights.sum())
+    if weights.min() < 0 or whole <= 0 or int(weights.max()) * whole >= 2**63:
+        raise ValueError("weights must not be negative, all zero or too large")
+    quotient, rest = divmod(total, whole)
+    base, remainder = np.divmod(weights * rest, whole)
+    base += weights * quotient
+    lucky = np.argsort(-remainder, kind="stable")[: total - int(base.sum())]
+    base[lucky] += 1
+    return base
+
+
+def _pay_out(
+    bank: Bank, kind: Kind, cluster: int, clients: Ints, total: int, weights: NDArray[np.int64] | None = None
+) -> tuple[Bank, Transfers]:
+    """Pays `total` out of the pool to clients in ascending id; equally without weights."""
+    amounts = split_tokens(total, np.ones(len(clients), np.int64) if weights is None else weights)
+    some = amounts > 0
+    source = pool(np.array(cluster))
+    transfers = Transfers.of(kind, source, clients[some], amounts[some], cluster, clients[some])
+    return post(bank, transfers), transfers
+
+
+def _issue(bank: Bank, amount: int, kind: Kind) -> tuple[Bank, Transfers]:
+    n = len(bank.balances)
+    if amount < 0 or bank.issued + n * amount > MAX_TOKENS:
+        raise InputError(
+            f"cannot issue {amount} tokens to each of {n} clients (from 0 to {MAX_TOKENS} in all)"
+        )
+    client = np.arange(n, dtype=np.int32)
+    transfers = Transfers.of(kind, ISSUER, client, amount, NO_CLUSTER, client)
+    return post(bank, transfers), transfers
+
+
+def _entries(where: Bools) -> tuple[NDArray[np.int32], NDArray[np.int16]]:
+    """Client and cluster of every true entry, in ascending client id."""
+    n, k = where.shape
+    count = np.count_nonzero(where)
+    client, cluster = np.empty(count, np.int32), np.empty(count, np.int16)
+    done = 0
+    # Not np.nonzero, nor all rows at once: int64 columns are what would not fit for a million clients.
+    for first in range(0, n, _ROWS):
+        flat = np.flatnonzero(where[first : first + _ROWS])
+        row = flat // k
+        end = done + len(flat)
+        client[done:end], cluster[done:end] = row + first, flat - row * k
+        done = end
+    return client, cluster
+
+
+def _check_price(price: int) -> None:
+    if price < 1:
+        raise InputError(f"the price must be a whole number of tokens from 1 up, not {price}")

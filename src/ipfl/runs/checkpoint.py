@@ -1,0 +1,155 @@
+"""A method's state on disk, bit for bit: arrays as tensors, the rest as JSON. Never a pickle.
+
+The file names the dataclass of each value; allowed are only the classes that a fresh state of the same method
+holds, so that a file cannot name a class of its own. A field marked `local` (where a folder is) is not
+written; it comes from the fresh state too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import BaseModel
+
+from ipfl.core import Record
+from ipfl.core.files import read_record, write_record
+from ipfl.errors import InputError
+
+
+def pack_state(state: Any) -> Record:
+    """The state as a record: every array under a number, and a tree that refers to them."""
+    arrays: dict[str, Any] = {}
+
+    def walk(value: Any) -> Any:
+        if isinstance(value, np.ndarray):
+            arrays[name := str(len(arrays))] = value
+            return {"array": name}
+        if dataclasses.is_dataclass(value) or isinstance(value, BaseModel):
+            fields = {name: walk(getattr(value, name)) for name in _names(value)}
+            return {"class": type(value).__qualname__, "fields": fields}
+        if isinstance(value, Mapping):
+            return {"dict": [[walk(key), walk(item)] for key, item in value.items()]}
+        if isinstance(value, tuple | list):
+            return {type(value).__name__: [walk(item) for item in value]}
+        if value is None or isinstance(value, bool | int | float | str):
+            return value
+        raise TypeError(f"a method's state cannot hold {type(value).__name__}: {value!r}")
+
+    tree = walk(state)
+    return Record(arrays, {"state": tree})
+
+
+def unpack_state(record: Record, like: Any) -> Any:
+    """The state in a record: the reverse of `pack_state`.
+
+    Args:
+        record: What `pack_state` returned.
+        like: A fresh state of the same method; its dataclasses are the only ones that are created.
+
+    Raises:
+        InputError: The record is not the state of such a method.
+    """
+    examples = _examples(like)
+
+    def build(node: Any) -> Any:
+        if not isinstance(node, dict):
+            return node
+        ((kind, content), *rest) = node.items()
+        if kind == "array":
+            return record.params[content]
+        if kind == "class":
+            example = examples[content]
+            fields = {name: build(item) for name, item in dict(rest)["fields"].items()}
+            return type(example)(**fields, **{name: getattr(example, name) for name in _names(example, True)})
+        if kind == "dict":
+            return {build(key): build(item) for key, item in content}
+        items = [build(item) for item in content]
+        return {"tuple": tuple, "list": list}[kind](items)
+
+    try:
+        state = build(record.facts["state"])
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
+        reason = " ".join(repr(error).split())
+        raise InputError(f"the checkpoint does not fit the method: {reason}") from error
+    if wrong := _differs(state, like, type(like).__name__):
+        raise InputError(f"the checkpoint does not fit the method: {wrong} is of another kind")
+    return state
+
+
+def _differs(value: Any, like: Any, where: str) -> str | None:
+    """The first place where a state has another type than a fresh one; lengths are not compared."""
+    if like is None:
+        return None
+    if isinstance(like, np.ndarray):
+        fits = isinstance(value, np.ndarray) and (value.dtype, value.ndim) == (like.dtype, like.ndim)
+    elif isinstance(like, Mapping):
+        fits = isinstance(value, Mapping)
+    elif isinstance(like, int | float) and not isinstance(like, bool):
+        fits = isinstance(value, int | float) and not isinstance(value, bool)
+    else:
+        fits = type(value) is type(like)
+    if not fits:
+        return where
+    inner: list[tuple[Any, Any, str]] = []
+    if dataclasses.is_dataclass(like) or isinstance(like, BaseModel):
+        inner = [(getattr(value, name), getattr(like, name), f"{where}.{name}") for name in _names(like)]
+    elif isinstance(like, tuple | list) and like:
+        inner = [(item, like[min(n, len(like) - 1)], f"{where}[{n}]") for n, item in enumerate(value)]
+    return next((wrong for one in inner if (wrong := _differs(*one))), None)
+
+
+def _names(value: Any, local: bool = False) -> list[str]:
+    """Names of the fields that a checkpoint holds, or of the local ones that it does not."""
+    if isinstance(value, BaseModel):
+        return [] if local else list(type(value).model_fields)
+    return [field.name for field in dataclasses.fields(value) if field.metadata.get("local", False) == local]
+
+
+def _examples(like: Any) -> dict[str, Any]:
+    """One value of every dataclass (or config section) that occurs in a state, by its class's name."""
+    found: dict[str, Any] = {}
+    if dataclasses.is_dataclass(like) or isinstance(like, BaseModel):
+        found[type(like).__qualname__] = like
+        for name in _names(like):
+            found |= _examples(getattr(like, name))
+    elif isinstance(like, Mapping | tuple | list):
+        for item in like.values() if isinstance(like, Mapping) else like:
+            found |= _examples(item)
+    return found
+
+
+class Checkpoints:
+    """The folder of checkpoints: the last committed one, and perhaps one that is not committed yet."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    def write(self, round: int, state: Any) -> str:
+        """Writes the state after a round and returns the file's name; it is on disk when this returns."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / f"round-{round}.safetensors"
+        write_record(path, pack_state(state))
+        for synced in (path, self.folder):  # the content, and the name
+            handle = os.open(synced, os.O_RDONLY)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+        return path.name
+
+    def read(self, name: str, like: Any) -> Any:
+        """The state in a file."""
+        if Path(name).name != name:
+            raise InputError(f"{name!r} is not the name of a checkpoint")
+        return unpack_state(read_record(self.folder / name), like)
+
+    def keep_only(self, name: str) -> None:
+        """Removes all other checkpoints, finished or not."""
+        for path in self.folder.glob("round-*"):
+            if path.name != name:
+                path.unlink(missing_ok=True)

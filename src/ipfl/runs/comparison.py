@@ -1,0 +1,299 @@
+"""Several methods on the same task, budget and seeds; PMA of each against the reference method.
+
+The reference runs first for every seed: its accuracy per client is the threshold ρ_i that the other runs
+are measured by, round for round.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ipfl.client.task import Task
+from ipfl.core import Method
+from ipfl.core.files import write_json
+from ipfl.engines.local import local_engine
+from ipfl.errors import InputError
+from ipfl.methods import REFERENCE, check_clusters
+from ipfl.runs.config import Config
+from ipfl.runs.folder import METRICS, STORE, RunOutput, source_commit
+from ipfl.runs.plots import plot_files, save_plots
+from ipfl.runs.result import Observer, Result
+from ipfl.runs.run import run
+
+COMPARISON = "compare.json"
+PLAN = "plan.json"
+"""What a comparison was begun with; there from its start on, so that it can be resumed."""
+MakeObserver = Callable[[str, int, int], Observer | None]
+"""Makes the observer of a run from its label, its number and how many there are."""
+
+FIGURES = (
+    "personalized_accuracy",
+    "global_accuracy",
+    "unseen_accuracy",
+    "pma",
+    "opt_outs",
+    "participation_rate",
+    "purity",
+    "seconds_per_round",
+    "bytes_up_per_client_round",
+    "bytes_down_per_client_round",
+)
+"""What `compare.json` says of a run; the last three are derived from its summary."""
+
+
+@dataclass
+class MethodRuns:
+    """All runs of one method."""
+
+    method: Method[Any]
+    results: dict[int, Result] = field(default_factory=dict)
+    """Whole runs by seed."""
+    failures: dict[int, str] = field(default_factory=dict)
+    """Why a run did not finish, by seed."""
+    pma: dict[int, dict[int, float]] = field(default_factory=dict)
+    """PMA of each client, by seed."""
+
+    def figures(self) -> dict[str, Any]:
+        """Means over the seeds of what each run's summary says, and the runs' own figures."""
+        seeds = {str(seed): _figures(result) for seed, result in self.results.items()}
+        means = {name: _mean(one[name] for one in seeds.values()) for name in FIGURES}
+        return {**means, "failures": {str(seed): why for seed, why in self.failures.items()}, "seeds": seeds}
+
+
+def _figures(result: Result) -> dict[str, Any]:
+    """Figures of one run. Traffic is divided by the rounds and by all clients, asked or not."""
+    summary = result.summary
+    client_rounds = summary["rounds"] * summary["clients"]
+    derived = {
+        "seconds_per_round": summary["seconds"] / summary["rounds"],
+        "bytes_up_per_client_round": summary["bytes_up"] / client_rounds,
+        "bytes_down_per_client_round": summary["bytes_down"] / client_rounds,
+    }
+    return {name: derived[name] if name in derived else summary[name] for name in FIGURES}
+
+
+def _mean(values: Iterable[Any]) -> Any:
+    """Mean of numbers, or of {mean, std} part by part; None where no run has a value."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    if isinstance(known[0], Mapping):
+        return {part: _mean(value[part] for value in known) for part in known[0]}
+    return float(np.mean(known))
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Methods side by side."""
+
+    config: Config
+    seeds: tuple[int, ...]
+    entries: dict[str, MethodRuns]
+    """By method, in the order asked for."""
+    interrupted: bool = False
+    out: Path | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether any run failed."""
+        return any(entry.failures for entry in self.entries.values())
+
+    def summary(self) -> dict[str, Any]:
+        """What `compare.json` says."""
+        return {
+            "seeds": list(self.seeds),
+            "reference": REFERENCE,
+            "interrupted": self.interrupted,
+            "methods": {name: entry.figures() for name, entry in self.entries.items()},
+            "config": self.config.record([entry.method for entry in self.entries.values()]),
+            "commit": source_commit(),
+        }
+
+    def save(self, folder: Path) -> None:
+        """Writes the plots, and `compare.json`."""
+        save_plots(self.entries, folder)
+        write_json(folder / COMPARISON, self.summary())
+
+
+def comparison_files(folder: Path) -> list[Path]:
+    """All files that a comparison may write beside those of its runs."""
+    return [folder / COMPARISON, folder / PLAN, *plot_files(folder)]
+
+
+def prepare(config: Config, methods: Iterable[Method[Any]], seed: int) -> Task:
+    """Builds the task, and finds what would stop a run before anything is written."""
+    task = Task.build(config.task, seed)
+    for method in methods:
+        check_clusters(method, len(task.data.clients))
+    task.network(seed)
+    return task
+
+
+def compare(
+    config: Config,
+    methods: Sequence[str],
+    seeds: Sequence[int] | None = None,
+    *,
+    out: Path | str | None = None,
+    overwrite: bool = False,
+    resume: bool = False,
+    workers: int | None = None,
+    make_observer: MakeObserver | None = None,
+) -> Comparison:
+    """Runs several methods, each with every seed, on the same data and the same budget.
+
+    Args:
+        config: Task, rounds and settings; its `[method]` keys go to each method that has them.
+        methods: Their names; the reference method is added if it is not among them.
+        seeds: For data, partition and training; None for the config's own.
+        out: Folder for `METHOD/seed-S/`, `compare.json` and plots; None keeps all in memory.
+        overwrite: Replace a comparison that the folder holds.
+        resume: Go on with the comparison that the folder holds; everything else must be as it was
+            (`read_plan` tells). Finished runs are not played again.
+        workers: As in `ipfl.local_engine`.
+        make_observer: Makes an observer for each run.
+
+    Returns:
+        The comparison. A method that failed is in it with the reason; after Ctrl-C, it holds what was
+        finished until then.
+    """
+    names = list(dict.fromkeys([*methods, REFERENCE]))
+    seeds = (config.seed,) if seeds is None else tuple(dict.fromkeys(seeds))
+    if not seeds:
+        raise InputError("there is no seed to run with")
+    built = config.build_methods(names)
+    task = prepare(config, built.values(), seeds[0])
+    folder = None if out is None else Path(out)
+    if resume and folder is None:
+        raise InputError("a comparison that is resumed needs a folder (out)")
+    if folder is not None and not resume:
+        _prepare_folder(folder, overwrite=overwrite)
+        plan = {"methods": names, "seeds": list(seeds), "config": config.model_dump(mode="json")}
+        write_json(folder / PLAN, plan)
+    entries = {name: MethodRuns(method) for name, method in built.items()}
+    series = _RunSeries(config, entries, seeds, folder, resume, workers, make_observer)
+    is_complete = series.run_all(task)
+    comparison = Comparison(config, seeds, entries, not is_complete, folder)
+    if folder is not None:
+        comparison.save(folder)
+    return comparison
+
+
+def read_plan(folder: Path) -> tuple[Config, list[str], list[int]]:
+    """Config, methods and seeds of a comparison that was begun in a folder."""
+    try:
+        plan = json.loads((folder / PLAN).read_text(encoding="utf-8"))
+        names, seeds = [str(name) for name in plan["methods"]], [int(seed) for seed in plan["seeds"]]
+        return Config.of(plan["config"]), names, seeds
+    except OSError as error:
+        raise InputError(f"there is no comparison to resume in {folder}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{folder / PLAN} is not the plan of a comparison: {error!r}") from error
+
+
+@dataclass
+class _RunSeries:
+    """Runs every method with every seed, one after the other, and enters what comes out."""
+
+    config: Config
+    entries: dict[str, MethodRuns]
+    seeds: tuple[int, ...]
+    folder: Path | None
+    resume: bool
+    workers: int | None
+    make_observer: MakeObserver | None
+    number: int = 0
+    """Runs begun so far."""
+
+    def run_all(self, task: Task) -> bool:
+        """All runs, seed by seed, the reference first; False if Ctrl-C ended them.
+
+        Args:
+            task: The one of the first seed.
+        """
+        try:
+            for seed in self.seeds:
+                task = task if seed == self.seeds[0] else Task.build(self.config.task, seed)
+                reference: Result | None = None
+                for name in sorted(self.entries, key=lambda name: name != REFERENCE):
+                    result = self._run(name, task, seed, reference)
+                    if name == REFERENCE:
+                        reference = result
+        except KeyboardInterrupt:
+            return False
+        return True
+
+    def _run(self, name: str, task: Task, seed: int, reference: Result | None) -> Result | None:
+        """One run; its failure is noted, not raised."""
+        entry = self.entries[name]
+        self.number += 1
+        try:
+            result = run(
+                task,
+                entry.method,
+                self._config(name, seed),
+                engine=local_engine(self.workers),
+                out=self._output(name, seed),
+                observer=self._observer(name, seed),
+                reference=reference,
+            )
+        except Exception as error:  # whatever a method raises, the others go on
+            entry.failures[seed] = f"{type(error).__name__}: {error}"
+            return None
+        if result.summary["interrupted"]:
+            entry.failures[seed] = f"interrupted after {result.summary['rounds']} rounds"
+            raise KeyboardInterrupt
+        entry.results[seed] = result
+        if result.last is not None and reference is not None:
+            entry.pma[seed] = result.last.pma(reference.reference(result.last.round)) or {}
+        return result
+
+    def _config(self, name: str, seed: int) -> Config:
+        config = self.config.model_copy(update={"seed": seed})
+        if name != REFERENCE:
+            return config
+        # Nobody can leave the reference for being worse than the reference.
+        clients = config.clients.model_copy(update={"leave": False})
+        return config.model_copy(update={"clients": clients})
+
+    def _output(self, name: str, seed: int) -> RunOutput | None:
+        """The folder of a run; one that was begun there is resumed."""
+        if self.folder is None:
+            return None
+        path = self.folder / name / f"seed-{seed}"
+        return RunOutput(path, resume=self.resume and (path / STORE).exists())
+
+    def _observer(self, name: str, seed: int) -> Observer | None:
+        if self.make_observer is None:
+            return None
+        label = name if len(self.seeds) == 1 else f"{name}, seed {seed}"
+        return self.make_observer(label, self.number, len(self.seeds) * len(self.entries))
+
+
+def _prepare_folder(folder: Path, *, overwrite: bool) -> None:
+    """Makes the folder; refuses one with results, or removes those that a comparison left there."""
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is a file, not a folder for results")
+    runs = [metrics.parent for metrics in folder.glob(f"*/seed-*/{METRICS}")]
+    is_run = (folder / METRICS).exists()
+    if is_run or (not overwrite and (runs or (folder / COMPARISON).exists())):
+        hint = "choose another --out" if is_run else "choose another --out or pass --overwrite"
+        raise InputError(f"{folder} already holds a run; {hint}")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot write results to {folder}: {error.strerror}") from error
+    for old in runs:
+        shutil.rmtree(old)
+    for parent in {old.parent for old in runs}:
+        if not any(parent.iterdir()):
+            parent.rmdir()
+    for file in comparison_files(folder):
+        file.unlink(missing_ok=True)

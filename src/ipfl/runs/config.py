@@ -1,0 +1,186 @@
+"""Every setting of a run, documented once; TOML in, validated by pydantic, one-line errors out.
+
+The names are an interface that scripts rely on. An empty file is the default run.
+"""
+
+from __future__ import annotations
+
+import datetime
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field
+
+from ipfl import methods
+from ipfl.client.settings import TrainConfig
+from ipfl.core.sections import MAX_INT32, RENAMED_KEYS, AggregateConfig, Section
+from ipfl.data.settings import TaskConfig
+from ipfl.errors import InputError, unknown
+from ipfl.stress.settings import AdversaryConfig, FaultsConfig
+
+if TYPE_CHECKING:
+    from ipfl.core import Method
+
+
+class EvaluateConfig(Section):
+    """When and on whom models are evaluated on test data."""
+
+    every: Annotated[int, Field(ge=1, le=MAX_INT32)] | Literal["auto"] = Field(
+        "auto",
+        description="every so many rounds, and always the last; "
+        "auto: as often as a quarter of the training's cost allows",
+    )
+    clients: int | None = Field(
+        None, ge=1, le=MAX_INT32, description="evaluate on so many clients, a seeded choice; omitted: all"
+    )
+    holdout: int = Field(
+        500, ge=1, le=MAX_INT32, description="test samples per distribution for the accuracy of server models"
+    )
+
+
+class ClientsConfig(Section):
+    """How clients behave."""
+
+    leave: bool = Field(
+        False,
+        description="clients with PMA ≤ 0 after the grace period leave for good (needs a reference)",
+    )
+    grace: int = Field(10, ge=0, le=MAX_INT32, description="rounds before a client may leave")
+    deadline: Annotated[float, Field(gt=0)] | None = Field(
+        None,
+        description="seconds for an answer, by the clock; clients that take longer are left out",
+    )
+
+
+class MethodConfig(Section):
+    """Which method runs, and its hyper-parameters (`ipfl methods NAME` lists them)."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str = Field(methods.DEFAULT, description="see `ipfl methods`; or `module:Class` of your own")
+    clusters: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
+        2, description="number of clusters K, or auto; ignored by methods without clusters"
+    )
+
+
+class RunConfig(Section):
+    """How a method is run: how long, how clients train, when it is evaluated, what goes wrong."""
+
+    seed: int = Field(
+        0,
+        ge=0,
+        le=2**63 - 1,
+        description="decides everything random: partition, initial parameters, selections, shuffles",
+    )
+    rounds: int = Field(30, ge=1, le=MAX_INT32, description="number of rounds")
+    train: TrainConfig = Field(default_factory=TrainConfig)
+    evaluate: EvaluateConfig = Field(default_factory=EvaluateConfig)
+    clients: ClientsConfig = Field(default_factory=ClientsConfig)
+    aggregate: AggregateConfig = Field(default_factory=AggregateConfig)
+    adversary: AdversaryConfig = Field(default_factory=AdversaryConfig)
+    faults: FaultsConfig = Field(default_factory=FaultsConfig)
+
+    def record(self, built: Iterable[Method[Any]]) -> dict[str, Any]:
+        """The effective config for `summary.json`, with all hyper-parameters of the methods."""
+        every = [methods.method_settings(one) for one in built]
+        return {**self.model_dump(mode="json"), "method": every[0] if len(every) == 1 else every}
+
+
+class Config(RunConfig):
+    """A whole run: what is learned, by which method, and how it is run."""
+
+    task: TaskConfig = Field(default_factory=TaskConfig)
+    method: MethodConfig = Field(default_factory=MethodConfig)
+
+    @classmethod
+    def load(
+        cls,
+        path: Path | str | None = None,
+        sets: Sequence[str] = (),
+        overrides: Mapping[str, Any] | None = None,
+    ) -> Config:
+        """Reads a TOML file, or starts from the defaults, and changes single fields.
+
+        Args:
+            path: The file; None for the default run.
+            sets: `section.field=value` each, the value in TOML or plain text.
+            overrides: The same as dotted key → value; the last word.
+
+        Raises:
+            InputError: What is wrong, on one line, with the dotted key.
+        """
+        tree = {} if path is None else _read(Path(path))
+        for key, value in [*map(_assignment, sets), *(overrides or {}).items()]:
+            _put(tree, key, value)
+        return cls.of(tree)
+
+    def build_method(self, name: str | None = None) -> Method[Any]:
+        """The method of this config, or another with the same settings; each key must be one of its own."""
+        name = name or self.method.name
+        return self.build_methods([name])[name]
+
+    def build_methods(self, labels: Iterable[str]) -> dict[str, Method[Any]]:
+        """Several methods: a key goes to each that has it, and must belong to at least one.
+
+        A label is a method's name (or `module:Class`), with settings of its own if wanted:
+        `NAME:key=value:key=value`.
+        """
+        settings = self.method.model_extra or {}
+        parsed = {label: _variant(label) for label in labels}
+        fields = {label: methods.method_fields(name) for label, (name, _) in parsed.items()}
+        known = {field for own in fields.values() for field in own}
+        for key in settings:
+            if new := RENAMED_KEYS.get(f"method.{key}"):
+                raise InputError(f"method.{key} is now called {new}")
+            if key not in known:
+                raise unknown(
+                    "key", f"method.{key}", [f"method.{field}" for field in known | {"name", "clusters"}]
+                )
+        shared = {"clusters": self.method.clusters, **settings}
+        built = {}
+        for label, (name, own) in parsed.items():
+            fitting = {key: value for key, value in shared.items() if key in fields[label]}
+            built[label] = methods.method(name, **(fitting | own))
+        return built
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"cannot read config {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"config {path} is not a text file in UTF-8") from error
+    except (ValueError, RecursionError) as error:  # also numbers of thousands of digits, or too many brackets
+        raise InputError(f"config {path} is not valid TOML: {error}") from error
+
+
+def _assignment(text: str) -> tuple[str, Any]:
+    """Splits `task.partition=30:70`; a value that is not TOML is taken as text."""
+    key, equals, value = (part.strip() for part in text.partition("="))
+    if not equals or not value or not all(key.split(".")):
+        raise InputError(f"setting {text!r}: expected section.field=value, such as task.clients=40")
+    try:
+        parsed = tomllib.loads(f"value = {value}")["value"]
+    except (ValueError, RecursionError):  # also a number of thousands of digits, or too many brackets
+        return key, value
+    # TOML 1.1 reads 10:30 as a time of day; here it is a partition.
+    return key, value if isinstance(parsed, datetime.time | datetime.date) else parsed
+
+
+def _variant(label: str) -> tuple[str, dict[str, Any]]:
+    """Splits `NAME:key=value:key=value` into the name (or `module:Class`) and its own settings."""
+    parts = label.split(":")
+    own = next((n for n, part in enumerate(parts) if "=" in part), len(parts))
+    return ":".join(parts[:own]), dict(_assignment(setting) for setting in parts[own:])
+
+
+def _put(tree: dict[str, Any], key: str, value: Any) -> None:
+    *sections, last = key.split(".")
+    for depth, section in enumerate(sections, 1):
+        tree = tree.setdefault(section, {})
+        if not isinstance(tree, dict):
+            raise InputError(f"cannot set {key}: {'.'.join(sections[:depth])} is not a section")
+    tree[last] = value

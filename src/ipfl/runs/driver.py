@@ -1,0 +1,77 @@
+"""Drives one round: carries its asks to the engine, checks the replies, counts what travels.
+
+This is the boundary: every reply is checked here, once, against what its ask declares (`ReplySchema`). What
+does not hold never reaches a method, and becomes an event about its client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from ipfl.core import Ask, Bytes, ClientId, Engine, Event, Replies, Round
+from ipfl.core.replies import InvalidReplyError
+
+S = TypeVar("S")
+
+
+@dataclass
+class Traffic(Bytes):
+    """What travelled in a round, seen from the server, and what did not arrive or was not valid."""
+
+    silent: set[ClientId] = field(default_factory=set)
+    """Clients that were asked and did not answer."""
+    invalid: dict[ClientId, str] = field(default_factory=dict)
+    """Clients that sent an invalid reply, and what was wrong with it."""
+
+    def events(self) -> list[Event]:
+        """What a person should know of it."""
+        return [
+            *(Event("no_answer", client, "did not answer") for client in sorted(self.silent)),
+            *(
+                Event("invalid_reply", client, f"sent an invalid reply ({reason})")
+                for client, reason in sorted(self.invalid.items())
+            ),
+        ]
+
+
+def exchange(ask: Ask, engine: Engine, round: int, traffic: Traffic) -> Replies:
+    """One phase: asks, and returns the valid replies in ascending client id."""
+    replies = engine.ask(ask, round)
+    valid = {}
+    for client, sent in ask.to.items():  # once: a message may be made from disk when it is looked at
+        reply = replies.get(client)
+        if client >= 0:
+            traffic.down += sent.nbytes
+            traffic.up += 0 if reply is None else reply.nbytes
+        if reply is None:
+            if client >= 0:
+                traffic.silent.add(client)
+            continue
+        try:
+            ask.expects.check(sent, reply)
+            valid[client] = reply
+        except InvalidReplyError as error:
+            traffic.invalid[client] = str(error)
+    return dict(sorted(valid.items()))
+
+
+def drive(
+    phases: Generator[Ask, Replies, Round[S]], engine: Engine, round: int, traffic: Traffic
+) -> Round[S]:
+    """Runs a method's round to its end.
+
+    Args:
+        phases: What `Method.round` returned.
+        engine: Asks the clients.
+        round: Its number.
+        traffic: Where it is counted.
+    """
+    try:
+        ask = next(phases)
+        while True:
+            ask = phases.send(exchange(ask, engine, round, traffic))
+    except StopIteration as end:
+        finished: Round[S] = end.value
+        return finished

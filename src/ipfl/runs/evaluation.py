@@ -1,0 +1,157 @@
+"""When to evaluate, on whom, and the evaluation itself (run by the engine, like any other phase)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ipfl.client.runner import ASSESS, EVALUATE
+from ipfl.client.settings import TrainConfig
+from ipfl.client.task import Task
+from ipfl.core import (
+    Ask,
+    ClientId,
+    Engine,
+    Event,
+    HasClusters,
+    Method,
+    Record,
+    Replies,
+    personalize_cost,
+    stream,
+)
+from ipfl.core.replies import Count, NonNegative, ReplySchema, Whole, list_of
+from ipfl.errors import NotSupportedError
+from ipfl.runs.config import EvaluateConfig
+from ipfl.runs.driver import Traffic, exchange
+from ipfl.runs.metrics import Evaluation, purity
+
+BACKWARD_COST = 2
+"""A backward pass costs about two forward passes."""
+EVALUATION_SHARE = 0.25
+"""What `every = "auto"` may cost, as a share of the training."""
+
+
+@dataclass
+class Budget:
+    """Counts the samples that went through a network, so that evaluation stays a small part.
+
+    Counting samples instead of seconds keeps the choice of rounds the same on every machine.
+    """
+
+    per_evaluation: float
+    per_round: float
+    rounds: int
+    spent: float = 0.0
+
+    def can_afford(self, round: int) -> bool:
+        """Whether an evaluation now leaves enough for the one after the last round."""
+        reserved = 2 * self.per_evaluation  # this one and the last one
+        whole = EVALUATION_SHARE * self.per_round * self.rounds
+        so_far = EVALUATION_SHARE * self.per_round * (round + 1)
+        return self.spent + self.per_evaluation <= so_far and self.spent + reserved <= whole
+
+
+def _expect_scores(sent: Record) -> dict[str, Any]:
+    return {"n": Whole, "hits": NonNegative} | (
+        {"global_hits": NonNegative} if "global" in sent.params else {}
+    )
+
+
+SCORES = ReplySchema(
+    _expect_scores, rule=lambda facts: max(facts["hits"], facts.get("global_hits", 0)) <= facts["n"]
+)
+"""Hits of a client's predictor, and of the model `global` if it was sent, among `n` test points."""
+
+
+def _accuracies(replies: Replies, key: str) -> dict[ClientId, float]:
+    """Hits per point of those that have test points."""
+    return {c: r.facts[key] / r.facts["n"] for c, r in replies.items() if key in r.facts and r.facts["n"]}
+
+
+class Evaluator:
+    """Evaluates the state of a method when it is due."""
+
+    def __init__(self, task: Task, method: Method[Any], config: EvaluateConfig, seed: int):
+        self.task, self.method, self.config, self.seed = task, method, config, seed
+        self.clients = self._choose()
+
+    def _choose(self) -> tuple[ClientId, ...]:
+        everyone = self.task.data.clients
+        if self.config.clients is None or self.config.clients >= len(everyone):
+            return everyone
+        chosen = stream(self.seed, "evaluated").choice(everyone, self.config.clients, replace=False)
+        return tuple(sorted(int(client) for client in chosen))
+
+    def budget(self, state: Any, train: TrainConfig, per_round: int, rounds: int) -> Budget:
+        """Costs of a round of training and of an evaluation, in forward passes of one sample."""
+        data = self.task.data
+        sizes = {client: data.sizes(client) for client in data.clients}
+        mean_train = sum(size["train"] for size in sizes.values()) / len(sizes)
+        passes = personalize_cost(self.method, state)
+        # A part is about as large as `goal`, which is as large as `train`.
+        cost = sum(sizes[c]["test"] + passes * sizes[c]["goal"] for c in self.clients)
+        holdout = min(self.config.holdout, len(data.holdout(0).y))
+        cost += len(self.method.models(state)) * data.distributions * holdout
+        return Budget(cost, (1 + BACKWARD_COST) * per_round * train.epochs * mean_train, rounds)
+
+    def is_due(self, round: int, last: bool, budget: Budget) -> bool:
+        """Whether this round is evaluated; the last one always is."""
+        if last:
+            return True
+        if self.config.every == "auto":
+            return budget.can_afford(round)
+        return (round + 1) % self.config.every == 0
+
+    def __call__(self, engine: Engine, state: Any, round: int, *, last: bool = False) -> Evaluation:
+        """Evaluates on the chosen clients; after the last round on the unseen ones as well."""
+        data = self.task.data
+        offers = {client: self.method.offer(state, client) for client in self.clients}
+        if last and data.unseen:
+            offers |= self._offers_to_unseen(engine, state)
+        replies = self._ask(Ask(EVALUATE, offers, SCORES), engine, round)
+        accuracy, shared = _accuracies(replies, "hits"), _accuracies(replies, "global_hits")
+        majority = {client: data.majority(client, round) for client in data.clients}
+        return Evaluation(
+            round=round,
+            personalized={c: value for c, value in accuracy.items() if c not in data.unseen},
+            shared={c: value for c, value in shared.items() if c not in data.unseen},
+            cluster_accuracy=self._assess(engine, self.method.models(state), round),
+            purity=self._purity(state, majority),
+            unseen={c: value for c, value in accuracy.items() if c in data.unseen},
+        )
+
+    @staticmethod
+    def _ask(ask: Ask, engine: Engine, round: int) -> Replies:
+        """The valid replies; an evaluation is no part of the round's traffic."""
+        traffic = Traffic()
+        replies = exchange(ask, engine, round, traffic)
+        traffic.silent.clear()  # the engine has an event, if there is something to report
+        engine.events += traffic.events()
+        return replies
+
+    def _purity(self, state: Any, majority: Mapping[ClientId, int | None]) -> float | None:
+        if self.task.data.distributions < 2 or not isinstance(self.method, HasClusters):
+            return None
+        return purity(self.method.preferences(state), majority)
+
+    def _offers_to_unseen(self, engine: Engine, state: Any) -> dict[ClientId, Record]:
+        try:
+            return {client: self.method.offer(state, client) for client in self.task.data.unseen}
+        except NotSupportedError as error:
+            text = f"unseen clients are not evaluated: {error}"
+            engine.events.append(Event("not_evaluated", None, text))
+            return {}
+
+    def _assess(self, engine: Engine, models: Mapping[str, Any], round: int) -> list[list[float]] | None:
+        """Accuracy of every server model on every distribution: [distribution][model]."""
+        if not models or not self.task.data.distributions:
+            return None
+        record = Record(models, {"limit": self.config.holdout})
+        schema = ReplySchema({"n": Count, "hits": list_of(NonNegative, len(models))})
+        to = dict.fromkeys(range(self.task.data.distributions), record)
+        replies = self._ask(Ask(ASSESS, to, schema), engine, round)
+        if len(replies) < self.task.data.distributions:  # a worker died; rows would be misnumbered
+            return None
+        return [[hits / reply.facts["n"] for hits in reply.facts["hits"]] for reply in replies.values()]

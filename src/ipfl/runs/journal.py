@@ -1,0 +1,160 @@
+"""What is kept of a run while it runs: the store with its ledger, checkpoints, and the files people read.
+
+A round counts once the store has committed it. Its checkpoint is on disk before that, so whatever moment the
+process dies at, the last committed checkpoint and all that led to it are there. Resuming starts from it;
+rounds after it are played again, and come out the same, because all randomness is a function of the round.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import event
+from sqlalchemy.exc import OperationalError
+
+from ipfl.core import Transfer
+from ipfl.core.retry import resume_advice, retry_while_disk_full
+from ipfl.errors import InputError
+from ipfl.ledger.database import StoreError
+from ipfl.ledger.store import RunStore
+from ipfl.runs.checkpoint import Checkpoints
+from ipfl.runs.folder import RunFolder, RunOutput
+from ipfl.runs.result import Line
+from ipfl.stress.faults import Outage, disk_full_error
+from ipfl.stress.settings import FaultsConfig
+
+
+class Journal:
+    """What is kept of one run in one folder.
+
+    Args:
+        output: Its folder and its store, and how often there is a checkpoint.
+        faults: Rounds whose commit finds the disk full or cannot reach the store.
+
+    Raises:
+        InputError: The folder holds a run already.
+    """
+
+    def __init__(self, output: RunOutput, faults: FaultsConfig):
+        self.folder, self.every = RunFolder(output), output.checkpoint_every
+        self.is_resumed = output.resume
+        self._disk_outage = Outage(faults.full_disk, faults.outage)
+        self._store_outage = Outage(faults.store_down, faults.outage)
+        self.address: str | Path = self.folder.path if output.store is None else output.store
+        self.name = self.folder.path.resolve().name
+        self.checkpoints = Checkpoints(self.folder.checkpoints)
+        self._store: RunStore | None = None
+        self._committing: int | None = None
+
+    def begin(self, header: Mapping[str, Any], opening: Sequence[Transfer]) -> None:
+        """Starts a new run: an empty folder, a header, opening balances."""
+        self.folder.open()
+        self._store = RunStore.create(self.address, self.name, header)
+        self._open_accounts(opening)
+        self._plan_outages()
+
+    def _open_accounts(self, opening: Sequence[Transfer]) -> None:
+        if opening and self._store is not None:
+            self._store.commit_opening(opening)
+
+    def resume(
+        self, header: Mapping[str, Any], opening: Sequence[Transfer], fresh: Any
+    ) -> tuple[list[Line], Any]:
+        """What the last committed checkpoint says, with everything later taken back.
+
+        Args:
+            header: What the run would be begun with now; it must be what it was begun with.
+            opening: Opening balances: posting them again is no harm, and they may be missing.
+            fresh: The state before round 0, to compare with and to return if nothing was committed.
+
+        Returns:
+            The lines of all rounds up to the checkpoint, and the state after them.
+        """
+        self._store = RunStore.open(self.address, self.name)
+        for key in ("method", "seed", "rounds", "clients", "rules", "min_clients"):
+            now = json.loads(json.dumps(header[key]))
+            begun = self._store.header.get(key, now)
+            if begun != now:
+                raise InputError(f"the run in {self.folder.path} was begun with {key} {begun}, not {now}")
+        self._open_accounts(opening)
+        with self._store.snapshot() as reader:
+            posted = [one for one in reader.all_posted() if one.checkpoint is not None]
+        done, state = -1, fresh
+        if posted:
+            done, name = posted[-1].round, posted[-1].checkpoint
+            assert name is not None
+            state = self.checkpoints.read(name, fresh)
+            self.checkpoints.keep_only(name)
+        lines = [line for line in self._store.lines() if line["round"] <= done]
+        self.folder.rewrite(lines)
+        self._plan_outages()
+        return lines, state
+
+    def _plan_outages(self) -> None:
+        """Lets transactions fail, as if their connection was lost, where the fault plan wants it."""
+        assert self._store is not None
+        store = self._store
+
+        def begin(_: object) -> None:
+            if self._committing is not None and self._store_outage.is_on(self._committing):
+                lost = ConnectionError("the store cannot be reached, by the fault plan")
+                raise OperationalError("BEGIN", {}, lost, connection_invalidated=True)
+
+        if self._store_outage.rounds:
+            event.listen(store.engine, "begin", begin)
+
+    def commit(self, line: Line, state: Any, *, last: bool) -> bool:
+        """Commits a round; returns whether there was a checkpoint with it.
+
+        Retried while the disk is full or the store cannot be reached.
+
+        Raises:
+            InputError: They stayed so: the round is not committed, and the run can be resumed.
+        """
+        self._committing = int(line["round"])
+        try:
+            return retry_while_disk_full(
+                lambda: self._commit(line, state, last=last),
+                f"cannot commit round {self._committing}",
+                self.folder.path,
+            )
+        except StoreError as error:
+            raise StoreError(f"{error}{resume_advice(self.folder.path)}") from error
+        finally:
+            self._committing = None
+
+    def _commit(self, line: Line, state: Any, *, last: bool) -> bool:
+        """Every step may be repeated: it writes the same again, or finds that it is done."""
+        assert self._store is not None, "begin or resume first"
+        round = int(line["round"])
+        if self._disk_outage.is_on(round):
+            raise disk_full_error(round)
+        name = None
+        if last or (round + 1) % self.every == 0:
+            name = self.checkpoints.write(round, state)
+        self._store.commit_round(round, line, name)
+        if name is not None:
+            self.checkpoints.keep_only(name)
+        self.folder.add_round(line)
+        return name is not None
+
+    def head(self) -> str:
+        """The newest hash of the store's chain, for safe keeping elsewhere."""
+        assert self._store is not None, "begin or resume first"
+        return self._store.head()
+
+    def close(self) -> None:
+        """Closes the store."""
+        if self._store is not None:
+            self._store.close()
+
+
+def read_header(folder: Path, store: str | None = None) -> dict[str, Any]:
+    """The header of a run that was begun: its config, seed and rules."""
+    if not folder.is_dir():
+        raise InputError(f"there is no run to resume in {folder}")
+    with RunStore.open(folder if store is None else store, folder.resolve().name) as found:
+        return found.header

@@ -1,0 +1,278 @@
+"""The only round loop: drives a method's rounds over an engine, evaluates, keeps the results."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ipfl.client.memory import ClientMemory
+from ipfl.client.task import Task
+from ipfl.core import (
+    Bytes,
+    Engine,
+    Event,
+    HasMarket,
+    HasReport,
+    Method,
+    Roster,
+    Round,
+    Setup,
+    Transfer,
+    holdout_id,
+    is_below_quorum,
+    stream,
+)
+from ipfl.core.retry import is_disk_full, retry_while_disk_full
+from ipfl.core.signals import InterruptHandler
+from ipfl.errors import InputError
+from ipfl.methods import check_clusters, method_reference
+from ipfl.methods.client_model_store import ClientModelStore
+from ipfl.runs.config import RunConfig
+from ipfl.runs.departures import Departures
+from ipfl.runs.driver import Traffic, drive
+from ipfl.runs.evaluation import Evaluator
+from ipfl.runs.folder import source_commit
+from ipfl.runs.journal import Journal
+from ipfl.runs.metrics import Evaluation
+from ipfl.runs.result import Line, Observer, Result
+
+
+def make_setup(task: Task, config: RunConfig, server_memory: ClientMemory) -> Setup:
+    """What a method may know before the first round."""
+    network = task.network(config.seed)
+    try:
+        features: int | None = network.classifier.in_features
+    except InputError:
+        features = None
+    return Setup(
+        params=network.read(),
+        clients=task.data.clients,
+        per_round=config.train.per_round or max(1, len(task.data.clients) // 2),
+        rounds=config.rounds,
+        classes=task.data.classes,
+        seed=config.seed,
+        features=features,
+        holdouts=tuple(holdout_id(d) for d in task.holdouts),
+        make_params=lambda n: task.network(int(stream(config.seed, "start", n).integers(2**31))).read(),
+        aggregate=config.aggregate,
+        client_models=ClientModelStore(server_memory),
+    )
+
+
+class RoundLoop:
+    """The rounds of one run, and what is known of them so far.
+
+    Args:
+        task: Data and model.
+        method: What is run.
+        config: How it is run.
+        engine: Moves the records.
+        server_memory: Where the server keeps models of single clients.
+        departures: Clients that left for good.
+        journal: Keeps every round; None: nothing outlives the process.
+        observer: Told about every round.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        method: Method[Any],
+        config: RunConfig,
+        engine: Engine,
+        server_memory: ClientMemory,
+        departures: Departures,
+        journal: Journal | None,
+        observer: Observer | None,
+    ):
+        check_clusters(method, len(task.data.clients))
+        self.task, self.method, self.config, self.engine = task, method, config, engine
+        self.server_memory, self.departures = server_memory, departures
+        self.journal, self.observer = journal, observer
+        setup = make_setup(task, config, server_memory)
+        self.state = method.init(setup)
+        self.evaluator = Evaluator(task, method, config.evaluate, config.seed)
+        self.budget = self.evaluator.budget(self.state, config.train, setup.per_round, config.rounds)
+        self.history: list[Line] = []
+        self.evaluations: dict[int, Evaluation] = {}
+        self.is_interrupted = False
+        self._start_time = time.perf_counter()
+
+    @property
+    def last_evaluation(self) -> Evaluation | None:
+        """The newest one."""
+        return self.evaluations[max(self.evaluations)] if self.evaluations else None
+
+    def begin_or_resume(self, opening: Sequence[Transfer]) -> None:
+        """Starts the journal, or goes on where an earlier process stopped.
+
+        Args:
+            opening: Transfers before round 0; none without a market.
+        """
+        if self.journal is None:
+            return
+        if not self.journal.is_resumed:
+            self.journal.begin(self.header(), opening)
+            return
+        self.history, self.state = self.journal.resume(self.header(), opening, self.state)
+        self._start_time -= self.journal.folder.seconds()
+        self._forget(len(self.history))
+        self._commit(len(self.history) - 1)
+        for line in self.history:
+            if "evaluation" in line:
+                self._add_evaluation(Evaluation.from_line(line["round"], line["evaluation"]))
+
+    def play_rounds(self) -> None:
+        """Plays the rounds that are left, until Ctrl-C. Only whole rounds, evaluated, enter the history."""
+        if self.observer is not None:
+            self.observer.start(self.method.name, self.config.rounds)
+        try:
+            with InterruptHandler() as interrupt:
+                for round in range(len(self.history), self.config.rounds):
+                    interrupt.raise_if_requested()
+                    line = self._round(round)
+                    with interrupt.delay():  # what is in the store must be in the history, and the reverse
+                        self._keep(line)
+                    if self.observer is not None:
+                        self.observer.round(line)
+        except KeyboardInterrupt:
+            self.is_interrupted = True
+        finally:
+            if self.observer is not None:
+                self.observer.finish()
+
+    def _keep(self, line: Line) -> None:
+        """Commits a round."""
+        is_last = line["round"] == self.config.rounds - 1
+        if self.journal is None or self.journal.commit(line, self.state, last=is_last):
+            self._commit(line["round"])
+        self.history.append(line)
+
+    def _commit(self, round: int) -> None:
+        """This round will not be played again."""
+        self.engine.commit(round)
+        self.server_memory.committed = round
+
+    def _round(self, round: int) -> Line:
+        """Plays and evaluates a round; returns what `metrics.jsonl` says of it."""
+        path = None if self.journal is None else self.journal.folder.path
+        done, clients, traffic = retry_while_disk_full(
+            lambda: self._play(round), f"cannot play round {round}", path
+        )
+        line: Line = {"round": round, "clients": clients}
+        if is_below_quorum(done.seats, self.config.train.min_clients):
+            done = self._roll_back(done, round)
+            line["rolled_back"] = True
+        line |= {"seats": done.seats, **({} if done.market is None else done.market.line())}
+        is_last = round == self.config.rounds - 1
+        if self.evaluator.is_due(round, is_last, self.budget):
+            evaluation = self.evaluator(self.engine, done.state, round, last=is_last)
+            line["evaluation"] = self._figures(evaluation) | evaluation.line()
+            self._add_evaluation(evaluation)
+        travelled: Bytes = traffic
+        if self.engine.traffic is not None:  # measured, not only counted
+            travelled, self.engine.traffic = self.engine.traffic, Bytes()
+        line |= {"bytes_down": travelled.down, "bytes_up": travelled.up}
+        line["events"] = (*done.events, *self._engine_events(traffic))
+        self.state = done.state
+        return line
+
+    def _engine_events(self, traffic: Traffic) -> list[Event]:
+        """Events of the engine, and of missing replies if the engine has no event about the client."""
+        events, self.engine.events[:] = list(self.engine.events), []
+        explained = {event.client for event in events}
+        return [*events, *(event for event in traffic.events() if event.client not in explained)]
+
+    def _play(self, round: int) -> tuple[Round[Any], int, Traffic]:
+        """Drives the round; returns also how many clients there were to ask.
+
+        It leaves nothing behind if the disk is full, and may be repeated then.
+        """
+        members = tuple(c for c in self.task.data.clients if c not in self.departures.departed)
+        roster, traffic = Roster(self.engine.present(members)), Traffic()
+        try:
+            done = drive(self.method.round(self.state, roster, round), self.engine, round, traffic)
+            return done, len(roster.clients), traffic
+        except OSError as error:
+            if is_disk_full(error):
+                self._forget(round)
+                self.engine.events.clear()
+            raise
+
+    def _roll_back(self, done: Round[Any], round: int) -> Round[Any]:
+        """What is recorded of a round below the quorum: the state before it, and nobody delivered."""
+        self._forget(round)
+        needed = self.config.train.min_clients
+        delivered = len({seat.client for seat in done.seats if seat.delivered})
+        text = f"the round is rolled back: {delivered} clients delivered, it needs {needed}"
+        events = (Event("rolled_back", None, text), *(e for e in done.events if e.client is not None))
+        seats = tuple(seat._replace(delivered=False) for seat in done.seats)
+        market = done.market
+        if market is not None and isinstance(self.method, HasMarket):
+            market = self.method.roll_back(self.state, market)
+        return Round(self.state, seats, events, market)
+
+    def _forget(self, round: int) -> None:
+        """Removes what clients remember, and the server keeps of them, of a round and of later ones."""
+        self.engine.roll_back(round - 1)
+        self.server_memory.forget_after(round - 1)
+
+    def _add_evaluation(self, evaluation: Evaluation) -> None:
+        self.evaluations[evaluation.round] = evaluation
+        self.budget.spent += self.budget.per_evaluation
+        self.departures.update(evaluation)
+
+    def _figures(self, evaluation: Evaluation) -> dict[str, Any]:
+        reference = self.departures.reference
+        return evaluation.figures(None if reference is None else reference.reference(evaluation.round))
+
+    def header(self) -> dict[str, Any]:
+        """What the store says of the run as a whole."""
+        config = self.config
+        return {
+            "method": method_reference(self.method),
+            "seed": config.seed,
+            "rounds": config.rounds,
+            "clients": list(self.task.data.clients),
+            "rules": dict(self.method.rules()) if isinstance(self.method, HasMarket) else {},
+            "min_clients": config.train.min_clients,
+            "config": config.record([self.method]),
+        }
+
+    def result(self, attacks: Mapping[str, Any] | None, head: str | None) -> Result:
+        """Puts the summary together from what was finished.
+
+        Args:
+            attacks: What attackers got out of it; None: nobody attacked.
+            head: The newest hash of the store's chain; None without a store.
+        """
+        data, config = self.task.data, self.config
+        models = self.method.models(self.state)
+        last = self.last_evaluation
+        figures = self._figures(last) if last else Evaluation(-1, {}, {}, None, None).figures()
+        clusters = [name for name in models if name.startswith("cluster")]
+        summary = {
+            "method": self.method.name,
+            "dataset": data.name,
+            "input_shape": list(data.input_shape),
+            "classes": data.classes,
+            "partition": data.partition,
+            "clients": len(data.clients) + len(data.unseen),
+            "unseen": len(data.unseen),
+            "clusters": len(clusters) or None,
+            "rounds": len(self.history),
+            "seed": config.seed,
+            **figures,
+            "evaluated_round": last.round if last else None,
+            "left": len(self.departures.departed),
+            "adversary": attacks,
+            "report": self.method.report(self.state) if isinstance(self.method, HasReport) else {},
+            "ledger": head,
+            "bytes_down": sum(line["bytes_down"] for line in self.history),
+            "bytes_up": sum(line["bytes_up"] for line in self.history),
+            "interrupted": self.is_interrupted,
+            "seconds": round(time.perf_counter() - self._start_time, 3),
+            "config": config.record([self.method]),
+            "commit": source_commit(),
+        }
+        return Result(summary, self.history, self.evaluations, self.state, models)

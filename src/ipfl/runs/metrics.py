@@ -1,0 +1,99 @@
+"""What is measured: accuracy (global, cluster, personalized: never mixed up), purity, PMA, opt-outs.
+
+PMA_i = accuracy of i's personalized model − ρ_i, with ρ_i the reference method's accuracy on the same
+test data (Eq. PMA). An opt-out is PMA_i ≤ 0: Eq. optouts is printed with H inverted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ipfl.core import ClientId
+
+
+def mean_and_std(values: Sequence[float] | Mapping[ClientId, float] | None) -> dict[str, float] | None:
+    """Mean and (population) standard deviation over clients; None where there is nothing to measure."""
+    if not values:
+        return None
+    numbers = np.asarray(list(values.values()) if isinstance(values, Mapping) else values, dtype=np.float64)
+    return {"mean": float(numbers.mean()), "std": float(numbers.std())}
+
+
+def purity(preferred: Mapping[ClientId, int], majority: Mapping[ClientId, int | None]) -> float | None:
+    """Share of clients that prefer the cluster of their majority distribution, under the best matching.
+
+    Clusters carry no names, so the one-to-one matching of clusters and distributions that agrees with
+    most clients is taken (Hungarian method). None without clusters or without distributions.
+    """
+    from scipy.optimize import linear_sum_assignment  # scipy takes 0.2 s to import
+
+    pairs = [(cluster, majority.get(client)) for client, cluster in preferred.items()]
+    known = [(cluster, kind) for cluster, kind in pairs if kind is not None]
+    if not known:
+        return None
+    counts = np.zeros((max(c for c, _ in known) + 1, max(d for _, d in known) + 1), dtype=np.int64)
+    for cluster, kind in known:
+        counts[cluster, kind] += 1
+    rows, columns = linear_sum_assignment(counts, maximize=True)
+    return float(counts[rows, columns].sum() / len(known))
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """All that one evaluation measured, per client where it is per client."""
+
+    round: int
+    personalized: Mapping[ClientId, float]
+    shared: Mapping[ClientId, float]
+    """Accuracy of the global model on each client's test data; empty for methods without one."""
+    cluster_accuracy: list[list[float]] | None
+    """[distribution][cluster]"""
+    purity: float | None
+    unseen: Mapping[ClientId, float] = field(default_factory=dict)
+
+    def line(self) -> dict[str, Any]:
+        """What `metrics.jsonl` keeps per client, enough to make this evaluation again."""
+        return {
+            "clients": list(self.personalized),
+            "personalized": list(self.personalized.values()),
+            "global": list(self.shared.values()),
+            "unseen_clients": list(self.unseen),
+            "unseen": list(self.unseen.values()),
+        }
+
+    @classmethod
+    def from_line(cls, round: int, line: Mapping[str, Any]) -> Evaluation:
+        """The evaluation that a line of `metrics.jsonl` tells of."""
+        return cls(
+            round=round,
+            personalized=dict(zip(line["clients"], line["personalized"], strict=True)),
+            shared=dict(zip(line["clients"], line["global"], strict=bool(line["global"]))),
+            cluster_accuracy=line["cluster_accuracy"],
+            purity=line["purity"],
+            unseen=dict(zip(line["unseen_clients"], line["unseen"], strict=True)),
+        )
+
+    def pma(self, reference: Mapping[ClientId, float] | None) -> dict[ClientId, float] | None:
+        """PMA of each client against the reference accuracies ρ_i; None without a reference."""
+        if reference is None:
+            return None
+        return {i: accuracy - reference[i] for i, accuracy in self.personalized.items() if i in reference}
+
+    def figures(self, reference: Mapping[ClientId, float] | None = None) -> dict[str, Any]:
+        """The figures of this evaluation under the names that `summary.json` uses; absent ones are None."""
+        pma = self.pma(reference)
+        opt_outs = sum(value <= 0 for value in pma.values()) if pma else None
+        return {
+            "personalized_accuracy": mean_and_std(self.personalized),
+            "global_accuracy": mean_and_std(self.shared),
+            "cluster_accuracy": self.cluster_accuracy,
+            "purity": self.purity,
+            "unseen_accuracy": mean_and_std(self.unseen),
+            "pma": mean_and_std(pma),
+            "opt_outs": opt_outs,
+            "participation_rate": None if opt_outs is None or not pma else 1 - opt_outs / len(pma),
+        }

@@ -1,0 +1,109 @@
+"""Runs one method on one task: puts engine, journal and round loop together, and writes the results."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, closing, suppress
+from pathlib import Path
+from shutil import rmtree
+from tempfile import mkdtemp
+from typing import Any
+from weakref import finalize
+
+from ipfl.client.memory import ClientMemory
+from ipfl.client.network import Network
+from ipfl.client.task import Task
+from ipfl.core import NEWCOMER, HasMarket, Method
+from ipfl.core.retry import retry_while_disk_full
+from ipfl.engines import EngineContext, EngineFactory
+from ipfl.engines.local import local_engine
+from ipfl.errors import NotSupportedError
+from ipfl.runs.attack_report import attack_report
+from ipfl.runs.config import RunConfig
+from ipfl.runs.departures import Departures
+from ipfl.runs.folder import RunFolder, RunOutput
+from ipfl.runs.journal import Journal
+from ipfl.runs.loop import RoundLoop
+from ipfl.runs.result import Observer, Result
+from ipfl.stress import make_wrapper
+from ipfl.stress.attackers import Adversary
+from ipfl.stress.faults import FaultPlan
+
+
+def run(
+    task: Task,
+    method: Method[Any],
+    config: RunConfig | None = None,
+    *,
+    engine: EngineFactory | None = None,
+    out: RunOutput | Path | str | None = None,
+    observer: Observer | None = None,
+    reference: Result | None = None,
+) -> Result:
+    """Runs a method on a task.
+
+    Args:
+        task: Data and model.
+        method: What to run.
+        config: Rounds, seed, training, evaluation and so on; None for the defaults. What it says of data and
+            method, if it is a whole `Config`, is only recorded.
+        engine: What moves the records, such as `ipfl.local_engine(workers=0)`; None for worker processes on
+            this machine, one per core. Changes no result.
+        out: Folder for the results, or a `RunOutput` that also says whether to overwrite or resume; None: the
+            results stay in memory.
+        observer: Told about every round.
+        reference: A run of the reference method on the same task and seed, for PMA.
+
+    Returns:
+        The result; after Ctrl-C, what was finished until then.
+    """
+    config = config or RunConfig()
+    departures = Departures(config.clients, reference)
+    adversary = Adversary.make(config.adversary, task.data, config.seed)
+    wrap = make_wrapper(adversary, FaultPlan.make(config.faults, config.seed))
+    journal = None if out is None else Journal(_as_output(out), config.faults)
+    folder = None if journal is None else journal.folder
+    memory = None if folder is None else folder.memory
+    context = EngineContext(task, method, config.train, config.seed, memory, config.clients.deadline, wrap)
+    with ExitStack() as stack:
+        if journal is not None:
+            stack.callback(journal.close)
+        running_engine = stack.enter_context(closing((engine or local_engine())(context)))
+        loop = RoundLoop(
+            task, method, config, running_engine, _server_memory(folder), departures, journal, observer
+        )
+        opening = method.opening_transfers(loop.state) if isinstance(method, HasMarket) else ()
+        loop.begin_or_resume(opening)
+        loop.play_rounds()
+        head = None if journal is None else journal.head()
+    attacks = (
+        None if adversary is None else attack_report(adversary, opening, loop.history, loop.last_evaluation)
+    )
+    result = loop.result(attacks, head)
+    if folder is not None:
+        network = task.network(config.seed)
+        retry_while_disk_full(
+            lambda: _write_results(folder, result, method, network), "cannot write the results", folder.path
+        )
+    return result
+
+
+def _as_output(out: RunOutput | Path | str) -> RunOutput:
+    return out if isinstance(out, RunOutput) else RunOutput(out)
+
+
+def _server_memory(folder: RunFolder | None) -> ClientMemory:
+    """Where the server keeps models of single clients."""
+    if folder is not None:
+        return ClientMemory(folder.client_models)
+    memory = ClientMemory(Path(mkdtemp(prefix="ipfl-client-models-")))
+    # The result's state can be used for as long as anybody holds it.
+    finalize(memory, rmtree, memory.folder, ignore_errors=True)
+    return memory
+
+
+def _write_results(folder: RunFolder, result: Result, method: Method[Any], network: Network) -> None:
+    """The files of a finished run; may be repeated."""
+    folder.write_models(result.models, network)
+    with suppress(NotSupportedError):  # without the file, `ipfl personalize` says so
+        folder.write_offer(method.offer(result.state, NEWCOMER))
+    folder.write_summary(result.summary)

@@ -1,1 +1,0 @@
-"""One module per step, named by its number."""

@@ -1,0 +1,367 @@
+"""The command line: what it prints, where results go, and how it ends when something is wrong."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import pytest
+from pydantic.dataclasses import dataclass
+from tests.small_runs import run_small, small_task
+from typer.testing import CliRunner
+
+from ipfl import __version__, methods
+from ipfl.cli import app
+from ipfl.ledger.store import RunStore
+from ipfl.methods import DEFAULT, REFERENCE, method_class
+from ipfl.runs.config import Config
+
+IPFL = str(Path(sys.executable).with_name("ipfl"))
+TINY = ["--workers", "0", "--set", "rounds=2", "--set", "task.model=softmax", "--set", "task.clients=4"]
+
+
+def ipfl(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def refused(*arguments):
+    """The complaint about bad input: one line on stderr, exit code 2."""
+    done = ipfl(*arguments)
+    assert done.exit_code == 2, done.output
+    assert done.stdout == ""
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    return done.stderr
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    """Every test has a current folder of its own, and no data but what is bundled."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delenv("IPFL_DEBUG", raising=False)
+    monkeypatch.delenv("IPFL_DATA", raising=False)
+
+
+@dataclass(frozen=True)
+class Broken(method_class(REFERENCE)):
+    """A method whose client side is wrong."""
+
+    name = "broken"
+
+    def on_train(self, ask, mine, me):
+        raise RuntimeError("no luck today")
+
+
+@dataclass(frozen=True)
+class Stopped(method_class(REFERENCE)):
+    """A method in whose second round the user presses Ctrl-C."""
+
+    name = "stopped"
+
+    def round(self, state, roster, round):
+        if round:
+            raise KeyboardInterrupt
+        return (yield from super().round(state, roster, round))
+
+
+@pytest.fixture
+def stand_ins(monkeypatch):
+    kinds = {kind.name: kind for kind in (Broken, Stopped)}
+    monkeypatch.setattr(methods, "method_class", lambda name: kinds.get(name) or method_class(name))
+
+
+class TestRun:
+    def test_table_and_folder(self, tmp_path):
+        done = ipfl("run", *TINY, "--out", tmp_path / "out", "--seed", 3)
+        assert done.exit_code == 0
+        assert "digits, 10:90, 4 clients, seed 3" in done.stdout
+        assert f"Results in {tmp_path / 'out'}" in done.stdout.replace("\n", " ")
+        assert f"{DEFAULT}: round 2/2, accuracy" in done.stderr
+        summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+        assert (summary["method"], summary["seed"], summary["rounds"]) == (DEFAULT, 3, 2)
+        assert summary["config"]["task"]["model"] == "softmax"
+        assert summary["config"]["method"]["clusters"] == 2
+        assert len((tmp_path / "out" / "metrics.jsonl").read_text().splitlines()) == 2
+
+    def test_quiet(self, tmp_path):
+        done = ipfl("run", *TINY, "--out", tmp_path / "out", "--quiet")
+        assert (done.exit_code, done.output) == (0, "")
+        assert (tmp_path / "out" / "summary.json").exists()
+
+    def test_new_folder_each_time(self, tmp_path):
+        for _ in range(2):
+            assert ipfl("run", *TINY, "--quiet", "--set", f"method.name={REFERENCE}").exit_code == 0
+        folders = sorted(path.name for path in (tmp_path / "runs").iterdir())
+        assert folders == [f"{REFERENCE}-seed-0", f"{REFERENCE}-seed-0-2"]
+
+    def test_config_file_and_sets(self, tmp_path):
+        (tmp_path / "my.toml").write_text(
+            f'rounds = 1\n[method]\nname = "{REFERENCE}"\n[task]\nmodel = "softmax"\n'
+        )
+        done = ipfl("run", "my.toml", "--workers", 0, "--set", "task.partition=30:70", "--out", "out")
+        assert done.exit_code == 0, done.output
+        summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+        assert (summary["method"], summary["rounds"], summary["partition"]) == (REFERENCE, 1, "30:70")
+
+    def test_overwrite(self):
+        assert ipfl("run", *TINY, "--out", "out", "--quiet").exit_code == 0
+        assert "already holds a run" in refused("run", *TINY, "--out", "out")
+        assert ipfl("run", *TINY, "--out", "out", "--quiet", "--overwrite").exit_code == 0
+
+    def test_data_dir(self, tmp_path):
+        """The folder reaches the data: there, cifar10 is a file that cannot be read."""
+        (tmp_path / "cifar10.npz").write_text("not an archive")
+        message = refused("run", "--set", "task.dataset=cifar10", "--data-dir", tmp_path)
+        assert str(tmp_path / "cifar10.npz") in message
+
+    @pytest.mark.parametrize("command", [["run"], ["compare"]])
+    def test_show_config(self, tmp_path, command):
+        done = ipfl(*command, "--show-config", "--set", "rounds=7")
+        assert done.exit_code == 0
+        assert tomllib.loads(done.stdout)["rounds"] == 7
+        assert "# number of rounds\nrounds = 7" in done.stdout
+        assert list(tmp_path.iterdir()) == []
+        (tmp_path / "all.toml").write_text(ipfl("run", "--show-config").stdout)
+        assert Config.load(tmp_path / "all.toml").build_method() == Config().build_method()
+
+
+class TestCompare:
+    def test_table_and_files(self, tmp_path):
+        done = ipfl("compare", *TINY, "--methods", f"{DEFAULT},{REFERENCE}", "--seeds", 2, "--out", "out")
+        assert done.exit_code == 0, done.output
+        assert "mean of 2 seeds" in done.stdout
+        assert "Results in out: compare.json, convergence.png, pma.png" in done.stdout
+        assert f"4/4 {DEFAULT}, seed 1: round 2/2" in done.stderr
+        content = json.loads((tmp_path / "out" / "compare.json").read_text())
+        assert list(content["methods"]) == [DEFAULT, REFERENCE]
+        assert "already holds a run" in refused("compare", *TINY, "--methods", REFERENCE, "--out", "out")
+
+    def test_all_methods_by_default(self, tmp_path):
+        assert ipfl("compare", *TINY, "--quiet", "--set", "rounds=1", "--out", "out").exit_code == 0
+        content = json.loads((tmp_path / "out" / "compare.json").read_text())
+        assert list(content["methods"]) == list(methods.METHODS)
+
+    @pytest.mark.usefixtures("stand_ins")
+    def test_a_failure_is_told_at_the_end(self):
+        done = ipfl("compare", *TINY, "--methods", f"broken,{REFERENCE}", "--out", "out")
+        assert done.exit_code == 1
+        assert "error: broken, seed 0: RuntimeError: no luck today" in done.stderr
+        rows = {row.split()[0]: row.split()[1:] for row in done.stdout.splitlines() if row.strip()}
+        assert rows["broken"] == ["failed"]
+        assert "reference" in rows[REFERENCE]
+
+    @pytest.mark.usefixtures("stand_ins")
+    def test_ctrl_c(self):
+        done = ipfl("compare", *TINY, "--methods", f"stopped,{DEFAULT}", "--out", "out")
+        assert done.exit_code == 130
+        assert "error: interrupted; results so far in out" in done.stderr
+        assert "not run" in done.stdout
+
+
+class TestLists:
+    def test_methods(self):
+        done = ipfl("methods")
+        assert done.exit_code == 0
+        for name in methods.METHODS:
+            assert f" {name} " in done.stdout
+
+    def test_one_method(self):
+        done = ipfl("methods", DEFAULT)
+        assert done.stdout.startswith(f"{DEFAULT}: ")
+        assert "clusters" in done.stdout
+        assert "no hyper-parameters" in ipfl("methods", REFERENCE).stdout
+
+    def test_datasets(self):
+        done = ipfl("datasets")
+        for name in ("digits", "cifar10", "emnist", "femnist", "har", "gaussian", "npz"):
+            assert f" {name} " in done.stdout
+        assert "bundled" in done.stdout
+
+    def test_partitions(self):
+        done = ipfl("partitions")
+        for name in ("rotated[:d]", "permuted", "halves", "linear", "random", "classes:c", "dirichlet:alpha"):
+            assert name in done.stdout
+
+    def test_data_list(self, tmp_path):
+        (tmp_path / "cifar10.npz").touch()
+        done = ipfl("data", "list", "--data-dir", tmp_path)
+        assert f"cifar10   {tmp_path / 'cifar10.npz'}\n" in done.stdout
+        assert "licence: " in done.stdout
+
+    def test_data_fetch(self):
+        assert ipfl("data", "fetch", "digits").stdout == "digits is bundled: nothing to download\n"
+        assert "unknown data set 'digit'; did you mean 'digits'?" in refused("data", "fetch", "digit")
+
+    def test_version(self):
+        assert ipfl("--version").stdout == f"ipfl {__version__}\n"
+
+
+class TestBadInput:
+    @pytest.mark.parametrize(
+        "sets, part",
+        [
+            ("task.clents=3", "unknown key 'task.clents'; did you mean 'task.clients'?"),
+            ("task.clients=many", "task.clients should be a valid integer"),
+            ("task.clients=0", "task.clients should be greater than or equal to 1, not 0"),
+            ("method.clusters=21", "method.clusters = 21, but there are only 20 clients"),
+            ("task.partition=classes:11", "classes"),
+            ("task.dataset=digit", "did you mean 'digits'?"),
+            ("task.model=nope", "unknown model 'nope'"),
+            ("task.model=no_such_module:Net", "no_such_module"),
+            ("task.dataset=no_such_module:data", "no_such_module"),
+            (
+                "method.name=nope",
+                f"unknown method 'nope' (known: {', '.join(sorted([*methods.METHODS, 'module:Class']))})",
+            ),
+            ("method.nope=1", "unknown key 'method.nope'"),
+            ("clients.leave=true", "needs a reference run"),
+            ("rounds", "setting 'rounds': expected section.field=value"),
+        ],
+    )
+    def test_setting(self, tmp_path, sets, part):
+        assert part in refused("run", "--set", sets, "--out", "out")
+        assert list(tmp_path.iterdir()) == []
+
+    @pytest.mark.parametrize(
+        "arguments, part",
+        [
+            (["run", "missing.toml"], "missing.toml: No such file"),
+            (["run", "--workers", "-1"], "--workers"),
+            (["run", "--workers", "two"], "--workers"),
+            (["run", "--nope"], "No such option"),
+            (["nope"], "No such command 'nope'"),
+            (["compare", "--seeds", "0"], "--seeds"),
+            (["compare", "--methods", "nope"], "unknown method 'nope'"),
+            (["compare", "--methods", REFERENCE, "--set", "method.nope=1"], "unknown key 'method.nope'"),
+            (["methods", "nope"], "unknown method 'nope'"),
+            (["data", "fetch", "npz"], "nothing to download"),
+        ],
+    )
+    def test_arguments(self, tmp_path, arguments, part):
+        assert part in refused(*arguments)
+        assert list(tmp_path.iterdir()) == []
+
+    def test_truncated_file(self, tmp_path):
+        (tmp_path / "cut.toml").write_text('seed = 3\n[task]\ndataset = "dig')
+        assert "config cut.toml is not valid TOML" in refused("run", "cut.toml")
+
+    def test_nothing_is_a_call_for_help(self):
+        assert "Usage:" in ipfl().output
+
+
+@pytest.mark.usefixtures("stand_ins")
+class TestTrouble:
+    ARGUMENTS = ("run", "--set", "method.name=broken", *TINY[2:], "--out", "out")
+
+    def test_a_client_s_traceback_is_shown_in_full(self):
+        done = ipfl(*self.ARGUMENTS, "--workers", 1)
+        assert done.exit_code == 1
+        assert "client " in done.stderr
+        assert "Traceback (most recent call last)" in done.stderr
+        assert 'raise RuntimeError("no luck today")' in done.stderr
+
+    def test_any_other_failure_is_one_line(self):
+        done = ipfl(*self.ARGUMENTS, "--workers", 0, "--quiet")
+        assert done.exit_code == 1
+        assert done.stderr.count("\n") == 1
+        assert "error: RuntimeError: no luck today (test_cli.py:" in done.stderr
+        assert "IPFL_DEBUG=1" in done.stderr
+
+    def test_debug_shows_the_traceback(self, monkeypatch):
+        monkeypatch.setenv("IPFL_DEBUG", "1")
+        assert isinstance(ipfl(*self.ARGUMENTS, "--workers", 0).exception, RuntimeError)
+
+    def test_ctrl_c_keeps_the_finished_rounds(self, tmp_path):
+        done = ipfl("run", *TINY, "--set", "method.name=stopped", "--out", "out")
+        assert done.exit_code == 130
+        assert "error: interrupted after 1 of 2 rounds; results so far in out" in done.stderr
+        assert json.loads((tmp_path / "out" / "summary.json").read_text())["interrupted"] is True
+
+
+class TestProcess:
+    @pytest.mark.parametrize("command", [[], ["run"], ["compare"], ["methods"], ["data", "fetch"]])
+    def test_help(self, command):
+        done = subprocess.run([IPFL, *command, "--help"], capture_output=True, text=True, check=False)
+        assert done.returncode == 0
+        assert "For example:" in done.stdout
+
+    def test_help_imports_nothing_heavy(self):
+        heavy = ("torch", "numpy", "pydantic", "rich", "matplotlib")
+        code = f"import sys, ipfl.cli; print([name for name in {heavy} if name in sys.modules])"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        assert done.stdout == "[]\n"
+
+    def test_exit_code_of_bad_input(self):
+        done = subprocess.run([IPFL, "run", "--set", "sed=1"], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.startswith("error: unknown key 'sed'; did you mean 'seed'?")
+
+    def test_ctrl_c(self, tmp_path):
+        """SIGINT to the whole group, as a terminal sends it, while workers are busy."""
+        sets = ["--set", "rounds=1000000", "--set", "task.model=softmax", "--set", f"method.name={REFERENCE}"]
+        command = [IPFL, "run", *sets, "--workers", "2", "--out", "out"]
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+        metrics = tmp_path / "out" / "metrics.jsonl"
+        try:
+            while not (metrics.exists() and metrics.read_text().count("\n") >= 2):
+                assert process.poll() is None
+                time.sleep(0.05)
+            os.killpg(process.pid, signal.SIGINT)
+            _, complaint = process.communicate(timeout=60)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+        assert process.returncode == 130
+        assert "interrupted after" in complaint.splitlines()[-1]
+        assert "Traceback" not in complaint
+        summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+        assert summary["interrupted"] is True
+        assert summary["rounds"] == len(metrics.read_text().splitlines()) >= 2
+        assert (tmp_path / "out" / "model" / "global.safetensors").exists()
+
+    def test_a_closed_pipe_is_no_traceback(self):
+        done = subprocess.run(
+            f"{IPFL} run --show-config | head -n 1", shell=True, capture_output=True, text=True, check=False
+        )
+        assert (done.stdout.count("\n"), done.stderr) == (1, "")
+
+
+class TestResume:
+    def test_a_run_that_died_goes_on_to_the_same_end(self, tmp_path):
+        """Its last files gone, then --resume: they come back equal to those of an untouched run."""
+        sets = ["--set", "rounds=4", "--set", "task.model=softmax", "--set", "task.clients=4"]
+        for place in ("whole", "stopped"):
+            assert (
+                ipfl("run", "--workers", 0, "--quiet", *sets, "--out", tmp_path / place / "run").exit_code
+                == 0
+            )
+        stopped, whole = tmp_path / "stopped" / "run", tmp_path / "whole" / "run"
+        (stopped / "summary.json").unlink()  # as if the process had died just before the end
+        (stopped / "metrics.jsonl").write_text("")
+        done = ipfl("run", "--resume", stopped, "--workers", 0)
+        assert done.exit_code == 0, done.output
+        assert (stopped / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
+        assert json.loads((stopped / "summary.json").read_text())["rounds"] == 4
+
+    def test_what_does_not_go_with_it(self, tmp_path):
+        assert "no run to resume" in refused("run", "--resume", tmp_path / "nothing")
+        assert "keeps the settings" in refused("run", "--resume", tmp_path, "--set", "rounds=3")
+
+    def test_a_run_that_was_begun_in_python(self, tmp_path):
+        """Its header has a config, but not the task, which may be anybody's data."""
+        run_small(small_task(clients=4), REFERENCE, tmp_path / "run", rounds=2)
+        with RunStore.open(tmp_path / "run") as store:
+            assert store.header["config"]["rounds"] == 2
+        assert "begun in Python" in refused("run", "--resume", tmp_path / "run")
+
+    def test_ledger_of_a_run(self, tmp_path):
+        assert ipfl("run", *TINY, "--quiet", "--out", tmp_path / "run").exit_code == 0
+        assert "2 rounds verified" in ipfl("ledger", "verify", tmp_path / "run").stdout
+        assert "trained in cluster" in ipfl("ledger", "show", tmp_path / "run", "--round", 0).stdout
+        exported = ipfl("ledger", "export", tmp_path / "run", "--csv").stdout.splitlines()
+        assert sum(line.split(",")[3] == "open" for line in exported) == 4

@@ -1,0 +1,74 @@
+"""`ipfl run --engine flower`: what it refuses before anything is started."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from ipfl.cli import app
+from ipfl.engines.flower import simulation
+
+LOCAL_ONLY = "[adversary] and [faults] need the local engine: no other one can make clients fail"
+
+
+def refused(*words):
+    """What a command prints that is refused."""
+    done = CliRunner().invoke(app, ["run", "--set", "task.clients=4", *words])
+    assert done.exit_code == 2
+    return done.stderr
+
+
+@pytest.fixture
+def no_simulation(monkeypatch):
+    """Nothing may start Flower and Ray."""
+
+    def start(*arguments):
+        raise AssertionError("Flower and Ray were started")
+
+    monkeypatch.setattr(simulation, "Simulation", start)
+
+
+@pytest.mark.parametrize("words", [["--nodes", "2"], ["--fp16"]])
+def test_options_of_another_engine(words):
+    assert "belong to --engine flower" in refused(*words)
+
+
+def test_no_workers():
+    assert "at least one worker" in refused("--engine", "flower", "--workers", "0")
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--nodes", "5"], "--nodes 5: there are only 4 clients to put on them"),
+        (["--set", "adversary.share=0.5"], LOCAL_ONLY),
+        (["--set", "faults.dropout=0.1"], LOCAL_ONLY),
+        (["--set", "faults.broken=0.1"], LOCAL_ONLY),
+    ],
+)
+def test_before_anything_is_started(tmp_path, no_simulation, words, why):
+    """One line, no results, no Ray."""
+    out = tmp_path / "run"
+    assert refused("--engine", "flower", "--out", str(out), *words) == f"error: {why}\n"
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("missing", ["flwr", "ray"])
+def test_without_the_extra(missing, monkeypatch):
+    """As where it is not installed: the import system finds no such module."""
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == missing else find(name))
+    said = refused("--engine", "flower")
+    assert f'{missing} is not installed; install the extra with: pip install "ipfl[flower]"' in said
+
+
+def test_no_telemetry():
+    """flwr reads its switch once, when it is imported; a module of ours sets it before."""
+    code = "import ipfl.engines.flower.client, flwr.supercore.telemetry as t;"
+    code += "print(t.FLWR_TELEMETRY_ENABLED)"
+    plain = {key: value for key, value in os.environ.items() if key != "FLWR_TELEMETRY_ENABLED"}
+    done = subprocess.run([sys.executable, "-c", code], env=plain, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "0"

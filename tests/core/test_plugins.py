@@ -1,0 +1,52 @@
+"""A user's own code by name: found in the current folder, refused in one line when it is not there."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from ipfl.core.plugins import load_callable
+from ipfl.errors import InputError
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    for name in ("mine_for_test", "broken_for_test"):
+        sys.modules.pop(name, None)
+
+
+def test_a_module_of_the_current_folder(here):
+    (here / "mine_for_test.py").write_text("def answer():\n    return 42\nnumber = 5\n")
+    before = list(sys.path)
+    assert load_callable("mine_for_test:answer", "data set")() == 42
+    assert sys.path == before
+
+
+def test_an_installed_module():
+    import json
+
+    assert load_callable("json:dumps", "model") is json.dumps
+
+
+@pytest.mark.parametrize(
+    "reference, complaint",
+    [
+        ("no_such_module:f", "data set 'no_such_module:f' cannot be imported: No module named"),
+        ("mine_for_test:f", "has no attribute 'f'"),
+        ("mine_for_test:", "cannot be imported"),
+        (":f", "cannot be imported"),
+        ("mine_for_test:number", "data set 'mine_for_test:number' is not callable"),
+        ("broken_for_test:f", "cannot be imported: division by zero"),
+    ],
+)
+def test_what_is_refused(here, reference, complaint):
+    (here / "mine_for_test.py").write_text("number = 5\n")
+    (here / "broken_for_test.py").write_text("1 / 0\n")
+    before = list(sys.path)
+    with pytest.raises(InputError, match=complaint) as error:
+        load_callable(reference, "data set")
+    assert "\n" not in str(error.value)
+    assert sys.path == before

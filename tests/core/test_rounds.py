@@ -1,0 +1,134 @@
+"""Rows of a round, when a round is rolled back, and events in few sentences for people."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.federation import run_here
+
+import ipfl
+from ipfl.core.rounds import (
+    MAX_NAMED,
+    ROW_TYPES,
+    Bid,
+    Event,
+    Figure,
+    Market,
+    Round,
+    Seat,
+    Transfer,
+    is_below_quorum,
+    summarize,
+    with_typed_rows,
+)
+from ipfl.stress.settings import FaultsConfig
+
+
+def silent(*clients: int) -> list[Event]:
+    return [Event("no_answer", client, "did not answer") for client in clients]
+
+
+class TestEvent:
+    def test_about_a_client_and_about_none(self):
+        assert str(Event("late", 12, "answered too late")) == "client 12 answered too late"
+        assert str(Event("collapse", None, "one cluster gets all bids")) == "one cluster gets all bids"
+
+    def test_is_a_row_of_json(self):
+        event = Event("late", 3, "answered too late")
+        assert json.loads(json.dumps(event)) == ["late", 3, "answered too late"]
+
+
+class TestSummarize:
+    def test_what_holds_for_several_clients_is_one_sentence(self):
+        assert summarize(silent(7, 12, 3)) == ["clients 3, 7 and 12 did not answer"]
+        assert summarize(silent(7, 12)) == ["clients 7 and 12 did not answer"]
+
+    def test_one_client_is_named_alone(self):
+        assert summarize(silent(7)) == ["client 7 did not answer"]
+        assert summarize(silent(7, 7)) == ["client 7 did not answer"], "in two phases of a round"
+
+    def test_client_0_is_a_client(self):
+        assert summarize(silent(0)) == ["client 0 did not answer"]
+        assert summarize(silent(0, 4)) == ["clients 0 and 4 did not answer"]
+
+    def test_other_texts_and_kinds_are_other_sentences(self):
+        events = [Event("invalid_reply", 1, "sent n = 0"), Event("invalid_reply", 2, "sent no model")]
+        assert summarize(events) == ["client 1 sent n = 0", "client 2 sent no model"]
+        assert len(summarize([Event("a", 1, "is gone"), Event("b", 2, "is gone")])) == 2
+
+    def test_each_kind_stands_where_its_first_event_stood(self):
+        events = [Event("twice", 5, "answered twice"), Event("collapse", None, "collapse"), *silent(1)]
+        summary = summarize([*events, Event("twice", 2, "answered twice")])
+        assert summary == ["clients 2 and 5 answered twice", "collapse", "client 1 did not answer"]
+
+    def test_many_clients_are_counted(self):
+        (sentence,) = summarize(silent(*range(100, 400)))
+        assert sentence == "300 clients (100, 101, 102, 103, 104, 105, 106, 107, 108, 109, …) did not answer"
+
+    @pytest.mark.parametrize("count", [MAX_NAMED, MAX_NAMED + 1])
+    def test_the_limit_of_names(self, count):
+        (sentence,) = summarize(silent(*range(count)))
+        assert sentence.startswith("clients 0, 1") == (count == MAX_NAMED)
+
+    def test_nothing(self):
+        assert summarize([]) == []
+
+    def test_a_round_that_loses_a_third_of_its_clients_is_still_readable(self):
+        """One sentence for all that did not answer, and a few others."""
+        task = ipfl.Task.load(clients=30, samples=20, test_samples=20, model="softmax")
+        result = run_here(task, ipfl.method("ipfl"), rounds=5, faults=FaultsConfig(dropout=0.3, broken=0.05))
+        summaries = [summarize(line["events"]) for line in result.history]
+        assert max(map(len, summaries)) <= 8
+        assert max(sum(text.endswith("did not answer") for text in texts) for texts in summaries) == 1
+        assert any(text.startswith("clients ") for texts in summaries for text in texts)
+
+
+LINE = {
+    "round": 3,
+    "rolled_back": True,
+    "seats": (Seat(1, 0, "random", True),),
+    "bids": (Bid(1, 0, 0),),
+    "transfers": (Transfer("fee", 1, -3, 100, 0, 1),),
+    "reimbursed_share": (Figure(0, None),),
+    "events": (Event("no_answer", 1, "did not answer"),),
+}
+
+
+class TestRows:
+    def test_through_json(self):
+        again = with_typed_rows(json.loads(json.dumps(LINE)))
+        assert again == LINE
+        for key in ("seats", "bids", "transfers", "reimbursed_share", "events"):
+            assert {type(row) for row in again[key]} == {ROW_TYPES[key]}
+
+    def test_a_row_with_other_columns_is_refused(self):
+        with pytest.raises(TypeError):
+            with_typed_rows({"seats": [[1, 0, "random"]]})
+
+    def test_every_key_of_a_market_with_rows_has_a_type(self):
+        full = Market((), (), (), (), (), (), {"gini": 0.0})
+        assert {*full.line()} - {"economy"} <= {*ROW_TYPES}
+
+    def test_a_market_says_only_what_it_knows(self):
+        assert Market(()).line() == {"transfers": ()}
+        assert Market((), bids=()).line() == {"transfers": (), "bids": ()}, "no bids are an answer, too"
+
+    def test_a_round_reports_nothing_by_default(self):
+        assert (Round("state").seats, Round("state").events, Round("state").market) == ((), (), None)
+
+
+@pytest.mark.parametrize(
+    ("seats", "min_clients", "expected"),
+    [
+        ([], 1, False),  # nobody was to train: nothing to roll back
+        ([(1, 0, False)], 1, True),
+        ([(1, 0, True)], 1, False),
+        ([(1, 0, True), (2, 0, False)], 2, True),
+        ([(1, 0, True), (2, 0, True)], 2, False),
+        ([(1, 0, True), (1, 1, True)], 2, True),  # one client in two clusters
+    ],
+)
+def test_when_a_round_is_below_its_quorum(seats, min_clients, expected):
+    rows = [Seat(client, cluster, "random", delivered) for client, cluster, delivered in seats]
+    assert is_below_quorum(iter(rows), min_clients) == expected

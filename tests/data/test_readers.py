@@ -1,0 +1,370 @@
+"""Readers, on small archives written here in the published formats, whole and damaged."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import struct
+import tarfile
+import zipfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pooch
+import pytest
+
+from ipfl.data import DATASETS, download, fetch, load, locate, readers
+from ipfl.data.dataset import Dataset
+from ipfl.errors import InputError
+
+
+def write_cifar(path: Path, per_batch: int = 2) -> None:
+    """Image i of a batch: label i, red plane 10·i with a mark of 7 at row 0, column 1; green 1, blue 2."""
+    with tarfile.open(path, "w:gz") as archive:
+        for name in [f"data_batch_{n}" for n in range(1, 6)] + ["test_batch"]:
+            rows = b""
+            for i in range(per_batch):
+                red = bytearray([10 * i] * 1024)
+                red[1] = 7
+                rows += bytes([i]) + bytes(red) + bytes([1] * 1024) + bytes([2] * 1024)
+            info = tarfile.TarInfo(f"cifar-10-batches-bin/{name}.bin")
+            info.size = len(rows)
+            archive.addfile(info, io.BytesIO(rows))
+
+
+def idx(array: np.ndarray[Any, Any]) -> bytes:
+    head = struct.pack(">HBB", 0, 8, array.ndim) + struct.pack(f">{array.ndim}I", *array.shape)
+    return gzip.compress(head + array.astype(np.uint8).tobytes())
+
+
+def write_emnist(path: Path) -> None:
+    """Labels 3 (a digit), 10 (A), 61 (z); a mark at row 5, column 9 of the stored, transposed image."""
+    images = np.zeros((3, 28, 28))
+    images[:, 5, 9] = 200
+    with zipfile.ZipFile(path, "w") as archive:
+        for pool in ("train", "test"):
+            archive.writestr(f"gzip/emnist-byclass-{pool}-images-idx3-ubyte.gz", idx(images))
+            archive.writestr(f"gzip/emnist-byclass-{pool}-labels-idx1-ubyte.gz", idx(np.array([3, 10, 61])))
+
+
+def leaf(users: dict[str, int], ink: float = 0.0) -> str:
+    image = [1.0] * 784
+    image[30] = ink
+    data = {user: {"x": [image] * n, "y": [k % 62 for k in range(n)]} for user, n in users.items()}
+    return json.dumps({"users": list(users), "num_samples": list(users.values()), "user_data": data})
+
+
+def write_hapt(path: Path, root: str = "") -> None:
+    """One person, two recordings; walking from reading 1 to 256, a transition, sitting from 301 to 430."""
+    labels = "".join(
+        f"{exp} 1 {activity} {first} {last}\n"
+        for exp in (1, 2)
+        for activity, first, last in ((1, 1, 256), (7, 257, 300), (4, 301, 430))
+    )
+    readings = np.arange(450)[:, None] * np.ones(3)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(f"{root}RawData/labels.txt", labels)
+        for exp in (1, 2):
+            for sensor in ("acc", "gyro"):
+                text = "\n".join(" ".join(f"{v:.1f}" for v in row) for row in readings)
+                archive.writestr(f"{root}RawData/{sensor}_exp{exp:02d}_user01.txt", text)
+
+
+def test_cifar(tmp_path: Path) -> None:
+    write_cifar(tmp_path / "c.tar.gz")
+    data = readers.read_cifar10(tmp_path / "c.tar.gz")
+    assert data.x_train.shape == (10, 32, 32, 3)
+    assert data.x_train.dtype == np.uint8
+    assert data.y_train.tolist() == [0, 1] * 5
+    assert data.x_train[1, 0, :3].tolist() == [[10, 1, 2], [7, 1, 2], [10, 1, 2]]  # row-major, planes apart
+    assert data.y_test.tolist() == [0, 1]
+
+
+def test_emnist_keeps_letters_upright_with_their_case(tmp_path: Path) -> None:
+    write_emnist(tmp_path / "e.zip")
+    data = readers.read_emnist(tmp_path / "e.zip")
+    assert data.y_train.tolist() == [0, 51]  # A and z; the digit is gone
+    assert data.x_train.shape == (2, 28, 28, 1)
+    assert np.argwhere(data.x_train[0, ..., 0]).tolist() == [[9, 5]]
+    assert data.first_half == tuple(range(26, 52))
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_leaf_json_by_writer(tmp_path: Path, zipped: bool) -> None:
+    parts = {"all_data_0.json": leaf({"f1": 10, "f2": 20}), "all_data_1.json": leaf({"f3": 5}, ink=0.2)}
+    path = tmp_path / ("femnist.zip" if zipped else "femnist")
+    if zipped:
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, text in parts.items():
+                archive.writestr(f"data/{name}", text)
+    else:
+        path.mkdir()
+        for name, text in parts.items():
+            (path / name).write_text(text)
+    data = readers.read_femnist(path)
+    assert data.group_train is not None
+    assert data.group_test is not None
+    # a fifth of each writer is test: 2 of 10, 4 of 20, 1 of 5
+    assert np.bincount(data.group_test).tolist() == [2, 4, 1]
+    assert np.bincount(data.group_train).tolist() == [8, 16, 4]
+    assert data.x_train[data.group_train == 0][0, 1, 2, 0] == 255  # ink 0.0 is bright; 30 = row 1, column 2
+    assert data.x_train[data.group_train == 2][0, 1, 2, 0] == 204  # 255 · (1 − 0.2)
+    assert data.x_train[0, 0, 0, 0] == 0
+
+
+@pytest.mark.parametrize("root", ["", "HAPT Data Set/"])
+def test_hapt_windows(tmp_path: Path, root: str) -> None:
+    write_hapt(tmp_path / "h.zip", root)
+    data = readers.read_hapt(tmp_path / "h.zip")
+    # 256 readings: windows at 0, 64, 128; 130 readings: one; transitions none. Recording 2 is the test data.
+    assert data.y_train.tolist() == [0, 0, 0, 3]
+    assert data.y_test.tolist() == [0, 0, 0, 3]
+    assert data.x_train.shape == (4, 168)
+    # The first feature is the mean of acc-x: 63.5, 127.5, 191.5 and 363.5 (readings 300 to 427);
+    # their mean is 186.5 and their variance (123² + 59² + 5² + 177²)/4 = 12491, standardised by its root
+    expected = (np.array([63.5, 127.5, 191.5, 363.5]) - 186.5) / np.sqrt(12491)
+    assert np.allclose(data.x_train[:, 0], expected, atol=1e-4)
+
+
+Writer = Callable[[Path], None]
+
+
+@pytest.mark.parametrize(
+    "write, read",
+    [
+        (write_cifar, readers.read_cifar10),
+        (write_emnist, readers.read_emnist),
+        (write_hapt, readers.read_hapt),
+    ],
+)
+def test_truncated_archives_are_refused_in_one_line(
+    tmp_path: Path, write: Writer, read: Callable[[Path], Dataset]
+) -> None:
+    path = tmp_path / "archive"
+    write(path)
+    whole = path.read_bytes()
+    for size in (0, 10, len(whole) // 2):
+        path.write_bytes(whole[:size])
+        with pytest.raises(InputError, match="cannot read") as caught:
+            read(path)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]", "{}", leaf({"f": 3}, ink=9.0), leaf({"f": 3}).replace("[3]", "[4]"), leaf({})]
+)
+def test_damaged_leaf_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "all_data_0.json").write_text(text)
+    with pytest.raises(InputError, match="cannot read"):
+        readers.read_femnist(tmp_path)
+
+
+def arrays(n: int = 40, **change: Any) -> dict[str, Any]:
+    x = np.arange(n * 3, dtype=np.float64).reshape(n, 3)
+    return {"x": x, "y": np.arange(n) % 4, **change}
+
+
+SPLIT = {f"{kind}_{pool}": value for pool in ("train", "test") for kind, value in arrays(8).items()}
+
+
+def saved(path: Path, content: dict[str, Any]) -> Path:
+    np.savez(path, **content)
+    return path
+
+
+def test_npz_without_split_holds_out_a_fifth_of_each_class(tmp_path: Path) -> None:
+    data = load("npz", path=saved(tmp_path / "a.npz", arrays()))
+    assert np.bincount(data.y_test).tolist() == [2, 2, 2, 2]  # 10 of each class
+    assert data.classes == 4
+    assert data.x_train.dtype == np.float32
+    assert not set(data.x_train[:, 0].tolist()) & set(data.x_test[:, 0].tolist())
+
+
+def test_npz_with_split_and_named_groups(tmp_path: Path) -> None:
+    x, y = np.zeros((6, 5, 5), np.uint8), np.array([0, 1, 0, 1, 0, 1])
+    content = {"x_train": x, "y_train": y, "x_test": x[:2], "y_test": y[:2]}
+    content |= {"writer_train": np.array(list("bbccdd")), "writer_test": np.array(list("ad"))}
+    data = load("npz", path=saved(tmp_path / "a.npz", content))
+    assert data.x_train.shape == (6, 5, 5, 1)
+    assert data.group_train is not None
+    assert data.group_test is not None
+    assert data.group_train.tolist() == [1, 1, 2, 2, 3, 3]  # a, b, c, d numbered together
+    assert data.group_test.tolist() == [0, 3]
+
+
+@pytest.mark.parametrize(
+    "content, says",
+    [
+        (arrays(x=np.full((40, 3), np.nan)), "not finite"),
+        (arrays(x=np.full((40, 3), 1e300)), "not finite"),
+        (arrays(x=np.zeros(40)), "has shape"),
+        (arrays(x=np.zeros((39, 3))), "differ in length"),
+        (arrays(x=np.full((40, 3), "a")), "expected numbers"),
+        (arrays(y=np.zeros(40)), "whole numbers"),
+        (arrays(y=np.full(40, -1)), "from 0 on"),
+        (arrays(y=np.zeros(40, int)), "expected at least 2"),
+        (arrays(y=np.array([None] * 40)), "cannot read"),
+        ({"y": np.zeros(3, int)}, "lacks 'x'"),
+        ({key: SPLIT[key] for key in ("x_train", "y_train")}, "lacks 'y_test'"),
+        (
+            {
+                "x_train": np.zeros((3, 2)),
+                "y_train": np.arange(3),
+                "x_test": np.zeros((3, 4)),
+                "y_test": np.arange(3),
+            },
+            "x_test is",
+        ),
+    ],
+)
+def test_bad_npz_says_what_is_wrong(tmp_path: Path, content: dict[str, Any], says: str) -> None:
+    with pytest.raises(InputError, match=says) as caught:
+        load("npz", path=saved(tmp_path / "a.npz", content))
+    assert "\n" not in str(caught.value)
+
+
+def test_npz_that_is_no_npz(tmp_path: Path) -> None:
+    path = saved(tmp_path / "a.npz", arrays())
+    path.write_bytes(path.read_bytes()[:200])
+    with pytest.raises(InputError, match="cannot read"):
+        load("npz", path=path)
+    with pytest.raises(InputError, match="no file"):
+        load("npz", path=tmp_path / "b.npz")
+    with pytest.raises(InputError, match=r"task\.path"):
+        load("npz")
+
+
+@pytest.fixture
+def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache, no data folder, and no network."""
+
+    def refuse(url: str, output_file: Any, pooch_: Any) -> None:
+        raise OSError("no route to host")
+
+    monkeypatch.setattr(download, "cache_folder", lambda: tmp_path / "cache")
+    monkeypatch.setattr(download, "_download_with_progress", refuse)
+    monkeypatch.delenv("IPFL_DATA", raising=False)
+    return tmp_path / "cache"
+
+
+@pytest.mark.parametrize("name", ["cifar10", "emnist", "har"])
+def test_without_network_the_error_names_url_and_variable(nowhere: Path, name: str) -> None:
+    for attempt in (lambda: load(name), lambda: fetch(name)):
+        with pytest.raises(InputError, match="IPFL_DATA") as caught:
+            attempt()
+        assert DATASETS[name].origin in str(caught.value)
+        assert "\n" not in str(caught.value)
+    assert locate(name) is None
+
+
+def test_femnist_is_made_not_downloaded(nowhere: Path, tmp_path: Path) -> None:
+    for attempt in (lambda: load("femnist"), lambda: fetch("femnist")):
+        with pytest.raises(InputError, match=r"preprocess\.sh"):
+            attempt()
+    (tmp_path / "femnist").mkdir()
+    (tmp_path / "femnist" / "all_data_0.json").write_text(leaf({"f1": 10}))
+    assert locate("femnist", tmp_path) == str(tmp_path / "femnist")
+    assert len(load("femnist", data_dir=tmp_path).y_train) == 8
+
+
+def test_cached_original_is_used_only_with_the_right_checksum(
+    nowhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nowhere.mkdir()
+    path = nowhere / "cifar-10-binary.tar.gz"
+    write_cifar(path)
+    with pytest.raises(InputError, match="cannot download"):
+        load("cifar10")
+    cifar10 = DATASETS["cifar10"]
+    assert cifar10.download is not None
+    right = replace(cifar10.download, checksum=f"md5:{pooch.file_hash(str(path), 'md5')}")
+    monkeypatch.setitem(cast(dict[str, Any], DATASETS), "cifar10", replace(cifar10, download=right))
+    assert locate("cifar10") == str(path)
+    assert len(load("cifar10").y_train) == 10
+    assert fetch("cifar10") == [path]
+
+
+def test_a_download_of_the_wrong_file_is_refused(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        download, "_download_with_progress", lambda url, file, p: Path(file).write_bytes(b"not it")
+    )
+    with pytest.raises(InputError, match="hash"):
+        load("cifar10")
+
+
+def test_progress_bar_follows_a_download(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[float | None] = []
+
+    def write(self: Any, url: str, output_file: Any, pooch_: Any) -> None:
+        self.progressbar.total = 10
+        self.progressbar.update(4)
+        seen.append(self.progressbar.total)
+        self.progressbar.reset()
+        Path(output_file).write_bytes(b"0123456789")
+
+    monkeypatch.setattr(pooch.HTTPDownloader, "__call__", write)
+    download._download_with_progress("https://example.org/file.zip", tmp_path / "file.zip", None)
+    assert seen == [10]
+    assert (tmp_path / "file.zip").read_bytes() == b"0123456789"
+
+
+def test_folder_comes_from_argument_or_environment(
+    nowhere: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, y = np.zeros((20, 32, 32, 3), np.uint8), np.arange(20) % 10
+    saved(tmp_path / "cifar10.npz", {"x_train": x, "y_train": y, "x_test": x, "y_test": y})
+    assert len(load("cifar10", data_dir=tmp_path).y_train) == 20
+    monkeypatch.setenv("IPFL_DATA", str(tmp_path))
+    assert locate("cifar10") == str(tmp_path / "cifar10.npz")
+    monkeypatch.setenv("IPFL_DATA", str(tmp_path / "gone"))
+    with pytest.raises(InputError, match="does not exist"):
+        load("cifar10")
+
+
+def test_har_npz_checks_its_windows(tmp_path: Path) -> None:
+    good = {
+        "x": np.random.default_rng(0).normal(size=(8, 128, 6)),
+        "y": np.arange(8) % 6,
+        "subject": np.ones(8, int),
+        "recording": np.arange(8) % 2,
+    }
+    for change, says in (
+        ({"x": good["x"][:, :100]}, "expected"),
+        ({"x": np.full((8, 128, 6), np.inf)}, "not finite"),
+        ({"recording": np.zeros(8, int)}, "two recordings"),
+        ({"y": np.arange(7) % 6}, "differ in length"),
+    ):
+        with pytest.raises(InputError, match=says):
+            load("har", data_dir=saved(tmp_path / "har.npz", good | change).parent)
+    del good["recording"]
+    with pytest.raises(InputError, match="lacks recording"):
+        load("har", data_dir=saved(tmp_path / "har.npz", good).parent)
+
+
+def test_digits_split_is_fixed_and_stratified() -> None:
+    one, other = load("digits"), load("digits")
+    assert (len(one.y_train), len(one.y_test)) == (1500, 297)
+    assert one.x_test.tobytes() == other.x_test.tobytes()
+    assert one.x_train.max() == 255
+    # 174 to 183 of each digit, 297/1797 of that is 28.8 to 30.2
+    assert set(np.bincount(one.y_test)) <= {28, 29, 30, 31}
+
+
+def test_bundled_sets_are_as_listed() -> None:
+    for name in ("digits", "gaussian"):
+        data, info = load(name), DATASETS[name]
+        assert (data.classes, data.x_train.shape[1:]) == (info.classes, info.shape)
+        assert locate(name) == "bundled"
+        assert fetch(name) == []
+    assert {name for name, info in DATASETS.items() if info.npz} | {"digits", "gaussian", "npz"} == set(
+        DATASETS
+    )
+    assert locate("npz") is None
+    with pytest.raises(InputError, match="nothing to download"):
+        fetch("npz")
+    with pytest.raises(InputError, match="did you mean 'digits'"):
+        load("digit")

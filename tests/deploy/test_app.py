@@ -1,0 +1,169 @@
+"""The server over nodes with data of their own: it learns what it may know, and refuses what does not fit."""
+
+import json
+
+import numpy as np
+import pytest
+from tests.engines.flower.loopback import Loopback
+from torch import nn
+
+from ipfl.deploy.app import ServerConfig, run_server
+from ipfl.engines.flower.client import NodeApp
+from ipfl.errors import InputError
+
+CLASSES = 3
+
+
+def points(seed, n=40, features=4):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n, features)).astype(np.float32)
+    return x, np.arange(n) % CLASSES
+
+
+@pytest.fixture
+def place(tmp_path):
+    (tmp_path / "run.toml").write_text(
+        'rounds = 2\n[task]\nmodel = "softmax"\n[method]\nname = "ipfl"\n[evaluate]\nevery = 1\n'
+    )
+    return tmp_path
+
+
+def file(place, name, x, y, **more):
+    np.savez(place / f"{name}.npz", x=x, y=y, **more)
+    return str(place / f"{name}.npz")
+
+
+def joined(grid, place, client, node=None, **data):
+    x, y = points(client)
+    path = file(place, client, **({"x": x, "y": y} | data))
+    grid.join(node or 10 + client, NodeApp(), client=client, data=path, memory=str(place / f"node-{client}"))
+
+
+@pytest.fixture
+def grid(place):
+    grid = Loopback()
+    for client in (0, 1, 4):
+        joined(grid, place, client)
+    return grid
+
+
+def server_config(place, **changes):
+    return ServerConfig.read(
+        {
+            "config": str(place / "run.toml"),
+            "out": str(place / "out"),
+            "nodes": 3,
+            "wait": 0.0,
+            "registry": "",
+        }
+        | changes
+    )
+
+
+class TestRun:
+    def test_the_server_learns_shape_and_classes_and_keeps_books(self, grid, place, capsys):
+        result = run_server(grid, server_config(place))
+        assert result.summary["input_shape"] == [4]
+        assert result.summary["classes"] == CLASSES
+        assert set(result.last.personalized) == {0, 1, 4}
+        assert len(result.summary["report"]["balances"]) == 3
+        assert result.summary["cluster_accuracy"] is None  # nobody has a test pool of a distribution
+        printed = capsys.readouterr().out.splitlines()
+        assert printed[0] == "ipfl: 2 rounds"
+        assert printed[-1].startswith("round 2/2: 3 clients, ")
+
+    def test_no_point_leaves_its_node(self, grid, place):
+        """No message holds a row of anybody's data."""
+        arrived = []
+        grid.fault = lambda ask, reply: arrived.append(reply) or reply
+        run_server(grid, server_config(place))
+        rows = [row.tobytes() for client in (0, 1, 4) for row in points(client)[0]]
+        sent = [array.data for reply in arrived for array in reply.content["arrays"].values()]
+        assert sent
+        assert not any(row in data for row in rows for data in sent)
+
+    def test_memory_is_on_the_node_and_goes_on_after_a_restart(self, grid, place):
+        run_server(grid, server_config(place))
+        run = json.loads((place / "out/flower.json").read_text())["run"]
+        assert list((place / "node-0" / run / "0").glob("*.safetensors"))
+        resumed = run_server(grid, server_config(place, resume=True, rounds=2))
+        assert resumed.summary["rounds"] == 2
+
+    def test_a_resumed_run_is_the_run_that_was_begun(self, grid, place):
+        """With fewer nodes, none of which has seen the last class, it has its clients and classes."""
+        run_server(grid, server_config(place))
+        grid.leave(11)
+        grid.leave(14)
+        x, y = points(0)
+        joined(grid, place, 0, x=x[y < 2], y=y[y < 2])
+        again = run_server(grid, server_config(place, resume=True, nodes=1))
+        assert again.summary["classes"] == CLASSES
+        assert again.summary["clients"] == 3
+
+    def test_a_model_of_ones_own(self, place):
+        def model(shape, classes):
+            return nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, classes))
+
+        grid = Loopback()
+        for client in (0, 1):
+            app = NodeApp(lambda context: points(context.node_config["partition-id"]), model)
+            config = {"partition-id": client, "num-partitions": 2, "memory": str(place / f"node-{client}")}
+            grid.join(10 + client, app, **config)
+        result = run_server(grid, server_config(place, nodes=2), model)
+        size = 4 * 5 + 5 + 5 * CLASSES + CLASSES
+        assert {len(vector) for vector in result.models.values()} == {size}
+        with pytest.raises(InputError, match=rf"has a model of {size} parameters, not 15"):
+            run_server(grid, server_config(place, nodes=2, out=str(place / "other")))  # softmax: 4 · 3 + 3
+
+
+class TestRefused:
+    @pytest.mark.parametrize("section", ["[adversary]\nshare = 0.5\n", "[faults]\ncrash = 0.1\n"])
+    def test_clients_that_fail_on_purpose(self, grid, place, section):
+        """Before any node gets a message."""
+        (place / "run.toml").write_text(section)
+        with pytest.raises(InputError, match="need the local engine"):
+            run_server(grid, server_config(place))
+        assert grid.sent == []
+
+    def test_too_few_nodes_with_a_countdown(self, grid, place, capsys):
+        with pytest.raises(InputError, match="3 of 4 clients came within 1 s"):
+            run_server(grid, server_config(place, nodes=4, wait=1.0))
+        assert "waiting for nodes: 3 of 4 clients are here, 0 s left" in capsys.readouterr().out
+
+    def test_points_of_another_shape(self, grid, place):
+        x, y = points(5, features=3)
+        joined(grid, place, 5, x=x, y=y)
+        with pytest.raises(InputError, match=r"node 15 has samples of shape \(3,\), not \(4,\)"):
+            run_server(grid, server_config(place))
+
+    def test_more_classes_than_the_run_has(self, grid, place):
+        with pytest.raises(InputError, match=r"cannot take part: .*the label 2, but classes = 2"):
+            run_server(grid, server_config(place, classes=2))
+
+    @pytest.mark.parametrize("broken", ["missing.npz", "run.toml"])
+    def test_data_that_cannot_be_read(self, place, broken):
+        grid = Loopback()
+        config = {"client": 0, "data": str(place / broken), "memory": str(place / "node")}
+        grid.join(10, NodeApp(), **config)
+        with pytest.raises(InputError, match=rf"node 10 cannot take part: .*{broken}"):
+            run_server(grid, server_config(place, nodes=1))
+
+    def test_a_node_without_a_name(self, place):
+        grid = Loopback()
+        x, y = points(0)
+        grid.join(10, NodeApp(), data=file(place, 0, x, y), memory=str(place / "node"))
+        with pytest.raises(InputError, match="started without client or partition-id"):
+            run_server(grid, server_config(place, nodes=1))
+
+    @pytest.mark.parametrize(
+        ("said", "why"),
+        [
+            ({"out": ""}, "out Field required"),
+            ({"deadline": -1}, "deadline"),
+            ({"dealine": 3}, "dealine"),
+            ({"config": "nowhere.toml"}, "cannot read config nowhere.toml"),
+        ],
+    )
+    def test_run_configs(self, grid, place, said, why):
+        with pytest.raises(InputError, match=why):
+            run_server(grid, server_config(place, **said))

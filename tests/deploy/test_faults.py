@@ -1,0 +1,265 @@
+"""Real faults in a federation on loopback: all of them in one run of five rounds.
+
+Four clients, one cluster, and a seat for everybody, so that each connected client trains in every round.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import threading
+import time
+import tomllib
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from ipfl.cli import app
+from ipfl.core.rounds import Event, Seat, Transfer, with_typed_rows
+from ipfl.deploy.credentials import write_certificates, write_key_pair
+from ipfl.deploy.flower_cli import RunValue, run_flwr
+from ipfl.deploy.folder import PROFILE_NAME, NodeFolder
+from ipfl.deploy.local_federation import LocalFederation, local_federation
+from ipfl.deploy.processes import find_free_port
+from ipfl.deploy.supernode import KeyRefusedError, has_connected, prepare_node, start_node, start_supernode
+from ipfl.errors import InputError
+from ipfl.ledger.store import RunStore
+
+pytestmark = pytest.mark.slow
+
+CONFIG = """\
+rounds = 5
+[method]
+name = "ipfl"
+clusters = 1
+[task]
+model = "softmax"
+[train]
+per_round = 4
+epochs = 1
+"""
+
+
+class BackgroundRun:
+    """A run in a thread, with the lines that it printed."""
+
+    def __init__(self, federation: LocalFederation, **settings: RunValue):
+        self.lines: list[str] = []
+        self.error: Exception | None = None
+        self._thread = threading.Thread(target=self._run, args=(federation, settings))
+        self._thread.start()
+
+    def _run(self, federation: LocalFederation, settings: dict[str, RunValue]) -> None:
+        try:
+            federation.run(settings, self.lines.append)
+        except Exception as error:
+            self.error = error
+
+    def wait_for(self, what: Callable[[], bool], seconds: float = 300) -> None:
+        wait_until(lambda: what() or not self._thread.is_alive(), seconds)
+        assert what(), (self.lines, self.error)
+
+    def has_printed(self, text: str) -> bool:
+        return any(text in line for line in self.lines)
+
+    def join(self, seconds: float = 300) -> None:
+        self._thread.join(seconds)
+        assert not self._thread.is_alive(), self.lines
+
+
+def wait_until(what: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not what() and time.monotonic() < deadline:
+        time.sleep(0.1)
+
+
+def start_foreign_node(federation: LocalFederation, folder: NodeFolder, name: str) -> Callable[[], bool]:
+    """Starts a node that the federation did not create; returns whether it has connected."""
+    settings = prepare_node(folder)
+    supernode = start_node(federation.processes, folder, settings, f"-{name}")
+    return lambda: has_connected(supernode, folder, settings.server)
+
+
+def start_foreign_supernode(federation: LocalFederation, folder: NodeFolder, name: str) -> Callable[[], bool]:
+    """The same without a worker, for a node that the server refuses."""
+    settings = prepare_node(folder)
+    supernode = start_supernode(federation.processes, folder, settings, find_free_port(), f"-{name}")
+    return lambda: has_connected(supernode, folder, settings.server)
+
+
+def phase_seconds(federation: LocalFederation) -> float:
+    """Seconds for a phase: 15 where one of Flower's commands takes a second, up to 60 on a busy machine."""
+    start = time.monotonic()
+    run_flwr(federation.folder, "supernode", "list", PROFILE_NAME)
+    return round(min(60.0, max(15.0, 15 * (time.monotonic() - start))), 1)
+
+
+def copy_node_folder(federation: LocalFederation, like: int, name: str) -> NodeFolder:
+    """A copy of a node's folder."""
+    shutil.copytree(federation.folder.node_folder(like).root, federation.folder.root / "others" / name)
+    return NodeFolder(federation.folder.root / "others" / name)
+
+
+def stop_foreign_node(federation: LocalFederation, name: str) -> None:
+    """Stops SuperNode and worker with SIGTERM, so that the SuperNode can leave the server."""
+    for part in (f"supernode-{name}", f"worker-{name}"):
+        process = federation.processes.running.pop(part)
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.popen.wait(8)
+        process.kill()
+
+
+def kill_node(federation: LocalFederation, client: int) -> None:
+    """Ends a node without a warning, as a power failure would."""
+    for part in (f"supernode-{client}", f"worker-{client}"):
+        federation.processes.running.pop(part).kill()
+
+
+def kill_server(federation: LocalFederation) -> None:
+    """The same for the server."""
+    for part in ("superlink", "superexec"):
+        federation.processes.running.pop(part).kill()
+
+
+def prepare_federation(federation: LocalFederation) -> None:
+    """Writes data, config, and which client misbehaves in which round."""
+    rng = np.random.default_rng(0)
+    for client in range(4):
+        x, y = rng.normal(size=(30, 5)).astype(np.float32), rng.integers(0, 3, 30)
+        np.savez(federation.folder.node_folder(client).root / "data.npz", x=x, y=np.r_[0, 1, 2, y[3:]])
+    federation.folder.config_file.write_text(CONFIG)
+    description = federation.folder.app / "pyproject.toml"
+    client_app = tomllib.loads(description.read_text())["tool"]["flwr"]["app"]["components"]["clientapp"]
+    description.write_text(description.read_text().replace(client_app, "misbehaving:app"))
+    shutil.copy(Path(__file__).with_name("misbehaving.py"), federation.folder.app)
+    orders = {0: {1: "raise", 2: "claim", 3: "hang"}, 1: {1: "invalid", 2: "late"}}
+    for client, faults in orders.items():
+        (federation.folder.node_folder(client).root / "faults.json").write_text(json.dumps(faults))
+
+
+def check_refused_nodes(federation: LocalFederation) -> None:
+    """Nodes with an unknown key or another authority."""
+    stranger = copy_node_folder(federation, 0, "stranger")
+    for name in ("key", "key.pub"):
+        (stranger.root / name).unlink()
+    write_key_pair(stranger.root)
+    lost = copy_node_folder(federation, 0, "lost")
+    for name in ("ca.crt", "server.crt", "server.key"):
+        (lost.root / name).unlink(missing_ok=True)
+    write_certificates(lost.root)
+    refused = start_foreign_supernode(federation, stranger, "stranger")
+    elsewhere = start_foreign_supernode(federation, lost, "lost")
+    with pytest.raises(
+        KeyRefusedError, match=r"refused this node's key SHA256:\S+ it is not registered there"
+    ):
+        wait_until(refused, 120)
+    with pytest.raises(InputError, match=r"is not the server of this node's ca\.crt"):
+        wait_until(elsewhere, 120)
+    for name in ("stranger", "lost"):
+        del federation.processes.running[f"supernode-{name}"]  # it has ended
+    # The stranger's key is registered with Flower, but has no account.
+    assert run_flwr(federation.folder, "supernode", "register", str(stranger.root / "key.pub"), PROFILE_NAME)[
+        "success"
+    ]
+    stranger_connected = start_foreign_node(federation, stranger, "stranger")
+    impostor = copy_node_folder(federation, 3, "impostor")
+    impostor.settings_file.write_text(impostor.settings_file.read_text().replace("client = 3", "client = 0"))
+    impostor_connected = start_foreign_node(federation, impostor, "impostor")
+    wait_until(lambda: stranger_connected() and impostor_connected(), 120)
+
+
+def check_too_few_nodes(federation: LocalFederation, out: Path, deadline: float) -> None:
+    """Three valid nodes are connected, and two that do not count."""
+    run = BackgroundRun(federation, out=str(out), nodes=4, wait=deadline / 2, deadline=deadline)
+    run.join()
+    assert run.has_printed("waiting for nodes: 3 of 4 clients are here, ")
+    assert isinstance(run.error, InputError)
+    assert f"3 of 4 clients came within {deadline / 2:g} s" in str(run.error)
+    assert "claims client 0, but its key belongs to client 3; refused" in str(run.error)
+    assert "has a key that is not registered" in str(run.error)
+
+
+def run_with_faults(federation: LocalFederation, out: Path, deadline: float) -> None:
+    """Rounds 0 to 3; the server is killed in round 4."""
+    (federation.folder.node_folder(1).root / "late").write_text(str(deadline + 3))
+    run = BackgroundRun(federation, out=str(out), nodes=3, deadline=deadline)
+    run.wait_for(lambda: run.has_printed("round 1/5"))
+    for name in ("impostor", "stranger"):
+        stop_foreign_node(federation, name)
+    run.wait_for(lambda: run.has_printed("round 2/5"))
+    federation.start_nodes((3,))
+    hanging = federation.folder.node_folder(0).root / "hanging"
+    run.wait_for(hanging.exists)
+    kill_node(federation, 0)
+    run.wait_for(lambda: run.has_printed("round 4/5"))
+    kill_server(federation)
+    run.join()
+    assert "the server does not answer any more" in str(run.error)
+    assert not run.has_printed("round 5/5")
+
+
+def resume_after_restart(federation: LocalFederation, out: Path, deadline: float) -> None:
+    federation.start_server()
+    run = BackgroundRun(federation, out=str(out), nodes=3, resume=True, deadline=deadline)
+    run.join()
+    assert run.error is None
+    assert next(line for line in run.lines if line.startswith("round")).startswith("round 5/5: 3 clients")
+
+
+def check_rounds(lines: list[dict[str, Any]]) -> None:
+    """Events, refunds and trained clients of each round."""
+
+    def events(round: int) -> set[tuple[str, int | None]]:
+        rows: tuple[Event, ...] = lines[round]["events"]
+        return {(row.kind, row.client) for row in rows}
+
+    def refunded(round: int) -> set[int]:
+        rows: tuple[Transfer, ...] = lines[round]["transfers"]
+        return {row.client for row in rows if row.kind == "refund"}
+
+    def trained(round: int) -> set[int]:
+        rows: tuple[Seat, ...] = lines[round]["seats"]
+        return {row.client for row in rows if row.delivered}
+
+    refusals = [event for event in lines[0]["events"] if event.kind == "node_refused"]
+    assert len(refusals) == 2  # the impostor and the stranger
+    assert trained(0) == {0, 1, 2}
+    assert {("client_failed", 0), ("malformed_reply", 1)} <= events(1)
+    assert (trained(1), refunded(1)) == ({2}, {0, 1})
+    assert {("malformed_reply", 0), ("overdue", 1)} <= events(2)
+    assert {0, 1} <= refunded(2)
+    # Its node was killed while it trained: the deadline, or Flower's heartbeats, whichever is first.
+    assert {("overdue", 0), ("client_failed", 0)} & events(3)
+    assert trained(3) == {1, 2, 3}  # client 3 joined late
+    assert refunded(3) == {0}
+    assert trained(4) == {1, 2, 3}
+
+
+def test_a_run_goes_on_through_faults(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with local_federation(tmp_path / "federation", 4) as federation:
+        prepare_federation(federation)
+        federation.start_server()
+        federation.start_nodes((0, 1, 2))
+        check_refused_nodes(federation)
+        deadline = phase_seconds(federation)
+        check_too_few_nodes(federation, tmp_path / "few", deadline)
+        run_with_faults(federation, out, deadline)
+        resume_after_restart(federation, out, deadline)
+        everything = [process.popen for process in federation.processes.running.values()]
+    assert all(process.poll() is not None for process in everything)
+    lines = [with_typed_rows(json.loads(line)) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert [line["round"] for line in lines] == [0, 1, 2, 3, 4]
+    check_rounds(lines)
+    verified = CliRunner().invoke(app, ["ledger", "verify", str(out)])
+    assert (verified.exit_code, "5 rounds verified" in verified.output) == (0, True)
+    with RunStore.open(str(out), None) as store, store.snapshot() as reader:
+        opened = [row.transfer.client for row in reader.transfers() if row.transfer.kind == "open"]
+    assert opened == [0, 1, 2, 3]  # one opening balance each, also for the client that joined late

@@ -1,0 +1,167 @@
+"""`clients.deadline` of the config holds on Flower as on the local engine: who takes longer is left out."""
+
+from contextlib import ExitStack
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from tests.engines.flower.loopback import (
+    TINY,
+    Loopback,
+    context_of,
+    engine_factory,
+    join_nodes,
+    run,
+    without_text,
+)
+
+from ipfl.client.runner import EVALUATE
+from ipfl.core import Ask, Record
+from ipfl.deploy.app import ServerConfig, run_server
+from ipfl.engines.flower.client import NodeApp
+from ipfl.engines.flower.simulation import engine_on
+from ipfl.runs.config import Config, EvaluateConfig
+
+SLOW_NODE, SLOW_CLIENT = 102, 2
+
+
+class SlowLoopback(Loopback):
+    """The replies of one node to `train` come at the third look, or never."""
+
+    def __init__(self, looks=None):
+        super().__init__()
+        self.looks, self.seen = looks, {}
+
+    def pull_messages(self, message_ids):
+        held_back = {key for key in message_ids if self._is_slow(key)}
+        return super().pull_messages([key for key in message_ids if key not in held_back])
+
+    def _is_slow(self, key):
+        (ask,) = (ask for ask in self.sent if ask.metadata.message_id == key)
+        if ask.metadata.dst_node_id != SLOW_NODE or ask.metadata.message_type == "query.hello":
+            return False
+        self.seen[key] = self.seen.get(key, 0) + 1
+        return self.looks is None or self.seen[key] < self.looks
+
+
+def config(**changes):
+    return Config(
+        rounds=2,
+        task=TINY,
+        method={"name": "fedavg"},
+        train={"per_round": 6},
+        evaluate=EvaluateConfig(every=2),
+        **changes,
+    )
+
+
+def simulated_run(grid, settings, folder, workers=2):
+    """A run as `ipfl run --engine flower` makes it, over the loopback grid instead of Ray's."""
+    simulation = SimpleNamespace(
+        grid=grid, workers=workers, check_alive=lambda: None, handle_sigterm=lambda: None
+    )
+
+    def make_engine(context):
+        context = replace(context, memory=folder / "memory")
+        return engine_on(simulation, context, settings.task, resources=ExitStack())
+
+    return run(settings, make_engine)
+
+
+class TestSimulated:
+    def test_who_takes_longer_is_left_out(self, tmp_path):
+        """Others are not, whatever the order in which they are asked; the evaluator waits for everyone."""
+        grid = Loopback()
+        join_nodes(grid, tmp_path, 6)
+        grid.fault = lambda ask, reply: (
+            None if (ask.metadata.dst_node_id, ask.metadata.message_type) == (SLOW_NODE, "train") else reply
+        )
+        result = simulated_run(grid, config(clients={"deadline": 0.1}), tmp_path)
+        for line in result.history:
+            assert without_text(line["events"]) == [("overdue", SLOW_CLIENT)]
+            assert [seat.client for seat in line["seats"] if seat.delivered] == [0, 1, 3, 4, 5]
+        assert len(result.last.personalized) == 6
+
+    def test_without_a_deadline_everyone_is_waited_for(self, tmp_path):
+        grid = SlowLoopback(looks=20)
+        join_nodes(grid, tmp_path, 6)
+        result = simulated_run(grid, config(), tmp_path)
+        assert all(line["events"] == () for line in result.history)
+
+    def test_no_message_waits_for_a_free_process(self, tmp_path):
+        """With a deadline, as many messages are on their way as there are processes."""
+        grid, most = Loopback(), []
+        join_nodes(grid, tmp_path, 6)
+        pull = grid.pull_messages
+        grid.pull_messages = lambda keys: most.append(len(keys)) or pull(keys)
+        simulated_run(grid, config(clients={"deadline": 60.0}), tmp_path, workers=2)
+        assert max(most) == 2
+
+
+class TestEngine:
+    @pytest.fixture
+    def grid(self, tmp_path):
+        grid = SlowLoopback()
+        join_nodes(grid, tmp_path, 6)
+        return grid
+
+    @pytest.mark.parametrize("raises", [False, True])
+    def test_late_is_no_error_of_the_client(self, grid, raises):
+        """Also on an engine that raises the errors of clients, as the local one does."""
+        make = engine_factory(grid, config(), deadline=None, client_deadline=0.05, raise_client_errors=raises)
+        engine = make(context_of(config()))
+        record = Record({"global": engine.task.network(0).read()})
+        assert list(engine.ask(Ask("train", {1: record, SLOW_CLIENT: record}), 0)) == [1]
+        assert without_text(engine.events) == [("overdue", SLOW_CLIENT)]
+        engine.close()
+
+    def test_the_evaluator_has_the_time_of_the_transport(self, grid):
+        engine = engine_factory(grid, config(), deadline=0.3, client_deadline=0.01)(context_of(config()))
+        record = Record({"global": engine.task.network(0).read()})
+        grid.looks = 50  # of 1 ms each
+        assert list(engine.ask(Ask(EVALUATE, {1: record, SLOW_CLIENT: record}), 0)) == [1, 2]
+        engine.close()
+
+
+class TestDeployed:
+    @pytest.fixture
+    def grid(self, tmp_path):
+        grid = Loopback()
+        for client in range(3):
+            rng = np.random.default_rng(client)
+            path = tmp_path / f"{client}.npz"
+            np.savez(path, x=rng.normal(size=(40, 4)).astype(np.float32), y=np.arange(40) % 3)
+            memory = str(tmp_path / f"node-{client}")
+            grid.join(100 + client, NodeApp(), client=client, data=str(path), memory=memory)
+        return grid
+
+    def run(self, grid, folder, clients, deadline):
+        """One round; `clients` is the section of that name, `deadline` that of the app."""
+        text = 'rounds = 1\n[task]\nmodel = "softmax"\n[method]\nname = "fedavg"\n[train]\nper_round = 3\n'
+        (folder / "run.toml").write_text(text + clients)
+        values = {"config": str(folder / "run.toml"), "out": str(folder / "out"), "nodes": 3, "wait": 0.0}
+        (line,) = run_server(grid, ServerConfig.read(values | {"deadline": deadline})).history
+        return line
+
+    @pytest.mark.parametrize(
+        ("clients", "deadline"),
+        [("[clients]\ndeadline = 0.3\n", 60.0), ("", 0.3)],
+        ids=["that of the config", "otherwise that of the app"],
+    )
+    def test_who_takes_longer_is_left_out(self, grid, tmp_path, clients, deadline):
+        grid.fault = lambda ask, reply: (
+            None if (ask.metadata.dst_node_id, ask.metadata.message_type) == (SLOW_NODE, "train") else reply
+        )
+        line = self.run(grid, tmp_path, clients, deadline)
+        assert without_text(line["events"]) == [("overdue", SLOW_CLIENT)]
+        assert [seat.client for seat in line["seats"] if seat.delivered] == [0, 1]
+
+    @pytest.mark.parametrize(
+        ("clients", "seconds"), [("[clients]\ndeadline = 40\n", 40), ("", 50)], ids=["config", "app"]
+    )
+    def test_messages_live_as_long_as_their_deadline(self, grid, tmp_path, clients, seconds):
+        """The config's deadline is for clients; the app's holds for everything else."""
+        self.run(grid, tmp_path, clients, deadline=50.0)
+        seconds_of = {(message.metadata.message_type, message.metadata.ttl) for message in grid.sent}
+        assert seconds_of == {("query.hello", 50), ("train", seconds), ("evaluate", 50)}

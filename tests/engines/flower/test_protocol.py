@@ -1,0 +1,203 @@
+"""Records as Flower messages, and back: nothing is lost, and whatever does not fit is refused."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from flwr.app.metadata import validate_message_type
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from ipfl.core import Record
+from ipfl.engines.flower import protocol
+from ipfl.engines.flower.protocol import (
+    AskHeader,
+    Encoder,
+    MalformedError,
+    NodeInfo,
+    decode,
+    pack,
+    payload_bytes,
+    read_digests,
+    unpack,
+)
+
+scalars = st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats() | st.text()
+facts = st.dictionaries(st.text(), scalars | st.lists(scalars))
+vectors = arrays(np.float32, st.integers(0, 40), elements=st.floats(width=32))
+records = st.builds(Record, st.dictionaries(st.text(), vectors, max_size=3), facts)
+
+
+def travelled(record: Record, **options) -> Record:
+    names, found = Encoder(**options).encode(record)
+    head, arrays = unpack(pack({"params": names, "facts": dict(record.facts)}, found))
+    return decode(read_digests(head), arrays, head["facts"])
+
+
+def text(record: Record) -> str:
+    """The facts as text: NaN is not equal to itself, but written alike."""
+    return json.dumps(dict(record.facts))
+
+
+@given(records)
+def test_what_arrives_is_what_was_sent(record):
+    arrived = travelled(record)
+    assert text(arrived) == text(record)
+    assert list(arrived.params) == list(record.params)
+    for name, vector in record.params.items():
+        assert arrived.params[name].tobytes() == vector.tobytes()
+        assert arrived.params[name].dtype == np.float32
+
+
+def test_arrived_vectors_cannot_be_written_to():
+    arrived = travelled(Record({"w": np.ones(3, np.float32)}))
+    with pytest.raises(ValueError, match="read-only"):
+        arrived.params["w"][0] = 2
+
+
+def test_half_precision_rounds_and_never_overflows():
+    """float16 keeps 11 bits: 2049 = 2¹¹ + 1 becomes 2048. Its largest number is 65504: beyond, float32."""
+    fits, too_large = np.array([1, 2049, np.nan], np.float32), np.array([1, 2049, 1e6], np.float32)
+    arrived = travelled(Record({"fits": fits, "too large": too_large}), float16=True)
+    np.testing.assert_array_equal(arrived.params["fits"], np.array([1, 2048, np.nan], np.float32))
+    np.testing.assert_array_equal(arrived.params["too large"], too_large)
+
+
+def test_bytes_by_hand():
+    """Two names of one vector of 10 floats: 40 bytes once. The head's text is counted as it stands."""
+    vector = np.arange(10, dtype=np.float32)
+    names, found = Encoder().encode(Record({"a": vector, "b": vector}))
+    head = {"params": names, "facts": {"é": 1}}
+    assert payload_bytes(pack(head, found)) == 40 + len(json.dumps(head))
+    names, found = Encoder(float16=True).encode(Record({"a": vector}))
+    assert payload_bytes(pack({}, found)) == 20 + len("{}")
+
+
+def test_equal_vectors_have_one_digest_whatever_their_memory():
+    every_other = np.arange(6, dtype=np.float32)[::2]
+    names, found = Encoder().encode(Record({"a": every_other, "b": every_other.copy()}))
+    assert names["a"] == names["b"]
+    assert len(found) == 1
+
+
+def test_other_types_are_not_sent():
+    with pytest.raises(ValueError, match="float64"):
+        Encoder().encode(Record({"w": np.ones(3)}))
+
+
+@pytest.mark.parametrize(
+    ("action", "kind"),
+    [("train", "train"), ("evaluate", "evaluate"), ("preference", "query.preference")],
+)
+def test_types_of_messages(action, kind):
+    assert protocol.message_type(action) == kind
+    assert protocol.action_of(kind) == action
+    assert validate_message_type(kind)
+
+
+def content(text="{}", found=None):
+    return RecordDict({"head": ConfigRecord({"json": text}), "arrays": ArrayRecord(found or {})})
+
+
+def array(data=b"\0" * 8, shape=(2,), dtype="float32", form=protocol.RAW_BYTES):
+    return Array(dtype=dtype, shape=shape, stype=form, data=data)
+
+
+@pytest.mark.parametrize(
+    ("broken", "why"),
+    [
+        (RecordDict(), "no header"),
+        (RecordDict({"head": ConfigRecord({"json": "{}"})}), "no header or no arrays"),
+        (RecordDict({"head": ArrayRecord({}), "arrays": ArrayRecord({})}), "no header"),
+        (content("{"), "not JSON"),
+        (content("[]"), "not a JSON object"),
+        (content('{"n": 9223372036854775808}'), "more than 64 bits"),
+        (content('{"n": 1%s}' % ("0" * 5000)), "more than 64 bits"),
+        (content(found={"x": array(shape=(3,))}), "8 bytes for an array of shape"),
+        (content(found={"x": array(shape=(-2, -1))}), "8 bytes for an array of shape"),
+        (content(found={"x": array(dtype="object")}), "type 'object'"),
+        (content(found={"x": array(form="numpy.ndarray")}), "in form 'numpy.ndarray'"),
+        (content(found={"x": array()}), "do not match its digest"),
+    ],
+)
+def test_malformed_content_is_refused(broken, why):
+    with pytest.raises(MalformedError, match=why):
+        unpack(broken)
+
+
+@pytest.mark.parametrize("said", [{}, {"params": [1]}, {"params": {"w": 1}}, {"params": "w"}])
+def test_names_must_be_names(said):
+    with pytest.raises(MalformedError):
+        read_digests(said)
+
+
+def test_a_name_without_its_vector_and_a_text_as_a_vector_are_refused():
+    key, text = protocol.encode_text("hello")
+    _, arrays = unpack(pack({}, {key: text}))
+    for names in ({"w": "elsewhere"}, {"w": key}):
+        with pytest.raises(MalformedError, match="no vector"):
+            decode(names, arrays, {})
+
+
+@pytest.mark.parametrize(("value", "kind"), [("1", int), (True, int), (None, str), (1, list)])
+def test_entries_of_another_kind_are_refused(value, kind):
+    with pytest.raises(MalformedError, match="'x' is"):
+        protocol.read_field({"x": value}, "x", kind)
+
+
+INFO = NodeInfo((3, 4), 650, 10, (8, 8, 1), {3: {"train": 16, "test": 0}, 4: {}})
+
+
+def test_what_a_node_says_of_itself_is_read_as_it_was_written():
+    """A part without samples counts as one: the counts are divisors elsewhere."""
+    read = NodeInfo.read(json.loads(json.dumps(INFO.to_header())))
+    assert read == replace(INFO, samples={3: {"train": 16, "test": 1}, 4: {}})
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"clients": [-1]},
+        {"clients": ["3"]},
+        {"input_shape": [8, True]},
+        {"size": None},
+        {"classes": "10"},
+        {"sizes": {"x": {}}},
+        {"sizes": {"3": 7}},
+        {"sizes": {"3": {"train": "many"}}},
+    ],
+)
+def test_a_node_that_says_something_else_of_itself_is_refused(wrong):
+    with pytest.raises(MalformedError):
+        NodeInfo.read(INFO.to_header() | wrong)
+
+
+RUN_ID, DIGEST = "0123456789abcdef" * 2, "f" * 32
+ASK = AskHeader(3, 1, 0, RUN_ID, (0, 1), DIGEST, 650, False, {"global": DIGEST}, {"limit": 10})
+
+
+@pytest.mark.parametrize("run_id", [RUN_ID, ""])
+def test_an_ask_is_read_as_it_was_written(run_id):
+    ask = replace(ASK, run_id=run_id)
+    assert AskHeader.read(json.loads(json.dumps(ask.to_header()))) == ask
+
+
+@pytest.mark.parametrize(
+    "name", ["..", "../" * 10 + "22", "/" + "a" * 31, "x" * 32, "A" * 32, "a" * 33, "a\n"]
+)
+@pytest.mark.parametrize("field", ["run", "plan", "params"])
+def test_a_name_that_could_lead_to_another_folder_is_refused(field, name):
+    """A node uses run ids and digests as names of files; they are 32 hex digits."""
+    value = {"global": name} if field == "params" else name
+    with pytest.raises(MalformedError, match=f"'{field}' must be 32 hex digits"):
+        AskHeader.read(ASK.to_header() | {field: value})
+
+
+@pytest.mark.parametrize("field", ASK.to_header())
+@pytest.mark.parametrize("value", [None, -1.5, ["x"]])
+def test_an_ask_with_a_field_of_another_type_is_refused(field, value):
+    with pytest.raises(MalformedError):
+        AskHeader.read(ASK.to_header() | {field: value})

@@ -1,0 +1,117 @@
+"""Runs to store: a round worked out by hand, and random markets played by IP-FL's own rules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from tests.methods.ipfl.scripted import appraise, play, train
+
+from ipfl.core import Bid, Contribution, Figure, Record, Seat, Transfer
+from ipfl.ledger.accounts import opening_transfers
+from ipfl.ledger.store import RunStore
+from ipfl.methods.ipfl.method import IPFL
+
+RULES = {"price": 10, "opening": 25, "eta": 0.5, "gamma": 0.1, "clusters": 2}
+HEADER = {"method": "ipfl", "config": {}, "seed": 0, "clients": [2, 5, 9], "rules": RULES}
+"""Three clients with 25 tokens each; a bid costs 10."""
+
+LINE = {
+    "round": 0,
+    "clients": 3,
+    # Client 2 wants both clusters and can pay two bids; 5 wants cluster 0, 9 wants cluster 1.
+    "bids": (Bid(2, 0, 1), Bid(2, 1, 0), Bid(5, 0, 0), Bid(9, 1, 0)),
+    # In cluster 0 clients 2 and 5 sit by their bids; in cluster 1 client 9, and 5 as an explorer, who fails.
+    "seats": (
+        Seat(2, 0, "performance", True),
+        Seat(5, 0, "performance", True),
+        Seat(9, 1, "performance", True),
+        Seat(5, 1, "random", False),
+    ),
+    "contributions": (Contribution(2, 0, 0.5, 1), Contribution(5, 0, 0.25, 1), Contribution(9, 1, None, 1)),
+    "cluster_probe_accuracy": (Figure(0, 0.5), Figure(1, 0.75)),
+    "best_before": (Figure(0, None), Figure(1, None)),
+    "economy": {"gini": 0.125},
+    "transfers": (
+        # auction: every bid into escrow (−2: escrow 0, −4: escrow 1)
+        Transfer("bid", 2, -2, 10, 0, 2),
+        Transfer("bid", 2, -4, 10, 1, 2),
+        Transfer("bid", 5, -2, 10, 0, 5),
+        Transfer("bid", 9, -4, 10, 1, 9),
+        # seats: into the pools (−3, −5); the explorer pays straight; client 2's second bid goes back
+        Transfer("fee", -2, -3, 10, 0, 2),
+        Transfer("fee", -2, -3, 10, 0, 5),
+        Transfer("fee", -4, -5, 10, 1, 9),
+        Transfer("fee", 5, -5, 10, 1, 5),
+        Transfer("refund", -4, 2, 10, 1, 2),
+        # client 5 did not deliver in cluster 1
+        Transfer("refund", -5, 5, 10, 1, 5),
+        # no accuracy before: nothing is reimbursed. Pool 0 holds 20 for ranks 2 (client 2) and 1 (client 5):
+        # 2/3·20 = 13⅓ and 1/3·20 = 6⅔; the odd token goes to the larger remainder: 13 and 7.
+        Transfer("reward", -3, 2, 13, 0, 2),
+        Transfer("reward", -3, 5, 7, 0, 5),
+        # pool 1 holds 10, all for client 9
+        Transfer("reward", -5, 9, 10, 1, 9),
+    ),
+}
+ROLLED_BACK = {
+    "round": 0,
+    "clients": 3,
+    "rolled_back": True,
+    # The same bids and seats, but nobody delivered: all four bids go into escrow and back.
+    "bids": LINE["bids"],
+    "seats": tuple(seat._replace(delivered=False) for seat in LINE["seats"]),
+    "transfers": (
+        *LINE["transfers"][:4],
+        Transfer("refund", -2, 2, 10, 0, 2),
+        Transfer("refund", -4, 2, 10, 1, 2),
+        Transfer("refund", -2, 5, 10, 0, 5),
+        Transfer("refund", -4, 9, 10, 1, 9),
+    ),
+}
+BALANCES = {2: 25 - 10 + 13, 5: 25 - 10 + 7, 9: 25 - 10 + 10}
+"""After the round: 28, 22, 25; still 75 in all."""
+
+
+def opened_run(place: str, name: str = "run", **options: Any) -> RunStore:
+    """The run by hand before its round: opening balances only."""
+    store = RunStore.create(place, name, HEADER, **options)
+    store.commit_opening(opening_transfers(HEADER["clients"], RULES["opening"]))
+    return store
+
+
+def worked_run(place: str, name: str = "worked", line: dict[str, Any] = LINE, **header: Any) -> RunStore:
+    """The round by hand, posted."""
+    store = RunStore.create(place, name, HEADER | header)
+    store.commit_opening(opening_transfers(HEADER["clients"], RULES["opening"]))
+    store.commit_round(0, line, "checkpoint-0")
+    return store
+
+
+def random_run(place: str, name: str, seed: int, rounds: int, **settings: Any) -> RunStore:
+    """IP-FL's rounds with clients whose answers are drawn: bids, drop-outs, accuracies, lost gradients."""
+    rng = np.random.default_rng(seed)
+    rules = {"price": 7, "opening": 30, "eta": 0.5, "gamma": 0.1, "clusters": 3} | settings
+
+    def prefer(client: int, ask: Record) -> Record:
+        order = rng.permutation(3)[: rng.integers(0, 4)].tolist()
+        return Record({}, {"bids": order, "hits": rng.uniform(0, 10, 3).tolist(), "n": 10})
+
+    def maybe_train(client: int, ask: Record) -> Record | None:
+        return None if rng.random() < 0.2 else train(client, ask)
+
+    def maybe_appraise(client: int, ask: Record) -> Record | None:
+        reply = appraise(client, ask)
+        is_silent = rng.random() < 0.3
+        counts = {name: [float(rng.integers(0, 11)), 10] for name in ask.params}
+        return None if is_silent else Record(reply.params, counts)
+
+    script = {"preference": prefer, "train": maybe_train, "appraise": maybe_appraise}
+    _, done, _ = play(IPFL(**rules), rounds, script)
+    header = {"method": "ipfl", "config": {}, "seed": seed, "clients": list(range(8)), "rules": rules}
+    store = RunStore.create(place, name, header)
+    store.commit_opening(opening_transfers(range(8), rules["opening"]))
+    for number, one in enumerate(done):
+        line = {"round": number, "seats": one.done.seats, **one.done.market.line(), "events": one.done.events}
+        store.commit_round(number, line, f"checkpoint-{number}")
+    return store

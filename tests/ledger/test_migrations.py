@@ -1,0 +1,125 @@
+"""Databases of earlier releases: they are upgraded, and what they hold stays as it was."""
+
+import json
+
+import pytest
+from alembic import command
+from alembic.script import ScriptDirectory
+from sqlalchemy import inspect, text
+from sqlalchemy.exc import IntegrityError
+from tests.ledger.example_runs import HEADER, worked_run
+
+from ipfl.errors import InputError
+from ipfl.ledger.database import make_engine, parse_address, read_only
+from ipfl.ledger.migrations import alembic_config, current_revision, upgrade
+from ipfl.ledger.store import RunStore
+from ipfl.runs.audit import verify_run
+
+OLD_RUN = [
+    "INSERT INTO runs (name, header) VALUES ('old', :header)",
+    "INSERT INTO clients (run_id, client) VALUES (1, 2), (1, 5), (1, 9)",
+    "INSERT INTO rounds VALUES (1, 0, '', 'hash', NULL, '{\"wanted\": null}')",
+    "INSERT INTO bids VALUES (1, 0, 0, 2, 0, 0)",
+    "INSERT INTO selections VALUES (1, 0, 0, 2, 0, 'random', :yes)",
+]
+"""A run as the release with revision 0001 posted it: its header has no format."""
+
+
+def make_old(place):
+    """A database at revision 0001 with a run of that time in it."""
+    engine = make_engine(parse_address(place))
+    with engine.begin() as connection:
+        settings = alembic_config()
+        settings.attributes["connection"] = connection
+        command.upgrade(settings, "0001")
+        for statement in OLD_RUN:
+            values = {"header": json.dumps(HEADER), "yes": 1 if engine.dialect.name == "sqlite" else True}
+            connection.execute(text(statement), {k: v for k, v in values.items() if f":{k}" in statement})
+    return engine
+
+
+@pytest.fixture
+def old(place, tmp_path):
+    """The old database on SQLite and on PostgreSQL."""
+    (tmp_path / "run").mkdir()
+    return make_old(place)
+
+
+NEWEST = ScriptDirectory.from_config(alembic_config()).get_current_head()
+
+
+def revision_of(engine):
+    with engine.connect() as connection:
+        return current_revision(read_only(connection))
+
+
+def test_the_table_is_renamed_with_its_rows(old):
+    assert revision_of(old) == "0001"
+    upgrade(old)
+    assert revision_of(old) == NEWEST
+    with old.connect() as connection:
+        rows = connection.execute(text("SELECT client, cluster, how FROM seats")).all()
+    assert rows == [(2, 0, "random")]
+    assert not inspect(old).has_table("selections")
+
+
+def test_an_upgraded_database_is_upgraded_once(old):
+    upgrade(old)
+    upgrade(old)
+    assert revision_of(old) == NEWEST
+
+
+@pytest.mark.parametrize("change", ["UPDATE seats SET how = 'performance'", "DELETE FROM seats"])
+def test_seats_are_still_never_changed(old, change):
+    upgrade(old)
+    with pytest.raises(IntegrityError, match="seats are never changed"), old.begin() as connection:
+        connection.execute(text(change))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        "1, 0, 0, 9, 1, 'random', 0",  # the same sequence
+        "1, 0, 1, 2, 0, 'random', 0",  # the same client in the same cluster
+    ],
+)
+def test_sqlite_does_not_replace_seats(tmp_path, values):
+    upgrade(old := make_old(tmp_path))
+    with pytest.raises(IntegrityError, match="seats are never changed"), old.begin() as connection:
+        connection.execute(text(f"INSERT OR REPLACE INTO seats VALUES ({values})"))
+
+
+def test_postgresql_does_not_truncate_seats(postgresql):
+    upgrade(old := make_old(postgresql()))
+    with pytest.raises(IntegrityError, match="seats are never changed"), old.begin() as connection:
+        connection.execute(text("TRUNCATE seats"))
+
+
+def trigger_names(engine):
+    column, table = ("name", "sqlite_master WHERE type = 'trigger'")
+    if engine.dialect.name == "postgresql":
+        column, table = "tgname", "pg_trigger WHERE NOT tgisinternal AND tgrelid = 'seats'::regclass"
+    with engine.connect() as connection:
+        return set(connection.scalars(text(f"SELECT {column} FROM {table}")))
+
+
+def test_no_trigger_keeps_the_old_name(old):
+    upgrade(old)
+    names = trigger_names(old)
+    assert {"seats_no_update", "seats_no_delete"} <= names
+    assert not [name for name in names if name.startswith("selections")]
+
+
+def test_a_run_of_an_earlier_format_is_refused_in_one_line(old, place):
+    with pytest.raises(InputError, match="run 'old' was written by another release of ipfl") as caught:
+        RunStore.open(place, "old")
+    assert "(format 1, this one reads 2)" in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_new_run_can_be_entered_beside_it(old, place):
+    store = worked_run(place, "new")
+    assert verify_run(store) is None
+    assert RunStore.open(place, "new").header["format"] == 2
+    with pytest.raises(InputError, match="holds new, old; name a run with --run"):
+        RunStore.open(place)

@@ -1,0 +1,352 @@
+"""Verification: a true history passes, a changed one is found and the entry named."""
+
+from itertools import count
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import text
+from tests.ledger.example_runs import HEADER, LINE, ROLLED_BACK, RULES, opened_run, random_run, worked_run
+
+from ipfl.core import Bid, Contribution, Figure, Seat, Transfer
+from ipfl.ledger.accounts import opening_transfers
+from ipfl.ledger.lines import round_hash
+from ipfl.ledger.reader import Reader
+from ipfl.ledger.store import RunStore
+from ipfl.ledger.verify import Finding, findings, verify
+from ipfl.methods.ipfl.method import IPFL
+from ipfl.runs.audit import verify_run
+
+TABLES = ("runs", "clients", "rounds", "bids", "seats", "contributions", "transfers", "metrics")
+NAMES = count()
+
+
+def change_without_triggers(store: RunStore, *statements: str, **values: object) -> None:
+    """Changes the database as its owner can, who may drop its triggers."""
+    with store.engine.begin() as connection:
+        if connection.dialect.name == "sqlite":
+            found = connection.execute(
+                text("SELECT name FROM sqlite_master WHERE type = 'trigger'")
+            ).scalars()
+            drops = [f"DROP TRIGGER {name}" for name in found]
+        else:
+            drops = [f"ALTER TABLE {table} DISABLE TRIGGER USER" for table in TABLES]
+        for statement in (*drops, *statements):
+            connection.execute(text(statement), values if ":" in statement else {})
+
+
+def test_the_round_by_hand_is_true(place):
+    assert verify_run(worked_run(place)) is None
+
+
+def test_a_run_without_rounds_is_true(place):
+    assert verify_run(RunStore.create(place, "new", HEADER)) is None
+    other = place if "://" in place else f"{place}-other"
+    assert verify_run(opened_run(other, "opened")) is None
+
+
+@pytest.mark.parametrize(
+    ("rules", "replay", "words"),
+    [
+        ({"price": 1}, IPFL.replay, "the rules in the run's header are not those of a market: 'clusters'"),
+        (RULES | {"clusters": 2**15}, IPFL.replay, "not those of a market: 32768 clusters"),
+        (RULES | {"eta": "much"}, IPFL.replay, "not those of a market: could not convert"),
+        (RULES, None, "the run has a market whose rules are not known here"),
+    ],
+)
+def test_rules_that_cannot_be_replayed_are_found(place, rules, replay, words):
+    """Before any round is looked at."""
+    found = verify(worked_run(place, rules=rules), replay)
+    assert found is not None
+    assert found.round is None
+    assert words in found.what
+
+
+@pytest.mark.parametrize(
+    ("change", "round", "sequence", "words"),
+    [
+        (
+            "UPDATE transfers SET amount = 14 WHERE round = 0 AND sequence = 10",
+            0,
+            10,
+            "recorded is reward of 14 from pool 0 to client 2 (client 2, cluster 0); "
+            "the replay gives reward of 13 from pool 0 to client 2 (client 2, cluster 0)",
+        ),
+        # One token from client 5 to client 2: every sum is still right.
+        (
+            "UPDATE transfers SET amount = 14 - (sequence - 10) * 8 WHERE round = 0 AND sequence IN (10, 11)",
+            0,
+            10,
+            "reward of 14",
+        ),
+        ("UPDATE transfers SET amount = 35 WHERE round = -1 AND sequence = 1", -1, 1, "open of 35"),
+        ("UPDATE transfers SET client = 9 WHERE round = 0 AND sequence = 4", 0, 4, "(client 9, cluster 0)"),
+        ("UPDATE transfers SET kind = 'fee' WHERE round = 0 AND sequence = 3", 0, 3, "recorded is fee of 10"),
+        ("DELETE FROM transfers WHERE round = 0 AND sequence = 3", 0, 3, "missing from the transfers"),
+        ("DELETE FROM transfers WHERE round = 0 AND sequence = 12", 0, 12, "recorded is nothing"),
+        (
+            "INSERT INTO transfers VALUES (1, 0, 13, 'bid', 2, -2, 1, 0, 2)",
+            0,
+            13,
+            "the replay gives nothing",
+        ),
+        # ψ of client 2 below that of client 5: the other one would have rank 2.
+        ("UPDATE contributions SET psi = 0.1 WHERE client = 2", 0, 10, "the replay gives reward of 7"),
+        (
+            "UPDATE contributions SET omega = 4 WHERE client = 2",
+            0,
+            None,
+            "said to have trained in cluster 0 4",
+        ),
+        ("DELETE FROM contributions WHERE sequence = 2", 0, None, "not those of the seats that delivered"),
+        ("UPDATE bids SET client = 5 WHERE sequence = 3", 0, 3, "the replay gives bid of 10 from client 5"),
+        ("UPDATE bids SET cluster = 7 WHERE sequence = 3", 0, None, "no cluster 7"),
+        ("DELETE FROM bids WHERE sequence = 0", 0, 0, "missing from the bids"),
+        # Were client 2 in the seat, its bid for cluster 1 would have gone from escrow to the pool.
+        (
+            "UPDATE seats SET client = 2, how = 'performance' WHERE sequence = 3",
+            0,
+            5,
+            "the replay gives fee of 10 from escrow 1 to pool 1 (client 2, cluster 1)",
+        ),
+        ("UPDATE seats SET how = 'random' WHERE sequence = 0", 0, None, "does not have the hash"),
+        ("UPDATE contributions SET psi = 0.75 WHERE client = 2", 0, None, "does not have the hash"),
+        # Client 2 can pay both of its bids: their ranks move no token, but they are history.
+        ("UPDATE bids SET rank = 2 WHERE sequence = 0", 0, None, "does not have the hash"),
+        ("UPDATE rounds SET checkpoint = 'other' WHERE round = 0", 0, None, "does not have the hash"),
+        ("UPDATE rounds SET hash = 'other' WHERE round = 0", 0, None, "does not have the hash"),
+        ("UPDATE rounds SET hash = 'other' WHERE round = -1", -1, None, "does not have the hash"),
+        ("UPDATE rounds SET line = '{}' WHERE round = 0", 0, 3, "is among the bids"),
+        (
+            "UPDATE metrics SET value = 0.5 WHERE name = 'economy.gini'",
+            0,
+            None,
+            "metrics are not the numbers",
+        ),
+        ("UPDATE runs SET name = 'other'", -1, None, "the hash of the round before"),
+        ("UPDATE clients SET client = 4 WHERE client = 5", None, None, "clients of the run"),
+        (
+            "UPDATE balances SET balance = 29 WHERE account = 2",
+            None,
+            None,
+            "client 2 is kept at 29 tokens, but its transfers come to 28",
+        ),
+    ],
+)
+def test_a_changed_history_is_found(place, change, round, sequence, words):
+    store = worked_run(place)
+    change_without_triggers(store, change)
+    found = verify_run(RunStore.open(place))
+    assert found is not None
+    assert (found.round, found.sequence) == (round, sequence), found
+    assert words in str(found)
+    assert "\n" not in str(found)
+
+
+class TestRolledBack:
+    def test_it_is_true(self, place):
+        store = worked_run(place, line=ROLLED_BACK, min_clients=2)
+        assert verify_run(store) is None
+        assert {i: store.balances()[i] for i in HEADER["clients"]} == {2: 25, 5: 25, 9: 25}
+        store.commit_round(1, LINE | {"round": 1}, None)  # and the market goes on from where it was
+        assert verify_run(store) is None
+
+    @pytest.mark.parametrize(
+        ("change", "finding"),
+        [
+            (  # 10 tokens of client 2 kept back in the pool, and paid out to client 5
+                {"transfers": [*ROLLED_BACK["transfers"][:4], Transfer("fee", -2, -3, 10, 0, 2),
+                               Transfer("reward", -3, 5, 10, 0, 5), *ROLLED_BACK["transfers"][5:]]},
+                Finding(0, 4, "recorded is fee of 10 from escrow 0 to pool 0 (client 2, cluster 0); the "
+                              "replay gives refund of 10 from escrow 0 to client 2 (client 2, cluster 0)"),
+            ),
+            (
+                {"transfers": ROLLED_BACK["transfers"][:-1]},
+                Finding(0, 7, "recorded is nothing; the replay "
+                              "gives refund of 10 from escrow 1 to client 9 (client 9, cluster 1)"),
+            ),
+            (
+                {"seats": LINE["seats"]},
+                Finding(0, None, "the round is rolled back, but client 2 is said to have trained"),
+            ),
+            (
+                {"contributions": [Contribution(2, 0, 0.5, 1)]},
+                Finding(0, None, "the round is rolled back, but reports contributions"),
+            ),
+            (
+                {"cluster_probe_accuracy": [Figure(0, 0.5)]},
+                Finding(0, None, "the round is rolled back, but reports cluster_probe_accuracy"),
+            ),
+        ],
+        ids=["a reward", "no refund", "a seat that delivered", "contributions", "an accuracy"],
+    )  # fmt: skip
+    def test_what_should_not_be_there_is_found(self, place, change, finding):
+        assert verify_run(worked_run(place, line=ROLLED_BACK | change)) == finding
+
+    def test_a_round_that_should_have_been_rolled_back_is_found(self, place):
+        """Three clients delivered: enough for three, not for four."""
+        assert verify_run(worked_run(place, "enough", min_clients=3)) is None
+        other = place if "://" in place else f"{place}-other"
+        found = verify_run(worked_run(other, "too few", min_clients=4))
+        assert found == Finding(0, None, "only 3 of at least 4 clients delivered: it must be rolled back")
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        # Without `bids` the market was closed: then nothing may have moved, and nobody have bid.
+        (
+            '{"transfers": null}',
+            "round 0, entry 3: is among the bids, of which the round's line says nothing",
+        ),
+        ("[]", "round 0: the line is not one that a round can report"),
+        ("{", "round 0: the line is not one that a round can report"),
+        ('{"best_before": 1}', "round 0: the line is not one that a round can report"),
+    ],
+)
+def test_a_line_that_cannot_be_is_found(place, line, complaint):
+    store = worked_run(place)
+    change_without_triggers(store, "UPDATE rounds SET line = :line WHERE round = 0", line=line)
+    assert str(verify_run(store)).startswith(complaint)
+
+
+def test_rows_that_no_line_speaks_of_are_found(place):
+    store = worked_run(place)
+    store.commit_round(1, {"round": 1}, None)
+    with store.engine.begin() as connection:  # allowed by the triggers: nothing is changed, only added
+        connection.execute(
+            text(
+                "INSERT INTO bids (run_id, round, sequence, client, cluster, rank) VALUES (1, 1, 0, 2, 0, 0)"
+            )
+        )
+    assert verify_run(store) == Finding(1, 0, "is among the bids, of which the round's line says nothing")
+
+
+def test_a_missing_round_is_found(place):
+    store = worked_run(place)
+    for number in (1, 2):
+        store.commit_round(number, {"round": number}, None)
+    change_without_triggers(
+        store, "DELETE FROM metrics WHERE round = 1", "DELETE FROM rounds WHERE round = 1"
+    )
+    assert verify_run(store) == Finding(1, None, "missing")
+
+
+def test_a_missing_opening_is_found(place):
+    store = RunStore.create(place, "closed", HEADER)
+    store.commit_round(0, {"round": 0}, None)
+    assert str(verify_run(store)) == "opening: missing"
+
+
+def test_a_round_with_a_new_hash_breaks_the_chain(place):
+    """A changed round can be given a hash that fits, but the round after it has the old one."""
+    store = worked_run(place)
+    store.commit_round(1, {"round": 1}, None)
+    with store.snapshot() as reader:
+        posted = reader.posted(0)
+    forged = round_hash(posted.previous, 0, "other", LINE)
+    change = "UPDATE rounds SET checkpoint = 'other', hash = :hash WHERE round = 0"
+    change_without_triggers(store, change, hash=forged)
+    assert verify_run(store) == Finding(1, None, "the hash of the round before is not the one recorded here")
+
+
+@pytest.mark.parametrize(
+    ("said", "complaint"),
+    [(0.5, None), (0.25, "said to be 0.25, but was 0.5"), (None, "said to be None, but was 0.5")],
+)
+def test_the_best_accuracy_before_follows_from_earlier_rounds(place, said, complaint):
+    """0.5, then 0.25, so that Acc_kmax stays 0.5: the third round returns η·pool, whatever else is said."""
+    store = RunStore.create(place, "best", HEADER | {"clients": [2]})
+    store.commit_opening(opening_transfers([2], RULES["opening"]))
+    for number, (accuracy, best) in enumerate([(0.5, None), (0.25, 0.5), (0.5, said)]):
+        # Alone in its cluster, client 2 gets its 10 tokens back one way or the other: η = 1/2 of them as
+        # reimbursement where the accuracy is not above the best one before, the rest as reward.
+        back = [Transfer("reward", -3, 2, 10, 0, 2)] if number == 0 else [
+            Transfer("reimbursement", -3, 2, 5, 0, 2),
+            Transfer("reward", -3, 2, 5, 0, 2),
+        ]  # fmt: skip
+        line = {
+            "bids": [Bid(2, 0, 0)],
+            "seats": [Seat(2, 0, "performance", True)],
+            "contributions": [Contribution(2, 0, 1.0, number + 1)],
+            "cluster_probe_accuracy": [Figure(0, accuracy)],
+            "best_before": [Figure(0, best)],
+            "transfers": [Transfer("bid", 2, -2, 10, 0, 2), Transfer("fee", -2, -3, 10, 0, 2), *back],
+        }
+        store.commit_round(number, line, None)
+    found = verify_run(store)
+    assert (found is None) == (complaint is None)
+    assert complaint is None or complaint in str(found)
+
+
+def test_the_hash_of_the_last_round_stands_for_all(place):
+    store = worked_run(place)
+    head = store.head()
+    change_without_triggers(store, "UPDATE rounds SET hash = 'other' WHERE round = 0")
+    assert store.head() != head
+
+
+@pytest.mark.parametrize(
+    ("transfers", "round", "sequence", "words"),
+    [
+        ([Transfer("bid", 2, -2, 5, 0, 2)], 0, None, "escrow 0 still holds 5 tokens"),
+        ([Transfer("bid", 2, -2, 5, 0, 2), Transfer("refund", -2, 5, 5, 0, 5)], None, None, "None"),
+    ],
+)
+def test_without_rules_the_sums_still_count(place, transfers, round, sequence, words):
+    """A run whose market cannot be replayed: double entry and conservation are checked all the same."""
+    store = RunStore.create(place, "foreign", {"clients": [2, 5]})
+    store.commit_opening(opening_transfers([2, 5], 10))
+    store.commit_round(0, {"transfers": transfers}, None)
+    assert verify_run(store) == (None if words == "None" else Finding(round, sequence, words))
+
+
+def test_overdraft_that_the_database_did_not_see_is_found(place):
+    store = RunStore.create(place, "foreign", {"clients": [2, 5]})
+    store.commit_opening(opening_transfers([2, 5], 10))
+    moves = [Transfer("bid", 2, -2, 10, 0, 2), Transfer("refund", -2, 2, 10, 0, 2)]
+    store.commit_round(0, {"transfers": moves}, None)
+    change_without_triggers(store, "UPDATE transfers SET amount = 11 WHERE round = 0")
+    assert verify_run(store) == Finding(0, 0, "client 2 would hold -1 tokens")
+
+
+@settings(
+    max_examples=12,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    derandomize=True,
+)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    rules=st.fixed_dictionaries(
+        {
+            "price": st.integers(1, 9),
+            "opening": st.integers(9, 40),
+            "eta": st.floats(0, 1),
+            "gamma": st.floats(0, 1),
+            "incentive": st.booleans(),
+            "allowance": st.integers(0, 3),
+            "warmup": st.integers(0, 2),
+            "preference_every": st.integers(1, 2),
+        }
+    ),
+)
+def test_whatever_the_market_does_is_verified(place, seed, rules):
+    """Drop-outs, the broke, lost gradients, any rules: the replay comes to the same transfers."""
+    store = random_run(place if "://" in place else f"{place}.db", f"economy-{next(NAMES)}", seed, 5, **rules)
+    assert verify_run(store) is None
+    moved = [entry for entry in store.transfers() if entry.transfer.amount and entry.round >= 0]
+    assert sum(store.balances().values()) == 0
+    if moved:  # and nothing of it can be changed unseen
+        entry = moved[seed % len(moved)]
+        where = f"run_id = {store.run_id} AND round = {entry.round} AND sequence = {entry.sequence}"
+        with store.engine.connect() as connection:
+            changed = connection.begin()
+            if connection.dialect.name == "sqlite":
+                connection.execute(text("DROP TRIGGER transfers_no_update"))
+            else:
+                connection.execute(text("ALTER TABLE transfers DISABLE TRIGGER USER"))
+            connection.execute(text(f"UPDATE transfers SET amount = amount - 1 WHERE {where}"))
+            found = next(findings(store, Reader(connection, store.run_id), IPFL.replay))
+            changed.rollback()
+        assert (found.round, found.sequence) == (entry.round, entry.sequence)

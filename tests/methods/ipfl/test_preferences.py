@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from ipfl.errors import InputError
+from ipfl.methods.ipfl.preferences import choose_bids, importance_weights, mixing_weights, update_returns
+
+NOTHING: dict[str, list[float]] = {"clusters": [], "returns": [], "seats": []}
+
+anything = st.floats(allow_nan=True, allow_infinity=True, width=32)
+
+
+@given(st.integers(1, 6).flatmap(lambda k: st.tuples(*[arrays(np.float64, k, elements=anything)] * 2)))
+def test_importance_is_convex_whatever_comes_in(given_: tuple[np.ndarray, np.ndarray]) -> None:
+    weights = importance_weights(*given_)
+    assert (weights >= 0).all()
+    assert weights.sum() == pytest.approx(1)
+
+
+def test_importance_without_any_hit_is_uniform() -> None:
+    assert importance_weights(np.array([0.0, np.nan, -1.0, 0.0]), np.ones(4)).tolist() == [0.25] * 4
+
+
+def test_importance_does_not_depend_on_factors_common_to_all_clusters() -> None:
+    # n_ik/n_k from counts: 30 of 40 points and 10 of 40; all clients together 300 and 200 of 1000.
+    # 30/300 = 0.1, 10/200 = 0.05 → 2/3, 1/3; the accuracies 0.75, 0.25 over 0.3, 0.2 must say the same.
+    np.testing.assert_allclose(
+        importance_weights(np.array([0.75, 0.25]), np.array([0.3, 0.2])), [2 / 3, 1 / 3]
+    )
+
+
+def test_an_unknown_mean_counts_as_the_average_of_the_known() -> None:
+    # Known 0.2 and 0.6, so the third is taken as 0.4: ratios 1, 1, 2.
+    weights = importance_weights(np.array([0.2, 0.6, 0.8]), np.array([0.2, 0.6, np.nan]))
+    np.testing.assert_allclose(weights, [0.25, 0.25, 0.5])
+
+
+def test_exactly_uniform_weights_prefer_all_clusters() -> None:
+    third = importance_weights(np.array([0.1, 0.1, 0.1]), np.array([0.7, 0.7, 0.7]))
+    assert choose_bids(third) == [0, 1, 2]
+
+
+def test_the_best_cluster_is_bid_for_even_below_the_threshold() -> None:
+    assert choose_bids(np.array([0.3, 0.4, 0.3]), threshold=0.9) == [1]
+
+
+def test_a_preferred_cluster_that_loses_money_is_bid_for_only_for_its_appeal() -> None:
+    weights = np.array([0.4, 0.35, 0.25])
+    assert choose_bids(weights, 0.3, np.array([np.nan, -0.1, np.nan])) == [0]
+    assert choose_bids(weights, 0.3, np.array([-0.1, 0.0, np.nan])) == [0, 1]
+
+
+def test_incentive_feedback_changes_the_order_and_is_bounded_by_one_price() -> None:
+    # 0.26 against 0.24 + 0.1·clip(5)/4 = 0.265; with a return of 0.5 only 0.2525.
+    weights = np.array([0.26, 0.24, 0.26, 0.24])
+    assert choose_bids(weights, 0.2, np.array([np.nan, 5.0, np.nan, np.nan])) == [1, 0, 2, 3]
+    assert choose_bids(weights, 0.2, np.array([np.nan, 0.5, np.nan, np.nan])) == [0, 2, 1, 3]
+    # However much it earned, it adds 0.1/4 at most: 0.28 against 0.24 + 0.025.
+    assert (
+        choose_bids(np.array([0.28, 0.24, 0.24, 0.24]), 0.2, np.array([np.nan, 5.0, np.nan, np.nan]))[0] == 0
+    )
+    assert choose_bids(weights, 0.2, np.array([np.nan, 5.0, np.nan, np.nan]), feedback=0.0) == [0, 2, 1, 3]
+
+
+def test_mixing_of_the_paper_and_of_the_best() -> None:
+    weights = np.array([0.2, 0.5, 0.3])
+    np.testing.assert_allclose(mixing_weights(weights, "paper"), weights)
+    assert mixing_weights(weights, "best").tolist() == [0, 1, 0]
+
+
+def test_tuned_finds_the_sharpness_that_scores_best() -> None:
+    # υ = (1/3, 2/3): squared and normalised (1/5, 4/5). A score that peaks there must pick s = 2.
+    picked = mixing_weights(np.array([1 / 3, 2 / 3]), "tuned", lambda mix: -abs(mix[1] - 0.8))
+    np.testing.assert_allclose(picked, [0.2, 0.8])
+    # A score for equal shares picks s = 0.
+    np.testing.assert_allclose(
+        mixing_weights(np.array([0.1, 0.9]), "tuned", lambda mix: -abs(mix[0] - 0.5)), [0.5, 0.5]
+    )
+
+
+def test_tuned_prefers_the_sharper_mix_when_scores_tie_and_ignores_nan() -> None:
+    weights = np.array([0.3, 0.5, 0.2])
+    assert mixing_weights(weights, "tuned", lambda mix: 1.0).tolist() == [0, 1, 0]
+    picked = mixing_weights(weights, "tuned", lambda mix: float("nan") if mix.max() == 1 else 0.0)
+    np.testing.assert_allclose(picked, weights**8 / (weights**8).sum())
+
+
+@given(arrays(np.float64, 4, elements=st.floats(0, 1)), st.lists(st.floats(0, 1), min_size=4, max_size=4))
+def test_tuned_is_never_worse_than_the_best_single_cluster(weights: np.ndarray, worth: list[float]) -> None:
+    def score(mix: np.ndarray) -> float:  # anything that is not linear: mixing may help or hurt
+        return float(np.sin(9 * mix @ worth) + mix.max())
+
+    picked = mixing_weights(weights, "tuned", score)
+    assert picked.sum() == pytest.approx(1)
+    assert score(picked) >= max(score(single) for single in np.eye(4))
+
+
+def test_unknown_mix_names_the_known_ones() -> None:
+    with pytest.raises(InputError, match="did you mean 'tuned'"):
+        mixing_weights(np.ones(2), "tune", lambda mix: 0.0)  # type: ignore[arg-type]
+
+
+def test_returns_of_rounds_without_a_seat_stay() -> None:
+    before = {"clusters": [1], "returns": [0.5], "seats": [3]}
+    assert update_returns(before, [], [], 10) == before
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(-50, 50)), max_size=20))
+def test_remembered_return_is_the_plain_mean_per_cluster(history: list[tuple[int, int]]) -> None:
+    memory: dict[str, list[float]] = {}
+    for cluster, net in history:
+        memory = update_returns(memory, [cluster], [net], 10)
+    assert update_returns({}, [k for k, _ in history], [net for _, net in history], 10) == (memory or NOTHING)
+    for cluster, mean, seats in zip(*(memory or NOTHING).values(), strict=True):
+        mine = [net for k, net in history if k == cluster]
+        assert mean == pytest.approx(sum(mine) / len(mine) / 10)
+        assert seats == len(mine)

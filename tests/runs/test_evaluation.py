@@ -1,0 +1,283 @@
+"""When is evaluated, on whom, and what comes out; and what a method is shown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.small_runs import run_small, small_engine, small_task
+
+from ipfl.client.memory import ClientMemory
+from ipfl.client.network import MODEL_FACTORIES
+from ipfl.client.runner import EVALUATE, ClientRunner, Job
+from ipfl.client.settings import TrainConfig
+from ipfl.client.task import Task
+from ipfl.client.training import evaluate
+from ipfl.core import EMPTY, Method, Record, Round, Setup, holdout_id
+from ipfl.runs.config import EvaluateConfig
+from ipfl.runs.evaluation import EVALUATION_SHARE, Budget, Evaluator
+
+
+@pytest.fixture(scope="module")
+def task():
+    return small_task()
+
+
+@dataclass(frozen=True)
+class Still(Method):
+    """A method without training, whose server has two models: the start, and one that always says class 0."""
+
+    name = "still"
+    summary = "nothing happens"
+
+    def init(self, setup):
+        constant = np.zeros_like(setup.params)
+        constant[-setup.classes] = 1  # softmax regression: the bias of class 0 comes after all weights
+        return {"global": setup.params, "zero": constant}
+
+    def round(self, state, roster, round):
+        return Round(state)
+        yield
+
+    def offer(self, state, client):
+        return Record(state)
+
+    def personalize(self, offer, mine, me):
+        return offer.params["zero"]
+
+    def personalize_cost(self, state):
+        return 2
+
+    def models(self, state):
+        return state
+
+
+class TestBudget:
+    @given(
+        per_evaluation=st.floats(0.1, 1e6),
+        per_round=st.floats(0.1, 1e6),
+        rounds=st.integers(1, 60),
+    )
+    def test_auto_costs_a_quarter_of_the_training_at_most(self, per_evaluation, per_round, rounds):
+        evaluator = Evaluator.__new__(Evaluator)
+        evaluator.config = EvaluateConfig()
+        budget = Budget(per_evaluation, per_round, rounds)
+        evaluated = []
+        for round in range(rounds):
+            last = round == rounds - 1
+            if evaluator.is_due(round, last, budget):
+                budget.spent += per_evaluation
+                evaluated.append(round)
+                if not last:
+                    assert budget.spent <= EVALUATION_SHARE * per_round * (round + 1), (
+                        "nor ahead of the training"
+                    )
+        assert evaluated[-1] == rounds - 1, "the last round always is"
+        # One evaluation, the last, is never given up, however dear it is.
+        assert budget.spent <= max(EVALUATION_SHARE * per_round * rounds, per_evaluation) * (1 + 1e-9)
+        affordable = EVALUATION_SHARE * per_round * rounds / per_evaluation
+        assert len(evaluated) >= min(rounds, max(1, int(affordable) - 1)), "and nothing is hoarded"
+
+    def test_by_hand(self):
+        # A round trains 40, a quarter is 10; an evaluation costs 15. The whole run may spend 100:
+        # rounds 1 (20 ≥ 15), 2 (30 ≥ 30), 4 (50 ≥ 45), 5 (60 ≥ 60), 7 (80 ≥ 75), and the last. After
+        # round 7, 75 are spent; another one and the last would make 105.
+        evaluator = Evaluator.__new__(Evaluator)
+        evaluator.config = EvaluateConfig()
+        budget, evaluated = Budget(15, 40, 10), []
+        for round in range(10):
+            if evaluator.is_due(round, round == 9, budget):
+                budget.spent += 15
+                evaluated.append(round)
+        assert evaluated == [1, 2, 4, 5, 7, 9]
+
+    def test_every_third(self, task):
+        result = run_small(task, Still(), rounds=8, evaluate=EvaluateConfig(every=3))
+        assert sorted(result.evaluations) == [2, 5, 7]
+        assert [line["round"] for line in result.history if "evaluation" in line] == [2, 5, 7]
+
+    def test_costs_are_counted_in_samples(self, task):
+        evaluator = Evaluator(task, Still(), EvaluateConfig(holdout=7), 0)
+        state = Still().init(_setup(task))
+        budget = evaluator.budget(state, TrainConfig(epochs=2), per_round=3, rounds=9)
+        sizes = [task.data.sizes(client) for client in task.data.clients]
+        # Forward and backward (3) through the mean train part of 3 clients, twice.
+        assert budget.per_round == pytest.approx(3 * 3 * 2 * np.mean([size["train"] for size in sizes]))
+        # Each client's test part, twice its goal part; 2 models on 2 distributions.
+        goals = sum(2 * size["goal"] for size in sizes)
+        assert budget.per_evaluation == sum(size["test"] for size in sizes) + goals + 2 * 2 * 7
+
+
+def _setup(task):
+    return Setup(task.network(0).read(), task.data.clients, 3, 9, task.data.classes, 0)
+
+
+class TestWho:
+    def test_everyone_by_default(self, task):
+        assert Evaluator(task, Still(), EvaluateConfig(), 0).clients == tuple(range(6))
+        assert Evaluator(task, Still(), EvaluateConfig(clients=99), 0).clients == tuple(range(6))
+
+    def test_a_seeded_choice(self, task):
+        chosen = {
+            seed: Evaluator(task, Still(), EvaluateConfig(clients=3), seed).clients for seed in range(9)
+        }
+        for seed, clients in chosen.items():
+            assert len(set(clients)) == 3
+            assert list(clients) == sorted(clients)
+            assert set(clients) <= set(task.data.clients)
+            assert Evaluator(task, Still(), EvaluateConfig(clients=3), seed).clients == clients
+        assert len(set(chosen.values())) > 1
+
+
+class TestWhat:
+    def test_accuracies_by_hand(self, task):
+        """The constant model's accuracy is the share of class 0 among the labels."""
+        evaluator = Evaluator(task, Still(), EvaluateConfig(holdout=9), 0)
+        state = Still().init(_setup(task))
+        with small_engine(task, Still()) as engine:
+            measured = evaluator(engine, state, 0, last=True)
+        for client in task.data.clients:
+            labels = task.data.parts(client).test.y
+            assert measured.personalized[client] == pytest.approx(np.mean(labels == 0))
+        assert set(measured.shared) == set(task.data.clients)
+        assert measured.shared != measured.personalized
+        for distribution, row in enumerate(measured.cluster_accuracy):
+            labels = task.data.holdout(distribution).y[:9]
+            assert row[1] == pytest.approx(np.mean(labels == 0))
+        assert measured.purity is None
+        assert measured.unseen == {}
+
+    def test_unseen_clients_only_at_the_end(self):
+        task = small_task(unseen=2)
+        evaluator = Evaluator(task, Still(), EvaluateConfig(), 0)
+        state = Still().init(_setup(task))
+        with small_engine(task, Still()) as engine:
+            early, late = evaluator(engine, state, 0), evaluator(engine, state, 1, last=True)
+        assert early.unseen == {}
+        assert set(late.unseen) == set(task.data.unseen)
+        assert set(late.personalized) == set(task.data.clients) == set(early.personalized)
+
+    @staticmethod
+    def evaluate_without(task, is_lost):
+        """An evaluation in which some replies are lost."""
+        with small_engine(task, Still()) as engine:
+            ask_everyone = engine.ask
+            engine.ask = lambda ask, round: {
+                client: reply
+                for client, reply in ask_everyone(ask, round).items()
+                if not is_lost(ask, client)
+            }
+            return Evaluator(task, Still(), EvaluateConfig(), 0)(engine, Still().init(_setup(task)), 0)
+
+    def test_a_distribution_that_was_not_assessed_leaves_no_misnumbered_rows(self, task):
+        measured = self.evaluate_without(task, lambda ask, client: ask.action != EVALUATE and client == 0)
+        assert measured.cluster_accuracy is None
+        assert len(measured.personalized) == 6
+
+    def test_clients_that_do_not_answer_are_not_measured(self, task):
+        measured = self.evaluate_without(task, lambda ask, client: ask.action == EVALUATE and client == 2)
+        assert sorted(measured.personalized) == [0, 1, 3, 4, 5]
+
+
+@dataclass(frozen=True)
+class Curious(Still):
+    """Looks at what it is shown."""
+
+    def on_train(self, ask, mine, me):
+        return Record({}, self.look(me, mine)), Record({}, {"visits": mine.facts.get("visits", 0) + 1})
+
+    def on_forget(self, ask, mine, me):
+        return Record(), EMPTY
+
+    def on_look(self, ask, mine, me):
+        return Record({}, self.look(me, mine)), mine
+
+    def personalize(self, offer, mine, me):
+        assert self.look(me, mine)["test"] == 0
+        return super().personalize(offer, mine, me)
+
+    @staticmethod
+    def look(me, mine):
+        sizes = {part: len(getattr(me.parts, part)) for part in ("train", "probe", "goal", "test")}
+        return sizes | {"visits": mine.facts.get("visits", 0)}
+
+
+class TestClientRunner:
+    @pytest.fixture
+    def runner(self, tmp_path):
+        task = small_task(server_samples=5)
+        return ClientRunner(task, Curious(), TrainConfig(), 0, ClientMemory(tmp_path / "memory"))
+
+    def test_a_method_never_sees_the_test_part(self, runner):
+        assert runner.task.data.sizes(0)["test"] == 20
+        facts = runner.run(Job("train", 0, 0, EMPTY)).facts
+        assert facts["test"] == 0
+        for part in ("train", "probe", "goal"):
+            assert facts[part] == runner.task.data.sizes(0)[part] > 0
+        state = Curious().init(_setup(runner.task))
+        # `personalize` asserts the same; the evaluator counts on all 20 test points.
+        assert runner.run(Job(EVALUATE, 0, 0, Record(state))).facts["n"] == 20
+
+    def test_memory_is_the_client_s_own(self, runner):
+        for _ in range(2):
+            runner.run(Job("train", 0, 3, EMPTY))
+        assert runner.run(Job("look", 0, 3, EMPTY)).facts["visits"] == 2
+        assert runner.run(Job("look", 0, 4, EMPTY)).facts["visits"] == 0
+
+    def test_memory_can_be_given_up(self, runner):
+        runner.run(Job("train", 0, 3, EMPTY))
+        runner.run(Job("forget", 0, 3, EMPTY))
+        assert runner.run(Job("look", 0, 3, EMPTY)).facts["visits"] == 0
+
+    def test_evaluation_leaves_no_trace(self, runner):
+        runner.run(Job(EVALUATE, 0, 1, Record(Curious().init(_setup(runner.task)))))
+        runner.run(Job("look", 0, 1, EMPTY))
+        assert not runner.memory.folder.exists()
+
+    def test_a_shared_model_that_is_deployed_is_scored_once(self, runner, monkeypatch):
+        scored = []
+        monkeypatch.setattr(
+            "ipfl.client.runner.evaluate", lambda *given: scored.append(1) or evaluate(*given)
+        )
+
+        class Plain(Still):
+            def personalize(self, offer, mine, me):
+                return offer.params["global"]
+
+        state = Curious().init(_setup(runner.task))
+        runner.method = Plain()
+        facts = runner.run(Job(EVALUATE, 0, 0, Record(state))).facts
+        assert facts["global_hits"] == facts["hits"]
+        assert len(scored) == 1
+
+    def test_the_server_s_own_holdout(self, runner):
+        for distribution in range(2):
+            facts = runner.run(Job("look", 0, holdout_id(distribution), EMPTY)).facts
+            assert {facts[part] for part in ("train", "probe", "goal")} == {5}
+        with pytest.raises(ValueError, match="no holdout of distribution 0"):
+            ClientRunner(small_task(), Curious(), TrainConfig(), 0, runner.memory).run(
+                Job("look", 0, -1, EMPTY)
+            )
+
+    def test_random_streams_tell_clients_rounds_and_actions_apart(self, runner):
+        @dataclass(frozen=True)
+        class Rolling(Still):
+            def on_roll(self, ask, mine, me):
+                return Record({}, {"roll": int(me.rng.integers(2**62))}), mine
+
+            on_again = on_roll
+
+        runner.method = Rolling()
+        asked = [("roll", 0, 0), ("roll", 0, 1), ("roll", 1, 0), ("again", 0, 0), ("roll", 0, -1)]
+        rolls = [runner.run(Job(*one, EMPTY)).facts["roll"] for one in asked]
+        assert len(set(rolls)) == len(asked)
+        assert [runner.run(Job(*one, EMPTY)).facts["roll"] for one in asked] == rolls
+
+
+def test_models_by_name_and_by_callable():
+    for model in ("softmax", MODEL_FACTORIES["softmax"]):
+        task = Task.from_clients([(np.eye(4, dtype=np.float32), [0, 1, 0, 1])] * 2, model=model)
+        assert task.network(0).size == 4 * 2 + 2

@@ -1,0 +1,62 @@
+"""Small tasks, runs and engines for tests: few clients, few samples, softmax regression."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import ipfl
+from ipfl.core import Method
+from ipfl.engines import EngineContext, EngineFactory, WrapRunner
+from ipfl.engines.local import LocalEngine
+from ipfl.runs.result import Observer, Result
+
+SMALL = {"clients": 6, "samples": 20, "test_samples": 20, "model": "softmax"}
+"""Settings of a task on the bundled digits."""
+
+
+def small_task(seed: int = 0, **settings: Any) -> ipfl.Task:
+    """A task with these settings, and those of `SMALL` otherwise."""
+    return ipfl.Task.load(seed=seed, **(SMALL | settings))
+
+
+def run_small(
+    task: ipfl.Task,
+    method: str | Method[Any] = "fedavg",
+    out: Path | None = None,
+    *,
+    workers: int = 0,
+    engine: EngineFactory | None = None,
+    overwrite: bool = False,
+    resume: bool = False,
+    checkpoint_every: int = 1,
+    observer: Observer | None = None,
+    reference: Result | None = None,
+    **config: Any,
+) -> Result:
+    """`ipfl.run` in this process; all other keywords are those of a `RunConfig`."""
+    output = ipfl.RunOutput(out, overwrite, resume, None, checkpoint_every) if out is not None else None
+    return ipfl.run(
+        task,
+        ipfl.method(method) if isinstance(method, str) else method,
+        ipfl.RunConfig(**config),
+        engine=engine or ipfl.local_engine(workers),
+        out=output,
+        observer=observer,
+        reference=reference,
+    )
+
+
+def small_engine(
+    task: ipfl.Task,
+    method: Method[Any],
+    *,
+    workers: int = 0,
+    train: ipfl.TrainConfig | None = None,
+    memory: Path | None = None,
+    deadline: float | None = None,
+    wrap: WrapRunner | None = None,
+) -> LocalEngine:
+    """A local engine, in this process by default."""
+    context = EngineContext(task, method, train or ipfl.TrainConfig(), 0, memory, deadline, wrap)
+    return LocalEngine(context, workers=workers)

@@ -1,0 +1,415 @@
+"""Faults, injected and survived: each kind alone and what must happen, then all together for long."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.runs.killed_runs import die_at_call, is_killed, run_contents, run_six_rounds
+from tests.small_runs import run_small, small_engine, small_task
+from typer.testing import CliRunner
+
+import ipfl
+from ipfl.cli import app
+from ipfl.client.memory import ClientMemory
+from ipfl.client.runner import ASSESS, EVALUATE, ClientRunner, CrashError, Job
+from ipfl.client.settings import TrainConfig
+from ipfl.core import NO_CLUSTER, Ask, Method, Record, Round, Seat
+from ipfl.core.replies import ReplySchema
+from ipfl.errors import InputError
+from ipfl.ledger.store import RunStore
+from ipfl.runs.config import Config
+from ipfl.stress import make_wrapper
+from ipfl.stress.faults import ENORMOUS, FaultPlan, Faulty, break_reply
+from ipfl.stress.settings import FaultsConfig
+
+ALL = {"dropout": 0.3, "slow": 0.05, "crash": 0.05, "broken": 0.1}
+BROKEN = ("nan", "infinite", "shape", "enormous")
+
+
+@pytest.fixture(scope="module")
+def task():
+    return small_task(seed=3)
+
+
+SAME_VECTORS = ReplySchema(
+    {"done": list[str]}, lambda sent, facts: {name: len(vector) for name, vector in sent.params.items()}
+)
+
+
+class Phases(Method):
+    """Three phases; a client remembers every one that it worked in."""
+
+    name = "phases"
+    summary = "for tests of faults"
+
+    def init(self, setup):
+        return setup.params
+
+    def round(self, state, roster, round):
+        everyone = dict.fromkeys(roster.clients, Record({"m": state}))
+        delivered = set()
+        for action in ("prepare", "train", "judge"):
+            delivered |= set((yield Ask(action, everyone, SAME_VECTORS)))
+        seats = (Seat(client, NO_CLUSTER, "random", client in delivered) for client in roster.clients)
+        return Round(state + 1, tuple(seats))
+
+    def offer(self, state, client):
+        return Record({"global": state})
+
+    def personalize(self, offer, mine, me):
+        return offer.params["global"]
+
+    def _work(self, ask, mine, me):
+        done = [*mine.facts.get("done", []), f"{me.round} {me.action}"]
+        return Record(ask.params, {"done": done}), Record({}, {"done": done})
+
+    on_prepare = on_train = on_judge = _work
+
+
+class TestPlan:
+    def test_a_pure_function_of_seed_round_and_client(self):
+        config = FaultsConfig(**ALL)
+        faults = [
+            [FaultPlan(config, seed).fault(r, c) for r in range(20) for c in range(20)] for seed in (1, 1, 2)
+        ]
+        assert faults[0] == faults[1] != faults[2]
+        broken = [FaultPlan(config, 1).breakage(a, r, 0) for a in ("train", "judge") for r in range(50)]
+        assert broken[:50] != broken[50:]
+
+    def test_shares_are_what_was_asked_for(self):
+        """10 000 draws: a share p comes out within 4 standard deviations, 4·√(p(1−p)/10 000) ≤ 0.02."""
+        plan = FaultPlan(FaultsConfig(dropout=0.3, slow=0.2, crash=0.1, broken=0.05), 0)
+        counts = Counter(plan.fault(r, c) for r in range(100) for c in range(100))
+        expected = {"before": 0.1, "during": 0.1, "after": 0.1, "slow": 0.2, "crash": 0.1, None: 0.4}
+        assert {fault: count / 10_000 for fault, count in counts.items()} == pytest.approx(expected, abs=0.02)
+        kinds = Counter(plan.breakage("train", r, c) for r in range(100) for c in range(100))
+        expected = dict.fromkeys((*BROKEN, "duplicate"), 0.01) | {None: 0.95}
+        assert {kind: count / 10_000 for kind, count in kinds.items()} == pytest.approx(expected, abs=0.01)
+
+    def test_no_plan_without_faults_of_clients(self):
+        assert FaultPlan.make(FaultsConfig(), 0) is None
+        assert FaultPlan.make(FaultsConfig(full_disk=[1], store_down=[2]), 0) is None
+        assert FaultPlan.make(FaultsConfig(broken=0.1), 0) is not None
+
+    def test_more_than_all_clients(self):
+        with pytest.raises(InputError, match="more than 1 together"):
+            FaultPlan(FaultsConfig(dropout=0.6, slow=0.3, crash=0.2), 0)
+
+    @pytest.mark.parametrize(
+        ("fault", "expected"),
+        # In the order of a round: asked before training, in training, after it was asked for.
+        [
+            ("before", ("absent", "absent", "absent")),
+            ("during", ("answers", "absent", "absent")),
+            ("after", ("answers", "answers", "absent")),
+            ("crash", ("answers", "crashes", "absent")),
+            ("slow", ("late", "late", "late")),
+        ],
+    )
+    def test_when_a_client_answers(self, monkeypatch, fault, expected):
+        plan = FaultPlan(FaultsConfig(broken=0.0), 0)
+        monkeypatch.setattr(plan, "fault", lambda round, client: fault)
+        for action, after_training, outcome in zip(
+            ("prepare", "train", "judge"), (False, False, True), expected, strict=True
+        ):
+            worked = []
+
+            class Inner:
+                def run(self, job, worked=worked):
+                    worked.append(job)
+                    return Record({}, {"n": 1})
+
+            job = Job(action, 0, 0, Record(), after_training)
+            faulty = Faulty(Inner(), plan)
+            if outcome == "crashes":
+                with pytest.raises(CrashError):
+                    list(faulty.deliver(job))
+            else:
+                (delivery,) = faulty.deliver(job)
+                assert (delivery.job, delivery.is_last) == (job, True)
+                assert delivery.reply == (Record({}, {"n": 1}) if outcome == "answers" else None)
+                assert delivery.is_late == (outcome == "late")
+            # A client that is late has done its work; one that drops out has not.
+            assert bool(worked) == (outcome in ("answers", "late"))
+
+    def test_the_evaluator_and_the_server_itself_are_spared(self, tmp_path):
+        task = small_task(server_samples=10)
+        runner = ClientRunner(task, Phases(), TrainConfig(), 0, ClientMemory(tmp_path))
+        faulty = Faulty(runner, FaultPlan(FaultsConfig(dropout=1, broken=1), 0))
+        start = Record({"global": runner.initial})
+        jobs = [
+            Job(EVALUATE, 0, 0, start),
+            Job(ASSESS, 0, 0, Record(start.params, {"limit": 5})),
+            Job("judge", 0, -1, Record()),
+        ]
+        replies = [[delivery.reply.facts for delivery in faulty.deliver(job)] for job in jobs]
+        assert [one["n"] for (one,) in replies[:2]] == [20, 5]
+        assert replies[2] == [{"done": ["0 judge"]}]
+        (delivery,) = faulty.deliver(Job("judge", 0, 1, Record()))
+        assert delivery.reply is None
+
+
+class TestBrokenReply:
+    REPLY = Record({"m": np.arange(4, dtype=np.float32)}, {"n": 3})
+
+    @pytest.mark.parametrize(
+        ("kind", "number"), [("nan", np.nan), ("infinite", np.inf), ("enormous", ENORMOUS)]
+    )
+    def test_one_component_of_a_vector(self, kind, number):
+        broken = break_reply(self.REPLY, kind, np.random.default_rng(0)).params["m"]
+        (wrong,) = np.flatnonzero(broken != self.REPLY.params["m"])
+        assert np.array_equal(broken[wrong], np.float32(number), equal_nan=True)
+        assert self.REPLY.params["m"].tolist() == [0, 1, 2, 3], "the client's own stays"
+
+    def test_one_component_too_many(self):
+        assert break_reply(self.REPLY, "shape", np.random.default_rng(0)).params["m"].tolist() == [
+            0,
+            1,
+            2,
+            3,
+            0,
+        ]
+
+    def test_facts_of_a_reply_without_vectors(self):
+        reply, rng = (
+            Record({}, {"n": 3, "hits": [1.0, 2.0], "ok": True, "name": "x"}),
+            np.random.default_rng(0),
+        )
+        assert break_reply(reply, "enormous", rng).facts == {
+            "n": ENORMOUS, "hits": [ENORMOUS, ENORMOUS], "ok": True, "name": "x",
+        }  # fmt: skip
+        assert break_reply(reply, "shape", rng).facts == {"n": 3, "hits": [1.0], "ok": True, "name": "x"}
+        assert break_reply(reply, "duplicate", rng) == reply
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+class TestFates:
+    """One round of three phases in which every client has the same fault."""
+
+    @staticmethod
+    def played(task, workers, tmp_path, **faults):
+        plan = FaultPlan(FaultsConfig(**faults), 0)
+        wrap = make_wrapper(None, plan)
+        with small_engine(task, Phases(), workers=workers, memory=tmp_path / "memory", wrap=wrap) as engine:
+            answered = [
+                list(engine.ask(Ask(action, {0: Record(), 1: Record()}), 0))
+                for action in ("prepare", "train", "judge")
+            ]
+            engine.ask(Ask("prepare", {}), 1)
+            remembered = engine.runner.memory.load(0).facts.get("done", [])
+            return answered, remembered, engine
+
+    @staticmethod
+    def kinds(engine):
+        return [(event.kind, event.client) for event in engine.events]
+
+    @pytest.mark.parametrize(
+        ("when", "answered", "remembered"),
+        [
+            ("before", [[], [], []], []),
+            ("during", [[0, 1], [], []], ["0 prepare"]),
+            ("after", [[0, 1], [0, 1], []], ["0 prepare", "0 train"]),
+        ],
+    )
+    def test_dropping_out(self, task, workers, tmp_path, when, answered, remembered):
+        found = self.played(task, workers, tmp_path, dropout=1, dropout_when=[when])
+        assert found[:2] == (answered, remembered)
+        assert found[2].events == []  # that they did not answer is the loop's to say
+
+    def test_too_slow(self, task, workers, tmp_path):
+        answered, remembered, engine = self.played(task, workers, tmp_path, slow=1)
+        assert answered == [[], [], []]
+        assert remembered == ["0 prepare", "0 train", "0 judge"], "it did its work"
+        assert self.kinds(engine) == [("late", 0), ("late", 1)] * 3
+
+    def test_crashing(self, task, workers, tmp_path):
+        answered, remembered, engine = self.played(task, workers, tmp_path, crash=1)
+        assert answered == [[0, 1], [], []]
+        assert remembered == ["0 prepare"]
+        assert self.kinds(engine) == [("worker_died", 0), ("worker_died", 1)]
+
+    def test_answering_twice(self, task, workers, tmp_path):
+        answered, _, engine = self.played(task, workers, tmp_path, broken=1, broken_kinds=["duplicate"])
+        assert answered == [[0, 1]] * 3
+        assert engine.discarded == 6
+        assert self.kinds(engine) == [("second_answer", 0), ("second_answer", 1)] * 3
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_late_reply_arrives_later_and_is_not_taken_for_another(task, workers, monkeypatch):
+    """Client 0 is late in rounds 0 and 1, client 1 never: its replies bring those of client 0 along."""
+    plan = FaultPlan(FaultsConfig(slow=0.5), 0)
+    monkeypatch.setattr(plan, "fault", lambda round, client: "slow" if client == 0 and round < 2 else None)
+    to = {client: Record({"m": np.full(3, client, np.float32)}) for client in (0, 1)}
+    with small_engine(task, Phases(), workers=workers, wrap=make_wrapper(None, plan)) as engine:
+        replies = [engine.ask(Ask("train", to), round) for round in range(3)]
+        assert [list(one) for one in replies] == [[1], [1], [0, 1]]
+        for one in replies:
+            assert {client: reply.params["m"].tolist() for client, reply in one.items()} == {
+                client: [client] * 3 for client in one
+            }
+        assert engine.discarded == 2
+
+
+class TestBrokenReplies:
+    @pytest.mark.parametrize("name", ["fedavg", "ipfl"])
+    @pytest.mark.parametrize("kind", BROKEN)
+    def test_if_all_are_broken_nothing_is_learned(self, task, name, kind):
+        faults = FaultsConfig(broken=1, broken_kinds=[kind])
+        result = run_small(task, name, rounds=3, faults=faults)
+        assert [line["rolled_back"] for line in result.history] == [True] * 3
+        start = task.network(0).read().tobytes()
+        assert {model.tobytes() for model in result.models.values()} == {start}
+
+    @pytest.mark.parametrize("kind", BROKEN)
+    def test_if_some_are_the_others_count(self, task, kind):
+        faults = FaultsConfig(broken=0.4, broken_kinds=[kind])
+        result = run_small(task, "fedavg", rounds=6, faults=faults)
+        plan, seats = FaultPlan(faults, 0), [seat for line in result.history for seat in line["seats"]]
+        for line in result.history:
+            whole = [not plan.breakage("train", line["round"], seat.client) for seat in line["seats"]]
+            delivered = [seat.delivered for seat in line["seats"]]
+            assert delivered == (whole if any(whole) else [False] * len(whole))
+            broken = [e.client for e in line["events"] if e.kind == "invalid_reply"]
+            expected = [seat.client for seat, valid in zip(line["seats"], whole, strict=True) if not valid]
+            assert sorted(broken) == sorted(expected)
+        assert {seat.delivered for seat in seats} == {True, False}
+        model = result.models["global"]
+        assert np.abs(model).max() < 10
+        assert model.tobytes() != task.network(0).read().tobytes()
+
+    @pytest.mark.parametrize("name", ["fedavg", "local", "ipfl"])
+    def test_answers_that_come_twice_change_nothing(self, task, name):
+        faults = FaultsConfig(broken=1, broken_kinds=["duplicate"])
+        plain, twice = (run_small(task, name, rounds=3, faults=f) for f in (FaultsConfig(), faults))
+        for line in twice.history:
+            assert line["events"][-1].kind == "second_answer"
+        assert [{**line, "events": []} for line in plain.history] == [
+            {**line, "events": []} for line in twice.history
+        ]
+
+
+class Sleeper(Phases):
+    """Client 2 takes its time to train in round 0."""
+
+    def __init__(self, seconds):
+        self.seconds = seconds
+
+    def on_train(self, ask, mine, me):
+        if me.id == 2 and me.round == 0:
+            time.sleep(self.seconds)
+        return self._work(ask, mine, me)
+
+
+class TestDeadline:
+    @pytest.mark.parametrize(("workers", "seconds"), [(0, 2.2), (1, 60), (2, 60)])
+    def test_who_takes_longer_is_left_out(self, task, workers, seconds):
+        clients = ipfl.ClientsConfig(deadline=2)
+        result = run_small(task, Sleeper(seconds), rounds=2, clients=clients, workers=workers)
+        kinds = [event.kind for event in result.history[0]["events"] if event.client == 2]
+        assert kinds == ["overdue"], "and not also that it did not answer"
+        assert result.history[1]["events"] == ()
+        assert result.summary["seconds"] < 30
+
+    def test_the_evaluator_waits(self, task):
+        class Pensive(Phases):
+            def personalize(self, offer, mine, me):
+                time.sleep(0.4 if me.id == 1 else 0)
+                return offer.params["global"]
+
+        with small_engine(task, Pensive(), workers=1, deadline=0.2) as engine:
+            start = Record({"global": engine.runner.initial})
+            assert list(engine.ask(Ask(EVALUATE, {0: start, 1: start}), 0)) == [0, 1]
+
+
+class TestSameEverywhere:
+    @pytest.mark.parametrize("name", ["ipfl", "local"])
+    def test_workers_do_not_matter(self, task, name):
+        faults, train = FaultsConfig(**ALL), TrainConfig(per_round=4, min_clients=2)
+        here, there = (
+            run_small(task, name, rounds=12, train=train, faults=faults, workers=workers)
+            for workers in (0, 2)
+        )
+        assert here.history == there.history
+        assert {line.get("rolled_back", False) for line in here.history} == {True, False}
+        assert {n: m.tobytes() for n, m in here.models.items()} == {
+            n: m.tobytes() for n, m in there.models.items()
+        }
+
+    @pytest.mark.parametrize("name", ["ipfl", "local"])
+    def test_killed_and_resumed(self, task, name, tmp_path):
+        """Killed three times, at commits of rounds that count or are rolled back: the same result."""
+        options = {
+            "faults": FaultsConfig(**ALL),
+            "train": TrainConfig(per_round=4, min_clients=3),
+            "rounds": 10,
+        }
+        run_six_rounds(task, name, tmp_path / "whole" / "run", **options)
+        whole = run_contents(tmp_path / "whole" / "run")
+        rolled_back = [line["round"] for line in whole[2][1] if line.get("rolled_back")]
+        assert 0 < len(rolled_back) < 10
+        out = tmp_path / "run"
+        for calls in (2, 2, 3):
+            place = lambda n=calls: die_at_call(RunStore, "commit_round", n, after=True)  # noqa: E731
+            assert is_killed(task, name, out, place, **options)
+        run_six_rounds(task, name, out, resume=True, **options)
+        assert run_contents(out) == whole
+
+
+class TestConfig:
+    def test_every_key_is_documented(self):
+        page = (Path(__file__).parents[2] / "docs" / "faults.md").read_text()
+        injected = page.split("## Settings")[1].split("The plan is a function")[0]
+        assert re.findall(r"^\| `(\w+)` \|", injected, re.M) == list(FaultsConfig.model_fields)
+        for kind in (*BROKEN, "duplicate", "before", "during", "after"):
+            assert f"`{kind}`" in injected
+
+    def test_from_a_file(self, tmp_path):
+        path = tmp_path / "my.toml"
+        path.write_text('[faults]\ndropout = 0.3\ndropout_when = ["during"]\nfull_disk = [3, 5]\n')
+        config = Config.load(
+            path, ["faults.broken=0.05", 'faults.broken_kinds=["nan"]', "clients.deadline=9"]
+        )
+        assert config.faults == FaultsConfig(
+            dropout=0.3, dropout_when=("during",), broken=0.05, broken_kinds=("nan",), full_disk=(3, 5)
+        )
+        assert config.clients.deadline == 9
+        assert Config.of(json.loads(json.dumps(config.model_dump(mode="json")))) == config
+
+    @pytest.mark.parametrize(
+        "setting", ["faults.dropout=1.5", "faults.dropout_when=[]", 'faults.broken_kinds=["rude"]',
+                    "faults.full_disk=[-1]", "faults.outage=0", "train.min_clients=0", "clients.deadline=0"],
+    )  # fmt: skip
+    def test_refused_in_a_line(self, setting):
+        with pytest.raises(InputError) as error:
+            Config.load(None, [setting])
+        assert str(error.value).startswith(setting.split("=")[0])
+        assert "\n" not in str(error.value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 2])
+def test_five_hundred_rounds(tmp_path, workers):
+    """In every round 30 % of the clients drop out and 5 % of the replies are broken; by the command line."""
+    sets = ["rounds=500", "task.clients=8", "task.samples=20", "task.test_samples=20", "task.model=softmax",
+            "evaluate.every=100", "train.min_clients=2", "faults.dropout=0.3",
+            "faults.broken=0.05"]  # fmt: skip
+    options = [word for one in sets for word in ("--set", one)]
+    out = str(tmp_path / "run")
+    done = CliRunner().invoke(app, ["run", *options, "--workers", str(workers), "--quiet", "--out", out])
+    assert done.exit_code == 0, done.output
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert len(lines) == 500
+    assert 0 < sum(line.get("rolled_back", False) for line in lines) < 250
+    checked = CliRunner().invoke(app, ["ledger", "verify", out])
+    assert checked.exit_code == 0, checked.output
+    assert "500 rounds verified" in checked.output
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert sum(summary["report"]["balances"]) == summary["report"]["issued"] == 8 * 10_000
+    assert summary["personalized_accuracy"]["mean"] > 0.4
