@@ -20,9 +20,10 @@ from ipfl.core import Method
 from ipfl.core.files import write_json
 from ipfl.engines.local import local_engine
 from ipfl.errors import InputError
+from ipfl.ledger.database import STORE_FILE
 from ipfl.methods import REFERENCE, check_clusters
 from ipfl.runs.config import Config
-from ipfl.runs.folder import METRICS, STORE, RunOutput, source_commit
+from ipfl.runs.folder import METRICS, RunOutput, source_commit
 from ipfl.runs.plots import plot_files, save_plots
 from ipfl.runs.result import Observer, Result
 from ipfl.runs.run import run
@@ -268,7 +269,7 @@ class _RunSeries:
         if self.folder is None:
             return None
         path = self.folder / name / f"seed-{seed}"
-        return RunOutput(path, resume=self.resume and (path / STORE).exists())
+        return RunOutput(path, resume=self.resume and (path / STORE_FILE).exists())
 
     def _observer(self, name: str, seed: int) -> Observer | None:
         if self.make_observer is None:

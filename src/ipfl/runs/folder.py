@@ -28,6 +28,7 @@ from ipfl.core import Record, Vector
 from ipfl.core.files import system_errors, write_json, write_record, write_text
 from ipfl.engines import ATTEMPTS_FILE
 from ipfl.errors import InputError
+from ipfl.ledger.database import STORE_FILE
 
 SUMMARY = "summary.json"
 METRICS = "metrics.jsonl"
@@ -35,7 +36,6 @@ SERVER_MODELS = "model"
 MEMORY = "memory"
 CLIENT_MODELS = "client_models"
 OFFER = "offer.safetensors"
-STORE = "run.db"
 CHECKPOINTS = "checkpoint"
 
 
@@ -85,7 +85,7 @@ class RunFolder:
         if path.exists() and not path.is_dir():
             raise InputError(f"{path} is a file, not a folder for results")
         if not (output.overwrite or output.resume) and any(
-            (path / name).exists() for name in (METRICS, SUMMARY, STORE)
+            (path / name).exists() for name in (METRICS, SUMMARY, STORE_FILE)
         ):
             raise InputError(f"{path} already holds a run: pass --overwrite or --resume, or another --out")
 
@@ -95,7 +95,7 @@ class RunFolder:
             shutil.rmtree(self.path / folder, ignore_errors=True)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            for old in (SUMMARY, OFFER, ATTEMPTS_FILE, STORE, f"{STORE}-wal", f"{STORE}-shm"):
+            for old in (SUMMARY, OFFER, ATTEMPTS_FILE, STORE_FILE, f"{STORE_FILE}-wal", f"{STORE_FILE}-shm"):
                 (self.path / old).unlink(missing_ok=True)
             (self.path / METRICS).write_text("")
         except OSError as error:

@@ -7,6 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ipfl.ledger.accounts import Ints
+
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.floating[Any]]
-Ints = NDArray[np.integer[Any]]
+
+__all__ = ["Bools", "Floats", "Ints"]
