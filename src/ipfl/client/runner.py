@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from ipfl.client.allocator import keep_freed_memory
 from ipfl.client.client import Client
 from ipfl.client.memory import ClientMemory
 from ipfl.client.network import Network
@@ -109,6 +110,7 @@ class ClientRunner:
 
     def run(self, job: Job, disguise: Disguise | None = None) -> Record:
         """The client's reply; `disguise` changes what it works with."""
+        keep_freed_memory()  # here: in every process that plays clients, and in no other
         if job.action == ASSESS:
             return self._assess(job.client, job.record)
         parts = self._parts(job.client, job.round)
