@@ -32,6 +32,7 @@ from ipfl.client.training import one_thread
 from ipfl.core import Ask, Record
 from ipfl.core.sections import AggregateConfig
 from ipfl.data.dataset import Dataset
+from ipfl.data.federated import Samples
 from ipfl.data.settings import TaskConfig
 from ipfl.engines import EngineContext
 from ipfl.engines.local import LocalEngine
@@ -108,7 +109,8 @@ def bare_round(engine: LocalEngine, task: Task, clients: list[int]) -> None:
     for client in clients:
         network.load(start)  # or one batch, learned by heart, drives the gradients into slow tiny numbers
         data = task.data.parts(client).train
-        batch, labels = network.inputs(data.x[:BATCH]), torch.from_numpy(data.y[:BATCH])
+        points = network.points(Samples(data.x[:BATCH], data.y[:BATCH]))
+        batch, labels = network.inputs(points.x), points.y
         for _ in range(-(-len(data) // BATCH)):
             network.grad.zero_()
             nn.functional.cross_entropy(network.module(batch), labels).backward()  # type: ignore[no-untyped-call]

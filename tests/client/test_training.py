@@ -228,13 +228,15 @@ class TestMeanGradient:
 
 class TestObjective:
     def test_its_gradient_is_stepped_along(self):
-        # The batch's rows say where its points came from: the objective sees 3 points in batches of 2 and 1.
+        # The batch's positions say where its points came from: 3 points in batches of 2 and 1.
         seen = []
 
-        def objective(network, batch, rows):
+        def objective(network, batch):
             assert not network.grad.any()
-            assert batch.y.tolist() == [[0, 1, 1][row] for row in rows]
-            seen.append(rows.tolist())
+            rows = batch.positions.tolist()
+            assert batch.labels.tolist() == [[0, 1, 1][row] for row in rows]
+            assert batch.inputs[:, 0].tolist() == [[2, 4, 6][row] for row in rows]
+            seen.append(rows)
             network.grad += 1
 
         settings = TrainConfig(lr=0.1, epochs=1, batch_size=2)
@@ -254,7 +256,7 @@ class TestObjective:
 
     def test_the_pull_comes_on_top(self):
         # Gradient 1 everywhere from the objective; 0.5·(v − a) = −0.5 from the pull to (1, 1, 1, 1).
-        def objective(network, batch, rows):
+        def objective(network, batch):
             network.grad += 1
 
         pull = Pull(np.ones(4, np.float32), 0.5)

@@ -72,6 +72,7 @@ class RoundLoop:
         departures: Clients that left for good.
         journal: Keeps every round; None: nothing outlives the process.
         observer: Told about every round.
+        trial: What decided about the precision of the training; None: there was no need.
     """
 
     def __init__(
@@ -84,11 +85,12 @@ class RoundLoop:
         departures: Departures,
         journal: Journal | None,
         observer: Observer | None,
+        trial: Mapping[str, Any] | None = None,
     ):
         check_clusters(method, len(task.data.clients))
         self.task, self.method, self.config, self.engine = task, method, config, engine
         self.server_memory, self.departures = server_memory, departures
-        self.journal, self.observer = journal, observer
+        self.journal, self.observer, self.trial = journal, observer, trial
         setup = make_setup(task, config, server_memory)
         self.state = method.init(setup)
         self.evaluator = Evaluator(task, method, config.evaluate, config.seed)
@@ -236,6 +238,7 @@ class RoundLoop:
             "clients": list(self.task.data.clients),
             "rules": dict(self.method.rules()) if isinstance(self.method, HasMarket) else {},
             "min_clients": config.train.min_clients,
+            "trial": self.trial,
             "config": config.record([self.method]),
         }
 
@@ -272,6 +275,7 @@ class RoundLoop:
             "bytes_up": sum(line["bytes_up"] for line in self.history),
             "interrupted": self.is_interrupted,
             "seconds": round(time.perf_counter() - self._start_time, 3),
+            "trial": self.trial,
             "config": config.record([self.method]),
             "commit": source_commit(),
         }
