@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -156,7 +156,7 @@ class Network:
     def move(self, device: torch.device) -> None:
         """Puts parameters, gradients and buffers on a device; it must be done in the process that uses it."""
         self.device = device
-        self.module.to(device)  # counters too
+        self.module.to(device)  # what is no float, too
         self.flat = torch.empty(self.slots[-1].stop, device=device)
         self.grad = torch.zeros(self.trained, device=device)
         self._host = self.flat if device == CPU else torch.empty(self.slots[-1].stop)
@@ -219,8 +219,9 @@ class Network:
 
     def _autocast(self) -> AbstractContextManager[object]:
         """Lower precision inside, if it is wanted and the module is being trained."""
-        is_lower = self.precision == "bf16" and self.module.training
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=is_lower)
+        if self.precision == "bf16" and self.module.training:
+            return torch.autocast(self.device.type, torch.bfloat16)
+        return nullcontext()
 
     @property
     def classifier(self) -> nn.Linear:

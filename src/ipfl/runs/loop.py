@@ -23,6 +23,7 @@ from ipfl.core import (
     is_below_quorum,
     stream,
 )
+from ipfl.core.profile import bytes_written, measure
 from ipfl.core.retry import is_disk_full, retry_while_disk_full
 from ipfl.core.signals import InterruptHandler
 from ipfl.errors import InputError
@@ -133,8 +134,11 @@ class RoundLoop:
                 for round in range(len(self.history), self.config.rounds):
                     interrupt.raise_if_requested()
                     line = self._round(round)
-                    with interrupt.delay():  # what is in the store must be in the history, and the reverse
+                    # What is in the store must be in the history, and the reverse.
+                    with interrupt.delay(), measure("store", round=round) as span:
+                        before = bytes_written()
                         self._keep(line)
+                        span.down = bytes_written() - before
                     if self.observer is not None:
                         self.observer.round(line)
         except KeyboardInterrupt:
@@ -168,9 +172,10 @@ class RoundLoop:
         line |= {"seats": done.seats, **({} if done.market is None else done.market.line())}
         is_last = round == self.config.rounds - 1
         if self.evaluator.is_due(round, is_last, self.budget):
-            evaluation = self.evaluator(self.engine, done.state, round, last=is_last)
-            line["evaluation"] = self._figures(evaluation) | evaluation.line()
-            self._add_evaluation(evaluation)
+            with measure("evaluation", round=round):
+                evaluation = self.evaluator(self.engine, done.state, round, last=is_last)
+                line["evaluation"] = self._figures(evaluation) | evaluation.line()
+                self._add_evaluation(evaluation)
         travelled: Bytes = traffic
         if self.engine.traffic is not None:  # measured, not only counted
             travelled, self.engine.traffic = self.engine.traffic, Bytes()

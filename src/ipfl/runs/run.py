@@ -16,6 +16,7 @@ from ipfl.client.network import Network
 from ipfl.client.settings import TrainConfig
 from ipfl.client.task import Task
 from ipfl.core import NEWCOMER, HasMarket, Method
+from ipfl.core.profile import measure
 from ipfl.core.retry import retry_while_disk_full
 from ipfl.engines import EngineContext, EngineFactory
 from ipfl.engines.local import local_engine
@@ -71,12 +72,21 @@ def run(
     with ExitStack() as stack:
         if journal is not None:
             stack.callback(journal.close)
-        running_engine = stack.enter_context(closing((engine or local_engine())(context)))
-        loop = RoundLoop(
-            task, method, config, running_engine, _server_memory(folder), departures, journal, observer, trial
-        )
-        opening = method.opening_transfers(loop.state) if isinstance(method, HasMarket) else ()
-        loop.begin_or_resume(opening)
+        with measure("set-up"):
+            running_engine = stack.enter_context(closing((engine or local_engine())(context)))
+            loop = RoundLoop(
+                task,
+                method,
+                config,
+                running_engine,
+                _server_memory(folder),
+                departures,
+                journal,
+                observer,
+                trial,
+            )
+            opening = method.opening_transfers(loop.state) if isinstance(method, HasMarket) else ()
+            loop.begin_or_resume(opening)
         loop.play_rounds()
         head = None if journal is None else journal.head()
     attacks = (
@@ -84,10 +94,13 @@ def run(
     )
     result = loop.result(attacks, head)
     if folder is not None:
-        network = task.network(config.seed)
-        retry_while_disk_full(
-            lambda: _write_results(folder, result, method, network), "cannot write the results", folder.path
-        )
+        with measure("results"):
+            network = task.network(config.seed)
+            retry_while_disk_full(
+                lambda: _write_results(folder, result, method, network),
+                "cannot write the results",
+                folder.path,
+            )
     return result
 
 
