@@ -51,12 +51,6 @@ def test_fewer_page_faults_and_the_same_bits():
 
 
 class TestElsewhere:
-    @pytest.fixture(autouse=True)
-    def _ask_again(self):
-        allocator.keep_freed_memory.cache_clear()
-        yield
-        allocator.keep_freed_memory.cache_clear()
-
     def test_another_system(self, monkeypatch):
         monkeypatch.setattr(allocator.sys, "platform", "darwin")
         monkeypatch.setattr(allocator.ctypes, "CDLL", lambda _: pytest.fail("nothing must be called"))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from functools import cache
 
 M_TRIM_THRESHOLD = -1
 M_MMAP_THRESHOLD = -3
@@ -20,9 +19,8 @@ LARGEST_KEPT = 2**30
 NEVER = -1
 
 
-@cache
 def keep_freed_memory() -> bool:
-    """Sets the allocator of this process, and of those forked from it; only the first call does something.
+    """Sets the allocator of this process, and of those forked from it; may be repeated.
 
     Returns:
         Whether there is an allocator that can be set so: that of glibc.
