@@ -65,6 +65,12 @@ Fp16 = Annotated[
     bool,
     typer.Option("--fp16", help="Flower: models travel as float16: half the bytes, another result."),
 ]
+Profiled = Annotated[
+    bool,
+    typer.Option(
+        "--profile", help="Print seconds and bytes of each phase, and write trace.json for Perfetto."
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no table.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the run that the folder holds.")]
 ShowConfig = Annotated[

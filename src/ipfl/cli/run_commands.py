@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +18,7 @@ from ipfl.cli.options import (
     NodeCount,
     Out,
     Overwrite,
+    Profiled,
     Quiet,
     Resume,
     Seed,
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from ipfl.core import Method
+    from ipfl.core.profile import Profile
     from ipfl.runs.comparison import Comparison
     from ipfl.runs.config import Config
 
@@ -61,6 +64,7 @@ def run(
     resume: Resume = None,
     store: Store = None,
     checkpoint_every: CheckpointEvery = 1,
+    profiled: Profiled = False,
     show_config: ShowConfig = False,
     data_dir: DataDir = None,
 ) -> None:
@@ -81,24 +85,30 @@ def run(
     if show_config:
         _print_config(settings, [method])
         return
+    from ipfl.core.profile import Profile, measure
     from ipfl.runs.comparison import prepare
     from ipfl.runs.folder import RunOutput
     from ipfl.runs.run import run as run_method
 
     engine = choose_engine(engine_name, settings, nodes, workers, fp16, quiet)
-    task = prepare(settings, [method], settings.seed)
     folder = resume or out or new_run_folder(f"{method.name}-seed-{settings.seed}")
     make_observer = progress_observers(quiet)
-    result = run_method(
-        task,
-        method,
-        settings,
-        engine=engine,
-        out=RunOutput(folder, overwrite, resume is not None, store, checkpoint_every),
-        observer=make_observer(method.name, 1, 1) if make_observer else None,
-    )
+    profile = Profile()
+    with profile.recording() if profiled else nullcontext():
+        with measure("data"):
+            task = prepare(settings, [method], settings.seed)
+        result = run_method(
+            task,
+            method,
+            settings,
+            engine=engine,
+            out=RunOutput(folder, overwrite, resume is not None, store, checkpoint_every),
+            observer=make_observer(method.name, 1, 1) if make_observer else None,
+        )
     if not quiet:
         _print_run(result.summary, folder)
+    if profiled:
+        _report_profile(profile, folder)
     if result.summary["interrupted"]:
         progress = f"{result.summary['rounds']} of {settings.rounds} rounds"
         exit_with_error(f"interrupted after {progress}; results so far in {folder}", INTERRUPTED)
@@ -176,6 +186,21 @@ def _print_run(summary: Mapping[str, Any], folder: Path) -> None:
     console.print()
     console.print(run_table(summary))
     console.print(f"\nResults in {folder}", markup=False, soft_wrap=True)
+
+
+def _report_profile(profile: Profile, folder: Path) -> None:
+    """Prints where the time went, and writes the trace."""
+    from ipfl.core.files import write_json
+    from ipfl.report.profile import profile_table
+    from ipfl.runs.folder import TRACE
+
+    write_json(folder / TRACE, profile.trace())
+    console = stdout_console()
+    console.print()
+    console.print(profile_table(profile))
+    console.print(
+        f"\nTrace in {folder / TRACE}: open it at https://ui.perfetto.dev", markup=False, soft_wrap=True
+    )
 
 
 def _print_comparison(comparison: Comparison, folder: Path) -> None:

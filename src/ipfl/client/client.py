@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ipfl.client.network import Network
+from ipfl.client.network import Network, Points
 from ipfl.client.predictors import Predictor
 from ipfl.client.settings import TrainConfig
 from ipfl.client.training import (
@@ -44,6 +44,9 @@ class Client:
     settings: TrainConfig
     initial: Vector
     """The parameters that everyone can make from the run's seed, without being sent them."""
+    _points: dict[tuple[Part, int | None], Points] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @cached_property
     def rng(self) -> np.random.Generator:
@@ -54,6 +57,12 @@ class Client:
         """The samples of one part, the first `limit` of them (their order is random already)."""
         samples: Samples = getattr(self.parts, part)
         return samples if limit is None else Samples(samples.x[:limit], samples.y[:limit])
+
+    def points(self, part: Part, limit: int | None = None) -> Points:
+        """The same on the network's device, where they are put once in a phase."""
+        if (part, limit) not in self._points:
+            self._points[part, limit] = self.network.points(self.data(part, limit))
+        return self._points[part, limit]
 
     def train(
         self,
@@ -68,7 +77,7 @@ class Client:
         return sgd(
             self.network,
             start,
-            self.parts.train,
+            self.points("train"),
             self.settings,
             self.rng,
             epochs=epochs,
@@ -79,20 +88,20 @@ class Client:
 
     def score(self, predictor: Predictor, part: Part, limit: int | None = None) -> Score:
         """How a model (or mixture, or prototypes) does on one part."""
-        return evaluate(self.network, predictor, self.data(part, limit))
+        return evaluate(self.network, predictor, self.points(part, limit))
 
     def losses(self, params: Vector, part: Part, limit: int | None = None) -> NDArray[np.float64]:
         """Cross entropy of every point of one part."""
-        return losses(self.network, params, self.data(part, limit))
+        return losses(self.network, params, self.points(part, limit))
 
     def gradient(self, params: Vector, on: Part | Samples) -> Vector:
         """Gradient of the mean loss at `params` on one part, or on some samples of it."""
-        return mean_gradient(self.network, params, on if isinstance(on, Samples) else self.data(on))
+        return mean_gradient(self.network, params, on if isinstance(on, Samples) else self.points(on))
 
     def features(self, params: Vector, part: Part) -> NDArray[np.float32]:
         """(n, features): what goes into the classifier, of every point of one part."""
-        return features(self.network, params, self.data(part))
+        return features(self.network, params, self.points(part))
 
     def predict(self, params: Vector, part: Part) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         """Predicted classes on one part."""
-        return predictions(self.network, params, self.data(part))
+        return predictions(self.network, params, self.points(part))

@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from ipfl.client.allocator import keep_freed_memory
 from ipfl.client.client import Client
+from ipfl.client.hardware import prepare_network
 from ipfl.client.memory import ClientMemory
 from ipfl.client.network import Network
 from ipfl.client.settings import TrainConfig
@@ -102,6 +104,7 @@ class ClientRunner:
         self.memory = memory
         self.network: Network = task.network(seed)
         self.initial = self.network.read()
+        self._is_started = False
 
     def deliver(self, job: Job) -> Iterator[Delivery]:
         """The reply, once."""
@@ -109,6 +112,7 @@ class ClientRunner:
 
     def run(self, job: Job, disguise: Disguise | None = None) -> Record:
         """The client's reply; `disguise` changes what it works with."""
+        self._start()
         if job.action == ASSESS:
             return self._assess(job.client, job.record)
         parts = self._parts(job.client, job.round)
@@ -135,6 +139,14 @@ class ClientRunner:
             self.memory.save(job.client, remembered, job.round)
         return reply
 
+    def _start(self) -> None:
+        """Prepares the process, before its first job: here, because a GPU cannot be used across a fork."""
+        if self._is_started:
+            return
+        keep_freed_memory()
+        prepare_network(self.network, self.settings)
+        self._is_started = True
+
     def _parts(self, client: ClientId, round: int) -> Parts:
         """A client's data; for the server's own holdouts (negative ids) the holdout is every part."""
         if client >= 0:
@@ -147,17 +159,18 @@ class ClientRunner:
     def _evaluate(self, me: Client, offer: Record, mine: Record, test: Samples) -> Record:
         """Hits of what the client would predict with now, and of the model `global` if there is one."""
         predictor = self.method.personalize(offer, mine, me)
-        facts = {"n": len(test), "hits": evaluate(self.network, predictor, test).hits}
+        points = self.network.points(test)
+        facts = {"n": len(test), "hits": evaluate(self.network, predictor, points).hits}
         shared = offer.params.get("global")
         if shared is not None:
             same = shared is predictor
-            facts["global_hits"] = facts["hits"] if same else evaluate(self.network, shared, test).hits
+            facts["global_hits"] = facts["hits"] if same else evaluate(self.network, shared, points).hits
         return Record({}, facts)
 
     def _assess(self, distribution: int, models: Record) -> Record:
         """Hits of every server model on the first `limit` test points of one distribution."""
         holdout = self.task.data.holdout(distribution)
         limit = int(models.facts["limit"])
-        samples = Samples(holdout.x[:limit], holdout.y[:limit])
-        hits = [evaluate(self.network, model, samples).hits for model in models.params.values()]
-        return Record({}, {"n": len(samples), "hits": hits})
+        points = self.network.points(Samples(holdout.x[:limit], holdout.y[:limit]))
+        hits = [evaluate(self.network, model, points).hits for model in models.params.values()]
+        return Record({}, {"n": len(points), "hits": hits})

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from ipfl.core import Ask, Bytes, ClientId, Engine, Event, Replies, Round
+from ipfl.core.profile import measure
 from ipfl.core.replies import InvalidReplyError
 
 S = TypeVar("S")
@@ -38,6 +39,14 @@ class Traffic(Bytes):
 
 def exchange(ask: Ask, engine: Engine, round: int, traffic: Traffic) -> Replies:
     """One phase: asks, and returns the valid replies in ascending client id."""
+    with measure(ask.action, round=round, clients=len(ask.to)) as span:
+        before = Bytes(traffic.down, traffic.up)
+        valid = _exchange(ask, engine, round, traffic)
+        span.down, span.up = traffic.down - before.down, traffic.up - before.up
+    return valid
+
+
+def _exchange(ask: Ask, engine: Engine, round: int, traffic: Traffic) -> Replies:
     replies = engine.ask(ask, round)
     valid = {}
     for client, sent in ask.to.items():  # once: a message may be made from disk when it is looked at
@@ -69,9 +78,12 @@ def drive(
         traffic: Where it is counted.
     """
     try:
-        ask = next(phases)
+        with measure("server at the start", round=round):
+            ask = next(phases)
         while True:
-            ask = phases.send(exchange(ask, engine, round, traffic))
+            replies = exchange(ask, engine, round, traffic)
+            with measure(f"server after {ask.action}", round=round):
+                ask = phases.send(replies)
     except StopIteration as end:
         finished: Round[S] = end.value
         return finished

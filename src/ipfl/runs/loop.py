@@ -23,6 +23,7 @@ from ipfl.core import (
     is_below_quorum,
     stream,
 )
+from ipfl.core.profile import bytes_written, measure
 from ipfl.core.retry import is_disk_full, retry_while_disk_full
 from ipfl.core.signals import InterruptHandler
 from ipfl.errors import InputError
@@ -72,6 +73,7 @@ class RoundLoop:
         departures: Clients that left for good.
         journal: Keeps every round; None: nothing outlives the process.
         observer: Told about every round.
+        trial: What decided about the precision of the training; None: there was no need.
     """
 
     def __init__(
@@ -84,11 +86,12 @@ class RoundLoop:
         departures: Departures,
         journal: Journal | None,
         observer: Observer | None,
+        trial: Mapping[str, Any] | None = None,
     ):
         check_clusters(method, len(task.data.clients))
         self.task, self.method, self.config, self.engine = task, method, config, engine
         self.server_memory, self.departures = server_memory, departures
-        self.journal, self.observer = journal, observer
+        self.journal, self.observer, self.trial = journal, observer, trial
         setup = make_setup(task, config, server_memory)
         self.state = method.init(setup)
         self.evaluator = Evaluator(task, method, config.evaluate, config.seed)
@@ -131,8 +134,11 @@ class RoundLoop:
                 for round in range(len(self.history), self.config.rounds):
                     interrupt.raise_if_requested()
                     line = self._round(round)
-                    with interrupt.delay():  # what is in the store must be in the history, and the reverse
+                    # What is in the store must be in the history, and the reverse.
+                    with interrupt.delay(), measure("store", round=round) as span:
+                        before = bytes_written()
                         self._keep(line)
+                        span.down = bytes_written() - before
                     if self.observer is not None:
                         self.observer.round(line)
         except KeyboardInterrupt:
@@ -166,9 +172,10 @@ class RoundLoop:
         line |= {"seats": done.seats, **({} if done.market is None else done.market.line())}
         is_last = round == self.config.rounds - 1
         if self.evaluator.is_due(round, is_last, self.budget):
-            evaluation = self.evaluator(self.engine, done.state, round, last=is_last)
-            line["evaluation"] = self._figures(evaluation) | evaluation.line()
-            self._add_evaluation(evaluation)
+            with measure("evaluation", round=round):
+                evaluation = self.evaluator(self.engine, done.state, round, last=is_last)
+                line["evaluation"] = self._figures(evaluation) | evaluation.line()
+                self._add_evaluation(evaluation)
         travelled: Bytes = traffic
         if self.engine.traffic is not None:  # measured, not only counted
             travelled, self.engine.traffic = self.engine.traffic, Bytes()
@@ -236,6 +243,7 @@ class RoundLoop:
             "clients": list(self.task.data.clients),
             "rules": dict(self.method.rules()) if isinstance(self.method, HasMarket) else {},
             "min_clients": config.train.min_clients,
+            "trial": self.trial,
             "config": config.record([self.method]),
         }
 
@@ -272,6 +280,7 @@ class RoundLoop:
             "bytes_up": sum(line["bytes_up"] for line in self.history),
             "interrupted": self.is_interrupted,
             "seconds": round(time.perf_counter() - self._start_time, 3),
+            "trial": self.trial,
             "config": config.record([self.method]),
             "commit": source_commit(),
         }
