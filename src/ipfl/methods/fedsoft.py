@@ -13,8 +13,9 @@ A client predicts with w_i; one that never trained with the minimiser of h_i for
 K proximal terms are one of strength λ·Σ_k u_ik to the anchor Σ_k u_ik·c_k / Σ_k u_ik; only that is sent.
 
 Departures: training starts at the anchor, or while a center is random at the initial parameters (the authors'
-code goes on from w_i, `start = "own"`, see docs/methods.md); each cluster draws per_round/K clients, to keep
-the budget of all methods; unknown importance counts as the same for all centers.
+code goes on from w_i, `start = "own"`, see docs/methods.md); each cluster draws per_round/K clients, and all
+draw on in turn until per_round different ones train, which is the budget of all methods; unknown importance
+counts as the same for all centers.
 """
 
 from __future__ import annotations
