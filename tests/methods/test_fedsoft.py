@@ -150,9 +150,9 @@ class TestDraw:
         assert abs(sum(second == 0 for _, second in firsts) - 343) < 4 * 12.1
 
     def test_the_next_in_proportion_to_the_shares_of_those_left(self):
-        # Shares 6, 3, 1 and one cluster. 0 is drawn first with a chance of 0.6; after 1 (0.3) with 6/7, after 2
-        # (0.1) with 6/9. So it is among two draws with a chance of 0.6 + 0.3·6/7 + 0.1·6/9 = 0.9238: 1848 of
-        # 2000 (± 12).
+        # Shares 6, 3, 1 and one cluster. 0 is drawn first with a chance of 0.6; after 1 (0.3) with 6/7, after
+        # 2 (0.1) with 6/9. So it is among two draws with a chance of 0.6 + 0.3·6/7 + 0.1·6/9 = 0.9238: 1848
+        # of 2000 (± 12).
         shares = np.array([[6.0], [3.0], [1.0]])
         found = [draw_per_cluster(shares, 2, 0, round)[0] for round in range(2000)]
         assert abs(sum(0 in one for one in found) - 1848) < 4 * 12

@@ -60,6 +60,7 @@ class FedSoft(ClusterModelsMethod[SoftClusters]):
 
     name: ClassVar[str] = "fedsoft"
     summary: ClassVar[str] = "local models between cluster centers (Ruan and Joe-Wong 2022)"
+    needs_probe: ClassVar[bool] = False
 
     clusters: int = Field(2, ge=1, description="K, number of centers")
     proximal: float = Field(0.1, ge=0, description="λ, strength of the pull towards the centers")
