@@ -3,8 +3,9 @@
     python experiments/collect.py runs/digits runs/emnist-halves …
 
 Reads nothing but `summary.json` and `metrics.jsonl` of each run (RUNS/METHOD/seed-S/). All runs of a study
-must be of the same commit and config. Tables are made, never typed: `results.md` is written anew from all files
-in `results/`. Rounds are counted from 0 in `results/`, as in the files of a run, and from 1 in `results.md`.
+must be of the same commit and config. Tables are made, never typed: `results.md` is written anew from all
+files in `results/`. Rounds are counted from 0 in `results/`, as in the files of a run, and from 1 in
+`results.md`.
 """
 
 from __future__ import annotations
@@ -208,8 +209,8 @@ def main() -> None:
         "",
         "Made by `experiments/collect.py` from the runs of the configs in this folder; do not edit. Percent, "
         "mean ± standard deviation over seeds (n − 1); PMA and opt-outs against the method that the column "
-        "names, on the same data and budget. Rounds are counted from 1. `ipfl:incentive=false` is the ablation NI. "
-        "Methods that are not listed were not run; results are of the commit under each table.",
+        "names, on the same data and budget. Rounds are counted from 1. `ipfl:incentive=false` is the "
+        "ablation NI. Methods that are not listed were not run; results are of the commit under each table.",
         "",
     ]
     for path in sorted(RESULTS.glob("*.json")):
