@@ -176,7 +176,7 @@ class TestRestarts:
 
     @staticmethod
     def start_with(*choices: list[int], restarts: int = 3) -> tuple[Played, list[float]]:
-        """A first round in which two of four clients rate each draw by these losses; what is then trained."""
+        """A first round in which all four clients rate each draw by these losses; what is then trained."""
         method = IFCA(clusters=2, restarts=restarts)
         ratings = iter([loss for draw in choices for loss in draw])
         engine = ScriptedEngine(
@@ -189,7 +189,7 @@ class TestRestarts:
         *rated, train = engine.asks
         assert [ask.action for ask in rated] == ["rate"] * len(choices)
         for number, ask in enumerate(rated):
-            assert len(ask.to) == 2
+            assert len(ask.to) == 4, "all, because there are fewer than 20"
             sent = next(iter(ask.to.values()))
             assert [v[0] for v in sent.params.values()] == [2 * number, 2 * number + 1]
         assert len(train.to) == 2
@@ -197,8 +197,8 @@ class TestRestarts:
         return done, [v[0] for v in next(iter(train.to.values())).params.values()]
 
     def test_the_first_accepted_draw_ends_the_search(self):
-        # Draw 0: both choose model 0 (a share of 0). Draw 1: one each (0.5 ≥ 0.35). Draw 2 is never rated.
-        done, trained = self.start_with([[0, 1], [0, 1]], [[5, 6], [6, 5]])
+        # Draw 0: three of four choose model 0 (0.25 < 0.35). Draw 1: two each (0.5). Draw 2 is never rated.
+        done, trained = self.start_with([[0, 1]] * 3 + [[1, 0]], [[5, 6], [6, 5]] * 2)
         assert trained == [2, 3]
         assert done.kinds[0] == ("start_chosen", None)
         assert "draw 2 of 3" in done.events[0].text
@@ -206,8 +206,8 @@ class TestRestarts:
 
     def test_the_best_draw_is_kept_if_none_is_accepted(self):
         # All shares are 0: the lowest loss of the chosen models decides, and then the earlier draw.
-        assert self.start_with([[3, 4], [3, 4]], [[1, 2], [1, 2]], [[2, 9], [2, 9]])[1] == [2, 3]
-        assert self.start_with([[1, 4], [1, 4]], [[1, 2], [1, 2]], [[2, 9], [2, 9]])[1] == [0, 1]
+        assert self.start_with([[3, 4]] * 4, [[1, 2]] * 4, [[2, 9]] * 4)[1] == [2, 3]
+        assert self.start_with([[1, 4]] * 4, [[1, 2]] * 4, [[2, 9]] * 4)[1] == [0, 1]
 
     def test_the_larger_smallest_cluster_comes_before_the_lower_loss(self):
         # Of seven clients, two choose the other model of draw 1: 2/7 = 0.29 < 0.35, against 1/7 of draw 0,
@@ -227,10 +227,12 @@ class TestRestarts:
         engine = ScriptedEngine(
             {"rate": lambda client, _: Record({}, {"losses": [0, 1]}), "train": lambda client, _: None}
         )
-        play_round(method, method.init(federation_of(20, per_round=4)), engine, 20)
-        rated = [frozenset(ask.to) for ask in engine.asks if ask.action == "rate"]
-        assert len(rated) == 8
-        assert len(set(rated)) > 1
+        for clients, per_round, raters in ((40, 4, 20), (40, 30, 30)):
+            engine.asks.clear()
+            play_round(method, method.init(federation_of(clients, per_round)), engine, clients)
+            rated = [frozenset(ask.to) for ask in engine.asks if ask.action == "rate"]
+            assert [len(one) for one in rated] == [raters] * 8
+            assert len(set(rated)) > 1
 
     @pytest.mark.parametrize(
         "losses",

@@ -11,7 +11,7 @@ The models start from different random parameters. From an unlucky start one mod
 the federation collapses into FedAvg: an event, and `report` in `summary.json`. The paper's answer is random
 restarts, here as in the authors' code for CIFAR (`find_good_initializer`): before the first training, K
 random models are drawn and random clients choose among them, until every model is chosen by a share of the
-clients (`accepted_share`: 35 % for K = 2, 10 % for K = 4).
+clients (`accepted_share`: 35 % for K = 2, 10 % for K = 4). What it brings: docs/methods.md.
 
 Departures: clients weigh by their numbers of samples; a client predicts with the model of lowest loss on its
 `goal` points; lower layers are never shared (the paper does so for its last data set); after `restarts` draws
@@ -37,6 +37,10 @@ from ipfl.core.streams import stream
 from ipfl.core.vectors import mix
 from ipfl.methods.cluster_models import ClusterModels, ClusterModelsMethod, best_model, read_models
 from ipfl.methods.steps import average_models, choose, mean_losses, merge, random_seats, select_clients
+
+MIN_RATERS = 20
+"""Clients that rate a start, if there are so many: as in the authors' code, whose 20 also train in a round.
+Choices of fewer say too little about all."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +106,8 @@ class IFCA(ClusterModelsMethod[Clustering]):
         expected = ReplySchema({"losses": list_of(Number, self.clusters)})
         spreads: list[Spread] = []
         for number, models in enumerate(sets):
-            clients = choose(roster, state.per_round, stream(state.seed, "restarts", round, number))
+            rng = stream(state.seed, "restarts", round, number)
+            clients = choose(roster, max(state.per_round, MIN_RATERS), rng)
             record = Record({cluster_name(k): model for k, model in enumerate(models)})
             replies = yield Ask("rate", dict.fromkeys(clients, record), expected)
             if not replies:  # nor would they answer about another set
