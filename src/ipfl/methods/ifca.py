@@ -38,10 +38,6 @@ from ipfl.core.vectors import mix
 from ipfl.methods.cluster_models import ClusterModels, ClusterModelsMethod, best_model, read_models
 from ipfl.methods.steps import average_models, choose, mean_losses, merge, random_seats, select_clients
 
-MIN_RATERS = 20
-"""Clients that rate a start, if there are so many: as in the authors' code, whose 20 also train in a round.
-Choices of fewer say too little about all."""
-
 
 @dataclasses.dataclass(frozen=True)
 class Clustering(ClusterModels):
@@ -106,8 +102,7 @@ class IFCA(ClusterModelsMethod[Clustering]):
         expected = ReplySchema({"losses": list_of(Number, self.clusters)})
         spreads: list[Spread] = []
         for number, models in enumerate(sets):
-            rng = stream(state.seed, "restarts", round, number)
-            clients = choose(roster, max(state.per_round, MIN_RATERS), rng)
+            clients = choose(roster, state.per_round, stream(state.seed, "restarts", round, number))
             record = Record({cluster_name(k): model for k, model in enumerate(models)})
             replies = yield Ask("rate", dict.fromkeys(clients, record), expected)
             if not replies:  # nor would they answer about another set
