@@ -146,6 +146,23 @@ class TestCompare:
         content = json.loads((tmp_path / "out" / "compare.json").read_text())
         assert list(content["methods"]) == list(methods.METHODS)
 
+    def test_another_reference(self, tmp_path):
+        done = ipfl("compare", *TINY, "--methods", REFERENCE, "--reference", "local", "--out", "out")
+        assert done.exit_code == 0, done.output
+        assert "PMA over" in done.stdout
+        assert "points gained over local" in done.stdout
+        rows = {row.split()[0]: row.split()[1:] for row in done.stdout.splitlines() if row.strip()}
+        assert "reference" in rows["local"]
+        assert "reference" not in rows[REFERENCE]
+        content = json.loads((tmp_path / "out" / "compare.json").read_text())
+        assert content["reference"] == "local"
+        assert content["methods"][REFERENCE]["pma"] is not None
+        assert content["methods"]["local"]["pma"] is None
+        assert ipfl("compare", "--resume", "out", "--quiet").exit_code == 0
+        assert json.loads((tmp_path / "out" / "compare.json").read_text())["reference"] == "local"
+        assert "--resume keeps what was set" in refused("compare", "--resume", "out", "--reference", "local")
+        assert "nope" in refused("compare", *TINY, "--methods", REFERENCE, "--reference", "nope")
+
     @pytest.mark.usefixtures("stand_ins")
     def test_a_failure_is_told_at_the_end(self):
         done = ipfl("compare", *TINY, "--methods", f"broken,{REFERENCE}", "--out", "out")

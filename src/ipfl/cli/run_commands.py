@@ -33,7 +33,7 @@ from ipfl.cli.options import (
     resumed_config,
     stdout_console,
 )
-from ipfl.methods import METHODS
+from ipfl.methods import METHODS, REFERENCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -46,6 +46,10 @@ if TYPE_CHECKING:
 MethodNames = Annotated[
     str,
     typer.Option("--methods", metavar="A,B,…", help="Methods to compare, see `ipfl methods`; default: all."),
+]
+ReferenceName = Annotated[
+    str,
+    typer.Option("--reference", metavar="METHOD", help="What PMA is measured against, such as local."),
 ]
 SeedCount = Annotated[int, typer.Option("--seeds", min=1, help="Number of seeds, from the config's on.")]
 
@@ -117,6 +121,7 @@ def run(
 def compare(
     config: ConfigFile = None,
     methods: MethodNames = "",
+    reference: ReferenceName = REFERENCE,
     seeds: SeedCount = 1,
     sets: Sets = None,
     out: Out = None,
@@ -139,13 +144,22 @@ def compare(
         settings = load_config(config, sets, seed, data_dir)
         names = [name.strip() for name in methods.split(",") if name.strip()] or list(METHODS)
         numbers = list(range(settings.seed, settings.seed + seeds))
-    elif config or methods or seeds > 1 or sets or out or overwrite or seed is not None:
-        refused = "no config, --methods, --seeds, --set, --seed, --out or --overwrite"
+    elif (
+        config
+        or methods
+        or reference != REFERENCE
+        or seeds > 1
+        or sets
+        or out
+        or overwrite
+        or seed is not None
+    ):
+        refused = "no config, --methods, --reference, --seeds, --set, --seed, --out or --overwrite"
         exit_with_error(f"--resume keeps what was set: {refused}", BAD_INPUT)
     else:
         from ipfl.runs.comparison import read_plan
 
-        settings, names, numbers = read_plan(resume)
+        settings, names, numbers, reference = read_plan(resume)
     if show_config:
         _print_config(settings, settings.build_methods(names).values())
         return
@@ -156,6 +170,7 @@ def compare(
         settings,
         names,
         numbers,
+        reference=reference,
         out=folder,
         overwrite=overwrite,
         resume=resume is not None,

@@ -19,7 +19,7 @@ from ipfl.client.network import Network
 from ipfl.client.settings import TrainConfig
 from ipfl.client.task import Task
 from ipfl.client.training import evaluate
-from ipfl.core import ClientId, Method, Record
+from ipfl.core import ClientId, Method, Record, stream
 from ipfl.data.federated import Parts, Samples
 
 TRAIN = "train"
@@ -150,17 +150,29 @@ class ClientRunner:
     def _parts(self, client: ClientId, round: int) -> Parts:
         """A client's data; for the server's own holdouts (negative ids) the holdout is every part."""
         if client >= 0:
-            return self.task.data.parts(client, round)
+            parts = self.task.data.parts(client, round)
+            if self.settings.use_probe and not self.method.needs_probe:
+                parts = replace(parts, train=parts.train.joined(parts.probe))
+            return parts
         holdout = self.task.data.server_holdout(-1 - client)
         if holdout is None:
             raise ValueError(f"the server has no holdout of distribution {-1 - client}")
         return Parts(holdout, holdout, holdout, holdout)
 
     def _evaluate(self, me: Client, offer: Record, mine: Record, test: Samples) -> Record:
-        """Hits of what the client would predict with now, and of the model `global` if there is one."""
+        """Hits of what the client would predict with now, and of the model `global` if there is one.
+
+        Those on `goal` are what the client itself could know, for its decisions (`clients.leave`).
+        """
         predictor = self.method.personalize(offer, mine, me)
-        points = self.network.points(test)
-        facts = {"n": len(test), "hits": evaluate(self.network, predictor, points).hits}
+        points, goal = self.network.points(test), me.parts.goal
+        own = self.network.points(goal)
+        facts = {
+            "n": len(test),
+            "hits": evaluate(self.network, predictor, points).hits,
+            "goal_n": len(goal),
+            "goal_hits": evaluate(self.network, predictor, own).hits if len(goal) else 0,
+        }
         shared = offer.params.get("global")
         if shared is not None:
             same = shared is predictor
@@ -168,9 +180,13 @@ class ClientRunner:
         return Record({}, facts)
 
     def _assess(self, distribution: int, models: Record) -> Record:
-        """Hits of every server model on the first `limit` test points of one distribution."""
+        """Hits of every server model on `limit` test points of one distribution, the same in all rounds.
+
+        They are chosen by the run's seed: a pool may be ordered, such as by writer.
+        """
         holdout = self.task.data.holdout(distribution)
-        limit = int(models.facts["limit"])
-        points = self.network.points(Samples(holdout.x[:limit], holdout.y[:limit]))
+        order = stream(self.seed, "holdout", distribution).permutation(len(holdout))
+        chosen = order[: int(models.facts["limit"])]
+        points = self.network.points(Samples(holdout.x[chosen], holdout.y[chosen]))
         hits = [evaluate(self.network, model, points).hits for model in models.params.values()]
         return Record({}, {"n": len(points), "hits": hits})

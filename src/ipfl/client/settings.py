@@ -33,6 +33,10 @@ class TrainConfig(Section):
         le=MAX_INT32,
         description="client trainings per round, the budget all methods share; omitted: half of the clients",
     )
+    use_probe: bool = Field(
+        False,
+        description="methods that need no held-back points (probe, goal) train on those of probe as well",
+    )
     min_clients: int = Field(
         1,
         ge=1,

@@ -123,6 +123,9 @@ class Method(ABC, Generic[S]):
     name: ClassVar[str]
     summary: ClassVar[str]
     """One line for `ipfl methods`: what it does, and whose paper it is."""
+    needs_probe: ClassVar[bool] = True
+    """Whether clients score models on points that they never train on: `probe`, or `goal`, which mostly holds
+    the same points. If not, they can train on these as well (`train.use_probe`)."""
 
     @abstractmethod
     def init(self, setup: Setup) -> S:

@@ -65,6 +65,7 @@ class FedProto(Method[Prototypes]):
 
     name: ClassVar[str] = "fedproto"
     summary: ClassVar[str] = "own networks, held together by common class prototypes (Tan et al. 2022)"
+    needs_probe: ClassVar[bool] = False
 
     lam: float = Field(
         1.0, ge=0, allow_inf_nan=False, description="λ, strength of the pull to the prototypes"

@@ -1,7 +1,8 @@
 """Several methods on the same task, budget and seeds; PMA of each against the reference method.
 
 The reference runs first for every seed: its accuracy per client is the threshold ρ_i that the other runs
-are measured by, round for round.
+are measured by, round for round. Any method can be the reference: the paper has FedAvg, and local training in
+its Limitations.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -98,6 +99,8 @@ class Comparison:
     seeds: tuple[int, ...]
     entries: dict[str, MethodRuns]
     """By method, in the order asked for."""
+    reference: str = REFERENCE
+    """The one among them that PMA is measured against."""
     interrupted: bool = False
     out: Path | None = None
 
@@ -110,7 +113,7 @@ class Comparison:
         """What `compare.json` says."""
         return {
             "seeds": list(self.seeds),
-            "reference": REFERENCE,
+            "reference": self.reference,
             "interrupted": self.interrupted,
             "methods": {name: entry.figures() for name, entry in self.entries.items()},
             "config": self.config.record([entry.method for entry in self.entries.values()]),
@@ -119,7 +122,7 @@ class Comparison:
 
     def save(self, folder: Path) -> None:
         """Writes the plots, and `compare.json`."""
-        save_plots(self.entries, folder)
+        save_plots(self.entries, self.reference, folder)
         write_json(folder / COMPARISON, self.summary())
 
 
@@ -142,6 +145,7 @@ def compare(
     methods: Sequence[str],
     seeds: Sequence[int] | None = None,
     *,
+    reference: str = REFERENCE,
     out: Path | str | None = None,
     overwrite: bool = False,
     resume: bool = False,
@@ -152,8 +156,10 @@ def compare(
 
     Args:
         config: Task, rounds and settings; its `[method]` keys go to each method that has them.
-        methods: Their names; the reference method is added if it is not among them.
+        methods: Their names, with settings of their own if wanted (`Config.build_methods`); the reference is
+            added if it is not among them.
         seeds: For data, partition and training; None for the config's own.
+        reference: The method that PMA is measured against, named in the same way.
         out: Folder for `METHOD/seed-S/`, `compare.json` and plots; None keeps all in memory.
         overwrite: Replace a comparison that the folder holds.
         resume: Go on with the comparison that the folder holds; everything else must be as it was
@@ -165,7 +171,7 @@ def compare(
         The comparison. A method that failed is in it with the reason; after Ctrl-C, it holds what was
         finished until then.
     """
-    names = list(dict.fromkeys([*methods, REFERENCE]))
+    names = list(dict.fromkeys([*methods, reference]))
     seeds = (config.seed,) if seeds is None else tuple(dict.fromkeys(seeds))
     if not seeds:
         raise InputError("there is no seed to run with")
@@ -176,23 +182,35 @@ def compare(
         raise InputError("a comparison that is resumed needs a folder (out)")
     if folder is not None and not resume:
         _prepare_folder(folder, overwrite=overwrite)
-        plan = {"methods": names, "seeds": list(seeds), "config": config.model_dump(mode="json")}
-        write_json(folder / PLAN, plan)
+        Plan(config, names, list(seeds), reference).write(folder)
     entries = {name: MethodRuns(method) for name, method in built.items()}
-    series = _RunSeries(config, entries, seeds, folder, resume, workers, make_observer)
+    series = _RunSeries(config, entries, reference, seeds, folder, resume, workers, make_observer)
     is_complete = series.run_all(task)
-    comparison = Comparison(config, seeds, entries, not is_complete, folder)
+    comparison = Comparison(config, seeds, entries, reference, not is_complete, folder)
     if folder is not None:
         comparison.save(folder)
     return comparison
 
 
-def read_plan(folder: Path) -> tuple[Config, list[str], list[int]]:
-    """Config, methods and seeds of a comparison that was begun in a folder."""
+class Plan(NamedTuple):
+    """What a comparison was begun with."""
+
+    config: Config
+    methods: list[str]
+    seeds: list[int]
+    reference: str
+
+    def write(self, folder: Path) -> None:
+        """Writes it to the folder of the comparison."""
+        write_json(folder / PLAN, {**self._asdict(), "config": self.config.model_dump(mode="json")})
+
+
+def read_plan(folder: Path) -> Plan:
+    """The plan of a comparison that was begun in a folder."""
     try:
         plan = json.loads((folder / PLAN).read_text(encoding="utf-8"))
         names, seeds = [str(name) for name in plan["methods"]], [int(seed) for seed in plan["seeds"]]
-        return Config.of(plan["config"]), names, seeds
+        return Plan(Config.of(plan["config"]), names, seeds, str(plan["reference"]))
     except OSError as error:
         raise InputError(f"there is no comparison to resume in {folder}") from error
     except (ValueError, KeyError, TypeError) as error:
@@ -205,6 +223,7 @@ class _RunSeries:
 
     config: Config
     entries: dict[str, MethodRuns]
+    reference: str
     seeds: tuple[int, ...]
     folder: Path | None
     resume: bool
@@ -222,11 +241,10 @@ class _RunSeries:
         try:
             for seed in self.seeds:
                 task = task if seed == self.seeds[0] else Task.build(self.config.task, seed)
-                reference: Result | None = None
-                for name in sorted(self.entries, key=lambda name: name != REFERENCE):
-                    result = self._run(name, task, seed, reference)
-                    if name == REFERENCE:
-                        reference = result
+                reference = self._run(self.reference, task, seed, None)
+                for name in self.entries:
+                    if name != self.reference:
+                        self._run(name, task, seed, reference)
         except KeyboardInterrupt:
             return False
         return True
@@ -258,7 +276,7 @@ class _RunSeries:
 
     def _config(self, name: str, seed: int) -> Config:
         config = self.config.model_copy(update={"seed": seed})
-        if name != REFERENCE:
+        if name != self.reference:
             return config
         # Nobody can leave the reference for being worse than the reference.
         clients = config.clients.model_copy(update={"leave": False})

@@ -254,7 +254,7 @@ class RoundLoop:
             attacks: What attackers got out of it; None: nobody attacked.
             head: The newest hash of the store's chain; None without a store.
         """
-        data, config = self.task.data, self.config
+        data, config, reference = self.task.data, self.config, self.departures.reference
         models = self.method.models(self.state)
         last = self.last_evaluation
         figures = self._figures(last) if last else Evaluation(-1, {}, {}, None, None).figures()
@@ -271,6 +271,7 @@ class RoundLoop:
             "rounds": len(self.history),
             "seed": config.seed,
             **figures,
+            "reference": None if reference is None else reference.summary["method"],
             "evaluated_round": last.round if last else None,
             "left": len(self.departures.departed),
             "adversary": attacks,

@@ -227,8 +227,8 @@ class TestFindingTheRightCluster:
         gone = {
             client
             for number, evaluation in result.evaluations.items()
-            for client, pma in evaluation.pma(reference.evaluations[number].personalized).items()
-            if pma <= 0 and 3 <= number < 7
+            for client, accuracy in evaluation.goal.items()
+            if accuracy <= reference.evaluations[number].goal[client] and 3 <= number < 7
         }
         assert stayed[-1] == 8 - len(gone)
         assert gone.isdisjoint(client for client, *_ in result.history[-1]["seats"])
