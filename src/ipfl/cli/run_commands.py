@@ -10,6 +10,7 @@ import typer
 from ipfl.cli.errors import BAD_INPUT, FAILED, INTERRUPTED, exit_with_error
 from ipfl.cli.options import (
     CheckpointEvery,
+    CompareEngineName,
     ConfigFile,
     DataDir,
     EngineName,
@@ -19,16 +20,19 @@ from ipfl.cli.options import (
     Overwrite,
     Quiet,
     Resume,
+    RunProcesses,
     Seed,
     Sets,
     ShowConfig,
     Store,
     Workers,
     choose_engine,
+    choose_pool,
+    comparison_observers,
     load_config,
     new_run_folder,
-    progress_observers,
     resumed_config,
+    run_observer,
     stdout_console,
 )
 from ipfl.methods import METHODS
@@ -88,14 +92,13 @@ def run(
     engine = choose_engine(engine_name, settings, nodes, workers, fp16, quiet)
     task = prepare(settings, [method], settings.seed)
     folder = resume or out or new_run_folder(f"{method.name}-seed-{settings.seed}")
-    make_observer = progress_observers(quiet)
     result = run_method(
         task,
         method,
         settings,
         engine=engine,
         out=RunOutput(folder, overwrite, resume is not None, store, checkpoint_every),
-        observer=make_observer(method.name, 1, 1) if make_observer else None,
+        observer=run_observer(quiet, method.name),
     )
     if not quiet:
         _print_run(result.summary, folder)
@@ -110,7 +113,8 @@ def compare(
     seeds: SeedCount = 1,
     sets: Sets = None,
     out: Out = None,
-    workers: Workers = None,
+    engine_name: CompareEngineName = "local",
+    workers: RunProcesses = None,
     seed: Seed = None,
     quiet: Quiet = False,
     overwrite: Overwrite = False,
@@ -142,16 +146,18 @@ def compare(
     from ipfl.runs.comparison import compare as compare_methods
 
     folder = resume or out or new_run_folder("compare")
-    comparison = compare_methods(
-        settings,
-        names,
-        numbers,
-        out=folder,
-        overwrite=overwrite,
-        resume=resume is not None,
-        workers=workers,
-        make_observer=progress_observers(quiet),
-    )
+    pool = choose_pool(engine_name, workers, quiet)
+    with comparison_observers(quiet) as make_observer:
+        comparison = compare_methods(
+            settings,
+            names,
+            numbers,
+            out=folder,
+            overwrite=overwrite,
+            resume=resume is not None,
+            make_observer=make_observer,
+            make_pool=pool,
+        )
     if not quiet:
         _print_comparison(comparison, folder)
     for entry in comparison.entries.values():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from ipfl.client.task import Task
 from ipfl.engines.local import count_cores
@@ -40,6 +40,26 @@ class RunPool(Protocol):
 MakePool = Callable[[int, Config, Task], RunPool]
 """Makes a pool from how many runs there can be at the same time at most, the config with the first seed, and
 the task of that seed, which is at hand already."""
+
+
+class RemoteObserver:
+    """Tells an observer what a run in another process says, in order; and that it is over, once."""
+
+    def __init__(self, observer: Observer | None):
+        self._observer, self._is_started = observer, False
+
+    def tell(self, what: str, *content: Any) -> None:
+        """Passes on what the run says: `start`, `round` or `finish`, and what belongs to it."""
+        if self._observer is None:
+            return
+        if what == "start":
+            self._is_started = True
+            self._observer.start(*content)
+        elif what == "round":
+            self._observer.round(*content)
+        elif self._is_started:
+            self._is_started = False
+            self._observer.finish()
 
 
 class SameProcess:

@@ -16,7 +16,7 @@ import sys
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from types import FrameType
@@ -27,6 +27,7 @@ import torch
 from ipfl.core.signals import InterruptHandler
 from ipfl.runs.result import Observer
 from ipfl.runs.run_order import RunOrder, RunOutcome, TaskCache, interrupted_outcome, play_run
+from ipfl.runs.run_pool import RemoteObserver
 
 POLL_SECONDS = 0.1
 """Seconds between two looks whether a process died or Ctrl-C was pressed."""
@@ -49,9 +50,7 @@ class RunProcess:
     pipe: Connection
     order: RunOrder | None = None
     """What it plays."""
-    observer: Observer | None = None
-    is_shown: bool = False
-    """Whether the observer was told of the start and not yet of the end."""
+    observer: RemoteObserver = field(default_factory=lambda: RemoteObserver(None))
 
     @classmethod
     def start(cls, tasks: TaskCache, siblings: list[RunProcess]) -> RunProcess:
@@ -102,7 +101,7 @@ class RunProcesses:
         if chosen is None:  # one died
             chosen = RunProcess.start(self._tasks, self._processes)
             self._processes.append(chosen)
-        chosen.order, chosen.observer, chosen.is_shown = order, observer, False
+        chosen.order, chosen.observer = order, RemoteObserver(observer)
         with suppress(BrokenPipeError, ConnectionResetError):  # it died idle; `wait` will find out
             chosen.pipe.send((order, observer is not None))
 
@@ -130,27 +129,13 @@ class RunProcesses:
             return
         if isinstance(message, RunOutcome):
             self._take_outcome(one, message)
-        elif one.observer is not None:
-            self._tell(one, *message)
-
-    @staticmethod
-    def _tell(one: RunProcess, what: str, *content: Any) -> None:
-        assert one.observer is not None
-        if what == "start":
-            one.is_shown = True
-            one.observer.start(*content)
-        elif what == "round":
-            one.observer.round(*content)
         else:
-            one.is_shown = False
-            one.observer.finish()
+            one.observer.tell(*message)
 
     def _take_outcome(self, one: RunProcess, outcome: RunOutcome) -> None:
+        one.order = None
         self._outcomes.append(outcome)
-        observer, one.order, one.observer = one.observer, None, None
-        if one.is_shown and observer is not None:  # it could not say that it is over
-            one.is_shown = False
-            observer.finish()
+        one.observer.tell("finish")  # if it could not say so itself
 
     def _take_death(self, one: RunProcess) -> None:
         """A process died, and its run with it."""
