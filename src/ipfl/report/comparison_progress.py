@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn
-from rich.table import Column
+from rich.table import Column, Table
 from rich.text import Text
 
 from ipfl.report.progress import LABEL_WIDTH, ProgressLines, accuracy, print_events
@@ -155,16 +155,27 @@ class _TimeLeft(ProgressColumn):
         return Text("" if pace is None else pace.text(self.clock()), style="progress.remaining")
 
 
+class _Bars(Progress):
+    """Bars that leave room for the `^C` that terminals print: in the next line, it would move all bars."""
+
+    def __init__(self, console: Console, *columns: ProgressColumn):
+        self._terminal = console  # the constructor of Progress makes a table already
+        super().__init__(*columns, console=console, expand=True, transient=True)
+
+    def make_tasks_table(self, tasks: Iterable[Task]) -> Table:
+        table = super().make_tasks_table(tasks)
+        table.width = max(1, self._terminal.width - len("^C") - 1)
+        return table
+
+
 def _make_bars(console: Console, clock: Clock) -> Progress:
-    return Progress(
+    return _Bars(
+        console,
         TextColumn("{task.description}", table_column=Column(width=LABEL_WIDTH, no_wrap=True)),
         BarColumn(bar_width=None),
-        TextColumn("{task.fields[count]}", table_column=Column(justify="right", min_width=5)),
+        TextColumn("{task.fields[count]}", justify="right", table_column=Column(min_width=5, no_wrap=True)),
         _TimeLeft(clock),
         TextColumn("{task.fields[accuracy]:>7}", style="bold"),
-        console=console,
-        expand=True,
-        transient=True,
     )
 
 
