@@ -11,6 +11,7 @@ import typer
 from ipfl.cli.errors import BAD_INPUT, FAILED, INTERRUPTED, exit_with_error
 from ipfl.cli.options import (
     CheckpointEvery,
+    CompareEngineName,
     ConfigFile,
     DataDir,
     EngineName,
@@ -21,16 +22,19 @@ from ipfl.cli.options import (
     Profiled,
     Quiet,
     Resume,
+    RunProcesses,
     Seed,
     Sets,
     ShowConfig,
     Store,
     Workers,
     choose_engine,
+    choose_pool,
+    comparison_observers,
     load_config,
     new_run_folder,
-    progress_observers,
     resumed_config,
+    run_observer,
     stdout_console,
 )
 from ipfl.methods import METHODS, REFERENCE
@@ -96,7 +100,6 @@ def run(
 
     engine = choose_engine(engine_name, settings, nodes, workers, fp16, quiet)
     folder = resume or out or new_run_folder(f"{method.name}-seed-{settings.seed}")
-    make_observer = progress_observers(quiet)
     profile = Profile()
     with profile.recording() if profiled else nullcontext():
         with measure("data"):
@@ -107,7 +110,7 @@ def run(
             settings,
             engine=engine,
             out=RunOutput(folder, overwrite, resume is not None, store, checkpoint_every),
-            observer=make_observer(method.name, 1, 1) if make_observer else None,
+            observer=run_observer(quiet, method.name),
         )
     if not quiet:
         _print_run(result.summary, folder)
@@ -125,7 +128,8 @@ def compare(
     seeds: SeedCount = 1,
     sets: Sets = None,
     out: Out = None,
-    workers: Workers = None,
+    engine_name: CompareEngineName = "local",
+    workers: RunProcesses = None,
     seed: Seed = None,
     quiet: Quiet = False,
     overwrite: Overwrite = False,
@@ -166,17 +170,19 @@ def compare(
     from ipfl.runs.comparison import compare as compare_methods
 
     folder = resume or out or new_run_folder("compare")
-    comparison = compare_methods(
-        settings,
-        names,
-        numbers,
-        reference=reference,
-        out=folder,
-        overwrite=overwrite,
-        resume=resume is not None,
-        workers=workers,
-        make_observer=progress_observers(quiet),
-    )
+    pool = choose_pool(engine_name, workers, quiet)
+    with comparison_observers(quiet) as make_observer:
+        comparison = compare_methods(
+            settings,
+            names,
+            numbers,
+            reference=reference,
+            out=folder,
+            overwrite=overwrite,
+            resume=resume is not None,
+            make_observer=make_observer,
+            make_pool=pool,
+        )
     if not quiet:
         _print_comparison(comparison, folder)
     for entry in comparison.entries.values():
