@@ -194,6 +194,13 @@ def evaluate(network: Network, predictor: Predictor, samples: Samples) -> Score:
 
 
 @torch.no_grad()
+def log_probabilities(network: Network, params: Vector, samples: Samples) -> NDArray[np.float64]:
+    """(n, classes): logarithm of the probability of every class, of every sample."""
+    parts = [logs.double().numpy() for logs in _logs(network, params, samples)]
+    return np.concatenate(parts) if parts else np.empty((0, 0))
+
+
+@torch.no_grad()
 def losses(network: Network, params: Vector, samples: Samples) -> NDArray[np.float64]:
     """Cross entropy of every sample."""
     parts = [
