@@ -106,6 +106,32 @@ class TestFineTuning:
         first, second = (fine_tuned(person([(2, 0), (1, 0), (3, 0)], goal=[(1, 0)])) for _ in range(2))
         assert first.tobytes() == second.tobytes()
 
+    def test_folds_are_of_the_scored_points_and_everything_else_is_trained_on(self, monkeypatch):
+        # Two of five points are scored, one in each fold: first all are trained on, then the four others.
+        trained_on = []
+        monkeypatch.setattr(Client, "train", lambda me, start, on=None, **_: trained_on.append(on) or start)
+        me = person([(1, 0), (2, 0), (3, 0), (4, 0), (5, 0)], goal=[(1, 0), (2, 0)])
+        fine_tune_on_evidence(ZERO, OwnPoints.of(me, 2), me)
+        assert trained_on[0] is None
+        assert [on.x[:, 0].tolist() for on in trained_on[1:]] == [[2, 3, 4, 5], [1, 3, 4, 5]]
+
+
+class TestClient:
+    def test_training_on_some_points_only(self):
+        # At w = 0 the gradient of (2, class 0) is (−1, 1), of (2, class 1) the opposite: together nothing.
+        me = client((2, 0), (2, 1))
+        np.testing.assert_allclose(me.train(ZERO), [0, 0], atol=1e-8)
+        np.testing.assert_allclose(me.train(ZERO, on=points((2, 0))), [0.1, -0.1], rtol=1e-6)
+
+    def test_log_probabilities_by_hand(self):
+        # Logits (2, −2) at x = 2: log σ(4) and log σ(−4); at x = 0 two halves.
+        logs = client((2, 0)).log_probabilities(RIGHT, points((2, 1), (0, 0)))
+        np.testing.assert_allclose(np.exp(logs), [[sigma(4), sigma(-4)], [0.5, 0.5]], rtol=1e-5)
+
+    def test_log_probabilities_of_no_points(self):
+        me = client((2, 0))
+        assert me.log_probabilities(RIGHT, me.data("goal")).shape == (0, 2)
+
 
 class TestAdapt:
     OFFER = Record({"cluster_0": ZERO, "cluster_1": ZERO}, {"clusters": [0, 1], "means": [0.5, 0.5]})
