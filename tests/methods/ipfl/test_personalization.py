@@ -15,6 +15,7 @@ from tests.federation import ZERO, client, points, setup, sigma
 from ipfl.client.client import Client
 from ipfl.core import Record
 from ipfl.data.federated import Parts
+from ipfl.methods.ipfl import personalization
 from ipfl.methods.ipfl.method import IPFL
 from ipfl.methods.ipfl.personalization import OwnPoints, fine_tune_on_evidence, mix_on_evidence
 
@@ -97,6 +98,22 @@ class TestFineTuning:
         me = person([(2, 1)] * 4, goal=[(2, 1)] * 4, probe=[(2, 0)] * 4)
         assert fine_tuned(me)[1] > 0
 
+    @pytest.mark.parametrize(("chosen", "expected"), [(0, [-1, 1]), (1, [0, -0.1]), (2, [1, -1.2])])
+    def test_the_candidates_are_the_mix_half_of_the_way_and_all_of_it(self, chosen, expected, monkeypatch):
+        monkeypatch.setattr(Client, "train", lambda *_, **__: np.array([1, -1.2], np.float32))
+        tables = []
+        monkeypatch.setattr(
+            personalization, "choose_on_evidence", lambda scores: tables.extend(scores) or chosen
+        )
+        me = person([(2, 0), (1, 0)] * 2, goal=[(2, 0)])
+        np.testing.assert_allclose(fine_tuned(me, WRONG), expected, rtol=1e-6, atol=1e-8)
+        # Every candidate is scored on all five points: (−1, 1) is wrong on them, the others are right.
+        assert [(len(table), bool((table > 0.5).all())) for table in tables] == [
+            (5, False),
+            (5, True),
+            (5, True),
+        ]
+
     def test_a_client_without_points_to_train_on_keeps_its_mix(self):
         me = person([(2, 0)], goal=[(2, 0), (1, 0)])
         empty = replace(me, parts=replace(me.parts, train=me.parts.test))
@@ -162,8 +179,8 @@ class TestAdapt:
             ({"mix": "tuned", "adapt": 0}, 2 + 5),  # and five mixes of them
             ({"mix": "evidence", "adapt": 0}, 2 + 2 * 7),  # all seven candidates on `goal` and on `train`
             ({"mix": "paper", "adapt": 4}, 2 + 3 * 4),
-            # Five epochs on all of `train` and on two halves, then two models on two parts.
-            ({"mix": "paper", "adapt": "auto"}, 2 + 3 * 5 + 3 * 5 + 4),
+            # Five epochs on all of `train` and on two halves, then three models on two parts.
+            ({"mix": "paper", "adapt": "auto"}, 2 + 3 * 5 + 3 * 5 + 2 * 3),
         ],
     )
     def test_cost(self, settings, passes):

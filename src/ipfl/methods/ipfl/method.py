@@ -42,7 +42,7 @@ from ipfl.methods.ipfl.appraisal import per_class_f1
 from ipfl.methods.ipfl.audit import AuditedMarket
 from ipfl.methods.ipfl.market_stats import market_stats
 from ipfl.methods.ipfl.mixing import SHARPNESS
-from ipfl.methods.ipfl.personalization import AUTO_EPOCHS, FOLDS
+from ipfl.methods.ipfl.personalization import AUTO_EPOCHS, FOLDS, SHARES
 from ipfl.methods.ipfl.preferences import preference_query
 from ipfl.methods.ipfl.state import (
     MarketState,
@@ -137,7 +137,7 @@ class IPFL(AuditedMarket, Method[MarketState]):
         """
         k = len(state.clusters)
         candidates = {"tuned": len(SHARPNESS), "evidence": 2 * (k + len(SHARPNESS))}.get(self.mix, 0)
-        auto = FOLDS * training_passes(AUTO_EPOCHS) + 4
+        auto = FOLDS * training_passes(AUTO_EPOCHS) + 2 * (1 + len(SHARES))
         return k + candidates + (auto if self.adapt == "auto" else training_passes(self.adapt))
 
     def models(self, state: MarketState) -> dict[str, Vector]:

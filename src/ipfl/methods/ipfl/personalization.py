@@ -26,6 +26,9 @@ FOLDS = 2
 AUTO_EPOCHS = 5
 """Epochs of fine-tuning under `adapt = "auto"`."""
 
+SHARES = (0.5, 1.0)
+"""How much of the way from a mix to its fine-tuned copy is offered: half of it does less harm."""
+
 GENTLE = 0.2
 """Share of `train.lr` with which a mix is fine-tuned: the first steps of a full one undo much of it."""
 
@@ -71,22 +74,29 @@ def fine_tune(start: Vector, me: Client, epochs: int, on: Samples | None = None)
 
 
 def fine_tune_on_evidence(start: Vector, points: OwnPoints, me: Client) -> Vector:
-    """The mix trained further, or as it was unless that is better on the client's points.
+    """The mix trained further, or only part of the way; or as it was, unless that is better on the points.
 
     The trained model is scored on the points that were held back; on each fold of the others, a model that
     was trained without that fold.
     """
     train, folds = me.data("train"), np.arange(len(points.trained)) % FOLDS
-    tuned = fine_tune(start, me, AUTO_EPOCHS)
-    on_trained = np.empty((len(points.trained), me.classes))
+    tuned = _on_the_way(start, fine_tune(start, me, AUTO_EPOCHS))
+    on_trained = np.empty((len(tuned), len(points.trained), me.classes))
     for fold in range(FOLDS):
         left_out = np.flatnonzero(folds == fold)
         others = _take(train, np.delete(np.arange(len(train)), left_out))
-        without = fine_tune(start, me, AUTO_EPOCHS, on=others)
-        on_trained[left_out] = me.log_probabilities(without, _take(points.trained, left_out))
-    logs = np.concatenate([me.log_probabilities(tuned, points.held_back), on_trained])
-    scores = [calibrated_hits(table, points.labels) for table in (_logs(start, points, me), logs)]
-    return (start, tuned)[choose_on_evidence(scores)]
+        without = _on_the_way(start, fine_tune(start, me, AUTO_EPOCHS, on=others))
+        for logs, model in zip(on_trained, without, strict=True):
+            logs[left_out] = me.log_probabilities(model, _take(points.trained, left_out))
+    tables = [_logs(start, points, me)]
+    for logs, model in zip(on_trained, tuned, strict=True):
+        tables.append(np.concatenate([me.log_probabilities(model, points.held_back), logs]))
+    return [start, *tuned][choose_on_evidence([calibrated_hits(table, points.labels) for table in tables])]
+
+
+def _on_the_way(start: Vector, end: Vector) -> list[Vector]:
+    """The model at each of `SHARES` of the way that training went."""
+    return [mix([start, end], [1 - share, share]) for share in SHARES]
 
 
 def _logs(model: Vector, points: OwnPoints, me: Client) -> NDArray[np.float64]:
