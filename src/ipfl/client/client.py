@@ -18,6 +18,7 @@ from ipfl.client.training import (
     Score,
     evaluate,
     features,
+    log_probabilities,
     losses,
     mean_gradient,
     predictions,
@@ -72,12 +73,13 @@ class Client:
         lr: float | None = None,
         pull: Pull | None = None,
         objective: Objective | None = None,
+        on: Samples | None = None,
     ) -> Vector:
-        """Local training on `train` from `start`; see `ipfl.client.training.sgd` for the rest."""
+        """Local training on `train` or some samples of it; see `ipfl.client.training.sgd` for the rest."""
         return sgd(
             self.network,
             start,
-            self.points("train"),
+            self.points("train") if on is None else on,
             self.settings,
             self.rng,
             epochs=epochs,
@@ -93,6 +95,11 @@ class Client:
     def losses(self, params: Vector, part: Part, limit: int | None = None) -> NDArray[np.float64]:
         """Cross entropy of every point of one part."""
         return losses(self.network, params, self.points(part, limit))
+
+    def log_probabilities(self, params: Vector, samples: Samples) -> NDArray[np.float64]:
+        """(n, classes): logarithm of the probability of every class, of some of the client's samples."""
+        table = log_probabilities(self.network, params, samples)
+        return table if len(table) else np.empty((0, self.classes))
 
     def gradient(self, params: Vector, on: Part | Samples) -> Vector:
         """Gradient of the mean loss at `params` on one part, or on some samples of it."""

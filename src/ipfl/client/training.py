@@ -232,6 +232,13 @@ def evaluate(network: Network, predictor: Predictor, samples: Samples | Points) 
 
 
 @torch.no_grad()
+def log_probabilities(network: Network, params: Vector, samples: Samples | Points) -> NDArray[np.float64]:
+    """(n, classes): logarithm of the probability of every class, of every sample."""
+    parts = [logs.cpu().double().numpy() for logs in _logs(network, params, network.points(samples))]
+    return np.concatenate(parts) if parts else np.empty((0, 0))
+
+
+@torch.no_grad()
 def losses(network: Network, params: Vector, samples: Samples | Points) -> NDArray[np.float64]:
     """Cross entropy of every sample."""
     points = network.points(samples)

@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from ipfl.errors import InputError
-from ipfl.methods.ipfl.preferences import choose_bids, importance_weights, mixing_weights, update_returns
+from ipfl.methods.ipfl.preferences import choose_bids, importance_weights, update_returns
 
 NOTHING: dict[str, list[float]] = {"clusters": [], "returns": [], "seats": []}
 
@@ -64,44 +63,6 @@ def test_incentive_feedback_changes_the_order_and_is_bounded_by_one_price() -> N
         choose_bids(np.array([0.28, 0.24, 0.24, 0.24]), 0.2, np.array([np.nan, 5.0, np.nan, np.nan]))[0] == 0
     )
     assert choose_bids(weights, 0.2, np.array([np.nan, 5.0, np.nan, np.nan]), feedback=0.0) == [0, 2, 1, 3]
-
-
-def test_mixing_of_the_paper_and_of_the_best() -> None:
-    weights = np.array([0.2, 0.5, 0.3])
-    np.testing.assert_allclose(mixing_weights(weights, "paper"), weights)
-    assert mixing_weights(weights, "best").tolist() == [0, 1, 0]
-
-
-def test_tuned_finds_the_sharpness_that_scores_best() -> None:
-    # υ = (1/3, 2/3): squared and normalised (1/5, 4/5). A score that peaks there must pick s = 2.
-    picked = mixing_weights(np.array([1 / 3, 2 / 3]), "tuned", lambda mix: -abs(mix[1] - 0.8))
-    np.testing.assert_allclose(picked, [0.2, 0.8])
-    # A score for equal shares picks s = 0.
-    np.testing.assert_allclose(
-        mixing_weights(np.array([0.1, 0.9]), "tuned", lambda mix: -abs(mix[0] - 0.5)), [0.5, 0.5]
-    )
-
-
-def test_tuned_prefers_the_sharper_mix_when_scores_tie_and_ignores_nan() -> None:
-    weights = np.array([0.3, 0.5, 0.2])
-    assert mixing_weights(weights, "tuned", lambda mix: 1.0).tolist() == [0, 1, 0]
-    picked = mixing_weights(weights, "tuned", lambda mix: float("nan") if mix.max() == 1 else 0.0)
-    np.testing.assert_allclose(picked, weights**8 / (weights**8).sum())
-
-
-@given(arrays(np.float64, 4, elements=st.floats(0, 1)), st.lists(st.floats(0, 1), min_size=4, max_size=4))
-def test_tuned_is_never_worse_than_the_best_single_cluster(weights: np.ndarray, worth: list[float]) -> None:
-    def score(mix: np.ndarray) -> float:  # anything that is not linear: mixing may help or hurt
-        return float(np.sin(9 * mix @ worth) + mix.max())
-
-    picked = mixing_weights(weights, "tuned", score)
-    assert picked.sum() == pytest.approx(1)
-    assert score(picked) >= max(score(single) for single in np.eye(4))
-
-
-def test_unknown_mix_names_the_known_ones() -> None:
-    with pytest.raises(InputError, match="did you mean 'tuned'"):
-        mixing_weights(np.ones(2), "tune", lambda mix: 0.0)  # type: ignore[arg-type]
 
 
 def test_returns_of_rounds_without_a_seat_stay() -> None:

@@ -12,7 +12,9 @@ from ipfl.client.client import Client, Part
 from ipfl.client.training import Score
 from ipfl.core import Record, Vector, cluster_name, gradient_name
 from ipfl.core.vectors import mix
-from ipfl.methods.ipfl.preferences import choose_bids, importance_weights, mixing_weights, update_returns
+from ipfl.methods.ipfl.mixing import mixing_weights
+from ipfl.methods.ipfl.personalization import OwnPoints, fine_tune, fine_tune_on_evidence, mix_on_evidence
+from ipfl.methods.ipfl.preferences import choose_bids, importance_weights, update_returns
 from ipfl.methods.ipfl.settings import IPFLSettings
 from ipfl.methods.ipfl.warm_start import confusion
 
@@ -61,10 +63,20 @@ class ClientSide(IPFLSettings):
         return Record({}, {name: count.tolist() for name, count in counts.items()}), mine
 
     def personalize(self, offer: Record, mine: Record, me: Client) -> Vector:
-        """Eq. personalized_model: P_i = Σ_k υ_ik ω_k, with υ from `goal`; no training, no server state."""
+        """Eq. personalized_model: P_i = Σ_k υ_ik ω_k, with υ from `goal`; then fine-tuning, if any."""
+        points = OwnPoints.of(me, self.preference_samples)
+        mixed = self._mixed(offer, points, me)
+        if self.adapt == "auto":
+            return fine_tune_on_evidence(mixed, points, me)
+        return fine_tune(mixed, me, self.adapt) if self.adapt else mixed
+
+    def _mixed(self, offer: Record, points: OwnPoints, me: Client) -> Vector:
+        """The client's mix of the cluster models, without any training."""
         hits, n = self._hits(offer, me, "goal")
         importance = importance_weights(hits / max(n, 1), np.asarray(offer.facts["means"]))
         models = [offer.params[cluster_name(k)] for k in offer.facts["clusters"]]
+        if self.mix == "evidence":
+            return mix_on_evidence(models, importance, points, me)
 
         def score(shares: NDArray[np.float64]) -> float:
             if shares.max() == 1:  # a single model: scored already

@@ -11,7 +11,8 @@ Departures from the print, with the reasons in docs/reading.md:
 - Eq. reimbursement returns the share U of the pool to those who paid; N_r in Eq. reward_distribution is
   the number of providers. Both keep the sum of all tokens as it is.
 - The gradient of the Shapley approximation comes from the participants' `probe` by default.
-- Beyond the paper: `warmup` rounds as one model, mixes `best` and `tuned`, `clusters = "auto"`, `robust`.
+- Beyond the paper: `warmup` rounds as one model, other mixes than the paper's, fine-tuning of a
+  client's mix on evidence (`adapt`), `clusters = "auto"`, `robust`.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ from ipfl.core import (
 from ipfl.methods.ipfl.appraisal import per_class_f1
 from ipfl.methods.ipfl.audit import AuditedMarket
 from ipfl.methods.ipfl.market_stats import market_stats
-from ipfl.methods.ipfl.preferences import SHARPNESS, preference_query
+from ipfl.methods.ipfl.mixing import SHARPNESS
+from ipfl.methods.ipfl.personalization import AUTO_EPOCHS, FOLDS, SHARES
+from ipfl.methods.ipfl.preferences import preference_query
 from ipfl.methods.ipfl.state import (
     MarketState,
     after_round,
@@ -53,6 +56,7 @@ from ipfl.methods.ipfl.state import (
 from ipfl.methods.ipfl.token_manager import TokenManager
 from ipfl.methods.ipfl.updates import ask_training, updates_by_cluster
 from ipfl.methods.ipfl.warm_start import initial_clusters
+from ipfl.methods.steps import training_passes
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
@@ -127,8 +131,14 @@ class IPFL(AuditedMarket, Method[MarketState]):
         return assign_bids(state, clusters)
 
     def personalize_cost(self, state: MarketState) -> int:
-        """Every cluster model once, and every candidate of a tuned mix."""
-        return len(state.clusters) + (len(SHARPNESS) if self.mix == "tuned" else 0)
+        """Every cluster model once, every candidate for the mix, and the epochs of fine-tuning.
+
+        On evidence, candidates are scored on two parts; all folds together train on FOLDS − 1 times the data.
+        """
+        k = len(state.clusters)
+        candidates = {"tuned": len(SHARPNESS), "evidence": 2 * (k + len(SHARPNESS))}.get(self.mix, 0)
+        auto = FOLDS * training_passes(AUTO_EPOCHS) + 2 * (1 + len(SHARES))
+        return k + candidates + (auto if self.adapt == "auto" else training_passes(self.adapt))
 
     def models(self, state: MarketState) -> dict[str, Vector]:
         """The cluster models in use."""

@@ -1,25 +1,19 @@
-"""What a client wants: importance weights, bids and mixing weights (Algorithm 2, ClientPreferences).
+"""What a client wants: importance weights and bids (Algorithm 2, ClientPreferences).
 
 All but the query itself runs at the client, on its own data; the server sees bids and hit counts only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, get_args
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ipfl.core import Ask, ClientId, Fact, Record
 from ipfl.core.replies import NonNegative, ReplySchema, Whole, list_of
-from ipfl.errors import unknown
 from ipfl.methods.ipfl.arrays import Floats
-
-Mix = Literal["paper", "best", "tuned"]
-
-SHARPNESS = (8.0, 4.0, 2.0, 1.0, 0.0)
-"""Exponents s of υ^s that `mixing_weights` tries, sharpest first: 1 is the paper's mix, 0 the plain mean."""
+from ipfl.methods.ipfl.mixing import convex
 
 THRESHOLD_TOLERANCE = 1e-6
 """Importance that misses the threshold by less than float32 resolves passes: K times 1/K all reach 1/K."""
@@ -65,7 +59,7 @@ def importance_weights(accuracy: Floats, means: Floats) -> NDArray[np.float64]:
     hits = np.where(np.isfinite(accuracy) & (accuracy > 0), accuracy, 0.0)
     known = np.isfinite(means) & (means > 0)
     typical = float(means[known].mean()) if known.any() else 1.0
-    return _convex(hits / np.where(known, means, typical))
+    return convex(hits / np.where(known, means, typical))
 
 
 def choose_bids(
@@ -98,39 +92,6 @@ def choose_bids(
     return [int(cluster) for cluster in order if appealing[cluster] or (preferred & rational)[cluster]]
 
 
-def mixing_weights(
-    importance: Floats, how: Mix, score: Callable[[NDArray[np.float64]], float] | None = None
-) -> NDArray[np.float64]:
-    """Eq. personalized_model: the weights with which P_i = Σ_k υ_ik ω_k mixes the cluster models.
-
-    Args:
-        importance: (K,) υ_i scored on the client's `goal`.
-        how: `paper`: υ itself. `best`: the model with the largest υ_ik alone. `tuned`: of every single
-            model and υ^s for each s in `SHARPNESS`, the mix that scores best, and so never worse than the
-            best single model. Equal scores: the sharper mix (single models, by υ_ik, then large s); a mixture
-            of models is used only where it is better.
-        score: For `tuned`: how good a mix is on `goal`, larger is better. A score of NaN never wins.
-
-    Returns:
-        (K,) convex weights.
-    """
-    if how == "paper":
-        return _convex(importance)
-    order = np.argsort(-importance, kind="stable")
-    singles: list[NDArray[np.float64]] = list(np.eye(len(importance))[order])
-    if how == "best":
-        return singles[0]
-    if how != "tuned":
-        raise unknown("mix", how, get_args(Mix))
-    if score is None:
-        raise ValueError("a tuned mix needs a score")
-    # Relative to the largest, so that no power of small numbers becomes 0.
-    relative = _convex(importance) / _convex(importance).max()
-    candidates = [*singles, *(_convex(relative**sharpness) for sharpness in SHARPNESS)]
-    scores = np.array([score(candidate) for candidate in candidates], np.float64)
-    return candidates[int(np.argmax(np.where(np.isnan(scores), -np.inf, scores)))]
-
-
 def update_returns(
     memory: Mapping[str, Fact], seats: Sequence[int], net: Sequence[int], price: int
 ) -> dict[str, list[Fact]]:
@@ -152,9 +113,3 @@ def update_returns(
         "returns": [mean for mean, _ in known.values()],
         "seats": [count for _, count in known.values()],
     }
-
-
-def _convex(weights: Floats) -> NDArray[np.float64]:
-    """Scales non-negative weights to a sum of 1; uniform if all are 0."""
-    total = weights.sum()
-    return np.asarray(weights / total if total > 0 else np.full(len(weights), 1 / len(weights)), np.float64)

@@ -42,9 +42,15 @@ class IPFLSettings:
     feedback: Annotated[float, Field(ge=0)] = Field(
         0.1, description="weight of a client's own past returns in its order of preference"
     )
-    mix: Literal["paper", "best", "tuned"] = Field(
-        "tuned",
-        description="how cluster models become a personalized one: by υ, the best, or what is best on goal",
+    mix: Literal["paper", "best", "tuned", "evidence"] = Field(
+        "evidence",
+        description="how cluster models become a personalized one: by υ; the best alone; "
+        "what is best on goal; by υ unless the client's points are evidence for another mix",
+    )
+    adapt: Annotated[int, Field(ge=0)] | Literal["auto"] = Field(
+        "auto",
+        description="epochs in which a client trains its mix further for itself; 0: no training; "
+        "auto: a few, if the client's points are evidence for it",
     )
     n_p: Annotated[int, Field(ge=1)] | None = Field(
         None,
