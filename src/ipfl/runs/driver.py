@@ -10,8 +10,9 @@ from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from ipfl.core import Ask, Bytes, ClientId, Engine, Event, Replies, Round
+from ipfl.core import Ask, Bytes, ClientId, Engine, Event, PhaseReplies, Replies, Round
 from ipfl.core.replies import InvalidReplyError
+from ipfl.core.rounds import SERVER_FAULTS
 
 S = TypeVar("S")
 
@@ -38,6 +39,7 @@ class Traffic(Bytes):
 
 def exchange(ask: Ask, engine: Engine, round: int, traffic: Traffic) -> Replies:
     """One phase: asks, and returns the valid replies in ascending client id."""
+    told = len(engine.events)
     replies = engine.ask(ask, round)
     valid = {}
     for client, sent in ask.to.items():  # once: a message may be made from disk when it is looked at
@@ -54,7 +56,10 @@ def exchange(ask: Ask, engine: Engine, round: int, traffic: Traffic) -> Replies:
             valid[client] = reply
         except InvalidReplyError as error:
             traffic.invalid[client] = str(error)
-    return dict(sorted(valid.items()))
+    arrived = PhaseReplies(sorted(valid.items()))
+    faults = (event.client for event in engine.events[told:] if event.kind in SERVER_FAULTS)
+    arrived.server_faults = frozenset(client for client in faults if client is not None)
+    return arrived
 
 
 def drive(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from shutil import rmtree
@@ -12,11 +13,11 @@ from weakref import finalize
 from ipfl.client.memory import ClientMemory
 from ipfl.client.network import Network
 from ipfl.client.task import Task
-from ipfl.core import NEWCOMER, HasMarket, Method
+from ipfl.core import NEWCOMER, Engine, HasMarket, Method
 from ipfl.core.retry import retry_while_disk_full
 from ipfl.engines import EngineContext, EngineFactory
-from ipfl.engines.local import local_engine
-from ipfl.errors import NotSupportedError
+from ipfl.engines.local import LocalEngine, local_engine
+from ipfl.errors import InputError, NotSupportedError
 from ipfl.runs.attack_report import attack_report
 from ipfl.runs.config import RunConfig
 from ipfl.runs.departures import Departures
@@ -27,6 +28,7 @@ from ipfl.runs.result import Observer, Result
 from ipfl.stress import make_wrapper
 from ipfl.stress.attackers import Adversary
 from ipfl.stress.faults import FaultPlan
+from ipfl.stress.strategy import strategy_report
 
 
 def run(
@@ -59,7 +61,7 @@ def run(
     config = config or RunConfig()
     departures = Departures(config.clients, reference)
     adversary = Adversary.make(config.adversary, task.data, config.seed)
-    wrap = make_wrapper(adversary, FaultPlan.make(config.faults, config.seed))
+    wrap = make_wrapper(adversary, FaultPlan.make(config.faults, config.seed), config.strategy, config.seed)
     journal = None if out is None else Journal(_as_output(out), config.faults)
     folder = None if journal is None else journal.folder
     memory = None if folder is None else folder.memory
@@ -75,16 +77,26 @@ def run(
         loop.begin_or_resume(opening)
         loop.play_rounds()
         head = None if journal is None else journal.head()
+        strategy = _strategy_report(config, running_engine, task)
     attacks = (
         None if adversary is None else attack_report(adversary, opening, loop.history, loop.last_evaluation)
     )
-    result = loop.result(attacks, head)
+    result = loop.result(attacks, strategy, head)
     if folder is not None:
         network = task.network(config.seed)
         retry_while_disk_full(
             lambda: _write_results(folder, result, method, network), "cannot write the results", folder.path
         )
     return result
+
+
+def _strategy_report(config: RunConfig, engine: Engine, task: Task) -> Mapping[str, Any] | None:
+    """What clients that think for themselves did; None if they do not."""
+    if config.strategy.cost is None:
+        return None
+    if not isinstance(engine, LocalEngine):
+        raise InputError("strategy.cost needs the local engine: elsewhere clients decide for themselves")
+    return strategy_report(config.strategy, engine.runner.memory, task.data.clients)
 
 
 def _as_output(out: RunOutput | Path | str) -> RunOutput:

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from ipfl.client.client import Client, Part
 from ipfl.client.training import Score
-from ipfl.core import Record, Vector, cluster_name, gradient_name
+from ipfl.core import Record, Vector, cluster_name
 from ipfl.core.vectors import mix
-from ipfl.methods.ipfl.preferences import choose_bids, importance_weights, mixing_weights, update_returns
+from ipfl.methods.ipfl.preferences import choose_bids, importance_weights, mean_returns, mixing_weights
 from ipfl.methods.ipfl.settings import IPFLSettings
 from ipfl.methods.ipfl.warm_start import confusion
 
@@ -21,24 +21,27 @@ class ClientSide(IPFLSettings):
     """The client side of IP-FL."""
 
     def on_preference(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:
-        """Algorithm 2, ClientPreferences: importance weights on `probe`, bids most wanted first."""
+        """Algorithm 2, ClientPreferences: importance weights on `probe`, bids most wanted first.
+
+        A client that is sent no models, because it did not pay, bids by what it knew when it last had them.
+        """
         clusters: list[int] = ask.facts["clusters"]
-        hits, n = self._hits(ask, me, "probe")
-        importance = importance_weights(hits / max(n, 1), np.asarray(ask.facts["means"]))
-        history = update_returns(mine.facts, ask.facts["seats"], ask.facts["net"], self.price)
-        known = dict(zip(history["clusters"], history["returns"], strict=True))
-        returns = np.array([known.get(k, np.nan) for k in clusters])
-        order = choose_bids(importance, self.threshold, returns, self.feedback)
+        hits, n = self._hits(ask, me, "probe") if ask.params else (np.zeros(0), 0)
+        if ask.params:
+            importance = importance_weights(hits / max(n, 1), np.asarray(ask.facts["means"]))
+            mine = Record({}, {"clusters": clusters, "importance": importance.tolist()})
+        known = dict(zip(mine.facts.get("clusters", ()), mine.facts.get("importance", ()), strict=True))
+        importance = np.array([known.get(k, 0.0) for k in clusters])
+        returns = mean_returns(ask.facts["seats"], ask.facts["net"], self.price)
+        order = choose_bids(importance, self.threshold, returns, self.feedback) if known else []
         reply = Record(
             {}, {"bids": [clusters[position] for position in order], "hits": hits.tolist(), "n": n}
         )
-        return reply, Record({}, history)
+        return reply, mine
 
     def on_train(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:
         """Trains the model of every cluster the client has a seat in."""
         params = {k: me.train(model) for k, model in ask.params.items()}
-        if ask.facts.get("gradient"):
-            params |= {gradient_name(k): me.gradient(model, "probe") for k, model in ask.params.items()}
         return Record(params, {"n": len(me.data("train"))}), mine
 
     def on_appraise(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:
@@ -49,9 +52,10 @@ class ClientSide(IPFLSettings):
         return Record({k: me.gradient(model, "probe") for k, model in wanted}, facts), mine
 
     def on_loss(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:
-        """Summed loss of each model on `probe`, for exact Shapley values."""
+        """Summed loss and soft hits of each model on `probe`, for values of coalitions."""
         scores = [me.score(model, "probe") for model in ask.params.values()]
-        return Record({}, {"loss": [score.loss for score in scores], "n": scores[0].n}), mine
+        facts = {"loss": [s.loss for s in scores], "soft": [s.soft for s in scores], "n": scores[0].n}
+        return Record({}, facts), mine
 
     def on_confusion(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:
         """True positives, false positives and false negatives per class of each model (server's holdout)."""
