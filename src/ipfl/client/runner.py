@@ -76,6 +76,11 @@ class Runner(Protocol):
     """What an engine needs of a place where clients are played."""
 
     @property
+    def task(self) -> Task:
+        """Whose data, which model."""
+        ...
+
+    @property
     def memory(self) -> ClientMemory:
         """What the clients remember."""
         ...

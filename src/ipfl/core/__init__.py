@@ -26,12 +26,13 @@ from ipfl.core.records import (
     Ask,
     ClientId,
     Fact,
+    PhaseReplies,
     Record,
     Replies,
     Vector,
     cluster_name,
-    gradient_name,
     holdout_id,
+    server_faults,
 )
 from ipfl.core.rounds import (
     NO_CLUSTER,
@@ -66,6 +67,7 @@ __all__ = [
     "HasReport",
     "Market",
     "Method",
+    "PhaseReplies",
     "Phases",
     "Record",
     "Replies",
@@ -76,9 +78,9 @@ __all__ = [
     "Transfer",
     "Vector",
     "cluster_name",
-    "gradient_name",
     "holdout_id",
     "is_below_quorum",
     "personalize_cost",
+    "server_faults",
     "stream",
 ]

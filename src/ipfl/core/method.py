@@ -170,8 +170,8 @@ class HasClusters(Protocol):
 class HasMarket(Protocol):
     """A method in which tokens move."""
 
-    def rules(self) -> Mapping[str, Fact]:
-        """Rules of the market, as an audit of its ledger needs them."""
+    def rules(self, state: Any) -> Mapping[str, Fact]:
+        """Rules of the market, as an audit of its ledger needs them; the same in all rounds."""
         ...
 
     def opening_transfers(self, state: Any) -> tuple[Transfer, ...]:

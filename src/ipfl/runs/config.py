@@ -18,7 +18,7 @@ from ipfl.client.settings import TrainConfig
 from ipfl.core.sections import MAX_INT32, RENAMED_KEYS, AggregateConfig, Section
 from ipfl.data.settings import TaskConfig
 from ipfl.errors import InputError, unknown
-from ipfl.stress.settings import AdversaryConfig, FaultsConfig
+from ipfl.stress.settings import AdversaryConfig, FaultsConfig, StrategyConfig
 
 if TYPE_CHECKING:
     from ipfl.core import Method
@@ -80,6 +80,7 @@ class RunConfig(Section):
     clients: ClientsConfig = Field(default_factory=ClientsConfig)
     aggregate: AggregateConfig = Field(default_factory=AggregateConfig)
     adversary: AdversaryConfig = Field(default_factory=AdversaryConfig)
+    strategy: StrategyConfig = Field(default_factory=StrategyConfig)
     faults: FaultsConfig = Field(default_factory=FaultsConfig)
 
     @model_validator(mode="after")

@@ -10,9 +10,10 @@ from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from ipfl.core import Ask, Bytes, ClientId, Engine, Event, Replies, Round
+from ipfl.core import Ask, Bytes, ClientId, Engine, Event, PhaseReplies, Replies, Round
 from ipfl.core.profile import measure
 from ipfl.core.replies import InvalidReplyError
+from ipfl.core.rounds import SERVER_FAULTS
 
 S = TypeVar("S")
 
@@ -47,6 +48,7 @@ def exchange(ask: Ask, engine: Engine, round: int, traffic: Traffic) -> Replies:
 
 
 def _exchange(ask: Ask, engine: Engine, round: int, traffic: Traffic) -> Replies:
+    told = len(engine.events)
     replies = engine.ask(ask, round)
     valid = {}
     for client, sent in ask.to.items():  # once: a message may be made from disk when it is looked at
@@ -63,7 +65,10 @@ def _exchange(ask: Ask, engine: Engine, round: int, traffic: Traffic) -> Replies
             valid[client] = reply
         except InvalidReplyError as error:
             traffic.invalid[client] = str(error)
-    return dict(sorted(valid.items()))
+    arrived = PhaseReplies(sorted(valid.items()))
+    faults = (event.client for event in engine.events[told:] if event.kind in SERVER_FAULTS)
+    arrived.server_faults = frozenset(client for client in faults if client is not None)
+    return arrived
 
 
 def drive(

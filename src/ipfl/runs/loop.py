@@ -241,17 +241,20 @@ class RoundLoop:
             "seed": config.seed,
             "rounds": config.rounds,
             "clients": list(self.task.data.clients),
-            "rules": dict(self.method.rules()) if isinstance(self.method, HasMarket) else {},
+            "rules": dict(self.method.rules(self.state)) if isinstance(self.method, HasMarket) else {},
             "min_clients": config.train.min_clients,
             "trial": self.trial,
             "config": config.record([self.method]),
         }
 
-    def result(self, attacks: Mapping[str, Any] | None, head: str | None) -> Result:
+    def result(
+        self, attacks: Mapping[str, Any] | None, strategy: Mapping[str, Any] | None, head: str | None
+    ) -> Result:
         """Puts the summary together from what was finished.
 
         Args:
             attacks: What attackers got out of it; None: nobody attacked.
+            strategy: What clients that think for themselves did; None: they do not.
             head: The newest hash of the store's chain; None without a store.
         """
         data, config, reference = self.task.data, self.config, self.departures.reference
@@ -275,6 +278,7 @@ class RoundLoop:
             "evaluated_round": last.round if last else None,
             "left": len(self.departures.departed),
             "adversary": attacks,
+            "strategy": strategy,
             "report": self.method.report(self.state) if isinstance(self.method, HasReport) else {},
             "ledger": head,
             "bytes_down": sum(line["bytes_down"] for line in self.history),

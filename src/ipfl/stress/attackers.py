@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from ipfl.client.client import Client
 from ipfl.client.runner import TRAIN, ClientRunner, Job
-from ipfl.core import ClientId, Fact, Record, Vector, gradient_name, stream
+from ipfl.core import ClientId, Fact, Record, Vector, stream
 from ipfl.data.federated import FederatedData, Parts, Samples
 from ipfl.stress.settings import AdversaryConfig, AttackKind
 from ipfl.stress.wrapper import RunnerWrapper
@@ -107,9 +107,6 @@ class Adversary:
             if before is not None and before.shape == model.shape:
                 step = self._step(client, round, name, model.astype(np.float64) - before)
                 params[name] = (before + step).astype(np.float32)
-            gradient = honest.params.get(gradient_name(name))
-            if gradient is not None and self.config.kind == "colluder":
-                params[gradient_name(name)] = self._praise(round, name, gradient)
         facts = dict(honest.facts)
         if self.config.kind == "liar":
             facts["n"] = int(self.strength * facts["n"])

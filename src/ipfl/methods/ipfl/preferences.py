@@ -6,6 +6,7 @@ All but the query itself runs at the client, on its own data; the server sees bi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,24 +20,32 @@ THRESHOLD_TOLERANCE = 1e-6
 """Importance that misses the threshold by less than float32 resolves passes: K times 1/K all reach 1/K."""
 
 
-def preference_query(offer: Record, receipts: Mapping[ClientId, Sequence[tuple[int, int]]]) -> Ask:
+def preference_query(
+    offer: Record,
+    entitled: Mapping[ClientId, bool],
+    accounts: Mapping[ClientId, Mapping[str, Fact]],
+) -> Ask:
     """Asks clients for their bids.
 
     Args:
         offer: The cluster models, their numbers and their mean accuracies, the same for all.
-        receipts: By client, (cluster, net tokens) of each seat since its last receipts.
+        entitled: Whom to ask, and whether it gets the models.
+        accounts: What each of them is told of its own account: `balance`, `price`, and for each cluster of
+            the offer the `seats` it has had there and the `net` tokens that they brought.
     """
     clusters: list[int] = offer.facts["clusters"]
     to = {}
-    for client, own in receipts.items():
-        seats = {"seats": [k for k, _ in own], "net": [net for _, net in own]}
-        to[client] = Record(offer.params, {**offer.facts, **seats})
+    for client, gets_models in entitled.items():
+        to[client] = Record(offer.params if gets_models else {}, {**offer.facts, **accounts[client]})
 
     def is_possible(facts: Mapping[str, Fact]) -> bool:
-        bids = facts["bids"]
-        return len({*bids}) == len(bids) and {*bids} <= {*clusters} and max(facts["hits"]) <= facts["n"]
+        bids, hits = facts["bids"], facts["hits"]
+        return len({*bids}) == len(bids) and {*bids} <= {*clusters} and max(hits, default=0) <= facts["n"]
 
-    answer = {"bids": list[Whole], "hits": list_of(NonNegative, len(clusters)), "n": Whole}
+    def answer(sent: Record) -> dict[str, Any]:
+        hits = list_of(NonNegative, len(clusters) if sent.params else 0)
+        return {"bids": list[Whole], "hits": hits, "n": Whole, "likes_mean": Literal[0, 1]}
+
     return Ask("preference", to, ReplySchema(answer, rule=is_possible))
 
 
@@ -76,7 +85,7 @@ def choose_bids(
         importance: (K,) row-normalised υ_i.
         threshold: T_h; None: 1/K.
         returns: (K,) the client's own mean net return per seat in units of the price (see
-            `update_returns`), NaN where it never had one; None: nowhere.
+            `mean_returns`), NaN where it never had one; None: nowhere.
         feedback: Incentive feedback; score = υ_k + feedback·clip(return_k, −1, 1)/K decides the order.
 
     Returns:
@@ -92,24 +101,13 @@ def choose_bids(
     return [int(cluster) for cluster in order if appealing[cluster] or (preferred & rational)[cluster]]
 
 
-def update_returns(
-    memory: Mapping[str, Fact], seats: Sequence[int], net: Sequence[int], price: int
-) -> dict[str, list[Fact]]:
-    """Updates what a client remembers: its mean net return per seat in each cluster, in units of the price.
+def mean_returns(seats: Sequence[int], net: Sequence[int], price: int) -> NDArray[np.float64]:
+    """(K,) a client's mean net return per seat in each cluster, in units of the price; NaN without a seat.
 
     Args:
-        memory: Parallel lists `clusters`, `returns` and `seats` (their number); empty before the first.
-        seats: Cluster of each seat since the client's last receipts.
-        net: What each of them brought: reimbursed + earned − paid, in tokens.
+        seats: Seats that it has had in each cluster, ever. Totals: a lost answer counts nothing twice.
+        net: What they brought in all: reimbursed + earned − paid, in tokens.
         price: τ_p.
     """
-    columns = (memory.get(name, ()) for name in ("clusters", "returns", "seats"))
-    known = {cluster: (mean, count) for cluster, mean, count in zip(*columns, strict=True)}
-    for cluster, tokens in zip(seats, net, strict=True):
-        mean, count = known.get(cluster, (0.0, 0))
-        known[cluster] = (mean + (tokens / price - mean) / (count + 1), count + 1)
-    return {
-        "clusters": list(known),
-        "returns": [mean for mean, _ in known.values()],
-        "seats": [count for _, count in known.values()],
-    }
+    count = np.asarray(seats, np.float64)
+    return np.where(count > 0, np.asarray(net, np.float64) / price / np.maximum(count, 1), np.nan)
