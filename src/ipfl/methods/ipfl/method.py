@@ -96,7 +96,7 @@ class IPFL(AuditedMarket, Method[MarketState]):
         models, psi, accuracy = yield from self.aggregate_and_appraise(before, updates)  # lines 8 and 18
         remembered = self.remember_contributions(before, seats, delivered, psi)
         # Eqs. reimbursement_utility, reimbursement and reward_distribution
-        share = self.settle(before, manager, payments & ~lost, delivered, psi, accuracy)
+        share = self.settle(before, manager, payments & ~lost, seats, delivered, psi, accuracy)
         after = self.after_round(
             before, manager, models, seats, delivered, remembered, accuracy, payments, round
         )
