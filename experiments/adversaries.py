@@ -70,7 +70,7 @@ def behind(run: dict[str, Any]) -> float:
 
 
 def row(attack: str, defence: str, runs: Runs) -> list[str] | None:
-    """A line of the table; None without runs. Lost and gained is against the same defence without attackers."""
+    """A line of the table; None without runs. Lost and gained: against the same defence, nobody attacking."""
     clean = runs.get(f"{CLEAN}/{defence}", {})
     seeds = [seed for seed in runs.get(f"{attack}/{defence}", {}) if seed in clean]
     if not seeds:

@@ -3,7 +3,8 @@
     python experiments/quality.py --seeds 5
 
 Rank correlation (Spearman) over the clients of the tokens that each won or lost with the quality of its data:
-the share of right labels (0, 20, 40, 60 % wrong), or the number of samples. Every contribution signal, K = 2 and 4.
+the share of right labels (0, 20, 40, 60 % wrong), or the number of samples. Every contribution signal,
+K = 2 and 4.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     python experiments/strategy.py --seeds 5
 
 Every client has a cost of training c and a value v of a price in tokens, and picks in every round among
-training, three ways to pretend, buying only, and abstaining (docs/market.md). Honest share and accuracy over c
-and v; the figure shows both over the rounds.
+training, three ways to pretend, buying only, and abstaining (docs/market.md). Honest share and accuracy
+over c and v; the figure shows the honest share over the rounds.
 """
 
 from __future__ import annotations
