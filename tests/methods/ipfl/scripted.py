@@ -21,6 +21,16 @@ def paper(**settings: Any) -> IPFL:
     return IPFL(preset="paper", **settings)
 
 
+def market(**settings: Any) -> IPFL:
+    """IP-FL as it is now, with contributions that can be read off the updates: by leaving one out.
+
+    Client i adds i to every coordinate, and a model is the better the larger it is. So who adds more than the
+    mean of the other providers contributes something, and who adds less takes something away. Without
+    screening, which would take updates in one direction for copies.
+    """
+    return IPFL(**({"robust": False, "contribution": "loo"} | settings))
+
+
 def train(client: ClientId, ask: Record) -> Record:
     """Every model moves by the client's number in every coordinate; all have 10 samples."""
     return Record({name: model + np.float32(client) for name, model in ask.params.items()}, {"n": 10})
@@ -40,7 +50,32 @@ def prefer_parity(client: ClientId, ask: Record) -> Record:
     return Record({}, {"bids": [mine], "hits": hits, "n": 10})
 
 
-HONEST: dict[str, Answer] = {"train": train, "appraise": appraise, "preference": prefer_parity}
+def loss(client: ClientId, ask: Record) -> Record:
+    """The larger a model, the better."""
+    soft = [5 + float(model.mean()) / 1000 for model in ask.params.values()]
+    return Record({}, {"loss": soft, "soft": soft, "n": 10})
+
+
+HONEST: dict[str, Answer] = {
+    "train": train,
+    "appraise": appraise,
+    "preference": prefer_parity,
+    "loss": loss,
+}
+
+
+def no_answer(client: ClientId, ask: Record) -> None:
+    """No reply."""
+
+
+def no_bid(client: ClientId, ask: Record) -> Record:
+    """Scores the models, if it got any, and wants none."""
+    return Record({}, {"bids": [], "hits": [5.0] * len(ask.params), "n": 10})
+
+
+def unless(clients: Collection[ClientId], answer: Answer, instead: Answer) -> Answer:
+    """Another answer from some clients."""
+    return lambda client, ask: (instead if client in clients else answer)(client, ask)
 
 
 def setup(clients: int = 8, per_round: int = 6, size: int = SIZE) -> Setup:
@@ -79,3 +114,13 @@ def play(
         played.append(play_round(method, state, engine, clients, number))
         state = played[-1].state
     return state, played, engine
+
+
+def moved(done: Played, kind: str) -> list[tuple[ClientId, int]]:
+    """Client and amount of all transfers of a kind."""
+    return [(row.client, row.amount) for row in done.done.market.transfers if row.kind == kind]
+
+
+def queries(engine: ScriptedEngine) -> list[Mapping[ClientId, Record]]:
+    """What was sent with each query for preferences."""
+    return [ask.to for ask in engine.asks if ask.action == "preference"]

@@ -11,10 +11,7 @@ from hypothesis import strategies as st
 from tests.methods.ipfl.scripted import HONEST, SIZE, appraise, paper, play, prefer_parity, setup, train
 
 from ipfl.core import Record, Transfer
-from ipfl.errors import InputError
-from ipfl.methods import method
 from ipfl.methods.ipfl.state import assign_bids
-from ipfl.runs.config import Config
 
 OPENING = 100 * 100
 
@@ -298,35 +295,3 @@ class TestReports:
         assert method_.preferences(state)[3] == 0
         state, _, _ = play(method_, 2, state=state)
         assert method_.preferences(state)[3] == 1
-
-
-class TestBadSettings:
-    @pytest.mark.parametrize(
-        ("hyper", "says"),
-        [
-            ({"opening": 50, "price": 100}, "opening balance 50 is below the price 100"),
-            ({"contribution": "server"}, "need task.server_samples > 0"),
-            ({"initial_clustering": True}, "need task.server_samples > 0"),
-        ],
-    )
-    def test_refused_at_the_start(self, hyper, says):
-        with pytest.raises(InputError, match=says):
-            paper(**hyper).init(setup())
-
-    @pytest.mark.parametrize(
-        ("hyper", "says"),
-        [
-            ({"eta": 1.5}, "method.eta"),
-            ({"gamma": -0.1}, "method.gamma"),
-            ({"price": 0}, "method.price"),
-            ({"mix": "blend"}, "method.mix"),
-            ({"clusters": 0}, "method.clusters"),
-        ],
-    )
-    def test_refused_with_the_key(self, hyper, says):
-        with pytest.raises(InputError, match=says):
-            method("ipfl", **hyper)
-
-    def test_from_a_config(self):
-        with pytest.raises(InputError, match=r"method\.incentve.*did you mean 'method\.incentive'"):
-            Config.load(None, ["method.name=ipfl", "method.incentve=false"]).build_method()

@@ -1,0 +1,115 @@
+"""The default market against clients that do not train: by agreement they contribute nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+from tests.federation import Answer, Played
+from tests.methods.ipfl.scripted import (
+    HONEST,
+    moved,
+    no_bid,
+    play,
+    setup,
+    unless,
+)
+
+from ipfl.core import Record
+from ipfl.methods.ipfl.method import IPFL
+from ipfl.methods.ipfl.state import MarketState
+
+
+class TestRobust:
+    """The default market: contributions by agreement, updates screened."""
+
+    SIZE = 64
+
+    def updates(self, lazy: Callable[[int, Record], Record]) -> Answer:
+        """All go a new common way in every round, and each its own; clients 0 and 1 are lazy."""
+        rng = np.random.default_rng(0)
+        ways: dict[bytes, np.ndarray] = {}
+
+        def grow(client: int, ask: Record) -> Record:
+            models = {}
+            for name, model in ask.params.items():
+                way = ways.setdefault(model.tobytes(), rng.normal(size=self.SIZE))
+                step = way + 0.8 * np.random.default_rng(client).normal(size=self.SIZE)
+                models[name] = (model + step).astype(np.float32)
+            return Record(models, {"n": 10})
+
+        return unless({0, 1}, grow, lazy)
+
+    def test_who_returns_the_model_earns_nothing(self):
+        train_ = self.updates(lambda client, ask: Record(ask.params, {"n": 10}))
+        method_ = IPFL()
+        state, done, _ = play(method_, 8, HONEST | {"train": train_}, size=self.SIZE)
+        lazy = [row for one in done for row in one.done.market.contributions if row.client in (0, 1)]
+        assert lazy
+        assert {row.psi for row in lazy} == {0}
+        assert not [row for one in done for row in moved(one, "reward") if row[0] in (0, 1)]
+        assert (state.earned[2:] > 0).all()
+        self.replay(method_, state, done)
+
+    def replay(self, method_: IPFL, state: MarketState, done: list[Played]) -> None:
+        """The record gives the same transfers, and others if all were rewarded."""
+        lines = [{"seats": one.done.seats, **one.done.market.line()} for one in done]
+        rules = method_.rules(state)
+        replay = method_.replay(rules, range(8))
+        for line in lines:
+            replayed = replay.round(line)
+            assert replayed.complaint is None
+            assert replayed.transfers == line["transfers"]
+        trusting = method_.replay({**rules, "positive": False}, range(8))
+        assert [trusting.round(line).transfers for line in lines] != [line["transfers"] for line in lines]
+
+    def test_who_replays_the_last_step_earns_nothing_with_noise_or_without(self):
+        # Clients 0 and 1 send the last step of the cluster's model once more, client 1 with as much noise.
+        before: dict[str, np.ndarray] = {}
+        noise = np.random.default_rng(3)
+
+        def again(client: int, ask: Record) -> Record:
+            models = {}
+            for name, model in ask.params.items():
+                step = model - before.get(name, np.zeros(self.SIZE, np.float32))
+                rough = noise.normal(size=self.SIZE)
+                rough *= np.linalg.norm(step) / np.linalg.norm(rough) * client
+                models[name] = (model + step + rough).astype(np.float32)
+            return Record(models, {"n": 10})
+
+        method_ = IPFL()
+        state = method_.init(setup(size=self.SIZE))
+        script = HONEST | {"train": self.updates(again)}
+        cheated = []
+        for number in range(8):
+            models = {f"cluster_{k}": model for k, model in enumerate(state.models)}
+            state, (one,), _ = play(method_, 1, script, state=state, first=number)
+            before.update(models)
+            if number:
+                cheated += [row.psi for row in one.done.market.contributions if row.client in (0, 1)]
+        assert cheated
+        assert max(cheated) <= 0
+        assert (state.earned[[0, 1]] == 0).all()
+
+    def test_copies_earn_nothing(self):
+        # Client 1 sends what client 0 sends, which is what an honest client would.
+        def copy(client: int, ask: Record) -> Record:
+            models = {}
+            for name, model in ask.params.items():
+                step = np.random.default_rng(9).normal(size=self.SIZE) + 1
+                models[name] = (model + step).astype(np.float32)
+            return Record(models, {"n": 10})
+
+        state = IPFL(clusters=1).init(replace(setup(size=self.SIZE), per_round=8))
+        script = HONEST | {"train": self.updates(copy), "preference": no_bid}
+        _, (first,), _ = play(IPFL(clusters=1), 1, script, state=state)
+        own = {row.client: row.psi for row in first.done.market.contributions}
+        assert own[1] == 0
+        assert own[0] != 0
+
+    def test_the_server_remembers_directions_and_the_last_five_steps(self):
+        script = HONEST | {"train": self.updates(lambda client, ask: Record(ask.params, {"n": 10}))}
+        state, _, _ = play(IPFL(), 8, script, size=self.SIZE)
+        assert [len(steps) for steps in state.public_steps] == [5, 5]
+        assert all(direction is not None and direction.any() for direction in state.directions)
