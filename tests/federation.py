@@ -214,8 +214,8 @@ class Played:
 
     @property
     def seats(self) -> list[tuple[Any, ...]]:
-        """The seats, as plain tuples."""
-        return [tuple(seat) for seat in self.done.seats]
+        """Client, cluster, how and whether it delivered, of all seats."""
+        return [(seat.client, seat.cluster, seat.how, seat.delivered) for seat in self.done.seats]
 
 
 def play_round(
