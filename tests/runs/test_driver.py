@@ -20,6 +20,7 @@ class GivenReplies:
 
     def __init__(self, *replies):
         self.replies = list(replies)
+        self.events = []
 
     def ask(self, ask, round):
         return self.replies.pop(0)
