@@ -34,6 +34,7 @@ def parse_arguments(description: str | None, seeds: int) -> argparse.Namespace:
     )
     parser.add_argument("--first", type=int, default=0, help="the first one; tuning uses seeds from 100 on")
     parser.add_argument("--processes", type=int, default=os.cpu_count(), help="runs at the same time")
+    parser.add_argument("--only", default="", help="only settings whose name contains this")
     return parser.parse_args()
 
 

@@ -17,8 +17,9 @@ from ipfl.core import Record
 from ipfl.engines import refuse_wrapped_clients
 from ipfl.errors import InputError
 from ipfl.runs.config import Config
+from ipfl.stress.seen_models import SECOND_MEMORY
 from ipfl.stress.settings import StrategyConfig
-from ipfl.stress.strategy import MEMORY_OFFSET, Experience, Strategic, choice_probabilities, strategy_report
+from ipfl.stress.strategy import Experience, Strategic, choice_probabilities, strategy_report
 
 MODEL = np.array([5, 1, 1], np.float32)
 BEFORE = np.array([2, 1, -3], np.float32)
@@ -39,7 +40,9 @@ class Inner:
     def run(self, job: Job) -> Record:
         self.jobs.append(job)
         if job.action == "preference":
-            return Record({}, {"bids": [0, 1], "hits": self.hits if job.record.params else [], "n": 10})
+            return Record(
+                {}, {"bids": [0, 1], "hits": self.hits if job.record.params else [], "n": 10, "likes_mean": 0}
+            )
         return Record({name: model + 1 for name, model in job.record.params.items()}, {"n": 12})
 
     def deliver(self, job: Job) -> Any:
@@ -67,7 +70,7 @@ def reply(strategic: Strategic, job: Job) -> Record | None:
 
 
 def known(inner: Inner) -> dict[str, Any]:
-    return inner.memory.load(CLIENT + MEMORY_OFFSET).facts
+    return inner.memory.load(CLIENT + SECOND_MEMORY).facts
 
 
 class TestChoice:
@@ -149,7 +152,7 @@ class TestActions:
         config = StrategyConfig(cost=1, actions=("train", "return", "replay", "noise", "buy", "abstain"))
         params = {"before_cluster_0": BEFORE, "now_cluster_0": MODEL} if seen else {}
         facts = {"log": [[1, config.actions.index(action)]], "placed": 1, "seated": 0, "trained": 0}
-        inner.memory.save(CLIENT + MEMORY_OFFSET, Record(params, facts), 1)
+        inner.memory.save(CLIENT + SECOND_MEMORY, Record(params, facts), 1)
         return reply(Strategic(inner, config, 0), training(1, MODEL))
 
     def sent(self, inner: Inner, action: str, *, seen: bool = True) -> np.ndarray:
@@ -204,7 +207,7 @@ class TestActions:
         strategic = Strategic(inner, StrategyConfig(cost=1, actions=("train",)), 0)
         for round, model in enumerate((BEFORE, MODEL), start=1):
             reply(strategic, query(round, 1000, model, model))
-        mine = inner.memory.load(CLIENT + MEMORY_OFFSET).params
+        mine = inner.memory.load(CLIENT + SECOND_MEMORY).params
         assert mine["before_cluster_0"].tolist() == BEFORE.tolist()
         assert mine["now_cluster_0"].tolist() == MODEL.tolist()
 
@@ -224,7 +227,7 @@ class TestReport:
         one, other = [1, 1, 1, 1, 1, 0, 0], [1, 1, 1, 0, 0, 1, 0]
         for client, chosen in ((0, one), (1, other)):
             log = [[round, action] for round, action in enumerate(chosen, start=1)]
-            memory.save(client + MEMORY_OFFSET, Record({}, {"log": log}), 7)
+            memory.save(client + SECOND_MEMORY, Record({}, {"log": log}), 7)
         told = strategy_report(config, memory, (0, 1, 2))
         assert told["actions"] == ["buy", "train"]
         assert told["honest_share"] == pytest.approx(1 / 2)

@@ -124,7 +124,13 @@ class TestWillingPayers:
         # of 400 go back in each cluster, 10 to each payer. They get used to 0.8·0.9 + 0.2·0.855 = 0.891.
         worse = HONEST | {
             "preference": lambda c, a: Record(
-                {}, {"bids": [c % 2], "hits": [8.55 if k == c % 2 else 1.0 for k in (0, 1)], "n": 10}
+                {},
+                {
+                    "bids": [c % 2],
+                    "hits": [8.55 if k == c % 2 else 1.0 for k in (0, 1)],
+                    "n": 10,
+                    "likes_mean": 0,
+                },
             )
         }
         method_ = market(eta=0.2, gamma=0.1)
@@ -193,7 +199,10 @@ class TestSeats:
     def test_the_whole_budget_is_dealt_and_never_more(self, clusters, per_round):
         def prefer(client: int, ask: Record) -> Record:
             hits = [9.0 if k == client % clusters else 1.0 for k in range(clusters)]
-            return Record({}, {"bids": [client % clusters], "hits": hits if ask.params else [], "n": 10})
+            return Record(
+                {},
+                {"bids": [client % clusters], "hits": hits if ask.params else [], "n": 10, "likes_mean": 0},
+            )
 
         method_ = market(clusters=clusters)
         state = replace(method_.init(setup(20)), per_round=per_round)

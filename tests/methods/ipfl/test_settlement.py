@@ -27,9 +27,9 @@ def served(
     usual: list[float] | None = None,
     omega: list[int] | None = None,
 ) -> Served:
-    """One cluster of five clients; lists of scores and participation have a value per client."""
-    tables = np.zeros((2, 5, 1), bool)
-    tables[0, payers] = tables[1, providers] = True
+    """One cluster of five clients whose seats all delivered; scores and participation have a value each."""
+    tables = np.zeros((3, 5, 1), bool)
+    tables[0, payers] = tables[1, providers] = tables[2, providers] = True
     unknown = [np.nan] * 5
     scores = np.array([score or unknown, usual or unknown])[..., None]
     return Served(*tables, {0: np.array(psi)} if providers else {}, np.array([omega or [0] * 5]).T, *scores)
@@ -90,6 +90,17 @@ def test_what_nobody_earned_goes_back_after_reimbursement() -> None:
     assert accounts.bank.balances.tolist() == [13, 12, 5, 0, 0]
 
 
+def test_who_had_a_seat_and_earned_nothing_forfeits_its_price() -> None:
+    # Clients 0, 1 and 2 paid; 0 had the seat and contributed nothing: 30 tokens go to 1 and 2, 15 each.
+    accounts = manager([30])
+    settle(accounts, NOW, served([0, 1, 2], [0], [0.0]), {})
+    assert accounts.bank.balances.tolist() == [0, 15, 15, 0, 0]
+    # Nobody else paid: everyone gets its own back.
+    accounts = manager([20])
+    settle(accounts, NOW, served([0, 1], [0, 1], [0.0, -0.1]), {})
+    assert accounts.bank.balances.tolist() == [10, 10, 0, 0, 0]
+
+
 class TestShortfall:
     def share(self, score: list[float], payers: list[int]) -> tuple[float, list[int]]:
         """U and the balances, when all payers were used to 0.8; client 4 provides and earns the rest."""
@@ -138,7 +149,9 @@ def test_clusters_are_settled_one_by_one() -> None:
     delivered = np.array([[0, 0, 0], [1, 0, 0], [0, 0, 0]], bool)
     unknown = np.full((3, 3), np.nan)
     accounts = manager([20, 10, 0], clients=3)
-    given = Served(payments, delivered, {0: np.array([0.4])}, np.zeros((3, 3), int), unknown, unknown)
+    given = Served(
+        payments, delivered, delivered, {0: np.array([0.4])}, np.zeros((3, 3), int), unknown, unknown
+    )
     assert settle(accounts, NOW, given, {}) == {0: 0.0}
     assert accounts.bank.balances.tolist() == [10, 20, 0]
     assert not accounts.bank.pool.any()

@@ -219,7 +219,7 @@ class TestAsItIsNow:
     ) -> dict[int, float]:
         values = {k: np.array(value) for k, value in psi.items()}
         omega = np.zeros((3, 2), int)
-        served = Served(payments, self.SEATS & ~self.LOST, values, omega, self.SCORE, self.USUAL)
+        served = Served(payments, self.SEATS, self.SEATS & ~self.LOST, values, omega, self.SCORE, self.USUAL)
         return settle(manager, self.RULE, served, {})
 
     def test_everyone_who_was_served_pays_for_all_its_bids(self) -> None:
@@ -248,11 +248,11 @@ class TestAsItIsNow:
         assert self.settled(manager, payments & ~self.LOST, {0: [0.2], 1: [0.1]}) == {0: 0.0, 1: 0.0}
         assert manager.bank.balances.tolist() == [100, 90, 110]
 
-    def test_what_nobody_earned_goes_back_to_those_who_paid(self) -> None:
-        # Client 2 contributed nothing good: pool 1 goes back, 10 each to clients 1 and 2.
+    def test_what_nobody_earned_goes_back_to_those_who_had_no_seat(self) -> None:
+        # Client 2 contributed nothing good and forfeits its 10: the 20 of pool 1 go to client 1.
         manager, payments = self.charged()
         self.settled(manager, payments, {0: [0.2], 1: [-0.1]})
-        assert manager.bank.balances.tolist() == [105, 95, 100]
+        assert manager.bank.balances.tolist() == [105, 105, 90]
 
     def test_what_is_known_afterwards(self) -> None:
         # Client 1 gets used to less: 0.8·1 + 0.2·0.8 = 0.96. Client 2 had no score of cluster 1 before.
