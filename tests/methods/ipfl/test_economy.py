@@ -38,9 +38,9 @@ def test_tokens_are_those_that_were_issued() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("clusters", "seed"), [(2, 0), (2, 1), (4, 0), (4, 1)])
-def test_at_most_one_in_twenty_is_ever_broke_in_500_rounds(clusters: int, seed: int) -> None:
-    end = simulate(clients=100, clusters=clusters, rounds=500, seed=seed)
+@pytest.mark.parametrize("clusters", [2, 4])
+def test_at_most_one_in_twenty_is_ever_broke_in_500_rounds(clusters: int) -> None:
+    end = simulate(clients=100, clusters=clusters, rounds=500)
     assert end.broke <= 0.05
     assert end.gini < 0.4
     assert end.seats == 50
