@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ipfl.client.client import Client, Part
 from ipfl.client.training import Score
 from ipfl.core import Record, Vector, cluster_name
-from ipfl.core.vectors import mix
+from ipfl.core.vectors import mean, mix
 from ipfl.methods.ipfl.preferences import choose_bids, importance_weights, mean_returns, mixing_weights
 from ipfl.methods.ipfl.settings import IPFLSettings
 from ipfl.methods.ipfl.warm_start import confusion
@@ -27,16 +27,17 @@ class ClientSide(IPFLSettings):
         """
         clusters: list[int] = ask.facts["clusters"]
         hits, n = self._hits(ask, me, "probe") if ask.params else (np.zeros(0), 0)
+        likes_mean = False
         if ask.params:
             importance = importance_weights(hits / max(n, 1), np.asarray(ask.facts["means"]))
             mine = Record({}, {"clusters": clusters, "importance": importance.tolist()})
+            likes_mean = self._mean_hits(ask, me) >= hits[int(importance.argmax())]
         known = dict(zip(mine.facts.get("clusters", ()), mine.facts.get("importance", ()), strict=True))
         importance = np.array([known.get(k, 0.0) for k in clusters])
         returns = mean_returns(ask.facts["seats"], ask.facts["net"], self.price)
         order = choose_bids(importance, self.threshold, returns, self.feedback) if known else []
-        reply = Record(
-            {}, {"bids": [clusters[position] for position in order], "hits": hits.tolist(), "n": n}
-        )
+        bids = [clusters[position] for position in order]
+        reply = Record({}, {"bids": bids, "hits": hits.tolist(), "n": n, "likes_mean": int(likes_mean)})
         return reply, mine
 
     def on_train(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:
@@ -82,6 +83,13 @@ class ClientSide(IPFLSettings):
         models = [ask.params[cluster_name(k)] for k in ask.facts["clusters"]]
         scores = [me.score(model, part, self.preference_samples) for model in models]
         return np.array([self._points(score) for score in scores]), scores[0].n
+
+    def _mean_hits(self, ask: Record, me: Client) -> float:
+        """The same for the mean of all cluster models, where it is asked for; else no hits."""
+        models = [ask.params[cluster_name(k)] for k in ask.facts["clusters"]]
+        if self.share != "auto" or len(models) < 2:
+            return -1.0
+        return self._points(me.score(mean(models), "probe", self.preference_samples))
 
     def _points(self, score: Score) -> float:
         return score.soft if self.hits == "soft" else score.hits

@@ -87,7 +87,7 @@ class IPFL(AuditedMarket, Method[MarketState]):
         selection = self.select(before, manager, paid, bidders, round)  # lines 11–13 and 19–22
         seats, payments = manager.charge(paid, selection, self.served(before, round))  # line 6
         replies = yield ask_training(before, seats)  # lines 4 and 7: M_k to the clients of ζ_k, U_k back
-        updates, delivered = collect_updates(before, seats, replies, screen=self.robust)
+        updates, delivered = collect_updates(before, seats, replies, self.guards)
         lost = self.refund_lost_seats(before, manager, seats & ~delivered, replies)
         models, psi, accuracy = yield from self.aggregate_and_appraise(before, updates)  # lines 8 and 18
         remembered = self.remember_contributions(before, seats & ~lost, delivered, psi)
@@ -133,7 +133,7 @@ class IPFL(AuditedMarket, Method[MarketState]):
             {client: state.account(row) | {"price": self.price} for client, row in rows.items()},
         )
         replies = yield query
-        return take_preferences(state, replies, list(rows), round, robust=self.robust)
+        return take_preferences(state, replies, list(rows), round, robust="claims" in self.guards)
 
     def first_bids(self, state: MarketState, bidders: Bools) -> Generator[Ask, Replies, MarketState]:
         """Appendix Initial Clustering: each client bids for the cluster that K-Means puts it into."""

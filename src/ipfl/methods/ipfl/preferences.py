@@ -49,7 +49,7 @@ def preference_query(
 
     def answer(sent: Record) -> dict[str, Any]:
         hits = list_of(NonNegative, len(clusters) if sent.params else 0)
-        return {"bids": list[Whole], "hits": hits, "n": Whole}
+        return {"bids": list[Whole], "hits": hits, "n": Whole, "likes_mean": Literal[0, 1]}
 
     return Ask("preference", to, ReplySchema(answer, rule=is_possible))
 

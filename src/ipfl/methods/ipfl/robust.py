@@ -1,13 +1,14 @@
 """A market that expects cheating (`robust = true`): claims are limited, updates screened before use.
 
 The paper trusts its clients: hits and sample counts count as they are sent, and every update enters the mean.
-Beyond the paper:
+Beyond the paper, each a guard of its own:
 
-- Updates that are all but the same come from one client under many names: only the first of them counts.
-- Updates much longer than the others do not count; the rest is clipped to the median length before the mean.
-  Of sample counts, twice the median counts at most.
-- Updates whose contribution is small beside the median one are left out of the mean (`is_above_noise`).
-- Of the accuracies that clients claim for the cluster models, extremes are cut.
+- `claims`: of the accuracies that clients claim for the cluster models, extremes are cut.
+- `copies`: updates that are all but the same come from one client under many names: the first counts.
+- `lengths`: updates much longer than the others do not count.
+- `counts`: of sample counts, twice the median counts at most.
+- `clip`: updates are shortened to their median length before the mean.
+- `noise`: updates whose contribution is small beside the median one are left out of the mean.
 
 Which of them does what was measured one by one: docs/adversaries.md.
 """
@@ -24,6 +25,7 @@ from ipfl.methods.aggregation import UpdateMatrix
 from ipfl.methods.ipfl.arrays import Floats
 
 if TYPE_CHECKING:
+    from ipfl.methods.ipfl.settings import Guard
     from ipfl.methods.ipfl.updates import ClusterUpdates
 
 MIN_CONTRIBUTION = 0.1
@@ -36,16 +38,17 @@ MAX_SAMPLES = 2.0
 """A sample count above so many medians is not believed."""
 
 
-def screen(updates: ClusterUpdates) -> ClusterUpdates:
+def screen(updates: ClusterUpdates, guards: frozenset[Guard]) -> ClusterUpdates:
     """The same updates, with limited sample counts, and copies and extremes marked as not fair."""
-    steps = updates.steps
-    original = find_originals(steps) == np.arange(len(steps))
-    limit = MAX_SAMPLES * float(np.median(updates.weights))
-    return replace(
-        updates,
-        weights=np.minimum(updates.weights, limit),
-        is_fair=updates.is_fair & original & ~is_too_long(steps),
-    )
+    fair, weights = updates.is_fair, updates.weights
+    steps = updates.steps if guards & {"copies", "lengths"} else np.zeros((len(weights), 0))
+    if "copies" in guards:
+        fair = fair & (find_originals(steps) == np.arange(len(steps)))
+    if "lengths" in guards:
+        fair = fair & ~is_too_long(steps)
+    if "counts" in guards:
+        weights = np.minimum(weights, MAX_SAMPLES * float(np.median(weights)))
+    return replace(updates, weights=weights, is_fair=fair)
 
 
 def find_originals(steps: UpdateMatrix) -> NDArray[np.int64]:

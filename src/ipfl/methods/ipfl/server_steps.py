@@ -22,6 +22,7 @@ from ipfl.core import (
     server_faults,
     stream,
 )
+from ipfl.core.vectors import mean, mix
 from ipfl.methods.ipfl import agreement, profiler, scheduler, settlement
 from ipfl.methods.ipfl.appraisal import Accuracies, Contributions, appraise, measure_accuracy
 from ipfl.methods.ipfl.arrays import Bools
@@ -34,6 +35,8 @@ from ipfl.methods.steps import average_models, expect_update, random_seats, sele
 
 BIDDERS_PER_SEAT = 4
 """Clients that may bid in a round, for each seat: a query of so many costs little beside the training."""
+MAX_SHARE = 0.5
+"""How far cluster models move to their mean when it serves every client as well as its own cluster."""
 LOST_PRIORITY = -2.0
 """What is remembered as the contribution of a seat that delivered nothing, in standard scores."""
 
@@ -115,16 +118,26 @@ class ServerSteps(ClientSide):
                 psi[k] = agreement.contributions_by_agreement(
                     found.steps, found.weights, state.directions[k], known_to_all(state, k)
                 )
-            if self.robust:
+            if "noise" in self.guards:
                 used = {k: found.only(is_above_noise(psi[k])) for k, found in fair.items()}
-        new = {k: found.mean(state.rule, clip=self.robust) for k, found in used.items()}
-        models = tuple(new.get(k, model) for k, model in enumerate(state.models))
+        new = {k: found.mean(state.rule, clip="clip" in self.guards) for k, found in used.items()}
+        models = self.share_models(state, [new.get(k, model) for k, model in enumerate(state.models)])
         if self.contribution != "momentum" and self.incentive:
             psi = yield from appraise(state, models, fair, self.contribution, self.normalised)
         accuracy: Accuracies = {}
         if self.reimburse == "printed" and self.incentive:
             accuracy = yield from measure_accuracy(models, updates)
         return models, {k: _spread(values, updates[k].is_fair) for k, values in psi.items()}, accuracy
+
+    def share_models(self, state: MarketState, models: list[Vector]) -> tuple[Vector, ...]:
+        """Moves the cluster models towards their mean, as far as it serves the clients as well."""
+        share = MAX_SHARE * state.likes_mean if self.share == "auto" else self.share
+        live = state.clusters
+        if share > 0 and len(live) > 1:
+            centre = mean([models[k] for k in live])
+            for k in live:
+                models[k] = mix([models[k], centre], [1 - share, share])
+        return tuple(models)
 
     def after_round(
         self,

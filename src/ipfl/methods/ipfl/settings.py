@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import ConfigDict, Field, model_validator
 from pydantic.dataclasses import dataclass
@@ -12,6 +12,8 @@ from pydantic_core import ArgsKwargs
 from ipfl.errors import InputError
 from ipfl.methods.ipfl.tokens import check_rules
 
+Guard = Literal["claims", "copies", "lengths", "counts", "clip", "noise"]
+"""Guards against clients that cheat; see `ipfl.methods.ipfl.robust`."""
 Share = Annotated[float, Field(ge=0, le=1)]
 Contribution = Literal["momentum", "loo", "clients", "server", "exact"]
 
@@ -33,6 +35,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "rewarded": "all",
         "reimburse": "printed",
         "eta": 0.5,
+        "share": 0.0,
         "robust": False,
     },
 }
@@ -53,8 +56,9 @@ class IPFLSettings:
     merge_after: Annotated[int, Field(ge=1)] = Field(
         10, description="market rounds before the first merge under auto"
     )
-    robust: bool = Field(
-        True, description="expect clients that cheat: limit their claims, leave out copies and extremes"
+    robust: bool | tuple[Guard, ...] = Field(
+        True,
+        description="expect clients that cheat; or only some of the guards: " + " | ".join(get_args(Guard)),
     )
     incentive: bool = Field(
         True, description="false: the ablation NI, random bids and no tokens change hands"
@@ -109,6 +113,10 @@ class IPFLSettings:
     beta_psi: float = Field(0.5, description="weight of the contribution in the order of the bidders")
     ration: Annotated[float, Field(ge=0)] = Field(
         1.0, description="weight of the seats a client has had against it in the order of the bidders"
+    )
+    share: Share | Literal["auto"] = Field(
+        "auto",
+        description="how far cluster models move to their mean in every round; auto: by the clients' votes",
     )
     warmup: Annotated[int, Field(ge=0)] = Field(
         0, description="rounds in which all clusters are trained as one model"
@@ -175,6 +183,12 @@ class IPFLSettings:
     def market_opens(self) -> int:
         """Round in which the market opens; before it, all clusters are trained as one model."""
         return max(self.warmup, self.pretrain if self.initial_clustering else 0)
+
+    @property
+    def guards(self) -> frozenset[Guard]:
+        """The guards in use."""
+        every: tuple[Guard, ...] = get_args(Guard)
+        return frozenset((every if self.robust else ()) if isinstance(self.robust, bool) else self.robust)
 
     @property
     def moves_tokens(self) -> bool:

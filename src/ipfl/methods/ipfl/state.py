@@ -76,6 +76,8 @@ class MarketState:
     """(N, K) score of each model on the client's points as answered in this round; NaN = not asked."""
     usual_score: NDArray[np.float64]
     """(N, K) the same, smoothed over the rounds in which the client bid for the cluster."""
+    likes_mean: float
+    """Share of the clients asked last whom the mean of all models serves as well as the one they prefer."""
     drawn: NDArray[np.int64]
     """(N,) round in which each client could last bid, −1 = never."""
     asked: NDArray[np.int64]
@@ -122,6 +124,7 @@ class MarketState:
             seats_net=np.zeros((n, clusters), np.int64),
             score=np.full((n, clusters), np.nan),
             usual_score=np.full((n, clusters), np.nan),
+            likes_mean=0.0,
             drawn=np.full(n, -1),
             asked=np.full(n, -1),
             times_asked=np.zeros(n, np.int64),
@@ -220,12 +223,14 @@ def take_preferences(
         bid_ranks[row, order] = np.arange(len(order))
     scored = {client: reply for client, reply in replies.items() if reply.facts["hits"]}
     score, means = np.full_like(state.score, np.nan), state.means.copy()
+    likes_mean = state.likes_mean
     if scored:
         rows = state.rows(list(scored))
         points = np.array([int(reply.facts["n"]) for reply in scored.values()])
         hits = np.asarray([reply.facts["hits"] for reply in scored.values()], np.float64)
         accuracy = hits / np.maximum(points, 1)[:, None]
         score[rows[:, None], clusters] = accuracy
+        likes_mean = float(np.mean([reply.facts["likes_mean"] for reply in scored.values()]))
         accuracy = limit_claims(accuracy, state.rule.attacker_share) if robust else accuracy
         for row, shares in zip(rows.tolist(), accuracy, strict=True):
             importance[row, clusters] = importance_weights(shares, state.means[clusters])
@@ -239,6 +244,7 @@ def take_preferences(
         importance=importance,
         means=means,
         score=score,
+        likes_mean=likes_mean,
         asked=last,
         times_asked=times,
     )

@@ -17,6 +17,7 @@ from ipfl.core.sections import AggregateConfig
 from ipfl.methods.aggregation import aggregate
 from ipfl.methods.ipfl import robust
 from ipfl.methods.ipfl.arrays import Bools
+from ipfl.methods.ipfl.settings import Guard
 from ipfl.methods.ipfl.state import MarketState
 
 UPDATE = ReplySchema({"n": Count}, lambda sent, facts: {name: len(m) for name, m in sent.params.items()})
@@ -81,7 +82,7 @@ Updates = Mapping[int, ClusterUpdates]
 
 
 def collect_updates(
-    state: MarketState, seats: Bools, replies: Replies, *, screen: bool
+    state: MarketState, seats: Bools, replies: Replies, guards: frozenset[Guard]
 ) -> tuple[Updates, Bools]:
     """U_k of every cluster that got any, and the (N, K) seats that delivered.
 
@@ -89,7 +90,7 @@ def collect_updates(
         state: The state before the round.
         seats: (N, K) who had a seat where.
         replies: What came back.
-        screen: Whether copies and extremes are to be found, and sample counts limited.
+        guards: What to screen them for.
     """
     delivered = seats & np.isin(state.ids, list(replies))[:, None]
     updates = {}
@@ -98,5 +99,5 @@ def collect_updates(
         models = tuple(replies[client].params[cluster_name(k)] for client in clients)
         weights = np.array([float(replies[client].facts["n"]) for client in clients])
         found = ClusterUpdates(state.models[k], clients, models, weights, np.ones(len(clients), bool))
-        updates[k] = robust.screen(found) if screen else found
+        updates[k] = robust.screen(found, guards)
     return updates, delivered
