@@ -124,7 +124,13 @@ class TestWillingPayers:
         # of 400 go back in each cluster, 10 to each payer. They get used to 0.8·0.9 + 0.2·0.855 = 0.891.
         worse = HONEST | {
             "preference": lambda c, a: Record(
-                {}, {"bids": [c % 2], "hits": [8.55 if k == c % 2 else 1.0 for k in (0, 1)], "n": 10}
+                {},
+                {
+                    "bids": [c % 2],
+                    "hits": [8.55 if k == c % 2 else 1.0 for k in (0, 1)],
+                    "n": 10,
+                    "likes_mean": 0,
+                },
             )
         }
         method_ = market(eta=0.2, gamma=0.1)
@@ -193,7 +199,10 @@ class TestSeats:
     def test_the_whole_budget_is_dealt_and_never_more(self, clusters, per_round):
         def prefer(client: int, ask: Record) -> Record:
             hits = [9.0 if k == client % clusters else 1.0 for k in range(clusters)]
-            return Record({}, {"bids": [client % clusters], "hits": hits if ask.params else [], "n": 10})
+            return Record(
+                {},
+                {"bids": [client % clusters], "hits": hits if ask.params else [], "n": 10, "likes_mean": 0},
+            )
 
         method_ = market(clusters=clusters)
         state = replace(method_.init(setup(20)), per_round=per_round)
@@ -214,6 +223,41 @@ class TestSeats:
         rationed, free = had(1.0), had(0.0)
         assert rationed.max() - rationed.min() <= 2
         assert free.max() - free.min() >= 9
+
+
+class TestSharing:
+    """Cluster models move towards their mean."""
+
+    def test_by_hand(self):
+        # Models 0 and 4 have the mean 2. A share of 1/4 takes each a quarter of the way: 0.5 and 3.5.
+        state = market().init(setup())
+        models = [np.zeros(3, np.float32), np.full(3, 4, np.float32)]
+        moved_ = market(share=0.25).share_models(state, list(models))
+        np.testing.assert_allclose([model[0] for model in moved_], [0.5, 3.5])
+        same = market(share=0.0).share_models(state, list(models))
+        assert [model[0] for model in same] == [0, 4]
+
+    @pytest.mark.parametrize(("likes", "expected"), [(0.0, [0, 4]), (0.5, [0.5, 3.5]), (1.0, [1, 3])])
+    def test_as_far_as_the_clients_vote_for_it(self, likes, expected):
+        # Half the way at most, when all clients like the mean as much as their own cluster.
+        state = replace(market().init(setup()), likes_mean=likes)
+        models = [np.zeros(3, np.float32), np.full(3, 4, np.float32)]
+        np.testing.assert_allclose([m[0] for m in market(share="auto").share_models(state, models)], expected)
+
+    def test_votes_are_counted_over_those_that_were_sent_models(self):
+        votes = unless(
+            {0, 1},
+            prefer_parity,
+            lambda c, a: Record({}, prefer_parity(c, a).facts | {"likes_mean": 1}),
+        )
+        state, _, _ = play(market(share=0.0), 2, HONEST | {"preference": votes})
+        assert state.likes_mean == pytest.approx(2 / 8)
+
+    def test_clusters_that_are_not_in_use_do_not_count(self):
+        state = replace(market(clusters=3).init(setup()), alive=np.array([True, False, True]))
+        models = [np.full(3, value, np.float32) for value in (0, 100, 4)]
+        shared = market(clusters=3, share=0.5).share_models(state, models)
+        assert [model[0] for model in shared] == [1, 100, 3]
 
 
 class TestTokensOff:
