@@ -141,7 +141,7 @@ class Economy:
             returns = mean_returns(sent.facts["seats"], sent.facts["net"], self.method.price)
             bids = choose_bids(self.known[client], self.method.threshold, returns, self.method.feedback)
         hits = (POINTS * scores).tolist() if sent.params else []
-        return Record({}, {"bids": bids, "hits": hits, "n": POINTS})
+        return Record({}, {"bids": bids, "hits": hits, "n": POINTS, "likes_mean": 0})
 
 
 @dataclass(frozen=True)

@@ -155,16 +155,8 @@ class TestQueries:
         method_: Any = market(threshold=0.3)
         first, mine = method_.on_preference(ask, Record(), Me())
         again, mine = method_.on_preference(ask, mine, Me())
-        assert (
-            first.facts
-            == again.facts
-            == {
-                "bids": [0, 1],
-                "hits": [6.0, 3.0],
-                "n": 10,
-                "likes_mean": 0,
-            }
-        )
+        assert first.facts == again.facts
+        assert first.facts == {"bids": [0, 1], "hits": [6.0, 3.0], "n": 10, "likes_mean": 0}
         # Without models it bids by what it knew: the same weights 2/3 and 1/3, and no scores.
         bare = Record({}, ask.facts)
         reply, after = method_.on_preference(bare, mine, Me())
@@ -173,6 +165,9 @@ class TestQueries:
         # Cluster 1 now has cost it half a price a seat: only the cluster that it likes best is left.
         lossy = Record({}, {**ask.facts, "seats": [2, 2], "net": [-90, -100]})
         assert method_.on_preference(lossy, mine, Me())[0].facts["bids"] == [0]
+        # The mean of both models scores 4.5, less than the better one; with equal models it is as good.
+        alike = Record(dict.fromkeys(models, np.array([6.0])), ask.facts)
+        assert method_.on_preference(alike, Record(), Me())[0].facts["likes_mean"] == 1
         # Who never had any models has nothing to bid by.
         assert method_.on_preference(bare, Record(), Me())[0].facts["bids"] == []
 

@@ -225,6 +225,41 @@ class TestSeats:
         assert free.max() - free.min() >= 9
 
 
+class TestSharing:
+    """Cluster models move towards their mean."""
+
+    def test_by_hand(self):
+        # Models 0 and 4 have the mean 2. A share of 1/4 takes each a quarter of the way: 0.5 and 3.5.
+        state = market().init(setup())
+        models = [np.zeros(3, np.float32), np.full(3, 4, np.float32)]
+        moved_ = market(share=0.25).share_models(state, list(models))
+        np.testing.assert_allclose([model[0] for model in moved_], [0.5, 3.5])
+        same = market(share=0.0).share_models(state, list(models))
+        assert [model[0] for model in same] == [0, 4]
+
+    @pytest.mark.parametrize(("likes", "expected"), [(0.0, [0, 4]), (0.5, [0.5, 3.5]), (1.0, [1, 3])])
+    def test_as_far_as_the_clients_vote_for_it(self, likes, expected):
+        # Half the way at most, when all clients like the mean as much as their own cluster.
+        state = replace(market().init(setup()), likes_mean=likes)
+        models = [np.zeros(3, np.float32), np.full(3, 4, np.float32)]
+        np.testing.assert_allclose([m[0] for m in market(share="auto").share_models(state, models)], expected)
+
+    def test_votes_are_counted_over_those_that_were_sent_models(self):
+        votes = unless(
+            {0, 1},
+            prefer_parity,
+            lambda c, a: Record({}, prefer_parity(c, a).facts | {"likes_mean": 1}),
+        )
+        state, _, _ = play(market(share=0.0), 2, HONEST | {"preference": votes})
+        assert state.likes_mean == pytest.approx(2 / 8)
+
+    def test_clusters_that_are_not_in_use_do_not_count(self):
+        state = replace(market(clusters=3).init(setup()), alive=np.array([True, False, True]))
+        models = [np.full(3, value, np.float32) for value in (0, 100, 4)]
+        shared = market(clusters=3, share=0.5).share_models(state, models)
+        assert [model[0] for model in shared] == [1, 100, 3]
+
+
 class TestTokensOff:
     def test_bids_are_informed_but_nobody_pays_or_earns_and_all_get_the_models(self):
         stop = HONEST | {"preference": unless({3}, prefer_parity, no_bid)}

@@ -13,7 +13,7 @@ from ipfl.methods.ipfl.method import IPFL
 from ipfl.methods.ipfl.robust import find_originals, is_above_noise, is_too_long, limit_claims, screen
 from ipfl.methods.ipfl.updates import ClusterUpdates
 
-ALL = IPFL().guards
+EVERY_GUARD = IPFL().guards
 
 
 def updates(steps: list[list[float]] | np.ndarray, counts: list[float] | None = None) -> ClusterUpdates:
@@ -30,7 +30,7 @@ class TestScreen:
         # The second is the first at cosine 1/√(1 + 0.01²) > 0.95, and the fourth the third, twice as long.
         steps = [[1, 0], [1, 0.01], [0.6, 0.8], [1.2, 1.6]]
         assert find_originals(np.array(steps)).tolist() == [0, 0, 2, 2]
-        assert screen(updates(steps), ALL).is_fair.tolist() == [True, False, True, False]
+        assert screen(updates(steps), EVERY_GUARD).is_fair.tolist() == [True, False, True, False]
 
     def test_the_way_back_is_no_copy(self):
         assert find_originals(np.array([[1.0, 0], [-1, 0]])).tolist() == [0, 1]
@@ -43,7 +43,7 @@ class TestScreen:
         # Lengths 1, 1, 1, 3 and 3.1: three medians are 3.
         steps = [[1, 0], [0, 1], [-1, 0], [0, -3], [2.0, 2.37]]
         assert is_too_long(np.array(steps)).tolist() == [False] * 4 + [True]
-        assert not screen(updates(steps), ALL).is_fair[4]
+        assert not screen(updates(steps), EVERY_GUARD).is_fair[4]
 
     def test_free_riders_do_not_make_honest_updates_too_long(self):
         # The median is taken of those that are updates at all: 1.
@@ -52,8 +52,25 @@ class TestScreen:
 
     def test_claimed_samples_count_up_to_twice_the_median(self):
         # 10, 20, 30 and 1000: the median is 25.
-        found = screen(updates([[1, 0, 0], [0, 1, 0], [0, 0, 1], [-1, 0, 0]], [10, 20, 30, 1000]), ALL)
+        found = screen(
+            updates([[1, 0, 0], [0, 1, 0], [0, 0, 1], [-1, 0, 0]], [10, 20, 30, 1000]), EVERY_GUARD
+        )
         assert found.weights.tolist() == [10, 20, 30, 50]
+
+    def test_guards_work_one_by_one(self):
+        # The second is a copy of the first, the third too long, and claims too many samples.
+        found = updates([[1, 0], [1, 0.01], [0, -9], [-1, 0], [0, 1]], [10, 10, 1000, 10, 10])
+        fair = {
+            guard: (~screen(found, frozenset({guard})).is_fair).nonzero()[0].tolist() for guard in EVERY_GUARD
+        }
+        assert {guard: rows for guard, rows in fair.items() if rows} == {"copies": [1], "lengths": [2]}
+        limited = {g for g in EVERY_GUARD if screen(found, frozenset({g})).weights[2] < 1000}
+        assert limited == {"counts"}
+
+    def test_which_guards_a_setting_means(self):
+        assert IPFL(robust=False).guards == frozenset()
+        assert IPFL(robust=("clip", "noise")).guards == {"clip", "noise"}
+        assert {"claims", "copies", "lengths", "counts", "clip", "noise"} == EVERY_GUARD
 
     def test_the_rest_is_clipped_to_the_median_length(self):
         # Lengths 1, 1 and 2: the third becomes (0, −1) in the mean of three, (1 − 0)/3 and (1 − 1)/3.
@@ -64,7 +81,7 @@ class TestScreen:
 
     def test_nothing_left_leaves_the_model(self):
         # The others are copies of the first, which is too long beside them.
-        found = screen(updates([[10, 0], [1, 0], [1, 0]]), ALL)
+        found = screen(updates([[10, 0], [1, 0], [1, 0]]), EVERY_GUARD)
         assert not found.is_fair.any()
         assert found.only(found.is_fair).mean(AggregateConfig()).tolist() == [1, 1]
 
@@ -74,7 +91,7 @@ rows = arrays(np.float64, st.tuples(st.integers(1, 8), st.just(3)), elements=st.
 
 @given(rows)
 def test_whatever_comes_the_mean_is_a_model_no_further_away_than_three_medians(steps):
-    found = screen(updates(steps), ALL)
+    found = screen(updates(steps), EVERY_GUARD)
     kept = found.only(found.is_fair)
     model = kept.mean(AggregateConfig(), clip=True)
     assert model.dtype == np.float32

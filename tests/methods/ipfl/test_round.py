@@ -218,7 +218,7 @@ class TestInvalidReplies:
             {"bids": [7], "hits": [1.0, 1.0], "n": 10, "likes_mean": 0},
             {"bids": [0, 0], "hits": [1.0, 1.0], "n": 10, "likes_mean": 0},
             {"bids": [0], "hits": [1.0], "n": 10, "likes_mean": 0},
-            {"bids": "first", "hits": "many", "n": None, "likes_mean": 0},
+            {"bids": "first", "hits": "many", "n": None},
         ],
     )
     def test_invalid_preferences_leave_the_old_bids(self, facts):
