@@ -41,15 +41,15 @@ def transfers(done, kind: str) -> list[Transfer]:
 class TestOrderOfPhases:
     def test_round_0_is_random_and_asks_for_no_preferences(self):
         _state, (first,), engine = play(paper(), 1)
-        assert engine.actions == ["train", "appraise", "appraise"]  # for gradients, then for accuracies
+        assert engine.actions == ["train", "appraise"]
         clients = [seat.client for seat in first.done.seats]
         assert len(clients) == len(set(clients)) == 6  # the budget, nobody twice
         assert [len(members(first, k)) for k in (0, 1)] == [3, 3]
 
     def test_later_rounds_follow_algorithm_1(self):
         _, _, engine = play(paper(), 2)
-        later = ["preference", "train", "appraise", "appraise"]
-        assert engine.actions == ["train", "appraise", "appraise", *later]
+        later = ["preference", "train", "appraise"]
+        assert engine.actions == ["train", "appraise", *later]
 
     def test_preferences_are_asked_every_r_rounds_and_kept_in_between(self):
         _, done, engine = play(paper(preference_every=3), 6)
@@ -63,7 +63,7 @@ class TestOrderOfPhases:
         assert (state.models[0] == state.models[1]).all()
         assert state.models[0].any()
         assert [one.done.market.transfers for one in done] == [(), ()]
-        assert play(paper(warmup=2), 3)[2].actions == ["train"] * 3 + ["appraise"] * 2
+        assert play(paper(warmup=2), 3)[2].actions == ["train"] * 3 + ["appraise"]
 
     def test_aggregate_is_the_mean_of_the_cluster_s_clients(self):
         # Client i adds i to every coordinate and all have 10 samples: the model is the mean of their ids.

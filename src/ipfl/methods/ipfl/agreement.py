@@ -24,6 +24,8 @@ from ipfl.methods.ipfl.arrays import Floats
 
 MOMENTUM = 0.8
 """How much of the running direction stays from round to round."""
+MAX_STRUCTURE = 0.5
+"""The same for very small models, as a squared cosine."""
 PUBLIC_STEPS = 5
 """Steps of a cluster that are taken out of an update to see what is new in it."""
 MIN_NEW = 1e-6
@@ -75,7 +77,7 @@ def is_new(steps: Floats, public: Sequence[Vector]) -> NDArray[np.bool_]:
     square = (unit @ unit.T) ** 2
     np.fill_diagonal(square, 0.0)
     shared = square.max(axis=1) if has_rest.sum() > 1 else np.full(len(steps), np.inf)
-    return np.asarray(has_rest & (shared > MIN_STRUCTURE / steps.shape[1]))
+    return np.asarray(has_rest & (shared > min(MIN_STRUCTURE / steps.shape[1], MAX_STRUCTURE)))
 
 
 def contributions_by_agreement(

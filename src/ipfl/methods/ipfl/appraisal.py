@@ -35,8 +35,10 @@ MAX_COALITIONS_PER_ASK = 16
 
 def appraise(
     state: MarketState, models: Sequence[Vector], updates: Updates, source: Contribution, normalised: bool
-) -> Generator[Ask, Replies, Contributions]:
+) -> Generator[Ask, Replies, tuple[Contributions, Accuracies]]:
     """Asks the participants how good the aggregated models are, and works out who contributed what.
+
+    Acc_kr comes along where they are asked for gradients.
 
     Args:
         state: The state before the round.
@@ -46,9 +48,10 @@ def appraise(
         normalised: Which version of the approximation.
     """
     gradient: Gradients = {}
+    accuracy: Accuracies = {}
     if source == "clients":
         answers = yield ask_providers(models, updates, gradient=True)
-        gradient = pool_answers(answers, updates, state.size)[1]
+        accuracy, gradient = pool_answers(answers, updates, state.size)
     elif source == "server":
         answers = yield ask_holdouts(state.holdouts, models, updates)
         gradient = best_holdout_gradients(answers, updates)
@@ -62,7 +65,7 @@ def appraise(
             psi[k] = profiler.contributions(gradient[k], models[k], found.models, found.weights, normalised)
         else:
             psi[k] = np.full(len(found.clients), np.nan)
-    return psi
+    return psi, accuracy
 
 
 def measure_accuracy(models: Sequence[Vector], updates: Updates) -> Generator[Ask, Replies, Accuracies]:

@@ -131,6 +131,8 @@ class IPFL(AuditedMarket, Method[MarketState]):
         is_open = not self.is_access_paid
         entitled = state.is_paying | (state.times_asked <= self.trial_rounds) | is_open
         rows = {int(state.ids[row]): int(row) for row in np.flatnonzero(due)}
+        if not rows:
+            return state
         query = preference_query(
             self.current_offer(state),
             {client: bool(entitled[row]) for client, row in rows.items()},

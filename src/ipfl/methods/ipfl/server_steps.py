@@ -34,8 +34,6 @@ from ipfl.methods.ipfl.token_manager import TokenManager
 from ipfl.methods.ipfl.updates import Updates
 from ipfl.methods.steps import average_models, expect_update, random_seats, select_clients
 
-PAYERS_PER_SEAT = 2
-"""Consumers that pay for a seat at least, where all who are willing pay."""
 BIDDERS_PER_SEAT = 4
 """Clients that may bid in a round, for each seat: a query of so many costs little beside the training."""
 MAX_SHARE = 0.5
@@ -76,7 +74,7 @@ class ServerSteps(ClientSide):
         """SelectClients(r): random in the first round, then N_p by bid and contribution and N_r at random."""
         rng = stream(state.seed, "select", round)
         live = state.clusters
-        if not (state.bid_ranks >= 0).any():
+        if not (state.bid_ranks >= 0).any() and not (state.asked >= 0).any():
             able = available & (manager.bank.balances >= self.price)
             return scheduler.first_round(able, state.per_round, len(live), rng).spread(
                 live, len(state.models)
@@ -84,7 +82,7 @@ class ServerSteps(ClientSide):
         unexplored = float((state.omega.sum(axis=1) == 0).mean())
         n_r = scheduler.count_explorers(len(state.ids), unexplored, self.explore, self.explore_floor)
         if self.n_p is None:  # one seat per cluster if the budget has so many; never more than the budget
-            budget = self.count_seats(state, paid)
+            budget = self.count_seats(state, paid, available)
             n_r = min(n_r, max(budget - len(live), 0))
             places = scheduler.count_places(budget - n_r, len(live), round)
         else:
@@ -104,12 +102,15 @@ class ServerSteps(ClientSide):
         )
         return chosen.spread(live, len(state.models))
 
-    def count_seats(self, state: MarketState, paid: Bools) -> int:
-        """The budget; fewer, if too few pay for them: a seat is to earn about two prices."""
+    def count_seats(self, state: MarketState, paid: Bools, available: Bools) -> int:
+        """The budget; where the willing pay, the share of it that those who could bid do pay for.
+
+        So a seat earns as much however many abstain, and training does not stop to pay when some do.
+        """
         if self.payers == "seated" or not self.moves_tokens:
             return state.per_round
-        payers = int(paid.any(axis=1).sum())
-        return min(state.per_round, max(1, math.ceil(payers / PAYERS_PER_SEAT)))
+        share = paid.any(axis=1).sum() / max(1, available.sum())
+        return max(1, math.ceil(round(state.per_round * float(share), 9)))
 
     def served(self, state: MarketState, round: int) -> Bools:
         """(N,) who pays for all its bids: those that were asked in this round; if only seats pay, nobody."""
@@ -133,11 +134,11 @@ class ServerSteps(ClientSide):
                 used = {k: found.only(is_above_noise(psi[k])) for k, found in fair.items()}
         new = {k: found.mean(state.rule, clip="clip" in self.guards) for k, found in used.items()}
         models = self.share_models(state, [new.get(k, model) for k, model in enumerate(state.models)])
-        if self.contribution != "momentum" and self.incentive:
-            psi = yield from appraise(state, models, fair, self.contribution, self.normalised)
         accuracy: Accuracies = {}
-        if self.reimburse == "printed" and self.incentive:
-            accuracy = yield from measure_accuracy(models, updates)
+        if self.contribution != "momentum" and self.incentive:
+            psi, accuracy = yield from appraise(state, models, fair, self.contribution, self.normalised)
+        if self.reimburse == "printed" and self.incentive and not accuracy:
+            accuracy = yield from measure_accuracy(models, fair)
         return models, {k: _spread(values, updates[k].is_fair) for k, values in psi.items()}, accuracy
 
     def share_models(self, state: MarketState, models: list[Vector]) -> tuple[Vector, ...]:
@@ -178,7 +179,9 @@ class ServerSteps(ClientSide):
             seats_had=state.seats_had + seats,
             seats_net=state.seats_net + np.where(seats, manager.net(len(models)), 0),
             usual_score=usual_score_after(state.usual_score, state.score, state.bid_ranks >= 0),
-            is_paying=np.where(asked, payments.any(axis=1), state.is_paying),
+            is_paying=np.where(
+                asked, payments.any(axis=1) | (state.times_asked <= self.trial_rounds), state.is_paying
+            ),
         )
         if self.contribution == "momentum":
             after = _with_directions(state, after)

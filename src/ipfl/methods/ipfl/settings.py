@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import ConfigDict, Field, model_validator
 from pydantic.dataclasses import dataclass
-from pydantic_core import ArgsKwargs
 
 from ipfl.errors import InputError
 from ipfl.methods.ipfl.tokens import check_rules
@@ -168,9 +167,11 @@ class IPFLSettings:
     @classmethod
     def _fill_in_preset(cls, given: Any) -> Any:
         """Settings of the preset where nothing else was given."""
-        named = dict((given.kwargs or {}) if isinstance(given, ArgsKwargs) else given)
+        # Called with keywords, a dataclass of pydantic validates an `ArgsKwargs`; else a mapping.
+        has_arguments = hasattr(given, "kwargs")
+        named = dict((given.kwargs or {}) if has_arguments else given)
         filled = {**PRESETS.get(str(named.get("preset")), {}), **named}
-        return ArgsKwargs(given.args, filled) if isinstance(given, ArgsKwargs) else filled
+        return type(given)(given.args, filled) if has_arguments else filled
 
     def check(self, opening: int, *, has_holdouts: bool) -> None:
         """Refuses settings that cannot work together, or not without samples at the server.

@@ -88,10 +88,11 @@ def settle(
 def _refunded(served: Served, rule: SettlementRule, cluster: int, earning: Ints) -> Ints:
     """Who gets the pool back if nobody earns it: those who paid.
 
-    But for those who had a seat and did not earn, where that forfeits the price; unless there is nobody else.
+    But for those who had a seat, where updates came and none of them was worth anything; unless nobody else
+    paid.
     """
     payers = np.flatnonzero(served.payments[:, cluster])
-    if len(earning) or rule.rewarded == "all":
+    if len(earning) or rule.rewarded == "all" or not served.delivered[:, cluster].any():
         return payers
     others = np.flatnonzero(served.payments[:, cluster] & ~served.seats[:, cluster])
     return others if len(others) else payers
