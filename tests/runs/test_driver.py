@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ipfl.core import Ask, Record, Round, Seat, is_below_quorum
+from ipfl.core import Ask, Event, Record, Round, Seat, is_below_quorum
 from ipfl.core.replies import Count, NonNegative, ReplySchema, Whole, list_of
 from ipfl.core.vectors import mean
 from ipfl.runs.driver import Traffic, drive, exchange
@@ -19,7 +19,7 @@ class GivenReplies:
     """An engine whose replies are given, a mapping per phase."""
 
     def __init__(self, *replies):
-        self.replies = list(replies)
+        self.replies, self.events = list(replies), []
 
     def ask(self, ask, round):
         return self.replies.pop(0)
@@ -127,6 +127,18 @@ def test_a_round_is_counted_and_invalid_replies_do_not_reach_the_method():
         ("no_answer", 4),
         ("invalid_reply", 2),
     ]
+
+
+def test_an_invalid_reply_of_the_server_s_own_holdout_is_about_no_client():
+    bad = Record({"m": vector(np.nan)})
+    traffic, ask = Traffic(), Ask("do", dict.fromkeys([-2, -1], Record()), ONE_NUMBER)
+    assert exchange(ask, GivenReplies({-1: bad, -2: bad}), 0, traffic) == {}
+    reason = "sent an invalid reply (m is not a vector of 1 numbers up to 1e+06)"
+    assert traffic.events() == [
+        Event("invalid_reply", None, f"the server's own holdout of distribution {distribution} {reason}")
+        for distribution in (1, 0)
+    ]
+    assert (traffic.down, traffic.up) == (0, 0)
 
 
 @pytest.mark.parametrize(
