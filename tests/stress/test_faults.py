@@ -26,7 +26,7 @@ from ipfl.ledger.store import RunStore
 from ipfl.runs.config import Config
 from ipfl.stress import make_wrapper
 from ipfl.stress.faults import ENORMOUS, FaultPlan, Faulty, break_reply
-from ipfl.stress.settings import FaultsConfig
+from ipfl.stress.settings import FaultsConfig, StrategyConfig
 
 ALL = {"dropout": 0.3, "slow": 0.05, "crash": 0.05, "broken": 0.1}
 BROKEN = ("nan", "infinite", "shape", "enormous")
@@ -195,7 +195,7 @@ class TestFates:
     @staticmethod
     def played(task, workers, tmp_path, **faults):
         plan = FaultPlan(FaultsConfig(**faults), 0)
-        wrap = make_wrapper(None, plan)
+        wrap = make_wrapper(None, plan, StrategyConfig(), 0)
         with small_engine(task, Phases(), workers=workers, memory=tmp_path / "memory", wrap=wrap) as engine:
             answered = [
                 list(engine.ask(Ask(action, {0: Record(), 1: Record()}), 0))
@@ -247,7 +247,9 @@ def test_a_late_reply_arrives_later_and_is_not_taken_for_another(task, workers, 
     plan = FaultPlan(FaultsConfig(slow=0.5), 0)
     monkeypatch.setattr(plan, "fault", lambda round, client: "slow" if client == 0 and round < 2 else None)
     to = {client: Record({"m": np.full(3, client, np.float32)}) for client in (0, 1)}
-    with small_engine(task, Phases(), workers=workers, wrap=make_wrapper(None, plan)) as engine:
+    with small_engine(
+        task, Phases(), workers=workers, wrap=make_wrapper(None, plan, StrategyConfig(), 0)
+    ) as engine:
         replies = [engine.ask(Ask("train", to), round) for round in range(3)]
         assert [list(one) for one in replies] == [[1], [1], [0, 1]]
         for one in replies:
@@ -331,7 +333,7 @@ class TestDeadline:
 class TestSameEverywhere:
     @pytest.mark.parametrize("name", ["ipfl", "local"])
     def test_workers_do_not_matter(self, task, name):
-        faults, train = FaultsConfig(**ALL), TrainConfig(per_round=4, min_clients=2)
+        faults, train = FaultsConfig(**ALL), TrainConfig(per_round=4, min_clients=3)
         here, there = (
             run_small(task, name, rounds=12, train=train, faults=faults, workers=workers)
             for workers in (0, 2)

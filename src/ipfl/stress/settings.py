@@ -9,7 +9,15 @@ from pydantic import Field, field_validator
 from ipfl.core.sections import Section
 
 AttackKind = Literal[
-    "free_rider", "noisy_free_rider", "label_flip", "sign_flip", "scaled", "liar", "colluder", "sybil"
+    "free_rider",
+    "noisy_free_rider",
+    "replay",
+    "label_flip",
+    "sign_flip",
+    "scaled",
+    "liar",
+    "colluder",
+    "sybil",
 ]
 """What attackers do; `ipfl.stress.attackers` says what each kind does."""
 

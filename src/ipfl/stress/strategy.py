@@ -27,18 +27,19 @@ from ipfl.client.memory import ClientMemory
 from ipfl.client.runner import TRAIN, Delivery, Job, Runner
 from ipfl.core import ClientId, Record, Vector, stream
 from ipfl.stress.attackers import PREFERENCE
+from ipfl.stress.seen_models import SECOND_MEMORY, last_step, with_seen
 from ipfl.stress.settings import Action, StrategyConfig
 from ipfl.stress.wrapper import RunnerWrapper
 
 LEARNING_RATE = 0.5
+HONEST_HEAD_START = 4.0
+"""Gain that training is thought to have at first: clients join to train, and learn whether it pays."""
 EXPLORATION = 0.05
 """Share of the rounds in which an action is picked at random."""
 SCORE_VALUE = 40.0
 """What a change of a client's own score by 1 is worth to it."""
 WINDOW = 10
 """Newest rounds that count in a mean, about."""
-MEMORY_OFFSET = 2**32
-"""The memory of the client as a strategist is kept under its id plus this."""
 LAST_ROUNDS = 5
 """Rounds over which `honest_share` is the mean."""
 
@@ -109,7 +110,7 @@ class Strategic(RunnerWrapper[Runner]):
     def _prefer(self, job: Job) -> Delivery:
         """Learns what the last action brought, picks the next one, and bids or not."""
         honest = self.inner.run(job)
-        mine = self.memory.load(job.client + MEMORY_OFFSET)
+        mine = self.memory.load(job.client + SECOND_MEMORY)
         known = mine.facts
         hits, n = honest.facts["hits"], honest.facts["n"]
         score = max(hits) / max(n, 1) if hits else known.get("score", 0.0)
@@ -127,17 +128,16 @@ class Strategic(RunnerWrapper[Runner]):
             "seated": 0,
             "trained": 0,
         }
-        seen = {name: mine.params[name] for name in mine.params if name.startswith("now_")}
-        params: dict[str, Vector] = {name.replace("now_", "before_"): model for name, model in seen.items()}
-        params |= {f"now_{name}": model for name, model in job.record.params.items()} or seen
-        self.memory.save(job.client + MEMORY_OFFSET, Record(params, facts), job.round)
+        params = with_seen(mine, job.record.params)
+        self.memory.save(job.client + SECOND_MEMORY, Record(params, facts), job.round)
         return Delivery(job, replace(honest, facts={**honest.facts, "bids": bids}))
 
     def _experience(self, known: Mapping[str, Any], score: float, account: Mapping[str, Any]) -> Experience:
         """What the client has learned, the last round included."""
         count = len(self.config.actions)
         if "log" not in known:
-            return Experience([0.0] * count, [0.0] * count, [0] * count)
+            first = [HONEST_HEAD_START if action == "train" else 0.0 for action in self.config.actions]
+            return Experience(first, [0.0] * count, [0] * count)
         names = Experience.__dataclass_fields__
         experience = Experience(**{name: copy(known[name]) for name in names})
         action = known["log"][-1][1]
@@ -154,29 +154,30 @@ class Strategic(RunnerWrapper[Runner]):
 
     def _train(self, job: Job) -> Iterator[Delivery]:
         """Trains, or pretends to."""
-        mine = self.memory.load(job.client + MEMORY_OFFSET)
+        mine = self.memory.load(job.client + SECOND_MEMORY)
         log = mine.facts.get("log", ())
         action: Action = self.config.actions[log[-1][1]] if log else "train"
         if log:
             trained = len(job.record.params) if action == "train" else 0
             facts = {**mine.facts, "seated": 1, "trained": trained}
-            self.memory.save(job.client + MEMORY_OFFSET, Record(mine.params, facts), job.round)
+            self.memory.save(job.client + SECOND_MEMORY, Record(mine.params, facts), job.round)
         if action == "train":
             yield from self.inner.deliver(job)
         elif action in ("buy", "abstain"):
             yield Delivery(job, None)
         else:
             reply = {
-                name: self._pretend(action, job, name, model, mine.params.get(f"before_{name}"))
+                name: self._pretend(action, job, name, model, last_step(mine, name, model))
                 for name, model in job.record.params.items()
             }
             yield Delivery(job, Record(reply, {"n": len(self._data(job.client, job.round))}))
 
-    def _pretend(self, action: Action, job: Job, name: str, model: Vector, before: Vector | None) -> Vector:
+    def _pretend(
+        self, action: Action, job: Job, name: str, model: Vector, step: NDArray[np.float64]
+    ) -> Vector:
         """An update that cost nothing."""
-        if action == "return" or before is None or before.shape != model.shape:
+        if action == "return":
             return model
-        step = model.astype(np.float64) - before
         if action == "noise":
             noise = stream(self.seed, "strategy noise", job.round, job.client, name).standard_normal(
                 model.size
@@ -197,7 +198,7 @@ def strategy_report(
         `honest_share`: share of `train` among all actions of the last five rounds in which anybody chose;
         `shares`: by round, the share of every action.
     """
-    logs = [memory.load(client + MEMORY_OFFSET).facts.get("log", ()) for client in clients]
+    logs = [memory.load(client + SECOND_MEMORY).facts.get("log", ()) for client in clients]
     rounds: dict[int, list[int]] = {}
     for round, action in (entry for log in logs for entry in log):
         rounds.setdefault(round, []).append(action)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy.stats import spearmanr
-from tests.federation import Played, RecordingEngine, engine_for, play_round, run_here, setup
+from tests.federation import KeptModels, Played, RecordingEngine, engine_for, play_round, run_here, setup
 
 import ipfl
 from ipfl.client.client import Client
@@ -33,6 +33,7 @@ def play(
                 classes=task.data.classes,
                 seed=seed,
                 holdouts=tuple(holdout_id(d) for d in task.holdouts),
+                client_models=KeptModels(),
             )
         )
         for number in range(rounds):
@@ -53,11 +54,19 @@ def small():
 
 
 class TestPrivacy:
-    def test_nothing_leaves_a_client_but_what_the_algorithms_send(self, small):
+    @pytest.mark.parametrize(
+        ("settings", "actions"),
+        [
+            ({}, {"train", "preference"}),
+            ({"contribution": "loo"}, {"train", "preference", "loss"}),
+            ({"preset": "paper"}, {"train", "preference", "appraise"}),
+        ],
+    )
+    def test_nothing_leaves_a_client_but_what_the_algorithms_send(self, small, settings, actions):
         """Models and their gradients come back from Algorithm 1, bids and hit counts from Algorithm 2."""
         size = small.network(0).size
-        _, exchanged = play(small, IPFL(), 4)
-        assert {ask.action for ask, _ in exchanged} == {"train", "appraise", "preference"}
+        _, exchanged = play(small, IPFL(**settings), 4)
+        assert {ask.action for ask, _ in exchanged} == actions
         for ask, replies in exchanged:
             for client, reply in replies.items():
                 asked = set(ask.to[client].params)
@@ -70,8 +79,12 @@ class TestPrivacy:
                 elif ask.action == "train":
                     assert set(reply.params) == asked
                     assert set(reply.facts) == {"n"}
+                elif ask.action == "loss":
+                    assert not reply.params
+                    assert set(reply.facts) == {"loss", "soft", "n"}
+                    assert len(reply.facts["loss"]) == len(reply.facts["soft"]) == len(asked)
                 else:
-                    assert set(reply.params) == asked
+                    assert set(reply.params) == (asked if ask.to[client].facts["gradient"] else set())
                     assert set(reply.facts) == asked
                     assert all(len(counts) == 2 for counts in reply.facts.values())
 
@@ -168,7 +181,8 @@ class TestContributions:
     def test_unnormalised_differs_by_the_model_itself(self, small):
         # Unnormalised ψ_i = normalised ψ_i − gᵀ λ_i W_M; with equal λ that is one constant for the cluster.
         with_mean, without = (
-            contributions(play(small, IPFL(clusters=1, normalised=flag), 1)[0][0]) for flag in (True, False)
+            contributions(play(small, IPFL(preset="paper", clusters=1, normalised=flag), 1)[0][0])
+            for flag in (True, False)
         )
         shift = np.array(without) - np.array(with_mean)
         np.testing.assert_allclose(shift, shift[0], rtol=1e-6)

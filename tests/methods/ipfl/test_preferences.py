@@ -6,9 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from ipfl.methods.ipfl.preferences import choose_bids, importance_weights, update_returns
-
-NOTHING: dict[str, list[float]] = {"clusters": [], "returns": [], "seats": []}
+from ipfl.methods.ipfl.preferences import choose_bids, importance_weights, mean_returns
 
 anything = st.floats(allow_nan=True, allow_infinity=True, width=32)
 
@@ -65,18 +63,15 @@ def test_incentive_feedback_changes_the_order_and_is_bounded_by_one_price() -> N
     assert choose_bids(weights, 0.2, np.array([np.nan, 5.0, np.nan, np.nan]), feedback=0.0) == [0, 2, 1, 3]
 
 
-def test_returns_of_rounds_without_a_seat_stay() -> None:
-    before = {"clusters": [1], "returns": [0.5], "seats": [3]}
-    assert update_returns(before, [], [], 10) == before
+def test_mean_return_per_seat_in_prices() -> None:
+    # 3 seats that brought 45 tokens at a price of 10: 1.5 prices each. No seat: unknown, whatever is said.
+    np.testing.assert_allclose(mean_returns([3, 1, 0], [45, -20, 7], 10), [1.5, -2.0, np.nan])
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(-50, 50)), max_size=20))
-def test_remembered_return_is_the_plain_mean_per_cluster(history: list[tuple[int, int]]) -> None:
-    memory: dict[str, list[float]] = {}
-    for cluster, net in history:
-        memory = update_returns(memory, [cluster], [net], 10)
-    assert update_returns({}, [k for k, _ in history], [net for _, net in history], 10) == (memory or NOTHING)
-    for cluster, mean, seats in zip(*(memory or NOTHING).values(), strict=True):
-        mine = [net for k, net in history if k == cluster]
-        assert mean == pytest.approx(sum(mine) / len(mine) / 10)
-        assert seats == len(mine)
+def test_totals_give_the_plain_mean_per_cluster(history: list[tuple[int, int]]) -> None:
+    seats = [sum(k == cluster for k, _ in history) for cluster in range(3)]
+    net = [sum(tokens for k, tokens in history if k == cluster) for cluster in range(3)]
+    for cluster, mean in enumerate(mean_returns(seats, net, 10)):
+        mine = [tokens for k, tokens in history if k == cluster]
+        assert mean == pytest.approx(sum(mine) / len(mine) / 10) if mine else np.isnan(mean)

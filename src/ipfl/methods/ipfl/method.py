@@ -94,9 +94,9 @@ class IPFL(AuditedMarket, Method[MarketState]):
         updates, delivered = collect_updates(before, seats, replies, self.guards)
         lost = self.refund_lost_seats(before, manager, seats & ~delivered, replies)
         models, psi, accuracy = yield from self.aggregate_and_appraise(before, updates)  # lines 8 and 18
-        remembered = self.remember_contributions(before, seats, delivered, psi)
+        remembered = self.remember_contributions(before, seats & ~lost, delivered, psi)
         # Eqs. reimbursement_utility, reimbursement and reward_distribution
-        share = self.settle(before, manager, payments & ~lost, delivered, psi, accuracy)
+        share = self.settle(before, manager, payments & ~lost, seats, delivered, psi, accuracy)
         after = self.after_round(
             before, manager, models, seats, delivered, remembered, accuracy, payments, round
         )

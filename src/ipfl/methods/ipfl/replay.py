@@ -93,7 +93,7 @@ class MarketReplay:
         manager.refund(lost)
         payments = payments & ~lost
         if self.incentive:
-            self._settle(manager, payments, delivered, line)
+            self._settle(manager, payments, seats, delivered, line)
         else:
             manager.refund(payments)
         self.omega = self.omega + delivered
@@ -155,7 +155,12 @@ class MarketReplay:
         return table
 
     def _settle(
-        self, manager: TokenManager, payments: Bools, delivered: Bools, line: Mapping[str, Any]
+        self,
+        manager: TokenManager,
+        payments: Bools,
+        seats: Bools,
+        delivered: Bools,
+        line: Mapping[str, Any],
     ) -> None:
         """Eqs. reimbursement_utility, reimbursement and reward_distribution of every cluster."""
         rows: Sequence[Contribution] = line.get("contributions") or ()
@@ -169,7 +174,7 @@ class MarketReplay:
             psi[k] = np.array([np.nan if row.psi is None else row.psi for row in contributions])
             self._check_omega(k, providers, np.array([row.omega for row in contributions]))
         score = self._scores(line["bids"])
-        served = Served(payments, delivered, psi, self.omega, score, self.usual_score)
+        served = Served(payments, seats, delivered, psi, self.omega, score, self.usual_score)
         settle(manager, self.rule, served, self._accuracies(line))
         self.usual_score = usual_score_after(self.usual_score, score, np.isfinite(score))
 

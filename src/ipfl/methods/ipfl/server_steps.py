@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator
 from dataclasses import replace
 
@@ -33,6 +34,8 @@ from ipfl.methods.ipfl.token_manager import TokenManager
 from ipfl.methods.ipfl.updates import Updates
 from ipfl.methods.steps import average_models, expect_update, random_seats, select_clients
 
+PAYERS_PER_SEAT = 2
+"""Consumers that pay for a seat at least, where all who are willing pay."""
 BIDDERS_PER_SEAT = 4
 """Clients that may bid in a round, for each seat: a query of so many costs little beside the training."""
 MAX_SHARE = 0.5
@@ -81,8 +84,9 @@ class ServerSteps(ClientSide):
         unexplored = float((state.omega.sum(axis=1) == 0).mean())
         n_r = scheduler.count_explorers(len(state.ids), unexplored, self.explore, self.explore_floor)
         if self.n_p is None:  # one seat per cluster if the budget has so many; never more than the budget
-            n_r = min(n_r, max(state.per_round - len(live), 0))
-            places = scheduler.count_places(state.per_round - n_r, len(live), round)
+            budget = self.count_seats(state, paid)
+            n_r = min(n_r, max(budget - len(live), 0))
+            places = scheduler.count_places(budget - n_r, len(live), round)
         else:
             places = np.full(len(live), self.n_p)
         bidders = scheduler.Bidders(
@@ -99,6 +103,13 @@ class ServerSteps(ClientSide):
             bidders, rule, price=self.price, places=places, n_r=n_r, rng=rng, explore_in=self.explore_in
         )
         return chosen.spread(live, len(state.models))
+
+    def count_seats(self, state: MarketState, paid: Bools) -> int:
+        """The budget; fewer, if too few pay for them: a seat is to earn about two prices."""
+        if self.payers == "seated" or not self.moves_tokens:
+            return state.per_round
+        payers = int(paid.any(axis=1).sum())
+        return min(state.per_round, max(1, math.ceil(payers / PAYERS_PER_SEAT)))
 
     def served(self, state: MarketState, round: int) -> Bools:
         """(N,) who pays for all its bids: those that were asked in this round; if only seats pay, nobody."""
@@ -201,6 +212,7 @@ class ServerSteps(ClientSide):
         state: MarketState,
         manager: TokenManager,
         payments: Bools,
+        seats: Bools,
         delivered: Bools,
         psi: Contributions,
         accuracy: Accuracies,
@@ -214,6 +226,7 @@ class ServerSteps(ClientSide):
             settlement.SettlementRule(self.reimburse, self.rewarded, self.eta, self.gamma),
             settlement.Served(
                 payments,
+                seats,
                 delivered,
                 psi,
                 state.omega,

@@ -32,6 +32,7 @@ class Served:
 
     payments: Bools
     """What lies in the pools, a price each."""
+    seats: Bools
     delivered: Bools
     psi: Mapping[int, Floats]
     """ψ_ki of the providers of each cluster, in ascending client id."""
@@ -69,16 +70,28 @@ def settle(
             missing = tokens.shortfalls(served.score[payers, k], served.usual_score[payers, k], rule.gamma)
             # By the median, so that no single claim of a bad score moves any tokens.
             share, owed = rule.eta * float(np.median(missing)), payers[missing > 0]
+        earning = ~(psi <= 0) if rule.rewarded == "positive" else np.ones(len(psi), bool)
         manager.settle(
             k,
-            providers,
-            psi,
-            served.omega[providers, k] + 1,
-            payers=payers,
+            providers[earning],
+            psi[earning],
+            served.omega[providers[earning], k] + 1,
+            refunded=_refunded(served, rule, k, providers[earning]),
             reimbursed=owed,
             share=share,
-            positive=rule.rewarded == "positive",
         )
         if len(providers):
             shares[k] = share
     return shares
+
+
+def _refunded(served: Served, rule: SettlementRule, cluster: int, earning: Ints) -> Ints:
+    """Who gets the pool back if nobody earns it: those who paid.
+
+    But for those who had a seat and did not earn, where that forfeits the price; unless there is nobody else.
+    """
+    payers = np.flatnonzero(served.payments[:, cluster])
+    if len(earning) or rule.rewarded == "all":
+        return payers
+    others = np.flatnonzero(served.payments[:, cluster] & ~served.seats[:, cluster])
+    return others if len(others) else payers

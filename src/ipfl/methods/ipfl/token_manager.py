@@ -64,32 +64,27 @@ class TokenManager:
     def settle(
         self,
         cluster: int,
-        providers: Ints,
+        earning: Ints,
         psi: Floats,
         omega: Ints,
         *,
-        payers: Ints,
+        refunded: Ints,
         reimbursed: Ints,
         share: float,
-        positive: bool,
     ) -> None:
         """Eq. reimbursement and Eq. reward_distribution; the pool is empty afterwards.
 
         Args:
             cluster: k.
-            providers: Whose update came, ascending.
+            earning: The providers that are rewarded, ascending.
             psi: Their contributions.
             omega: Their participation.
-            payers: Who gets the pool back if nobody earns it.
+            refunded: Who gets the pool back if nobody earns it.
             reimbursed: Whom the share U_k goes to.
             share: U_k.
-            positive: Whether only those earn whose contribution is above 0, or unknown.
         """
-        earning = ~(psi <= 0) if positive else np.ones(len(psi), bool)
         self._post(tokens.reimburse(self.bank, cluster, reimbursed, share))
-        self._post(
-            tokens.reward(self.bank, cluster, providers[earning], psi[earning], omega[earning], payers)
-        )
+        self._post(tokens.reward(self.bank, cluster, earning, psi, omega, refunded))
 
     @property
     def earned(self) -> NDArray[np.int64]:
