@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from pydantic.dataclasses import dataclass
+from tests.failing_methods import Stopped, add_methods
 from tests.small_runs import run_small, small_task
 from typer.testing import CliRunner
 
@@ -57,22 +58,9 @@ class Broken(method_class(REFERENCE)):
         raise RuntimeError("no luck today")
 
 
-@dataclass(frozen=True)
-class Stopped(method_class(REFERENCE)):
-    """A method in whose second round the user presses Ctrl-C."""
-
-    name = "stopped"
-
-    def round(self, state, roster, round):
-        if round:
-            raise KeyboardInterrupt
-        return (yield from super().round(state, roster, round))
-
-
 @pytest.fixture
 def stand_ins(monkeypatch):
-    kinds = {kind.name: kind for kind in (Broken, Stopped)}
-    monkeypatch.setattr(methods, "method_class", lambda name: kinds.get(name) or method_class(name))
+    add_methods(monkeypatch, Broken, Stopped)
 
 
 class TestRun:

@@ -14,7 +14,7 @@ import pytest
 from ipfl.deploy.credentials import write_key_pair
 from ipfl.deploy.processes import find_free_port
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.waits]
 
 CONFIG = """\
 rounds = 400

@@ -31,7 +31,7 @@ from ipfl.deploy.supernode import KeyRefusedError, has_connected, prepare_node, 
 from ipfl.errors import InputError
 from ipfl.ledger.store import RunStore
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.waits]
 
 CONFIG = """\
 rounds = 5

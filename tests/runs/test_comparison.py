@@ -5,10 +5,10 @@ import json
 import numpy as np
 import pytest
 from pydantic.dataclasses import dataclass
+from tests.failing_methods import Broken, Stopped, add_methods
 
 from ipfl import compare as compared
 from ipfl import methods
-from ipfl.core import Ask, Record, Round
 from ipfl.errors import InputError
 from ipfl.methods import REFERENCE, method_class
 from ipfl.runs.comparison import COMPARISON, PLAN, MethodRuns, compare, comparison_files, read_plan
@@ -25,36 +25,9 @@ class Same(method_class(REFERENCE)):
     name = "same"
 
 
-@dataclass(frozen=True)
-class Broken(method_class(REFERENCE)):
-    """Fails in its second round."""
-
-    name = "broken"
-
-    def round(self, state, roster, round):
-        if round:
-            raise RuntimeError("out of luck")
-        yield Ask("train", {client: Record({"global": state.params}) for client in roster.clients[:1]})
-        return Round(state)
-
-
-@dataclass(frozen=True)
-class Stopped(method_class(REFERENCE)):
-    """Ctrl-C in its second round."""
-
-    name = "stopped"
-
-    def round(self, state, roster, round):
-        if round:
-            raise KeyboardInterrupt
-        yield Ask("train", {client: Record({"global": state.params}) for client in roster.clients[:1]})
-        return Round(state)
-
-
 @pytest.fixture
 def stand_ins(monkeypatch):
-    kinds = {kind.name: kind for kind in (Same, Broken, Stopped)}
-    monkeypatch.setattr(methods, "method_class", lambda name: kinds.get(name) or method_class(name))
+    add_methods(monkeypatch, Same, Broken, Stopped)
 
 
 def config(*sets):

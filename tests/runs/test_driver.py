@@ -19,8 +19,7 @@ class GivenReplies:
     """An engine whose replies are given, a mapping per phase."""
 
     def __init__(self, *replies):
-        self.replies = list(replies)
-        self.events = []
+        self.replies, self.events = list(replies), []
 
     def ask(self, ask, round):
         return self.replies.pop(0)
@@ -128,6 +127,18 @@ def test_a_round_is_counted_and_invalid_replies_do_not_reach_the_method():
         ("no_answer", 4),
         ("invalid_reply", 2),
     ]
+
+
+def test_an_invalid_reply_of_the_server_s_own_holdout_is_about_no_client():
+    bad = Record({"m": vector(np.nan)})
+    traffic, ask = Traffic(), Ask("do", dict.fromkeys([-2, -1], Record()), ONE_NUMBER)
+    assert exchange(ask, GivenReplies({-1: bad, -2: bad}), 0, traffic) == {}
+    reason = "sent an invalid reply (m is not a vector of 1 numbers up to 1e+06)"
+    assert traffic.events() == [
+        Event("invalid_reply", None, f"the server's own holdout of distribution {distribution} {reason}")
+        for distribution in (1, 0)
+    ]
+    assert (traffic.down, traffic.up) == (0, 0)
 
 
 @pytest.mark.parametrize(

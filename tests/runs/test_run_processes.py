@@ -10,11 +10,10 @@ import time
 from collections import deque
 
 import pytest
-from pydantic.dataclasses import dataclass
+from tests.failing_methods import Broken, Killed, Stopped, add_methods
 from tests.runs.killed_runs import run_contents
 
 from ipfl import methods
-from ipfl.core import Ask, Record, Round
 from ipfl.methods import DEFAULT, REFERENCE, method_class
 from ipfl.runs.comparison import COMPARISON, compare
 from ipfl.runs.config import Config
@@ -43,47 +42,9 @@ def contents(folder):
     return json.dumps(compared), {str(run.relative_to(folder)): run_contents(run) for run in runs}
 
 
-@dataclass(frozen=True)
-class TrainsOne(method_class(REFERENCE)):
-    """Trains one client in its first round; in the second, `fail` decides."""
-
-    name = "trains-one"
-
-    def round(self, state, roster, round):
-        if round:
-            self.fail()
-        yield Ask("train", {client: Record({"global": state.params}) for client in roster.clients[:1]})
-        return Round(state)
-
-
-@dataclass(frozen=True)
-class Killed(TrainsOne):
-    name = "killed"
-
-    def fail(self):
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-@dataclass(frozen=True)
-class Broken(TrainsOne):
-    name = "broken"
-
-    def fail(self):
-        raise RuntimeError("out of luck")
-
-
-@dataclass(frozen=True)
-class Stopped(TrainsOne):
-    name = "stopped"
-
-    def fail(self):
-        raise KeyboardInterrupt
-
-
 @pytest.fixture
 def stand_ins(monkeypatch):
-    kinds = {kind.name: kind for kind in (Killed, Broken, Stopped)}
-    monkeypatch.setattr(methods, "method_class", lambda name: kinds.get(name) or method_class(name))
+    add_methods(monkeypatch, Killed, Broken, Stopped)
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from ipfl.client.network import Network
 from ipfl.client.settings import TrainConfig
 from ipfl.client.task import Task
 from ipfl.client.training import evaluate
-from ipfl.core import ClientId, Method, Record, stream
+from ipfl.core import ClientId, Method, Record, holdout_distribution, stream
 from ipfl.data.federated import Parts, Samples
 
 TRAIN = "train"
@@ -154,14 +154,15 @@ class ClientRunner:
 
     def _parts(self, client: ClientId, round: int) -> Parts:
         """A client's data; for the server's own holdouts (negative ids) the holdout is every part."""
-        if client >= 0:
+        distribution = holdout_distribution(client)
+        if distribution is None:
             parts = self.task.data.parts(client, round)
             if self.settings.use_probe and not self.method.needs_probe:
                 parts = replace(parts, train=parts.train.joined(parts.probe))
             return parts
-        holdout = self.task.data.server_holdout(-1 - client)
+        holdout = self.task.data.server_holdout(distribution)
         if holdout is None:
-            raise ValueError(f"the server has no holdout of distribution {-1 - client}")
+            raise ValueError(f"the server has no holdout of distribution {distribution}")
         return Parts(holdout, holdout, holdout, holdout)
 
     def _evaluate(self, me: Client, offer: Record, mine: Record, test: Samples) -> Record:

@@ -31,6 +31,7 @@ from ipfl.core.records import (
     Replies,
     Vector,
     cluster_name,
+    holdout_distribution,
     holdout_id,
     server_faults,
 )
@@ -78,6 +79,7 @@ __all__ = [
     "Transfer",
     "Vector",
     "cluster_name",
+    "holdout_distribution",
     "holdout_id",
     "is_below_quorum",
     "personalize_cost",

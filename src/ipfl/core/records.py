@@ -78,6 +78,11 @@ def holdout_id(distribution: int) -> ClientId:
     return -1 - distribution
 
 
+def holdout_distribution(client: ClientId) -> int | None:
+    """The distribution of the server's own holdout with this id; None: it is a client's."""
+    return None if client >= 0 else -1 - client
+
+
 def cluster_name(cluster: int) -> str:
     """Name of a cluster's model in records and files."""
     return f"cluster_{cluster}"

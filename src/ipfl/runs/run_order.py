@@ -34,6 +34,8 @@ class RunOrder:
     """As in `ipfl.local_engine`."""
     reference: Mapping[int, Evaluation] | None = None
     """What the reference was measured at with the same seed, by round; None: there is none."""
+    reference_method: str | None = None
+    """The name of its method."""
 
     @property
     def seed(self) -> int:
@@ -80,6 +82,9 @@ def play_run(order: RunOrder, observer: Observer | None, tasks: TaskCache) -> Ru
         KeyboardInterrupt: Ctrl-C, before the first round or after the last one.
     """
     output = None if order.folder is None else RunOutput(order.folder, resume=order.resume)
+    reference = None
+    if order.reference is not None:
+        reference = Result({"method": order.reference_method}, [], dict(order.reference), None)
     try:
         result = run(
             tasks.get(order.config.task, order.seed),
@@ -88,7 +93,7 @@ def play_run(order: RunOrder, observer: Observer | None, tasks: TaskCache) -> Ru
             engine=local_engine(order.workers),
             out=output,
             observer=observer,
-            reference=None if order.reference is None else Result({}, [], dict(order.reference), None),
+            reference=reference,
         )
     except Exception as error:  # whatever a method raises, the others go on
         return RunOutcome(order, failure=f"{type(error).__name__}: {error}")
