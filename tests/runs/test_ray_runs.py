@@ -79,6 +79,7 @@ def own_methods(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.waits
 @pytest.mark.usefixtures("own_methods")
 class TestRay:
     def test_the_same_bytes_and_a_task_that_dies(self, tmp_path):

@@ -12,8 +12,10 @@ from collections import deque
 import pytest
 from tests.failing_methods import Broken, Killed, Stopped, add_methods
 from tests.runs.killed_runs import run_contents
+from typer.testing import CliRunner
 
 from ipfl import methods
+from ipfl.cli import app
 from ipfl.methods import DEFAULT, REFERENCE, method_class
 from ipfl.runs.comparison import COMPARISON, compare
 from ipfl.runs.config import Config
@@ -265,11 +267,20 @@ def is_running(pid):
         return False
 
 
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    """The comparison that is interrupted, if nobody does that."""
+    out = tmp_path_factory.mktemp("uninterrupted")
+    settings = Config.load(None, ["rounds=60", "task.model=softmax", "task.clients=4"])
+    compare(settings, OTHERS, out=out, workers=0)
+    return contents(out)
+
+
 @pytest.mark.slow
 @linux_only
 class TestEnds:
     @pytest.mark.parametrize("to_group", [False, True])  # a terminal sends Ctrl-C to the whole group
-    def test_ctrl_c_keeps_what_was_played_and_it_can_be_resumed(self, tmp_path, to_group):
+    def test_ctrl_c_keeps_what_was_played_and_it_can_be_resumed(self, uninterrupted, tmp_path, to_group):
         begun = begin_comparison(tmp_path / "out", 60)
         runs = children_of(begun.pid)
         (os.killpg if to_group else os.kill)(begun.pid, signal.SIGINT)
@@ -278,11 +289,9 @@ class TestEnds:
         assert "interrupted; results so far in" in errors
         assert re.search(r"seed 0: interrupted after \d+ rounds", errors)
         assert not any(map(is_running, runs))
-        words = ["compare", "--resume", str(tmp_path / "out"), "--quiet"]
-        subprocess.run([sys.executable, "-c", "from ipfl.cli import main; main()", *words], check=True)
-        settings = Config.load(None, ["rounds=60", "task.model=softmax", "task.clients=4"])
-        compare(settings, OTHERS, out=tmp_path / "whole", workers=0)
-        assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+        done = CliRunner().invoke(app, ["compare", "--resume", str(tmp_path / "out"), "--quiet"])
+        assert done.exit_code == 0, done.output
+        assert contents(tmp_path / "out") == uninterrupted
 
     def test_no_run_goes_on_when_its_parent_is_killed(self, tmp_path):
         begun = begin_comparison(tmp_path / "out")

@@ -338,7 +338,7 @@ class _RunSeries:
             resume=self.resume and path is not None and (path / STORE_FILE).exists(),
             workers=workers,
             reference=None if reference is None else reference.evaluations,
-            reference_method=None if reference is None else reference.summary["method"],
+            reference_method=None if reference is None else self.entries[self.reference].method.name,
         )
 
     def _config(self, name: str, seed: int) -> Config:
