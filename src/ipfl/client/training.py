@@ -173,7 +173,7 @@ def sgd(
 def _plain_step(network: Network, batch: Batch, lr: float) -> None:
     """A step along the gradient of the mean loss and nothing else.
 
-    The same bits as by way of `network.grad`, but nothing is set to zero and added up: 3 to 5 % faster.
+    The same bits as by way of `network.grad`, but nothing is set to zero and added up: up to 5 % faster.
     """
     parameters = [one for one in network.module.parameters() if one.requires_grad]
     gradients = torch.autograd.grad(_loss(network, batch), parameters, allow_unused=True)
