@@ -80,6 +80,8 @@ class Setup:
     rounds: int
     classes: int
     seed: int
+    epochs: int = 2
+    """Passes over a client's data in a training, to weigh what else is asked of clients against it."""
     features: int | None = None
     """Numbers that go into the model's last linear layer; None: it has none."""
     holdouts: tuple[ClientId, ...] = ()

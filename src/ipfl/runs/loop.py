@@ -53,6 +53,7 @@ def make_setup(task: Task, config: RunConfig, server_memory: ClientMemory) -> Se
         rounds=config.rounds,
         classes=task.data.classes,
         seed=config.seed,
+        epochs=config.train.epochs,
         features=features,
         holdouts=tuple(holdout_id(d) for d in task.holdouts),
         make_params=lambda n: task.network(int(stream(config.seed, "start", n).integers(2**31))).read(),

@@ -59,7 +59,7 @@ from ipfl.methods.ipfl.state import (
     take_preferences,
 )
 from ipfl.methods.ipfl.token_manager import TokenManager
-from ipfl.methods.ipfl.updates import ask_training, collect_updates
+from ipfl.methods.ipfl.updates import ask_training, collect_updates, mean_samples
 from ipfl.methods.ipfl.warm_start import initial_clusters
 from ipfl.methods.steps import training_passes
 
@@ -98,7 +98,16 @@ class IPFL(AuditedMarket, Method[MarketState]):
         # Eqs. reimbursement_utility, reimbursement and reward_distribution
         share = self.settle(before, manager, payments & ~lost, seats, delivered, psi, accuracy)
         after = self.after_round(
-            before, manager, models, seats, delivered, remembered, accuracy, payments, round
+            before,
+            manager,
+            models,
+            seats,
+            delivered,
+            remembered,
+            accuracy,
+            payments,
+            mean_samples(updates, before.samples),
+            round,
         )
         after = report_warnings(after, selection.empty_seats, events)
         if self.clusters == "auto" and round - self.market_opens >= self.merge_after:

@@ -34,8 +34,10 @@ from ipfl.methods.ipfl.token_manager import TokenManager
 from ipfl.methods.ipfl.updates import Updates
 from ipfl.methods.steps import average_models, expect_update, random_seats, select_clients
 
-BIDDERS_PER_SEAT = 4
-"""Clients that may bid in a round, for each seat: a query of so many costs little beside the training."""
+BIDDERS_PER_SEAT = (2, 4)
+"""Clients that may bid in a round, for each seat, at least and at most."""
+MAX_QUERY_COST = 0.25
+"""What a query may cost, as a share of the round's training."""
 MAX_SHARE = 0.5
 """How far cluster models move to their mean when it serves every client as well as its own cluster."""
 LOST_PRIORITY = -2.0
@@ -60,13 +62,23 @@ class ServerSteps(ClientSide):
         Whoever waits longest comes first, so that a round costs the same for any N.
         """
         available = np.isin(state.ids, roster.clients)
-        budget = self.preference_budget or BIDDERS_PER_SEAT * state.per_round
+        budget = self.preference_budget or state.per_round * self.bidders_per_seat(state)
         if self.incentive and available.sum() > budget:
             rows = stream(state.seed, "bidders", round).permutation(np.flatnonzero(available))
             chosen = rows[np.argsort(state.drawn[rows], kind="stable")[:budget]]
             available = np.zeros(len(state.ids), bool)
             available[chosen] = True
         return replace(state, drawn=np.where(available, round, state.drawn)), available
+
+    def bidders_per_seat(self, state: MarketState) -> int:
+        """As many as keep a query at a quarter of the training's cost, from 2 to 4.
+
+        A pass of training counts three, a pass of scoring one; a client scores all models and their mean.
+        """
+        training = 3 * state.epochs * state.samples
+        query = (len(state.clusters) + (self.share == "auto")) * min(state.points, self.preference_samples)
+        affordable = MAX_QUERY_COST * training / query if query > 0 else np.nan
+        return int(np.clip(affordable, *BIDDERS_PER_SEAT)) if np.isfinite(affordable) else BIDDERS_PER_SEAT[0]
 
     def select(
         self, state: MarketState, manager: TokenManager, paid: Bools, available: Bools, round: int
@@ -161,6 +173,7 @@ class ServerSteps(ClientSide):
         psi: NDArray[np.float64],
         accuracy: Accuracies,
         payments: Bools,
+        samples: float,
         round: int,
     ) -> MarketState:
         """What the server remembers of a round: models, balances, ψ, Ω, Acc_kmax, who paid."""
@@ -176,6 +189,7 @@ class ServerSteps(ClientSide):
             omega=state.omega + delivered,
             best=best,
             earned=state.earned + manager.earned,
+            samples=samples,
             seats_had=state.seats_had + seats,
             seats_net=state.seats_net + np.where(seats, manager.net(len(models)), 0),
             usual_score=usual_score_after(state.usual_score, state.score, state.bid_ranks >= 0),

@@ -83,7 +83,8 @@ class IPFLSettings:
         1, description="rounds for which a client's bids are kept before it is asked again"
     )
     preference_budget: Annotated[int, Field(ge=1)] | None = Field(
-        None, description="clients that may bid in a round, in turn; omitted: 4 for each seat"
+        None,
+        description="clients that may bid in a round, in turn; omitted: 2 to 4 for each seat, by their cost",
     )
     preference_samples: Annotated[int, Field(ge=1)] = Field(
         128, description="points a client scores models on, at most"

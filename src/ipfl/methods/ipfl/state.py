@@ -78,6 +78,12 @@ class MarketState:
     """(N, K) the same, smoothed over the rounds in which the client bid for the cluster."""
     likes_mean: float
     """Share of the clients asked last whom the mean of all models serves as well as the one they prefer."""
+    epochs: int
+    """Of a training."""
+    points: float
+    """Mean number of points that a client scores models on, as answered last; NaN = not known."""
+    samples: float
+    """Mean number of samples that a client trains on, as answered last; NaN = not known."""
     drawn: NDArray[np.int64]
     """(N,) round in which each client could last bid, −1 = never."""
     asked: NDArray[np.int64]
@@ -125,6 +131,9 @@ class MarketState:
             score=np.full((n, clusters), np.nan),
             usual_score=np.full((n, clusters), np.nan),
             likes_mean=0.0,
+            epochs=setup.epochs,
+            points=np.nan,
+            samples=np.nan,
             drawn=np.full(n, -1),
             asked=np.full(n, -1),
             times_asked=np.zeros(n, np.int64),
@@ -223,13 +232,14 @@ def take_preferences(
         bid_ranks[row, order] = np.arange(len(order))
     scored = {client: reply for client, reply in replies.items() if reply.facts["hits"]}
     score, means = np.full_like(state.score, np.nan), state.means.copy()
-    likes_mean = state.likes_mean
+    likes_mean, typical = state.likes_mean, state.points
     if scored:
         rows = state.rows(list(scored))
         points = np.array([int(reply.facts["n"]) for reply in scored.values()])
         hits = np.asarray([reply.facts["hits"] for reply in scored.values()], np.float64)
         accuracy = hits / np.maximum(points, 1)[:, None]
         score[rows[:, None], clusters] = accuracy
+        typical = float(points.mean())
         likes_mean = float(np.mean([reply.facts["likes_mean"] for reply in scored.values()]))
         accuracy = limit_claims(accuracy, state.rule.attacker_share) if robust else accuracy
         for row, shares in zip(rows.tolist(), accuracy, strict=True):
@@ -245,6 +255,7 @@ def take_preferences(
         means=means,
         score=score,
         likes_mean=likes_mean,
+        points=typical,
         asked=last,
         times_asked=times,
     )

@@ -81,6 +81,12 @@ Updates = Mapping[int, ClusterUpdates]
 """By cluster, of those with any update."""
 
 
+def mean_samples(updates: Updates, otherwise: float) -> float:
+    """Mean number of samples behind an update of this round; `otherwise` if there was none."""
+    counts = [weight for found in updates.values() for weight in found.weights]
+    return float(np.mean(counts)) if counts else otherwise
+
+
 def collect_updates(
     state: MarketState, seats: Bools, replies: Replies, guards: frozenset[Guard]
 ) -> tuple[Updates, Bools]:
