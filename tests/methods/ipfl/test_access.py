@@ -182,11 +182,27 @@ class TestQueries:
             assert {seat.client for seat in one.done.seats} <= set(query)
             assert {client for client, _ in moved(one, "fee")} == set(query)
 
-    def test_the_default_budget_is_four_for_each_seat(self):
-        # per_round = 6: 24 of 30 clients; of 20 clients all.
-        for clients, expected in ((30, 24), (20, 20)):
-            method_ = market()
-            assert len(first_ask(method_, method_.init(setup(clients)), clients, round=1).to) == expected
+    @pytest.mark.parametrize(
+        ("samples", "points", "per_seat"),
+        [
+            # Two epochs of 48 samples, three passes each: 288. A client scores two models and their mean on 12
+            # points: 36. A quarter of 288 pays for 2 of them.
+            (48, 12, 2),
+            (90, 12, 3),  # 0.25·540/36 = 3.75
+            (500, 12, 4),  # 20 would do; 4 are enough
+            (10, 100, 2),  # 0.05 would do; a seat needs two who pay for it
+            (2000, 1000, 4),  # only 128 of the points are used: 0.25·12000/384 = 7.8
+            (np.nan, np.nan, 2),  # nothing known yet
+        ],
+    )
+    def test_the_default_budget_keeps_a_query_at_a_quarter_of_the_training(self, samples, points, per_seat):
+        method_ = market()
+        state = replace(method_.init(setup(30)), samples=samples, points=points)
+        assert len(first_ask(method_, state, 30, round=1).to) == 6 * per_seat  # per_round = 6
+
+    def test_few_clients_are_all_asked(self):
+        method_ = market()
+        assert len(first_ask(method_, method_.init(setup(11)), 11, round=1).to) == 11
 
     def test_whoever_waits_longest_comes_first(self):
         method_ = market(preference_budget=2)
