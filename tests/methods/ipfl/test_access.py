@@ -185,8 +185,8 @@ class TestQueries:
     @pytest.mark.parametrize(
         ("samples", "points", "per_seat"),
         [
-            # Two epochs of 48 samples, three passes each: 288. A client scores two models and their mean on 12
-            # points: 36. A quarter of 288 pays for 2 of them.
+            # Two epochs of 48 samples, three passes each: 288. A client scores two models and their mean on
+            # 12 points: 36. A quarter of 288 pays for 2 of them.
             (48, 12, 2),
             (90, 12, 3),  # 0.25·540/36 = 3.75
             (500, 12, 4),  # 20 would do; 4 are enough
