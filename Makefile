@@ -2,8 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
-# One more than there are cores: some tests wait for other processes most of the time.
-TEST_PROCESSES ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')
+# Three more than there are cores: so many files of tests wait for other processes most of the time.
+TEST_PROCESSES ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 3)')
 PYTEST = $(BIN)/pytest -n $(TEST_PROCESSES) --dist worksteal
 
 .PHONY: run test quick lint bench bench-bank bench-methods setup clean

@@ -2,11 +2,12 @@
 
     make bench-bank       # or: python benchmarks/bank.py [--clients 1000000] [--repeats 3]
 
-The market: auction, selection, seats, refunds, reimbursement and rewards of 16 clusters, by the functions
-that a round of IP-FL calls, on tables of the types that it keeps. Then the round's transfers, posted by
+The market: auction, selection, payments, reimbursement and rewards of 16 clusters, by the functions that a
+round of IP-FL calls, on tables of the types that it keeps. Then the round's transfers, posted by
 `RunStore.commit_round` in one durable transaction with every check and trigger in force. Each measurement
-has a process of its own; peak memory is the process's, with and without what the imports took. Half of the
-clients get a seat, a twentieth of them does not deliver.
+has a process of its own; peak memory is the process's, with and without what the imports took. Everyone who
+is there was sent the models and pays for its bids. Half of the clients get a seat; a twentieth of them does
+not deliver, and one in two of those through a fault of the server's.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ from ipfl.ledger.accounts import ISSUER, opening_transfers
 from ipfl.ledger.store import RunStore
 from ipfl.methods.ipfl import tokens
 from ipfl.methods.ipfl.arrays import Bools
-from ipfl.methods.ipfl.scheduler import count_explorers, select
+from ipfl.methods.ipfl.scheduler import BidderRule, Bidders, count_explorers, count_places, select
+from ipfl.methods.ipfl.settlement import Served, SettlementRule, settle
 from ipfl.methods.ipfl.token_manager import TokenManager
 
 CLUSTERS, PRICE, OPENING = 16, 100, 10_000
@@ -60,6 +62,8 @@ class Tables:
     importance: NDArray[np.float64]
     psi: NDArray[np.float64]
     omega: NDArray[np.int64]
+    score: NDArray[np.float64]
+    usual_score: NDArray[np.float64]
     available: Bools
 
 
@@ -72,6 +76,8 @@ def tables(clients: int, bids: int) -> Tables:
         np.empty(shape),
         np.empty(shape),
         np.ones(shape, np.int64),
+        np.empty(shape),
+        np.empty(shape),
         rng.random(clients) < 0.98,
     )
     for first in range(0, clients, 10_000):  # in parts, so that making them is not the peak
@@ -80,6 +86,8 @@ def tables(clients: int, bids: int) -> Tables:
         rank = CLUSTERS - 1 - importance.argsort(axis=1).argsort(axis=1)
         made.bid_ranks[rows] = np.where(rank < bids, rank, -1)
         made.importance[rows] = importance / importance.sum(axis=1, keepdims=True)
+        made.score[rows] = importance
+        made.usual_score[rows] = importance * rng.uniform(0.95, 1.05, rank.shape)
         made.psi[rows] = np.where(rng.random(rank.shape) < 0.5, rng.normal(size=rank.shape), np.nan)
     return made
 
@@ -99,20 +107,27 @@ def play(given: Tables, steps: dict[str, float]) -> TokenManager:
     paid = manager.collect_bids(np.where(given.available[:, None], given.bid_ranks, -1))
     lap("auction")
     n_r = count_explorers(clients, UNEXPLORED)
-    n_p = (clients // 2 - n_r) // CLUSTERS
-    balances = manager.bank.balances
-    selection = select(
-        paid, given.importance, given.psi, given.available, balances, price=PRICE, n_p=n_p, n_r=n_r, rng=rng
+    known = Bidders(
+        paid,
+        given.bid_ranks,
+        given.importance,
+        given.psi,
+        given.omega.sum(axis=1),
+        given.available,
+        manager.bank.balances,
     )
+    places = count_places(clients // 2 - n_r, CLUSTERS, turn=0)
+    selection = select(known, BidderRule(ration=1.0), price=PRICE, places=places, n_r=n_r, rng=rng)
     lap("selection")
-    seats = manager.pay_seats(paid, selection)
+    seats, payments = manager.charge(paid, selection, given.available)
     delivered = seats & (np.arange(clients) % LATE != 0)[:, None]
-    manager.refund_seats(seats & ~delivered)
-    lap("seats")
-    share = tokens.utility(0.52, 0.5, eta=0.5, gamma=0.1)
-    for k in range(CLUSTERS):
-        providers = np.flatnonzero(delivered[:, k])
-        manager.settle(k, providers, rng.normal(size=len(providers)), given.omega[providers, k] + 1, share)
+    excused = seats & (np.arange(clients) % (2 * LATE) == 0)[:, None]
+    manager.refund(excused)
+    lap("payments")
+    psi = {k: rng.normal(size=int(delivered[:, k].sum())) for k in range(CLUSTERS)}
+    rule = SettlementRule("shortfall", "positive", eta=0.1, gamma=0.1)
+    served = Served(payments & ~excused, seats, delivered, psi, given.omega, given.score, given.usual_score)
+    settle(manager, rule, served, {})
     lap("reimbursement and rewards")
     return manager
 

@@ -1,21 +1,17 @@
-"""What attackers get, and what they cost: every kind, without a defence and with the recommended one.
+"""What attackers get, and what they cost: every kind, without a defence and with the guards.
 
-    python experiments/adversaries.py --seeds 5
+    python experiments/adversaries.py --seeds 10
 
-Runs `adversaries.toml` and keeps each run's figures in `results/adversaries.json` as soon as it is finished;
-what is there already is not run again. The table in `docs/adversaries.md` is made from it, never typed.
+Runs `adversaries.toml`. The table in `docs/adversaries.md` is made from the results, never typed.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-from pathlib import Path
 from statistics import fmean
 from typing import Any, get_args
 
+from grid import HERE, Figures, Runs, markdown_table, marks, parse_arguments, play_missing, write_between
 from ipfl.core import HasMarket
-from ipfl.core.files import write_json, write_text
 from ipfl.engines.local import local_engine
 from ipfl.runs.attack_report import attack_report
 from ipfl.runs.comparison import prepare
@@ -24,40 +20,46 @@ from ipfl.runs.run import run as run_method
 from ipfl.stress.attackers import Adversary
 from ipfl.stress.settings import AdversaryConfig, AttackKind
 
-HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results" / "adversaries.json"
 DOCUMENT = HERE.parent / "docs" / "adversaries.md"
-BEGIN, END = "<!-- made by experiments/adversaries.py; do not edit -->", "<!-- end -->"
 
 CLEAN = "nobody"
-KINDS = (CLEAN, *get_args(AttackKind))
-DEFENCES: dict[str, tuple[str, ...]] = {
-    "none": (),
-    "robust": ("method.robust=true", "method.beta_psi=2"),
+ATTACKS: dict[str, tuple[str, ...]] = {
+    **{kind.replace("_", " "): (f"adversary.kind={kind}",) for kind in get_args(AttackKind)},
+    "sybil, noise of a quarter": ("adversary.kind=sybil", "adversary.strength=0.25"),
+    "liar, factor 2": ("adversary.kind=liar", "adversary.strength=2"),
+}
+DEFENCES: dict[str, tuple[str, ...]] = {"none": ("method.robust=false",), "guards": ()}
+GRID = {
+    f"{attack}/{defence}": (*settings, *DEFENCES[defence])
+    for attack, settings in {CLEAN: (), **ATTACKS}.items()
+    for defence in DEFENCES
 }
 
 
-def play(kind: str, defence: str, seed: int) -> dict[str, Any]:
+def play(setting: str, seed: int) -> Figures:
     """One run's figures. Without attackers: those of the same clients when they are honest."""
-    chosen = {} if kind == CLEAN else {"adversary.kind": kind}
-    config = Config.load(HERE / "adversaries.toml", DEFENCES[defence], {"seed": seed, **chosen})
+    config = Config.load(HERE / "adversaries.toml", GRID[setting], {"seed": seed})
     method = config.build_method()
     task = prepare(config, [method], seed)
     adversary = Adversary.make(config.adversary, task.data, seed)
     assert adversary is not None
     assert isinstance(method, HasMarket)
-    if kind == CLEAN:
+    if setting.startswith(CLEAN):
         config = config.model_copy(update={"adversary": AdversaryConfig()})
     result = run_method(task, method, config, engine=local_engine(workers=0))
+    assert result.last is not None
     opening = method.opening_transfers(result.state)
     report = attack_report(adversary, opening, result.history, result.last)
     seats = [share for share in report["performance_share"] if share is not None]
+    own = [result.last.personalized[client] for client in adversary.attackers]
     return {
         "tokens": report["tokens"],
         "fell_out": report["fell_out"],
         "seats_at_first": fmean(seats[: len(seats) // 2]),
         "seats_at_last": fmean(seats[len(seats) // 2 :]),
         "honest_accuracy": report["honest_accuracy"],
+        "own_accuracy": fmean(own),
         "purity": result.summary["purity"],
     }
 
@@ -67,36 +69,38 @@ def behind(run: dict[str, Any]) -> float:
     return float(run["tokens"]["honest"]["median"] - run["tokens"]["attackers"]["median"])
 
 
-def row(kind: str, defence: str, found: dict[str, Any]) -> str | None:
-    """A line of the table; None without runs."""
-    clean = found[f"{CLEAN}/none"]
-    seeds = [seed for seed in found.get(f"{kind}/{defence}", {}) if seed in clean]
+def row(attack: str, defence: str, runs: Runs) -> list[str] | None:
+    """A line of the table; None without runs. Lost and gained: against the same defence, nobody attacking."""
+    clean = runs.get(f"{CLEAN}/{defence}", {})
+    seeds = [seed for seed in runs.get(f"{attack}/{defence}", {}) if seed in clean]
     if not seeds:
         return None
-    runs = [found[f"{kind}/{defence}"][seed] for seed in seeds]
+    found = [runs[f"{attack}/{defence}"][seed] for seed in seeds]
     lost = [
         100 * (clean[seed]["honest_accuracy"]["mean"] - run["honest_accuracy"]["mean"])
-        for seed, run in zip(seeds, runs, strict=True)
+        for seed, run in zip(seeds, found, strict=True)
     ]
-    out = [run["fell_out"] for run in runs if run["fell_out"] is not None]
-    cells = [
-        kind.replace("_", " "),
+    own = [
+        100 * (run["own_accuracy"] - clean[seed]["own_accuracy"])
+        for seed, run in zip(seeds, found, strict=True)
+    ]
+    return [
+        attack,
         defence,
-        f"{sum(behind(run) > 0 for run in runs)} of {len(runs)}",
-        f"{-fmean(map(behind, runs)):+.0f}",
-        f"{fmean(run['tokens']['attackers']['net'] for run in runs):+.0f}",
-        f"{100 * fmean(run['honest_accuracy']['mean'] for run in runs):.1f}",
+        f"{sum(behind(run) > 0 for run in found)} of {len(found)}",
+        f"{-fmean(map(behind, found)):+.0f}",
+        f"{fmean(run['tokens']['attackers']['net'] for run in found):+.0f}",
+        f"{100 * fmean(run['honest_accuracy']['mean'] for run in found):.1f}",
         f"{fmean(lost):+.1f} ({max(lost):+.1f})",
+        f"{fmean(own):+.1f}",
         " → ".join(
-            f"{100 * fmean(run[part] for run in runs):.0f}" for part in ("seats_at_first", "seats_at_last")
+            f"{100 * fmean(run[part] for run in found):.0f}" for part in ("seats_at_first", "seats_at_last")
         ),
-        f"{len(out)} of {len(runs)}" + (f", round {fmean(out):.0f}" if out else ""),
     ]
-    return "| " + " | ".join(cells) + " |"
 
 
-def table(content: dict[str, Any]) -> str:
-    """All that was run, as the part of the document between the marks."""
+def table(runs: Runs) -> str:
+    """All that was run."""
     head = [
         "attack",
         "defence",
@@ -105,32 +109,19 @@ def table(content: dict[str, Any]) -> str:
         "net earned",
         "honest accuracy",
         "points lost (worst seed)",
+        "attackers' own gain",
         "% of N_p, first → second half",
-        "fell out",
     ]
-    lines = [BEGIN, "", "| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    pairs = [(kind, defence) for kind in KINDS for defence in DEFENCES]
-    lines += [line for kind, defence in pairs if (line := row(kind, defence, content["runs"]))]
-    return "\n".join([*lines, "", END])
+    pairs = [(attack, defence) for attack in (CLEAN, *ATTACKS) for defence in DEFENCES]
+    return markdown_table(head, [line for pair in pairs if (line := row(*pair, runs))])
 
 
 def main() -> None:
     """Plays what is missing, and writes the table of all."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--seeds", type=int, default=0, help="seeds from 0 on; 0: only write the table")
-    content: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"runs": {}}
-    for seed in range(parser.parse_args().seeds):
-        for kind in KINDS:
-            for defence in DEFENCES:
-                done = content["runs"].setdefault(f"{kind}/{defence}", {})
-                if str(seed) not in done:
-                    done[str(seed)] = play(kind, defence, seed)
-                    write_json(RESULTS, {"defences": DEFENCES, **content})
-                    print(kind, defence, seed, done[str(seed)], flush=True)
-    before, rest = DOCUMENT.read_text().split(BEGIN)
-    write_text(DOCUMENT, before + table(content) + rest.split(END)[1])
+    given = parse_arguments(__doc__, 10)
+    seeds = range(given.first, given.first + given.seeds)
+    runs = play_missing(RESULTS, [s for s in GRID if given.only in s], seeds, play, given.processes)
+    write_between(DOCUMENT, marks("experiments/adversaries.py"), table(runs))
 
 
 if __name__ == "__main__":

@@ -2,8 +2,10 @@
 
     python experiments/collect.py runs/digits runs/emnist-halves …
 
-Reads nothing but `summary.json` and `metrics.jsonl` of each run (RUNS/METHOD/seed-S/). Tables are made, never
-typed: `results.md` is written anew from all files in `results/`.
+Reads nothing but `summary.json` and `metrics.jsonl` of each run (RUNS/METHOD/seed-S/). All runs of a study
+must be of the same commit and config. Tables are made, never typed: `results.md` is written anew from all
+files in `results/`. Rounds are counted from 0 in `results/`, as in the files of a run, and from 1 in
+`results.md`.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from statistics import fmean, pstdev
+from statistics import fmean, stdev
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
@@ -39,7 +41,7 @@ def read_run(folder: Path) -> dict[str, Any]:
     return {
         **{name: summary[name] for name in KEPT},
         "gini": report.get("gini"),
-        "broke": len(report["broke"]) if report else None,
+        "broke": len(report["broke"]) if "broke" in report else None,
         "contribution_reward_correlation": report.get("contribution_reward_correlation"),
         "evaluated": [line["round"] for line in evaluated],
         "accuracy_curve": [
@@ -50,26 +52,56 @@ def read_run(folder: Path) -> dict[str, Any]:
 
 
 def collect(runs: Path) -> dict[str, Any]:
-    """All runs of a study by method and seed, with the config and commit they share."""
+    """All runs of a study by method and seed, with the config, commit and reference that they share."""
     found: dict[str, dict[str, Any]] = {}
-    config: dict[str, Any] = {}
-    commit = None
-    for summary in sorted(runs.glob("*/seed-*/summary.json")):
-        content = json.loads(summary.read_text())
-        config, commit = content["config"], content["commit"]
-        seeds = found.setdefault(summary.parent.parent.name, {})
-        seeds[summary.parent.name.removeprefix("seed-")] = read_run(summary.parent)
+    configs: dict[Path, Any] = {}
+    commits: dict[Path, Any] = {}
+    references: dict[Path, Any] = {}
+    for path in sorted(runs.glob("*/seed-*/summary.json")):
+        summary, folder = json.loads(path.read_text()), path.parent
+        configs[folder], commits[folder] = shared_config(summary["config"]), summary["commit"]
+        if summary["reference"] is not None:  # the reference itself has none
+            references[folder] = summary["reference"]
+        seeds = found.setdefault(folder.parent.name, {})
+        seeds[folder.name.removeprefix("seed-")] = read_run(folder)
     if not found:
         raise SystemExit(f"error: {runs} holds no finished runs (METHOD/seed-S/summary.json)")
-    for key in ("seed", "method"):
-        config.pop(key)
-    config["task"]["data_dir"] = None  # differs between machines
-    return {"study": runs.name, "commit": commit, "config": config, "methods": found}
+    return {
+        "study": runs.name,
+        "commit": the_same("commit", commits),
+        "reference": the_same("reference", references),
+        "config": the_same("config", configs),
+        "methods": found,
+    }
+
+
+def shared_config(config: dict[str, Any]) -> dict[str, Any]:
+    """What all runs of a study must have in common."""
+    shared = {key: value for key, value in config.items() if key not in ("seed", "method")}
+    shared["task"] = {**config["task"], "data_dir": None}  # differs between machines
+    shared["clients"] = {**config["clients"], "leave": None}  # nobody leaves the reference
+    return shared
+
+
+def the_same(what: str, values: dict[Path, Any]) -> Any:
+    """The value that all runs have; None without runs.
+
+    Raises:
+        SystemExit: They differ.
+    """
+    folders = list(values)
+    for folder in folders[1:]:
+        if values[folder] != values[folders[0]]:
+            raise SystemExit(f"error: {folders[0]} and {folder} differ in their {what}: no study has both")
+    return values[folders[0]] if folders else None
 
 
 def spread(values: list[float], *, unit: float = 100, digits: int = 1) -> str:
-    """Mean ± standard deviation over seeds; a dash without values."""
-    return f"{unit * fmean(values):.{digits}f} ± {unit * pstdev(values):.{digits}f}" if values else "–"
+    """Mean ± standard deviation over seeds (n − 1 in the denominator); a dash without values."""
+    if not values:
+        return "–"
+    mean = f"{unit * fmean(values):.{digits}f}"
+    return mean if len(values) < 2 else f"{mean} ± {unit * stdev(values):.{digits}f}"
 
 
 def row(method: str, runs: list[dict[str, Any]]) -> str:
@@ -122,7 +154,7 @@ def first_pure(runs: list[dict[str, Any]]) -> str | None:
         if not pure or not pure[-1]:
             return None
         last_bad = max((place for place, good in enumerate(pure) if not good), default=-1)
-        rounds.append(run["evaluated"][last_bad + 1])
+        rounds.append(run["evaluated"][last_bad + 1] + 1)
     return f"Purity stays at 0.95 or more from round {max(rounds)} at worst, {fmean(rounds):.0f} on average."
 
 
@@ -143,7 +175,7 @@ def section(study: dict[str, Any]) -> list[str]:
         "method",
         "seeds",
         "personalized accuracy",
-        "PMA",
+        f"PMA over `{study.get('reference') or 'fedavg'}`",
         "opt-outs",
         "purity ≥ 0.95",
         "unseen",
@@ -176,8 +208,9 @@ def main() -> None:
         "# What IP-FL does on our tasks",
         "",
         "Made by `experiments/collect.py` from the runs of the configs in this folder; do not edit. Percent, "
-        "mean ± standard deviation over seeds; PMA and opt-outs against FedAvg on the same data and budget. "
-        "`ipfl:incentive=false` is the ablation NI.",
+        "mean ± standard deviation over seeds (n − 1); PMA and opt-outs against the method that the column "
+        "names, on the same data and budget. Rounds are counted from 1. `ipfl:incentive=false` is the "
+        "ablation NI. Methods that are not listed were not run; results are of the commit under each table.",
         "",
     ]
     for path in sorted(RESULTS.glob("*.json")):

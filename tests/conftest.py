@@ -1,9 +1,32 @@
-"""For all tests: however they were started, Ctrl-C must reach the processes that they start."""
+"""For all tests: in which order they start, and that Ctrl-C reaches the processes that they start."""
 
 from __future__ import annotations
 
+import os
 import signal
+from itertools import groupby, islice
+
+import pytest
 
 # A shell starts background jobs with SIGINT ignored, and so would be every process below them.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With pytest-xdist, the tests that wait most of the time are the first of each worker.
+
+    They then overlap with tests that compute, and none of them is left for the end. At the beginning
+    `--dist worksteal` gives each worker the same number of tests, one piece of the list after the other.
+    """
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    waiting = [item for item in items if item.get_closest_marker("waits")]
+    others = iter([item for item in items if not item.get_closest_marker("waits")])
+    # A file stays on one worker: its tests share what is slow to start.
+    files = [list(file) for _, file in groupby(waiting, key=lambda item: item.path)]
+    ordered: list[pytest.Item] = []
+    for worker in range(workers):
+        piece = [item for file in files[worker::workers] for item in file]
+        size = (len(items) - len(ordered)) // (workers - worker)
+        ordered += [*piece, *islice(others, max(0, size - len(piece)))]
+    items[:] = [*ordered, *others]

@@ -15,7 +15,7 @@ Three kinds of clients:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from ipfl.client.client import Client
 from ipfl.client.network import Network
 from ipfl.client.settings import TrainConfig
 from ipfl.client.task import Task
-from ipfl.core import Ask, ClientId, Engine, Event, Method, Record, Replies, Roster, Round, Setup
+from ipfl.core import Ask, ClientId, Engine, Event, Method, Record, Replies, Roster, Round, Setup, Vector
 from ipfl.data.federated import Parts, Samples
 from ipfl.engines import EngineContext
 from ipfl.engines.local import LocalEngine
@@ -103,11 +103,25 @@ def run_here(
     return ipfl.run(task, method, settings, engine=ipfl.local_engine(workers=0), out=out, reference=reference)
 
 
+class KeptModels(dict[ClientId, Vector]):
+    """Models of single clients in memory: an `ipfl.core.ClientModels`."""
+
+    @property
+    def clients(self) -> tuple[ClientId, ...]:
+        """Whose models are there."""
+        return tuple(sorted(self))
+
+    def put(self, vectors: Mapping[ClientId, Vector], round: int) -> KeptModels:
+        """With these models as well."""
+        return KeptModels({**self, **vectors})
+
+
 class RecordingEngine:
     """Keeps every ask and what came back; asks another engine unless a subclass answers itself."""
 
     def __init__(self, engine: Engine | None = None):
         self.engine = engine
+        self.events: list[Event] = []
         self.asks: list[Ask] = []
         self.replies: list[Replies] = []
 
@@ -130,15 +144,23 @@ class RecordingEngine:
 
 
 class ScriptedEngine(RecordingEngine):
-    """Answers by script."""
+    """Answers by script.
 
-    def __init__(self, script: Mapping[str, Answer]):
+    Args:
+        script: A function per action.
+        lost: Clients whose trainings get lost with a process of the server's.
+    """
+
+    def __init__(self, script: Mapping[str, Answer], lost: Collection[ClientId] = ()):
         super().__init__()
-        self.script = script
+        self.script, self.lost = script, lost
 
     def answer(self, ask: Ask, round: int) -> Replies:
         """Calls the action's function for every client."""
-        replies = {client: self.script[ask.action](client, ask.to[client]) for client in sorted(ask.to)}
+        lost = [client for client in ask.to if ask.action == "train" and client in self.lost]
+        self.events += [Event("worker_died", client, "its process died") for client in lost]
+        asked = sorted(set(ask.to) - set(lost))
+        replies = {client: self.script[ask.action](client, ask.to[client]) for client in asked}
         return {client: reply for client, reply in replies.items() if reply is not None}
 
 
@@ -192,8 +214,8 @@ class Played:
 
     @property
     def seats(self) -> list[tuple[Any, ...]]:
-        """The seats, as plain tuples."""
-        return [tuple(seat) for seat in self.done.seats]
+        """Client, cluster, how and whether it delivered, of all seats."""
+        return [(seat.client, seat.cluster, seat.how, seat.delivered) for seat in self.done.seats]
 
 
 def play_round(

@@ -56,7 +56,8 @@ def small_engine(
     memory: Path | None = None,
     deadline: float | None = None,
     wrap: WrapRunner | None = None,
+    seed: int = 0,
 ) -> LocalEngine:
     """A local engine, in this process by default."""
-    context = EngineContext(task, method, train or ipfl.TrainConfig(), 0, memory, deadline, wrap)
+    context = EngineContext(task, method, train or ipfl.TrainConfig(), seed, memory, deadline, wrap)
     return LocalEngine(context, workers=workers)

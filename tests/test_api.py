@@ -97,14 +97,16 @@ class TestDocuments:
         exec(example, {})
         assert re.fullmatch(r"\d+\.\d%\n", capsys.readouterr().out)
 
-    def test_own_data_from_a_config(self, tmp_path):
+    def test_own_data_from_a_config(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "path", list(sys.path))
+        monkeypatch.delitem(sys.modules, "mine", raising=False)
         _, module = blocks("docs/own-data.md", "python")
         (settings,) = blocks("docs/own-data.md", "toml")
         (tmp_path / "mine.py").write_text(module)
         (tmp_path / "mine.toml").write_text(settings)
-        command = [str(Path(sys.executable).with_name("ipfl")), "run", "mine.toml", "--workers", "0"]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
+        done = CliRunner().invoke(app, ["run", "mine.toml", "--workers", "0"])
+        assert done.exit_code == 0, done.output
         assert "mine, 10:90, 6 clients" in done.stdout
         assert len(list(tmp_path.glob("runs/*/summary.json"))) == 1
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from pydantic.dataclasses import dataclass
+from tests.failing_methods import Stopped, add_methods
 from tests.small_runs import run_small, small_task
 from typer.testing import CliRunner
 
@@ -57,22 +58,9 @@ class Broken(method_class(REFERENCE)):
         raise RuntimeError("no luck today")
 
 
-@dataclass(frozen=True)
-class Stopped(method_class(REFERENCE)):
-    """A method in whose second round the user presses Ctrl-C."""
-
-    name = "stopped"
-
-    def round(self, state, roster, round):
-        if round:
-            raise KeyboardInterrupt
-        return (yield from super().round(state, roster, round))
-
-
 @pytest.fixture
 def stand_ins(monkeypatch):
-    kinds = {kind.name: kind for kind in (Broken, Stopped)}
-    monkeypatch.setattr(methods, "method_class", lambda name: kinds.get(name) or method_class(name))
+    add_methods(monkeypatch, Broken, Stopped)
 
 
 class TestRun:
@@ -145,6 +133,23 @@ class TestCompare:
         assert ipfl("compare", *TINY, "--quiet", "--set", "rounds=1", "--out", "out").exit_code == 0
         content = json.loads((tmp_path / "out" / "compare.json").read_text())
         assert list(content["methods"]) == list(methods.METHODS)
+
+    def test_another_reference(self, tmp_path):
+        done = ipfl("compare", *TINY, "--methods", REFERENCE, "--reference", "local", "--out", "out")
+        assert done.exit_code == 0, done.output
+        assert "PMA over" in done.stdout
+        assert "points gained over local" in done.stdout
+        rows = {row.split()[0]: row.split()[1:] for row in done.stdout.splitlines() if row.strip()}
+        assert "reference" in rows["local"]
+        assert "reference" not in rows[REFERENCE]
+        content = json.loads((tmp_path / "out" / "compare.json").read_text())
+        assert content["reference"] == "local"
+        assert content["methods"][REFERENCE]["pma"] is not None
+        assert content["methods"]["local"]["pma"] is None
+        assert ipfl("compare", "--resume", "out", "--quiet").exit_code == 0
+        assert json.loads((tmp_path / "out" / "compare.json").read_text())["reference"] == "local"
+        assert "--resume keeps what was set" in refused("compare", "--resume", "out", "--reference", "local")
+        assert "nope" in refused("compare", *TINY, "--methods", REFERENCE, "--reference", "nope")
 
     @pytest.mark.usefixtures("stand_ins")
     def test_a_failure_is_told_at_the_end(self):

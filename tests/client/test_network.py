@@ -52,7 +52,7 @@ class TestCNN:
         batch = torch.from_numpy(images.transpose(0, 3, 1, 2).astype(np.float32) / 255)
         batch = batch if shape[2] == 1 else 2 * batch - 1
         with torch.no_grad():
-            ours, theirs = network.module(network.inputs(images)), usual(batch)
+            ours, theirs = network.module(network.inputs(network.put(images))), usual(batch)
         assert ours.shape == (4, 5)
         assert theirs.abs().max() > 0.1
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
@@ -170,16 +170,16 @@ class TestBuild:
         grey = build_network(MODEL_FACTORIES["softmax"], (1, 2, 1), 2, 0)
         # Ink on a ground of 0: 0 → 0, 255 → 1, 51 = 255/5 → 0.2
         images = np.array([[[[0], [255]]], [[[51], [0]]]], dtype=np.uint8)
-        np.testing.assert_allclose(grey.inputs(images)[:, 0, 0], [[0, 1], [0.2, 0]], atol=1e-6)
+        np.testing.assert_allclose(grey.inputs(grey.put(images))[:, 0, 0], [[0, 1], [0.2, 0]], atol=1e-6)
         # Colours are centred, and come channels first: 51 → 2/5 − 1 = −0.6
         colour = build_network(MODEL_FACTORIES["softmax"], (1, 2, 2), 2, 0)
         pair = np.array([[[[0, 255], [51, 0]]]], dtype=np.uint8)
-        np.testing.assert_allclose(colour.inputs(pair)[0, :, 0], [[-1, -0.6], [1, -1]], atol=1e-6)
+        np.testing.assert_allclose(colour.inputs(colour.put(pair))[0, :, 0], [[-1, -0.6], [1, -1]], atol=1e-6)
         assert pair[0, 0, 0].tolist() == [0, 255]
         assert images[0, 0, 0, 0] == 0
         points = np.array([[1.5, 300.0]], dtype=np.float32)
         features = build_network(MODEL_FACTORIES["softmax"], (2,), 2, 0)
-        assert features.inputs(points).tolist() == points.tolist()
+        assert features.inputs(features.put(points)).tolist() == points.tolist()
 
     def test_a_callable_must_return_a_module(self):
         with pytest.raises(InputError, match="returned int, not a torch"):

@@ -228,13 +228,15 @@ class TestMeanGradient:
 
 class TestObjective:
     def test_its_gradient_is_stepped_along(self):
-        # The batch's rows say where its points came from: the objective sees 3 points in batches of 2 and 1.
+        # The batch's positions say where its points came from: 3 points in batches of 2 and 1.
         seen = []
 
-        def objective(network, batch, rows):
+        def objective(network, batch):
             assert not network.grad.any()
-            assert batch.y.tolist() == [[0, 1, 1][row] for row in rows]
-            seen.append(rows.tolist())
+            rows = batch.positions.tolist()
+            assert batch.labels.tolist() == [[0, 1, 1][row] for row in rows]
+            assert batch.inputs[:, 0].tolist() == [[2, 4, 6][row] for row in rows]
+            seen.append(rows)
             network.grad += 1
 
         settings = TrainConfig(lr=0.1, epochs=1, batch_size=2)
@@ -244,17 +246,44 @@ class TestObjective:
         assert [len(rows) for rows in seen] == [2, 1]
         np.testing.assert_allclose(after, -0.2, rtol=1e-6)  # two steps of 0.1 along (1, 1, 1, 1)
 
-    def test_the_ordinary_one_is_the_default(self):
-        settings, samples = TrainConfig(lr=0.1, epochs=2, batch_size=2), points((2, 0), (4, 1), (6, 1))
+    @pytest.mark.parametrize("model", ["cnn", "mlp", "softmax"])
+    @pytest.mark.parametrize("precision", ["float32", "bf16"])
+    def test_the_ordinary_one_is_the_default(self, model, precision):
+        """Bit by bit: plain steps do not go by way of `network.grad`, those of an objective do."""
+        rng = np.random.default_rng(0)
+        samples = Samples(rng.integers(0, 256, (20, 12, 12, 3), dtype=np.uint8), rng.integers(0, 5, 20))
+        network = build_network(MODEL_FACTORIES[model], (12, 12, 3), 5, 0)
+        network.precision = precision
+        start, settings = network.read(), TrainConfig(lr=0.1, epochs=2, batch_size=8)
         one, other = (
-            sgd(softmax(), ZERO, samples, settings, np.random.default_rng(0), objective=objective)
+            sgd(network, start, samples, settings, np.random.default_rng(0), objective=objective)
+            for objective in (None, mean_loss)
+        )
+        assert one.tobytes() == other.tobytes() != start.tobytes()
+
+    def test_parameters_that_get_no_gradient_stay(self):
+        class Partly(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.used, self.unused, self.frozen = nn.Linear(1, 2), nn.Linear(1, 2), nn.Linear(1, 2)
+                self.frozen.requires_grad_(False)
+
+            def forward(self, x):
+                return self.used(x) + self.frozen(x)
+
+        network = Network(Partly(), (1,))
+        start, samples = network.read(), points((2, 0), (4, 1))
+        one, other = (
+            sgd(network, start, samples, TrainConfig(), np.random.default_rng(0), objective=objective)
             for objective in (None, mean_loss)
         )
         assert one.tobytes() == other.tobytes()
+        assert (one[:4] != start[:4]).all()
+        assert (one[4:] == start[4:]).all()
 
     def test_the_pull_comes_on_top(self):
         # Gradient 1 everywhere from the objective; 0.5·(v − a) = −0.5 from the pull to (1, 1, 1, 1).
-        def objective(network, batch, rows):
+        def objective(network, batch):
             network.grad += 1
 
         pull = Pull(np.ones(4, np.float32), 0.5)

@@ -25,6 +25,7 @@ from tests.federation import run_here
 from tests.template import TEMPLATE
 
 import ipfl
+from ipfl.client.client import Client
 from ipfl.client.settings import TrainConfig
 from ipfl.client.task import Task
 from ipfl.core import (
@@ -58,6 +59,23 @@ class TestDeterminism:
         assert here.history == there.history
         assert digest(here.state) == digest(there.state)
         assert digest(here.evaluations) == digest(there.evaluations)
+
+
+class TestParts:
+    def test_held_back_points_are_read_as_declared(self, task, method, monkeypatch):
+        """`needs_probe` says whether a client ever looks at `probe` or `goal`; `test` is always hidden."""
+        read, data = set(), Client.data
+        monkeypatch.setattr(
+            Client, "data", lambda me, part, limit=None: read.add(part) or data(me, part, limit)
+        )
+        run_here(task, method, rounds=ROUNDS)
+        assert bool(read & {"probe", "goal"}) == (method.needs_probe and method_reference(method) != TEMPLATE)
+
+    def test_without_need_probe_is_trained_on_if_wanted(self, task, method):
+        here, there = (
+            run_here(task, method, rounds=1, train=TrainConfig(use_probe=use)) for use in (False, True)
+        )
+        assert (digest(here.evaluations) == digest(there.evaluations)) == method.needs_probe
 
 
 class TestState:

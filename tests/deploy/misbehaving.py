@@ -19,6 +19,9 @@ class Misbehaving(NodeApp):
         if fault == "hang":
             (self._node(context) / "hanging").touch()
             time.sleep(600)
+        if fault == "wait":
+            while not (self._node(context) / "go on").exists():
+                time.sleep(0.1)
         if fault == "late":
             time.sleep(float((self._node(context) / "late").read_text()))
         if fault == "invalid":

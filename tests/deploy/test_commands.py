@@ -14,7 +14,7 @@ import pytest
 from ipfl.deploy.credentials import write_key_pair
 from ipfl.deploy.processes import find_free_port
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.waits]
 
 CONFIG = """\
 rounds = 400
@@ -123,7 +123,8 @@ def test_init_server_node_run_and_register(tmp_path: Path) -> None:
 
 def test_a_trial_that_is_stopped_leaves_nothing(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    trial = ipfl("deploy", "try", "--nodes", "2", "--out", str(tmp_path / "out"), log=log)
+    one_node = ("--nodes", "1", "--set", "method.clusters=1")
+    trial = ipfl("deploy", "try", *one_node, "--out", str(tmp_path / "out"), log=log)
     wait_for("server: running", log, trial)
     assert leftover_processes(tmp_path)
     trial.send_signal(signal.SIGINT)

@@ -200,16 +200,26 @@ class TestFound:
             "seed": "0",
             "models": 3,
             "alive": {"array": "0"},
-            "receipts": 1,
+            "held_facts": 1,
+            "directions": 1,
         }.items():
             assert field in self.unfit(tree | {"fields": tree["fields"] | {field: value}})
 
     def test_what_grew_since_the_start_is_let_through(self) -> None:
-        """Receipts and merges are empty at first, and the accuracies of later rounds are other numbers."""
+        """Merges, kept models and directions are empty at first; later rounds have other accuracies."""
         fresh = STATES["ipfl"]
-        later = MarketState(
-            **{**vars(fresh), "receipts": {1: [(0, 5)]}, "merged": ((3, 0, 1),), "collapsed": True}
-        )
-        again = unpack_state(pack_state(later), fresh)
-        assert again.receipts == {1: [(0, 5)]}
+        step = np.ones_like(fresh.models[0])
+        grown = {
+            "held_facts": {1: ([0, 1], [0.5, 0.25])},
+            "directions": (step, None),
+            "public_steps": ((step, 2 * step), ()),
+            "merged": ((3, 0, 1),),
+            "collapsed": True,
+        }
+        again = unpack_state(pack_state(MarketState(**{**vars(fresh), **grown})), fresh)
+        assert {row: (list(k), list(m)) for row, (k, m) in again.held_facts.items()} == grown["held_facts"]
         assert again.merged == ((3, 0, 1),)
+        assert again.directions[1] is None
+        np.testing.assert_array_equal(again.directions[0], step)
+        assert [len(steps) for steps in again.public_steps] == [2, 0]
+        np.testing.assert_array_equal(again.public_steps[0][1], 2 * step)

@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from tests.methods.ipfl.scripted import appraise, play, train
+from tests.methods.ipfl.scripted import play
 
-from ipfl.core import Bid, Contribution, Figure, Record, Seat, Transfer
+from ipfl.core import Bid, Contribution, Figure, Record, Round, Seat, Transfer
 from ipfl.ledger.accounts import opening_transfers
 from ipfl.ledger.store import RunStore
 from ipfl.methods.ipfl.method import IPFL
 
+UPDATE_SIZE = 64
+"""Length of the models of a random market: long enough to tell noise from structure."""
 RULES = {"price": 10, "opening": 25, "eta": 0.5, "gamma": 0.1, "clusters": 2}
 HEADER = {"method": "ipfl", "config": {}, "seed": 0, "clients": [2, 5, 9], "rules": RULES}
 """Three clients with 25 tokens each; a bid costs 10."""
@@ -89,29 +91,48 @@ def worked_run(place: str, name: str = "worked", line: dict[str, Any] = LINE, **
 
 
 def random_run(place: str, name: str, seed: int, rounds: int, **settings: Any) -> RunStore:
-    """IP-FL's rounds with clients whose answers are drawn: bids, drop-outs, accuracies, lost gradients."""
-    rng = np.random.default_rng(seed)
-    rules = {"price": 7, "opening": 30, "eta": 0.5, "gamma": 0.1, "clusters": 3} | settings
-
-    def prefer(client: int, ask: Record) -> Record:
-        order = rng.permutation(3)[: rng.integers(0, 4)].tolist()
-        return Record({}, {"bids": order, "hits": rng.uniform(0, 10, 3).tolist(), "n": 10})
-
-    def maybe_train(client: int, ask: Record) -> Record | None:
-        return None if rng.random() < 0.2 else train(client, ask)
-
-    def maybe_appraise(client: int, ask: Record) -> Record | None:
-        reply = appraise(client, ask)
-        is_silent = rng.random() < 0.3
-        counts = {name: [float(rng.integers(0, 11)), 10] for name in ask.params}
-        return None if is_silent else Record(reply.params, counts)
-
-    script = {"preference": prefer, "train": maybe_train, "appraise": maybe_appraise}
-    _, done, _ = play(IPFL(**rules), rounds, script)
+    """IP-FL's rounds with clients whose answers are drawn, in a store."""
+    rules, done = random_market(seed, rounds, **settings)
     header = {"method": "ipfl", "config": {}, "seed": seed, "clients": list(range(8)), "rules": rules}
     store = RunStore.create(place, name, header)
     store.commit_opening(opening_transfers(range(8), rules["opening"]))
     for number, one in enumerate(done):
-        line = {"round": number, "seats": one.done.seats, **one.done.market.line(), "events": one.done.events}
+        line = {"round": number, "seats": one.seats, **one.market.line(), "events": one.events}
         store.commit_round(number, line, f"checkpoint-{number}")
     return store
+
+
+def random_market(seed: int, rounds: int, **settings: Any) -> tuple[dict[str, Any], list[Round[Any]]]:
+    """The rules of a market and its rounds, with clients whose answers are drawn.
+
+    Bids, drop-outs, losses at the server, updates, accuracies, lost gradients.
+    """
+    rng = np.random.default_rng(seed)
+    method = IPFL(**({"price": 7, "opening": 30, "eta": 0.5, "gamma": 0.1, "clusters": 3} | settings))
+    common = rng.normal(size=UPDATE_SIZE)
+
+    def prefer(client: int, ask: Record) -> Record:
+        order = rng.permutation(3)[: rng.integers(0, 4)].tolist()
+        hits = rng.uniform(0, 10, 3).tolist() if ask.params else []
+        return Record({}, {"bids": order, "hits": hits, "n": 10, "likes_mean": 0})
+
+    def train(client: int, ask: Record) -> Record | None:
+        """Some go the common way, some elsewhere, some nowhere."""
+        step = rng.integers(-1, 3) * common + rng.integers(0, 2) * rng.normal(size=UPDATE_SIZE)
+        models = {name: (model + step).astype(np.float32) for name, model in ask.params.items()}
+        return None if rng.random() < 0.2 else Record(models, {"n": int(rng.integers(1, 50))})
+
+    def appraise(client: int, ask: Record) -> Record | None:
+        wanted = ask.params.items() if ask.facts["gradient"] else ()
+        counts = {name: [float(rng.integers(0, 11)), 10] for name in ask.params}
+        is_silent = rng.random() < 0.3
+        return None if is_silent else Record({name: -np.ones_like(m) for name, m in wanted}, counts)
+
+    def loss(client: int, ask: Record) -> Record | None:
+        soft = rng.uniform(0, 10, len(ask.params)).tolist()
+        return None if rng.random() < 0.3 else Record({}, {"loss": soft, "soft": soft, "n": 10})
+
+    script = {"preference": prefer, "train": train, "appraise": appraise, "loss": loss}
+    lost = np.flatnonzero(rng.random(8) < 0.2).tolist()
+    state, done, _ = play(method, rounds, script, size=UPDATE_SIZE, lost=lost)
+    return method.rules(state), [one.done for one in done]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -37,38 +39,62 @@ class RandomMarket(RuleBasedStateMachine):
         n_r=st.integers(0, 6),
         dropout=st.sampled_from([0.0, 0.3, 1.0]),
         order=st.sampled_from(["draw", "top"]),
+        explore_in=st.sampled_from(["preferred", "random"]),
+        willing=st.sampled_from([0.0, 0.5, 1.0]),
         eta=st.floats(0, 1),
         gamma=st.floats(0, 1),
     )
     def round(
-        self, seed: int, n_p: int, n_r: int, dropout: float, order: scheduler.Order, eta: float, gamma: float
+        self,
+        seed: int,
+        n_p: int,
+        n_r: int,
+        dropout: float,
+        order: scheduler.BidderOrder,
+        explore_in: Literal["preferred", "random"],
+        willing: float,
+        eta: float,
+        gamma: float,
     ) -> None:
         draw = np.random.default_rng(seed)
         start, shape = self.bank, (self.n, self.k)
         wanted = np.where(table(draw, shape, 0.6), draw.integers(0, 5, shape), -1)
         self.bank, bids, paid = tokens.auction(self.bank, wanted, self.price)
         psi = np.where(table(draw, shape, 0.8), draw.normal(size=shape), np.nan)
+        available, seats_before = draw.random(self.n) < 0.9, draw.integers(0, 9, self.n)
+        known = scheduler.Bidders(
+            paid, wanted, draw.random(shape), psi, seats_before, available, self.bank.balances
+        )
         chosen = scheduler.select(
-            paid, draw.random(shape), psi, draw.random(self.n) < 0.9, self.bank.balances,
-            price=self.price, n_p=n_p, n_r=n_r, rng=draw, order=order,
-        )  # fmt: skip
+            known,
+            scheduler.BidderRule(order, ration=0.5),
+            price=self.price,
+            places=np.full(self.k, n_p),
+            n_r=n_r,
+            rng=draw,
+            explore_in=explore_in,
+        )
         performance, random = chosen.seats(self.n)
-        self.bank, seated = tokens.seat(self.bank, paid, performance, random, self.price)
+        served = draw.random(self.n) < willing
+        self.bank, charged = tokens.charge(self.bank, paid, performance, random, self.price, served)
         seats = performance | random
-        assert self.bank.pool.tolist() == (seats.sum(axis=0) * self.price).tolist()  # (N_p + N_r)·τ_p
+        payments = seats | (paid & served[:, None])
+        assert self.bank.pool.tolist() == (payments.sum(axis=0) * self.price).tolist()
 
         lost = seats & table(draw, shape, dropout)
         self.bank, returned = tokens.refund(self.bank, lost, self.price)
-        moved = [bids, seated, returned]
+        moved = [bids, charged, returned]
         for cluster in range(self.k):
-            moved += self.settle(
-                cluster, np.flatnonzero((seats & ~lost)[:, cluster]), psi[:, cluster], draw, eta, gamma
+            payers, providers = (
+                np.flatnonzero(rows[:, cluster]) for rows in (payments & ~lost, seats & ~lost)
             )
+            moved += self.settle(cluster, payers, providers, psi[:, cluster], draw, eta, gamma)
         self.check(start, Transfers.concat(*moved))
 
     def settle(
         self,
         cluster: int,
+        payers: np.ndarray,
         stayed: np.ndarray,
         psi: np.ndarray,
         draw: np.random.Generator,
@@ -81,9 +107,9 @@ class RandomMarket(RuleBasedStateMachine):
         accuracy = float(draw.random())
         share = tokens.utility(accuracy, self.best[cluster], eta, gamma)
         self.best[cluster] = float(np.fmax(accuracy, self.best[cluster]))
-        self.bank, back = tokens.reimburse(self.bank, cluster, stayed, share)
+        self.bank, back = tokens.reimburse(self.bank, cluster, payers, share)
         self.bank, won = tokens.reward(
-            self.bank, cluster, providers, psi[providers], np.ones(len(providers), int), stayed
+            self.bank, cluster, providers, psi[providers], np.ones(len(providers), int), payers
         )
         assert back.amount.sum() + won.amount.sum() == collected
         assert abs(int(back.amount.sum()) - share * collected) <= 0.5 + 1e-6

@@ -7,7 +7,7 @@ from sqlalchemy import Column, MetaData, Table
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.schema import CreateTable
 
-from ipfl.core import Contribution, Event, Figure, Seat, Transfer
+from ipfl.core import Bid, Contribution, Event, Figure, Seat, Transfer
 from ipfl.core.rounds import ROW_TYPES, Tokens
 from ipfl.ledger import lines
 from ipfl.ledger.database import StoreError
@@ -111,8 +111,11 @@ def test_rows_are_typed():
 
 def test_values_become_what_the_database_returns():
     """Whole floats are whole numbers, 0 and 1 are booleans, and zero has no sign."""
-    (seat,) = check_rows("seats", [[2.0, 0, "random", 1]])
-    assert str(seat) == str(Seat(2, 0, "random", True))
+    (seat,) = check_rows("seats", [[2.0, 0, "random", 1, 0]])
+    assert str(seat) == str(Seat(2, 0, "random", True, False))
+    (bid,) = check_rows("bids", [[2, 1.0, 0, -0.0, 1]])
+    assert str(bid) == str(Bid(2, 1, 0, 0.0, True))
+    assert check_rows("bids", [[2, 1, 0, None, 0]]) == (Bid(2, 1, 0),)
     (contribution,) = check_rows("contributions", [[2, 0, -0.0, 1]])
     assert str(contribution) == str(Contribution(2, 0, 0.0, 1))
     (figure,) = check_rows("best_before", [[0, 1]])

@@ -63,6 +63,13 @@ def test_the_table_is_renamed_with_its_rows(old):
     assert not inspect(old).has_table("selections")
 
 
+def test_new_columns_hold_what_was_not_known_before(old):
+    upgrade(old)
+    with old.connect() as connection:
+        assert connection.execute(text("SELECT client, score, served FROM bids")).all() == [(2, None, False)]
+        assert connection.execute(text("SELECT client, excused FROM seats")).all() == [(2, False)]
+
+
 def test_an_upgraded_database_is_upgraded_once(old):
     upgrade(old)
     upgrade(old)
@@ -79,8 +86,8 @@ def test_seats_are_still_never_changed(old, change):
 @pytest.mark.parametrize(
     "values",
     [
-        "1, 0, 0, 9, 1, 'random', 0",  # the same sequence
-        "1, 0, 1, 2, 0, 'random', 0",  # the same client in the same cluster
+        "1, 0, 0, 9, 1, 'random', 0, 0",  # the same sequence
+        "1, 0, 1, 2, 0, 'random', 0, 0",  # the same client in the same cluster
     ],
 )
 def test_sqlite_does_not_replace_seats(tmp_path, values):

@@ -1,15 +1,24 @@
 """Verification: a true history passes, a changed one is found and the entry named."""
 
-from itertools import count
+from itertools import count, product
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import text
-from tests.ledger.example_runs import HEADER, LINE, ROLLED_BACK, RULES, opened_run, random_run, worked_run
+from tests.ledger.example_runs import (
+    HEADER,
+    LINE,
+    ROLLED_BACK,
+    RULES,
+    opened_run,
+    random_market,
+    random_run,
+    worked_run,
+)
 
 from ipfl.core import Bid, Contribution, Figure, Seat, Transfer
-from ipfl.ledger.accounts import opening_transfers
+from ipfl.ledger.accounts import client_balances, opening_transfers
 from ipfl.ledger.lines import round_hash
 from ipfl.ledger.reader import Reader
 from ipfl.ledger.store import RunStore
@@ -19,6 +28,14 @@ from ipfl.runs.audit import verify_run
 
 TABLES = ("runs", "clients", "rounds", "bids", "seats", "contributions", "transfers", "metrics")
 NAMES = count()
+MARKET_RULES = {
+    "payers": ["willing", "seated"],
+    "access": ["paid", "open"],
+    "reimburse": ["shortfall", "printed"],
+    "forfeit": [True, False],
+    "rewarded": ["positive", "all"],
+}
+"""Who pays, for what, and who gets it."""
 
 
 def change_without_triggers(store: RunStore, *statements: str, **values: object) -> None:
@@ -310,6 +327,26 @@ def test_overdraft_that_the_database_did_not_see_is_found(place):
     assert verify_run(store) == Finding(0, 0, "client 2 would hold -1 tokens")
 
 
+@pytest.mark.parametrize(
+    "values", [*product(*MARKET_RULES.values())], ids=lambda values: "-".join(map(str, values))
+)
+def test_every_combination_of_rules_is_replayed_from_its_record(values):
+    """Tokens are conserved, no balance is negative, and the record alone gives the same transfers."""
+    settings = dict(zip(MARKET_RULES, values, strict=True))
+    for seed in range(2):
+        rules, done = random_market(seed, 6, **settings)
+        replay = IPFL.replay(rules, range(8))
+        moved = list(replay.opening().transfers)
+        for one in done:
+            replayed = replay.round({"seats": one.seats, **one.market.line()})
+            assert replayed.complaint is None
+            assert replayed.transfers == one.market.transfers
+            moved += one.market.transfers
+            balances = client_balances(moved)
+            assert sum(balances.values()) == 8 * 30
+            assert min(balances.values()) >= 0
+
+
 @settings(
     max_examples=12,
     deadline=None,
@@ -328,6 +365,12 @@ def test_overdraft_that_the_database_did_not_see_is_found(place):
             "allowance": st.integers(0, 3),
             "warmup": st.integers(0, 2),
             "preference_every": st.integers(1, 2),
+            "preference_budget": st.sampled_from([3, None]),
+            "trial_rounds": st.integers(0, 2),
+            "tokens": st.sampled_from([True, True, False]),
+            "contribution": st.sampled_from(["momentum", "loo", "clients"]),
+            "robust": st.booleans(),
+            **{name: st.sampled_from(values) for name, values in MARKET_RULES.items()},
         }
     ),
 )

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import tracemalloc
-from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.runs.killed_runs import die_at_call, is_killed, run_six_rounds
+from tests.small_runs import small_task
 
-import ipfl
 from ipfl.client import memory
 from ipfl.client.memory import ClientMemory
 from ipfl.ledger.store import RunStore
@@ -130,45 +127,7 @@ class TestMemory:
 
 @pytest.fixture(scope="module")
 def task():
-    return ipfl.Task.load(clients=6, samples=20, test_samples=20, model="softmax", seed=3)
-
-
-def go(task: ipfl.Task, method: str, out: Path, *, resume: bool = False) -> None:
-    """Six rounds, or those that are left of them."""
-    config = ipfl.RunConfig(rounds=6, seed=3, train=ipfl.TrainConfig(per_round=4))
-    output = ipfl.RunOutput(out, resume=resume)
-    ipfl.run(task, ipfl.method(method), config, engine=ipfl.local_engine(workers=0), out=output)
-
-
-def die_at_call(owner: object, name: str, calls: int, before_death: Callable[..., object]) -> None:
-    """Makes this process die by SIGKILL in the n-th call of a function, after something else was called."""
-    original, count = getattr(owner, name), 0
-
-    def counted(*args, **keywords):
-        nonlocal count
-        count += 1
-        if count == calls:
-            before_death(original, *args, **keywords)
-            os.kill(os.getpid(), signal.SIGKILL)
-        return original(*args, **keywords)
-
-    setattr(owner, name, counted)
-
-
-def write_half_a_file(original, path, *_):
-    path.with_suffix(".draft").write_bytes(b"\x10\x00\x00\x00half a fil")
-
-
-def is_killed(work: Callable[[], object]) -> bool:
-    """Runs something in a forked process; whether it was killed."""
-    child = os.fork()
-    if child == 0:
-        try:
-            work()
-        finally:
-            os._exit(0)
-    _, status = os.waitpid(child, 0)
-    return os.WIFSIGNALED(status)
+    return small_task(seed=3)
 
 
 @pytest.mark.parametrize("method", ["fedfomo", "fedamp"])
@@ -189,24 +148,17 @@ class TestRun:
         In a round four clients write their memory, then the server their models: the 14th file is the second
         of the store in round 1.
         """
-        go(task, method, tmp_path / "whole" / "run")
+        run_six_rounds(task, method, tmp_path / "whole" / "run")
         out = tmp_path / "run"
-
-        def until_half_a_file():
-            die_at_call(memory, "write_record", 14, write_half_a_file)
-            go(task, method, out)
-
-        def until_a_checkpoint_without_its_commit():
-            die_at_call(Checkpoints, "write", 2, lambda original, *args: original(*args))
-            go(task, method, out, resume=True)
-
-        assert is_killed(until_half_a_file)
-        assert is_killed(until_a_checkpoint_without_its_commit)
-        go(task, method, out, resume=True)
+        half_a_file = lambda: die_at_call(memory, "write_record", 14, half=True)  # noqa: E731
+        before_the_commit = lambda: die_at_call(Checkpoints, "write", 2, after=True)  # noqa: E731
+        assert is_killed(task, method, out, half_a_file)
+        assert is_killed(task, method, out, before_the_commit)
+        run_six_rounds(task, method, out, resume=True)
         assert self.contents(out) == self.contents(tmp_path / "whole" / "run")
 
     def test_files(self, task, method, tmp_path):
-        go(task, method, tmp_path / "run")
+        run_six_rounds(task, method, tmp_path / "run")
         counts = [len(list(client.iterdir())) for client in (tmp_path / "run" / "client_models").iterdir()]
         assert len(counts) == 6
         assert max(counts) <= 2

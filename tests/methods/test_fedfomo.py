@@ -47,22 +47,22 @@ def sent(w, *weights, n=1):
 class TestWeights:
     def test_loss_gained_per_distance(self):
         # From 0 (loss ln 2), over the distance |w|·√2.
-        found = weigh_models([model(0.5), model(1), model(-1)], ZERO, validating((2, 0)))
+        found = weigh_models([model(0.5), model(1), model(-1)], ZERO, validating((2, 0)), "probe")
         gains = [(math.log(2) - loss(w)) / (abs(w) * math.sqrt(2)) for w in (0.5, 1, -1)]
         np.testing.assert_allclose(found, gains, rtol=1e-6)
         assert found[0] > found[1] > 0 > found[2]
 
     def test_the_model_itself_is_worth_nothing(self):
-        assert weigh_models([model(1), model(1)], model(1), validating((2, 0))).tolist() == [0, 0]
+        assert weigh_models([model(1), model(1)], model(1), validating((2, 0)), "probe").tolist() == [0, 0]
 
     def test_a_model_that_overflows_is_worth_less_than_any(self):
         wild = np.array([3e38, -3e38], np.float32)
-        (found,) = weigh_models([wild], ZERO, validating((2e5, 0)))
+        (found,) = weigh_models([wild], ZERO, validating((2e5, 0)), "probe")
         assert np.isfinite(found)
         assert found < -1e-10
 
     def test_nothing_to_weigh(self):
-        assert weigh_models([], ZERO, validating((2, 0))).shape == (0,)
+        assert weigh_models([], ZERO, validating((2, 0)), "probe").shape == (0,)
 
 
 class TestMixture:
@@ -224,7 +224,10 @@ class TestDeployment:
         state = answer_round(method, fresh(method), {0: sent(1), 1: sent(-1)}, clients=4).state
         offer = method.offer(state, stranger)
         assert offer.facts == {"of": [0, 1]}
-        assert method.personalize(offer, Record(), validating((2, 0))).tolist() == [1, -1]
+        # By `goal`, where class 0 is at x > 0; by `probe`, where it is at x < 0, it would be the other one.
+        me = validating((-2, 0))
+        me = replace(me, parts=replace(me.parts, goal=points((2, 0))))
+        assert method.personalize(offer, Record(), me).tolist() == [1, -1]
 
     def test_all_others_get_the_same_m_models(self, fresh):
         """So that an evaluation of many costs the memory of M."""

@@ -22,6 +22,7 @@ from tests.federation import (
 import ipfl
 from ipfl.core import Record
 from ipfl.core.sections import AggregateConfig
+from ipfl.methods.cluster_models import draw_per_cluster
 from ipfl.methods.fedsoft import FedSoft, SoftClusters, center_importance
 
 A, B = np.array([1, -1], np.float32), np.array([-1, 1], np.float32)
@@ -141,13 +142,26 @@ class TestDraw:
         return [[c for c, cluster, *_ in seats if cluster == k] for k in range(method.clusters)]
 
     def test_in_proportion_to_importance_and_samples(self):
-        # One place per cluster. Shares u·n: 0.75·4 = 3 against 0.25·1 for cluster 0, 1 against 0.75 for 1.
-        # Over 600 rounds client 0 is drawn 600·12/13 ≈ 554 times (± 6.5) and 600·4/7 ≈ 343 times (± 12.1).
-        known = {"importance": {0: (0.75, 0.25), 1: (0.25, 0.75)}, "sizes": {0: 4, 1: 1}}
+        # Shares u·n: 0.75·4 = 3 against 0.25·1 for cluster 0, 1 against 0.75 for 1. In 600 rounds client 0 is
+        # drawn first 600·12/13 ≈ 554 times (± 6.5) and 600·4/7 ≈ 343 times (± 12.1).
+        shares = np.array([[0.75, 0.25], [0.25, 0.75]]) * np.array([[4], [1]])
+        firsts = [[one[0] for one in draw_per_cluster(shares, 2, 0, round)] for round in range(600)]
+        assert abs(sum(first == 0 for first, _ in firsts) - 554) < 4 * 6.5
+        assert abs(sum(second == 0 for _, second in firsts) - 343) < 4 * 12.1
+
+    def test_the_next_in_proportion_to_the_shares_of_those_left(self):
+        # Shares 6, 3, 1 and one cluster. 0 is drawn first with a chance of 0.6; after 1 (0.3) with 6/7, after
+        # 2 (0.1) with 6/9. So it is among two draws with a chance of 0.6 + 0.3·6/7 + 0.1·6/9 = 0.9238: 1848
+        # of 2000 (± 12).
+        shares = np.array([[6.0], [3.0], [1.0]])
+        found = [draw_per_cluster(shares, 2, 0, round)[0] for round in range(2000)]
+        assert abs(sum(0 in one for one in found) - 1848) < 4 * 12
+
+    def test_shares_come_from_importance_and_samples(self):
+        # Client 0 wants cluster 0 only, client 1 cluster 1 only, and client 2 neither: it is never drawn.
+        known = {"importance": {0: (1.0, 1e-9), 1: (1e-9, 1.0), 2: (1e-9, 1e-9)}, "sizes": {0: 1, 1: 1, 2: 1}}
         before, method = state(A, B, per_round=2, **known), FedSoft(estimate_every=10**6)
-        rounds = [self.drawn(method, before, 2, round) for round in range(1, 601)]
-        assert abs(sum(first == [0] for first, _ in rounds) - 554) < 4 * 6.5
-        assert abs(sum(second == [0] for _, second in rounds) - 343) < 4 * 12.1
+        assert [self.drawn(method, before, 3, round) for round in range(1, 30)] == [[[0], [1]]] * 29
 
     @given(
         clusters=st.integers(1, 4),
@@ -155,16 +169,43 @@ class TestDraw:
         clients=st.integers(1, 9),
         round=st.integers(0, 9),
     )
-    def test_never_more_trainings_than_the_budget(self, clusters, per_round, clients, round):
+    def test_as_many_trainings_as_the_budget(self, clusters, per_round, clients, round):
         before = state(*[A] * clusters, per_round=per_round)
         drawn = self.drawn(FedSoft(clusters=clusters), before, clients, round)
-        assert sum(map(len, drawn)) <= per_round
-        assert len(set().union(*drawn)) >= 1
+        assert len(set().union(*drawn)) == min(per_round, clients)
         assert all(len(set(one)) == len(one) for one in drawn)
+        sizes = [len(one) for one in drawn]
+        assert max(sizes) - min(sizes) <= 1
+        assert sum(sizes) >= min(per_round, clients * clusters)
+
+    def test_clusters_draw_on_until_the_budget_is_used(self):
+        # Clients 0 and 1 are as good as certain to be drawn first by both clusters, 2 and 3 after them. The
+        # two places of each cluster go to 0 and 1, which are two trainings; with a third place each, all four
+        # clients are drawn if the third ones differ. If they are the same, both draw a fourth: never fewer
+        # trainings than four, never more.
+        sure, last = (1.0, 1.0), (1e-12, 1e-12)
+        known = {"importance": {0: sure, 1: sure, 2: last, 3: last}, "sizes": dict.fromkeys(range(4), 1)}
+        before, method = state(A, B, per_round=4, **known), FedSoft(estimate_every=10**6)
+        seen = set()
+        for round in range(1, 40):
+            first, second = self.drawn(method, before, 4, round)
+            assert set(first[:2]) == set(second[:2]) == {0, 1}
+            assert set(first) | set(second) == {0, 1, 2, 3}
+            seen.add((len(first), len(second)))
+        # Third places differ: 3 and 3. They are the same: the cluster whose turn it is draws the missing one.
+        assert seen == {(3, 3), (4, 3), (3, 4)}
+
+    def test_shares_too_small_for_a_division(self):
+        tiny = (1e-320, 1e-320)
+        known = {"importance": dict.fromkeys(range(3), tiny), "sizes": dict.fromkeys(range(3), 1)}
+        before = state(A, B, per_round=3, **known)
+        drawn = self.drawn(FedSoft(estimate_every=10**6), before, 3, 1)
+        assert set().union(*drawn) == {0, 1, 2}
 
     def test_places_that_cannot_be_shared_go_round(self):
+        # Of 999 clients, three draws hit three different ones: nearly always, and in these rounds.
         before = state(A, B, per_round=3)
-        counts = [list(map(len, self.drawn(FedSoft(), before, 9, round))) for round in range(4)]
+        counts = [list(map(len, self.drawn(FedSoft(), before, 999, round))) for round in range(4)]
         assert counts == [[2, 1], [1, 2], [2, 1], [1, 2]]
 
 

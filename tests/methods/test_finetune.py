@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import reduce
+
 import numpy as np
 import pytest
 from tests.federation import ZERO, client, engine_for, run_here, setup, sigma, train_round
@@ -16,7 +18,7 @@ from ipfl.methods.finetune import FineTune
 def test_one_round_and_then_fine_tuning():
     # (2, class 0) moves client 0 to 0.1·(1, −1); client 1 never moves and has as many points: the mean is
     # 0.05·(1, −1). From there, client 0 fine-tunes by 0.1·2σ(−0.2), and client 1 stays.
-    method = FineTune()
+    method = FineTune(epochs=1, lr=0.1)
     clients = [client((2, 0)), client((0, 0), id=1)]
     done, memories = train_round(method, method.init(setup(2)), clients)
     np.testing.assert_allclose(done.state.params, [0.05, -0.05], rtol=1e-6)
@@ -30,10 +32,12 @@ def test_one_round_and_then_fine_tuning():
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        ({}, 0.1 + 0.1 * 2 * sigma(-0.4)),  # the run's two epochs
-        ({"epochs": 1}, 0.1),
+        # From 0 a step goes by its lr; from w by 2σ(−4w) times that. 0.3 of the run's 0.1 is 0.03.
+        ({"epochs": 1}, 0.03),
+        ({"epochs": 2}, 0.03 + 0.03 * 2 * sigma(-0.12)),
         ({"epochs": 1, "lr": 0.3}, 0.3),
-        ({"lr": 0.3}, 0.3 + 0.3 * 2 * sigma(-1.2)),
+        ({"epochs": 2, "lr": 0.3}, 0.3 + 0.3 * 2 * sigma(-1.2)),
+        ({}, reduce(lambda w, _: w + 0.03 * 2 * sigma(-4 * w), range(5), 0.0)),
     ],
 )
 def test_epochs_and_steps_of_its_own(settings, expected):
@@ -63,5 +67,5 @@ def test_evaluating_twice_is_the_same():
 
 def test_fine_tuning_counts_as_three_passes_an_epoch():
     state = FineTune().init(setup(2))
-    assert FineTune(epochs=5).personalize_cost(state) == 15
-    assert FineTune().personalize_cost(state) == 6, "two epochs are the default of a training"
+    assert FineTune(epochs=4).personalize_cost(state) == 12
+    assert FineTune().personalize_cost(state) == 15

@@ -7,12 +7,23 @@ import dataclasses
 import numpy as np
 import pytest
 from tests import federation
-from tests.federation import Played, answer_round, client, first_ask, points, run_here, sigma, train_round
+from tests.federation import (
+    Played,
+    ScriptedEngine,
+    answer_round,
+    client,
+    first_ask,
+    play_round,
+    points,
+    run_here,
+    sigma,
+    train_round,
+)
 
 import ipfl
 from ipfl.core import Record, Setup
 from ipfl.core.sections import AggregateConfig
-from ipfl.methods.ifca import IFCA, Clustering, best_start
+from ipfl.methods.ifca import IFCA, Clustering, accepted_share, spread_of_choices
 
 A, B = np.array([1, -1], np.float32), np.array([-1, 1], np.float32)
 """A says class 0 of any x > 0, B says class 1."""
@@ -141,61 +152,107 @@ class TestCollapse:
 
 
 class TestRestarts:
-    def test_the_smallest_cluster_decides_then_the_loss(self):
-        # Three clients, three sets of two models. Set 0: all choose model 0. Sets 1 and 2: two against one;
-        # the mean loss of the chosen is (1 + 1 + 1)/3 in set 1 and (1 + 1 + 0.4)/3 in set 2.
-        losses = np.array(
-            [
-                [[0.1, 9], [1, 2], [1, 2]],
-                [[0.1, 9], [1, 2], [1, 2]],
-                [[0.1, 9], [2, 1], [2, 0.4]],
-            ]
-        )
-        assert best_start(losses) == 2
-        assert best_start(losses[:, :2]) == 1
-        assert best_start(losses[:, [1, 1]]) == 0
+    @pytest.mark.parametrize(("clusters", "share"), [(1, 0), (2, 0.35), (4, 0.1)])
+    def test_accepted_shares_of_the_authors(self, clusters, share):
+        assert accepted_share(clusters) == pytest.approx(share)
+
+    def test_accepted_shares_between_and_beyond(self):
+        # 0.35·(2/K)^a with a = log2(0.35/0.1): doubling K divides by 3.5, so 0.1/3.5 for K = 8. For K = 3,
+        # (2/3)^1.8074 = exp(−1.8074·0.40547) = exp(−0.73282) = 0.48055, times 0.35 = 0.16819.
+        assert accepted_share(8) == pytest.approx(0.1 / 3.5)
+        assert accepted_share(3) == pytest.approx(0.16819, abs=1e-5)
+        assert all(accepted_share(k) <= 1 / k for k in range(1, 50)), "an even split is always accepted"
+
+    def test_spread_of_choices(self):
+        # Of four clients three choose model 0 (of the tie, too) and one model 2, none model 1.
+        losses = [[1, 2, 3], [0.5, 0.5, 9], [4, 3, 2], [1, 9, 9]]
+        assert spread_of_choices(losses) == (0, pytest.approx((1 + 0.5 + 2 + 1) / 4))
+        assert spread_of_choices([[1, 2], [2, 1], [1, 2], [1, 2]]).smallest_share == 0.25
 
     def test_every_model_of_every_set_starts_differently(self):
         state = IFCA(clusters=2, restarts=3).init(federation_of())
         starts = [model[0] for one in (state.models, *state.spare) for model in one]
         assert starts == [0, 1, 2, 3, 4, 5]
 
-    def test_clients_score_all_sets_before_the_first_training(self):
-        method = IFCA(clusters=2, restarts=2)
-        state = method.init(federation_of(4, per_round=2))
-        ask = first_ask(method, state, 4)
-        assert ask.action == "rate"
-        assert len(ask.to) == 2
-        one, other = ask.to
-        assert [v[0] for v in ask.to[one].params.values()] == [0, 1, 2, 3]
-        # Everyone chooses model 0 of set 0; set 1 is split.
-        losses = {one: Record({}, {"losses": [0, 1, 5, 6]}), other: Record({}, {"losses": [0, 1, 6, 5]})}
-        updates = {client: update(client % 2, 8) for client in range(4)}
-        done = answer_round(method, state, updates, rate=losses)
-        _, train = done.engine.asks
-        assert train.action == "train"
-        assert len(train.to) == 2
-        assert [v[0] for v in next(iter(train.to.values())).params.values()] == [2, 3]
-        assert done.kinds[0] == ("start_chosen", None)
+    @staticmethod
+    def start_with(*choices: list[int], restarts: int = 3) -> tuple[Played, list[float]]:
+        """A first round in which four of six clients rate each draw by these losses; what is then trained."""
+        method = IFCA(clusters=2, restarts=restarts)
+        ratings = iter([loss for draw in choices for loss in draw])
+        engine = ScriptedEngine(
+            {
+                "rate": lambda client, _: Record({}, {"losses": next(ratings)}),
+                "train": lambda client, _: update(client % 2, 8),
+            }
+        )
+        done = play_round(method, method.init(federation_of(6, per_round=4)), engine, 6)
+        *rated, train = engine.asks
+        assert [ask.action for ask in rated] == ["rate"] * len(choices)
+        for number, ask in enumerate(rated):
+            assert len(ask.to) == 4
+            sent = next(iter(ask.to.values()))
+            assert [v[0] for v in sent.params.values()] == [2 * number, 2 * number + 1]
+        assert len(train.to) == 4
         assert first_ask(method, done.state, 2, round=1).action == "train"
+        return done, [v[0] for v in next(iter(train.to.values())).params.values()]
+
+    def test_the_first_accepted_draw_ends_the_search(self):
+        # Draw 0: three of four choose model 0 (0.25 < 0.35). Draw 1: two each (0.5). Draw 2 is never rated.
+        done, trained = self.start_with([[0, 1]] * 3 + [[1, 0]], [[5, 6], [6, 5]] * 2)
+        assert trained == [2, 3]
+        assert done.kinds[0] == ("start_chosen", None)
+        assert "draw 2 of 3" in done.events[0].text
+        assert "50% of those asked" in done.events[0].text
+
+    def test_the_best_draw_is_kept_if_none_is_accepted(self):
+        # All shares are 0: the lowest loss of the chosen models decides, and then the earlier draw.
+        assert self.start_with([[3, 4]] * 4, [[1, 2]] * 4, [[2, 9]] * 4)[1] == [2, 3]
+        assert self.start_with([[1, 4]] * 4, [[1, 2]] * 4, [[2, 9]] * 4)[1] == [0, 1]
+
+    def test_the_larger_smallest_cluster_comes_before_the_lower_loss(self):
+        # Of seven clients, two choose the other model of draw 1: 2/7 = 0.29 < 0.35, against 1/7 of draw 0,
+        # whose loss is lower.
+        method = IFCA(clusters=2, restarts=2)
+        draws = iter([[[0, 1]] * 6 + [[1, 0]], [[5, 6]] * 5 + [[6, 5]] * 2])
+        losses = iter([row for draw in draws for row in draw])
+        engine = ScriptedEngine(
+            {"rate": lambda client, _: Record({}, {"losses": next(losses)}), "train": lambda client, _: None}
+        )
+        play_round(method, method.init(federation_of(7)), engine, 7)
+        assert engine.actions == ["rate", "rate", "train"]
+        assert [v[0] for v in engine.asks[-1].to[0].params.values()] == [2, 3]
+
+    def test_every_draw_is_rated_by_other_clients(self):
+        method = IFCA(restarts=8)
+        engine = ScriptedEngine(
+            {"rate": lambda client, _: Record({}, {"losses": [0, 1]}), "train": lambda client, _: None}
+        )
+        play_round(method, method.init(federation_of(20, per_round=4)), engine, 20)
+        rated = [frozenset(ask.to) for ask in engine.asks if ask.action == "rate"]
+        assert [len(one) for one in rated] == [4] * 8
+        assert len(set(rated)) > 1
 
     @pytest.mark.parametrize(
         "losses",
         [
             {},
             {0: Record({}, {"losses": [1.0]})},
-            {0: Record({}, {"losses": [np.nan] * 4})},
-            {0: Record({}, {"losses": ["low"] * 4})},
+            {0: Record({}, {"losses": [np.nan] * 2})},
+            {0: Record({}, {"losses": ["low"] * 2})},
         ],
     )
     def test_the_first_set_goes_on_if_nobody_scores(self, losses):
-        method = IFCA(restarts=2)
+        method = IFCA(restarts=3)
         done = answer_round(method, method.init(federation_of()), {}, clients=3, rate=losses)
         _, train = done.engine.asks
         assert [v[0] for v in train.to[0].params.values()] == [0, 1]
         assert [kind for kind, client in done.kinds if client == 0] == ["no_answer"] + [
             "invalid_reply"
         ] * len(losses)
+
+    def test_one_draw_is_no_choice(self):
+        method = IFCA(restarts=1)
+        assert first_ask(method, method.init(federation_of()), 3).action == "train"
 
     def test_scores_are_mean_losses_on_the_training_data(self):
         # At w = 0 a point costs ln 2; at A a point (1, class 0) costs ln(1 + e^−2), of class 1 ln(1 + e^2).
@@ -216,5 +273,5 @@ def test_a_client_deploys_what_is_best_on_its_goal():
 
 def test_it_learns():
     task = ipfl.Task.load(clients=6, samples=60, test_samples=50, unseen=1, model="softmax")
-    result = run_here(task, IFCA(restarts=3), rounds=10)
+    result = run_here(task, IFCA(), rounds=10)
     assert result.personalized_accuracy > 0.4  # of ten classes

@@ -14,6 +14,7 @@ from torch.nn.functional import cross_entropy
 import ipfl
 from ipfl.client.network import Network
 from ipfl.client.task import Task
+from ipfl.client.training import Batch
 from ipfl.core import Record
 from ipfl.data.federated import Samples
 from ipfl.methods.perfedavg import PerFedAvg, hessian_product, meta_gradient, split
@@ -44,6 +45,12 @@ def test_one_round(variant, gradient):
     assert memories == {0: Record(), 1: Record()}, "clients remember nothing"
 
 
+def batch_of(samples: Samples, first: int = 0) -> Batch:
+    """All of them, at the positions from `first` on."""
+    positions = torch.arange(first, first + len(samples))
+    return Batch(torch.from_numpy(samples.x), torch.from_numpy(samples.y), positions)
+
+
 def test_beta_is_the_step_of_training():
     reply, _ = PerFedAvg(variant="fo", alpha=0.25, beta=0.3).on_train(
         Record({"global": ZERO}), Record(), client(*[(2, 0)] * 2)
@@ -55,30 +62,27 @@ def test_inner_outer_and_hessian_gradients_are_of_different_points():
     # D = (2, 0): gradient (−1, 1) at 0, so w' = ¼·(1, −1). D' = (4, 1): there its logits differ by 2, and its
     # gradient is u = 4σ(2)·(1, −1). D'' = (1, 0): its Hessian at 0 is ¼·[[1, −1], [−1, 1]], ∇²f·u = u/2, and
     # u − ¼·u/2 = ⅞·u.
-    network, batch = client((2, 0)).network, points((2, 0), (4, 1), (1, 0))
+    network, batch = client((2, 0)).network, batch_of(points((2, 0), (4, 1), (1, 0)))
     network.load(ZERO)
     u = 4 * sigma(2)
-    for hessian, samples, expected in [
-        (False, Samples(batch.x[:2], batch.y[:2]), u),
-        (True, batch, u * 7 / 8),
-    ]:
+    for hessian, samples, expected in [(False, batch[:2], u), (True, batch, u * 7 / 8)]:
         network.grad.zero_()
-        meta_gradient(network, samples, np.arange(len(samples)), alpha=0.25, hessian=hessian)
+        meta_gradient(network, samples, alpha=0.25, hessian=hessian)
         np.testing.assert_allclose(network.grad.numpy(), [expected, -expected], rtol=1e-3)
         assert network.read().tolist() == [0, 0], "the weights are where they were"
 
 
 @given(n=st.integers(1, 40), parts=st.integers(2, 3))
 def test_a_batch_is_split_into_disjoint_parts(n, parts):
-    batch, rows = points(*((x, 0) for x in range(n))), np.arange(n) + 100
-    found = split(batch, rows, parts)
+    found = split(batch_of(points(*((x, 0) for x in range(n))), first=100), parts)
     assert len(found) == parts
-    assert all(part.x[:, 0].tolist() == (own - 100).tolist() for part, own in found), "rows go with points"
+    for part in found:
+        assert part.inputs[:, 0].tolist() == (part.positions - 100).tolist(), "positions go with points"
     if n < parts:
-        assert all(len(part) == n for part, _ in found), "too few points stand for all parts"
+        assert all(len(part) == n for part in found), "too few points stand for all parts"
     else:
-        assert sorted(x for part, _ in found for x in part.x[:, 0]) == list(range(n))
-        assert {len(part) for part, _ in found} <= {n // parts, -(-n // parts)}
+        assert sorted(x for part in found for x in part.inputs[:, 0].tolist()) == list(range(n))
+        assert {len(part) for part in found} <= {n // parts, -(-n // parts)}
 
 
 @pytest.mark.parametrize("scale", [1e-4, 1, 1e4], ids=["short", "middling", "long"])
@@ -92,7 +96,7 @@ def test_hessian_product(scale, dropout):
         x, y, u = torch.randn(10, 3), torch.randint(4, (10,)), scale * torch.randn(network.trained)
         here = network.flat.clone()
         torch.manual_seed(1)
-        found = hessian_product(network, here, u, (Samples(x.numpy(), y.numpy()), np.arange(10)))
+        found = hessian_product(network, here, u, Batch(x, y, torch.arange(10)))
         network.flat.copy_(here)
         torch.manual_seed(1)
         loss = cross_entropy(module(x), y)
@@ -106,7 +110,7 @@ def test_hessian_product(scale, dropout):
 
 def test_no_direction_no_product():
     me = client((2, 0))
-    product = hessian_product(me.network, torch.zeros(2), torch.zeros(2), (points((2, 0)), np.arange(1)))
+    product = hessian_product(me.network, torch.zeros(2), torch.zeros(2), batch_of(points((2, 0))))
     assert product.tolist() == [0, 0]
 
 

@@ -1,5 +1,7 @@
 """Tables: numbers as people read them, within 80 columns."""
 
+import dataclasses
+
 import pytest
 from tests.report.screen import printed, terminal
 from tests.runs.small_comparison import NamedMethod, comparison_of, made_up_result, two_methods
@@ -41,6 +43,17 @@ class TestTables:
         # Accuracy of the other: mean of 60, 70, 50, 40 is 55, deviation √(25+225+25+225)/2 = 11.2.
         assert "other 55.0 ± 11.2 +5.0 ± 11.2 2 – 0.50 2.0 kB 1 B" in rows
         assert f"{REFERENCE} 50.0 ± 0.0 reference – – 0.50 2.0 kB 1 B" in rows
+
+    def test_pma_says_over_what(self, two):
+        """Clients cannot gain over a method that has another one as its reference."""
+        other = dataclasses.replace(two, reference="other")
+        console = terminal()
+        console.print(tables.comparison_table(other))
+        rows = [" ".join(row.split()) for row in printed(console).splitlines()]
+        head = rows.index("PMA over")
+        assert rows[head + 1] == "method accuracy other opt-outs purity s up down"
+        assert "other 55.0 ± 11.2 reference 2 – 0.50 2.0 kB 1 B" in rows
+        assert any("points gained over other" in note for note in tables.comparison_notes(other))
 
     def test_fits_into_80_columns(self, two):
         entries = {**two.entries, "a_long_name": two.entries["other"]}

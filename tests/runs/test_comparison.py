@@ -5,10 +5,10 @@ import json
 import numpy as np
 import pytest
 from pydantic.dataclasses import dataclass
+from tests.failing_methods import Broken, Stopped, add_methods
 
 from ipfl import compare as compared
 from ipfl import methods
-from ipfl.core import Ask, Record, Round
 from ipfl.errors import InputError
 from ipfl.methods import REFERENCE, method_class
 from ipfl.runs.comparison import COMPARISON, PLAN, MethodRuns, compare, comparison_files, read_plan
@@ -25,36 +25,9 @@ class Same(method_class(REFERENCE)):
     name = "same"
 
 
-@dataclass(frozen=True)
-class Broken(method_class(REFERENCE)):
-    """Fails in its second round."""
-
-    name = "broken"
-
-    def round(self, state, roster, round):
-        if round:
-            raise RuntimeError("out of luck")
-        yield Ask("train", {client: Record({"global": state.params}) for client in roster.clients[:1]})
-        return Round(state)
-
-
-@dataclass(frozen=True)
-class Stopped(method_class(REFERENCE)):
-    """Ctrl-C in its second round."""
-
-    name = "stopped"
-
-    def round(self, state, roster, round):
-        if round:
-            raise KeyboardInterrupt
-        yield Ask("train", {client: Record({"global": state.params}) for client in roster.clients[:1]})
-        return Round(state)
-
-
 @pytest.fixture
 def stand_ins(monkeypatch):
-    kinds = {kind.name: kind for kind in (Same, Broken, Stopped)}
-    monkeypatch.setattr(methods, "method_class", lambda name: kinds.get(name) or method_class(name))
+    add_methods(monkeypatch, Same, Broken, Stopped)
 
 
 def config(*sets):
@@ -137,6 +110,34 @@ class TestOrder:
         labels = [f"{name}, seed {seed}" for seed in (3, 4) for name in (REFERENCE, "same", OTHER)]
         assert witness.seen == [(label, number, 6) for number, label in enumerate(labels, 1)]
 
+    def test_any_method_can_be_the_reference(self, tmp_path):
+        witness, label = Witness(), OTHER
+        comparison = compare(
+            config(), [REFERENCE], reference=label, out=tmp_path, workers=0, make_observer=witness
+        )
+        assert [name for name, *_ in witness.seen] == [label, REFERENCE], "the reference first"
+        assert list(comparison.entries) == [REFERENCE, label]
+        ours, theirs = (comparison.entries[name].results[0] for name in (REFERENCE, label))
+        rho = theirs.last.personalized
+        gains = {client: value - rho[client] for client, value in ours.last.personalized.items()}
+        assert comparison.entries[REFERENCE].pma == {0: gains}
+        assert not comparison.entries[label].pma
+        assert ours.summary["reference"] == OTHER
+        assert theirs.summary["reference"] is None
+        assert json.loads((tmp_path / COMPARISON).read_text())["reference"] == label
+        assert read_plan(tmp_path).reference == label
+
+    def test_a_variant_can_be_the_reference(self):
+        label = f"{methods.DEFAULT}:clusters=1"
+        comparison = compare(config("rounds=1"), [REFERENCE], reference=label, workers=0)
+        assert comparison.reference == label
+        assert set(comparison.entries[REFERENCE].pma[0]) == {0, 1, 2, 3}
+
+    def test_an_unknown_reference(self, tmp_path):
+        with pytest.raises(InputError, match="nope"):
+            compare(config(), [REFERENCE], reference="nope", out=tmp_path / "out")
+        assert not (tmp_path / "out").exists()
+
     def test_clients_leave_what_is_no_better_than_the_reference(self):
         settings = config("clients.leave=true", "clients.grace=0")
         entries = compare(settings, ["same"], workers=0).entries
@@ -188,9 +189,9 @@ class TestResume:
         begun = compare(config("seed=5"), [OTHER], range(5, 7), out=out, workers=0, make_observer=CtrlC)
         assert begun.interrupted
         assert len(list(out.glob("*/seed-*"))) == 3
-        settings, names, seeds = read_plan(out)
-        assert (settings, names, seeds) == (config("seed=5"), [OTHER, REFERENCE], [5, 6])
-        finished = compare(settings, names, seeds, out=out, resume=True, workers=0)
+        plan = read_plan(out)
+        assert plan == (config("seed=5"), [OTHER, REFERENCE], [5, 6], REFERENCE)
+        finished = compare(plan.config, plan.methods, plan.seeds, out=out, resume=True, workers=0)
         assert not finished.interrupted
 
         def figures(folder):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ipfl.core import Ask, Record, Round, Seat, is_below_quorum
+from ipfl.core import Ask, Event, Record, Round, Seat, is_below_quorum, server_faults
 from ipfl.core.replies import Count, NonNegative, ReplySchema, Whole, list_of
 from ipfl.core.vectors import mean
 from ipfl.runs.driver import Traffic, drive, exchange
@@ -19,7 +19,7 @@ class GivenReplies:
     """An engine whose replies are given, a mapping per phase."""
 
     def __init__(self, *replies):
-        self.replies = list(replies)
+        self.replies, self.events = list(replies), []
 
     def ask(self, ask, round):
         return self.replies.pop(0)
@@ -129,6 +129,18 @@ def test_a_round_is_counted_and_invalid_replies_do_not_reach_the_method():
     ]
 
 
+def test_an_invalid_reply_of_the_server_s_own_holdout_is_about_no_client():
+    bad = Record({"m": vector(np.nan)})
+    traffic, ask = Traffic(), Ask("do", dict.fromkeys([-2, -1], Record()), ONE_NUMBER)
+    assert exchange(ask, GivenReplies({-1: bad, -2: bad}), 0, traffic) == {}
+    reason = "sent an invalid reply (m is not a vector of 1 numbers up to 1e+06)"
+    assert traffic.events() == [
+        Event("invalid_reply", None, f"the server's own holdout of distribution {distribution} {reason}")
+        for distribution in (1, 0)
+    ]
+    assert (traffic.down, traffic.up) == (0, 0)
+
+
 @pytest.mark.parametrize(
     ("seats", "min_clients", "expected"),
     [
@@ -142,3 +154,22 @@ def test_a_round_is_counted_and_invalid_replies_do_not_reach_the_method():
 )
 def test_when_a_round_is_below_its_quorum(seats, min_clients, expected):
     assert is_below_quorum(seats, min_clients) == expected
+
+
+class TestServerFaults:
+    """Whose absence is the server's own fault: a method is told with the replies."""
+
+    class Engine(GivenReplies):
+        def ask(self, ask, round):
+            self.events += [Event("worker_died", 2, "its process died"), Event("late", 3, "was late")]
+            return super().ask(ask, round)
+
+    def test_workers_that_died(self):
+        engine = self.Engine({1: Record()}, {1: Record(), 2: Record()})
+        engine.events.append(Event("worker_died", 1, "in an earlier phase"))
+        replies = exchange(Ask("do", dict.fromkeys((1, 2, 3), Record())), engine, 0, Traffic())
+        assert server_faults(replies) == {2}
+        assert list(replies) == [1]
+
+    def test_plain_replies_know_of_none(self):
+        assert server_faults({1: Record()}) == frozenset()

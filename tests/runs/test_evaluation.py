@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,9 +17,11 @@ from ipfl.client.runner import EVALUATE, ClientRunner, Job
 from ipfl.client.settings import TrainConfig
 from ipfl.client.task import Task
 from ipfl.client.training import evaluate
-from ipfl.core import EMPTY, Method, Record, Round, Setup, holdout_id
+from ipfl.core import EMPTY, Method, Record, Round, Setup, holdout_id, stream
+from ipfl.core.replies import InvalidReplyError
 from ipfl.runs.config import EvaluateConfig
-from ipfl.runs.evaluation import EVALUATION_SHARE, Budget, Evaluator
+from ipfl.runs.evaluation import EVALUATION_SHARE, SCORES, Budget, Evaluator
+from ipfl.runs.metrics import Evaluation
 
 
 @pytest.fixture(scope="module")
@@ -106,8 +109,9 @@ class TestBudget:
         sizes = [task.data.sizes(client) for client in task.data.clients]
         # Forward and backward (3) through the mean train part of 3 clients, twice.
         assert budget.per_round == pytest.approx(3 * 3 * 2 * np.mean([size["train"] for size in sizes]))
-        # Each client's test part, twice its goal part; 2 models on 2 distributions.
-        goals = sum(2 * size["goal"] for size in sizes)
+        # Each client's test part, its goal part once to score it and twice to personalize; 2 models on 2
+        # distributions.
+        goals = sum((1 + 2) * size["goal"] for size in sizes)
         assert budget.per_evaluation == sum(size["test"] for size in sizes) + goals + 2 * 2 * 7
 
 
@@ -142,13 +146,66 @@ class TestWhat:
         for client in task.data.clients:
             labels = task.data.parts(client).test.y
             assert measured.personalized[client] == pytest.approx(np.mean(labels == 0))
+            labels = task.data.parts(client).goal.y
+            assert measured.goal[client] == pytest.approx(np.mean(labels == 0))
         assert set(measured.shared) == set(task.data.clients)
         assert measured.shared != measured.personalized
         for distribution, row in enumerate(measured.cluster_accuracy):
-            labels = task.data.holdout(distribution).y[:9]
+            chosen = stream(0, "holdout", distribution).permutation(len(task.data.holdout(distribution)))[:9]
+            labels = task.data.holdout(distribution).y[chosen]
             assert row[1] == pytest.approx(np.mean(labels == 0))
         assert measured.purity is None
         assert measured.unseen == {}
+
+    def test_the_holdout_is_no_slice_of_an_ordered_pool(self):
+        """Test points ordered by class: the first 30 are all of class 0, of 30 at random about half.
+
+        Hypergeometric, 30 of 60 with 30 of class 0: 15 ± 1.95; five times that on either side.
+        """
+        x = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)
+        y = np.repeat([0, 1], 30)
+        clients = [{"train": (x, y), "test": (x, y)}]
+        task = Task.from_clients(clients, model="softmax", classes=2)
+        state = Still().init(_setup(task))
+
+        def accuracies(seed):
+            with small_engine(task, Still(), seed=seed) as engine:
+                rows = Evaluator(task, Still(), EvaluateConfig(holdout=30), seed)
+                return [rows(engine, state, round).cluster_accuracy for round in (0, 1)]
+
+        first, second = accuracies(0)
+        assert first == second, "the same points in every round"
+        assert 5 <= 30 * first[0][1] <= 25
+        assert accuracies(0)[0] == first
+        by_seed = {accuracies(seed)[0][0][1] for seed in range(5)}
+        assert len(by_seed) > 1, "other points with another seed"
+
+    def test_the_whole_holdout_if_it_is_small(self, task):
+        """More than there are: every point once, in whatever order."""
+        evaluator = Evaluator(task, Still(), EvaluateConfig(holdout=10**6), 0)
+        with small_engine(task, Still()) as engine:
+            measured = evaluator(engine, Still().init(_setup(task)), 0)
+        for distribution, row in enumerate(measured.cluster_accuracy):
+            assert row[1] == pytest.approx(np.mean(task.data.holdout(distribution).y == 0))
+
+    @pytest.mark.parametrize(
+        "facts",
+        [
+            {"goal_hits": 5.5, "goal_n": 5},
+            {"goal_hits": -1, "goal_n": 5},
+            {"goal_n": 5},
+        ],
+        ids=["more hits than points", "negative", "missing"],
+    )
+    def test_impossible_scores_on_goal_are_refused(self, facts):
+        with pytest.raises(InvalidReplyError):
+            SCORES.check(EMPTY, Record({}, {"n": 10, "hits": 3} | facts))
+
+    def test_a_client_without_goal_points(self, task):
+        measured = Evaluation(0, {0: 0.5, 1: 0.75}, {}, None, None, goal={1: 0.25})
+        line = measured.line() | {"cluster_accuracy": None, "purity": None}
+        assert line["goal"] == [None, 0.25]
+        assert Evaluation.from_line(0, json.loads(json.dumps(line))) == measured
 
     def test_unseen_clients_only_at_the_end(self):
         task = small_task(unseen=2)
@@ -221,6 +278,24 @@ class TestClientRunner:
         # `personalize` asserts the same; the evaluator counts on all 20 test points.
         assert runner.run(Job(EVALUATE, 0, 0, Record(state))).facts["n"] == 20
 
+    @pytest.mark.parametrize("use_probe", [False, True])
+    @pytest.mark.parametrize("needs_probe", [False, True])
+    def test_probe_is_trained_on_only_if_wanted_and_not_needed(self, runner, use_probe, needs_probe):
+        class Declared(Curious):
+            def on_train(self, ask, mine, me):
+                return Record({"x": me.data("train").x.reshape(-1)}, self.look(me, mine)), mine
+
+        Declared.needs_probe = needs_probe
+        runner.method, runner.settings = Declared(), TrainConfig(use_probe=use_probe)
+        reply, sizes = runner.run(Job("train", 0, 0, EMPTY)), runner.task.data.sizes(0)
+        # 20 samples a client, a fifth of them probe.
+        assert (sizes["train"], sizes["probe"]) == (16, 4)
+        assert reply.facts["train"] == (20 if use_probe and not needs_probe else 16)
+        assert reply.facts["probe"] == reply.facts["goal"] == 4
+        parts = runner.task.data.parts(0)
+        expected = [parts.train.x, parts.probe.x][: 2 if use_probe and not needs_probe else 1]
+        np.testing.assert_array_equal(reply.params["x"], np.concatenate(expected).reshape(-1))
+
     def test_memory_is_the_client_s_own(self, runner):
         for _ in range(2):
             runner.run(Job("train", 0, 3, EMPTY))
@@ -240,7 +315,7 @@ class TestClientRunner:
     def test_a_shared_model_that_is_deployed_is_scored_once(self, runner, monkeypatch):
         scored = []
         monkeypatch.setattr(
-            "ipfl.client.runner.evaluate", lambda *given: scored.append(1) or evaluate(*given)
+            "ipfl.client.runner.evaluate", lambda *given: scored.append(len(given[2])) or evaluate(*given)
         )
 
         class Plain(Still):
@@ -251,7 +326,7 @@ class TestClientRunner:
         runner.method = Plain()
         facts = runner.run(Job(EVALUATE, 0, 0, Record(state))).facts
         assert facts["global_hits"] == facts["hits"]
-        assert len(scored) == 1
+        assert scored == [20, 4], "on test and on goal"
 
     def test_the_server_s_own_holdout(self, runner):
         for distribution in range(2):

@@ -5,11 +5,10 @@ Both by the fault plan and for real; a real PostgreSQL that goes down: `ledger/t
 
 from __future__ import annotations
 
-import json
+import logging
 import os
+import resource
 import sqlite3
-import subprocess
-import sys
 import threading
 
 import numpy as np
@@ -17,7 +16,7 @@ import pytest
 from tests.runs.killed_runs import run_contents
 from tests.small_runs import run_small, small_task
 
-from ipfl.core import Record
+from ipfl.core import Record, retry
 from ipfl.core.files import write_record
 from ipfl.errors import InputError
 from ipfl.ledger.store import RunStore
@@ -79,48 +78,68 @@ class TestDrills:
         assert run_contents(out) == run_contents(plain)
 
 
-LIMITED = """
-import json, resource, sys, threading
-import ipfl
-from ipfl.core import retry
-
-method, out, size, seconds, retry.RETRY_SECONDS = json.loads(sys.argv[1])
-
-def limit(size):
+def limit_file_size(size):
+    """No file of this process can grow beyond so many bytes."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
+
 class LimitFileSize:
+    """Limits the size of files in the third round of a run."""
+
+    def __init__(self, size):
+        self.size = size
+
     def start(self, method, rounds): ...
+
     def finish(self): ...
+
     def round(self, line):
         if line["round"] == 1:
-            limit(size)
-            timer = threading.Timer(seconds, limit, [resource.RLIM_INFINITY])
-            timer.daemon = True  # the process need not wait for it
-            timer.start()
-
-task = ipfl.Task.load(clients=6, samples=20, test_samples=20, model="softmax", seed=3)
-try:
-    config = ipfl.RunConfig(rounds=4)
-    engine = ipfl.local_engine(workers=0)
-    ipfl.run(task, ipfl.method(method), config, engine=engine, out=out, observer=LimitFileSize())
-except ipfl.InputError as error:
-    sys.exit(f"error: {error}")
-"""
-"""A run in whose third round no file can grow beyond `size` bytes, for some seconds."""
+            limit_file_size(self.size)
 
 
-def limited(method, out, size, seconds, retry_seconds=30.0):
-    """Runs it in a process of its own; returns its exit code and what it said."""
-    words = json.dumps([method, str(out), size, seconds, retry_seconds])
-    done = subprocess.run([sys.executable, "-c", LIMITED, words], capture_output=True, text=True, check=False)
-    return done.returncode, done.stderr
+class LiftLimit(logging.StreamHandler):
+    """Writes what is logged, and lifts the limit some seconds after the first line."""
+
+    def __init__(self, stream, seconds):
+        super().__init__(stream)
+        self.timer = threading.Timer(seconds, limit_file_size, [resource.RLIM_INFINITY])
+        self.timer.daemon = True  # the process need not wait for it
+
+    def emit(self, record):
+        super().emit(record)
+        if self.timer.ident is None:
+            self.timer.start()
+
+
+def limited(task, method, out, size, seconds, retry_seconds=30.0):
+    """Runs it in a forked process, for which the limit holds; returns its exit code and what it said."""
+    reading, writing = os.pipe()  # a file would be limited as well
+    child = os.fork()
+    if child == 0:
+        code = 3
+        with open(writing, "w") as said:
+            try:
+                retry.log.addHandler(LiftLimit(said, seconds))
+                retry.RETRY_SECONDS = retry_seconds
+                run_small(task, method, out, rounds=4, observer=LimitFileSize(size))
+                code = 0
+            except InputError as error:
+                said.write(f"error: {error}\n")
+                code = 1
+            finally:
+                said.flush()
+                os._exit(code)
+    os.close(writing)
+    with open(reading) as pipe:
+        said = pipe.read()
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status), said
 
 
 class TestFullDisk:
     """For real: the system refuses to let files grow (EFBIG, as a quota does)."""
 
-    @pytest.mark.slow
     # 300 bytes: no checkpoint, no memory of a client with a model; 16 kB: no page of the run store.
     @pytest.mark.parametrize(
         ("method", "size"), [("fedavg", 300), ("local", 300), ("ipfl", 300), ("ipfl", 16_000)]
@@ -128,15 +147,14 @@ class TestFullDisk:
     def test_waited_for_without_a_trace(self, task, tmp_path, method, size):
         plain, out = tmp_path / "plain" / "run", tmp_path / "run"
         run_small(task, method, plain, rounds=4)
-        code, said = limited(method, out, size, seconds=1.5)
+        code, said = limited(task, method, out, size, seconds=0.3)
         assert code == 0, said
         assert "trying again for up to 30 s" in said
         assert run_contents(out) == run_contents(plain)
 
-    @pytest.mark.slow
     def test_what_stays_full_ends_the_run_with_one_line(self, task, tmp_path):
         plain, out = tmp_path / "plain" / "run", tmp_path / "run"
-        code, said = limited("local", out, 300, seconds=60, retry_seconds=0.3)
+        code, said = limited(task, "local", out, 300, seconds=60, retry_seconds=0.3)
         assert code == 1
         assert said.splitlines()[-1].startswith(
             "error: cannot play round 2: the disk is full (File too large: "
@@ -158,8 +176,6 @@ class TestFullDisk:
         """In a child, because the limit would hold for this whole process."""
         child = os.fork()
         if child == 0:
-            import resource
-
             resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
             try:
                 write_record(tmp_path / "m.safetensors", Record({"m": np.ones(1000, np.float32)}))

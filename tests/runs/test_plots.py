@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from tests.runs.small_comparison import NamedMethod, made_up_result, two_methods
 
+from ipfl.methods import REFERENCE
 from ipfl.runs import plots
 from ipfl.runs.comparison import MethodRuns
 
@@ -15,7 +16,7 @@ def two():
 
 class TestPlots:
     def test_files(self, two, tmp_path):
-        files = plots.save_plots(two.entries, tmp_path)
+        files = plots.save_plots(two.entries, REFERENCE, tmp_path)
         assert [file.name for file in files] == ["convergence.png", "convergence.pdf", "pma.png", "pma.pdf"]
         assert files == plots.plot_files(tmp_path) == sorted(tmp_path.iterdir(), key=files.index)
         assert files[0].read_bytes().startswith(b"\x89PNG")
@@ -24,14 +25,14 @@ class TestPlots:
     def test_equal_runs_give_equal_bytes(self, two, tmp_path):
         (tmp_path / "again").mkdir()
         for first, second in zip(
-            plots.save_plots(two.entries, tmp_path),
-            plots.save_plots(two.entries, tmp_path / "again"),
+            plots.save_plots(two.entries, REFERENCE, tmp_path),
+            plots.save_plots(two.entries, REFERENCE, tmp_path / "again"),
             strict=True,
         ):
             assert first.read_bytes() == second.read_bytes()
 
     def test_nothing_to_plot(self, tmp_path):
-        assert plots.save_plots({"m": MethodRuns(NamedMethod("m"))}, tmp_path) == []
+        assert plots.save_plots({"m": MethodRuns(NamedMethod("m"))}, REFERENCE, tmp_path) == []
 
     def test_curve_takes_rounds_that_all_seeds_have(self):
         entry = MethodRuns(

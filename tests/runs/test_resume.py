@@ -113,6 +113,22 @@ def test_ctrl_c_in_the_middle_of_a_commit_waits_for_its_end(task, untouched, met
     assert run_contents(out) == untouched
 
 
+def test_clients_that_left_stay_away_after_resuming(task, tmp_path):
+    """Who left is worked out again from what the rounds before the kill measured on `goal`."""
+    evaluate = {"evaluate": ipfl.EvaluateConfig(every=1)}
+    reference = run_six_rounds(task, "local", tmp_path / "reference", **evaluate)
+    leaving = {"reference": reference, "clients": ipfl.ClientsConfig(leave=True, grace=1), **evaluate}
+    whole = run_six_rounds(task, "fedavg", tmp_path / "whole" / "run", **leaving)
+    left = [line["clients"] for line in whole.history]
+    assert left[-1] < left[0], "or nothing is tested here"
+    out = tmp_path / "run"
+    place = lambda: die_at_call(RunStore, "commit_round", 4, after=True)  # noqa: E731
+    assert is_killed(task, "fedavg", out, place, **leaving)
+    resumed = run_six_rounds(task, "fedavg", out, resume=True, **leaving)
+    assert [line["clients"] for line in resumed.history] == left
+    assert run_contents(out) == run_contents(tmp_path / "whole" / "run")
+
+
 def test_checkpoints_every_third_round(task, untouched, method, tmp_path):
     out = tmp_path / "run"
     place = lambda: die_at_call(RunStore, "commit_round", 5, after=True)  # noqa: E731

@@ -172,11 +172,15 @@ def reference(task):
 
 class TestLeaving:
     def better_for(self, reference, happy):
-        """A reference that only the `happy` clients find worse than FedAvg itself."""
+        """A reference that is better on all test data, but on their goal not for the `happy` clients."""
         return replace(
             reference,
             evaluations={
-                round: replace(one, personalized={i: -1.0 if i in happy else 1.0 for i in one.personalized})
+                round: replace(
+                    one,
+                    goal={i: -1.0 if i in happy else 1.0 for i in one.personalized},
+                    personalized=dict.fromkeys(one.personalized, 1.0),
+                )
                 for round, one in reference.evaluations.items()
             },
         )
@@ -189,7 +193,39 @@ class TestLeaving:
         assert [line["clients"] for line in result.history] == [6, 6, 2]
         assert [seat.client for seat in result.history[2]["seats"]] == [0, 3]
         assert result.summary["left"] == 4
-        assert result.summary["opt_outs"] == 4
+        # On test data, where nobody can be better than 1.
+        assert result.summary["opt_outs"] == 6
+
+    def test_test_data_decides_nothing(self, task, reference):
+        """Whatever the reference's accuracy on test data is, the same clients leave."""
+        hopeless = replace(
+            reference,
+            evaluations={
+                round: replace(one, personalized=dict.fromkeys(one.personalized, -1.0))
+                for round, one in self.better_for(reference, {1, 2}).evaluations.items()
+            },
+        )
+        result = run_three_rounds(task, reference=hopeless, clients=ClientsConfig(leave=True, grace=0))
+        assert result.summary["opt_outs"] == 0
+        assert [line["clients"] for line in result.history] == [6, 2, 2]
+        assert {seat.client for seat in result.history[1]["seats"]} == {1, 2}
+
+    def test_a_tie_is_no_gain(self, task, reference):
+        """FedAvg against itself: equal on every goal."""
+        result = run_three_rounds(task, reference=reference, clients=ClientsConfig(leave=True, grace=2))
+        assert result.summary["left"] == 6
+
+    def test_without_a_known_accuracy_nobody_leaves(self, task, reference):
+        unknown = replace(
+            reference,
+            evaluations={round: replace(one, goal={}) for round, one in reference.evaluations.items()},
+        )
+        result = run_three_rounds(task, reference=unknown, clients=ClientsConfig(leave=True, grace=0))
+        assert result.summary["left"] == 0
+
+    def test_points_that_decide_are_not_trained_on(self):
+        with pytest.raises(InputError, match=r"clients.leave = true decides by points"):
+            ipfl.RunConfig.of({"clients": {"leave": True}, "train": {"use_probe": True}})
 
     def test_nobody_leaves_unless_asked_to(self, task, reference):
         result = run_three_rounds(task, reference=self.better_for(reference, set()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -11,11 +12,15 @@ import typer
 from ipfl.errors import InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from rich.console import Console
 
     from ipfl.engines import EngineFactory
     from ipfl.runs.comparison import MakeObserver
     from ipfl.runs.config import Config
+    from ipfl.runs.result import Observer
+    from ipfl.runs.run_pool import MakePool
 
 ConfigFile = Annotated[Path | None, typer.Argument(metavar="CONFIG.toml")]
 Sets = Annotated[
@@ -57,6 +62,21 @@ EngineName = Annotated[
         "--engine", help="local: worker processes; flower: simulated Flower nodes on Ray. The same result."
     ),
 ]
+CompareEngineName = Annotated[
+    Literal["local", "ray"],
+    typer.Option(
+        "--engine",
+        help="local: processes here; ray: Ray tasks, on the cluster of RAY_ADDRESS. The same result.",
+    ),
+]
+RunProcesses = Annotated[
+    int | None,
+    typer.Option(
+        "--workers",
+        min=0,
+        help="Runs side by side; default one per core, 0: one after the other. Changes no result.",
+    ),
+]
 NodeCount = Annotated[
     int | None,
     typer.Option("--nodes", min=1, metavar="N", help="Flower nodes; default: one for each client."),
@@ -64,6 +84,12 @@ NodeCount = Annotated[
 Fp16 = Annotated[
     bool,
     typer.Option("--fp16", help="Flower: models travel as float16: half the bytes, another result."),
+]
+Profiled = Annotated[
+    bool,
+    typer.Option(
+        "--profile", help="Print seconds and bytes of each phase, and write trace.json for Perfetto."
+    ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no table.")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the run that the folder holds.")]
@@ -126,11 +152,27 @@ def choose_engine(
         raise InputError("--engine flower needs at least one worker")
     from ipfl.engines.flower.simulation import simulation_engine
 
-    def print_line(line: str) -> None:
-        if not quiet:
-            typer.echo(line, err=True)
+    return simulation_engine(
+        config.task, nodes, workers=workers, float16=fp16, print_line=_line_printer(quiet)
+    )
 
-    return simulation_engine(config.task, nodes, workers=workers, float16=fp16, print_line=print_line)
+
+def choose_pool(name: str, workers: int | None, quiet: bool) -> MakePool:
+    """What plays the runs of a comparison."""
+    if name == "local":
+        from ipfl.runs.run_pool import local_pool
+
+        return local_pool(workers)
+    if workers == 0:
+        raise InputError("--engine ray needs at least one worker")
+    from ipfl.runs.ray_runs import ray_pool
+
+    return ray_pool(workers, print_line=_line_printer(quiet))
+
+
+def _line_printer(quiet: bool) -> Callable[[str], object]:
+    """Prints a line on stderr, unless all is to be quiet."""
+    return (lambda line: None) if quiet else (lambda line: typer.echo(line, err=True))
 
 
 def new_run_folder(name: str) -> Path:
@@ -142,16 +184,29 @@ def new_run_folder(name: str) -> Path:
     return folder
 
 
-def progress_observers(quiet: bool) -> MakeObserver | None:
-    """Makes what shows the progress of each run, on stderr; None: nothing is shown."""
+def run_observer(quiet: bool, label: str) -> Observer | None:
+    """What shows the progress of a run, on stderr; None: nothing is shown."""
     if quiet:
         return None
     from rich.console import Console
 
     from ipfl.report.progress import progress_observer
 
-    console = Console(stderr=True)
-    return lambda label, number, total: progress_observer(console, label, number, total)
+    return progress_observer(Console(stderr=True), label)
+
+
+@contextmanager
+def comparison_observers(quiet: bool) -> Iterator[MakeObserver | None]:
+    """What shows the progress of a comparison, on stderr; None: nothing is shown."""
+    if quiet:
+        yield None
+        return
+    from rich.console import Console
+
+    from ipfl.report.comparison_progress import ComparisonProgress
+
+    with ComparisonProgress(Console(stderr=True)) as progress:
+        yield progress
 
 
 def stdout_console() -> Console:

@@ -22,7 +22,7 @@ def personalize(
     out: Annotated[Path, typer.Option("--out", help="Where the model goes, a .safetensors file.")],
     overwrite: Overwrite = False,
 ) -> None:
-    """Get a personalized model from a finished run, without training.
+    """Get a personalized model from a finished run, without a server.
 
     RUN is the folder that `ipfl run` wrote. The points in --data say what the model should be good at:
     x in the shape of the run's data, y the labels. With x_test and y_test, the accuracy there is printed.

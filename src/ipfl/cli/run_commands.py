@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,6 +11,7 @@ import typer
 from ipfl.cli.errors import BAD_INPUT, FAILED, INTERRUPTED, exit_with_error
 from ipfl.cli.options import (
     CheckpointEvery,
+    CompareEngineName,
     ConfigFile,
     DataDir,
     EngineName,
@@ -17,32 +19,41 @@ from ipfl.cli.options import (
     NodeCount,
     Out,
     Overwrite,
+    Profiled,
     Quiet,
     Resume,
+    RunProcesses,
     Seed,
     Sets,
     ShowConfig,
     Store,
     Workers,
     choose_engine,
+    choose_pool,
+    comparison_observers,
     load_config,
     new_run_folder,
-    progress_observers,
     resumed_config,
+    run_observer,
     stdout_console,
 )
-from ipfl.methods import METHODS
+from ipfl.methods import METHODS, REFERENCE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from ipfl.core import Method
+    from ipfl.core.profile import Profile
     from ipfl.runs.comparison import Comparison
     from ipfl.runs.config import Config
 
 MethodNames = Annotated[
     str,
     typer.Option("--methods", metavar="A,B,…", help="Methods to compare, see `ipfl methods`; default: all."),
+]
+ReferenceName = Annotated[
+    str,
+    typer.Option("--reference", metavar="METHOD", help="What PMA is measured against, such as local."),
 ]
 SeedCount = Annotated[int, typer.Option("--seeds", min=1, help="Number of seeds, from the config's on.")]
 
@@ -61,6 +72,7 @@ def run(
     resume: Resume = None,
     store: Store = None,
     checkpoint_every: CheckpointEvery = 1,
+    profiled: Profiled = False,
     show_config: ShowConfig = False,
     data_dir: DataDir = None,
 ) -> None:
@@ -81,24 +93,29 @@ def run(
     if show_config:
         _print_config(settings, [method])
         return
+    from ipfl.core.profile import Profile, measure
     from ipfl.runs.comparison import prepare
     from ipfl.runs.folder import RunOutput
     from ipfl.runs.run import run as run_method
 
     engine = choose_engine(engine_name, settings, nodes, workers, fp16, quiet)
-    task = prepare(settings, [method], settings.seed)
     folder = resume or out or new_run_folder(f"{method.name}-seed-{settings.seed}")
-    make_observer = progress_observers(quiet)
-    result = run_method(
-        task,
-        method,
-        settings,
-        engine=engine,
-        out=RunOutput(folder, overwrite, resume is not None, store, checkpoint_every),
-        observer=make_observer(method.name, 1, 1) if make_observer else None,
-    )
+    profile = Profile()
+    with profile.recording() if profiled else nullcontext():
+        with measure("data"):
+            task = prepare(settings, [method], settings.seed)
+        result = run_method(
+            task,
+            method,
+            settings,
+            engine=engine,
+            out=RunOutput(folder, overwrite, resume is not None, store, checkpoint_every),
+            observer=run_observer(quiet, method.name),
+        )
     if not quiet:
         _print_run(result.summary, folder)
+    if profiled:
+        _report_profile(profile, folder)
     if result.summary["interrupted"]:
         progress = f"{result.summary['rounds']} of {settings.rounds} rounds"
         exit_with_error(f"interrupted after {progress}; results so far in {folder}", INTERRUPTED)
@@ -107,10 +124,12 @@ def run(
 def compare(
     config: ConfigFile = None,
     methods: MethodNames = "",
+    reference: ReferenceName = REFERENCE,
     seeds: SeedCount = 1,
     sets: Sets = None,
     out: Out = None,
-    workers: Workers = None,
+    engine_name: CompareEngineName = "local",
+    workers: RunProcesses = None,
     seed: Seed = None,
     quiet: Quiet = False,
     overwrite: Overwrite = False,
@@ -129,29 +148,41 @@ def compare(
         settings = load_config(config, sets, seed, data_dir)
         names = [name.strip() for name in methods.split(",") if name.strip()] or list(METHODS)
         numbers = list(range(settings.seed, settings.seed + seeds))
-    elif config or methods or seeds > 1 or sets or out or overwrite or seed is not None:
-        refused = "no config, --methods, --seeds, --set, --seed, --out or --overwrite"
+    elif (
+        config
+        or methods
+        or reference != REFERENCE
+        or seeds > 1
+        or sets
+        or out
+        or overwrite
+        or seed is not None
+    ):
+        refused = "no config, --methods, --reference, --seeds, --set, --seed, --out or --overwrite"
         exit_with_error(f"--resume keeps what was set: {refused}", BAD_INPUT)
     else:
         from ipfl.runs.comparison import read_plan
 
-        settings, names, numbers = read_plan(resume)
+        settings, names, numbers, reference = read_plan(resume)
     if show_config:
         _print_config(settings, settings.build_methods(names).values())
         return
     from ipfl.runs.comparison import compare as compare_methods
 
     folder = resume or out or new_run_folder("compare")
-    comparison = compare_methods(
-        settings,
-        names,
-        numbers,
-        out=folder,
-        overwrite=overwrite,
-        resume=resume is not None,
-        workers=workers,
-        make_observer=progress_observers(quiet),
-    )
+    pool = choose_pool(engine_name, workers, quiet)
+    with comparison_observers(quiet) as make_observer:
+        comparison = compare_methods(
+            settings,
+            names,
+            numbers,
+            reference=reference,
+            out=folder,
+            overwrite=overwrite,
+            resume=resume is not None,
+            make_observer=make_observer,
+            make_pool=pool,
+        )
     if not quiet:
         _print_comparison(comparison, folder)
     for entry in comparison.entries.values():
@@ -176,6 +207,21 @@ def _print_run(summary: Mapping[str, Any], folder: Path) -> None:
     console.print()
     console.print(run_table(summary))
     console.print(f"\nResults in {folder}", markup=False, soft_wrap=True)
+
+
+def _report_profile(profile: Profile, folder: Path) -> None:
+    """Prints where the time went, and writes the trace."""
+    from ipfl.core.files import write_json
+    from ipfl.report.profile import profile_table
+    from ipfl.runs.folder import TRACE
+
+    write_json(folder / TRACE, profile.trace())
+    console = stdout_console()
+    console.print()
+    console.print(profile_table(profile))
+    console.print(
+        f"\nTrace in {folder / TRACE}: open it at https://ui.perfetto.dev", markup=False, soft_wrap=True
+    )
 
 
 def _print_comparison(comparison: Comparison, folder: Path) -> None:

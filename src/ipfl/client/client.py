@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ipfl.client.network import Network
+from ipfl.client.network import Network, Points
 from ipfl.client.predictors import Predictor
 from ipfl.client.settings import TrainConfig
 from ipfl.client.training import (
@@ -18,6 +18,7 @@ from ipfl.client.training import (
     Score,
     evaluate,
     features,
+    log_probabilities,
     losses,
     mean_gradient,
     predictions,
@@ -44,6 +45,9 @@ class Client:
     settings: TrainConfig
     initial: Vector
     """The parameters that everyone can make from the run's seed, without being sent them."""
+    _points: dict[tuple[Part, int | None], Points] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @cached_property
     def rng(self) -> np.random.Generator:
@@ -55,6 +59,12 @@ class Client:
         samples: Samples = getattr(self.parts, part)
         return samples if limit is None else Samples(samples.x[:limit], samples.y[:limit])
 
+    def points(self, part: Part, limit: int | None = None) -> Points:
+        """The same on the network's device, where they are put once in a phase."""
+        if (part, limit) not in self._points:
+            self._points[part, limit] = self.network.points(self.data(part, limit))
+        return self._points[part, limit]
+
     def train(
         self,
         start: Vector,
@@ -63,12 +73,13 @@ class Client:
         lr: float | None = None,
         pull: Pull | None = None,
         objective: Objective | None = None,
+        on: Samples | None = None,
     ) -> Vector:
-        """Local training on `train` from `start`; see `ipfl.client.training.sgd` for the rest."""
+        """Local training on `train` or some samples of it; see `ipfl.client.training.sgd` for the rest."""
         return sgd(
             self.network,
             start,
-            self.parts.train,
+            self.points("train") if on is None else on,
             self.settings,
             self.rng,
             epochs=epochs,
@@ -79,20 +90,25 @@ class Client:
 
     def score(self, predictor: Predictor, part: Part, limit: int | None = None) -> Score:
         """How a model (or mixture, or prototypes) does on one part."""
-        return evaluate(self.network, predictor, self.data(part, limit))
+        return evaluate(self.network, predictor, self.points(part, limit))
 
     def losses(self, params: Vector, part: Part, limit: int | None = None) -> NDArray[np.float64]:
         """Cross entropy of every point of one part."""
-        return losses(self.network, params, self.data(part, limit))
+        return losses(self.network, params, self.points(part, limit))
+
+    def log_probabilities(self, params: Vector, samples: Samples) -> NDArray[np.float64]:
+        """(n, classes): logarithm of the probability of every class, of some of the client's samples."""
+        table = log_probabilities(self.network, params, samples)
+        return table if len(table) else np.empty((0, self.classes))
 
     def gradient(self, params: Vector, on: Part | Samples) -> Vector:
         """Gradient of the mean loss at `params` on one part, or on some samples of it."""
-        return mean_gradient(self.network, params, on if isinstance(on, Samples) else self.data(on))
+        return mean_gradient(self.network, params, on if isinstance(on, Samples) else self.points(on))
 
     def features(self, params: Vector, part: Part) -> NDArray[np.float32]:
         """(n, features): what goes into the classifier, of every point of one part."""
-        return features(self.network, params, self.data(part))
+        return features(self.network, params, self.points(part))
 
     def predict(self, params: Vector, part: Part) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         """Predicted classes on one part."""
-        return predictions(self.network, params, self.data(part))
+        return predictions(self.network, params, self.points(part))

@@ -9,19 +9,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ipfl.core import Vector
 from ipfl.core.plugins import load_callable
+from ipfl.data.federated import Samples
 from ipfl.errors import InputError, unknown
 
 Shape = tuple[int, ...]
 Factory = Callable[[Shape, int], nn.Module]
+
+CPU = torch.device("cpu")
 
 
 class CNN(nn.Module):
@@ -119,11 +124,23 @@ def _view(flat: Tensor, slot: Slot) -> Tensor:
     return part.view(slot.shape)
 
 
+@dataclass(frozen=True)
+class Points:
+    """Samples on a network's device: images still as bytes, (n, height, width, channels)."""
+
+    x: Tensor
+    y: Tensor
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+
 class Network:
     """A module whose parameters, gradients and float buffers are views of flat tensors.
 
     Loading, averaging, pulling and stepping are then single operations on one vector, and what travels
-    between processes is that vector.
+    between processes is that vector. The tensors are on one device, the CPU unless `move` says otherwise;
+    vectors go there with `load` and `put`, samples with `points`, and nothing else does.
     """
 
     def __init__(self, module: nn.Module, input_shape: Shape):
@@ -132,8 +149,17 @@ class Network:
         self.slots, self.trained = _layout(module)
         if not self.slots:
             raise InputError(f"model {type(module).__name__} has no parameters to train")
-        self.flat = torch.empty(self.slots[-1].stop)
-        self.grad = torch.zeros(self.trained)
+        self.precision: Literal["float32", "bf16"] = "float32"
+        """Of the forward and backward passes of training; parameters, gradients and all else are float32."""
+        self.move(CPU)
+
+    def move(self, device: torch.device) -> None:
+        """Puts parameters, gradients and buffers on a device; it must be done in the process that uses it."""
+        self.device = device
+        self.module.to(device)  # what is no float, too
+        self.flat = torch.empty(self.slots[-1].stop, device=device)
+        self.grad = torch.zeros(self.trained, device=device)
+        self._host = self.flat if device == CPU else torch.empty(self.slots[-1].stop)
         with torch.no_grad():
             for slot, tensor in zip(self.slots, self._tensors(), strict=True):
                 view = _view(self.flat, slot)
@@ -154,26 +180,48 @@ class Network:
 
     def load(self, vector: Vector) -> None:
         """Makes `vector` the module's parameters."""
-        self.flat.numpy()[:] = vector
+        self._host.numpy()[:] = vector
+        self.flat.copy_(self._host)  # does nothing on the CPU, where they are the same tensor
 
     def read(self) -> Vector:
         """A copy of the module's parameters."""
-        return self.flat.numpy().copy()
+        return self.flat.cpu().numpy().copy()
 
-    def inputs(self, x: Any) -> Tensor:
+    def put(self, array: NDArray[Any]) -> Tensor:
+        """A copy of an array on the device."""
+        return torch.tensor(np.ascontiguousarray(array), device=self.device)
+
+    def points(self, samples: Samples | Points) -> Points:
+        """Samples on the device; those that are there already stay as they are."""
+        return samples if isinstance(samples, Points) else Points(self.put(samples.x), self.put(samples.y))
+
+    def fork_rng(self) -> AbstractContextManager[None]:
+        """What torch draws inside (dropout) leaves its own stream as it was."""
+        return torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else [])
+
+    def inputs(self, x: Tensor) -> Tensor:
         """A batch as the module wants it: uint8 images become floats, channels first.
 
         Colour images are centred to [−1, 1]. Grey ones are ink on an empty ground: they go to [0, 1], so
         that the ground is 0 (centred, the letters' large even ground kept the network from learning in 1 of 6
         seeds).
         """
-        batch = torch.from_numpy(x)
-        if batch.dtype == torch.uint8:
-            batch = batch.to(torch.float32)
+        batch = x.to(torch.float32)
+        if x.dtype == torch.uint8:
             batch = batch.mul_(1 / 255) if self.input_shape[-1] == 1 else batch.mul_(2 / 255).sub_(1)
-        else:
-            batch = batch.to(torch.float32)
         return batch.permute(0, 3, 1, 2) if batch.dim() == 4 else batch
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Class scores of a batch, as float32."""
+        with self._autocast():
+            scores: Tensor = self.module(inputs)
+        return scores.float()
+
+    def _autocast(self) -> AbstractContextManager[object]:
+        """Lower precision inside, if it is wanted and the module is being trained."""
+        if self.precision == "bf16" and self.module.training:
+            return torch.autocast(self.device.type, torch.bfloat16)
+        return nullcontext()
 
     @property
     def classifier(self) -> nn.Linear:
@@ -184,14 +232,14 @@ class Network:
         return linear[-1]
 
     def features(self, batch: Tensor) -> tuple[Tensor, Tensor]:
-        """Features of a batch (n, width) and its class scores, in one pass."""
+        """Features of a batch (n, width) and its class scores, in one pass, as float32."""
         seen: list[Tensor] = []
         watch = self.classifier.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
         try:
-            scores: Tensor = self.module(batch)
+            scores = self.forward(batch)
         finally:
             watch.remove()
-        return seen[-1], scores
+        return seen[-1].float(), scores
 
     def top(self, layers: int) -> slice:
         """Where the last so many layers (weights and bias together) lie in the flat vector."""

@@ -11,13 +11,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from ipfl.client.allocator import keep_freed_memory
 from ipfl.client.client import Client
+from ipfl.client.hardware import prepare_network
 from ipfl.client.memory import ClientMemory
 from ipfl.client.network import Network
 from ipfl.client.settings import TrainConfig
 from ipfl.client.task import Task
 from ipfl.client.training import evaluate
-from ipfl.core import ClientId, Method, Record
+from ipfl.core import ClientId, Method, Record, holdout_distribution, stream
 from ipfl.data.federated import Parts, Samples
 
 TRAIN = "train"
@@ -74,6 +76,11 @@ class Runner(Protocol):
     """What an engine needs of a place where clients are played."""
 
     @property
+    def task(self) -> Task:
+        """Whose data, which model."""
+        ...
+
+    @property
     def memory(self) -> ClientMemory:
         """What the clients remember."""
         ...
@@ -102,6 +109,7 @@ class ClientRunner:
         self.memory = memory
         self.network: Network = task.network(seed)
         self.initial = self.network.read()
+        self._is_started = False
 
     def deliver(self, job: Job) -> Iterator[Delivery]:
         """The reply, once."""
@@ -109,6 +117,7 @@ class ClientRunner:
 
     def run(self, job: Job, disguise: Disguise | None = None) -> Record:
         """The client's reply; `disguise` changes what it works with."""
+        self._start()
         if job.action == ASSESS:
             return self._assess(job.client, job.record)
         parts = self._parts(job.client, job.round)
@@ -135,29 +144,55 @@ class ClientRunner:
             self.memory.save(job.client, remembered, job.round)
         return reply
 
+    def _start(self) -> None:
+        """Prepares the process, before its first job: here, because a GPU cannot be used across a fork."""
+        if self._is_started:
+            return
+        keep_freed_memory()
+        prepare_network(self.network, self.settings)
+        self._is_started = True
+
     def _parts(self, client: ClientId, round: int) -> Parts:
         """A client's data; for the server's own holdouts (negative ids) the holdout is every part."""
-        if client >= 0:
-            return self.task.data.parts(client, round)
-        holdout = self.task.data.server_holdout(-1 - client)
+        distribution = holdout_distribution(client)
+        if distribution is None:
+            parts = self.task.data.parts(client, round)
+            if self.settings.use_probe and not self.method.needs_probe:
+                parts = replace(parts, train=parts.train.joined(parts.probe))
+            return parts
+        holdout = self.task.data.server_holdout(distribution)
         if holdout is None:
-            raise ValueError(f"the server has no holdout of distribution {-1 - client}")
+            raise ValueError(f"the server has no holdout of distribution {distribution}")
         return Parts(holdout, holdout, holdout, holdout)
 
     def _evaluate(self, me: Client, offer: Record, mine: Record, test: Samples) -> Record:
-        """Hits of what the client would predict with now, and of the model `global` if there is one."""
+        """Hits of what the client would predict with now, and of the model `global` if there is one.
+
+        Those on `goal` are what the client itself could know, for its decisions (`clients.leave`).
+        """
         predictor = self.method.personalize(offer, mine, me)
-        facts = {"n": len(test), "hits": evaluate(self.network, predictor, test).hits}
+        points, goal = self.network.points(test), me.parts.goal
+        own = self.network.points(goal)
+        facts = {
+            "n": len(test),
+            "hits": evaluate(self.network, predictor, points).hits,
+            "goal_n": len(goal),
+            "goal_hits": evaluate(self.network, predictor, own).hits if len(goal) else 0,
+        }
         shared = offer.params.get("global")
         if shared is not None:
             same = shared is predictor
-            facts["global_hits"] = facts["hits"] if same else evaluate(self.network, shared, test).hits
+            facts["global_hits"] = facts["hits"] if same else evaluate(self.network, shared, points).hits
         return Record({}, facts)
 
     def _assess(self, distribution: int, models: Record) -> Record:
-        """Hits of every server model on the first `limit` test points of one distribution."""
+        """Hits of every server model on `limit` test points of one distribution, the same in all rounds.
+
+        They are chosen by the run's seed: a pool may be ordered, such as by writer.
+        """
         holdout = self.task.data.holdout(distribution)
-        limit = int(models.facts["limit"])
-        samples = Samples(holdout.x[:limit], holdout.y[:limit])
-        hits = [evaluate(self.network, model, samples).hits for model in models.params.values()]
-        return Record({}, {"n": len(samples), "hits": hits})
+        order = stream(self.seed, "holdout", distribution).permutation(len(holdout))
+        chosen = order[: int(models.facts["limit"])]
+        points = self.network.points(Samples(holdout.x[chosen], holdout.y[chosen]))
+        hits = [evaluate(self.network, model, points).hits for model in models.params.values()]
+        return Record({}, {"n": len(points), "hits": hits})

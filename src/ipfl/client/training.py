@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import cross_entropy, log_softmax
 
-from ipfl.client.network import Network
+from ipfl.client.network import Network, Points
 from ipfl.client.predictors import Mixture, NearestPrototype, Predictor
 from ipfl.client.settings import TrainConfig
 from ipfl.core import Vector
@@ -20,10 +20,24 @@ from ipfl.data.federated import Samples
 
 EVALUATION_BATCH = 256
 
-Positions = np.ndarray[tuple[int], np.dtype[np.intp]]
-"""Positions of a batch's samples in the samples they were taken from."""
 
-Objective = Callable[[Network, Samples, Positions], None]
+@dataclass(frozen=True)
+class Batch:
+    """Some samples, as the network wants them, on its device."""
+
+    inputs: Tensor
+    labels: Tensor
+    positions: Tensor
+    """Where they stand in the samples they were taken from."""
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, part: slice) -> Batch:
+        return Batch(self.inputs[part], self.labels[part], self.positions[part])
+
+
+Objective = Callable[[Network, Batch], None]
 """Adds the gradient of one batch's loss at the network's parameters to `network.grad`, which is zero then.
 
 For methods that train on another loss than the mean cross entropy; `mean_loss` is that one.
@@ -59,22 +73,22 @@ class Score:
         return self.hits / self.n if self.n else 0.0
 
 
-def _batches(samples: Samples, order: Positions, size: int) -> Iterator[tuple[Samples, Positions]]:
+def _batches(network: Network, points: Points, order: Tensor, size: int) -> Iterator[Batch]:
     for start in range(0, len(order), size):
         chosen = order[start : start + size]
-        yield Samples(samples.x[chosen], samples.y[chosen]), chosen
+        yield Batch(network.inputs(points.x[chosen]), points.y[chosen], chosen)
 
 
-def _in_order(samples: Samples) -> Iterator[Samples]:
-    for batch, _ in _batches(samples, np.arange(len(samples)), EVALUATION_BATCH):
-        yield batch
+def _in_order(network: Network, points: Points) -> Iterator[Batch]:
+    everything = torch.arange(len(points), device=network.device)
+    return _batches(network, points, everything, EVALUATION_BATCH)
 
 
-def _loss(network: Network, batch: Samples) -> Tensor:
-    return cross_entropy(network.module(network.inputs(batch.x)), torch.from_numpy(batch.y))
+def _loss(network: Network, batch: Batch) -> Tensor:
+    return cross_entropy(network.forward(batch.inputs), batch.labels)
 
 
-def mean_loss(network: Network, batch: Samples, positions: Positions) -> None:
+def mean_loss(network: Network, batch: Batch) -> None:
     """The ordinary objective: mean cross entropy of the batch."""
     _loss(network, batch).backward()  # type: ignore[no-untyped-call]
 
@@ -91,18 +105,21 @@ def one_thread() -> Iterator[None]:
 
 
 @contextmanager
-def _seeded(rng: np.random.Generator) -> Iterator[None]:
+def _seeded(network: Network, rng: np.random.Generator) -> Iterator[None]:
     """Torch's own randomness (dropout) from a child of `rng`, whose own stream goes on untouched."""
     (child,) = rng.spawn(1)
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(int(child.integers(2**63)))
+    seed = int(child.integers(2**63))
+    with network.fork_rng():
+        torch.default_generator.manual_seed(seed)
+        if network.device.type != "cpu":
+            torch.manual_seed(seed)
         yield
 
 
 def sgd(
     network: Network,
     start: Vector,
-    samples: Samples,
+    samples: Samples | Points,
     settings: TrainConfig,
     rng: np.random.Generator,
     *,
@@ -125,17 +142,23 @@ def sgd(
         objective: What the batches' gradients are of, instead of the mean cross entropy.
     """
     add_gradient = objective or mean_loss
+    points = network.points(samples)
     network.load(start)
     network.module.train()
     step = settings.lr if lr is None else lr
     weights, gradient = network.flat[: network.trained], network.grad
-    anchor = None if pull is None else torch.tensor(pull.anchor[: network.trained])
+    anchor = None if pull is None else network.put(pull.anchor[: network.trained])
     velocity = torch.zeros_like(weights) if settings.momentum else None
-    with _seeded(rng):
+    is_plain = objective is None and pull is None and velocity is None and not settings.weight_decay
+    with _seeded(network, rng):
         for _ in range(settings.epochs if epochs is None else epochs):
-            for batch, positions in _batches(samples, rng.permutation(len(samples)), settings.batch_size):
+            order = network.put(rng.permutation(len(points)))
+            for batch in _batches(network, points, order, settings.batch_size):
+                if is_plain:
+                    _plain_step(network, batch, step)
+                    continue
                 gradient.zero_()
-                add_gradient(network, batch, positions)
+                add_gradient(network, batch)
                 if settings.weight_decay:
                     gradient.add_(weights, alpha=settings.weight_decay)
                 if pull is not None and anchor is not None:
@@ -147,85 +170,107 @@ def sgd(
     return network.read()
 
 
-def _logs(network: Network, params: Vector, samples: Samples) -> Iterator[Tensor]:
+def _plain_step(network: Network, batch: Batch, lr: float) -> None:
+    """A step along the gradient of the mean loss and nothing else.
+
+    The same bits as by way of `network.grad`, but nothing is set to zero and added up: up to 5 % faster.
+    """
+    parameters = [one for one in network.module.parameters() if one.requires_grad]
+    gradients = torch.autograd.grad(_loss(network, batch), parameters, allow_unused=True)
+    with torch.no_grad():
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            if gradient is not None:
+                parameter.sub_(gradient, alpha=lr)
+
+
+def _logs(network: Network, params: Vector, points: Points) -> Iterator[Tensor]:
     """Log-probabilities of the classes under one model, batch by batch."""
     network.load(params)
     network.module.eval()
-    for batch in _in_order(samples):
-        yield log_softmax(network.module(network.inputs(batch.x)), dim=1)
+    for batch in _in_order(network, points):
+        yield log_softmax(network.forward(batch.inputs), dim=1)
 
 
-def _features(network: Network, params: Vector, samples: Samples) -> Iterator[Tensor]:
+def _features(network: Network, params: Vector, points: Points) -> Iterator[Tensor]:
     """What goes into one model's classifier, batch by batch."""
     network.load(params)
     network.module.eval()
-    for batch in _in_order(samples):
-        yield network.features(network.inputs(batch.x))[0]
+    for batch in _in_order(network, points):
+        yield network.features(batch.inputs)[0]
 
 
-def _log_probabilities(network: Network, predictor: Predictor, samples: Samples) -> Iterator[Tensor]:
+def _log_probabilities(network: Network, predictor: Predictor, points: Points) -> Iterator[Tensor]:
     """Log-probabilities of the classes under what a client predicts with, batch by batch."""
     if isinstance(predictor, Mixture):
-        weights = torch.tensor(predictor.weights).log()
-        every = [torch.cat(list(_logs(network, model, samples))) for model in predictor.models]
+        weights = torch.tensor(predictor.weights, device=network.device).log()
+        every = [torch.cat(list(_logs(network, model, points))) for model in predictor.models]
         mixed = torch.logsumexp(torch.stack(every) + weights[:, None, None], dim=0)
         yield from torch.split(mixed, EVALUATION_BATCH)
     elif isinstance(predictor, NearestPrototype):
-        prototypes = torch.from_numpy(predictor.prototypes)
-        for features_ in _features(network, predictor.model, samples):
+        prototypes = network.put(predictor.prototypes)
+        for features_ in _features(network, predictor.model, points):
             distances = torch.cdist(features_, prototypes).square()
             yield log_softmax(-distances.nan_to_num(nan=torch.inf), dim=1)
     else:
-        yield from _logs(network, predictor, samples)
+        yield from _logs(network, predictor, points)
 
 
 @torch.no_grad()
-def evaluate(network: Network, predictor: Predictor, samples: Samples) -> Score:
+def evaluate(network: Network, predictor: Predictor, samples: Samples | Points) -> Score:
     """Scores a model, or another predictor of a client, on `samples`."""
-    hits = soft = loss = 0.0
-    batches = zip(_log_probabilities(network, predictor, samples), _in_order(samples), strict=True)
-    for logs, batch in batches:
-        labels = torch.from_numpy(batch.y)
-        true = logs.gather(1, labels[:, None]).double()
-        hits += float((logs.argmax(1) == labels).sum())
+    points = network.points(samples)
+    if not len(points):
+        return Score(0, 0.0, 0.0, 0.0)
+    logs = torch.cat(list(_log_probabilities(network, predictor, points)))
+    hits = float((logs.argmax(1) == points.y).sum())
+    soft = loss = 0.0
+    true_logs = logs.gather(1, points.y[:, None]).cpu().double()  # from the device all at once
+    for true in torch.split(true_logs, EVALUATION_BATCH):
         soft += float(true.exp().sum())
         loss -= float(true.sum())
-    return Score(len(samples), hits, soft, loss)
+    return Score(len(points), hits, soft, loss)
 
 
 @torch.no_grad()
-def losses(network: Network, params: Vector, samples: Samples) -> NDArray[np.float64]:
+def log_probabilities(network: Network, params: Vector, samples: Samples | Points) -> NDArray[np.float64]:
+    """(n, classes): logarithm of the probability of every class, of every sample."""
+    parts = [logs.cpu().double().numpy() for logs in _logs(network, params, network.points(samples))]
+    return np.concatenate(parts) if parts else np.empty((0, 0))
+
+
+@torch.no_grad()
+def losses(network: Network, params: Vector, samples: Samples | Points) -> NDArray[np.float64]:
     """Cross entropy of every sample."""
-    parts = [
-        -logs.gather(1, torch.from_numpy(batch.y)[:, None])[:, 0].double().numpy()
-        for logs, batch in zip(_logs(network, params, samples), _in_order(samples), strict=True)
-    ]
-    return np.concatenate(parts) if parts else np.empty(0)
+    points = network.points(samples)
+    logs = list(_logs(network, params, points))
+    return -torch.cat(logs).gather(1, points.y[:, None])[:, 0].cpu().double().numpy() if logs else np.empty(0)
 
 
 @torch.no_grad()
-def features(network: Network, params: Vector, samples: Samples) -> NDArray[np.float32]:
+def features(network: Network, params: Vector, samples: Samples | Points) -> NDArray[np.float32]:
     """(n, features): what goes into the classifier, of every sample."""
-    parts = [batch.numpy() for batch in _features(network, params, samples)]
-    return np.concatenate(parts) if parts else np.empty((0, network.classifier.in_features), np.float32)
+    found = list(_features(network, params, network.points(samples)))
+    width = network.classifier.in_features
+    return torch.cat(found).cpu().numpy() if found else np.empty((0, width), np.float32)
 
 
-def mean_gradient(network: Network, params: Vector, samples: Samples) -> Vector:
+def mean_gradient(network: Network, params: Vector, samples: Samples | Points) -> Vector:
     """Gradient of the mean loss over `samples` at `params` (zeros on the buffers)."""
+    points = network.points(samples)
     network.load(params)
     network.module.eval()
     network.grad.zero_()
-    for batch in _in_order(samples):
-        (_loss(network, batch) * (len(batch) / len(samples))).backward()  # type: ignore[no-untyped-call]
+    for batch in _in_order(network, points):
+        (_loss(network, batch) * (len(batch) / len(points))).backward()  # type: ignore[no-untyped-call]
     whole = np.zeros(network.size, dtype=np.float32)
-    whole[: network.trained] = network.grad.numpy()
+    whole[: network.trained] = network.grad.cpu().numpy()
     return whole
 
 
 @torch.no_grad()
 def predictions(
-    network: Network, params: Vector, samples: Samples
+    network: Network, params: Vector, samples: Samples | Points
 ) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """Predicted classes, for confusion counts."""
-    parts = [logs.argmax(1).numpy() for logs in _logs(network, params, samples)]
-    return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+    found = [logs.argmax(1) for logs in _logs(network, params, network.points(samples))]
+    return torch.cat(found).cpu().numpy() if found else np.empty(0, dtype=np.int64)

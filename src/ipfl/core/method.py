@@ -80,6 +80,8 @@ class Setup:
     rounds: int
     classes: int
     seed: int
+    epochs: int = 2
+    """Passes over a client's data in a training, to weigh what else is asked of clients against it."""
     features: int | None = None
     """Numbers that go into the model's last linear layer; None: it has none."""
     holdouts: tuple[ClientId, ...] = ()
@@ -123,6 +125,9 @@ class Method(ABC, Generic[S]):
     name: ClassVar[str]
     summary: ClassVar[str]
     """One line for `ipfl methods`: what it does, and whose paper it is."""
+    needs_probe: ClassVar[bool] = True
+    """Whether clients score models on points that they never train on: `probe`, or `goal`, which mostly holds
+    the same points. If not, they can train on these as well (`train.use_probe`)."""
 
     @abstractmethod
     def init(self, setup: Setup) -> S:
@@ -167,8 +172,8 @@ class HasClusters(Protocol):
 class HasMarket(Protocol):
     """A method in which tokens move."""
 
-    def rules(self) -> Mapping[str, Fact]:
-        """Rules of the market, as an audit of its ledger needs them."""
+    def rules(self, state: Any) -> Mapping[str, Fact]:
+        """Rules of the market, as an audit of its ledger needs them; the same in all rounds."""
         ...
 
     def opening_transfers(self, state: Any) -> tuple[Transfer, ...]:

@@ -58,6 +58,18 @@ Replies = Mapping[ClientId, Record]
 """Valid replies by client in ascending id; clients that did not answer, or not validly, are absent."""
 
 
+class PhaseReplies(dict[ClientId, Record]):
+    """The replies of a phase as the driver hands them to a method, and whose absence is not the client's."""
+
+    server_faults: frozenset[ClientId] = frozenset()
+    """Clients without a reply through a fault of the server's own, such as a worker process that died."""
+
+
+def server_faults(replies: Replies) -> frozenset[ClientId]:
+    """Clients whose reply is missing through a fault of the server's own."""
+    return replies.server_faults if isinstance(replies, PhaseReplies) else frozenset()
+
+
 def holdout_id(distribution: int) -> ClientId:
     """Id under which the server itself can be asked, on its own small holdout of one distribution.
 
@@ -66,11 +78,11 @@ def holdout_id(distribution: int) -> ClientId:
     return -1 - distribution
 
 
+def holdout_distribution(client: ClientId) -> int | None:
+    """The distribution of the server's own holdout with this id; None: it is a client's."""
+    return None if client >= 0 else -1 - client
+
+
 def cluster_name(cluster: int) -> str:
     """Name of a cluster's model in records and files."""
     return f"cluster_{cluster}"
-
-
-def gradient_name(model: str) -> str:
-    """Name of the gradient at a model that travels with its update."""
-    return f"gradient_{model}"

@@ -26,6 +26,10 @@ class Bid(NamedTuple):
     cluster: int
     rank: int
     """Among the client's own bids: 0 is the most wanted."""
+    score: float | None = None
+    """How good the cluster's model is on the client's own points, as it said in this round; None: unknown."""
+    served: bool = False
+    """Whether the client was sent the models in this round, and pays for its bids, seat or no seat."""
 
 
 class Seat(NamedTuple):
@@ -38,6 +42,8 @@ class Seat(NamedTuple):
     """By bid and contribution, or by lot."""
     delivered: bool
     """Whether a valid update came back."""
+    excused: bool = False
+    """Whether none came through a fault of the server's own, for which the client does not pay."""
 
 
 class Contribution(NamedTuple):
@@ -153,6 +159,8 @@ def is_below_quorum(seats: Iterable[Seat], min_clients: int) -> bool:
     return bool(seats) and len({seat.client for seat in seats if seat.delivered}) < min_clients
 
 
+SERVER_FAULTS = frozenset({"worker_died"})
+"""Kinds of events about a client that did not answer through a fault of the server's own."""
 MAX_NAMED = 10
 """Clients that a summarized event names at most."""
 

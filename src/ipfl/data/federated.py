@@ -31,6 +31,10 @@ class Samples:
     def __len__(self) -> int:
         return len(self.y)
 
+    def joined(self, others: Samples) -> Samples:
+        """These points, and then the others."""
+        return Samples(np.concatenate([self.x, others.x]), np.concatenate([self.y, others.y]))
+
 
 @dataclass(frozen=True)
 class Parts:

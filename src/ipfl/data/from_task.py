@@ -19,6 +19,7 @@ from ipfl.data.catalogue import load
 from ipfl.data.dataset import Dataset
 from ipfl.data.distributions import Distribution, make_distributions, parse_distributions
 from ipfl.data.federated import Allocation, Drift, FederatedData, PartitionedDataset
+from ipfl.data.label_noise import NoisyLabels
 from ipfl.data.natural_partition import allocate_natural
 from ipfl.data.partitions import Partition, parse_partition
 from ipfl.errors import InputError
@@ -47,7 +48,8 @@ def federate(task: TaskConfig, seed: int) -> FederatedData:
         raise InputError(
             f"task.clients = {task.clients}, but {dataset.name} has {len(dataset.y_train)} training points"
         )
-    return _partition(dataset, partition, task, seed)
+    data = _partition(dataset, partition, task, seed)
+    return NoisyLabels(data, task.label_noise, seed) if task.label_noise else data
 
 
 def _call_user_code(reference: str) -> Dataset | FederatedData:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -46,6 +46,9 @@ class TaskConfig(Section):
         "equal", description="same number of samples for all, or log-normal sizes around it"
     )
     size_spread: float = Field(0.5, gt=0, description="sigma of the log-normal sizes")
+    label_noise: tuple[Annotated[float, Field(ge=0, le=1)], ...] = Field(
+        (), description="shares of wrong labels, dealt out to the clients in turn: data of graded quality"
+    )
     probe: float = Field(0.2, gt=0, lt=1, description="share of the samples held back to score models")
     test_samples: int = Field(100, ge=1, le=MAX_INT32, description="test samples per client, at most")
     server_samples: int = Field(

@@ -24,6 +24,7 @@ from ipfl.client.memory import ClientMemory
 from ipfl.client.runner import ASSESS, EVALUATE, TRAIN, ClientRunner, CrashError, Job, Runner
 from ipfl.client.training import one_thread
 from ipfl.core import Ask, Bytes, ClientId, Event, Record, Replies
+from ipfl.core.profile import add_span
 from ipfl.engines import EngineContext, EngineFactory
 from ipfl.engines.worker import EXIT_SECONDS, Assignment, Status, Ticket, Worker, WorkerAnswer, status_of
 
@@ -54,6 +55,7 @@ class LocalEngine:
         self._deadline = inf if context.deadline is None else context.deadline
         self._workers: list[Worker] = []
         self._asks = 0
+        self._action = ""  # that was asked for last
         self._training_round: int | None = None  # the round in which training was last asked for
         self._phase_events: list[Event] = []
         self._own_folder = None if context.memory else Path(tempfile.mkdtemp(prefix="ipfl-memory-"))
@@ -84,6 +86,7 @@ class LocalEngine:
     def ask(self, ask: Ask, round: int) -> Replies:
         """Runs one phase; replies come back in ascending client id, without those that did not answer."""
         self._asks += 1
+        self._action = ask.action
         replies: dict[ClientId, Record] = {}
         try:
             (self._ask_workers if self._workers else self._ask_here)(ask, round, replies)
@@ -107,7 +110,7 @@ class LocalEngine:
         limit = self._seconds_for(ask)
         with one_thread():
             for client in sorted(ask.to):
-                ticket, begun = (self._asks, client), time.monotonic()
+                ticket, begun, measured = (self._asks, client), time.monotonic(), time.perf_counter()
                 record = ask.to[client].read_only()
                 job = Job(ask.action, round, client, record, self._training_round == round, self._asks)
                 try:
@@ -120,6 +123,7 @@ class LocalEngine:
                     self._add_event(
                         "worker_died", client, "stopped answering: the worker process died (left out)"
                     )
+                add_span(ask.action, "clients", measured, client=client)
                 if time.monotonic() > begun + limit:
                     replies.pop(client, None)
                     self._add_overdue(client)
@@ -161,6 +165,7 @@ class LocalEngine:
             return
         client = waiting.pop()
         worker.ticket, worker.due = (self._asks, client), time.monotonic() + self._seconds_for(ask)
+        worker.begun = time.perf_counter()
         record = ask.to[client]
         assignment = Assignment(
             self._asks,
@@ -191,6 +196,8 @@ class LocalEngine:
             replies[client] = Record({name: view.copy() for name, view in vectors.items()}, facts)
         if answer.status is not Status.MORE:
             worker.ticket = None
+            track = f"worker {self._workers.index(worker)}"
+            add_span(self._action, track, worker.begun, client=client)
         self._take_status(client, answer.status)
 
     def _is_awaited(self, ticket: Ticket, current: Ticket, replies: Replies) -> bool:

@@ -85,20 +85,30 @@ def best_model(models: Sequence[Vector], me: Client, part: Part) -> tuple[int, V
     return cluster, models[cluster]
 
 
-def draw_per_cluster(
-    shares: NDArray[np.float64], per_round: int, seed: int, round: int
-) -> list[NDArray[np.int64]]:
-    """Rows of the clients drawn for each cluster, `per_round` in all, by their shares, without repetition.
+def draw_per_cluster(shares: NDArray[np.float64], per_round: int, seed: int, round: int) -> list[list[int]]:
+    """Rows of the clients drawn for each cluster, by their shares; no cluster draws a client twice.
+
+    The clusters draw in turn, another one first in each round: `per_round` times in all, and then until
+    `per_round` different clients (or everyone) are drawn, as several clusters may draw the same one.
 
     Args:
-        shares: (N, K) how likely a client is drawn for a cluster, relative to the others.
-        per_round: Clients in all; what K does not divide goes to another cluster each round.
+        shares: (N, K) how likely a client is drawn for a cluster, relative to the others; above 0.
+        per_round: Different clients in all.
         seed: Of the run.
         round: Number of the round.
     """
-    rng = stream(seed, "select", round)
     n, clusters = shares.shape
-    places, more = divmod(per_round, clusters)
-    counts = [min(places + ((k - round) % clusters < more), n) for k in range(clusters)]
-    chances = [shares[:, k] / shares[:, k].sum() for k in range(clusters)]
-    return [rng.choice(n, counts[k], replace=False, p=chances[k]) for k in range(clusters)]
+    # Sorted by such times, each next one is drawn in proportion to the shares of those left.
+    with np.errstate(divide="ignore", over="ignore"):
+        times = stream(seed, "select", round).exponential(size=shares.shape) / shares
+    orders = times.argsort(axis=0, kind="stable").T.tolist()
+    drawn: list[list[int]] = [[] for _ in range(clusters)]
+    different: set[int] = set()
+    for turn in range(n * clusters):
+        if turn >= per_round and len(different) >= min(per_round, n):
+            break
+        place, behind = divmod(turn, clusters)
+        cluster = (round + behind) % clusters
+        drawn[cluster].append(orders[cluster][place])
+        different.add(orders[cluster][place])
+    return drawn

@@ -31,14 +31,13 @@ from __future__ import annotations
 from typing import ClassVar
 
 import numpy as np
-import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from ipfl.client.client import Client
 from ipfl.client.network import Network
 from ipfl.client.settings import TrainConfig
-from ipfl.client.training import Positions, losses, mean_loss, sgd
+from ipfl.client.training import Batch, losses, mean_loss, sgd
 from ipfl.core import Record, Vector
 from ipfl.data.federated import Samples
 from ipfl.methods.one_model import OneModelMethod
@@ -80,10 +79,9 @@ class FedALA(OneModelMethod):
 
     def _fit_weights(self, blend: Blend, initial_stage: bool, me: Client) -> None:
         """Steps on W_i: an epoch, or as many as it takes for the losses to settle."""
-        samples = me.data("train")
-        count = max(1, round(self.share * len(samples)))
-        rows = me.rng.permutation(len(samples))[:count]
-        samples = Samples(samples.x[rows], samples.y[rows])
+        train = me.data("train")
+        rows = me.rng.permutation(len(train))[: max(1, round(self.share * len(train)))]
+        samples = me.network.points(Samples(train.x[rows], train.y[rows]))
         settings = TrainConfig(lr=1, batch_size=me.settings.batch_size, epochs=1)
         epoch_losses: list[float] = []
         for _ in range(MAX_INITIAL_EPOCHS if initial_stage else 1):
@@ -117,10 +115,10 @@ class Blend:
         model[self.top] = self.own + self.gap * self.weights
         return model
 
-    def __call__(self, network: Network, batch: Samples, positions: Positions) -> None:
+    def __call__(self, network: Network, batch: Batch) -> None:
         """W_i ← clip(W_i − η·∇L ⊙ (Θ − Θ_i), 0, 1)."""
-        mean_loss(network, batch, positions)
-        slope = network.grad[self.top].numpy() * self.gap
+        mean_loss(network, batch)
+        slope = network.grad[self.top].cpu().numpy() * self.gap
         self.weights = np.clip(self.weights - np.float32(self.eta) * slope, 0, 1)
         network.grad.zero_()
-        network.grad[self.top] = network.flat[self.top] - torch.from_numpy(self.model[self.top])
+        network.grad[self.top] = network.flat[self.top] - network.put(self.model[self.top])

@@ -62,6 +62,7 @@ class FedAMP(Method[Cloud]):
 
     name: ClassVar[str] = "fedamp"
     summary: ClassVar[str] = "own models, drawn to similar ones by attention (Huang et al. 2021)"
+    needs_probe: ClassVar[bool] = False
 
     sigma: float = Field(
         0.3, gt=0, allow_inf_nan=False, description="σ, squared distance at which attention has fallen to 1/e"

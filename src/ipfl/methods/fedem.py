@@ -26,7 +26,6 @@ from __future__ import annotations
 from typing import ClassVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from pydantic import Field
 from pydantic.dataclasses import dataclass
@@ -35,9 +34,8 @@ from torch.nn.functional import cross_entropy
 from ipfl.client.client import Client
 from ipfl.client.network import Network
 from ipfl.client.predictors import Mixture
-from ipfl.client.training import Objective, Positions
+from ipfl.client.training import Batch, Objective
 from ipfl.core import Ask, Fact, Phases, Record, Roster, Round, Setup, cluster_name
-from ipfl.data.federated import Samples
 from ipfl.methods.cluster_models import ClusterModels, ClusterModelsMethod, read_models
 from ipfl.methods.steps import expect_update, loss_table, random_seats, select_clients
 
@@ -76,7 +74,7 @@ class FedEM(ClusterModelsMethod[ClusterModels]):
         shares = responsibilities(np.asarray(weights), losses)
         lr = self.lr_factor * me.settings.lr
         trained = {
-            cluster_name(m): me.train(learner, lr=lr, objective=weighted_loss(shares[m]))
+            cluster_name(m): me.train(learner, lr=lr, objective=weighted_loss(shares[m], me.network))
             for m, learner in enumerate(learners)
         }
         return Record(trained, {"n": losses.shape[1]}), Record({}, {"weights": shares.mean(axis=1).tolist()})
@@ -112,13 +110,12 @@ def mixture_weights(losses: NDArray[np.float64]) -> NDArray[np.float64]:
     return weights
 
 
-def weighted_loss(shares: NDArray[np.float64]) -> Objective:
+def weighted_loss(shares: NDArray[np.float64], network: Network) -> Objective:
     """The M-step's objective: Σ_i q_i·ℓ_i over a batch, divided by its size."""
-    weights = torch.tensor(shares, dtype=torch.float32)
+    weights = network.put(shares.astype(np.float32))
 
-    def add_gradient(network: Network, batch: Samples, positions: Positions) -> None:
-        scores = network.module(network.inputs(batch.x))
-        losses = cross_entropy(scores, torch.from_numpy(batch.y), reduction="none")
-        (losses @ weights[positions] / len(positions)).backward()  # type: ignore[no-untyped-call]
+    def add_gradient(network: Network, batch: Batch) -> None:
+        losses = cross_entropy(network.forward(batch.inputs), batch.labels, reduction="none")
+        (losses @ weights[batch.positions] / len(batch)).backward()  # type: ignore[no-untyped-call]
 
     return add_gradient

@@ -11,7 +11,8 @@ sum; from θ_i^{t−1} if there is none. The server adds all weights to row i of
 M − 1 models a client gets is ε-greedy by P_ij: the largest left, or any with probability ε, which falls.
 
 A client predicts with its own model as it was after its last training. A client that has none, seen or not,
-weighs M of the server's models against the initial one, and predicts with the mixture it would start from.
+weighs M of the server's models against the initial one, by the loss on its `goal` points, and predicts with
+their mixture.
 
 Departures:
 - A client's own model is not sent to it: it has that. Models of clients that did not train last can be sent.
@@ -31,7 +32,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from ipfl.client.client import Client
+from ipfl.client.client import Client, Part
 from ipfl.core import Ask, ClientId, ClientModels, Method, Phases, Record, Roster, Round, Setup, Vector
 from ipfl.core.replies import Count, Number, ReplySchema, list_of
 from ipfl.core.streams import stream
@@ -114,7 +115,7 @@ class FedFomo(Method[Affinities]):
         before = mine.params.get("start", me.initial)
         own = [mine.params["own"]] if "own" in mine.params else []
         others = [ask.params[model_name(j)] for j in ask.facts["of"]]
-        weights = weigh_models([*others, *own], before, me)
+        weights = weigh_models([*others, *own], before, me, "probe")
         start = mix_models([*others, *own], weights, before)
         trained = me.train(start)
         facts = {"n": len(me.data("train")), "weights": weights[: len(others)].tolist()}
@@ -132,14 +133,14 @@ class FedFomo(Method[Affinities]):
         if "own" in mine.params:
             return mine.params["own"]
         models = [offer.params[model_name(j)] for j in offer.facts["of"]]
-        return mix_models(models, weigh_models(models, me.initial, me), me.initial)
+        return mix_models(models, weigh_models(models, me.initial, me, "goal"), me.initial)
 
 
-def weigh_models(models: Sequence[Vector], before: Vector, me: Client) -> NDArray[np.float64]:
-    """w_n of each model for this client; 0 for one that is the model before itself."""
+def weigh_models(models: Sequence[Vector], before: Vector, me: Client, part: Part) -> NDArray[np.float64]:
+    """w_n of each model for this client, by its loss on a part; 0 for one that is the model before itself."""
     if not models:
         return np.empty(0)
-    loss, *losses = mean_losses([before, *models], me, "probe")
+    loss, *losses = mean_losses([before, *models], me, part)
     distances = [distance(model, before) for model in models]
     return np.array([(loss - other) / d if d else 0.0 for other, d in zip(losses, distances, strict=True)])
 

@@ -23,7 +23,6 @@ import dataclasses
 from typing import ClassVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from pydantic import Field
 from pydantic.dataclasses import dataclass
@@ -32,11 +31,10 @@ from torch.nn.functional import cross_entropy
 from ipfl.client.client import Client
 from ipfl.client.network import Network
 from ipfl.client.predictors import NearestPrototype, Predictor
-from ipfl.client.training import Positions
+from ipfl.client.training import Batch
 from ipfl.core import Ask, ClientId, Method, Phases, Record, Replies, Roster, Round, Setup, Vector
 from ipfl.core.replies import Count, ReplySchema, Whole, list_of
 from ipfl.core.sections import AggregateConfig
-from ipfl.data.federated import Samples
 from ipfl.errors import InputError
 from ipfl.methods.aggregation import aggregate
 from ipfl.methods.steps import random_seats, refuse_strangers, select_clients
@@ -67,6 +65,7 @@ class FedProto(Method[Prototypes]):
 
     name: ClassVar[str] = "fedproto"
     summary: ClassVar[str] = "own networks, held together by common class prototypes (Tan et al. 2022)"
+    needs_probe: ClassVar[bool] = False
 
     lam: float = Field(
         1.0, ge=0, allow_inf_nan=False, description="λ, strength of the pull to the prototypes"
@@ -90,7 +89,7 @@ class FedProto(Method[Prototypes]):
     def on_train(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:
         """Trains the client's network towards the global prototypes; sends its prototypes."""
         prototypes = read_prototypes(ask)
-        objective = None if prototypes is None else PrototypeObjective(prototypes, self.lam)
+        objective = None if prototypes is None else PrototypeObjective(prototypes, self.lam, me.network)
         own = me.train(mine.params.get("own", me.initial), objective=objective)
         labels = me.data("train").y
         counts = np.bincount(labels, minlength=me.classes)
@@ -114,14 +113,14 @@ class FedProto(Method[Prototypes]):
 class PrototypeObjective:
     """Objective: cross entropy + λ·mean squared difference of features and their classes' prototypes."""
 
-    def __init__(self, prototypes: NDArray[np.float32], lam: float):
-        self.prototypes, self.lam = torch.from_numpy(prototypes), lam
+    def __init__(self, prototypes: NDArray[np.float32], lam: float, network: Network):
+        self.prototypes, self.lam = network.put(prototypes), lam
         self.known = ~self.prototypes.isnan().any(dim=1)
 
-    def __call__(self, network: Network, batch: Samples, positions: Positions) -> None:
+    def __call__(self, network: Network, batch: Batch) -> None:
         """Adds the gradient of one batch; samples of classes without a prototype are not pulled."""
-        labels = torch.from_numpy(batch.y)
-        features, scores = network.features(network.inputs(batch.x))
+        labels = batch.labels
+        features, scores = network.features(batch.inputs)
         differences = (features - self.prototypes[labels])[self.known[labels]]
         loss = cross_entropy(scores, labels) + self.lam * differences.square().sum() / features.numel()
         loss.backward()  # type: ignore[no-untyped-call]

@@ -13,8 +13,9 @@ A client predicts with w_i; one that never trained with the minimiser of h_i for
 K proximal terms are one of strength λ·Σ_k u_ik to the anchor Σ_k u_ik·c_k / Σ_k u_ik; only that is sent.
 
 Departures: training starts at the anchor, or while a center is random at the initial parameters (the authors'
-code goes on from w_i, `start = "own"`, see docs/methods.md); each cluster draws per_round/K clients, to keep
-the budget of all methods; unknown importance counts as the same for all centers.
+code goes on from w_i, `start = "own"`, see docs/methods.md); each cluster draws per_round/K clients, and all
+draw on in turn until per_round different ones train, which is the budget of all methods; unknown importance
+counts as the same for all centers.
 """
 
 from __future__ import annotations
@@ -59,6 +60,7 @@ class FedSoft(ClusterModelsMethod[SoftClusters]):
 
     name: ClassVar[str] = "fedsoft"
     summary: ClassVar[str] = "local models between cluster centers (Ruan and Joe-Wong 2022)"
+    needs_probe: ClassVar[bool] = False
 
     clusters: int = Field(2, ge=1, description="K, number of centers")
     proximal: float = Field(0.1, ge=0, description="λ, strength of the pull towards the centers")

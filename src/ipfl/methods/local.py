@@ -18,6 +18,7 @@ class Local(Method[GlobalModel]):
 
     name: ClassVar[str] = "local"
     summary: ClassVar[str] = "no federation: each client trains its own model on its own data"
+    needs_probe: ClassVar[bool] = False
 
     def init(self, setup: Setup) -> GlobalModel:
         """The common start; it never changes."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from ipfl.client.client import Client
 from ipfl.client.predictors import Predictor
@@ -33,6 +34,8 @@ class OneModelMethod(Method[GlobalModel]):
     Subclasses change what a client does (`on_train`, `personalize`) or what it is sent beside the model
     (`instructions`).
     """
+
+    needs_probe: ClassVar[bool] = False
 
     def init(self, setup: Setup) -> GlobalModel:
         """All start from the same parameters."""

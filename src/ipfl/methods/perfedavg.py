@@ -29,23 +29,19 @@ from functools import partial
 from typing import ClassVar, Literal
 
 import numpy as np
-import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from ipfl.client.client import Client
 from ipfl.client.network import Network
-from ipfl.client.training import Positions, mean_loss
+from ipfl.client.training import Batch, mean_loss
 from ipfl.core import Record, Vector
 from ipfl.core.vectors import mix
-from ipfl.data.federated import Samples
 from ipfl.methods.one_model import GlobalModel, OneModelMethod
 
 DIFFERENCE_STEP = float(np.finfo(np.float32).eps) ** (1 / 3)
 """How far from w the gradients of a central difference are taken, in units of 1 + ‖w‖."""
-
-Batch = tuple[Samples, Positions]
 
 
 @dataclass(frozen=True)
@@ -79,11 +75,9 @@ class PerFedAvg(OneModelMethod):
         return 3
 
 
-def meta_gradient(
-    network: Network, batch: Samples, positions: Positions, *, alpha: float, hessian: bool
-) -> None:
+def meta_gradient(network: Network, batch: Batch, *, alpha: float, hessian: bool) -> None:
     """The objective of local training: (I − α∇²f(w; D''))·∇f(w − α∇f(w; D); D'), or that without ∇²f."""
-    inner, outer, *third = split(batch, positions, 3 if hessian else 2)
+    inner, outer, *third = split(batch, 3 if hessian else 2)
     here = network.flat[: network.trained].clone()
     gradient = gradient_at(network, here - alpha * gradient_at(network, here, inner), outer)
     for part in third:
@@ -92,19 +86,19 @@ def meta_gradient(
     network.grad.copy_(gradient)
 
 
-def split(batch: Samples, positions: Positions, parts: int) -> list[Batch]:
+def split(batch: Batch, parts: int) -> list[Batch]:
     """Disjoint parts of a batch, as equal as can be; the whole batch for each if it has too few points."""
     if len(batch) < parts:
-        return [(batch, positions)] * parts
+        return [batch] * parts
     shares = np.array_split(np.arange(len(batch)), parts)
-    return [(Samples(batch.x[share], batch.y[share]), positions[share]) for share in shares]
+    return [batch[share[0] : share[-1] + 1] for share in shares]
 
 
 def gradient_at(network: Network, weights: Tensor, batch: Batch) -> Tensor:
     """Gradient of the mean loss of a batch at some weights, which stay in the network."""
     network.flat[: network.trained] = weights
     network.grad.zero_()
-    mean_loss(network, *batch)
+    mean_loss(network, batch)
     return network.grad.clone()
 
 
@@ -114,7 +108,7 @@ def hessian_product(network: Network, here: Tensor, direction: Tensor, batch: Ba
     if length == 0:
         return direction
     delta = DIFFERENCE_STEP * (1 + float(here.norm())) / length
-    with torch.random.fork_rng(devices=[]):  # both sides must see the same dropout
+    with network.fork_rng():  # both sides must see the same dropout
         ahead = gradient_at(network, here + delta * direction, batch)
     behind = gradient_at(network, here - delta * direction, batch)
     return ahead.sub_(behind).div_(2 * delta)

@@ -21,10 +21,10 @@ MAX_EVENTS = 5
 """Events of a run that are printed; all of them are in `metrics.jsonl`."""
 
 
-def progress_observer(console: Console, label: str, number: int = 1, total: int = 1) -> Observer:
-    """Shows the progress of run `number` of `total`: a bar on a terminal, lines elsewhere."""
+def progress_observer(console: Console, label: str) -> Observer:
+    """Shows the progress of a run: a bar on a terminal, lines elsewhere."""
     kind = ProgressBar if console.is_terminal else ProgressLines
-    return kind(console, label, f"{number}/{total} " if total > 1 else "")
+    return kind(console, label)
 
 
 def accuracy(line: Mapping[str, Any]) -> str | None:
@@ -34,9 +34,15 @@ def accuracy(line: Mapping[str, Any]) -> str | None:
 
 
 class ProgressLines:
-    """One line every tenth of the rounds."""
+    """One line every tenth of the rounds.
 
-    def __init__(self, console: Console, label: str, prefix: str):
+    Args:
+        console: Where to.
+        label: Of the run.
+        prefix: Which of several runs it is.
+    """
+
+    def __init__(self, console: Console, label: str, prefix: str = ""):
         self.console, self.label, self.prefix = console, label, prefix
         self.rounds = self.printed = 0
         self.accuracy: str | None = None
@@ -48,7 +54,8 @@ class ProgressLines:
 
     def round(self, line: Mapping[str, Any]) -> None:
         """Prints how far the run is, if another tenth is done."""
-        self.printed = print_events(self.console, line, self.printed)
+        label = f"{self.prefix}{self.label}" if self.prefix else ""
+        self.printed = print_events(self.console, line, self.printed, label)
         done = line["round"] + 1
         self.accuracy = accuracy(line) or self.accuracy
         if done * LINES_PER_RUN // self.rounds > (done - 1) * LINES_PER_RUN // self.rounds:
@@ -66,8 +73,8 @@ class ProgressBar:
     It is shown from `start` to `finish` only: its thread must not run when workers are forked.
     """
 
-    def __init__(self, console: Console, label: str, prefix: str):
-        self.console, self.label, self.prefix = console, label, prefix
+    def __init__(self, console: Console, label: str):
+        self.console, self.label = console, label
         self.printed = 0
         self.bar = Progress(
             TextColumn("{task.description}", table_column=Column(width=LABEL_WIDTH, no_wrap=True)),
@@ -82,7 +89,7 @@ class ProgressBar:
 
     def start(self, method: str, rounds: int) -> None:
         """Shows the empty bar."""
-        self.task = self.bar.add_task(f"{self.prefix}{escape(self.label)}", total=rounds, accuracy="")
+        self.task = self.bar.add_task(escape(self.label), total=rounds, accuracy="")
         self.bar.start()
 
     def round(self, line: Mapping[str, Any]) -> None:
@@ -97,14 +104,22 @@ class ProgressBar:
         self.bar.stop()
 
 
-def print_events(console: Console, line: Mapping[str, Any], printed: int) -> int:
-    """Prints what a person should know of a round; returns how many were printed so far."""
+def print_events(console: Console, line: Mapping[str, Any], printed: int, label: str = "") -> int:
+    """Prints what a person should know of a round; returns how many were printed so far.
+
+    Args:
+        console: Where to.
+        line: What `metrics.jsonl` says of the round.
+        printed: How many of this run were printed before.
+        label: Of the run, if there are several.
+    """
+    run = f"{label}, " if label else ""
     for event in summarize(line["events"]):
         printed += 1
         if printed <= MAX_EVENTS:
             console.print(
-                f"  round {line['round'] + 1}: {event}", style="yellow", markup=False, highlight=False
+                f"  {run}round {line['round'] + 1}: {event}", style="yellow", markup=False, highlight=False
             )
         elif printed == MAX_EVENTS + 1:
-            console.print("  more events: see metrics.jsonl", style="yellow")
+            console.print(f"  {run}more events: see metrics.jsonl", style="yellow", markup=False)
     return printed

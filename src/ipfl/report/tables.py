@@ -113,7 +113,8 @@ def _adversary_rows(attacks: Mapping[str, Any]) -> list[tuple[str, str]]:
 def comparison_table(comparison: Comparison) -> Table:
     """A row per method; traffic is per client and round, seconds per round."""
     many = f", mean of {len(comparison.seeds)} seeds" if len(comparison.seeds) > 1 else ""
-    numbers = ["accuracy", "PMA", "opt-outs", "purity", "s", "up", "down"]
+    # On two lines: the label of a variant may be long.
+    numbers = ["accuracy", f"PMA over\n{comparison.reference}", "opt-outs", "purity", "s", "up", "down"]
     title = f"Personalized accuracy in % after {comparison.config.rounds} rounds{many}"
     table = plain_table("method", *numbers, right=numbers, title=title)
     for name, entry in comparison.entries.items():
@@ -127,7 +128,7 @@ def comparison_table(comparison: Comparison) -> Table:
         table.add_row(
             name,
             format_mean_std(figures["personalized_accuracy"]),
-            "reference" if name == REFERENCE else format_mean_std(figures["pma"], signed=True),
+            "reference" if name == comparison.reference else format_mean_std(figures["pma"], signed=True),
             NO_VALUE if opt_outs is None else f"{opt_outs:.1f}".removesuffix(".0"),
             format_percent(figures["purity"]),
             f"{figures['seconds_per_round']:.2f}",
@@ -153,7 +154,7 @@ def comparison_notes(comparison: Comparison) -> list[str]:
     if clients is None:
         return []
     return [
-        f"Mean ± standard deviation over {clients} clients. PMA: points gained over {REFERENCE};",
+        f"Mean ± standard deviation over {clients} clients. PMA: points gained over {comparison.reference};",
         "opt-outs: clients that gain none. s: seconds per round.",
         "up, down: traffic per client and round.",
     ]

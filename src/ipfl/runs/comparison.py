@@ -1,7 +1,9 @@
 """Several methods on the same task, budget and seeds; PMA of each against the reference method.
 
-The reference runs first for every seed: its accuracy per client is the threshold ρ_i that the other runs
-are measured by, round for round.
+Runs are independent of each other and played side by side (`run_pool`), with one exception: the reference
+runs first for every seed. Its accuracy per client is the threshold ρ_i that the other runs are measured by,
+round for round, and PMA is part of what their ledgers prove. Any method can be the reference: the paper has
+FedAvg, and local training in its Limitations.
 """
 
 from __future__ import annotations
@@ -9,24 +11,25 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ipfl.client.task import Task
 from ipfl.core import Method
 from ipfl.core.files import write_json
-from ipfl.engines.local import local_engine
 from ipfl.errors import InputError
 from ipfl.ledger.database import STORE_FILE
 from ipfl.methods import REFERENCE, check_clusters
 from ipfl.runs.config import Config
-from ipfl.runs.folder import METRICS, RunOutput, source_commit
+from ipfl.runs.folder import METRICS, source_commit
 from ipfl.runs.plots import plot_files, save_plots
 from ipfl.runs.result import Observer, Result
-from ipfl.runs.run import run
+from ipfl.runs.run_order import RunOrder, RunOutcome
+from ipfl.runs.run_pool import MakePool, RunPool, local_pool
 
 COMPARISON = "compare.json"
 PLAN = "plan.json"
@@ -60,6 +63,12 @@ class MethodRuns:
     """Why a run did not finish, by seed."""
     pma: dict[int, dict[int, float]] = field(default_factory=dict)
     """PMA of each client, by seed."""
+
+    def sort(self, seeds: Sequence[int]) -> None:
+        """Puts all in the order of the seeds: figures must not depend on the order in which runs end."""
+        self.results = {seed: self.results[seed] for seed in seeds if seed in self.results}
+        self.failures = {seed: self.failures[seed] for seed in seeds if seed in self.failures}
+        self.pma = {seed: self.pma[seed] for seed in seeds if seed in self.pma}
 
     def figures(self) -> dict[str, Any]:
         """Means over the seeds of what each run's summary says, and the runs' own figures."""
@@ -98,6 +107,8 @@ class Comparison:
     seeds: tuple[int, ...]
     entries: dict[str, MethodRuns]
     """By method, in the order asked for."""
+    reference: str = REFERENCE
+    """The one among them that PMA is measured against."""
     interrupted: bool = False
     out: Path | None = None
 
@@ -110,7 +121,7 @@ class Comparison:
         """What `compare.json` says."""
         return {
             "seeds": list(self.seeds),
-            "reference": REFERENCE,
+            "reference": self.reference,
             "interrupted": self.interrupted,
             "methods": {name: entry.figures() for name, entry in self.entries.items()},
             "config": self.config.record([entry.method for entry in self.entries.values()]),
@@ -119,7 +130,7 @@ class Comparison:
 
     def save(self, folder: Path) -> None:
         """Writes the plots, and `compare.json`."""
-        save_plots(self.entries, folder)
+        save_plots(self.entries, self.reference, folder)
         write_json(folder / COMPARISON, self.summary())
 
 
@@ -142,30 +153,38 @@ def compare(
     methods: Sequence[str],
     seeds: Sequence[int] | None = None,
     *,
+    reference: str = REFERENCE,
     out: Path | str | None = None,
     overwrite: bool = False,
     resume: bool = False,
     workers: int | None = None,
     make_observer: MakeObserver | None = None,
+    make_pool: MakePool | None = None,
 ) -> Comparison:
     """Runs several methods, each with every seed, on the same data and the same budget.
 
     Args:
         config: Task, rounds and settings; its `[method]` keys go to each method that has them.
-        methods: Their names; the reference method is added if it is not among them.
+        methods: Their names, with settings of their own if wanted (`Config.build_methods`); the reference is
+            added if it is not among them.
         seeds: For data, partition and training; None for the config's own.
+        reference: The method that PMA is measured against, named in the same way.
         out: Folder for `METHOD/seed-S/`, `compare.json` and plots; None keeps all in memory.
         overwrite: Replace a comparison that the folder holds.
         resume: Go on with the comparison that the folder holds; everything else must be as it was
             (`read_plan` tells). Finished runs are not played again.
-        workers: As in `ipfl.local_engine`.
+        workers: Processes that play runs side by side; None for one per core, 0 for none: one run after the
+            other in this process. If there are more of them than runs, each run has an equal share for its
+            clients. Changes no result.
         make_observer: Makes an observer for each run.
+        make_pool: What plays the runs, such as `ipfl.runs.ray_runs.ray_pool()`; None for processes of this
+            machine, as `workers` says.
 
     Returns:
         The comparison. A method that failed is in it with the reason; after Ctrl-C, it holds what was
-        finished until then.
+        finished until then. A result from another process has no `state`.
     """
-    names = list(dict.fromkeys([*methods, REFERENCE]))
+    names = list(dict.fromkeys([*methods, reference]))
     seeds = (config.seed,) if seeds is None else tuple(dict.fromkeys(seeds))
     if not seeds:
         raise InputError("there is no seed to run with")
@@ -176,23 +195,38 @@ def compare(
         raise InputError("a comparison that is resumed needs a folder (out)")
     if folder is not None and not resume:
         _prepare_folder(folder, overwrite=overwrite)
-        plan = {"methods": names, "seeds": list(seeds), "config": config.model_dump(mode="json")}
-        write_json(folder / PLAN, plan)
+        Plan(config, names, list(seeds), reference).write(folder)
     entries = {name: MethodRuns(method) for name, method in built.items()}
-    series = _RunSeries(config, entries, seeds, folder, resume, workers, make_observer)
-    is_complete = series.run_all(task)
-    comparison = Comparison(config, seeds, entries, not is_complete, folder)
+    series = _RunSeries(config, entries, reference, seeds, folder, resume, make_observer)
+    first = config.model_copy(update={"seed": seeds[0]})
+    pool = (make_pool or local_pool(workers))(series.max_at_once, first, task)
+    with closing(pool):
+        series.run_all(pool)
+    comparison = Comparison(config, seeds, entries, reference, series.is_interrupted, folder)
     if folder is not None:
         comparison.save(folder)
     return comparison
 
 
-def read_plan(folder: Path) -> tuple[Config, list[str], list[int]]:
-    """Config, methods and seeds of a comparison that was begun in a folder."""
+class Plan(NamedTuple):
+    """What a comparison was begun with."""
+
+    config: Config
+    methods: list[str]
+    seeds: list[int]
+    reference: str
+
+    def write(self, folder: Path) -> None:
+        """Writes it to the folder of the comparison."""
+        write_json(folder / PLAN, {**self._asdict(), "config": self.config.model_dump(mode="json")})
+
+
+def read_plan(folder: Path) -> Plan:
+    """The plan of a comparison that was begun in a folder."""
     try:
         plan = json.loads((folder / PLAN).read_text(encoding="utf-8"))
         names, seeds = [str(name) for name in plan["methods"]], [int(seed) for seed in plan["seeds"]]
-        return Config.of(plan["config"]), names, seeds
+        return Plan(Config.of(plan["config"]), names, seeds, str(plan["reference"]))
     except OSError as error:
         raise InputError(f"there is no comparison to resume in {folder}") from error
     except (ValueError, KeyError, TypeError) as error:
@@ -201,81 +235,125 @@ def read_plan(folder: Path) -> tuple[Config, list[str], list[int]]:
 
 @dataclass
 class _RunSeries:
-    """Runs every method with every seed, one after the other, and enters what comes out."""
+    """Runs every method with every seed, and enters what comes out."""
 
     config: Config
     entries: dict[str, MethodRuns]
+    reference: str
     seeds: tuple[int, ...]
     folder: Path | None
     resume: bool
-    workers: int | None
     make_observer: MakeObserver | None
-    number: int = 0
-    """Runs begun so far."""
+    waiting: list[tuple[str, int]] = field(default_factory=list)
+    """Method and seed of the runs to begin, in this order."""
+    references: dict[int, Result | None] = field(default_factory=dict)
+    """Of the seeds whose reference is over; None if it failed."""
+    playing: int = 0
+    begun: int = 0
+    is_interrupted: bool = False
 
-    def run_all(self, task: Task) -> bool:
-        """All runs, seed by seed, the reference first; False if Ctrl-C ended them.
+    @property
+    def max_at_once(self) -> int:
+        """How many runs there can be at the same time."""
+        return len(self.seeds) * max(1, len(self.entries) - 1)
 
-        Args:
-            task: The one of the first seed.
-        """
+    def run_all(self, pool: RunPool) -> None:
+        """All runs, until Ctrl-C."""
+        self.waiting = self._in_order(is_alone=pool.capacity == 1)
         try:
-            for seed in self.seeds:
-                task = task if seed == self.seeds[0] else Task.build(self.config.task, seed)
-                reference: Result | None = None
-                for name in sorted(self.entries, key=lambda name: name != REFERENCE):
-                    result = self._run(name, task, seed, reference)
-                    if name == REFERENCE:
-                        reference = result
+            while self.waiting or self.playing:
+                self._begin_runs(pool)
+                self._enter(pool.wait())
         except KeyboardInterrupt:
-            return False
-        return True
+            self.is_interrupted = True
+            self._end_runs(pool)
+        for entry in self.entries.values():
+            entry.sort(self.seeds)
 
-    def _run(self, name: str, task: Task, seed: int, reference: Result | None) -> Result | None:
-        """One run; its failure is noted, not raised."""
+    def _in_order(self, *, is_alone: bool) -> list[tuple[str, int]]:
+        """Seed by seed, the reference first.
+
+        Side by side, the reference comes before all of the seed before it, so that nobody waits for it.
+        """
+        ahead = 0 if is_alone else 1
+
+        def place(run: tuple[str, int]) -> tuple[int, bool]:
+            name, seed = run
+            turn = self.seeds.index(seed)
+            return (turn - ahead, False) if name == self.reference else (turn, True)
+
+        return sorted(((name, seed) for seed in self.seeds for name in self.entries), key=place)
+
+    def _begin_runs(self, pool: RunPool) -> None:
+        """Begins as many runs as there is room for and as need not wait for a reference."""
+        for name, seed in list(self.waiting):
+            if self.playing == pool.capacity:
+                return
+            if name == self.reference or seed in self.references:
+                self.waiting.remove((name, seed))
+                self.begun += 1
+                self.playing += 1
+                pool.start(self._order(name, seed, pool.workers), self._observer(name, seed))
+
+    def _enter(self, outcome: RunOutcome | None) -> None:
+        """Notes how a run ended.
+
+        Raises:
+            KeyboardInterrupt: It was interrupted.
+        """
+        assert outcome is not None, "a run was begun"
+        self.playing -= 1
+        name, seed, result = outcome.order.label, outcome.order.seed, outcome.result
         entry = self.entries[name]
-        self.number += 1
-        try:
-            result = run(
-                task,
-                entry.method,
-                self._config(name, seed),
-                engine=local_engine(self.workers),
-                out=self._output(name, seed),
-                observer=self._observer(name, seed),
-                reference=reference,
-            )
-        except Exception as error:  # whatever a method raises, the others go on
-            entry.failures[seed] = f"{type(error).__name__}: {error}"
-            return None
-        if result.summary["interrupted"]:
-            entry.failures[seed] = f"interrupted after {result.summary['rounds']} rounds"
+        if name == self.reference:
+            self.references[seed] = result
+        if result is None:
+            entry.failures[seed] = str(outcome.failure)
+        else:
+            entry.results[seed] = result
+            reference = None if name == self.reference else self.references[seed]
+            if result.last is not None and reference is not None:
+                entry.pma[seed] = result.last.pma(reference.reference(result.last.round)) or {}
+        if outcome.is_interrupted:
             raise KeyboardInterrupt
-        entry.results[seed] = result
-        if result.last is not None and reference is not None:
-            entry.pma[seed] = result.last.pma(reference.reference(result.last.round)) or {}
-        return result
+
+    def _end_runs(self, pool: RunPool) -> None:
+        """After Ctrl-C: every run ends in order, unless Ctrl-C is pressed again."""
+        try:
+            pool.interrupt()
+            while (outcome := pool.wait()) is not None:
+                with suppress(KeyboardInterrupt):
+                    self._enter(outcome)
+        except KeyboardInterrupt:
+            pool.close()
+
+    def _order(self, name: str, seed: int, workers: int | None) -> RunOrder:
+        path = None if self.folder is None else self.folder / name / f"seed-{seed}"
+        reference = None if name == self.reference else self.references[seed]
+        return RunOrder(
+            name,
+            self.entries[name].method,
+            self._config(name, seed),
+            path,
+            resume=self.resume and path is not None and (path / STORE_FILE).exists(),
+            workers=workers,
+            reference=None if reference is None else reference.evaluations,
+            reference_method=None if reference is None else self.entries[self.reference].method.name,
+        )
 
     def _config(self, name: str, seed: int) -> Config:
         config = self.config.model_copy(update={"seed": seed})
-        if name != REFERENCE:
+        if name != self.reference:
             return config
         # Nobody can leave the reference for being worse than the reference.
         clients = config.clients.model_copy(update={"leave": False})
         return config.model_copy(update={"clients": clients})
 
-    def _output(self, name: str, seed: int) -> RunOutput | None:
-        """The folder of a run; one that was begun there is resumed."""
-        if self.folder is None:
-            return None
-        path = self.folder / name / f"seed-{seed}"
-        return RunOutput(path, resume=self.resume and (path / STORE_FILE).exists())
-
     def _observer(self, name: str, seed: int) -> Observer | None:
         if self.make_observer is None:
             return None
         label = name if len(self.seeds) == 1 else f"{name}, seed {seed}"
-        return self.make_observer(label, self.number, len(self.seeds) * len(self.entries))
+        return self.make_observer(label, self.begun, len(self.seeds) * len(self.entries))
 
 
 def _prepare_folder(folder: Path, *, overwrite: bool) -> None:

@@ -9,16 +9,16 @@ import datetime
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, model_validator
 
 from ipfl import methods
 from ipfl.client.settings import TrainConfig
 from ipfl.core.sections import MAX_INT32, RENAMED_KEYS, AggregateConfig, Section
 from ipfl.data.settings import TaskConfig
 from ipfl.errors import InputError, unknown
-from ipfl.stress.settings import AdversaryConfig, FaultsConfig
+from ipfl.stress.settings import AdversaryConfig, FaultsConfig, StrategyConfig
 
 if TYPE_CHECKING:
     from ipfl.core import Method
@@ -45,7 +45,7 @@ class ClientsConfig(Section):
 
     leave: bool = Field(
         False,
-        description="clients with PMA ≤ 0 after the grace period leave for good (needs a reference)",
+        description="clients leave for good if their model is no better on their goal than the reference's",
     )
     grace: int = Field(10, ge=0, le=MAX_INT32, description="rounds before a client may leave")
     deadline: Annotated[float, Field(gt=0)] | None = Field(
@@ -80,7 +80,15 @@ class RunConfig(Section):
     clients: ClientsConfig = Field(default_factory=ClientsConfig)
     aggregate: AggregateConfig = Field(default_factory=AggregateConfig)
     adversary: AdversaryConfig = Field(default_factory=AdversaryConfig)
+    strategy: StrategyConfig = Field(default_factory=StrategyConfig)
     faults: FaultsConfig = Field(default_factory=FaultsConfig)
+
+    @model_validator(mode="after")
+    def _goal_is_not_trained_on(self) -> Self:
+        """What clients decide by must be new to their models: probe and goal mostly hold the same points."""
+        if self.clients.leave and self.train.use_probe:
+            raise ValueError("clients.leave = true decides by points that train.use_probe = true trains on")
+        return self
 
     def record(self, built: Iterable[Method[Any]]) -> dict[str, Any]:
         """The effective config for `summary.json`, with all hyper-parameters of the methods."""

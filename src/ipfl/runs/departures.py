@@ -1,4 +1,8 @@
-"""Clients that leave for good because they gain nothing over the reference."""
+"""Clients that leave for good because they gain nothing over the reference, as far as they can know.
+
+Who leaves changes how the others are trained. So it is decided on `goal`, a client's own sample of what it
+wants to be good at, and never on test data, which measure the outcome.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,11 @@ if TYPE_CHECKING:
 
 
 class Departures:
-    """Clients that left for good: PMA ≤ 0 in an evaluation after the grace period (`leave = true`)."""
+    """Clients that left for good (`leave = true`).
+
+    They do so after an evaluation, from the grace period on, in which their model was no better on their
+    `goal` than that of the reference.
+    """
 
     def __init__(self, config: ClientsConfig, reference: Result | None):
         if config.leave and reference is None:
@@ -27,5 +35,8 @@ class Departures:
     def update(self, evaluation: Evaluation) -> None:
         """Adds the clients that gain nothing over the reference."""
         if self.config.leave and self.reference is not None and evaluation.round >= self.config.grace:
-            pma = evaluation.pma(self.reference.reference(evaluation.round)) or {}
-            self.departed |= {client for client, value in pma.items() if value <= 0}
+            reference = self.reference.evaluation_at(evaluation.round)
+            known = {} if reference is None else reference.goal
+            self.departed |= {
+                c for c, accuracy in evaluation.goal.items() if c in known and accuracy <= known[c]
+            }

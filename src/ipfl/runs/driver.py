@@ -1,7 +1,7 @@
 """Drives one round: carries its asks to the engine, checks the replies, counts what travels.
 
 This is the boundary: every reply is checked here, once, against what its ask declares (`ReplySchema`). What
-does not hold never reaches a method, and becomes an event about its client.
+does not hold never reaches a method, and becomes an event.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from ipfl.core import Ask, Bytes, ClientId, Engine, Event, Replies, Round
+from ipfl.core import Ask, Bytes, ClientId, Engine, Event, PhaseReplies, Replies, Round, holdout_distribution
+from ipfl.core.profile import measure
 from ipfl.core.replies import InvalidReplyError
+from ipfl.core.rounds import SERVER_FAULTS
 
 S = TypeVar("S")
 
@@ -23,21 +25,35 @@ class Traffic(Bytes):
     silent: set[ClientId] = field(default_factory=set)
     """Clients that were asked and did not answer."""
     invalid: dict[ClientId, str] = field(default_factory=dict)
-    """Clients that sent an invalid reply, and what was wrong with it."""
+    """Clients (or the server's own holdouts) with an invalid reply, and what was wrong with it."""
 
     def events(self) -> list[Event]:
         """What a person should know of it."""
         return [
             *(Event("no_answer", client, "did not answer") for client in sorted(self.silent)),
-            *(
-                Event("invalid_reply", client, f"sent an invalid reply ({reason})")
-                for client, reason in sorted(self.invalid.items())
-            ),
+            *(_invalid_reply(client, reason) for client, reason in sorted(self.invalid.items())),
         ]
+
+
+def _invalid_reply(client: ClientId, reason: str) -> Event:
+    """About a client, or about the server itself, which answers for its own holdouts."""
+    distribution, text = holdout_distribution(client), f"sent an invalid reply ({reason})"
+    if distribution is None:
+        return Event("invalid_reply", client, text)
+    return Event("invalid_reply", None, f"the server's own holdout of distribution {distribution} {text}")
 
 
 def exchange(ask: Ask, engine: Engine, round: int, traffic: Traffic) -> Replies:
     """One phase: asks, and returns the valid replies in ascending client id."""
+    with measure(ask.action, round=round, clients=len(ask.to)) as span:
+        before = Bytes(traffic.down, traffic.up)
+        valid = _exchange(ask, engine, round, traffic)
+        span.down, span.up = traffic.down - before.down, traffic.up - before.up
+    return valid
+
+
+def _exchange(ask: Ask, engine: Engine, round: int, traffic: Traffic) -> Replies:
+    told = len(engine.events)
     replies = engine.ask(ask, round)
     valid = {}
     for client, sent in ask.to.items():  # once: a message may be made from disk when it is looked at
@@ -54,7 +70,10 @@ def exchange(ask: Ask, engine: Engine, round: int, traffic: Traffic) -> Replies:
             valid[client] = reply
         except InvalidReplyError as error:
             traffic.invalid[client] = str(error)
-    return dict(sorted(valid.items()))
+    arrived = PhaseReplies(sorted(valid.items()))
+    faults = (event.client for event in engine.events[told:] if event.kind in SERVER_FAULTS)
+    arrived.server_faults = frozenset(client for client in faults if client is not None)
+    return arrived
 
 
 def drive(
@@ -69,9 +88,12 @@ def drive(
         traffic: Where it is counted.
     """
     try:
-        ask = next(phases)
+        with measure("server at the start", round=round):
+            ask = next(phases)
         while True:
-            ask = phases.send(exchange(ask, engine, round, traffic))
+            replies = exchange(ask, engine, round, traffic)
+            with measure(f"server after {ask.action}", round=round):
+                ask = phases.send(replies)
     except StopIteration as end:
         finished: Round[S] = end.value
         return finished

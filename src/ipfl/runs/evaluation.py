@@ -54,20 +54,26 @@ class Budget:
 
 
 def _expect_scores(sent: Record) -> dict[str, Any]:
-    return {"n": Whole, "hits": NonNegative} | (
-        {"global_hits": NonNegative} if "global" in sent.params else {}
-    )
+    expected = {"n": Whole, "hits": NonNegative, "goal_n": Whole, "goal_hits": NonNegative}
+    return expected | ({"global_hits": NonNegative} if "global" in sent.params else {})
 
 
-SCORES = ReplySchema(
-    _expect_scores, rule=lambda facts: max(facts["hits"], facts.get("global_hits", 0)) <= facts["n"]
-)
-"""Hits of a client's predictor, and of the model `global` if it was sent, among `n` test points."""
+def _are_possible(facts: Mapping[str, Any]) -> bool:
+    """Whether there are no more hits than points."""
+    most = max(facts["hits"], facts.get("global_hits", 0))
+    return bool(most <= facts["n"] and facts["goal_hits"] <= facts["goal_n"])
 
 
-def _accuracies(replies: Replies, key: str) -> dict[ClientId, float]:
-    """Hits per point of those that have test points."""
-    return {c: r.facts[key] / r.facts["n"] for c, r in replies.items() if key in r.facts and r.facts["n"]}
+SCORES = ReplySchema(_expect_scores, rule=_are_possible)
+"""Hits of a client's predictor among `n` test points and among `goal_n` points of its goal; and hits of the
+model `global`, if it was sent, among the test points."""
+
+
+def _accuracies(replies: Replies, key: str, points: str = "n") -> dict[ClientId, float]:
+    """Hits per point of those that have points."""
+    return {
+        c: r.facts[key] / r.facts[points] for c, r in replies.items() if key in r.facts and r.facts[points]
+    }
 
 
 class Evaluator:
@@ -90,8 +96,8 @@ class Evaluator:
         sizes = {client: data.sizes(client) for client in data.clients}
         mean_train = sum(size["train"] for size in sizes.values()) / len(sizes)
         passes = personalize_cost(self.method, state)
-        # A part is about as large as `goal`, which is as large as `train`.
-        cost = sum(sizes[c]["test"] + passes * sizes[c]["goal"] for c in self.clients)
+        # Once on test and goal; `personalize` passes over parts that are taken to be as large as `goal`.
+        cost = sum(sizes[c]["test"] + (1 + passes) * sizes[c]["goal"] for c in self.clients)
         holdout = min(self.config.holdout, len(data.holdout(0).y))
         cost += len(self.method.models(state)) * data.distributions * holdout
         return Budget(cost, (1 + BACKWARD_COST) * per_round * train.epochs * mean_train, rounds)
@@ -112,14 +118,17 @@ class Evaluator:
             offers |= self._offers_to_unseen(engine, state)
         replies = self._ask(Ask(EVALUATE, offers, SCORES), engine, round)
         accuracy, shared = _accuracies(replies, "hits"), _accuracies(replies, "global_hits")
+        goal = _accuracies(replies, "goal_hits", "goal_n")
         majority = {client: data.majority(client, round) for client in data.clients}
+        personalized = {c: value for c, value in accuracy.items() if c not in data.unseen}
         return Evaluation(
             round=round,
-            personalized={c: value for c, value in accuracy.items() if c not in data.unseen},
+            personalized=personalized,
             shared={c: value for c, value in shared.items() if c not in data.unseen},
             cluster_accuracy=self._assess(engine, self.method.models(state), round),
             purity=self._purity(state, majority),
             unseen={c: value for c, value in accuracy.items() if c in data.unseen},
+            goal={c: value for c, value in goal.items() if c in personalized},
         )
 
     @staticmethod

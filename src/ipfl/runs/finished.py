@@ -1,4 +1,4 @@
-"""A finished run, read back from its folder: a personalized model for anyone, without training.
+"""A finished run, read back from its folder: a personalized model for anyone, without a server.
 
 Anyone with some labelled points and the folder of a run gets the model that the method would give to a new
 client: the same `personalize` that clients run, on the offer that the run's server would send.

@@ -2,6 +2,7 @@
 
 `offer.safetensors` is what the server would send to a new client, for `ipfl personalize`; `run.db` the store
 with the ledger; `checkpoint/`, `memory/` and `client_models/` what a resumed run starts from.
+`trace.json` says where the time went (`ipfl run --profile`).
 
 Everything in `metrics.jsonl` and `model/` depends on config and
 seed alone, so equal runs give equal bytes; times are in `summary.json` only.
@@ -37,6 +38,7 @@ MEMORY = "memory"
 CLIENT_MODELS = "client_models"
 OFFER = "offer.safetensors"
 CHECKPOINTS = "checkpoint"
+TRACE = "trace.json"
 
 
 @lru_cache
@@ -95,7 +97,15 @@ class RunFolder:
             shutil.rmtree(self.path / folder, ignore_errors=True)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            for old in (SUMMARY, OFFER, ATTEMPTS_FILE, STORE_FILE, f"{STORE_FILE}-wal", f"{STORE_FILE}-shm"):
+            for old in (
+                SUMMARY,
+                OFFER,
+                TRACE,
+                ATTEMPTS_FILE,
+                STORE_FILE,
+                f"{STORE_FILE}-wal",
+                f"{STORE_FILE}-shm",
+            ):
                 (self.path / old).unlink(missing_ok=True)
             (self.path / METRICS).write_text("")
         except OSError as error:

@@ -56,6 +56,11 @@ class Journal:
         self._open_accounts(opening)
         self._plan_outages()
 
+    def header(self) -> dict[str, Any]:
+        """What a run to be resumed was begun with."""
+        with RunStore.open(self.address, self.name) as found:
+            return found.header
+
     def _open_accounts(self, opening: Sequence[Transfer]) -> None:
         if opening and self._store is not None:
             self._store.commit_opening(opening)

@@ -23,6 +23,7 @@ from ipfl.core import (
     is_below_quorum,
     stream,
 )
+from ipfl.core.profile import bytes_written, measure
 from ipfl.core.retry import is_disk_full, retry_while_disk_full
 from ipfl.core.signals import InterruptHandler
 from ipfl.errors import InputError
@@ -52,6 +53,7 @@ def make_setup(task: Task, config: RunConfig, server_memory: ClientMemory) -> Se
         rounds=config.rounds,
         classes=task.data.classes,
         seed=config.seed,
+        epochs=config.train.epochs,
         features=features,
         holdouts=tuple(holdout_id(d) for d in task.holdouts),
         make_params=lambda n: task.network(int(stream(config.seed, "start", n).integers(2**31))).read(),
@@ -72,6 +74,7 @@ class RoundLoop:
         departures: Clients that left for good.
         journal: Keeps every round; None: nothing outlives the process.
         observer: Told about every round.
+        trial: What decided about the precision of the training; None: there was no need.
     """
 
     def __init__(
@@ -84,11 +87,12 @@ class RoundLoop:
         departures: Departures,
         journal: Journal | None,
         observer: Observer | None,
+        trial: Mapping[str, Any] | None = None,
     ):
         check_clusters(method, len(task.data.clients))
         self.task, self.method, self.config, self.engine = task, method, config, engine
         self.server_memory, self.departures = server_memory, departures
-        self.journal, self.observer = journal, observer
+        self.journal, self.observer, self.trial = journal, observer, trial
         setup = make_setup(task, config, server_memory)
         self.state = method.init(setup)
         self.evaluator = Evaluator(task, method, config.evaluate, config.seed)
@@ -131,8 +135,11 @@ class RoundLoop:
                 for round in range(len(self.history), self.config.rounds):
                     interrupt.raise_if_requested()
                     line = self._round(round)
-                    with interrupt.delay():  # what is in the store must be in the history, and the reverse
+                    # What is in the store must be in the history, and the reverse.
+                    with interrupt.delay(), measure("store", round=round) as span:
+                        before = bytes_written()
                         self._keep(line)
+                        span.down = bytes_written() - before
                     if self.observer is not None:
                         self.observer.round(line)
         except KeyboardInterrupt:
@@ -166,9 +173,10 @@ class RoundLoop:
         line |= {"seats": done.seats, **({} if done.market is None else done.market.line())}
         is_last = round == self.config.rounds - 1
         if self.evaluator.is_due(round, is_last, self.budget):
-            evaluation = self.evaluator(self.engine, done.state, round, last=is_last)
-            line["evaluation"] = self._figures(evaluation) | evaluation.line()
-            self._add_evaluation(evaluation)
+            with measure("evaluation", round=round):
+                evaluation = self.evaluator(self.engine, done.state, round, last=is_last)
+                line["evaluation"] = self._figures(evaluation) | evaluation.line()
+                self._add_evaluation(evaluation)
         travelled: Bytes = traffic
         if self.engine.traffic is not None:  # measured, not only counted
             travelled, self.engine.traffic = self.engine.traffic, Bytes()
@@ -234,19 +242,23 @@ class RoundLoop:
             "seed": config.seed,
             "rounds": config.rounds,
             "clients": list(self.task.data.clients),
-            "rules": dict(self.method.rules()) if isinstance(self.method, HasMarket) else {},
+            "rules": dict(self.method.rules(self.state)) if isinstance(self.method, HasMarket) else {},
             "min_clients": config.train.min_clients,
+            "trial": self.trial,
             "config": config.record([self.method]),
         }
 
-    def result(self, attacks: Mapping[str, Any] | None, head: str | None) -> Result:
+    def result(
+        self, attacks: Mapping[str, Any] | None, strategy: Mapping[str, Any] | None, head: str | None
+    ) -> Result:
         """Puts the summary together from what was finished.
 
         Args:
             attacks: What attackers got out of it; None: nobody attacked.
+            strategy: What clients that think for themselves did; None: they do not.
             head: The newest hash of the store's chain; None without a store.
         """
-        data, config = self.task.data, self.config
+        data, config, reference = self.task.data, self.config, self.departures.reference
         models = self.method.models(self.state)
         last = self.last_evaluation
         figures = self._figures(last) if last else Evaluation(-1, {}, {}, None, None).figures()
@@ -263,15 +275,18 @@ class RoundLoop:
             "rounds": len(self.history),
             "seed": config.seed,
             **figures,
+            "reference": None if reference is None else reference.summary["method"],
             "evaluated_round": last.round if last else None,
             "left": len(self.departures.departed),
             "adversary": attacks,
+            "strategy": strategy,
             "report": self.method.report(self.state) if isinstance(self.method, HasReport) else {},
             "ledger": head,
             "bytes_down": sum(line["bytes_down"] for line in self.history),
             "bytes_up": sum(line["bytes_up"] for line in self.history),
             "interrupted": self.is_interrupted,
             "seconds": round(time.perf_counter() - self._start_time, 3),
+            "trial": self.trial,
             "config": config.record([self.method]),
             "commit": source_commit(),
         }

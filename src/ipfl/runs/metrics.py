@@ -54,6 +54,8 @@ class Evaluation:
     """[distribution][cluster]"""
     purity: float | None
     unseen: Mapping[ClientId, float] = field(default_factory=dict)
+    goal: Mapping[ClientId, float] = field(default_factory=dict)
+    """Accuracy of the same models on each client's `goal`: what clients know, and may decide by."""
 
     def line(self) -> dict[str, Any]:
         """What `metrics.jsonl` keeps per client, enough to make this evaluation again."""
@@ -61,6 +63,7 @@ class Evaluation:
             "clients": list(self.personalized),
             "personalized": list(self.personalized.values()),
             "global": list(self.shared.values()),
+            "goal": [self.goal.get(client) for client in self.personalized],
             "unseen_clients": list(self.unseen),
             "unseen": list(self.unseen.values()),
         }
@@ -75,6 +78,9 @@ class Evaluation:
             cluster_accuracy=line["cluster_accuracy"],
             purity=line["purity"],
             unseen=dict(zip(line["unseen_clients"], line["unseen"], strict=True)),
+            goal={
+                c: value for c, value in zip(line["clients"], line["goal"], strict=True) if value is not None
+            },
         )
 
     def pma(self, reference: Mapping[ClientId, float] | None) -> dict[ClientId, float] | None:

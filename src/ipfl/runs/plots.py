@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ipfl.methods import REFERENCE
-
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
@@ -39,6 +37,7 @@ class Plot(NamedTuple):
     """One plot of a comparison."""
 
     title: str
+    """May hold `{reference}`."""
     draw: Callable[[Axes, Mapping[str, MethodRuns], Mapping[str, LineStyle]], None]
     """Draws methods by name, each in its style."""
     has_data: Callable[[MethodRuns], bool]
@@ -50,11 +49,12 @@ def plot_files(folder: Path) -> list[Path]:
     return [folder / f"{name}.{kind}" for name in PLOTS for kind in FORMATS]
 
 
-def save_plots(entries: Mapping[str, MethodRuns], folder: Path) -> list[Path]:
+def save_plots(entries: Mapping[str, MethodRuns], reference: str, folder: Path) -> list[Path]:
     """Writes the plots for which there is data; returns the files.
 
     Args:
         entries: All runs, by method.
+        reference: The one that PMA is measured against.
         folder: Where the files go.
     """
     styles = dict(zip(entries, _line_styles(), strict=False))
@@ -65,7 +65,8 @@ def save_plots(entries: Mapping[str, MethodRuns], folder: Path) -> list[Path]:
         if drawn:
             with _figure(folder / stem, files) as axes:
                 plot.draw(axes, drawn, styles)
-                axes.set_title(f"{plot.title}: {_task_text(finished)}", loc="left")
+                title = plot.title.format(reference=reference)
+                axes.set_title(f"{title}: {_task_text(finished)}", loc="left")
     return files
 
 
@@ -120,13 +121,13 @@ def draw_pma(axes: Axes, entries: Mapping[str, MethodRuns], styles: Mapping[str,
     axes.axvline(0, color="#666666", linewidth=1)
     axes.set_xlim(left, right)
     axes.set_ylim(0, 107)
-    axes.set_xlabel(f"PMA: a client's accuracy minus that of {REFERENCE} (percentage points)")
+    axes.set_xlabel("PMA: a client's accuracy minus that of the reference (percentage points)")
     axes.set_ylabel("clients with at most this PMA (%)")
 
 
 PLOTS = {
     "convergence": Plot("Personalized accuracy", draw_convergence, lambda entry: bool(entry.results)),
-    "pma": Plot(f"What clients gain over {REFERENCE}", draw_pma, lambda entry: any(entry.pma.values())),
+    "pma": Plot("What clients gain over {reference}", draw_pma, lambda entry: any(entry.pma.values())),
 }
 """Name of its files → the plot."""
 

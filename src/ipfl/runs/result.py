@@ -49,7 +49,12 @@ class Result:
         figure = self.summary["personalized_accuracy"]
         return None if figure is None else float(figure["mean"])
 
+    def evaluation_at(self, round: int) -> Evaluation | None:
+        """The newest evaluation up to that round."""
+        known = [r for r in self.evaluations if r <= round]
+        return self.evaluations[max(known)] if known else None
+
     def reference(self, round: int) -> Mapping[ClientId, float] | None:
         """Accuracies ρ_i for PMA: those of the newest evaluation up to that round."""
-        known = [r for r in self.evaluations if r <= round]
-        return self.evaluations[max(known)].personalized if known else None
+        evaluation = self.evaluation_at(round)
+        return None if evaluation is None else evaluation.personalized

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from shutil import rmtree
@@ -9,14 +10,17 @@ from tempfile import mkdtemp
 from typing import Any
 from weakref import finalize
 
+from ipfl.client.hardware import settle
 from ipfl.client.memory import ClientMemory
 from ipfl.client.network import Network
+from ipfl.client.settings import TrainConfig
 from ipfl.client.task import Task
-from ipfl.core import NEWCOMER, HasMarket, Method
+from ipfl.core import NEWCOMER, Engine, HasMarket, Method
+from ipfl.core.profile import measure
 from ipfl.core.retry import retry_while_disk_full
 from ipfl.engines import EngineContext, EngineFactory
-from ipfl.engines.local import local_engine
-from ipfl.errors import NotSupportedError
+from ipfl.engines.local import LocalEngine, local_engine
+from ipfl.errors import InputError, NotSupportedError
 from ipfl.runs.attack_report import attack_report
 from ipfl.runs.config import RunConfig
 from ipfl.runs.departures import Departures
@@ -27,6 +31,7 @@ from ipfl.runs.result import Observer, Result
 from ipfl.stress import make_wrapper
 from ipfl.stress.attackers import Adversary
 from ipfl.stress.faults import FaultPlan
+from ipfl.stress.strategy import strategy_report
 
 
 def run(
@@ -57,34 +62,72 @@ def run(
         The result; after Ctrl-C, what was finished until then.
     """
     config = config or RunConfig()
-    departures = Departures(config.clients, reference)
-    adversary = Adversary.make(config.adversary, task.data, config.seed)
-    wrap = make_wrapper(adversary, FaultPlan.make(config.faults, config.seed))
     journal = None if out is None else Journal(_as_output(out), config.faults)
     folder = None if journal is None else journal.folder
+    config, trial = _settle_training(config, task, journal)
+    departures = Departures(config.clients, reference)
+    adversary = Adversary.make(config.adversary, task.data, config.seed)
+    wrap = make_wrapper(adversary, FaultPlan.make(config.faults, config.seed), config.strategy, config.seed)
     memory = None if folder is None else folder.memory
     context = EngineContext(task, method, config.train, config.seed, memory, config.clients.deadline, wrap)
     with ExitStack() as stack:
         if journal is not None:
             stack.callback(journal.close)
-        running_engine = stack.enter_context(closing((engine or local_engine())(context)))
-        loop = RoundLoop(
-            task, method, config, running_engine, _server_memory(folder), departures, journal, observer
-        )
-        opening = method.opening_transfers(loop.state) if isinstance(method, HasMarket) else ()
-        loop.begin_or_resume(opening)
+        with measure("set-up"):
+            running_engine = stack.enter_context(closing((engine or local_engine())(context)))
+            loop = RoundLoop(
+                task,
+                method,
+                config,
+                running_engine,
+                _server_memory(folder),
+                departures,
+                journal,
+                observer,
+                trial,
+            )
+            opening = method.opening_transfers(loop.state) if isinstance(method, HasMarket) else ()
+            loop.begin_or_resume(opening)
         loop.play_rounds()
         head = None if journal is None else journal.head()
+        strategy = _strategy_report(config, running_engine, task)
     attacks = (
         None if adversary is None else attack_report(adversary, opening, loop.history, loop.last_evaluation)
     )
-    result = loop.result(attacks, head)
+    result = loop.result(attacks, strategy, head)
     if folder is not None:
-        network = task.network(config.seed)
-        retry_while_disk_full(
-            lambda: _write_results(folder, result, method, network), "cannot write the results", folder.path
-        )
+        with measure("results"):
+            network = task.network(config.seed)
+            retry_while_disk_full(
+                lambda: _write_results(folder, result, method, network),
+                "cannot write the results",
+                folder.path,
+            )
     return result
+
+
+def _settle_training(
+    config: RunConfig, task: Task, journal: Journal | None
+) -> tuple[RunConfig, Mapping[str, Any] | None]:
+    """Decides what is `auto` in `[train]`, or takes what was decided when the run was begun."""
+    header = journal.header() if journal is not None and journal.is_resumed else None
+    if header is None:
+        train, found = settle(config.train, task, config.seed)
+        trial = None if found is None else found.record()
+    else:
+        begun = TrainConfig.of(header["config"]["train"])
+        train = config.train.model_copy(update={"precision": begun.precision, "device": begun.device})
+        trial = header.get("trial")
+    return config.model_copy(update={"train": train}), trial
+
+
+def _strategy_report(config: RunConfig, engine: Engine, task: Task) -> Mapping[str, Any] | None:
+    """What clients that think for themselves did; None if they do not."""
+    if config.strategy.cost is None:
+        return None
+    if not isinstance(engine, LocalEngine):
+        raise InputError("strategy.cost needs the local engine: elsewhere clients decide for themselves")
+    return strategy_report(config.strategy, engine.runner.memory, task.data.clients)
 
 
 def _as_output(out: RunOutput | Path | str) -> RunOutput:

@@ -1,4 +1,4 @@
-"""Clients that fail or cheat on purpose: wrappers around the runner, `Faulty(Cheating(ClientRunner(…)))`.
+"""Clients that fail, cheat or think: wrappers, `Faulty(Strategic(Cheating(ClientRunner(…))))`.
 
 Also outages of disk and store (`faults.Outage`). Imports `ipfl.client` and what is below it; knows no method
 and no engine. The round loop puts the wrappers together (`make_wrapper`).
@@ -13,20 +13,23 @@ if TYPE_CHECKING:
     from ipfl.client.runner import ClientRunner, Runner
     from ipfl.stress.attackers import Adversary
     from ipfl.stress.faults import FaultPlan
+    from ipfl.stress.settings import StrategyConfig
 
 
 def make_wrapper(
-    adversary: Adversary | None, plan: FaultPlan | None
+    adversary: Adversary | None, plan: FaultPlan | None, strategy: StrategyConfig, seed: int
 ) -> Callable[[ClientRunner], Runner] | None:
-    """Puts attackers and faults around a runner; None if there are neither."""
-    if adversary is None and plan is None:
+    """Puts attackers, strategies and faults around a runner; None if there are none of them."""
+    if adversary is None and plan is None and strategy.cost is None:
         return None
 
     def wrap(runner: ClientRunner) -> Runner:
         from ipfl.stress.attackers import Cheating
         from ipfl.stress.faults import Faulty
+        from ipfl.stress.strategy import Strategic
 
-        cheating: Runner = runner if adversary is None else Cheating(runner, adversary)
-        return cheating if plan is None else Faulty(cheating, plan)
+        wrapped: Runner = runner if adversary is None else Cheating(runner, adversary)
+        wrapped = wrapped if strategy.cost is None else Strategic(wrapped, strategy, seed)
+        return wrapped if plan is None else Faulty(wrapped, plan)
 
     return wrap

@@ -6,6 +6,7 @@ answer. Which clients attack is a seeded choice.
 
 - `free_rider`: returns the model as it came.
 - `noisy_free_rider`: returns it with noise, `strength` times as long as its honest update.
+- `replay`: returns it with the step that the model made since the client last saw it, once more.
 - `label_flip`: trains and scores with every label y as y + 1.
 - `sign_flip`: sends its update the other way round, `strength` times.
 - `scaled`: sends its update `strength` times.
@@ -27,8 +28,9 @@ from numpy.typing import NDArray
 
 from ipfl.client.client import Client
 from ipfl.client.runner import TRAIN, ClientRunner, Job
-from ipfl.core import ClientId, Fact, Record, Vector, gradient_name, stream
+from ipfl.core import EMPTY, ClientId, Fact, Record, Vector, stream
 from ipfl.data.federated import FederatedData, Parts, Samples
+from ipfl.stress.seen_models import SECOND_MEMORY, last_step, with_seen
 from ipfl.stress.settings import AdversaryConfig, AttackKind
 from ipfl.stress.wrapper import RunnerWrapper
 
@@ -89,8 +91,21 @@ class Adversary:
 
         return Parts(flip(parts.train), flip(parts.probe), flip(parts.goal), parts.test)
 
-    def reply(self, client: ClientId, action: str, round: int, ask: Record, honest: Record) -> Record:
-        """What the client answers instead of the honest reply."""
+    def reply(
+        self, client: ClientId, action: str, round: int, ask: Record, honest: Record, seen: Record = EMPTY
+    ) -> Record:
+        """What the client answers instead of the honest reply.
+
+        Args:
+            client: Who.
+            action: What it was asked to do.
+            round: When.
+            ask: What it was sent.
+            honest: What it would have answered.
+            seen: The models of its last queries, if it keeps them.
+        """
+        if action == TRAIN and self.config.kind == "replay":
+            return self._replay(ask, honest, seen)
         if action == TRAIN:
             return self._update(client, round, ask, honest)
         if action == PREFERENCE and self.config.kind in ("liar", "colluder"):
@@ -107,13 +122,16 @@ class Adversary:
             if before is not None and before.shape == model.shape:
                 step = self._step(client, round, name, model.astype(np.float64) - before)
                 params[name] = (before + step).astype(np.float32)
-            gradient = honest.params.get(gradient_name(name))
-            if gradient is not None and self.config.kind == "colluder":
-                params[gradient_name(name)] = self._praise(round, name, gradient)
         facts = dict(honest.facts)
         if self.config.kind == "liar":
             facts["n"] = int(self.strength * facts["n"])
         return Record(params, facts)
+
+    def _replay(self, ask: Record, honest: Record, seen: Record) -> Record:
+        """Every model with its last step once more."""
+        steps = {name: last_step(seen, name, model) for name, model in ask.params.items()}
+        models = {name: (ask.params[name] + step).astype(np.float32) for name, step in steps.items()}
+        return Record({**honest.params, **models}, honest.facts)
 
     def _step(
         self, client: ClientId, round: int, name: str, honest: NDArray[np.float64]
@@ -178,4 +196,10 @@ class Cheating(RunnerWrapper[ClientRunner]):
             return self.inner.run(job)
         data = self.inner.task.data
         honest = self.inner.run(job, lambda me: self.adversary.disguise(me, data))
-        return self.adversary.reply(job.client, job.action, job.round, job.record, honest)
+        seen = EMPTY
+        if self.adversary.config.kind == "replay":
+            seen = self.memory.load(job.client + SECOND_MEMORY)
+            if job.action == PREFERENCE:
+                kept = Record(with_seen(seen, job.record.params))
+                self.memory.save(job.client + SECOND_MEMORY, kept, job.round)
+        return self.adversary.reply(job.client, job.action, job.round, job.record, honest, seen)

@@ -1,15 +1,23 @@
-"""The sections `[adversary]` and `[faults]` of a config: how clients, disk and store are made to fail."""
+"""The sections `[adversary]`, `[strategy]` and `[faults]`: how clients, disk and store are made to fail."""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal, get_args
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from ipfl.core.sections import Section
 
 AttackKind = Literal[
-    "free_rider", "noisy_free_rider", "label_flip", "sign_flip", "scaled", "liar", "colluder", "sybil"
+    "free_rider",
+    "noisy_free_rider",
+    "replay",
+    "label_flip",
+    "sign_flip",
+    "scaled",
+    "liar",
+    "colluder",
+    "sybil",
 ]
 """What attackers do; `ipfl.stress.attackers` says what each kind does."""
 
@@ -24,6 +32,34 @@ class AdversaryConfig(Section):
     strength: Annotated[float, Field(gt=0)] | None = Field(
         None, description="how hard: a factor whose meaning and default depend on the kind"
     )
+
+
+Action = Literal["train", "return", "replay", "noise", "buy", "abstain"]
+"""What a client that thinks for itself may do in a round; `ipfl.stress.strategy` says what each is."""
+
+
+class StrategyConfig(Section):
+    """Clients that train only if it pays; without `cost` they always behave."""
+
+    cost: Annotated[float, Field(ge=0)] | None = Field(
+        None, description="what training a model costs a client; omitted: clients do not ask"
+    )
+    value: float = Field(1.0, ge=0, description="what a price in tokens is worth to a client")
+    actions: tuple[Action, ...] = Field(
+        get_args(Action), min_length=1, description="what clients choose from in every round; train is one"
+    )
+
+    @field_validator("actions")
+    @classmethod
+    def _with_training(cls, actions: tuple[Action, ...]) -> tuple[Action, ...]:
+        if "train" not in actions or len({*actions}) < len(actions):
+            raise ValueError("must name train, and nothing twice")
+        return actions
+
+    @property
+    def cost_or_0(self) -> float:
+        """What training costs."""
+        return self.cost or 0.0
 
 
 Probability = Annotated[float, Field(ge=0, le=1)]

@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 from ipfl.client.memory import ClientMemory
 from ipfl.client.network import Network
 from ipfl.client.runner import Delivery, Job, Runner
+from ipfl.client.task import Task
 from ipfl.core import Record
 
 R = TypeVar("R", bound=Runner)
@@ -28,6 +29,11 @@ class RunnerWrapper(Generic[R]):
     def network(self) -> Network:
         """The workspace."""
         return self.inner.network
+
+    @property
+    def task(self) -> Task:
+        """Whose data, which model."""
+        return self.inner.task
 
     def run(self, job: Job) -> Record:
         """The client's reply."""

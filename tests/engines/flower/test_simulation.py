@@ -26,7 +26,7 @@ from ipfl.engines.flower.transport import Transport
 from ipfl.errors import InputError
 from ipfl.runs.config import Config, EvaluateConfig
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.waits]
 
 CLIENTS, ROUNDS = 6, 3
 

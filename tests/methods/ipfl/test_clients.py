@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scipy.stats import spearmanr
-from tests.federation import Played, RecordingEngine, engine_for, play_round, run_here, setup
+from tests.federation import KeptModels, Played, RecordingEngine, engine_for, play_round, run_here, setup
 
 import ipfl
 from ipfl.client.client import Client
@@ -33,6 +33,7 @@ def play(
                 classes=task.data.classes,
                 seed=seed,
                 holdouts=tuple(holdout_id(d) for d in task.holdouts),
+                client_models=KeptModels(),
             )
         )
         for number in range(rounds):
@@ -53,32 +54,44 @@ def small():
 
 
 class TestPrivacy:
-    def test_nothing_leaves_a_client_but_what_the_algorithms_send(self, small):
+    @pytest.mark.parametrize(
+        ("settings", "actions"),
+        [
+            ({}, {"train", "preference"}),
+            ({"contribution": "loo"}, {"train", "preference", "loss"}),
+            ({"preset": "paper"}, {"train", "preference", "appraise"}),
+        ],
+    )
+    def test_nothing_leaves_a_client_but_what_the_algorithms_send(self, small, settings, actions):
         """Models and their gradients come back from Algorithm 1, bids and hit counts from Algorithm 2."""
         size = small.network(0).size
-        _, exchanged = play(small, IPFL(), 4)
-        assert {ask.action for ask, _ in exchanged} == {"train", "appraise", "preference"}
+        _, exchanged = play(small, IPFL(**settings), 4)
+        assert {ask.action for ask, _ in exchanged} == actions
         for ask, replies in exchanged:
             for client, reply in replies.items():
                 asked = set(ask.to[client].params)
                 assert all(vector.shape == (size,) for vector in reply.params.values())
                 if ask.action == "preference":
                     assert not reply.params
-                    assert set(reply.facts) == {"bids", "hits", "n"}
+                    assert set(reply.facts) == {"bids", "hits", "n", "likes_mean"}
                     assert set(reply.facts["bids"]) <= set(ask.to[client].facts["clusters"])
                     assert len(reply.facts["hits"]) == len(asked)
                 elif ask.action == "train":
                     assert set(reply.params) == asked
                     assert set(reply.facts) == {"n"}
+                elif ask.action == "loss":
+                    assert not reply.params
+                    assert set(reply.facts) == {"loss", "soft", "n"}
+                    assert len(reply.facts["loss"]) == len(reply.facts["soft"]) == len(asked)
                 else:
-                    assert set(reply.params) == asked
+                    assert set(reply.params) == (asked if ask.to[client].facts["gradient"] else set())
                     assert set(reply.facts) == asked
                     assert all(len(counts) == 2 for counts in reply.facts.values())
 
     def test_bids_are_scored_on_probe_and_mixing_on_goal(self):
         # The goal comes from the swapped mix, so bids and mixture must point to other clusters.
         task = ipfl.Task.load(clients=10, samples=60, swap_test_mix=True, model="mlp", **DEFAULT)
-        result = run_here(task, IPFL(mix="best"), rounds=12, train=QUICK)
+        result = run_here(task, IPFL(mix="best", adapt=0), rounds=12, train=QUICK)
         wanted = IPFL().preferences(result.state)
         accuracy = np.array(result.summary["cluster_accuracy"])  # [distribution][cluster]
         own = {d: int(accuracy[d].argmax()) for d in (0, 1)}
@@ -91,7 +104,7 @@ class TestPersonalizedModel:
     def test_tuned_mix_is_never_worse_on_goal_than_the_best_single_model(self, small):
         rng = np.random.default_rng(0)
         size = small.network(0).size
-        method = IPFL(mix="tuned")
+        method = IPFL(mix="tuned", adapt=0)
         with engine_for(small, method) as engine:
             for client in small.data.clients:
                 offer = Record(
@@ -106,7 +119,7 @@ class TestPersonalizedModel:
     def test_paper_mix_by_hand(self, small):
         # All models equal: υ = 1/2 each, so P_i is that model; and with means (0.2, 0.4) the second counts
         # half as much: υ = (2/3, 1/3). Models 3·e and 0 then mix to 2·e.
-        method = IPFL(mix="paper")
+        method = IPFL(mix="paper", adapt=0)
         size = small.network(0).size
         zero, three = np.zeros(size, np.float32), np.full(size, 3, np.float32)
         with engine_for(small, method) as engine:
@@ -168,7 +181,8 @@ class TestContributions:
     def test_unnormalised_differs_by_the_model_itself(self, small):
         # Unnormalised ψ_i = normalised ψ_i − gᵀ λ_i W_M; with equal λ that is one constant for the cluster.
         with_mean, without = (
-            contributions(play(small, IPFL(clusters=1, normalised=flag), 1)[0][0]) for flag in (True, False)
+            contributions(play(small, IPFL(preset="paper", clusters=1, normalised=flag), 1)[0][0])
+            for flag in (True, False)
         )
         shift = np.array(without) - np.array(with_mean)
         np.testing.assert_allclose(shift, shift[0], rtol=1e-6)
@@ -182,13 +196,13 @@ class TestFindingTheRightCluster:
         return task, run_here(task, method, rounds=rounds, train=QUICK, evaluate=every)
 
     def test_clients_separate_by_distribution(self):
-        _, result = self.run(IPFL())
+        _, result = self.run(IPFL(adapt=0))
         assert result.summary["purity"] == 1
         accuracy = np.array(result.summary["cluster_accuracy"])
         assert abs(np.diff(accuracy, axis=1)).min() > 0.3  # each model serves one distribution
 
     def test_after_a_drift_the_moved_clients_prefer_the_right_cluster(self):
-        task, result = self.run(IPFL(), rounds=22, drift_round=12, drift_share=0.34)
+        task, result = self.run(IPFL(adapt=0), rounds=22, drift_round=12, drift_share=0.34)
         moved = {i for i in task.data.clients if task.data.majority(i, 11) != task.data.majority(i, 12)}
         assert len(moved) == 4  # a third of twelve
         before, after = (
@@ -200,14 +214,14 @@ class TestFindingTheRightCluster:
 
     def test_initial_clustering_starts_in_the_right_cluster(self):
         # Class halves: that is what F1 per class can tell apart (it cannot see a permutation of labels).
-        method = IPFL(initial_clustering=True, pretrain=5)
+        method = IPFL(adapt=0, initial_clustering=True, pretrain=5)
         _, result = self.run(method, rounds=6, server_samples=40, distributions="halves")
         # Round 5 is the first market round; its bids come from K-Means, nobody was asked yet.
         assert result.evaluations[5].purity >= 0.9
         assert [line["transfers"] for line in result.history[:5]] == [()] * 5
 
     def test_auto_merges_down_to_the_number_of_distributions(self):
-        _, result = self.run(IPFL(clusters="auto", max_clusters=4, merge_after=8), rounds=20)
+        _, result = self.run(IPFL(adapt=0, clusters="auto", max_clusters=4, merge_after=8), rounds=20)
         report = result.summary["report"]
         assert result.summary["clusters"] == len(report["clusters"]) == 2
         assert len(report["merged"]) == 2
@@ -220,15 +234,17 @@ class TestFindingTheRightCluster:
         options = {"rounds": 8, "evaluate": ipfl.EvaluateConfig(every=2)}
         reference = run_here(task, ipfl.method("fedavg"), **options)
         leaving = ipfl.ClientsConfig(leave=True, grace=3)
-        result = run_here(task, IPFL(incentive=False), clients=leaving, reference=reference, **options)
+        result = run_here(
+            task, IPFL(adapt=0, incentive=False), clients=leaving, reference=reference, **options
+        )
         stayed = [line["clients"] for line in result.history]
         assert stayed[:4] == [8] * 4  # nobody before the grace period is over
         assert stayed[-1] < 8
         gone = {
             client
             for number, evaluation in result.evaluations.items()
-            for client, pma in evaluation.pma(reference.evaluations[number].personalized).items()
-            if pma <= 0 and 3 <= number < 7
+            for client, accuracy in evaluation.goal.items()
+            if accuracy <= reference.evaluations[number].goal[client] and 3 <= number < 7
         }
         assert stayed[-1] == 8 - len(gone)
         assert gone.isdisjoint(client for client, *_ in result.history[-1]["seats"])

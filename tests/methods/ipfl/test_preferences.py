@@ -6,10 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from ipfl.errors import InputError
-from ipfl.methods.ipfl.preferences import choose_bids, importance_weights, mixing_weights, update_returns
-
-NOTHING: dict[str, list[float]] = {"clusters": [], "returns": [], "seats": []}
+from ipfl.methods.ipfl.preferences import choose_bids, importance_weights, mean_returns
 
 anything = st.floats(allow_nan=True, allow_infinity=True, width=32)
 
@@ -66,56 +63,15 @@ def test_incentive_feedback_changes_the_order_and_is_bounded_by_one_price() -> N
     assert choose_bids(weights, 0.2, np.array([np.nan, 5.0, np.nan, np.nan]), feedback=0.0) == [0, 2, 1, 3]
 
 
-def test_mixing_of_the_paper_and_of_the_best() -> None:
-    weights = np.array([0.2, 0.5, 0.3])
-    np.testing.assert_allclose(mixing_weights(weights, "paper"), weights)
-    assert mixing_weights(weights, "best").tolist() == [0, 1, 0]
-
-
-def test_tuned_finds_the_sharpness_that_scores_best() -> None:
-    # υ = (1/3, 2/3): squared and normalised (1/5, 4/5). A score that peaks there must pick s = 2.
-    picked = mixing_weights(np.array([1 / 3, 2 / 3]), "tuned", lambda mix: -abs(mix[1] - 0.8))
-    np.testing.assert_allclose(picked, [0.2, 0.8])
-    # A score for equal shares picks s = 0.
-    np.testing.assert_allclose(
-        mixing_weights(np.array([0.1, 0.9]), "tuned", lambda mix: -abs(mix[0] - 0.5)), [0.5, 0.5]
-    )
-
-
-def test_tuned_prefers_the_sharper_mix_when_scores_tie_and_ignores_nan() -> None:
-    weights = np.array([0.3, 0.5, 0.2])
-    assert mixing_weights(weights, "tuned", lambda mix: 1.0).tolist() == [0, 1, 0]
-    picked = mixing_weights(weights, "tuned", lambda mix: float("nan") if mix.max() == 1 else 0.0)
-    np.testing.assert_allclose(picked, weights**8 / (weights**8).sum())
-
-
-@given(arrays(np.float64, 4, elements=st.floats(0, 1)), st.lists(st.floats(0, 1), min_size=4, max_size=4))
-def test_tuned_is_never_worse_than_the_best_single_cluster(weights: np.ndarray, worth: list[float]) -> None:
-    def score(mix: np.ndarray) -> float:  # anything that is not linear: mixing may help or hurt
-        return float(np.sin(9 * mix @ worth) + mix.max())
-
-    picked = mixing_weights(weights, "tuned", score)
-    assert picked.sum() == pytest.approx(1)
-    assert score(picked) >= max(score(single) for single in np.eye(4))
-
-
-def test_unknown_mix_names_the_known_ones() -> None:
-    with pytest.raises(InputError, match="did you mean 'tuned'"):
-        mixing_weights(np.ones(2), "tune", lambda mix: 0.0)  # type: ignore[arg-type]
-
-
-def test_returns_of_rounds_without_a_seat_stay() -> None:
-    before = {"clusters": [1], "returns": [0.5], "seats": [3]}
-    assert update_returns(before, [], [], 10) == before
+def test_mean_return_per_seat_in_prices() -> None:
+    # 3 seats that brought 45 tokens at a price of 10: 1.5 prices each. No seat: unknown, whatever is said.
+    np.testing.assert_allclose(mean_returns([3, 1, 0], [45, -20, 7], 10), [1.5, -2.0, np.nan])
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(-50, 50)), max_size=20))
-def test_remembered_return_is_the_plain_mean_per_cluster(history: list[tuple[int, int]]) -> None:
-    memory: dict[str, list[float]] = {}
-    for cluster, net in history:
-        memory = update_returns(memory, [cluster], [net], 10)
-    assert update_returns({}, [k for k, _ in history], [net for _, net in history], 10) == (memory or NOTHING)
-    for cluster, mean, seats in zip(*(memory or NOTHING).values(), strict=True):
-        mine = [net for k, net in history if k == cluster]
-        assert mean == pytest.approx(sum(mine) / len(mine) / 10)
-        assert seats == len(mine)
+def test_totals_give_the_plain_mean_per_cluster(history: list[tuple[int, int]]) -> None:
+    seats = [sum(k == cluster for k, _ in history) for cluster in range(3)]
+    net = [sum(tokens for k, tokens in history if k == cluster) for cluster in range(3)]
+    for cluster, mean in enumerate(mean_returns(seats, net, 10)):
+        mine = [tokens for k, tokens in history if k == cluster]
+        assert mean == pytest.approx(sum(mine) / len(mine) / 10) if mine else np.isnan(mean)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -16,6 +17,7 @@ from ipfl.methods.ipfl.profiler import (
     contributions,
     remember,
     shapley_from_values,
+    standard_scores,
 )
 
 # A quadratic loss L(w) = ½‖w − c‖² with c = (1, 1), whose gradient is w − c. Two clients with the same
@@ -134,9 +136,45 @@ def test_memory_is_an_exponential_average_per_client_and_cluster() -> None:
     memory = np.array([[4.0, np.nan], [np.nan, 1.0], [7.0, 7.0]])
     before = memory.copy()
     # Client 0: 0.5·4 + 0.5·2 = 3. Client 1: first seen. Client 2: not finite, so what was known stays.
-    after = remember(memory, np.array([0, 1, 2]), 0, np.array([2.0, -1.0, np.nan]))
+    after = remember(memory, np.array([0, 1, 2]), 0, np.array([2.0, -1.0, np.nan]), decay=0.5)
     np.testing.assert_array_equal(after, [[3.0, np.nan], [-1.0, 1.0], [7.0, 7.0]])
     np.testing.assert_array_equal(memory, before)
-    # Two clusters in one call, with a shorter memory: 0.25·7 + 0.75·3 = 4.
-    after = remember(memory, np.array([0, 2]), np.array([1, 1]), np.array([5.0, 3.0]), decay=0.25)
+    # The other cluster, with a shorter memory: 0.25·7 + 0.75·3 = 4.
+    after = remember(memory, np.array([0, 2]), 1, np.array([5.0, 3.0]), decay=0.25)
     np.testing.assert_array_equal(after, [[4.0, 5.0], [np.nan, 1.0], [7.0, 4.0]])
+
+
+def test_the_first_values_count_alike() -> None:
+    # Decay 0.75. Values 4, 1, 1, 1, 5 of one client: means 4, 5/2, 2, 7/4 (weights 0, 1/2, 2/3, 3/4 of the
+    # past), and from the fifth on 3/4 of the past: 3/4·7/4 + 1/4·5 = 41/16 (a plain mean would have 4/5).
+    memory, means = np.full((1, 1), np.nan), []
+    for count, value in enumerate([4.0, 1.0, 1.0, 1.0, 5.0], start=1):
+        memory = remember(memory, np.array([0]), 0, np.array([value]), 0.75, np.array([count]))
+        means.append(float(memory[0, 0]))
+    assert means == pytest.approx([4, 5 / 2, 2, 7 / 4, 41 / 16])
+
+
+def test_a_count_of_a_value_that_stayed_unknown_does_not_make_the_next_one_weightless() -> None:
+    # Two rounds without a comparison, then a value: nothing was known, so it is taken as it is.
+    assert remember(np.full((1, 1), np.nan), np.array([0]), 0, np.array([2.0]), 0.9, np.array([3])) == 2
+
+
+@pytest.mark.parametrize(
+    ("psi", "expected"),
+    [
+        ([1.0, 2.0, 3.0], [-math.sqrt(1.5), 0.0, math.sqrt(1.5)]),  # mean 2, deviation √(2/3)
+        ([1.0, np.nan, 3.0], [-1.0, np.nan, 1.0]),  # what is unknown stays so, and does not count
+        ([0.2, 0.2, 0.2], [0.0, 0.0, 0.0]),  # alike
+        ([0.0, 0.0], [0.0, 0.0]),
+        ([5.0], [np.nan]),  # nothing to compare it with
+        ([5.0, np.nan], [np.nan, np.nan]),
+        ([], []),
+    ],
+)
+def test_standard_scores_by_hand(psi: list[float], expected: list[float]) -> None:
+    np.testing.assert_allclose(standard_scores(np.array(psi)), expected, atol=1e-12)
+
+
+def test_standard_scores_do_not_depend_on_unit_and_zero() -> None:
+    psi = np.array([0.1, 0.7, 0.3, 0.2])
+    np.testing.assert_allclose(standard_scores(psi), standard_scores(1e-6 * psi - 3e-6))

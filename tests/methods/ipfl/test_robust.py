@@ -1,153 +1,120 @@
-"""The robust market by hand: judges, copies, outliers, noise, remembered, claims, who earns."""
+"""The robust market by hand: copies, extremes, sample counts, noise, claims."""
 
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from ipfl.core.sections import AggregateConfig
-from ipfl.ledger.accounts import Kind
-from ipfl.methods.ipfl import tokens
-from ipfl.methods.ipfl.robust import Verdict, judge, limit_claims
+from ipfl.methods.ipfl.method import IPFL
+from ipfl.methods.ipfl.robust import find_originals, is_above_noise, is_too_long, limit_claims, screen
+from ipfl.methods.ipfl.updates import ClusterUpdates
 
-BEFORE = np.zeros(2, np.float32)
-DOWNHILL = np.array([-1.0, 0.0])
-"""Gradient of a loss that falls along the first axis."""
+EVERY_GUARD = IPFL().guards
 
 
-def verdict(
-    steps: list[list[float]],
-    gradients: list[np.ndarray | None] | None = None,
-    counts: list[float] | None = None,
-    remembered: list[float] | None = None,
-    server: np.ndarray | None = None,
-) -> Verdict:
-    """Judges updates from the model 0; all judges see the loss fall along the first axis by default."""
-    n = len(steps)
-    return judge(
-        BEFORE,
-        [np.array(step, np.float32) for step in steps],
-        counts or [10.0] * n,
-        [DOWNHILL] * n if gradients is None else gradients,
-        np.full(n, np.nan) if remembered is None else np.array(remembered),
-        0.5,
-        AggregateConfig(),
-        server,
-    )
+def updates(steps: list[list[float]] | np.ndarray, counts: list[float] | None = None) -> ClusterUpdates:
+    """Updates from the model (1, 1, …), of 10 samples each if nothing else is said."""
+    before = np.ones(len(steps[0]), np.float32)
+    models = tuple((before + np.array(step)).astype(np.float32) for step in steps)
+    n = len(models)
+    weights = np.array(counts or [10.0] * n)
+    return ClusterUpdates(before, tuple(range(n)), models, weights, np.ones(n, bool))
 
 
-class TestJudges:
-    def test_contribution_is_the_agreement_with_others(self):
-        # Shares of 1/4; cosines with the descent (1, 0): 1, 0.6, 0.8 and, for the way back, −1. The last is
-        # left out of the mean; the others have lengths 1, 1, 1: (1 + 0.6 + 0.8)/3 and (0 + 0.8 − 0.6)/3.
-        found = verdict([[1, 0], [0.6, 0.8], [0.8, -0.6], [-1, 0]])
-        np.testing.assert_allclose(found.psi, [0.25, 0.15, 0.2, -0.25])
-        np.testing.assert_allclose(found.model, [0.8, 0.2 / 3], rtol=1e-6)
-
-    def test_nobody_judges_himself(self):
-        # The last one's gradient praises the step (0, 1), which the others find sideways: 0 of three votes.
-        praise = np.array([0.0, -50.0])
-        found = verdict([[1, 0], [0.8, 0.6], [0.8, -0.6], [0, 1]], [DOWNHILL, DOWNHILL, DOWNHILL, praise])
-        assert found.psi[3] == 0
-        assert (found.psi[:3] > 0).all()
-
-    def test_a_judge_counts_no_more_for_a_long_gradient(self):
-        # Two of three judges of the first update are downhill: their median is 1, however loud the third.
-        loud = np.array([1e6, 0.0])
-        found = verdict([[1, 0], [1, 0.5], [1, -0.5], [0, 1]], [DOWNHILL, DOWNHILL, DOWNHILL, loud])
-        np.testing.assert_allclose(found.psi[0], 0.25)
-
-    def test_a_single_provider_cannot_be_judged_and_is_used(self):
-        found = verdict([[3, 4]])
-        assert np.isnan(found.psi[0])
-        assert found.model.tolist() == [3, 4]
-
-    def test_gradients_that_did_not_come_are_no_votes(self):
-        found = verdict([[1, 0], [0.6, 0.8], [-1, 0]], [None, DOWNHILL, np.zeros(2)])
-        assert np.isnan(found.psi[1])  # only its own gradient is there
-        np.testing.assert_allclose(found.psi[[0, 2]], [1 / 3, -1 / 3])
-
-    def test_the_server_judges_alone(self):
-        found = verdict([[1, 0], [0, 1]], [DOWNHILL, DOWNHILL], server=np.array([0.0, -2.0]))
-        np.testing.assert_allclose(found.psi, [0, 0.5])
-        np.testing.assert_allclose(found.model, [0, 1])
-
-
-class TestUpdates:
-    def test_a_client_that_returns_the_model_contributes_nothing(self):
-        found = verdict([[1, 0], [0.8, 0.6], [0, 0]])
-        assert found.psi[2] == 0
-        np.testing.assert_allclose(found.model, [0.9, 0.3], rtol=1e-6)  # the mean of the other two
-
+class TestScreen:
     def test_copies_count_once(self):
-        # The second is the first at cosine 1/√(1 + 0.01²) > 0.95: one voice, one update, one reward.
-        found = verdict([[1, 0], [1, 0.01], [0.6, 0.8]])
-        np.testing.assert_allclose(found.psi, [1 / 3, 0, 0.2])
-        np.testing.assert_allclose(found.model, [0.8, 0.4], rtol=1e-6)
+        # The second is the first at cosine 1/√(1 + 0.01²) > 0.95, and the fourth the third, twice as long.
+        steps = [[1, 0], [1, 0.01], [0.6, 0.8], [1.2, 1.6]]
+        assert find_originals(np.array(steps)).tolist() == [0, 0, 2, 2]
+        assert screen(updates(steps), EVERY_GUARD).is_fair.tolist() == [True, False, True, False]
 
-    def test_copies_do_not_outvote(self):
-        # Two names of one client call for (0, −1); without the copy's voice the third hears one judge
-        # against one: median of 1 and −0 … so it stays above 0.
-        against = np.array([0.0, 1.0])
-        found = verdict([[0, -1], [0, -1], [1, 0], [0.8, 0.6]], [against, against, DOWNHILL, DOWNHILL])
-        np.testing.assert_allclose(found.psi[2], 0.25 * (0 + 1) / 2)
+    def test_the_way_back_is_no_copy(self):
+        assert find_originals(np.array([[1.0, 0], [-1, 0]])).tolist() == [0, 1]
 
-    def test_outlandish_length_is_not_used(self):
-        # Lengths 1, 1, 1 and 10, more than three medians.
-        found = verdict([[1, 0], [0.8, 0.6], [0.6, -0.8], [10, 1]])
-        assert found.psi[3] == 0
-        np.testing.assert_allclose(found.model, [0.8, -0.2 / 3], rtol=1e-6)
+    def test_updates_of_length_0_are_not_copies_of_each_other(self):
+        # They have no direction; that they contribute nothing is for others to say.
+        assert find_originals(np.zeros((3, 2))).tolist() == [0, 1, 2]
 
-    def test_free_riders_do_not_make_honest_updates_outlandish(self):
-        found = verdict([[0, 0], [0, 0], [0, 0], [1, 0], [0.8, 0.6]])
-        assert (found.psi[3:] > 0).all()
+    def test_much_longer_than_the_others(self):
+        # Lengths 1, 1, 1, 3 and 3.1: three medians are 3.
+        steps = [[1, 0], [0, 1], [-1, 0], [0, -3], [2.0, 2.37]]
+        assert is_too_long(np.array(steps)).tolist() == [False] * 4 + [True]
+        assert not screen(updates(steps), EVERY_GUARD).is_fair[4]
 
-    def test_small_beside_the_median_is_noise(self):
-        # Cosines 1, 0.8, 0.6, 0.02: median 0.7, a tenth of it 0.07.
-        found = verdict([[1, 0], [0.8, 0.6], [0.6, -0.8], [0.02, 1]])
-        assert found.psi[3] == 0
-        np.testing.assert_allclose(found.model, [0.8, -0.2 / 3], rtol=1e-6)
+    def test_free_riders_do_not_make_honest_updates_too_long(self):
+        # The median is taken of those that are updates at all: 1.
+        assert not is_too_long(np.array([[0.0, 0], [0, 0], [0, 0], [1, 0], [0, 1]])).any()
+        assert not is_too_long(np.zeros((2, 2))).any()
 
     def test_claimed_samples_count_up_to_twice_the_median(self):
-        # In the mean 1000 count 20, beside 10, 10, 10: (10 + 8 + 6 + 20·0.28)/50 and (6 − 8 + 20·0.96)/50.
-        # In contributions they do not count at all: a quarter of the cosine each.
-        found = verdict([[1, 0], [0.8, 0.6], [0.6, -0.8], [0.28, 0.96]], counts=[10, 10, 10, 1000])
-        np.testing.assert_allclose(found.model, [0.592, 0.344], rtol=1e-6)
-        np.testing.assert_allclose(found.psi, [0.25, 0.2, 0.15, 0.07])
+        # 10, 20, 30 and 1000: the median is 25.
+        found = screen(
+            updates([[1, 0, 0], [0, 1, 0], [0, 0, 1], [-1, 0, 0]], [10, 20, 30, 1000]), EVERY_GUARD
+        )
+        assert found.weights.tolist() == [10, 20, 30, 50]
 
-    def test_standing_decides_what_is_used(self):
-        # ψ is −0.25 for the last, but with 1 remembered its remembered is (1 − 0.25)/2; the first is good
-        # today only: (−1 + 0.25)/2.
-        steps = [[1, 0], [0.6, 0.8], [0.8, -0.6], [-1, 0]]
-        found = verdict(steps, remembered=[-1, np.nan, np.nan, 1])
-        np.testing.assert_allclose(found.psi, [0.25, 0.15, 0.2, -0.25])
-        np.testing.assert_allclose(found.model, [(0.6 + 0.8 - 1) / 3, 0.2 / 3], rtol=1e-5)
+    def test_guards_work_one_by_one(self):
+        # The second is a copy of the first, the third too long, and claims too many samples.
+        found = updates([[1, 0], [1, 0.01], [0, -9], [-1, 0], [0, 1]], [10, 10, 1000, 10, 10])
+        fair = {
+            guard: (~screen(found, frozenset({guard})).is_fair).nonzero()[0].tolist() for guard in EVERY_GUARD
+        }
+        assert {guard: rows for guard, rows in fair.items() if rows} == {"copies": [1], "lengths": [2]}
+        limited = {g for g in EVERY_GUARD if screen(found, frozenset({g})).weights[2] < 1000}
+        assert limited == {"counts"}
 
-    def test_nothing_good_at_all(self):
-        # All go uphill: those of fair length are used, as in a market that is not robust.
-        found = verdict([[-1, 0], [-0.6, 0.8]])
-        assert (found.psi < 0).all()
-        np.testing.assert_allclose(found.model, [-0.8, 0.4], rtol=1e-6)
+    def test_which_guards_a_setting_means(self):
+        assert IPFL(robust=False).guards == frozenset()
+        assert IPFL(robust=("clip", "noise")).guards == {"clip", "noise"}
+        assert {"claims", "copies", "lengths", "counts", "clip", "noise"} == EVERY_GUARD
 
-    def test_nothing_fair_at_all_leaves_the_model(self):
+    def test_the_rest_is_clipped_to_the_median_length(self):
+        # Lengths 1, 1 and 2: the third becomes (0, −1) in the mean of three, (1 − 0)/3 and (1 − 1)/3.
+        found = updates([[1, 0], [0, 1], [0, -2]]).mean(AggregateConfig(), clip=True)
+        np.testing.assert_allclose(found, [1 + 1 / 3, 1], rtol=1e-6)
+        plain = updates([[1, 0], [0, 1], [0, -2]]).mean(AggregateConfig())
+        np.testing.assert_allclose(plain, [1 + 1 / 3, 1 - 1 / 3], rtol=1e-6)
+
+    def test_nothing_left_leaves_the_model(self):
         # The others are copies of the first, which is too long beside them.
-        assert verdict([[10, 0], [1, 0], [1, 0]]).model.tolist() == [0, 0]
+        found = screen(updates([[10, 0], [1, 0], [1, 0]]), EVERY_GUARD)
+        assert not found.is_fair.any()
+        assert found.only(found.is_fair).mean(AggregateConfig()).tolist() == [1, 1]
 
 
-rows = arrays(np.float64, st.tuples(st.integers(2, 8), st.just(3)), elements=st.floats(-4, 4, width=32))
+rows = arrays(np.float64, st.tuples(st.integers(1, 8), st.just(3)), elements=st.floats(-4, 4, width=32))
 
 
 @given(rows)
-def test_whatever_comes_the_verdict_is_a_model(steps):
-    before = np.ones(3, np.float32)
-    models, unknown = [(before + step).astype(np.float32) for step in steps], np.full(len(steps), np.nan)
-    found = judge(before, models, [5.0] * len(steps), list(-steps), unknown, 0.5, AggregateConfig())
-    assert found.model.dtype == np.float32
-    assert np.isfinite(found.model).all()
-    assert found.psi.shape == (len(steps),)
-    assert (np.nan_to_num(np.abs(found.psi)) <= 1 / len(steps) + 1e-9).all()  # a share times a cosine
+def test_whatever_comes_the_mean_is_a_model_no_further_away_than_three_medians(steps):
+    found = screen(updates(steps), EVERY_GUARD)
+    kept = found.only(found.is_fair)
+    model = kept.mean(AggregateConfig(), clip=True)
+    assert model.dtype == np.float32
+    assert np.isfinite(model).all()
+    lengths = np.linalg.norm(found.steps, axis=1)
+    typical = np.median(lengths[lengths > 0]) if lengths.any() else 0.0
+    assert np.linalg.norm(model - found.before) <= 3 * typical + 1e-5
+
+
+@pytest.mark.parametrize(
+    ("psi", "expected"),
+    [
+        ([1.0, 0.8, 0.6, 0.02], [True, True, True, False]),  # median 0.7, a tenth of it 0.07
+        ([0.5, 0.0, -0.2], [True, False, False]),  # median 0: above 0
+        ([-0.1, -0.3], [False, False]),  # a negative median is no limit below 0
+        ([np.nan, 0.4], [True, True]),  # what is unknown may be good
+        ([np.nan, 0.4, 0.01], [True, True, False]),  # median 0.205
+        ([np.nan], [True]),
+        ([], []),
+    ],
+)
+def test_small_beside_the_median_is_noise(psi, expected):
+    assert is_above_noise(np.array(psi)).tolist() == expected
 
 
 class TestClaims:
@@ -164,21 +131,3 @@ class TestClaims:
     def test_nothing_to_cut(self):
         claims = np.random.default_rng(0).random((6, 2))
         np.testing.assert_array_equal(limit_claims(claims, 0.0), claims)
-
-
-class TestRewards:
-    def test_only_positive_contributions_earn(self):
-        # 60 tokens; ranks among clients 0 and 2 alone: 1 and 2.
-        bank = tokens.Bank(np.zeros(4, np.int64), np.zeros(1, np.int64), np.array([60]), 60)
-        psi, everyone = np.array([0.1, 0.0, 0.3, np.nan]), np.arange(4)
-        after, moved = tokens.reward(bank, 0, everyone, psi, np.ones(4, int), everyone, positive=True)
-        assert after.balances.tolist() == [20, 0, 40, 0]
-        assert set(moved.kind.tolist()) == {Kind.REWARD}
-
-    def test_if_there_are_none_all_are_ranked(self):
-        bank = tokens.Bank(np.zeros(2, np.int64), np.zeros(1, np.int64), np.array([60]), 60)
-        everyone = np.arange(2)
-        after, _ = tokens.reward(
-            bank, 0, everyone, np.array([-0.2, -0.1]), np.ones(2, int), everyone, positive=True
-        )
-        assert after.balances.tolist() == [20, 40]

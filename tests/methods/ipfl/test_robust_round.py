@@ -1,69 +1,115 @@
-"""A robust round of IP-FL against scripted clients: what is asked, who earns, what the ledger can prove."""
+"""The default market against clients that do not train: by agreement they contribute nothing."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import numpy as np
-import pytest
-from tests.methods.ipfl.scripted import HONEST, SIZE, play, setup
+from tests.federation import Answer, Played
+from tests.methods.ipfl.scripted import (
+    HONEST,
+    moved,
+    no_bid,
+    play,
+    setup,
+    unless,
+)
 
 from ipfl.core import Record
-from ipfl.errors import InputError
 from ipfl.methods.ipfl.method import IPFL
-from ipfl.methods.ipfl.replay import MarketReplay
+from ipfl.methods.ipfl.state import MarketState
 
 
-def grow(client, ask):
-    """Gradients that call for growth. All grow, each its own way; client 0 returns what it was sent."""
-    assert ask.facts == {"gradient": True}
-    own = np.zeros(SIZE, np.float32)
-    own[client % SIZE] = client
-    models = {name: model + (1 + own if client else own) for name, model in ask.params.items()}
-    gradients = {f"gradient_{name}": -np.ones(SIZE, np.float32) for name in ask.params}
-    return Record({**models, **gradients}, {"n": 10})
+class TestRobust:
+    """The default market: contributions by agreement, updates screened."""
 
+    SIZE = 64
 
-class TestRound:
-    def test_the_gradient_travels_with_the_update_and_is_not_asked_for_again(self):
-        _, _, engine = play(IPFL(robust=True), 1, HONEST | {"train": grow})
-        assert engine.actions == ["train", "appraise"]
-        assert all(record.facts == {"gradient": False} for record in engine.asks[1].to.values())
+    def updates(self, lazy: Callable[[int, Record], Record]) -> Answer:
+        """All go a new common way in every round, and each its own; clients 0 and 1 are lazy."""
+        rng = np.random.default_rng(0)
+        ways: dict[bytes, np.ndarray] = {}
 
-    def test_rounds_that_are_not_robust_ask_for_no_gradient(self):
-        _, _, engine = play(IPFL(), 1)
-        assert all(record.facts == {} for record in engine.asks[0].to.values())
+        def grow(client: int, ask: Record) -> Record:
+            models = {}
+            for name, model in ask.params.items():
+                way = ways.setdefault(model.tobytes(), rng.normal(size=self.SIZE))
+                step = way + 0.8 * np.random.default_rng(client).normal(size=self.SIZE)
+                models[name] = (model + step).astype(np.float32)
+            return Record(models, {"n": 10})
 
-    def test_a_free_rider_earns_nothing_and_the_ledger_replays(self):
-        script = HONEST | {"train": grow}
-        method = IPFL(robust=True)
-        _, done, _ = play(method, 8, script)
-        rounds = [one for one in done if any(seat.client == 0 for seat in one.done.seats)]
-        assert rounds
-        for one in rounds:
-            assert {row.psi for row in one.done.market.contributions if row.client == 0} == {0}
-            assert not [row for row in one.done.market.transfers if row.kind == "reward" and row.target == 0]
+        return unless({0, 1}, grow, lazy)
+
+    def test_who_returns_the_model_earns_nothing(self):
+        train_ = self.updates(lambda client, ask: Record(ask.params, {"n": 10}))
+        method_ = IPFL()
+        state, done, _ = play(method_, 8, HONEST | {"train": train_}, size=self.SIZE)
+        lazy = [row for one in done for row in one.done.market.contributions if row.client in (0, 1)]
+        assert lazy
+        assert {row.psi for row in lazy} == {0}
+        assert not [row for one in done for row in moved(one, "reward") if row[0] in (0, 1)]
+        assert (state.earned[2:] > 0).all()
+        self.replay(method_, state, done)
+
+    def replay(self, method_: IPFL, state: MarketState, done: list[Played]) -> None:
+        """The record gives the same transfers, and others if all were rewarded."""
         lines = [{"seats": one.done.seats, **one.done.market.line()} for one in done]
-        replay = MarketReplay(method.rules(), range(8))
+        rules = method_.rules(state)
+        replay = method_.replay(rules, range(8))
         for line in lines:
             replayed = replay.round(line)
             assert replayed.complaint is None
             assert replayed.transfers == line["transfers"]
-        trusting = MarketReplay({**method.rules(), "positive": False}, range(8))
+        trusting = method_.replay({**rules, "positive": False}, range(8))
         assert [trusting.round(line).transfers for line in lines] != [line["transfers"] for line in lines]
 
-    @pytest.mark.parametrize("setting", [{"incentive": False}, {"contribution": "exact"}])
-    def test_what_a_robust_market_cannot_do_without(self, setting):
-        with pytest.raises(InputError, match="robust = true needs"):
-            IPFL(robust=True, **setting).init(setup())
+    def test_who_replays_the_last_step_earns_nothing_with_noise_or_without(self):
+        # Clients 0 and 1 send the last step of the cluster's model once more, client 1 with as much noise.
+        before: dict[str, np.ndarray] = {}
+        noise = np.random.default_rng(3)
 
-    def test_the_accuracy_of_a_cluster_is_the_median_claim(self):
-        # Three sit in each cluster. One claims a million of a million points, the others say 5 of 10.
-        seats = play(IPFL(), 1)[1][0].done.seats
-        boasters = {min(seat.client for seat in seats if seat.cluster == k) for k in (0, 1)}
+        def again(client: int, ask: Record) -> Record:
+            models = {}
+            for name, model in ask.params.items():
+                step = model - before.get(name, np.zeros(self.SIZE, np.float32))
+                rough = noise.normal(size=self.SIZE)
+                rough *= np.linalg.norm(step) / np.linalg.norm(rough) * client
+                models[name] = (model + step + rough).astype(np.float32)
+            return Record(models, {"n": 10})
 
-        def boast(client, ask):
-            return Record(
-                {}, {name: [1e6, 1e6] if client in boasters else [5.0, 10.0] for name in ask.params}
-            )
+        method_ = IPFL()
+        state = method_.init(setup(size=self.SIZE))
+        script = HONEST | {"train": self.updates(again)}
+        cheated = []
+        for number in range(8):
+            models = {f"cluster_{k}": model for k, model in enumerate(state.models)}
+            state, (one,), _ = play(method_, 1, script, state=state, first=number)
+            before.update(models)
+            if number:
+                cheated += [row.psi for row in one.done.market.contributions if row.client in (0, 1)]
+        assert cheated
+        assert max(cheated) <= 0
+        assert (state.earned[[0, 1]] == 0).all()
 
-        _, (first,), _ = play(IPFL(robust=True), 1, HONEST | {"train": grow, "appraise": boast})
-        assert first.done.market.cluster_probe_accuracy == ((0, 0.5), (1, 0.5))
+    def test_copies_earn_nothing(self):
+        # Client 1 sends what client 0 sends, which is what an honest client would.
+        def copy(client: int, ask: Record) -> Record:
+            models = {}
+            for name, model in ask.params.items():
+                step = np.random.default_rng(9).normal(size=self.SIZE) + 1
+                models[name] = (model + step).astype(np.float32)
+            return Record(models, {"n": 10})
+
+        state = IPFL(clusters=1).init(replace(setup(size=self.SIZE), per_round=8))
+        script = HONEST | {"train": self.updates(copy), "preference": no_bid}
+        _, (first,), _ = play(IPFL(clusters=1), 1, script, state=state)
+        own = {row.client: row.psi for row in first.done.market.contributions}
+        assert own[1] == 0
+        assert own[0] != 0
+
+    def test_the_server_remembers_directions_and_the_last_five_steps(self):
+        script = HONEST | {"train": self.updates(lambda client, ask: Record(ask.params, {"n": 10}))}
+        state, _, _ = play(IPFL(), 8, script, size=self.SIZE)
+        assert [len(steps) for steps in state.public_steps] == [5, 5]
+        assert all(direction is not None and direction.any() for direction in state.directions)

@@ -12,6 +12,9 @@ from ipfl.ledger import accounts as ledger
 from ipfl.ledger.accounts import Bank, Kind, Transfers, post
 from ipfl.methods.ipfl import tokens
 
+NOBODY = np.zeros(1, bool)
+"""Of a single client: it is not served, and pays for seats only."""
+
 
 def bank(balances: list[int], pool: list[int], escrow: list[int] | None = None) -> Bank:
     accounts = [np.array(a, np.int64) for a in (balances, escrow or [0] * len(pool), pool)]
@@ -69,7 +72,7 @@ def test_a_poor_client_pays_its_most_wanted_bids_only() -> None:
 def test_an_explorer_with_a_bid_in_escrow_pays_from_there() -> None:
     table = np.array([[True]])
     accounts, _, paid = tokens.auction(bank([10], [0]), np.array([[0]]), 10)
-    accounts, moved = tokens.seat(accounts, paid, ~table, table, 10)
+    accounts, moved = tokens.charge(accounts, paid, ~table, table, 10, NOBODY)
     assert accounts.pool.tolist() == [10]
     assert moved.kind.tolist() == [Kind.FEE]
     assert [ledger.account_name(source) for source in moved.source.tolist()] == ["escrow 0"]
@@ -78,18 +81,60 @@ def test_an_explorer_with_a_bid_in_escrow_pays_from_there() -> None:
 def test_seats_that_must_not_be() -> None:
     yes, no = np.array([[True]]), np.array([[False]])
     with pytest.raises(ValueError, match="not in escrow"):
-        tokens.seat(bank([10], [0]), no, yes, no, 10)
+        tokens.charge(bank([10], [0]), no, yes, no, 10, NOBODY)
     with pytest.raises(ValueError, match="twice"):
-        tokens.seat(bank([0], [0], [10]), yes, yes, yes, 10)
+        tokens.charge(bank([0], [0], [10]), yes, yes, yes, 10, NOBODY)
     with pytest.raises(ValueError, match="overdraft: balance 0"):
-        tokens.seat(bank([9], [0]), no, no, yes, 10)
+        tokens.charge(bank([9], [0]), no, no, yes, 10, NOBODY)
 
 
 def test_an_explorer_cannot_pay_with_a_bid_that_is_about_to_be_refunded() -> None:
     # Its only 10 tokens are in escrow for cluster 0 when it is seated in cluster 1.
     paid, none, explorer = np.array([[True, False]]), np.zeros((1, 2), bool), np.array([[False, True]])
     with pytest.raises(ValueError, match="overdraft"):
-        tokens.seat(bank([0], [0, 0], [10, 0]), paid, none, explorer, 10)
+        tokens.charge(bank([0], [0, 0], [10, 0]), paid, none, explorer, 10, NOBODY)
+
+
+def test_who_is_served_pays_for_all_its_bids() -> None:
+    # Both clients bid 10 for both clusters and hold 5 more. Client 0 has a seat in cluster 0 and is served:
+    # it pays twice. Client 1 explores cluster 1 and is not served: its bid for cluster 0 goes back.
+    paid, none = np.ones((2, 2), bool), np.zeros((2, 2), bool)
+    seat, explorer = none.copy(), none.copy()
+    seat[0, 0] = explorer[1, 1] = True
+    before = bank([5, 5], [0, 0], [20, 20])
+    accounts, moved = tokens.charge(before, paid, seat, explorer, 10, np.array([True, False]))
+    assert accounts.balances.tolist() == [5, 15]
+    assert accounts.pool.tolist() == [10, 20]
+    assert not accounts.escrow.any()
+    assert moved.kind.tolist() == [Kind.FEE] * 3 + [Kind.REFUND]
+
+
+def test_who_is_served_pays_no_bid_that_it_could_not_afford() -> None:
+    # Client 0 could pay one bid of two: it is served, but nothing else is due.
+    accounts, _, paid = tokens.auction(bank([15], [0, 0]), np.array([[1, 0]]), 10)
+    none = np.zeros((1, 2), bool)
+    accounts, _ = tokens.charge(accounts, paid, none, none, 10, np.array([True]))
+    assert accounts.pool.tolist() == [0, 10]
+    assert accounts.balances.tolist() == [5]
+
+
+@pytest.mark.parametrize(
+    ("score", "usual", "gamma", "expected"),
+    [
+        (0.5, float("nan"), 0.1, 0.0),  # used to nothing yet
+        (float("nan"), 0.5, 0.1, 0.0),  # did not say
+        (0.5, 0.5, 0.1, 0.0),  # as usual
+        (0.6, 0.5, 0.1, 0.0),  # better
+        (0.475, 0.5, 0.1, 0.5),  # 5 % less = half of γ
+        (0.45, 0.5, 0.1, 1.0),
+        (0.1, 0.5, 0.1, 1.0),  # more than all cannot be missing
+        (0.499, 0.5, 0.0, 1.0),  # γ = 0: any loss is a whole one
+        (0.5, 0.5, 0.0, 0.0),
+        (0.0, 0.0, 0.1, 0.0),  # used to nothing at all
+    ],
+)
+def test_shortfall_by_hand(score: float, usual: float, gamma: float, expected: float) -> None:
+    assert tokens.shortfalls(np.array([score]), np.array([usual]), gamma) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
-"""One round of the market with 3 clients and 2 clusters, worked out on paper.
+"""One round of the market with 3 clients and 2 clusters, worked out on paper: as printed, then as it is now.
 
-Price τ_p = 10, opening balance 100, η = 2/3, γ = 0.2.
+The rules as printed (`preset = "paper"`). Price τ_p = 10, opening balance 100, η = 2/3, γ = 0.2.
 
 Importance weights. Accuracy of the two models on each client's points, and the clusters' means:
 
@@ -32,6 +32,31 @@ Reward. Cluster 0: ψ = 0.2, 0.5, 0.1 for clients 0, 1, 2, hence ranks 2, 3, 1 a
 Cluster 1: client 2 gets all 10.
 
     balances 94 + 7 = 101, 93 + 10 = 103, 83 + 3 + 10 = 96; pools empty  (sum 300)
+
+The same round as it is now (`TestAsItIsNow`): all three clients were sent the models, η = 1/2, γ = 0.2. The
+same bids, so again balances 90, 80, 90 and escrow 20, 20.
+
+Seats. Three, in two clusters: the odd one is cluster 0's in round 0. Cluster 0 takes both bidders, cluster 1
+its strongest one, 2. No explorers.
+
+Payments. Everyone who was served pays for all its bids, client 1 for cluster 1 too, where it has no seat.
+
+    balances 90, 80, 90; pools 20, 20; escrow empty                     (sum 300)
+
+Training. Client 1 delivers nothing: it forfeits its price, and pool 0 stays at 20.
+
+Reimbursement. Scores of the models on each payer's own points, and what it was used to:
+
+    cluster 0   client 0: 0.8, used to 0.8: nothing missing
+                client 1: 0.8, used to 1.0: a fifth missing, which is γ: a whole claim
+    cluster 1   client 1: 0.4, used to 0.4;   client 2: 0.4, used to nothing yet: no claims
+
+The median of the claims 0 and 1 is 1/2: U_0 = 1/2·1/2 = 1/4, so 5 of 20 tokens go back, all of them to client
+1, the only one that got less. U_1 = 0.
+
+Reward. Both providers are alone, with contributions above 0: client 0 gets the other 15, client 2 gets 20.
+
+    balances 90 + 15 = 105, 80 + 5 = 85, 90 + 20 = 110; pools empty      (sum 300)
 """
 
 from __future__ import annotations
@@ -42,13 +67,17 @@ import pytest
 from ipfl.core import Transfer
 from ipfl.ledger.accounts import Kind, Transfers, statement
 from ipfl.methods.ipfl import tokens
-from ipfl.methods.ipfl.preferences import choose_bids, importance_weights, update_returns
-from ipfl.methods.ipfl.scheduler import order_bidders
+from ipfl.methods.ipfl.preferences import choose_bids, importance_weights, mean_returns
+from ipfl.methods.ipfl.scheduler import BidderRule, Bidders, Selection, count_places, order_bidders, select
+from ipfl.methods.ipfl.settlement import Served, SettlementRule, settle
+from ipfl.methods.ipfl.state import usual_score_after
+from ipfl.methods.ipfl.token_manager import TokenManager
 
 PRICE = 10
 ACCURACY = np.array([[0.8, 0.2], [0.8, 0.4], [0.4, 0.4]])
 MEANS = np.array([0.8, 0.4])
 WEIGHTS = np.array([[2 / 3, 1 / 3], [1 / 2, 1 / 2], [1 / 3, 2 / 3]])
+RANKS = np.array([[0, -1], [1, 0], [-1, 0]])
 PAID = np.array([[1, 0], [1, 1], [0, 1]], bool)
 SELECTED = np.array([[1, 0], [1, 0], [0, 1]], bool)
 EXPLORERS = np.array([[0, 0], [0, 0], [1, 0]], bool)
@@ -57,8 +86,8 @@ NONE = np.zeros((3, 2), bool)
 
 def after_seats() -> tuple[tokens.Bank, Transfers]:
     bank, _ = tokens.open_accounts(3, 2, 100)
-    bank, bid, _ = tokens.auction(bank, np.array([[0, -1], [1, 0], [-1, 0]]), PRICE)
-    bank, seats = tokens.seat(bank, PAID, SELECTED, EXPLORERS, PRICE)
+    bank, bid, _ = tokens.auction(bank, RANKS, PRICE)
+    bank, seats = tokens.charge(bank, PAID, SELECTED, EXPLORERS, PRICE, served=np.zeros(3, bool))
     return bank, Transfers.concat(bid, seats)
 
 
@@ -76,7 +105,7 @@ def test_bids() -> None:
 
 def test_auction_moves_the_price_of_every_bid_into_escrow() -> None:
     bank, _ = tokens.open_accounts(3, 2, 100)
-    bank, moved, paid = tokens.auction(bank, np.array([[0, -1], [1, 0], [-1, 0]]), PRICE)
+    bank, moved, paid = tokens.auction(bank, RANKS, PRICE)
     assert bank.balances.tolist() == [90, 80, 90]
     assert bank.escrow.tolist() == [20, 20]
     assert paid.tolist() == PAID.tolist()
@@ -130,14 +159,10 @@ def test_settlement() -> None:
     assert account.net.tolist() == [1, 3, -4]
 
 
-def test_what_a_client_remembers_of_it() -> None:
-    # Client 2 in cluster 0: paid 10, got 3 + 3, net −4 = −0.4 prices. It had one seat there with +0.2
-    # before: mean (0.2 − 0.4)/2 = −0.1. Cluster 1: net 0 in its first seat.
-    before = {"clusters": [0], "returns": [0.2], "seats": [1]}
-    after = update_returns(before, [0, 1], [-4, 0], PRICE)
-    assert after["clusters"] == [0, 1]
-    assert after["returns"] == pytest.approx([-0.1, 0.0])
-    assert after["seats"] == [2, 1]
+def test_what_a_client_is_told_of_it() -> None:
+    # Client 2 in cluster 0: paid 10, got 3 + 3, net −4. It had one seat there with +2 before: two seats that
+    # brought −2, or (0.2 − 0.4)/2 = −0.1 prices each. Cluster 1: net 0 in its first seat. No seat: unknown.
+    np.testing.assert_allclose(mean_returns([2, 1, 0], [-2, 0, 0], PRICE), [-0.1, 0.0, np.nan])
 
 
 def test_a_client_that_drops_out_is_refunded_and_earns_nothing() -> None:
@@ -161,3 +186,81 @@ def test_a_cluster_without_providers_returns_its_pool_to_the_payers() -> None:
     assert set(back.kind.tolist()) == {Kind.REFUND}
     assert bank.balances.tolist() == [100, 100, 90]
     assert bank.pool.tolist() == [0, 10]
+
+
+class TestAsItIsNow:
+    RULE = SettlementRule("shortfall", "positive", eta=0.5, gamma=0.2)
+    SCORE = np.array([[0.8, np.nan], [0.8, 0.4], [np.nan, 0.4]])
+    USUAL = np.array([[0.8, np.nan], [1.0, 0.4], [np.nan, np.nan]])
+    """What each client was used to."""
+    SEATS = np.array([[1, 0], [1, 0], [0, 1]], bool)
+    LOST = np.array([[0, 0], [1, 0], [0, 0]], bool)
+    """Client 1 delivers nothing."""
+    EVERYONE = np.ones(3, bool)
+
+    def charged(self) -> tuple[TokenManager, np.ndarray]:
+        """After the seats are dealt: the accounts, and who paid for what."""
+        manager = TokenManager(tokens.open_accounts(3, 2, 100)[0], PRICE)
+        paid = manager.collect_bids(RANKS)
+        seats, payments = manager.charge(paid, self.select(manager, paid), self.EVERYONE)
+        assert seats.tolist() == self.SEATS.tolist()
+        return manager, payments
+
+    def select(self, manager: TokenManager, paid: np.ndarray) -> Selection:
+        places = count_places(3, 2, turn=0)
+        assert places.tolist() == [2, 1]
+        unknown, seats_before = np.full((3, 2), np.nan), np.zeros(3, int)
+        known = Bidders(paid, RANKS, WEIGHTS, unknown, seats_before, self.EVERYONE, manager.bank.balances)
+        rng = np.random.default_rng(0)
+        return select(known, BidderRule("top"), price=PRICE, places=places, n_r=0, rng=rng)
+
+    def settled(
+        self, manager: TokenManager, payments: np.ndarray, psi: dict[int, list[float]]
+    ) -> dict[int, float]:
+        values = {k: np.array(value) for k, value in psi.items()}
+        omega = np.zeros((3, 2), int)
+        served = Served(payments, self.SEATS, self.SEATS & ~self.LOST, values, omega, self.SCORE, self.USUAL)
+        return settle(manager, self.RULE, served, {})
+
+    def test_everyone_who_was_served_pays_for_all_its_bids(self) -> None:
+        manager, payments = self.charged()
+        assert payments.tolist() == PAID.tolist()
+        assert manager.bank.balances.tolist() == [90, 80, 90]
+        assert manager.bank.pool.tolist() == [20, 20]
+        assert not manager.bank.escrow.any()
+
+    def test_settlement(self) -> None:
+        manager, payments = self.charged()
+        share = self.settled(manager, payments, {0: [0.2], 1: [0.1]})
+        assert share == pytest.approx({0: 1 / 4, 1: 0.0})
+        assert manager.bank.balances.tolist() == [105, 85, 110]
+        assert not manager.bank.pool.any()
+        account = statement(manager.transfers, 3)
+        assert account.paid.tolist() == [10, 20, 10]
+        assert account.reimbursed.tolist() == [0, 5, 0]
+        assert account.earned.tolist() == [15, 0, 20]
+
+    def test_a_seat_lost_by_the_server_is_refunded(self) -> None:
+        # Client 1 gets its 10 back and is no payer of cluster 0 any more: nobody there missed anything, and
+        # client 0 earns the 10 that are left. Balances 100, 90, 110.
+        manager, payments = self.charged()
+        manager.refund(self.LOST)
+        assert self.settled(manager, payments & ~self.LOST, {0: [0.2], 1: [0.1]}) == {0: 0.0, 1: 0.0}
+        assert manager.bank.balances.tolist() == [100, 90, 110]
+
+    def test_what_nobody_earned_goes_back_to_those_who_had_no_seat(self) -> None:
+        # Client 2 contributed nothing good and forfeits its 10: the 20 of pool 1 go to client 1.
+        manager, payments = self.charged()
+        self.settled(manager, payments, {0: [0.2], 1: [-0.1]})
+        assert manager.bank.balances.tolist() == [105, 105, 90]
+
+    def test_what_is_known_afterwards(self) -> None:
+        # Client 1 gets used to less: 0.8·1 + 0.2·0.8 = 0.96. Client 2 had no score of cluster 1 before.
+        usual = usual_score_after(self.USUAL, self.SCORE, RANKS >= 0)
+        np.testing.assert_allclose(usual, [[0.8, np.nan], [0.96, 0.4], [np.nan, 0.4]])
+        # Its seat in cluster 0 cost 10 and brought 5. What it paid for cluster 1 bought models, no seat.
+        manager, payments = self.charged()
+        self.settled(manager, payments, {0: [0.2], 1: [0.1]})
+        net = np.where(self.SEATS, manager.net(2), 0)
+        assert net.tolist() == [[5, 0], [-5, 0], [0, 10]]
+        np.testing.assert_allclose(mean_returns(self.SEATS[1], net[1], PRICE), [-0.5, np.nan])

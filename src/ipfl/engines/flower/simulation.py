@@ -8,7 +8,6 @@ this one, even if it is killed. Nothing listens beyond the loopback interface.
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +15,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from tempfile import TemporaryDirectory, gettempdir
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from ipfl.core import Engine
@@ -25,6 +24,7 @@ from ipfl.data.settings import TaskConfig
 from ipfl.engines import EngineContext, EngineFactory, refuse_wrapped_clients
 from ipfl.engines.flower import require_flower
 from ipfl.engines.local import count_cores
+from ipfl.engines.local_ray import RAY_ENVIRONMENT, changed_environment, ray_arguments, short_temp_folder
 from ipfl.errors import InputError
 
 if TYPE_CHECKING:
@@ -41,12 +41,6 @@ STOP_TIMEOUT_SECONDS = 10.0
 MIN_IN_FLIGHT = 16
 """Messages that are on their way at the same time, at least. Flower's own work grows with the product of
 nodes and messages on their way, so their number is limited."""
-RAY_ENVIRONMENT = {
-    "OMP_NUM_THREADS": "1",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # otherwise Ray prints a warning at every start
-    "RAY_raylet_start_wait_time_s": "120",
-    "RAY_gcs_rpc_server_reconnect_timeout_s": "2",  # how long Ray's processes run on after ours was killed
-}
 
 
 @contextmanager
@@ -59,23 +53,6 @@ def silence_flower() -> Iterator[None]:
         yield
     finally:
         log.setLevel(before)
-
-
-@contextmanager
-def changed_environment(**changes: str) -> Iterator[None]:
-    """Sets environment variables for Flower and Ray; also undoes what these change themselves."""
-    before = dict(os.environ)
-    os.environ.update(changes)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
-
-
-def _short_temp_folder() -> str | None:
-    """A folder whose name is short enough for Ray's sockets (107 bytes, of which Ray takes 64)."""
-    return "/tmp" if len(gettempdir()) > 24 and os.path.isdir("/tmp") else None
 
 
 class Simulation:
@@ -104,7 +81,7 @@ class Simulation:
         self._resources = ExitStack()
         self._resources.enter_context(silence_flower())
         self._folder = self._resources.enter_context(
-            TemporaryDirectory(prefix="ipfl-ray-", dir=_short_temp_folder())
+            TemporaryDirectory(prefix="ipfl-ray-", dir=short_temp_folder())
         )
         self._resources.enter_context(changed_environment(FLWR_HOME=self._folder, **RAY_ENVIRONMENT))
         self._thread = threading.Thread(
@@ -121,16 +98,10 @@ class Simulation:
     def _run(self, server: ServerApp, app: ClientApp, nodes: int) -> None:
         from ipfl.engines.flower.flwr_internals import run_simulation
 
-        ray_arguments = {
-            "address": "local",
-            "num_cpus": self.workers,
-            "include_dashboard": False,
-            "_temp_dir": self._folder,
-            "_node_ip_address": "127.0.0.1",
-            "logging_level": logging.ERROR,
-            "log_to_driver": False,
+        backend = {
+            "init_args": ray_arguments(self.workers, self._folder),
+            "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
         }
-        backend = {"init_args": ray_arguments, "client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
         try:
             run_simulation(server, app, nodes, backend)
         except BaseException as error:  # `check_alive` raises it in the main thread

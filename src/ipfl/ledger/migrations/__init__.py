@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 from alembic import command
@@ -27,6 +28,12 @@ def alembic_config() -> Config:
     return settings
 
 
+@cache
+def newest_revision() -> str | None:
+    """The newest migration that there is. To find it, alembic runs the files of all of them."""
+    return ScriptDirectory.from_config(alembic_config()).get_current_head()
+
+
 def current_revision(connection: Connection) -> str | None:
     """The newest migration that was applied to the database; None for a database without a store."""
     found = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
@@ -39,15 +46,14 @@ def upgrade(engine: Engine) -> None:
     Raises:
         InputError: The database was written by a newer release.
     """
-    settings = alembic_config()
-    script = ScriptDirectory.from_config(settings)
     with engine.connect() as connection:
         try:
             current = current_revision(read_only(connection))
         except CommandError as error:  # more than one revision
             raise InputError(f"{display_url(engine.url)} is not a run store: {error}") from error
-    if current == script.get_current_head():
+    if current == newest_revision():
         return
+    settings = alembic_config()
     with engine.begin() as connection:
         if connection.dialect.name == "postgresql":
             connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({SCHEMA_LOCK})")

@@ -8,12 +8,15 @@ Where each part of the paper lives:
 | Algorithm 2, ClientPreferences, and all else that a client does | `client_side` |
 | hyper-parameters | `settings` |
 | what the server remembers between rounds | `state` |
-| Eq. importance_weights, Eq. personalized_model | `preferences` |
+| Eq. importance_weights | `preferences` |
+| Eq. personalized_model, and what a client makes of it on evidence | `mixing`, `personalization` |
 | Scheduler, SelectClients of Algorithm 1 | `scheduler` |
 | Algorithm 1, lines 4, 7, 8: training and aggregation | `updates` |
 | Profiler, appendix "Shapley value approximation" | `profiler`; what the server asks for it: `appraisal` |
+| beyond the paper: contributions by agreement with the others | `agreement` |
 | Token manager: Eqs. consumer_cost, update_available_tokens, reimbursement and its utility, | `tokens` |
 | reward_distribution; the accounts on their way through one round | `token_manager` |
+| who is reimbursed and who earns, in a round and in its replay | `settlement` |
 | what a ledger needs of the market; the market once more from its record | `audit`, `replay` |
 | appendix "Initial Clustering", Eq. imprtant_features | `warm_start` |
 | Fairness: wealth, collapse, clusters that do the same work | `market_stats` |

@@ -2,13 +2,14 @@
 
 g_k of the Shapley approximation is the mean gradient of the loss at W_M over points that represent cluster
 k's clients: either the participants' own held-back points, or the server's holdout that suits the model best.
+Leaving one out (`loo`) takes the other providers' points, and no gradient.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from itertools import islice
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,9 @@ from numpy.typing import NDArray
 from ipfl.core import Ask, ClientId, Record, Replies, Roster, Vector, cluster_name
 from ipfl.core.replies import NonNegative, Number, ReplySchema, VectorSizes, Whole, list_of
 from ipfl.methods.ipfl import profiler
+from ipfl.methods.ipfl.settings import Contribution
 from ipfl.methods.ipfl.state import MarketState
+from ipfl.methods.ipfl.updates import ClusterUpdates, Updates
 from ipfl.methods.ipfl.warm_start import f1_from_counts
 from ipfl.methods.steps import expect_update
 
@@ -25,57 +28,57 @@ Contributions = dict[int, NDArray[np.float64]]
 Accuracies = dict[int, float]
 """Acc_kr of each cluster."""
 Gradients = dict[int, NDArray[np.float64]]
-Updates = Mapping[int, Replies]
-"""Per cluster the updates of its providers."""
 
 MAX_COALITIONS_PER_ASK = 16
 """Models of coalitions that travel in one ask when Shapley values are exact: bounds the memory."""
 
 
 def appraise(
-    state: MarketState,
-    models: Sequence[Vector],
-    updates: Updates,
-    source: Literal["clients", "server", "exact"],
-    normalised: bool,
+    state: MarketState, models: Sequence[Vector], updates: Updates, source: Contribution, normalised: bool
 ) -> Generator[Ask, Replies, tuple[Contributions, Accuracies]]:
     """Asks the participants how good the aggregated models are, and works out who contributed what.
+
+    Acc_kr comes along where they are asked for gradients.
 
     Args:
         state: The state before the round.
         models: The aggregated models W_M.
         updates: What they were made of.
-        source: Where the gradient comes from; `exact`: Shapley values over all coalitions instead.
+        source: Where the gradient comes from, or which other way to value an update.
         normalised: Which version of the approximation.
     """
-    answers = yield ask_providers(models, updates, gradient=source == "clients")
-    accuracy, gradient = pool_answers(answers, updates, state.size)
-    if source == "server":
+    gradient: Gradients = {}
+    accuracy: Accuracies = {}
+    if source == "clients":
+        answers = yield ask_providers(models, updates, gradient=True)
+        accuracy, gradient = pool_answers(answers, updates, state.size)
+    elif source == "server":
         answers = yield ask_holdouts(state.holdouts, models, updates)
         gradient = best_holdout_gradients(answers, updates)
     psi: Contributions = {}
-    for k, replies in updates.items():
-        locals_, counts = trained_models(replies, k)
+    for k, found in updates.items():
         if source == "exact":
-            psi[k] = yield from exact_contributions(locals_, counts, state.models[k], sorted(replies))
+            psi[k] = yield from exact_contributions(found)
+        elif source == "loo":
+            psi[k] = yield from contributions_without(found, models[k])
         elif k in gradient:
-            psi[k] = profiler.contributions(gradient[k], models[k], locals_, np.array(counts), normalised)
+            psi[k] = profiler.contributions(gradient[k], models[k], found.models, found.weights, normalised)
         else:
-            psi[k] = np.full(len(locals_), np.nan)
+            psi[k] = np.full(len(found.clients), np.nan)
     return psi, accuracy
 
 
-def trained_models(replies: Replies, cluster: int) -> tuple[list[Vector], list[int]]:
-    """The models that came back for a cluster, and their sample counts, in ascending client id."""
-    kept = [replies[client] for client in sorted(replies)]
-    return [reply.params[cluster_name(cluster)] for reply in kept], [int(r.facts["n"]) for r in kept]
+def measure_accuracy(models: Sequence[Vector], updates: Updates) -> Generator[Ask, Replies, Accuracies]:
+    """Acc_kr: the mean accuracy of the aggregated models on their providers' own points."""
+    answers = yield ask_providers(models, updates, gradient=False)
+    return pool_answers(answers, updates, 0)[0]
 
 
 def ask_providers(models: Sequence[Vector], updates: Updates, *, gradient: bool) -> Ask:
     """Asks all providers about the models that they had a part in."""
     seats: dict[ClientId, dict[str, Vector]] = {}
-    for k, replies in updates.items():
-        for client in replies:
+    for k, found in updates.items():
+        for client in found.clients:
             seats.setdefault(client, {})[cluster_name(k)] = models[k]
     to = {client: Record(seats[client], {"gradient": gradient}) for client in sorted(seats)}
     return Ask("appraise", to, APPRAISAL)
@@ -99,23 +102,40 @@ APPRAISAL = ReplySchema(
 """Per model [hits, points], and the gradient at it if it was asked for."""
 
 
-def typical_accuracy(models: Sequence[Vector], updates: Updates) -> Generator[Ask, Replies, Accuracies]:
-    """Acc_kr of a robust market: the median of the providers' claims, however many points they have."""
-    answers = yield ask_providers(models, updates, gradient=False)
-    shares = {k: [hits / n for _, hits, n in _counts(answers, k)] for k in updates}
-    return {k: float(np.median(known)) for k, known in shares.items() if known}
-
-
-def exact_contributions(
-    locals_: Sequence[Vector], counts: Sequence[int], before: Vector, providers: Sequence[ClientId]
+def contributions_without(
+    found: ClusterUpdates, aggregate: Vector
 ) -> Generator[Ask, Replies, NDArray[np.float64]]:
+    """Leave one out: ψ_i = what W_M gets right on the *other* providers' points, beyond W_M without W_i.
+
+    By soft hits (the probability of the true class) per point; NaN for a single provider, and where no other
+    provider answered.
+    """
+    n = len(found.clients)
+    without = [np.arange(n) != i for i in range(n)]
+    rest = [profiler.coalition_model(found.models, found.weights, found.before, keep) for keep in without]
+    record = Record({str(i): model for i, model in enumerate([aggregate, *rest])})
+    schema = ReplySchema({"loss": list_of(Number, n + 1), "soft": list_of(NonNegative, n + 1), "n": Whole})
+    answers = yield Ask("loss", dict.fromkeys(found.clients, record), schema)
+    psi = np.full(n, np.nan)
+    for i, keep in enumerate(without):
+        others = [found.clients[j] for j in np.flatnonzero(keep)]
+        judges = [answers[client].facts for client in others if client in answers]
+        if points := sum(facts["n"] for facts in judges):
+            psi[i] = sum(facts["soft"][0] - facts["soft"][i + 1] for facts in judges) / points
+    return psi
+
+
+def exact_contributions(found: ClusterUpdates) -> Generator[Ask, Replies, NDArray[np.float64]]:
     """Exact Shapley values over all coalitions, their losses measured on the providers' `probe`."""
     losses: list[float] = []
-    models = profiler.coalition_models(locals_, np.array(counts), before)
+    models = profiler.coalition_models(found.models, found.weights, found.before)
     while group := list(islice(models, MAX_COALITIONS_PER_ASK)):
         record = Record({str(position): model for position, model in enumerate(group)})
-        schema = ReplySchema({"loss": list_of(Number, len(group)), "n": Whole})
-        scored = yield Ask("loss", dict.fromkeys(providers, record), schema)
+        count = len(group)
+        schema = ReplySchema(
+            {"loss": list_of(Number, count), "soft": list_of(NonNegative, count), "n": Whole}
+        )
+        scored = yield Ask("loss", dict.fromkeys(found.clients, record), schema)
         points = sum(reply.facts["n"] for reply in scored.values())
         sums = np.sum([reply.facts["loss"] for reply in scored.values()], axis=0)
         losses += list(np.broadcast_to(sums / points if points else np.nan, len(group)))

@@ -15,22 +15,24 @@ from ipfl.methods.ipfl.token_manager import TokenManager
 class AuditedMarket(ServerSteps):
     """The part of IP-FL that makes it an `ipfl.core.HasMarket`."""
 
-    def rules(self) -> dict[str, Fact]:
+    def rules(self, state: MarketState) -> dict[str, Fact]:
         """Price and rates, for the audit of the ledger."""
         return {
             "price": self.price,
-            "opening": self.opening_balance,
-            "allowance": self.allowance,
+            "opening": state.opening,
+            "allowance": self.allowance if self.moves_tokens else 0,
             "eta": self.eta,
             "gamma": self.gamma,
-            "clusters": self.max_clusters if self.clusters == "auto" else self.clusters,
-            "incentive": self.incentive,
-            "positive": self.robust,
+            "clusters": len(state.models),
+            "incentive": self.moves_tokens,
+            "positive": self.rewarded == "positive",
+            "reimburse": self.reimburse,
+            "forfeit": self.forfeit,
         }
 
     def opening_transfers(self, state: MarketState) -> tuple[Transfer, ...]:
         """The same balance for everyone."""
-        return opening_transfers(state.ids.tolist(), self.opening_balance)
+        return opening_transfers(state.ids.tolist(), state.opening)
 
     def roll_back(self, state: MarketState, market: Market) -> Market:
         """All bids go back, and no allowance is issued: clients that could pay only out of it did not bid."""

@@ -10,9 +10,11 @@ from numpy.typing import NDArray
 
 from ipfl.client.client import Client, Part
 from ipfl.client.training import Score
-from ipfl.core import Record, Vector, cluster_name, gradient_name
-from ipfl.core.vectors import mix
-from ipfl.methods.ipfl.preferences import choose_bids, importance_weights, mixing_weights, update_returns
+from ipfl.core import Record, Vector, cluster_name
+from ipfl.core.vectors import mean, mix
+from ipfl.methods.ipfl.mixing import mixing_weights
+from ipfl.methods.ipfl.personalization import OwnPoints, fine_tune, fine_tune_on_evidence, mix_on_evidence
+from ipfl.methods.ipfl.preferences import choose_bids, importance_weights, mean_returns
 from ipfl.methods.ipfl.settings import IPFLSettings
 from ipfl.methods.ipfl.warm_start import confusion
 
@@ -21,24 +23,28 @@ class ClientSide(IPFLSettings):
     """The client side of IP-FL."""
 
     def on_preference(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:
-        """Algorithm 2, ClientPreferences: importance weights on `probe`, bids most wanted first."""
+        """Algorithm 2, ClientPreferences: importance weights on `probe`, bids most wanted first.
+
+        A client that is sent no models, because it did not pay, bids by what it knew when it last had them.
+        """
         clusters: list[int] = ask.facts["clusters"]
-        hits, n = self._hits(ask, me, "probe")
-        importance = importance_weights(hits / max(n, 1), np.asarray(ask.facts["means"]))
-        history = update_returns(mine.facts, ask.facts["seats"], ask.facts["net"], self.price)
-        known = dict(zip(history["clusters"], history["returns"], strict=True))
-        returns = np.array([known.get(k, np.nan) for k in clusters])
-        order = choose_bids(importance, self.threshold, returns, self.feedback)
-        reply = Record(
-            {}, {"bids": [clusters[position] for position in order], "hits": hits.tolist(), "n": n}
-        )
-        return reply, Record({}, history)
+        hits, n = self._hits(ask, me, "probe") if ask.params else (np.zeros(0), 0)
+        likes_mean = False
+        if ask.params:
+            importance = importance_weights(hits / max(n, 1), np.asarray(ask.facts["means"]))
+            mine = Record({}, {"clusters": clusters, "importance": importance.tolist()})
+            likes_mean = self._mean_hits(ask, me) >= hits[int(importance.argmax())]
+        known = dict(zip(mine.facts.get("clusters", ()), mine.facts.get("importance", ()), strict=True))
+        importance = np.array([known.get(k, 0.0) for k in clusters])
+        returns = mean_returns(ask.facts["seats"], ask.facts["net"], self.price)
+        order = choose_bids(importance, self.threshold, returns, self.feedback) if known else []
+        bids = [clusters[position] for position in order]
+        reply = Record({}, {"bids": bids, "hits": hits.tolist(), "n": n, "likes_mean": int(likes_mean)})
+        return reply, mine
 
     def on_train(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:
         """Trains the model of every cluster the client has a seat in."""
         params = {k: me.train(model) for k, model in ask.params.items()}
-        if ask.facts.get("gradient"):
-            params |= {gradient_name(k): me.gradient(model, "probe") for k, model in ask.params.items()}
         return Record(params, {"n": len(me.data("train"))}), mine
 
     def on_appraise(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:
@@ -49,9 +55,10 @@ class ClientSide(IPFLSettings):
         return Record({k: me.gradient(model, "probe") for k, model in wanted}, facts), mine
 
     def on_loss(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:
-        """Summed loss of each model on `probe`, for exact Shapley values."""
+        """Summed loss and soft hits of each model on `probe`, for values of coalitions."""
         scores = [me.score(model, "probe") for model in ask.params.values()]
-        return Record({}, {"loss": [score.loss for score in scores], "n": scores[0].n}), mine
+        facts = {"loss": [s.loss for s in scores], "soft": [s.soft for s in scores], "n": scores[0].n}
+        return Record({}, facts), mine
 
     def on_confusion(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:
         """True positives, false positives and false negatives per class of each model (server's holdout)."""
@@ -61,10 +68,20 @@ class ClientSide(IPFLSettings):
         return Record({}, {name: count.tolist() for name, count in counts.items()}), mine
 
     def personalize(self, offer: Record, mine: Record, me: Client) -> Vector:
-        """Eq. personalized_model: P_i = Σ_k υ_ik ω_k, with υ from `goal`; no training, no server state."""
+        """Eq. personalized_model: P_i = Σ_k υ_ik ω_k, with υ from `goal`; then fine-tuning, if any."""
+        points = OwnPoints.of(me, self.preference_samples)
+        mixed = self._mixed(offer, points, me)
+        if self.adapt == "auto":
+            return fine_tune_on_evidence(mixed, points, me)
+        return fine_tune(mixed, me, self.adapt) if self.adapt else mixed
+
+    def _mixed(self, offer: Record, points: OwnPoints, me: Client) -> Vector:
+        """The client's mix of the cluster models, without any training."""
         hits, n = self._hits(offer, me, "goal")
         importance = importance_weights(hits / max(n, 1), np.asarray(offer.facts["means"]))
         models = [offer.params[cluster_name(k)] for k in offer.facts["clusters"]]
+        if self.mix == "evidence":
+            return mix_on_evidence(models, importance, points, me)
 
         def score(shares: NDArray[np.float64]) -> float:
             if shares.max() == 1:  # a single model: scored already
@@ -78,6 +95,13 @@ class ClientSide(IPFLSettings):
         models = [ask.params[cluster_name(k)] for k in ask.facts["clusters"]]
         scores = [me.score(model, part, self.preference_samples) for model in models]
         return np.array([self._points(score) for score in scores]), scores[0].n
+
+    def _mean_hits(self, ask: Record, me: Client) -> float:
+        """The same for the mean of all cluster models, where it is asked for; else no hits."""
+        models = [ask.params[cluster_name(k)] for k in ask.facts["clusters"]]
+        if self.share != "auto" or len(models) < 2:
+            return -1.0
+        return self._points(me.score(mean(models), "probe", self.preference_samples))
 
     def _points(self, score: Score) -> float:
         return score.soft if self.hits == "soft" else score.hits

@@ -1,48 +1,51 @@
-"""What a client wants: importance weights, bids and mixing weights (Algorithm 2, ClientPreferences).
+"""What a client wants: importance weights and bids (Algorithm 2, ClientPreferences).
 
 All but the query itself runs at the client, on its own data; the server sees bids and hit counts only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, get_args
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ipfl.core import Ask, ClientId, Fact, Record
 from ipfl.core.replies import NonNegative, ReplySchema, Whole, list_of
-from ipfl.errors import unknown
 from ipfl.methods.ipfl.arrays import Floats
-
-Mix = Literal["paper", "best", "tuned"]
-
-SHARPNESS = (8.0, 4.0, 2.0, 1.0, 0.0)
-"""Exponents s of υ^s that `mixing_weights` tries, sharpest first: 1 is the paper's mix, 0 the plain mean."""
+from ipfl.methods.ipfl.mixing import convex
 
 THRESHOLD_TOLERANCE = 1e-6
 """Importance that misses the threshold by less than float32 resolves passes: K times 1/K all reach 1/K."""
 
 
-def preference_query(offer: Record, receipts: Mapping[ClientId, Sequence[tuple[int, int]]]) -> Ask:
+def preference_query(
+    offer: Record,
+    entitled: Mapping[ClientId, bool],
+    accounts: Mapping[ClientId, Mapping[str, Fact]],
+) -> Ask:
     """Asks clients for their bids.
 
     Args:
         offer: The cluster models, their numbers and their mean accuracies, the same for all.
-        receipts: By client, (cluster, net tokens) of each seat since its last receipts.
+        entitled: Whom to ask, and whether it gets the models.
+        accounts: What each of them is told of its own account: `balance`, `price`, and for each cluster of
+            the offer the `seats` it has had there and the `net` tokens that they brought.
     """
     clusters: list[int] = offer.facts["clusters"]
     to = {}
-    for client, own in receipts.items():
-        seats = {"seats": [k for k, _ in own], "net": [net for _, net in own]}
-        to[client] = Record(offer.params, {**offer.facts, **seats})
+    for client, gets_models in entitled.items():
+        to[client] = Record(offer.params if gets_models else {}, {**offer.facts, **accounts[client]})
 
     def is_possible(facts: Mapping[str, Fact]) -> bool:
-        bids = facts["bids"]
-        return len({*bids}) == len(bids) and {*bids} <= {*clusters} and max(facts["hits"]) <= facts["n"]
+        bids, hits = facts["bids"], facts["hits"]
+        return len({*bids}) == len(bids) and {*bids} <= {*clusters} and max(hits, default=0) <= facts["n"]
 
-    answer = {"bids": list[Whole], "hits": list_of(NonNegative, len(clusters)), "n": Whole}
+    def answer(sent: Record) -> dict[str, Any]:
+        hits = list_of(NonNegative, len(clusters) if sent.params else 0)
+        return {"bids": list[Whole], "hits": hits, "n": Whole, "likes_mean": Literal[0, 1]}
+
     return Ask("preference", to, ReplySchema(answer, rule=is_possible))
 
 
@@ -65,7 +68,7 @@ def importance_weights(accuracy: Floats, means: Floats) -> NDArray[np.float64]:
     hits = np.where(np.isfinite(accuracy) & (accuracy > 0), accuracy, 0.0)
     known = np.isfinite(means) & (means > 0)
     typical = float(means[known].mean()) if known.any() else 1.0
-    return _convex(hits / np.where(known, means, typical))
+    return convex(hits / np.where(known, means, typical))
 
 
 def choose_bids(
@@ -82,7 +85,7 @@ def choose_bids(
         importance: (K,) row-normalised υ_i.
         threshold: T_h; None: 1/K.
         returns: (K,) the client's own mean net return per seat in units of the price (see
-            `update_returns`), NaN where it never had one; None: nowhere.
+            `mean_returns`), NaN where it never had one; None: nowhere.
         feedback: Incentive feedback; score = υ_k + feedback·clip(return_k, −1, 1)/K decides the order.
 
     Returns:
@@ -98,63 +101,13 @@ def choose_bids(
     return [int(cluster) for cluster in order if appealing[cluster] or (preferred & rational)[cluster]]
 
 
-def mixing_weights(
-    importance: Floats, how: Mix, score: Callable[[NDArray[np.float64]], float] | None = None
-) -> NDArray[np.float64]:
-    """Eq. personalized_model: the weights with which P_i = Σ_k υ_ik ω_k mixes the cluster models.
+def mean_returns(seats: Sequence[int], net: Sequence[int], price: int) -> NDArray[np.float64]:
+    """(K,) a client's mean net return per seat in each cluster, in units of the price; NaN without a seat.
 
     Args:
-        importance: (K,) υ_i scored on the client's `goal`.
-        how: `paper`: υ itself. `best`: the model with the largest υ_ik alone. `tuned`: of every single
-            model and υ^s for each s in `SHARPNESS`, the mix that scores best, and so never worse than the
-            best single model. Equal scores: the sharper mix (single models, by υ_ik, then large s); a mixture
-            of models is used only where it is better.
-        score: For `tuned`: how good a mix is on `goal`, larger is better. A score of NaN never wins.
-
-    Returns:
-        (K,) convex weights.
-    """
-    if how == "paper":
-        return _convex(importance)
-    order = np.argsort(-importance, kind="stable")
-    singles: list[NDArray[np.float64]] = list(np.eye(len(importance))[order])
-    if how == "best":
-        return singles[0]
-    if how != "tuned":
-        raise unknown("mix", how, get_args(Mix))
-    if score is None:
-        raise ValueError("a tuned mix needs a score")
-    # Relative to the largest, so that no power of small numbers becomes 0.
-    relative = _convex(importance) / _convex(importance).max()
-    candidates = [*singles, *(_convex(relative**sharpness) for sharpness in SHARPNESS)]
-    scores = np.array([score(candidate) for candidate in candidates], np.float64)
-    return candidates[int(np.argmax(np.where(np.isnan(scores), -np.inf, scores)))]
-
-
-def update_returns(
-    memory: Mapping[str, Fact], seats: Sequence[int], net: Sequence[int], price: int
-) -> dict[str, list[Fact]]:
-    """Updates what a client remembers: its mean net return per seat in each cluster, in units of the price.
-
-    Args:
-        memory: Parallel lists `clusters`, `returns` and `seats` (their number); empty before the first.
-        seats: Cluster of each seat since the client's last receipts.
-        net: What each of them brought: reimbursed + earned − paid, in tokens.
+        seats: Seats that it has had in each cluster, ever. Totals: a lost answer counts nothing twice.
+        net: What they brought in all: reimbursed + earned − paid, in tokens.
         price: τ_p.
     """
-    columns = (memory.get(name, ()) for name in ("clusters", "returns", "seats"))
-    known = {cluster: (mean, count) for cluster, mean, count in zip(*columns, strict=True)}
-    for cluster, tokens in zip(seats, net, strict=True):
-        mean, count = known.get(cluster, (0.0, 0))
-        known[cluster] = (mean + (tokens / price - mean) / (count + 1), count + 1)
-    return {
-        "clusters": list(known),
-        "returns": [mean for mean, _ in known.values()],
-        "seats": [count for _, count in known.values()],
-    }
-
-
-def _convex(weights: Floats) -> NDArray[np.float64]:
-    """Scales non-negative weights to a sum of 1; uniform if all are 0."""
-    total = weights.sum()
-    return np.asarray(weights / total if total > 0 else np.full(len(weights), 1 / len(weights)), np.float64)
+    count = np.asarray(seats, np.float64)
+    return np.where(count > 0, np.asarray(net, np.float64) / price / np.maximum(count, 1), np.nan)

@@ -69,9 +69,17 @@ def coalition_models(locals_: Sequence[Vector], weights: Floats | Ints, previous
     time, because all 2^n of them may not fit into memory.
     """
     for members in coalitions(len(locals_)):
-        counts = np.asarray(weights, np.float64)[list(members)]
-        whole = counts.sum() > 0
-        yield mean([locals_[member] for member in members], counts.tolist()) if whole else previous
+        keep = np.isin(np.arange(len(locals_)), members)
+        yield coalition_model(locals_, weights, previous, keep)
+
+
+def coalition_model(
+    locals_: Sequence[Vector], weights: Floats | Ints, previous: Vector, keep: NDArray[np.bool_]
+) -> Vector:
+    """θ_C of one coalition; the previous model if its weights are 0."""
+    counts = np.asarray(weights, np.float64)[keep]
+    members = [model for model, kept in zip(locals_, keep, strict=True) if kept]
+    return mean(members, counts.tolist()) if counts.sum() > 0 else previous
 
 
 def shapley_from_values(values: Floats) -> NDArray[np.float64]:
@@ -97,29 +105,41 @@ def shapley_from_values(values: Floats) -> NDArray[np.float64]:
 
 
 def remember(
-    memory: Floats, clients: Ints, cluster: Ints | int, psi: Floats, decay: float = 0.5
+    memory: Floats, clients: Ints, cluster: int, psi: Floats, decay: float, count: Ints | None = None
 ) -> NDArray[np.float64]:
-    """Contributions as remembered per (client, cluster): an exponential average over a client's rounds.
+    """Contributions as remembered per (client, cluster): an average over a client's rounds.
 
     Args:
         memory: (N, K), NaN = unknown.
         clients: (n,) who contributed.
-        cluster: To which cluster: one, or (n,) so that one call serves a whole round.
+        cluster: To which cluster.
         psi: (n,) ψ_ki; NaN leaves what was remembered.
         decay: Weight of the past.
+        count: (n,) values so far, this one included: the first 1/(1 − decay) of them count alike. None: an
+            exponential average from the first one on.
 
     Returns:
         The new memory: decay·old + (1 − decay)·ψ, or ψ where nothing was known.
     """
     after = np.array(memory, np.float64)
-    after[clients, cluster] = blend(after[clients, cluster], psi, decay)
+    old = after[clients, cluster]
+    past = decay if count is None else np.minimum(decay, 1 - 1 / np.maximum(count, 1))
+    new = np.where(np.isnan(old), psi, past * old + (1 - past) * psi)
+    after[clients, cluster] = np.where(np.isnan(psi), old, new)
     return after
 
 
-def blend(old: Floats, psi: Floats, decay: float) -> NDArray[np.float64]:
-    """decay·old + (1 − decay)·ψ; whichever of the two is known where one is not."""
-    new = np.where(np.isnan(old), psi, decay * old + (1 - decay) * psi)
-    return np.asarray(np.where(np.isnan(psi), old, new), np.float64)
+def standard_scores(psi: Floats) -> NDArray[np.float64]:
+    """(n,) contributions of a round relative to each other: (ψ − mean)/deviation; 0 where they are alike.
+
+    Unknown ones stay unknown, and so does a single one: there is nothing to compare it with.
+    """
+    known = psi[np.isfinite(psi)]
+    if len(known) < 2:
+        return np.full(len(psi), np.nan)
+    deviation = float(known.std())
+    spread = deviation if deviation > 1e-12 * max(abs(float(known.mean())), 1e-300) else np.inf
+    return np.asarray((psi - known.mean()) / spread)
 
 
 def _shares(weights: Floats | Ints) -> NDArray[np.float64]:

@@ -16,8 +16,10 @@ from ipfl.ledger.accounts import opening_transfers
 from ipfl.ledger.lines import METRIC_KEYS, by_cluster
 from ipfl.ledger.verify import ReplayedRound
 from ipfl.methods.ipfl import tokens
-from ipfl.methods.ipfl.arrays import Bools, Ints
+from ipfl.methods.ipfl.arrays import Bools, Floats, Ints
 from ipfl.methods.ipfl.scheduler import Selection
+from ipfl.methods.ipfl.settlement import Served, SettlementRule, settle
+from ipfl.methods.ipfl.state import usual_score_after
 from ipfl.methods.ipfl.token_manager import TokenManager
 
 MAX_CLUSTERS = 2**15 - 1
@@ -33,7 +35,8 @@ class MarketReplay:
 
     Args:
         rules: `price`, `opening`, `eta`, `gamma`, `clusters`; may be left out: `allowance` (0), `incentive`
-            (true), and `positive` (false: providers are rewarded even if they contributed nothing).
+            (true), `positive` (false: providers are rewarded even if they contributed nothing), `reimburse`
+            ("printed") and `forfeit` (false: seats that delivered nothing are refunded).
         clients: All clients that have an account.
     """
 
@@ -44,13 +47,19 @@ class MarketReplay:
         if not 1 <= self.clusters <= MAX_CLUSTERS:
             raise ValueError(f"{self.clusters} clusters")
         self.opening_balance = int(rules["opening"])
-        self.eta, self.gamma = float(rules["eta"]), float(rules["gamma"])
+        self.rule = SettlementRule(
+            rules.get("reimburse", "printed"),
+            "positive" if rules.get("positive", False) else "all",
+            float(rules["eta"]),
+            float(rules["gamma"]),
+        )
+        self.forfeit = bool(rules.get("forfeit", False))
         self.allowance = int(rules.get("allowance", 0))
         self.incentive = bool(rules.get("incentive", True))
-        self.positive = bool(rules.get("positive", False))
         self.bank, _ = tokens.open_accounts(len(self.ids), self.clusters, self.opening_balance)
         self.omega = np.zeros((len(self.ids), self.clusters), np.int64)
         self.best = np.full(self.clusters, np.nan)
+        self.usual_score = np.full((len(self.ids), self.clusters), np.nan)
 
     def opening(self) -> ReplayedRound:
         """What the opening must have moved."""
@@ -73,14 +82,20 @@ class MarketReplay:
     def _replay(self, manager: TokenManager, line: Mapping[str, Any]) -> None:
         """The steps of a round in the order of Algorithm 1."""
         manager.issue_allowance(self.allowance)
-        paid = manager.collect_bids(self._bid_ranks(line["bids"]))
-        selection, delivered = self._selection(line.get("seats") or ())
-        seats = manager.pay_seats(paid, selection)
-        manager.refund_seats(seats & ~delivered)
+        bids: Sequence[Bid] = line["bids"]
+        paid = manager.collect_bids(self._bid_ranks(bids))
+        rows: Sequence[Seat] = line.get("seats") or ()
+        selection, delivered = self._selection(rows)
+        seats, payments = manager.charge(paid, selection, self._served(bids))
+        lost = seats & ~delivered
+        if self.forfeit:
+            lost &= self._excused(rows)
+        manager.refund(lost)
+        payments = payments & ~lost
         if self.incentive:
-            self._settle(manager, delivered, line)
+            self._settle(manager, payments, seats, delivered, line)
         else:
-            manager.refund_seats(delivered)
+            manager.refund(payments)
         self.omega = self.omega + delivered
 
     def _replay_rolled_back(self, manager: TokenManager, line: Mapping[str, Any]) -> None:
@@ -117,28 +132,66 @@ class MarketReplay:
         )
         return Selection(performance, random, 0), delivered
 
-    def _settle(self, manager: TokenManager, delivered: Bools, line: Mapping[str, Any]) -> None:
+    def _served(self, bids: Sequence[Bid]) -> Bools:
+        """(N,) clients that pay for all their bids."""
+        served = np.zeros(len(self.ids), bool)
+        for bid in bids:
+            served[self._place(bid.client, bid.cluster)[0]] |= bid.served
+        return served
+
+    def _excused(self, seats: Sequence[Seat]) -> Bools:
+        """(N, K) seats that were lost through a fault of the server's own."""
+        table = np.zeros_like(self.omega, bool)
+        for seat in seats:
+            table[self._place(seat.client, seat.cluster)] = seat.excused
+        return table
+
+    def _scores(self, bids: Sequence[Bid]) -> Floats:
+        """(N, K) what the bidders said of the models in this round."""
+        table = np.full_like(self.usual_score, np.nan)
+        for bid in bids:
+            if bid.score is not None:
+                table[self._place(bid.client, bid.cluster)] = bid.score
+        return table
+
+    def _settle(
+        self,
+        manager: TokenManager,
+        payments: Bools,
+        seats: Bools,
+        delivered: Bools,
+        line: Mapping[str, Any],
+    ) -> None:
         """Eqs. reimbursement_utility, reimbursement and reward_distribution of every cluster."""
         rows: Sequence[Contribution] = line.get("contributions") or ()
         recorded = {self._place(row.client, row.cluster): row for row in rows}
         if {*recorded} != {*zip(*map(np.ndarray.tolist, np.nonzero(delivered)), strict=True)}:
             raise ImpossibleError("the contributions are not those of the seats that delivered")
-        accuracy, best_before = (by_cluster(line.get(key) or ()) for key in METRIC_KEYS)
+        psi = {}
         for k in np.flatnonzero(delivered.any(axis=0)).tolist():
             providers = np.flatnonzero(delivered[:, k])
             contributions = [recorded[row, k] for row in providers.tolist()]
-            psi = np.array([np.nan if row.psi is None else row.psi for row in contributions])
-            omega = np.array([row.omega for row in contributions])
-            self._check_omega(k, providers, omega)
+            psi[k] = np.array([np.nan if row.psi is None else row.psi for row in contributions])
+            self._check_omega(k, providers, np.array([row.omega for row in contributions]))
+        score = self._scores(line["bids"])
+        served = Served(payments, seats, delivered, psi, self.omega, score, self.usual_score)
+        settle(manager, self.rule, served, self._accuracies(line))
+        self.usual_score = usual_score_after(self.usual_score, score, np.isfinite(score))
+
+    def _accuracies(self, line: Mapping[str, Any]) -> dict[int, tuple[float, float]]:
+        """Acc_kr and Acc_kmax of every cluster; the latter follows from the rounds before."""
+        accuracy, best_before = (by_cluster(line.get(key) or ()) for key in METRIC_KEYS)
+        known = {}
+        for k in range(self.clusters):
             best = None if np.isnan(self.best[k]) else float(self.best[k])
             if k in best_before and best_before[k] != best:
                 raise ImpossibleError(
                     f"best accuracy of cluster {k} before is said to be {best_before[k]}, but was {best}"
                 )
             now = np.nan if (a := accuracy.get(k)) is None else a
-            share = tokens.utility(now, best, self.eta, self.gamma)
-            manager.settle(k, providers, psi, omega, share, positive=self.positive)
+            known[k] = (now, float(self.best[k]))
             self.best[k] = np.fmax(self.best[k], now)
+        return known
 
     def _check_omega(self, cluster: int, providers: Ints, omega: Ints) -> None:
         """Ω_ki follows from the rounds before."""

@@ -3,6 +3,9 @@
 Per cluster N_p of its bidders, sorted by bid and contribution, and N_r clients at random in all. Round 0
 is random. The sort is a weighted draw without replacement by default: a plain sort by contribution never
 breaks the symmetry of models that are still alike, a plain sort by bid trains the same few clients always.
+An explorer trains in the cluster that it prefers itself: exploring is about unknown clients, not about wrong
+clusters. All seats of the budget are dealt: what K does not divide goes to the clusters in turn, and seats
+for which nobody bids go to further explorers.
 """
 
 from __future__ import annotations
@@ -88,6 +91,18 @@ def first_round(available: Bools, seats: int, clusters: int, rng: np.random.Gene
     return Selection((nobody,) * clusters, dealt, seats - len(chosen))
 
 
+def count_places(seats: int, clusters: int, turn: int) -> NDArray[np.int64]:
+    """(K,) seats by performance of each cluster: all of them, what K does not divide in turn.
+
+    Args:
+        seats: In all clusters together.
+        clusters: K.
+        turn: Any number that grows by one a round: the cluster that comes first moves on with it.
+    """
+    base, rest = divmod(seats, clusters)
+    return base + ((np.arange(clusters) - turn * rest) % clusters < rest).astype(np.int64)
+
+
 def order_bidders(
     bidders: Ints,
     importance: Floats,
@@ -97,11 +112,14 @@ def order_bidders(
     beta: float = 2.0,
     beta_psi: float = 0.5,
     first: int | None = None,
+    ration: float = 0.0,
+    seats_before: Floats | Ints | None = None,
 ) -> Ids:
     """S_c = sort(P_B, ψ_ki): the bidders of one cluster, whom to take first first.
 
-    Weight of a client: log w = β·z(υ_ik) + β_ψ·z(ψ_ki), z over all clients of which the value is known;
-    unknown (NaN) or constant values have z = 0.
+    Weight of a client: log w = β·z(υ_ik) + β_ψ·z(ψ_ki) − ration·z(Σ_k Ω_ik), z over all clients of which the
+    value is known; unknown (NaN) or constant values have z = 0. The last term rations seats: what a client
+    says of itself (υ) brings it forward today, and the seats it then has take it back.
 
     Args:
         bidders: Clients that bid for the cluster.
@@ -114,10 +132,14 @@ def order_bidders(
         beta: Weight of the bid.
         beta_psi: Weight of the contribution.
         first: Only so many from the top; None: all.
+        ration: Weight of the seats that a client has had.
+        seats_before: (N,) how many it has had; needed for `ration`.
     """
     if order not in get_args(BidderOrder):
         raise unknown("order", order, get_args(BidderOrder))
     key = beta * _z(importance, bidders) + beta_psi * _z(psi, bidders)
+    if ration and seats_before is not None:
+        key -= ration * _z(seats_before.astype(np.float64), bidders)
     if order == "draw":
         key += rng.gumbel(size=len(bidders))
     if first is not None and first < len(bidders):
@@ -127,50 +149,114 @@ def order_bidders(
     return bidders[np.lexsort((bidders, -key))][:first].astype(np.int64)
 
 
+@dataclass(frozen=True)
+class BidderRule:
+    """How the bidders of a cluster are sorted; see `order_bidders`."""
+
+    order: BidderOrder = "draw"
+    beta: float = 2.0
+    beta_psi: float = 0.5
+    ration: float = 0.0
+
+
+@dataclass(frozen=True)
+class Bidders:
+    """What the scheduler knows of the clients; (N, K) tables unless it says otherwise."""
+
+    paid: Bools
+    """Bids in escrow."""
+    ranks: Ints
+    """Rank of each bid within the client's row, 0 = most wanted, −1 = no bid."""
+    importance: Floats
+    """υ; NaN = never answered."""
+    psi: Floats
+    """Remembered contributions, NaN = unknown."""
+    seats_before: Ints
+    """(N,) seats that each client has had."""
+    available: Bools
+    """(N,) who can be asked, and may get a seat in this round."""
+    balances: Ints
+    """(N,) after the auction."""
+
+
 def select(
-    paid: Bools,
-    importance: Floats,
-    psi: Floats,
-    available: Bools,
-    balances: Ints,
+    bidders: Bidders,
+    rule: BidderRule,
     *,
     price: int,
-    n_p: int,
+    places: Ints,
     n_r: int,
     rng: np.random.Generator,
-    order: BidderOrder = "draw",
-    beta: float = 2.0,
-    beta_psi: float = 0.5,
+    explore_in: Literal["preferred", "random"] = "preferred",
 ) -> Selection:
-    """SelectClients for r > 0: N_p bidders per cluster, then N_r others at random over all clusters.
+    """SelectClients for r > 0: bidders by bid and contribution, then others at random.
 
-    Explorers go round the clusters, which one comes first being drawn too; what a cluster cannot take
-    passes on to the others. A client may have seats in several clusters, one in each at most, and explores
-    only what it can pay: by its bid in escrow for that very cluster, else from its balance.
+    A client may have seats in several clusters, one in each at most, and explores only what it can pay: by
+    its bid in escrow for that very cluster, else from its balance.
 
     Args:
-        paid: (N, K) bids in escrow.
-        importance: (N, K) υ.
-        psi: (N, K) remembered contributions, NaN = unknown.
-        available: (N,) who can be asked.
-        balances: (N,) after the auction.
+        bidders: What is known of them.
+        rule: How they are sorted.
         price: τ_p.
-        n_p: N_p, seats by performance in each cluster.
+        places: (K,) N_p of each cluster, seats by performance.
         n_r: N_r, random seats in all clusters together.
         rng: Of this round.
-        order: See `order_bidders`.
-        beta: See `order_bidders`.
-        beta_psi: See `order_bidders`.
+        explore_in: Where explorers train: in the cluster that they want most, or in any.
     """
-    clusters = paid.shape[1]
-    bidders = (np.flatnonzero(paid[:, k] & available) for k in range(clusters))
     performance = tuple(
-        order_bidders(ids, importance[:, k], psi[:, k], rng, order, beta, beta_psi, first=n_p)
-        for k, ids in enumerate(bidders)
+        order_bidders(
+            np.flatnonzero(bidders.paid[:, k] & bidders.available),
+            bidders.importance[:, k],
+            bidders.psi[:, k],
+            rng,
+            rule.order,
+            rule.beta,
+            rule.beta_psi,
+            int(places[k]),
+            rule.ration,
+            bidders.seats_before,
+        )
+        for k in range(len(places))
     )
-    random = _explore(performance, paid, available, balances // price, n_r, rng)
+    if explore_in == "preferred":  # seats for which nobody bid are dealt as well
+        n_r += int(places.sum()) - sum(map(len, performance))
+        random = _explore_preferred(performance, bidders, price, n_r, rng)
+        wanted = n_r + sum(map(len, performance))
+    else:
+        affordable = bidders.balances // price
+        random = _explore(performance, bidders.paid, bidders.available, affordable, n_r, rng)
+        wanted = n_r + int(places.sum())
     filled = sum(len(ids) for ids in (*performance, *random))
-    return Selection(performance, random, n_p * clusters + n_r - filled)
+    return Selection(performance, random, wanted - filled)
+
+
+def _explore_preferred(
+    performance: tuple[Ids, ...], bidders: Bidders, price: int, n_r: int, rng: np.random.Generator
+) -> tuple[Ids, ...]:
+    """Draws explorers among the clients without a seat, each for the cluster of its most wanted paid bid.
+
+    Clients that never answered explore any cluster. Only when nobody without a seat is left, clients with
+    one take a second one in another cluster that they bid for.
+    """
+    clusters = len(performance)
+    is_seated = np.zeros((len(bidders.paid), clusters), bool)
+    for k, rows in enumerate(performance):
+        is_seated[rows, k] = True
+    has_paid = np.asarray(bidders.paid.any(axis=1))
+    never_answered = np.asarray(np.isnan(bidders.importance).all(axis=1)) & ~has_paid
+    able = has_paid | (never_answered & (bidders.balances >= price))
+    free = np.flatnonzero(bidders.available & able & ~is_seated.any(axis=1))
+    drawn = rng.permutation(free)[:n_r]
+    anywhere = rng.integers(clusters, size=len(drawn))
+    wanted = np.where(bidders.paid, bidders.ranks, np.iinfo(np.int64).max)
+    random: Ids = np.where(never_answered[drawn], anywhere, wanted[drawn].argmin(axis=1))
+    chosen = [drawn[random == k] for k in range(clusters)]
+    if left := n_r - len(drawn):
+        is_seated[drawn, random] = True
+        row, cluster = np.nonzero(bidders.paid & bidders.available[:, None] & ~is_seated)
+        second = rng.permutation(len(row))[:left]
+        chosen = [np.append(chosen[k], row[second[cluster[second] == k]]) for k in range(clusters)]
+    return tuple(rows.astype(np.int64) for rows in chosen)
 
 
 def _explore(

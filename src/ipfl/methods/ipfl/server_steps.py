@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ipfl.core import (
     Ask,
@@ -18,22 +20,28 @@ from ipfl.core import (
     Round,
     Vector,
     cluster_name,
+    server_faults,
     stream,
 )
-from ipfl.methods.ipfl import scheduler, tokens
-from ipfl.methods.ipfl.appraisal import (
-    Accuracies,
-    Contributions,
-    Updates,
-    appraise,
-    typical_accuracy,
-)
+from ipfl.core.vectors import mean, mix
+from ipfl.methods.ipfl import agreement, profiler, scheduler, settlement
+from ipfl.methods.ipfl.appraisal import Accuracies, Contributions, appraise, measure_accuracy
 from ipfl.methods.ipfl.arrays import Bools
 from ipfl.methods.ipfl.client_side import ClientSide
-from ipfl.methods.ipfl.state import MarketState
+from ipfl.methods.ipfl.robust import is_above_noise
+from ipfl.methods.ipfl.state import MarketState, keep_bought_models, usual_score_after
 from ipfl.methods.ipfl.token_manager import TokenManager
-from ipfl.methods.ipfl.updates import aggregate_updates, judge_updates
+from ipfl.methods.ipfl.updates import Updates
 from ipfl.methods.steps import average_models, expect_update, random_seats, select_clients
+
+BIDDERS_PER_SEAT = (2, 4)
+"""Clients that may bid in a round, for each seat, at least and at most."""
+MAX_QUERY_COST = 0.25
+"""What a query may cost, as a share of the round's training."""
+MAX_SHARE = 0.5
+"""How far cluster models move to their mean when it serves every client as well as its own cluster."""
+LOST_PRIORITY = -2.0
+"""What is remembered as the contribution of a seat that delivered nothing, in standard scores."""
 
 
 class ServerSteps(ClientSide):
@@ -48,71 +56,256 @@ class ServerSteps(ClientSide):
         models = (average_models(replies, name, model, state.rule),) * len(state.models)
         return Round(replace(state, models=models), random_seats(chosen, replies), market=Market(()))
 
+    def draw_bidders(self, state: MarketState, roster: Roster, round: int) -> tuple[MarketState, Bools]:
+        """The clients that may bid in this round: all, or the budget's number of them in turn.
+
+        Whoever waits longest comes first, so that a round costs the same for any N.
+        """
+        available = np.isin(state.ids, roster.clients)
+        budget = self.preference_budget or state.per_round * self.bidders_per_seat(state)
+        if self.incentive and available.sum() > budget:
+            rows = stream(state.seed, "bidders", round).permutation(np.flatnonzero(available))
+            chosen = rows[np.argsort(state.drawn[rows], kind="stable")[:budget]]
+            available = np.zeros(len(state.ids), bool)
+            available[chosen] = True
+        return replace(state, drawn=np.where(available, round, state.drawn)), available
+
+    def bidders_per_seat(self, state: MarketState) -> int:
+        """As many as keep a query at a quarter of the training's cost, from 2 to 4.
+
+        A pass of training counts three, a pass of scoring one; a client scores all models and their mean.
+        """
+        training = 3 * state.epochs * state.samples
+        query = (len(state.clusters) + (self.share == "auto")) * min(state.points, self.preference_samples)
+        affordable = MAX_QUERY_COST * training / query if query > 0 else np.nan
+        return int(np.clip(affordable, *BIDDERS_PER_SEAT)) if np.isfinite(affordable) else BIDDERS_PER_SEAT[0]
+
     def select(
         self, state: MarketState, manager: TokenManager, paid: Bools, available: Bools, round: int
     ) -> scheduler.Selection:
         """SelectClients(r): random in the first round, then N_p by bid and contribution and N_r at random."""
         rng = stream(state.seed, "select", round)
         live = state.clusters
-        if not (state.bid_ranks >= 0).any():
+        if not (state.bid_ranks >= 0).any() and not (state.asked >= 0).any():
             able = available & (manager.bank.balances >= self.price)
-            return scheduler.first_round(able, state.per_round, len(live), rng)
+            return scheduler.first_round(able, state.per_round, len(live), rng).spread(
+                live, len(state.models)
+            )
         unexplored = float((state.omega.sum(axis=1) == 0).mean())
         n_r = scheduler.count_explorers(len(state.ids), unexplored, self.explore, self.explore_floor)
-        if self.n_p is None:  # one seat per cluster at least, and no more trainings than other methods have
-            n_r = min(n_r, max(state.per_round - len(live), 0))
-        chosen = scheduler.select(
+        if self.n_p is None:  # one seat per cluster if the budget has so many; never more than the budget
+            budget = self.count_seats(state, paid, available)
+            n_r = min(n_r, max(budget - len(live), 0))
+            places = scheduler.count_places(budget - n_r, len(live), round)
+        else:
+            places = np.full(len(live), self.n_p)
+        bidders = scheduler.Bidders(
             paid[:, live],
+            state.bid_ranks[:, live],
             state.importance[:, live],
             state.psi[:, live],
+            state.seats_had.sum(axis=1),
             available,
             manager.bank.balances,
-            price=self.price,
-            n_p=self.n_p or max(1, (state.per_round - n_r) // len(live)),
-            n_r=n_r,
-            rng=rng,
-            order=self.order,
-            beta=self.beta,
-            beta_psi=self.beta_psi,
+        )
+        rule = scheduler.BidderRule(self.order, self.beta, self.beta_psi, self.ration)
+        chosen = scheduler.select(
+            bidders, rule, price=self.price, places=places, n_r=n_r, rng=rng, explore_in=self.explore_in
         )
         return chosen.spread(live, len(state.models))
+
+    def count_seats(self, state: MarketState, paid: Bools, available: Bools) -> int:
+        """The budget; where the willing pay, the share of it that those who could bid do pay for.
+
+        So a seat earns as much however many abstain, and training does not stop to pay when some do.
+        """
+        if self.payers == "seated" or not self.moves_tokens:
+            return state.per_round
+        share = paid.any(axis=1).sum() / max(1, available.sum())
+        return max(1, math.ceil(round(state.per_round * float(share), 9)))
+
+    def served(self, state: MarketState, round: int) -> Bools:
+        """(N,) who pays for all its bids: those that were asked in this round; if only seats pay, nobody."""
+        if self.payers == "seated":
+            return np.zeros(len(state.ids), bool)
+        return np.asarray((state.asked == round) & (state.times_asked > self.trial_rounds))
 
     def aggregate_and_appraise(
         self, state: MarketState, updates: Updates
     ) -> Generator[Ask, Replies, tuple[tuple[Vector, ...], Contributions, Accuracies]]:
         """M_k = FedAvg(U_k), and the profiler: ψ_ki of each cluster's providers, Acc_kr on their own data."""
-        if self.robust:
-            by_server = self.contribution == "server"
-            models, psi = yield from judge_updates(state, updates, self.decay, server=by_server)
-            return models, psi, (yield from typical_accuracy(models, updates))
-        models = aggregate_updates(state, updates)
-        if not self.incentive:
-            return models, {}, {}
-        psi, accuracy = yield from appraise(state, models, updates, self.contribution, self.normalised)
-        return models, psi, accuracy
+        fair = {k: found.only(found.is_fair) for k, found in updates.items()}
+        psi: Contributions = {}
+        used = fair
+        if self.contribution == "momentum" and self.incentive:
+            for k, found in fair.items():
+                psi[k] = agreement.contributions_by_agreement(
+                    found.steps, found.weights, state.directions[k], known_to_all(state, k)
+                )
+            if "noise" in self.guards:
+                used = {k: found.only(is_above_noise(psi[k])) for k, found in fair.items()}
+        new = {k: found.mean(state.rule, clip="clip" in self.guards) for k, found in used.items()}
+        models = self.share_models(state, [new.get(k, model) for k, model in enumerate(state.models)])
+        accuracy: Accuracies = {}
+        if self.contribution != "momentum" and self.incentive:
+            psi, accuracy = yield from appraise(state, models, fair, self.contribution, self.normalised)
+        if self.reimburse == "printed" and self.incentive and not accuracy:
+            accuracy = yield from measure_accuracy(models, fair)
+        return models, {k: _spread(values, updates[k].is_fair) for k, values in psi.items()}, accuracy
+
+    def share_models(self, state: MarketState, models: list[Vector]) -> tuple[Vector, ...]:
+        """Moves the cluster models towards their mean, as far as it serves the clients as well."""
+        share = MAX_SHARE * state.likes_mean if self.share == "auto" else self.share
+        live = state.clusters
+        if share > 0 and len(live) > 1:
+            centre = mean([models[k] for k in live])
+            for k in live:
+                models[k] = mix([models[k], centre], [1 - share, share])
+        return tuple(models)
+
+    def after_round(
+        self,
+        state: MarketState,
+        manager: TokenManager,
+        models: tuple[Vector, ...],
+        seats: Bools,
+        delivered: Bools,
+        psi: NDArray[np.float64],
+        accuracy: Accuracies,
+        payments: Bools,
+        samples: float,
+        round: int,
+    ) -> MarketState:
+        """What the server remembers of a round: models, balances, ψ, Ω, Acc_kmax, who paid."""
+        best = state.best.copy()
+        for k, value in accuracy.items():
+            best[k] = np.fmax(best[k], value)
+        asked = state.asked == round
+        after = replace(
+            state,
+            models=models,
+            bank=manager.bank,
+            psi=psi,
+            omega=state.omega + delivered,
+            best=best,
+            earned=state.earned + manager.earned,
+            samples=samples,
+            seats_had=state.seats_had + seats,
+            seats_net=state.seats_net + np.where(seats, manager.net(len(models)), 0),
+            usual_score=usual_score_after(state.usual_score, state.score, state.bid_ranks >= 0),
+            is_paying=np.where(
+                asked, payments.any(axis=1) | (state.times_asked <= self.trial_rounds), state.is_paying
+            ),
+        )
+        if self.contribution == "momentum":
+            after = _with_directions(state, after)
+        return keep_bought_models(state, after, round) if self.is_access_paid else after
+
+    def remember_contributions(
+        self,
+        state: MarketState,
+        seats: Bools,
+        delivered: Bools,
+        psi: Contributions,
+    ) -> NDArray[np.float64]:
+        """ψ_ki as the scheduler knows it from now on; a seat that delivered nothing counts against it."""
+        remembered, omega = state.psi, state.omega + delivered
+        for k, values in psi.items():
+            providers = np.flatnonzero(delivered[:, k])
+            if self.standardise:
+                count, values = omega[providers, k], profiler.standard_scores(values)
+                remembered = profiler.remember(remembered, providers, k, values, self.decay, count)
+            else:
+                remembered = profiler.remember(remembered, providers, k, values, self.decay)
+        if self.forfeit and self.standardise:
+            for k in range(seats.shape[1]):
+                absent = np.flatnonzero(seats[:, k] & ~delivered[:, k])
+                lost = np.full(len(absent), LOST_PRIORITY)
+                remembered = profiler.remember(remembered, absent, k, lost, self.decay, omega[absent, k] + 1)
+        return remembered
 
     def settle(
         self,
         state: MarketState,
         manager: TokenManager,
+        payments: Bools,
+        seats: Bools,
         delivered: Bools,
         psi: Contributions,
         accuracy: Accuracies,
     ) -> dict[int, float]:
-        """The token manager after training: reimbursement by utility, the rest as rewards by rank."""
-        if not self.incentive:
-            manager.refund_seats(delivered)
+        """The token manager after training: what is owed to consumers, the rest as rewards by rank."""
+        if not self.moves_tokens:
+            manager.refund(payments)
             return {}
-        shares = {}
-        for k, contributions in psi.items():
-            providers = np.flatnonzero(delivered[:, k])
-            shares[k] = tokens.utility(accuracy.get(k, np.nan), state.best[k], self.eta, self.gamma)
-            omega = state.omega[providers, k] + 1
-            manager.settle(k, providers, contributions, omega, shares[k], positive=self.robust)
-        return shares
+        return settlement.settle(
+            manager,
+            settlement.SettlementRule(self.reimburse, self.rewarded, self.eta, self.gamma),
+            settlement.Served(
+                payments,
+                seats,
+                delivered,
+                psi,
+                state.omega,
+                state.score,
+                state.usual_score,
+            ),
+            {k: (accuracy.get(k, np.nan), float(state.best[k])) for k in range(len(state.models))},
+        )
+
+    def refund_lost_seats(
+        self, state: MarketState, manager: TokenManager, lost: Bools, replies: Replies
+    ) -> Bools:
+        """Refunds seats that delivered nothing through the server's own fault; all, if nobody forfeits.
+
+        Returns:
+            The (N, K) seats that were refunded.
+        """
+        if self.forfeit:
+            lost = lost & np.isin(state.ids, sorted(server_faults(replies)))[:, None]
+        manager.refund(lost)
+        return lost
+
+    def current_offer(self, state: MarketState) -> Record:
+        """All cluster models of this moment, and how well they do on average."""
+        means = state.means[state.clusters].tolist()
+        return Record(state.named, {"clusters": state.clusters, "means": means})
 
     def offer(self, state: MarketState, client: ClientId) -> Record:
-        """All cluster models, and how well they do on average: what Eq. importance_weights needs."""
-        return Record(
-            state.named, {"clusters": state.clusters, "means": state.means[state.clusters].tolist()}
-        )
+        """What Eq. importance_weights needs: all cluster models, and how well they do on average.
+
+        A client that stopped paying keeps the models that it last bought.
+        """
+        row = int(state.rows([client])[0])
+        if state.held is None or row not in state.held_facts or state.ids[row] != client:
+            return self.current_offer(state)
+        clusters, means = state.held_facts[row]
+        models = np.split(state.held[client], len(clusters))
+        named = {cluster_name(k): model for k, model in zip(clusters, models, strict=True)}
+        return Record(named, {"clusters": [*clusters], "means": [*means]})
+
+
+def _spread(values: NDArray[np.float64], which: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """The values at their places among all providers; 0 for those that do not count."""
+    psi = np.zeros(len(which))
+    psi[which] = values
+    return psi
+
+
+def known_to_all(state: MarketState, cluster: int) -> list[Vector]:
+    """Directions that every buyer of the models knows: a cluster's last steps, and ways to the others."""
+    here, direction = state.models[cluster], state.directions[cluster]
+    ways = [state.models[k] - here for k in state.clusters if k != cluster]
+    known = [*state.public_steps[cluster], *ways, *([] if direction is None else [direction])]
+    return [vector for vector in known if vector.any()]
+
+
+def _with_directions(state: MarketState, after: MarketState) -> MarketState:
+    """M_k and the last steps of every cluster, after its model moved."""
+    directions, public = list(state.directions), list(state.public_steps)
+    for k, (old, new) in enumerate(zip(state.models, after.models, strict=True)):
+        if new is not old:
+            step = np.asarray(new.astype(np.float64) - old)
+            directions[k] = agreement.next_direction(directions[k], step)
+            public[k] = (*public[k], step.astype(np.float32))[-agreement.PUBLIC_STEPS :]
+    return replace(after, directions=tuple(directions), public_steps=tuple(public))

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from ipfl.core import (
     Bid,
     ClientId,
+    ClientModels,
     Contribution,
     Event,
     Fact,
@@ -24,12 +25,11 @@ from ipfl.core import (
 from ipfl.core.sections import AggregateConfig
 from ipfl.core.vectors import mean
 from ipfl.ledger.accounts import Bank
-from ipfl.methods.ipfl import market_stats, profiler, tokens
+from ipfl.methods.ipfl import market_stats, tokens
 from ipfl.methods.ipfl.arrays import Bools, Floats, Ints
 from ipfl.methods.ipfl.preferences import importance_weights
 from ipfl.methods.ipfl.robust import limit_claims
 from ipfl.methods.ipfl.scheduler import Selection
-from ipfl.methods.ipfl.token_manager import TokenManager
 
 NO_BID = -1
 """In a table of ranks: the client does not bid for the cluster."""
@@ -66,8 +66,40 @@ class MarketState:
     """Under which ids the server can be asked about its own samples."""
     rule: AggregateConfig
     """How a cluster's updates become its model."""
-    receipts: Mapping[int, Sequence[tuple[int, int]]] = field(default_factory=dict)
-    """(cluster, net tokens) of each seat a client had since its last receipts, by row."""
+    opening: int
+    """Tokens that every client started with."""
+    seats_had: NDArray[np.int64]
+    """(N, K) seats that each client has had, delivered or not."""
+    seats_net: NDArray[np.int64]
+    """(N, K) tokens that they brought it."""
+    score: NDArray[np.float64]
+    """(N, K) score of each model on the client's points as answered in this round; NaN = not asked."""
+    usual_score: NDArray[np.float64]
+    """(N, K) the same, smoothed over the rounds in which the client bid for the cluster."""
+    likes_mean: float
+    """Share of the clients asked last whom the mean of all models serves as well as the one they prefer."""
+    epochs: int
+    """Of a training."""
+    points: float
+    """Mean number of points that a client scores models on, as answered last; NaN = not known."""
+    samples: float
+    """Mean number of samples that a client trains on, as answered last; NaN = not known."""
+    drawn: NDArray[np.int64]
+    """(N,) round in which each client could last bid, −1 = never."""
+    asked: NDArray[np.int64]
+    """(N,) round in which each client was last asked for preferences, −1 = never."""
+    times_asked: NDArray[np.int64]
+    """(N,) how often."""
+    is_paying: Bools
+    """(N,) whether each client paid when it was last asked; true before."""
+    held: ClientModels | None
+    """The models of clients that stopped paying, all K in one vector: what they last bought."""
+    held_facts: Mapping[int, tuple[Sequence[int], Sequence[float]]] = field(default_factory=dict)
+    """Their numbers and mean accuracies, by row."""
+    directions: tuple[Vector | None, ...] = ()
+    """(K) M_k, the running direction of each cluster's updates."""
+    public_steps: tuple[tuple[Vector, ...], ...] = ()
+    """(K) the last steps of each cluster's model, newest last: what everyone knows who bought it."""
     collapsed: bool = False
     merged: tuple[tuple[int, int, int], ...] = ()
     """(round, kept, dropped) of every merge under `clusters = "auto"`."""
@@ -93,6 +125,22 @@ class MarketState:
             seed=setup.seed,
             holdouts=setup.holdouts,
             rule=setup.aggregate,
+            opening=opening,
+            seats_had=np.zeros((n, clusters), np.int64),
+            seats_net=np.zeros((n, clusters), np.int64),
+            score=np.full((n, clusters), np.nan),
+            usual_score=np.full((n, clusters), np.nan),
+            likes_mean=0.0,
+            epochs=setup.epochs,
+            points=np.nan,
+            samples=np.nan,
+            drawn=np.full(n, -1),
+            asked=np.full(n, -1),
+            times_asked=np.zeros(n, np.int64),
+            is_paying=np.ones(n, bool),
+            held=setup.client_models,
+            directions=(None,) * clusters,
+            public_steps=((),) * clusters,
         )
 
     @property
@@ -120,10 +168,28 @@ class MarketState:
         rows = np.flatnonzero((self.bid_ranks >= 0).any(axis=1))
         return {int(self.ids[row]): int(rank[row].argmin()) for row in rows}
 
-    def bids(self, available: Bools) -> tuple[Bid, ...]:
-        """P_B of the clients that can be asked."""
+    def account(self, row: int) -> dict[str, Fact]:
+        """What a client is told of its own account with every query."""
+        live = self.clusters
+        return {
+            "balance": int(self.bank.balances[row]),
+            "seats": self.seats_had[row, live].tolist(),
+            "net": self.seats_net[row, live].tolist(),
+        }
+
+    def bids(self, available: Bools, served: Bools) -> tuple[Bid, ...]:
+        """P_B of the clients that may bid; `served` says who pays for all its bids."""
         places = zip(*np.nonzero((self.bid_ranks >= 0) & available[:, None]), strict=True)
-        return tuple(Bid(int(self.ids[i]), int(k), int(self.bid_ranks[i, k])) for i, k in places)
+        return tuple(
+            Bid(
+                int(self.ids[i]),
+                int(k),
+                int(self.bid_ranks[i, k]),
+                finite_or_none(self.score[i, k]),
+                bool(served[i]),
+            )
+            for i, k in places
+        )
 
     def rank_table(self, bids: Sequence[Bid]) -> NDArray[np.int64]:
         """(N, K) ranks of these bids: the reverse of `bids`."""
@@ -132,10 +198,10 @@ class MarketState:
             table[self.rows([bid.client])[0], bid.cluster] = bid.rank
         return table
 
-    def seats(self, selection: Selection, delivered: Bools) -> tuple[Seat, ...]:
+    def seats(self, selection: Selection, delivered: Bools, excused: Bools) -> tuple[Seat, ...]:
         """All seats of a round."""
         return tuple(
-            Seat(int(self.ids[row]), cluster, how, bool(delivered[row, cluster]))
+            Seat(int(self.ids[row]), cluster, how, bool(delivered[row, cluster]), bool(excused[row, cluster]))
             for cluster in range(delivered.shape[1])
             for how, chosen in selection.by_reason(cluster)
             for row in np.sort(chosen)
@@ -150,31 +216,49 @@ class MarketState:
         )
 
 
-def take_preferences(state: MarketState, replies: Replies, *, robust: bool = False) -> MarketState:
+def take_preferences(
+    state: MarketState, replies: Replies, asked: Sequence[ClientId], round: int, *, robust: bool = False
+) -> MarketState:
     """The bids and hit counts of a preference query, for as many clients as answered.
 
-    They have their receipts now; everyone else keeps earlier bids and gets receipts next time. In a robust
-    market extreme claims are limited, and clients count alike, however many points they claim.
+    Everyone else keeps earlier bids. Clients that were sent no models have bids only. In a robust market
+    extreme claims are limited, and clients count alike, however many points they claim.
     """
-    if not replies:
-        return state
     clusters = state.clusters
     bid_ranks, importance = state.bid_ranks.copy(), state.importance.copy()
-    rows = state.rows(list(replies)).tolist()
-    points = [int(reply.facts["n"]) for reply in replies.values()]
-    hits = np.asarray([reply.facts["hits"] for reply in replies.values()], np.float64)
-    accuracy = hits / np.maximum(points, 1)[:, None]
-    for row, reply in zip(rows, replies.values(), strict=True):
+    for row, reply in zip(state.rows(list(replies)).tolist(), replies.values(), strict=True):
         order = reply.facts["bids"]
         bid_ranks[row] = NO_BID
         bid_ranks[row, order] = np.arange(len(order))
-    accuracy = limit_claims(accuracy, state.rule.attacker_share) if robust else accuracy
-    for row, shares in zip(rows, accuracy, strict=True):
-        importance[row, clusters] = importance_weights(shares, state.means[clusters])
-    means = state.means.copy()
-    means[clusters] = np.average(accuracy, axis=0, weights=None if robust else np.maximum(points, 1))
-    receipts = {row: own for row, own in state.receipts.items() if row not in rows}
-    return replace(state, bid_ranks=bid_ranks, importance=importance, means=means, receipts=receipts)
+    scored = {client: reply for client, reply in replies.items() if reply.facts["hits"]}
+    score, means = np.full_like(state.score, np.nan), state.means.copy()
+    likes_mean, typical = state.likes_mean, state.points
+    if scored:
+        rows = state.rows(list(scored))
+        points = np.array([int(reply.facts["n"]) for reply in scored.values()])
+        hits = np.asarray([reply.facts["hits"] for reply in scored.values()], np.float64)
+        accuracy = hits / np.maximum(points, 1)[:, None]
+        score[rows[:, None], clusters] = accuracy
+        typical = float(points.mean())
+        likes_mean = float(np.mean([reply.facts["likes_mean"] for reply in scored.values()]))
+        accuracy = limit_claims(accuracy, state.rule.attacker_share) if robust else accuracy
+        for row, shares in zip(rows.tolist(), accuracy, strict=True):
+            importance[row, clusters] = importance_weights(shares, state.means[clusters])
+        means[clusters] = np.average(accuracy, axis=0, weights=None if robust else np.maximum(points, 1))
+    rows = state.rows(list(asked))
+    last, times = state.asked.copy(), state.times_asked.copy()
+    last[rows], times[rows] = round, times[rows] + 1
+    return replace(
+        state,
+        bid_ranks=bid_ranks,
+        importance=importance,
+        means=means,
+        score=score,
+        likes_mean=likes_mean,
+        points=typical,
+        asked=last,
+        times_asked=times,
+    )
 
 
 def assign_bids(state: MarketState, cluster: Ints) -> MarketState:
@@ -184,31 +268,37 @@ def assign_bids(state: MarketState, cluster: Ints) -> MarketState:
     return replace(state, bid_ranks=bid_ranks)
 
 
-def after_round(
-    state: MarketState,
-    manager: TokenManager,
-    models: tuple[Vector, ...],
-    delivered: Bools,
-    psi: Mapping[int, NDArray[np.float64]],
-    accuracy: Mapping[int, float],
-    decay: float,
-) -> MarketState:
-    """What the server remembers of a round: models, balances, ψ, Ω, Acc_kmax, receipts to send."""
-    remembered, best = state.psi, state.best.copy()
-    for k, contributions in psi.items():
-        remembered = profiler.remember(remembered, np.flatnonzero(delivered[:, k]), k, contributions, decay)
-        best[k] = np.fmax(best[k], accuracy.get(k, np.nan))
-    new, old = manager.receipts(delivered), state.receipts
-    return replace(
-        state,
-        models=models,
-        bank=manager.bank,
-        psi=remembered,
-        omega=state.omega + delivered,
-        best=best,
-        earned=state.earned + manager.earned,
-        receipts={row: [*old.get(row, ()), *new.get(row, ())] for row in sorted({*old, *new})},
-    )
+USUAL_DECAY = 0.8
+"""Weight of the past in the score that a client is used to."""
+
+
+def usual_score_after(usual: Floats, score: Floats, bid: Bools) -> NDArray[np.float64]:
+    """(N, K) the smoothed scores, after a round in which clients bid on these scores."""
+    known = bid & np.isfinite(score)
+    blended = np.where(np.isnan(usual), score, USUAL_DECAY * usual + (1 - USUAL_DECAY) * score)
+    return np.where(known, blended, usual)
+
+
+def keep_bought_models(state: MarketState, after: MarketState, round: int) -> MarketState:
+    """Clients that stopped paying in this round keep the models of before it, which they had paid for.
+
+    Args:
+        state: The state before the round.
+        after: The state after it.
+        round: Its number.
+    """
+    stopped = np.flatnonzero(state.is_paying & ~after.is_paying)
+    back = np.flatnonzero(~state.is_paying & after.is_paying)
+    facts = {row: own for row, own in state.held_facts.items() if row not in {*back.tolist()}}
+    held = after.held
+    if len(stopped):
+        if held is None:
+            raise ValueError("this setup has no store for models of single clients")
+        bought = np.concatenate([state.models[k] for k in state.clusters])
+        held = held.put({int(client): bought for client in state.ids[stopped]}, round)
+        own = (state.clusters, state.means[state.clusters].tolist())
+        facts |= dict.fromkeys(stopped.tolist(), own)
+    return replace(after, held=held, held_facts=dict(sorted(facts.items())))
 
 
 def report_warnings(state: MarketState, empty_seats: int, events: list[Event]) -> MarketState:
@@ -236,7 +326,9 @@ def merge_alike(state: MarketState, round: int, events: list[Event]) -> MarketSt
         bidders = [float(placed[:, first].sum()), float(placed[:, second].sum())]
         models[keep] = mean([models[keep], models[drop]], bidders if sum(bidders) else None)
         alive[drop] = False
-        bid_ranks[:, keep] = np.maximum(bid_ranks[:, keep], bid_ranks[:, drop])
+        # The better of the two ranks: −1, no bid, is the largest unsigned number.
+        both = np.minimum(bid_ranks[:, keep].view(np.uint64), bid_ranks[:, drop].view(np.uint64))
+        bid_ranks[:, keep] = both.view(np.int64)
         bid_ranks[:, drop] = NO_BID
         merged.append((round, keep, drop))
         text = f"cluster {drop} serves the same bidders as cluster {keep}: merged"

@@ -48,36 +48,51 @@ class TokenManager:
         """A round that is rolled back: every bid goes into escrow and back, and nobody has a seat."""
         paid = self.collect_bids(bid_ranks)
         nobody = np.zeros_like(paid)
-        self._post(tokens.seat(self.bank, paid, nobody, nobody, self.price))
+        self._post(tokens.charge(self.bank, paid, nobody, nobody, self.price, nobody[:, 0]))
 
-    def pay_seats(self, paid: Bools, selection: Selection) -> Bools:
-        """Eq. update_available_tokens; returns the (N, K) seats."""
+    def charge(self, paid: Bools, selection: Selection, served: Bools) -> tuple[Bools, Bools]:
+        """Consumers pay; returns the (N, K) seats, and the (N, K) payments that lie in the pools."""
         chosen, random = selection.seats(len(paid))
-        self._post(tokens.seat(self.bank, paid, chosen, random, self.price))
-        return chosen | random
+        self._post(tokens.charge(self.bank, paid, chosen, random, self.price, served))
+        seats = chosen | random
+        return seats, seats | (paid & served[:, None])
 
-    def refund_seats(self, seats: Bools) -> None:
-        """Refunds (N, K) seats, such as those of clients that did not deliver."""
-        self._post(tokens.refund(self.bank, seats, self.price))
+    def refund(self, payments: Bools) -> None:
+        """Refunds (N, K) payments, such as those of seats that were lost through no fault of the client."""
+        self._post(tokens.refund(self.bank, payments, self.price))
 
     def settle(
-        self, cluster: int, providers: Ints, psi: Floats, omega: Ints, share: float, *, positive: bool = False
+        self,
+        cluster: int,
+        earning: Ints,
+        psi: Floats,
+        omega: Ints,
+        *,
+        refunded: Ints,
+        reimbursed: Ints,
+        share: float,
     ) -> None:
-        """Eq. reimbursement and Eq. reward_distribution; the pool is empty afterwards."""
-        self._post(tokens.reimburse(self.bank, cluster, providers, share))
-        self._post(tokens.reward(self.bank, cluster, providers, psi, omega, providers, positive=positive))
+        """Eq. reimbursement and Eq. reward_distribution; the pool is empty afterwards.
+
+        Args:
+            cluster: k.
+            earning: The providers that are rewarded, ascending.
+            psi: Their contributions.
+            omega: Their participation.
+            refunded: Who gets the pool back if nobody earns it.
+            reimbursed: Whom the share U_k goes to.
+            share: U_k.
+        """
+        self._post(tokens.reimburse(self.bank, cluster, reimbursed, share))
+        self._post(tokens.reward(self.bank, cluster, earning, psi, omega, refunded))
 
     @property
     def earned(self) -> NDArray[np.int64]:
         """(N,) rewards of this round."""
         return statement(self.transfers, len(self.bank.balances)).earned
 
-    def receipts(self, seats: Bools) -> dict[int, list[tuple[int, int]]]:
-        """(cluster, net tokens) of every seat of this round, by row: each client's receipts."""
-        receipts: dict[int, list[tuple[int, int]]] = {}
+    def net(self, clusters: int) -> NDArray[np.int64]:
+        """(N, K) what this round brought each client in each cluster: earned + reimbursed − paid."""
         transfers = self.transfers
-        for cluster in range(seats.shape[1]):
-            net = statement(transfers, len(seats), cluster).net
-            for row in np.flatnonzero(seats[:, cluster]):
-                receipts.setdefault(int(row), []).append((cluster, int(net[row])))
-        return receipts
+        n = len(self.bank.balances)
+        return np.stack([statement(transfers, n, cluster).net for cluster in range(clusters)], axis=1)

@@ -3,11 +3,12 @@
 In the order of a round, per cluster k with price τ_p:
 
 1. `auction`    Eq. consumer_cost: τ_i ← τ_i − τ_p for every bid, into escrow.
-2. `seat`       selected bidders and random explorers pay into the pool, so that
-                Eq. update_available_tokens holds: τ_ar = (N_p + N_r)·τ_p; all other bids are refunded.
-3. `refund`  seats whose client did not deliver are refunded.
-4. `utility`    Eq. reimbursement_utility, and `reimburse`, Eq. reimbursement: the share U_k of the pool
-                goes back to those who paid. Printed as a deduction from every client it would destroy
+2. `charge`     consumers pay into the pool, all others get their bids back. Who is a consumer is a setting:
+                `payers = "willing"`, Algorithm 1's "bid payments from all willing clients": everyone who was
+                sent models this round; `"seated"`, Eq. update_available_tokens: τ_ar = (N_p + N_r)·τ_p.
+3. `refund`     seats whose training was lost through no fault of the client's.
+4. `utility` or `shortfalls`: which share U_k of the pool is owed to consumers; `reimburse`,
+                Eq. reimbursement, pays it. Printed as a deduction from every client it would destroy
                 tokens; the text says what is meant, and since the reward pool shrinks by as much it is
                 the penalty on the providers at the same time.
 5. `reward`     Eq. reward_distribution: the rest of the pool by rank. The pool is empty again.
@@ -84,10 +85,13 @@ def auction(bank: Bank, bid_ranks: Ints, price: int) -> tuple[Bank, Transfers, B
     return post(bank, bids), bids, paid
 
 
-def seat(bank: Bank, paid: Bools, selected: Bools, explorers: Bools, price: int) -> tuple[Bank, Transfers]:
-    """Eq. update_available_tokens: who has a seat pays into the pool; all other bids are refunded.
+def charge(
+    bank: Bank, paid: Bools, selected: Bools, explorers: Bools, price: int, served: Bools
+) -> tuple[Bank, Transfers]:
+    """Consumers pay into the pools of their clusters; all other bids are refunded.
 
-    Explorers pay too: from escrow if they had bid for that cluster, else straight from their balance.
+    A seat is paid for in any case (Eq. update_available_tokens), by explorers too: from escrow if they had
+    bid for that cluster, else straight from their balance.
 
     Args:
         bank: The accounts after the auction.
@@ -95,6 +99,7 @@ def seat(bank: Bank, paid: Bools, selected: Bools, explorers: Bools, price: int)
         selected: (N, K) bidders that got a seat (N_p).
         explorers: (N, K) clients seated at random (N_r).
         price: τ_p.
+        served: (N,) clients that pay for all their bids, seat or no seat.
 
     Raises:
         ValueError: a seat without a bid, two seats in one, or an explorer that cannot pay.
@@ -103,20 +108,22 @@ def seat(bank: Bank, paid: Bools, selected: Bools, explorers: Bools, price: int)
         raise ValueError("a bidder was selected whose bid is not in escrow")
     if (selected & explorers).any():
         raise ValueError("a client was seated twice in one cluster")
-    client, cluster = _entries(paid & (selected | explorers))
+    seats = selected | explorers
+    due = seats | served[:, None]
+    client, cluster = _entries(paid & due)
     from_escrow = Transfers.of(Kind.FEE, escrow(cluster), pool(cluster), price, cluster, client)
     client, cluster = _entries(explorers & ~paid)
     straight = Transfers.of(Kind.FEE, client, pool(cluster), price, cluster, client)
-    client, cluster = _entries(paid & ~selected & ~explorers)
+    client, cluster = _entries(paid & ~due)
     refunds = Transfers.of(Kind.REFUND, escrow(cluster), client, price, cluster, client)
     fees = Transfers.concat(from_escrow, straight)
     # Refunds last: nobody takes a seat with tokens that still lie in escrow for another one.
     return post(post(bank, fees), refunds), Transfers.concat(fees, refunds)
 
 
-def refund(bank: Bank, seats: Bools, price: int) -> tuple[Bank, Transfers]:
-    """Refunds (N, K) seats from the pool: of clients that did not deliver, or where no tokens are to move."""
-    client, cluster = _entries(seats)
+def refund(bank: Bank, payments: Bools, price: int) -> tuple[Bank, Transfers]:
+    """Refunds (N, K) payments from the pools."""
+    client, cluster = _entries(payments)
     refunds = Transfers.of(Kind.REFUND, pool(cluster), client, price, cluster, client)
     return post(bank, refunds), refunds
 
@@ -143,8 +150,22 @@ def utility(accuracy: float, best: float | None, eta: float, gamma: float) -> fl
     return eta * (gamma - min(gain / best, gamma)) / gamma
 
 
+def shortfalls(score: Floats, usual: Floats, gamma: float) -> NDArray[np.float64]:
+    """How far scores fell short of what each consumer is used to: clip((usual − score)/usual/γ, 0, 1).
+
+    Args:
+        score: Score of a cluster's model on each consumer's own points, in this round.
+        usual: The same, smoothed over its earlier rounds; NaN: it has none, and no claim.
+        gamma: Relative loss from which on it is a whole one; 0: any loss is.
+    """
+    known = np.isfinite(score) & np.isfinite(usual) & (usual > 0)
+    lost = np.where(known, (usual - score) / np.where(known, usual, 1.0), 0.0)
+    with np.errstate(divide="ignore"):
+        return np.clip(np.where(lost > 0, lost / gamma if gamma > 0 else np.inf, 0.0), 0.0, 1.0)
+
+
 def reimburse(bank: Bank, cluster: int, payers: Ints, share: float) -> tuple[Bank, Transfers]:
-    """Eq. reimbursement: the share U_k of the pool goes back to those who paid, equally.
+    """Eq. reimbursement: the share U_k of the pool goes back to consumers, equally.
 
     The sum is rounded to the nearest token; single tokens left over go to the lowest client ids.
     """
@@ -174,8 +195,6 @@ def reward(
     psi: Floats,
     participation: Ints,
     payers: Ints,
-    *,
-    positive: bool = False,
 ) -> tuple[Bank, Transfers]:
     """Eq. reward_distribution: the n providers share what is left in the pool by rank.
 
@@ -184,20 +203,16 @@ def reward(
     Args:
         bank: The accounts after reimbursement.
         cluster: k.
-        providers: (n,) clients whose update was used.
+        providers: (n,) clients that earn.
         psi: (n,) contributions ψ_ki of the providers.
         participation: (n,) Ω_ki, rounds each took part in the cluster.
-        payers: Who gets the pool back, equally, if there is no provider.
-        positive: Only providers with ψ > 0 share in it, unless there are none (a robust market).
+        payers: Who gets the pool back, equally, if nobody earns it.
 
     Returns:
         Bank with an empty pool, and transfers.
     """
     left = int(bank.pool[cluster])
     if len(providers):
-        earning = psi > 0
-        if positive and earning.any():
-            providers, participation, psi = providers[earning], participation[earning], psi[earning]
         order = np.argsort(providers)
         rank = ranks(psi, participation, providers)
         return _pay_out(bank, Kind.REWARD, cluster, providers[order], left, rank[order])

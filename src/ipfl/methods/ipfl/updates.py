@@ -1,109 +1,109 @@
 """What a round's training brings: models go out to the seats, updates come back and become the new models.
 
-Algorithm 1, lines 4, 7 and 8. In a robust market updates are judged first; see `robust`.
+Algorithm 1, lines 4, 7 and 8. In a robust market updates are screened first; see `robust`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ipfl.core import Ask, Record, Replies, Vector, cluster_name, gradient_name
-from ipfl.core.replies import Count, ReplySchema, VectorSizes
+from ipfl.core import Ask, ClientId, Record, Replies, Vector, cluster_name
+from ipfl.core.replies import Count, ReplySchema
+from ipfl.core.sections import AggregateConfig
 from ipfl.methods.aggregation import aggregate
 from ipfl.methods.ipfl import robust
-from ipfl.methods.ipfl.appraisal import (
-    Contributions,
-    Gradients,
-    Updates,
-    ask_holdouts,
-    best_holdout_gradients,
-    trained_models,
-)
 from ipfl.methods.ipfl.arrays import Bools
+from ipfl.methods.ipfl.settings import Guard
 from ipfl.methods.ipfl.state import MarketState
 
+UPDATE = ReplySchema({"n": Count}, lambda sent, facts: {name: len(m) for name, m in sent.params.items()})
+"""Every model that was sent, trained, and the number of samples."""
 
-def ask_training(state: MarketState, seats: Bools, *, gradient: bool) -> Ask:
+
+def ask_training(state: MarketState, seats: Bools) -> Ask:
     """Every client with a seat gets the model of each cluster it has a seat in.
 
     Args:
         state: The state before the round.
         seats: (N, K) who has a seat where.
-        gradient: Whether they are to send the gradient at that model on `probe` with their update.
     """
     to = {}
     for row in np.flatnonzero(seats.any(axis=1)):
         models = {cluster_name(k): state.models[k] for k in np.flatnonzero(seats[row]).tolist()}
-        to[int(state.ids[row])] = Record(models, {"gradient": True} if gradient else {})
+        to[int(state.ids[row])] = Record(models)
     return Ask("train", to, UPDATE)
 
 
-def _update_vectors(sent: Record, facts: Mapping[str, Any]) -> VectorSizes:
-    models = {name: len(model) for name, model in sent.params.items()}
-    gradients = {gradient_name(name): size for name, size in models.items()}
-    return models | gradients if sent.facts.get("gradient") else models
+@dataclass(frozen=True)
+class ClusterUpdates:
+    """U_k: what the providers of one cluster sent, in ascending client id."""
+
+    before: Vector
+    """The model that all were trained from."""
+    clients: tuple[ClientId, ...]
+    models: tuple[Vector, ...]
+    """W_i."""
+    weights: NDArray[np.float64]
+    """n_i, as far as they are believed."""
+    is_fair: NDArray[np.bool_]
+    """Which of them may count: all, but for copies and extremes in a robust market."""
+
+    @property
+    def steps(self) -> NDArray[np.float64]:
+        """(n, P) Δ_i = W_i − ω."""
+        return np.stack([model.astype(np.float64) - self.before for model in self.models])
+
+    def only(self, which: NDArray[np.bool_]) -> ClusterUpdates:
+        """Those of them."""
+        kept = np.flatnonzero(which).tolist()
+        clients = tuple(self.clients[i] for i in kept)
+        models = tuple(self.models[i] for i in kept)
+        return ClusterUpdates(self.before, clients, models, self.weights[which], self.is_fair[which])
+
+    def mean(self, rule: AggregateConfig, *, clip: bool = False) -> Vector:
+        """M_k = FedAvg(U_k); the model as it was if there is nothing to make the mean of.
+
+        Args:
+            rule: How updates become a model.
+            clip: Whether no update may be longer than their median.
+        """
+        if not self.clients:
+            return self.before
+        rule = rule.model_copy(update={"clip": "median"}) if clip and rule.clip is None else rule
+        return aggregate(self.models, self.weights.tolist(), self.before, rule)
 
 
-UPDATE = ReplySchema({"n": Count}, _update_vectors)
-"""Every model that was sent, trained; the gradients at them if they were asked for; the number of samples."""
+Updates = Mapping[int, ClusterUpdates]
+"""By cluster, of those with any update."""
 
 
-def updates_by_cluster(state: MarketState, seats: Bools, replies: Replies) -> tuple[Updates, Bools]:
-    """U_k: per cluster with any, the replies of its clients; and the (N, K) seats that delivered."""
-    delivered = seats & np.isin(state.ids, list(replies))[:, None]
-    updates = {
-        k: {int(client): replies[int(client)] for client in state.ids[delivered[:, k]]}
-        for k in np.flatnonzero(delivered.any(axis=0)).tolist()
-    }
-    return updates, delivered
+def mean_samples(updates: Updates, otherwise: float) -> float:
+    """Mean number of samples behind an update of this round; `otherwise` if there was none."""
+    counts = [weight for found in updates.values() for weight in found.weights]
+    return float(np.mean(counts)) if counts else otherwise
 
 
-def aggregate_updates(state: MarketState, updates: Updates) -> tuple[Vector, ...]:
-    """M_k = FedAvg(U_k) for every cluster; one without updates stays as it is."""
-    models = {}
-    for k, replies in updates.items():
-        locals_, counts = trained_models(replies, k)
-        models[k] = aggregate(locals_, [float(n) for n in counts], state.models[k], state.rule)
-    return _models_after(state, models)
-
-
-def judge_updates(
-    state: MarketState, updates: Updates, decay: float, *, server: bool
-) -> Generator[Ask, Replies, tuple[tuple[Vector, ...], Contributions]]:
-    """The same in a robust market: M_k of what the judges found good, and ψ_ki by their votes.
+def collect_updates(
+    state: MarketState, seats: Bools, replies: Replies, guards: frozenset[Guard]
+) -> tuple[Updates, Bools]:
+    """U_k of every cluster that got any, and the (N, K) seats that delivered.
 
     Args:
         state: The state before the round.
-        updates: U_k.
-        decay: Weight of the past in remembered contributions.
-        server: Whether the server's own samples are the judge; else the providers judge each other.
+        seats: (N, K) who had a seat where.
+        replies: What came back.
+        guards: What to screen them for.
     """
-    own: Gradients = {}
-    if server:
-        answers = yield ask_holdouts(state.holdouts, state.models, updates)
-        own = best_holdout_gradients(answers, updates)
-    found, psi = {}, {}
-    for k, replies in updates.items():
-        clients, name = sorted(replies), gradient_name(cluster_name(k))
-        sent = [replies[client].params.get(name) for client in clients]
-        peers = [None if gradient is None else gradient.astype(np.float64) for gradient in sent]
-        locals_, counts = trained_models(replies, k)
-        verdict = robust.judge(
-            state.models[k],
-            locals_,
-            [float(n) for n in counts],
-            peers,
-            state.psi[state.rows(clients), k],
-            decay,
-            state.rule,
-            own.get(k),
-        )
-        found[k], psi[k] = verdict.model, verdict.psi
-    return _models_after(state, found), psi
-
-
-def _models_after(state: MarketState, models: Mapping[int, Vector]) -> tuple[Vector, ...]:
-    return tuple(models.get(k, model) for k, model in enumerate(state.models))
+    delivered = seats & np.isin(state.ids, list(replies))[:, None]
+    updates = {}
+    for k in np.flatnonzero(delivered.any(axis=0)).tolist():
+        clients = tuple(int(client) for client in state.ids[delivered[:, k]])
+        models = tuple(replies[client].params[cluster_name(k)] for client in clients)
+        weights = np.array([float(replies[client].facts["n"]) for client in clients])
+        found = ClusterUpdates(state.models[k], clients, models, weights, np.ones(len(clients), bool))
+        updates[k] = robust.screen(found, guards)
+    return updates, delivered

@@ -1,0 +1,210 @@
+"""The economy of IP-FL alone: who runs out of tokens in a long run, and how unequal wealth becomes.
+
+    python benchmarks/economy.py [--clients 100] [--rounds 500] [--clusters 2 4] [--set payers=seated]
+
+The rounds are IP-FL's own (`IPFL.round`): auction, scheduler, payments, settlement, access. Only the learning
+is left out. Clients have a quality that stays, spread evenly from 0 to 1, and a cluster that suits them.
+Scores of the models rise as in training, with the noise of 20 points. The contribution of an update is
+0.1 + 0.5·quality plus normal noise of 0.2, so that some updates of the worst clients count for nothing. One
+update in fifty does not come. Half of the clients get a seat in every round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ipfl.core import Ask, ClientId, Record, Replies, Roster, Setup, Vector, stream
+from ipfl.methods.ipfl.appraisal import Accuracies, Contributions
+from ipfl.methods.ipfl.market_stats import gini, rank_correlation
+from ipfl.methods.ipfl.method import IPFL
+from ipfl.methods.ipfl.preferences import choose_bids, importance_weights, mean_returns
+from ipfl.methods.ipfl.state import MarketState
+from ipfl.methods.ipfl.updates import Updates
+
+POINTS = 20
+"""On which a client scores models."""
+LOST = 0.02
+"""Share of the updates that do not come."""
+LEARNING_ROUNDS = 20.0
+"""Time in which the models become good."""
+
+
+class KeptModels(dict[ClientId, Vector]):
+    """Models of clients that stopped paying, in memory."""
+
+    @property
+    def clients(self) -> tuple[ClientId, ...]:
+        """Whose models are there."""
+        return tuple(sorted(self))
+
+    def put(self, vectors: Mapping[ClientId, Vector], round: int) -> KeptModels:
+        """With these models as well."""
+        return KeptModels({**self, **vectors})
+
+
+@dataclass(frozen=True)
+class Population:
+    """The clients, and what happens to them by chance."""
+
+    quality: NDArray[np.float64]
+    clusters: int
+    seed: int
+
+    @classmethod
+    def make(cls, clients: int, clusters: int, seed: int) -> Population:
+        """Qualities from 0 to 1, in every cluster alike."""
+        return cls(stream(seed, "quality").permutation(np.linspace(0, 1, clients)), clusters, seed)
+
+    def scores(self, round: int) -> NDArray[np.float64]:
+        """(N, K) of the models on each client's points: good with its own, half as good with the others."""
+        own = np.arange(len(self.quality))[:, None] % self.clusters == np.arange(self.clusters)
+        mean = 0.1 + 0.7 * (1 - math.exp(-round / LEARNING_ROUNDS))
+        return stream(self.seed, "scores", round).binomial(POINTS, np.where(own, mean, mean / 2)) / POINTS
+
+    def contributions(self, round: int) -> NDArray[np.float32]:
+        """(N, 1) ψ of every client's update; NaN: it does not come."""
+        rng = stream(self.seed, "contributions", round)
+        psi = 0.1 + 0.5 * self.quality + 0.2 * rng.normal(size=len(self.quality))
+        return np.where(rng.random(len(psi)) < LOST, np.nan, psi)[:, None].astype(np.float32)
+
+
+class DrawnContributions(IPFL):
+    """IP-FL whose models are single numbers that stay 0: an update is its own contribution."""
+
+    def aggregate_and_appraise(
+        self, state: MarketState, updates: Updates
+    ) -> Generator[Ask, Replies, tuple[tuple[Vector, ...], Contributions, Accuracies]]:
+        """Contributions as they were sent; accuracies as clients said before the round."""
+        yield from ()
+        psi = {k: found.steps[:, 0] for k, found in updates.items()}
+        return state.models, psi, {k: float(state.means[k]) for k in updates}
+
+
+class Economy:
+    """A market whose clients are a population instead of a federation."""
+
+    def __init__(self, method: DrawnContributions, population: Population, rounds: int):
+        self.method, self.population = method, population
+        clients = len(population.quality)
+        self.roster = Roster(tuple(range(clients)))
+        start = Setup(
+            params=np.zeros(1, np.float32),
+            clients=self.roster.clients,
+            per_round=max(1, clients // 2),
+            rounds=rounds,
+            classes=2,
+            seed=population.seed,
+            client_models=KeptModels(),
+        )
+        self.state = method.init(start)
+        self.known: dict[ClientId, NDArray[np.float64]] = {}
+        self.round = 0
+
+    def play(self) -> dict[str, float]:
+        """The next round; returns its figures."""
+        phases = self.method.round(self.state, self.roster, self.round)
+        try:
+            ask = next(phases)
+            while True:
+                ask = phases.send(self.answer(ask))
+        except StopIteration as end:
+            self.state = end.value.state
+            self.round += 1
+            return {"seats": len(end.value.seats), **end.value.market.economy}
+
+    def answer(self, ask: Ask) -> dict[ClientId, Record]:
+        """What the population replies to a query for preferences, or to a training."""
+        if ask.action == "preference":
+            scores = self.population.scores(self.round)
+            return {client: self.bid(client, ask.to[client], scores[client]) for client in sorted(ask.to)}
+        psi = self.population.contributions(self.round)
+        there = [client for client in sorted(ask.to) if not np.isnan(psi[client, 0])]
+        return {
+            client: Record(dict.fromkeys(ask.to[client].params, psi[client]), {"n": POINTS})
+            for client in there
+        }
+
+    def bid(self, client: ClientId, sent: Record, scores: NDArray[np.float64]) -> Record:
+        """As an honest client does (`ClientSide.on_preference`)."""
+        if sent.params:
+            self.known[client] = importance_weights(scores, np.asarray(sent.facts["means"]))
+        bids = []
+        if client in self.known:
+            returns = mean_returns(sent.facts["seats"], sent.facts["net"], self.method.price)
+            bids = choose_bids(self.known[client], self.method.threshold, returns, self.method.feedback)
+        hits = (POINTS * scores).tolist() if sent.params else []
+        return Record({}, {"bids": bids, "hits": hits, "n": POINTS, "likes_mean": 0})
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of the tokens."""
+
+    broke: float
+    """Largest share of clients that could not pay one price, after any round."""
+    gini: float
+    """Of the balances at the end."""
+    poorest: float
+    """In prices, like the next."""
+    richest: float
+    correlation: float | None
+    """Rank correlation of what clients have with their quality."""
+    seats: int
+    """Fewest seats that were dealt in a round."""
+
+
+def simulate(clients: int, clusters: int, rounds: int, seed: int = 0, **settings: Any) -> Outcome:
+    """Plays an economy to its end; settings are IP-FL's."""
+    method = DrawnContributions(clusters=clusters, **settings)
+    population = Population.make(clients, clusters, seed)
+    economy = Economy(method, population, rounds)
+    figures = [economy.play() for _ in range(rounds)]
+    balances = economy.state.bank.balances
+    return Outcome(
+        max(one["broke"] for one in figures) / clients,
+        gini(balances),
+        float(balances.min() / method.price),
+        float(balances.max() / method.price),
+        rank_correlation(balances.astype(np.float64), population.quality),
+        int(min(one["seats"] for one in figures)),
+    )
+
+
+def main() -> None:
+    """Prints a line for each number of clusters."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--clients", type=int, default=100)
+    parser.add_argument("--rounds", type=int, default=500)
+    parser.add_argument("--clusters", type=int, nargs="+", default=[2, 4])
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="of IP-FL")
+    options = parser.parse_args()
+    settings: dict[str, Any] = {}
+    for pair in options.set:
+        name, _, value = pair.partition("=")
+        try:
+            settings[name] = json.loads(value)
+        except json.JSONDecodeError:
+            settings[name] = value
+    print("clusters  broke at most  Gini   poorest  richest (prices)  ρ(tokens, quality)  seats at least")
+    for clusters in options.clusters:
+        end = simulate(options.clients, clusters, options.rounds, options.seed, **settings)
+        correlation = math.nan if end.correlation is None else end.correlation
+        print(
+            f"{clusters:8}  {end.broke:13.1%}  {end.gini:.2f}  {end.poorest:8.1f}  {end.richest:16.1f}"
+            f"  {correlation:18.2f}  {end.seats:14}"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""Runs of a study: each one's figures are kept as soon as it is finished, and never played again.
+
+A run is named by its setting and its seed. Runs are played side by side in processes of their own, with one
+thread each; the figures do not depend on how many there are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from ipfl.core.files import write_json, write_text
+from ipfl.runs.folder import source_commit
+
+HERE = Path(__file__).resolve().parent
+Figures = dict[str, Any]
+Runs = dict[str, dict[str, Figures]]
+"""Setting → seed → figures of the run."""
+PlayRun = Callable[[str, int], Figures]
+
+
+def parse_arguments(description: str | None, seeds: int) -> argparse.Namespace:
+    """`--seeds N` (from 0 on), `--first S` and `--processes P`, as every study has them."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--seeds", type=int, default=0, help=f"how many; 0: only write the tables; try {seeds}"
+    )
+    parser.add_argument("--first", type=int, default=0, help="the first one; tuning uses seeds from 100 on")
+    parser.add_argument("--processes", type=int, default=os.cpu_count(), help="runs at the same time")
+    parser.add_argument("--only", default="", help="only settings whose name contains this")
+    return parser.parse_args()
+
+
+def read_runs(path: Path) -> Runs:
+    """What was run so far."""
+    return json.loads(path.read_text())["runs"] if path.exists() else {}
+
+
+def play_missing(
+    path: Path, settings: Sequence[str], seeds: Sequence[int], play: PlayRun, processes: int
+) -> Runs:
+    """Plays what is not in the file yet, seed by seed, and returns all that is in it then."""
+    runs = read_runs(path)
+    missing = [
+        (setting, seed) for seed in seeds for setting in settings if str(seed) not in runs.get(setting, {})
+    ]
+    if not missing:
+        return runs
+    os.environ["OMP_NUM_THREADS"] = "1"
+    with multiprocessing.get_context("spawn").Pool(min(processes, len(missing))) as pool:
+        jobs = ((play, setting, seed) for setting, seed in missing)
+        for setting, seed, figures in pool.imap_unordered(_play, jobs):
+            runs.setdefault(setting, {})[str(seed)] = {**figures, "commit": source_commit()}
+            write_json(path, {"runs": {name: runs[name] for name in sorted(runs)}})
+            print(setting, seed, figures, flush=True)
+    return runs
+
+
+def _play(job: tuple[PlayRun, str, int]) -> tuple[str, int, Figures]:
+    import torch
+
+    torch.set_num_threads(1)
+    play, setting, seed = job
+    return setting, seed, play(setting, seed)
+
+
+def write_between(document: Path, marks: tuple[str, str], text: str) -> None:
+    """Replaces the part of a document between two marks, which stay."""
+    before, rest = document.read_text().split(marks[0])
+    write_text(document, f"{before}{marks[0]}\n\n{text}\n\n{marks[1]}{rest.split(marks[1])[1]}")
+
+
+def marks(script: str) -> tuple[str, str]:
+    """What stands around a table that a script makes."""
+    return f"<!-- made by {script}; do not edit -->", f"<!-- end of {script} -->"
+
+
+def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    lines = ["| " + " | ".join(cells) + " |" for cells in (head, *rows)]
+    return "\n".join([lines[0], "|" + "---|" * len(head), *lines[1:]])

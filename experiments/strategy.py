@@ -1,0 +1,124 @@
+"""Who trains when it costs: clients that choose, with tokens and without, the same informed bids.
+
+    python experiments/strategy.py --seeds 5
+
+Every client has a cost of training c and a value v of a price in tokens, and picks in every round among
+training, three ways to pretend, buying only, and abstaining (docs/market.md). Honest share and accuracy
+over c and v; the figure shows the honest share over the rounds.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import fmean
+
+from grid import HERE, Figures, Runs, markdown_table, marks, parse_arguments, play_missing, write_between
+from ipfl.engines.local import local_engine
+from ipfl.runs.comparison import prepare
+from ipfl.runs.config import Config
+from ipfl.runs.run import run
+
+RESULTS = HERE / "results" / "strategy.json"
+DOCUMENT = HERE.parent / "docs" / "market.md"
+FIGURE = HERE.parent / "docs" / "img" / "who-trains-when-it-costs.png"
+COSTS, VALUES = (0.25, 0.5, 1.0, 2.0), (1.0, 2.0)
+DATA = {
+    "digits": (),
+    "EMNIST letters": (
+        "task.dataset=emnist",
+        "task.distributions=halves",
+        "task.samples=100",
+        "rounds=30",
+        "train.lr=0.05",
+    ),
+}
+RULES = {"tokens": (), "no tokens": ("method.tokens=false",), "printed rules": ("method.preset=paper",)}
+
+
+def grid() -> dict[str, tuple[str, ...]]:
+    """Settings by name: data / rule / cost and value; without cost everyone is honest."""
+    found = {}
+    for data, task in DATA.items():
+        found[f"{data} / all honest"] = task
+        for rule, market in RULES.items():
+            values = VALUES if rule == "tokens" else VALUES[:1]
+            for cost in COSTS:
+                for value in values:
+                    choice = (f"strategy.cost={cost}", f"strategy.value={value}")
+                    found[f"{data} / {rule} / c = {cost:g}, v = {value:g}"] = (*task, *market, *choice)
+    return found
+
+
+GRID = grid()
+
+
+def play(setting: str, seed: int) -> Figures:
+    """One run's figures."""
+    config = Config.load(None, [*GRID[setting], "method.adapt=0", f"seed={seed}"])
+    method = config.build_method()
+    task = prepare(config, [method], seed)
+    result = run(task, method, config, engine=local_engine(workers=0))
+    strategy = result.summary["strategy"]
+    return {
+        "accuracy": result.personalized_accuracy,
+        "honest_share": 1.0 if strategy is None else strategy["honest_share"],
+        "shares": None if strategy is None else strategy["shares"],
+        "accuracies": [
+            [round, fmean(evaluation.personalized.values())]
+            for round, evaluation in result.evaluations.items()
+        ],
+    }
+
+
+def table(runs: Runs) -> str:
+    """Honest share and accuracy of every setting."""
+    rows = []
+    for setting in GRID:
+        found = list(runs.get(setting, {}).values())
+        if found:
+            data, rule, *choice = setting.split(" / ")
+            honest, accuracy = (
+                100 * fmean(run[key] for run in found) for key in ("honest_share", "accuracy")
+            )
+            rows.append(
+                [data, rule, *(choice or ["–"]), f"{honest:.0f} %", f"{accuracy:.1f}", str(len(found))]
+            )
+    return markdown_table(["data", "rule", "cost, value", "honest", "accuracy", "seeds"], rows)
+
+
+def draw(runs: Runs, path: Path) -> None:
+    """Honest share over the rounds, for every cost, with tokens and without."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, len(RULES), figsize=(10, 3.2), sharey=True, layout="constrained")
+    colours = plt.get_cmap("viridis")([0.05, 0.35, 0.65, 0.9])
+    for axis, rule in zip(axes, RULES, strict=True):
+        for colour, cost in zip(colours, COSTS, strict=True):
+            found = list(runs.get(f"digits / {rule} / c = {cost:g}, v = 1", {}).values())
+            if found:
+                rounds = [row[0] for row in found[0]["shares"]]
+                honest = [100 * fmean(run["shares"][i][1] for run in found) for i in range(len(rounds))]
+                axis.plot([round + 1 for round in rounds], honest, color=colour, label=f"c = {cost:g}")
+        axis.set(title=rule, xlabel="round", ylim=(0, 100))
+        axis.grid(alpha=0.3)
+    axes[0].set_ylabel("clients that train honestly, %")
+    axes[-1].legend(title="cost of training", fontsize=8)
+    figure.suptitle("Who trains when it costs (digits, a price in tokens is worth 1)")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=130)
+
+
+def main() -> None:
+    """Plays what is missing, and writes the table and the figure."""
+    given = parse_arguments(__doc__, 5)
+    seeds = range(given.first, given.first + given.seeds)
+    runs = play_missing(RESULTS, [s for s in GRID if given.only in s], seeds, play, given.processes)
+    write_between(DOCUMENT, marks("experiments/strategy.py"), table(runs))
+    draw(runs, FIGURE)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""Clients whose labels are partly wrong: data of graded quality, to see whether a market tells them apart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ipfl.core import stream
+from ipfl.data.federated import FederatedData, Parts, Samples
+
+
+def deal_noise(shares: Sequence[float], clients: int, seed: int) -> NDArray[np.float64]:
+    """(N,) share of wrong labels of each client: the given ones in turn, over clients in random order."""
+    return stream(seed, "label noise").permutation(np.resize(np.asarray(shares, np.float64), clients))
+
+
+class NoisyLabels:
+    """`FederatedData` in which a share of every client's labels is random; its test data stays as it is.
+
+    Args:
+        data: The data with right labels.
+        shares: Shares of wrong labels, dealt out to the clients.
+        seed: Decides who gets which share, and which labels.
+    """
+
+    def __init__(self, data: FederatedData, shares: Sequence[float], seed: int):
+        self.data, self.seed = data, seed
+        self.name, self.partition, self.input_shape = data.name, data.partition, data.input_shape
+        self.classes, self.distributions = data.classes, data.distributions
+        self.clients, self.unseen = data.clients, data.unseen
+        self.noise = deal_noise(shares, len(data.clients) + len(data.unseen), seed)
+        self.sizes, self.majority = data.sizes, data.majority
+        self.holdout, self.server_holdout = data.holdout, data.server_holdout
+
+    def parts(self, client: int, round: int = 0) -> Parts:
+        """The client's data in that round; the same points have the same wrong labels in all rounds."""
+        parts = self.data.parts(client, round)
+        goal = "probe" if parts.goal is parts.probe else "goal"
+        return Parts(
+            self._spoil(client, parts.train, "train"),
+            self._spoil(client, parts.probe, "probe"),
+            self._spoil(client, parts.goal, goal),
+            parts.test,
+        )
+
+    def _spoil(self, client: int, samples: Samples, part: str) -> Samples:
+        rng = stream(self.seed, "wrong labels", client, part)
+        is_wrong = rng.random(len(samples.y)) < self.noise[client]
+        drawn = rng.integers(0, self.classes, len(samples.y))
+        return Samples(samples.x, np.where(is_wrong, drawn, samples.y))

@@ -1,0 +1,111 @@
+"""One run of a comparison as an order that any process can carry out: this one, another, or a Ray worker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ipfl.client.task import Task
+from ipfl.core import Method
+from ipfl.data.settings import TaskConfig
+from ipfl.engines.local import local_engine
+from ipfl.runs.config import Config
+from ipfl.runs.folder import RunOutput
+from ipfl.runs.metrics import Evaluation
+from ipfl.runs.result import Observer, Result
+from ipfl.runs.run import run
+
+
+@dataclass(frozen=True)
+class RunOrder:
+    """What is to be run, and where its files go. Can be pickled."""
+
+    label: str
+    """Of the method, such as `ditto:lam=2`."""
+    method: Method[Any]
+    config: Config
+    """With the seed of the run."""
+    folder: Path | None
+    """None: the results stay in memory."""
+    resume: bool
+    workers: int | None
+    """As in `ipfl.local_engine`."""
+    reference: Mapping[int, Evaluation] | None = None
+    """What the reference was measured at with the same seed, by round; None: there is none."""
+    reference_method: str | None = None
+    """The name of its method."""
+
+    @property
+    def seed(self) -> int:
+        """The seed of the run."""
+        return self.config.seed
+
+
+@dataclass(frozen=True)
+class RunOutcome:
+    """How a run ended."""
+
+    order: RunOrder
+    result: Result | None = None
+    """None if it failed."""
+    failure: str | None = None
+    """Why there is no whole result."""
+    is_interrupted: bool = False
+
+    def without_state(self) -> RunOutcome:
+        """What can leave the process: the method's state may name files that end with it."""
+        order = replace(self.order, reference=None)
+        result = None if self.result is None else replace(self.result, state=None)
+        return replace(self, order=order, result=result)
+
+
+class TaskCache:
+    """The task of the last run: the next one often has the same data."""
+
+    def __init__(self, config: TaskConfig | None = None, seed: int = 0, task: Task | None = None):
+        self._key, self._task = (config, seed), task
+
+    def get(self, config: TaskConfig, seed: int) -> Task:
+        """The task of this config and seed."""
+        if self._task is None or self._key != (config, seed):
+            self._task = None  # its memory, before the next one needs as much
+            self._key, self._task = (config, seed), Task.build(config, seed)
+        return self._task
+
+
+def play_run(order: RunOrder, observer: Observer | None, tasks: TaskCache) -> RunOutcome:
+    """Carries out an order; a failure is noted, not raised.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C, before the first round or after the last one.
+    """
+    output = None if order.folder is None else RunOutput(order.folder, resume=order.resume)
+    reference = None
+    if order.reference is not None:
+        reference = Result({"method": order.reference_method}, [], dict(order.reference), None)
+    try:
+        result = run(
+            tasks.get(order.config.task, order.seed),
+            order.method,
+            order.config,
+            engine=local_engine(order.workers),
+            out=output,
+            observer=observer,
+            reference=reference,
+        )
+    except Exception as error:  # whatever a method raises, the others go on
+        return RunOutcome(order, failure=f"{type(error).__name__}: {error}")
+    if result.summary["interrupted"]:
+        return RunOutcome(order, failure=_interrupted(result.summary["rounds"]), is_interrupted=True)
+    return RunOutcome(order, result)
+
+
+def interrupted_outcome(order: RunOrder) -> RunOutcome:
+    """Of a run that Ctrl-C ended outside its rounds."""
+    return RunOutcome(order, failure="interrupted", is_interrupted=True)
+
+
+def _interrupted(rounds: int) -> str:
+    return f"interrupted after {rounds} rounds"

@@ -1,0 +1,150 @@
+"""Contributions by agreement: cosines by hand, and what is new in an update."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from ipfl.methods.ipfl.agreement import (
+    MIN_STRUCTURE,
+    MOMENTUM,
+    agreement,
+    contributions_by_agreement,
+    is_new,
+    next_direction,
+    without_public_part,
+)
+
+ONES = np.ones(3)
+
+
+class TestAgreement:
+    def test_with_the_mean_of_the_others(self):
+        # Equal weights. (1, 0) beside (0, 1) + (1, 1) = (1, 2): cosine 1/√5. (0, 1) beside (2, 1): 1/√5.
+        # (1, 1) beside (1, 1): 1.
+        steps = np.array([[1.0, 0], [0, 1], [1, 1]])
+        np.testing.assert_allclose(agreement(steps, ONES), [1 / math.sqrt(5), 1 / math.sqrt(5), 1])
+
+    def test_weights_are_those_of_the_mean(self):
+        # (1, 0) beside 3·(0, 1) + 1·(1, 1) = (1, 4): 1/√17.
+        steps = np.array([[1.0, 0], [0, 1], [1, 1]])
+        assert agreement(steps, np.array([7.0, 3, 1]))[0] == pytest.approx(1 / math.sqrt(17))
+
+    def test_with_the_running_direction(self):
+        # Two updates of weight 1/2. Client 0: (0, 3) + ½·(0, 2) = (0, 4), at a right angle to (1, 0).
+        # Client 1: (0, 3) + ½·(1, 0) = (½, 3) beside (0, 2): 3/√(9.25).
+        found = agreement(np.array([[1.0, 0], [0, 2]]), np.ones(2), np.array([0.0, 3]))
+        np.testing.assert_allclose(found, [0, 3 / math.sqrt(9.25)], atol=1e-12)
+
+    def test_the_way_back_is_minus_1(self):
+        np.testing.assert_allclose(agreement(np.array([[1.0, 2], [-1, -2]]), np.ones(2)), [-1, -1])
+
+    def test_nothing_to_compare_with(self):
+        assert np.isnan(agreement(np.array([[3.0, 4]]), np.ones(1)))[0]
+        # The other one did not move; and who did not move agrees with nobody, and with nobody not.
+        found = agreement(np.array([[3.0, 4], [0, 0]]), np.ones(2))
+        assert np.isnan(found[0])
+        assert found[1] == 0
+
+    def test_a_single_update_is_compared_with_the_running_direction(self):
+        assert agreement(np.array([[3.0, 4]]), np.ones(1), np.array([1.0, 0]))[0] == pytest.approx(3 / 5)
+
+    @given(
+        arrays(np.float64, (4, 5), elements=st.floats(-2, 2, width=16)),
+        arrays(np.float64, 4, elements=st.floats(0.5, 9)),
+        arrays(np.float64, 5, elements=st.floats(-2, 2, width=16)),
+    )
+    def test_as_the_definition_says(self, steps, weights, direction):
+        share = weights / weights.sum()
+        found = agreement(steps, weights, direction)
+        for i, step in enumerate(steps):
+            rest = direction + sum(share[j] * steps[j] for j in range(4) if j != i)
+            length = np.linalg.norm(rest) * np.linalg.norm(step)
+            if length > 1e-3 and np.linalg.norm(rest) > 1e-3:
+                assert found[i] == pytest.approx(rest @ step / length, abs=1e-5)
+
+    @given(
+        arrays(np.float64, (4, 5), elements=st.floats(-2, 2, width=16)), st.integers(1, 3), st.floats(1, 50)
+    )
+    def test_nobody_changes_its_own_by_its_length(self, steps, other, factor):
+        longer = steps.copy()
+        longer[0] *= factor
+        if np.linalg.norm(steps[0]) > 1e-3 and np.linalg.norm(steps[1:].sum(axis=0)) > 1e-2:
+            np.testing.assert_allclose(agreement(longer, np.ones(4))[0], agreement(steps, np.ones(4))[0],
+                                       atol=1e-5)  # fmt: skip
+
+    def test_the_running_direction_decays(self):
+        # 0.8·(0 + 1) = 0.8, then 0.8·(0.8 + 2) = 2.24.
+        first = next_direction(None, np.array([1.0]))
+        assert first == pytest.approx([MOMENTUM])
+        assert next_direction(first, np.array([2.0])) == pytest.approx([2.24])
+        assert first.dtype == np.float32
+
+
+class TestNew:
+    P = 400
+    """Squared cosines have to be above 16/400 = 0.04: cosines above 0.2."""
+
+    def axes(self, *entries: dict[int, float]) -> np.ndarray:
+        steps = np.zeros((len(entries), self.P))
+        for row, entry in enumerate(entries):
+            for axis, value in entry.items():
+                steps[row, axis] = value
+        return steps
+
+    def test_the_limit(self):
+        assert pytest.approx(0.2**2) == MIN_STRUCTURE / self.P
+
+    def test_a_zero_update_is_not_new(self):
+        steps = self.axes({0: 1.0}, {0: 1.0, 1: 0.5}, {})
+        assert is_new(steps, []).tolist() == [True, True, False]
+
+    def test_honest_updates_have_something_in_common_beyond_what_is_public(self):
+        # Both go along the public axis 0. What is left is (3, 4) and (4, 3) in axes 1 and 2: cosine 24/25.
+        # The third has nothing of that: only an axis of its own.
+        steps = self.axes({0: 9.0, 1: 3.0, 2: 4.0}, {0: 9.0, 1: 4.0, 2: 3.0}, {0: 9.0, 5: 5.0})
+        public = [self.axes({0: 2.0})[0].astype(np.float32)]
+        np.testing.assert_allclose(without_public_part(steps, public)[:, 0], 0, atol=1e-12)
+        assert is_new(steps, public).tolist() == [True, True, False]
+
+    def test_what_pulls_apart_is_new_as_well(self):
+        # Cosine −1: they disagree, but neither is noise.
+        assert is_new(self.axes({1: 1.0}, {1: -1.0}), []).all()
+
+    def test_a_replay_of_what_is_public_is_not_new(self):
+        # The third sends the cluster's last two steps in some mixture.
+        honest = [{0: 1.0, 1: 1.0, 2: 0.5, 9: 1.0}, {0: 1.0, 1: 1.0, 2: 0.4, 9: 2.0}]
+        steps = self.axes(*honest, {0: 3.0, 1: 5.0, 2: 1.0})
+        public = list(self.axes({0: 1.0, 1: 1.0}, {0: 1.0, 1: 3.0, 2: 1.0}).astype(np.float32))
+        assert is_new(steps, public).tolist() == [True, True, False]
+
+    @pytest.mark.parametrize("seed", range(5))
+    def test_noise_does_not_make_a_replay_new(self, seed):
+        # Replay and noise of the same length: its cosine with anything else is of the order of 1/√P = 0.05.
+        rng = np.random.default_rng(seed)
+        public = [rng.normal(size=self.P).astype(np.float32)]
+        common = rng.normal(size=self.P)
+        honest = [public[0] + common + rng.normal(size=self.P) for _ in range(4)]  # cosine about 1/2
+        replay = public[0] + rng.normal(size=self.P)
+        steps = np.array([*honest, replay, replay + rng.normal(size=self.P) - replay])
+        assert is_new(steps, public).tolist() == [True] * 4 + [False] * 2
+
+    def test_a_single_update_is_new_unless_it_is_public(self):
+        public = [self.axes({0: 1.0})[0].astype(np.float32)]
+        assert is_new(self.axes({0: 1.0, 1: 1.0}), public).tolist() == [True]
+        assert is_new(self.axes({0: 2.0}), public).tolist() == [False]
+
+    def test_what_is_not_new_contributes_nothing(self):
+        # The replay goes along the running direction and would have the best cosine; it gets 0. Who goes
+        # against it gets its own negative value, new or not.
+        direction = self.axes({0: 1.0})[0].astype(np.float32)
+        steps = self.axes({0: 1.0, 1: 1.0}, {0: 1.0, 1: 1.0}, {0: 5.0}, {0: -1.0})
+        plain = agreement(steps, np.ones(4), direction)
+        found = contributions_by_agreement(steps, np.ones(4), direction, [direction])
+        assert plain[2] > plain[0] > 0 > plain[3]
+        np.testing.assert_allclose(found, [plain[0], plain[1], 0, plain[3]])
