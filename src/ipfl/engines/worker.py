@@ -111,14 +111,19 @@ class Worker:
 
     def stop(self, seconds: float = 0.0) -> None:
         """Ends the process, by force after so many seconds."""
-        self.pipe.close()
-        self.process.join(timeout=seconds)
-        if self.process.is_alive():
-            self.process.kill()
-            self.process.join()
-        self.process.close()
+        end_process(self.process, self.pipe, seconds)
         self.inbox.close()
         self.outbox.close()
+
+
+def end_process(process: BaseProcess, pipe: Connection, seconds: float) -> None:
+    """Ends a process that serves a pipe, by force after so many seconds."""
+    pipe.close()
+    process.join(timeout=seconds)
+    if process.is_alive():
+        process.kill()
+        process.join()
+    process.close()
 
 
 def _serve(

@@ -25,6 +25,7 @@ from typing import Any
 import torch
 
 from ipfl.core.signals import InterruptHandler
+from ipfl.engines.worker import end_process
 from ipfl.runs.result import Observer
 from ipfl.runs.run_order import RunOrder, RunOutcome, TaskCache, interrupted_outcome, play_run
 from ipfl.runs.run_pool import RemoteObserver
@@ -65,12 +66,7 @@ class RunProcess:
 
     def stop(self, seconds: float = 0.0) -> None:
         """Ends the process, by force after so many seconds."""
-        self.pipe.close()
-        self.process.join(timeout=seconds)
-        if self.process.is_alive():
-            self.process.kill()
-            self.process.join()
-        self.process.close()
+        end_process(self.process, self.pipe, seconds)
 
 
 class RunProcesses:

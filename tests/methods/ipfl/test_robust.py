@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from ipfl.core.sections import AggregateConfig
+from ipfl.methods.ipfl.agreement import contributions_by_agreement
 from ipfl.methods.ipfl.method import IPFL
 from ipfl.methods.ipfl.robust import find_originals, is_above_noise, is_too_long, limit_claims, screen
 from ipfl.methods.ipfl.updates import ClusterUpdates
@@ -131,3 +132,13 @@ class TestClaims:
     def test_nothing_to_cut(self):
         claims = np.random.default_rng(0).random((6, 2))
         np.testing.assert_array_equal(limit_claims(claims, 0.0), claims)
+
+
+def test_a_cluster_whose_updates_are_all_unfair_has_no_contributions_and_no_steps():
+    # The first is ten times as long as the median, the others are copies of it: none of them counts.
+    found = screen(updates([[10, 0], [1, 0], [1, 0]]), EVERY_GUARD)
+    assert not found.is_fair.any()
+    nobody = found.only(found.is_fair)
+    assert nobody.steps.shape == (0, 2)
+    assert contributions_by_agreement(nobody.steps, nobody.weights, None, []).tolist() == []
+    assert nobody.mean(AggregateConfig()).tolist() == [1, 1]

@@ -200,7 +200,7 @@ class TestExplorersWhereTheyPrefer:
         assert chosen.empty_seats == 2
 
     def test_clients_that_answered_without_a_bid_do_not_explore(self) -> None:
-        # It was asked, and did not bid: whoever does not want a model does not have to train.
+        # It was asked, and did not bid: who does not want a model does not have to train.
         known = bidders([[-1, -1], [0, -1]])
         chosen = seat(known, [0, 0], 2, stream(1, "x"))
         assert [ids.tolist() for ids in chosen.random] == [[1], []]

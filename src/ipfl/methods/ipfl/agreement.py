@@ -5,7 +5,7 @@ the running direction of the cluster. No client is compared with its own update 
 asked of anybody, and on networks it follows the quality of a client's data better than the loss does
 (docs/reading.md, 3).
 
-Whoever has bought the models knows M_k as well, and could send the cluster's last steps instead of training,
+Every buyer of the models knows M_k as well, and could send the cluster's last steps instead of training,
 with noise added so that it looks like an update of its own. So ψ_i is at most 0 where nothing of the update
 is new: taken are all updates without their projection onto what everybody knows (the last `PUBLIC_STEPS`
 steps of the cluster, M_k, and the ways to the other clusters' models). What is left of an honest update has

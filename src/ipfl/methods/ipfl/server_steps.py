@@ -59,7 +59,7 @@ class ServerSteps(ClientSide):
     def draw_bidders(self, state: MarketState, roster: Roster, round: int) -> tuple[MarketState, Bools]:
         """The clients that may bid in this round: all, or the budget's number of them in turn.
 
-        Whoever waits longest comes first, so that a round costs the same for any N.
+        Clients that wait longest come first, so that a round costs the same for any N.
         """
         available = np.isin(state.ids, roster.clients)
         budget = self.preference_budget or state.per_round * self.bidders_per_seat(state)
@@ -117,7 +117,7 @@ class ServerSteps(ClientSide):
     def count_seats(self, state: MarketState, paid: Bools, available: Bools) -> int:
         """The budget; where the willing pay, the share of it that those who could bid do pay for.
 
-        So a seat earns as much however many abstain, and training does not stop to pay when some do.
+        So a seat earns as much when some abstain as when nobody does.
         """
         if self.payers == "seated" or not self.moves_tokens:
             return state.per_round

@@ -55,7 +55,10 @@ class ClusterUpdates:
     @property
     def steps(self) -> NDArray[np.float64]:
         """(n, P) Δ_i = W_i − ω."""
-        return np.stack([model.astype(np.float64) - self.before for model in self.models])
+        steps = np.empty((len(self.models), len(self.before)))  # also of none: all may be unfair
+        for row, model in enumerate(self.models):
+            steps[row] = model.astype(np.float64) - self.before
+        return steps
 
     def only(self, which: NDArray[np.bool_]) -> ClusterUpdates:
         """Those of them."""
