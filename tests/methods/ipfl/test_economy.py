@@ -30,7 +30,8 @@ def test_the_printed_rules_can_be_played_too() -> None:
 
 
 def test_tokens_are_those_that_were_issued() -> None:
-    economy = Economy(DrawnContributions(clusters=2, allowance=3), Population.make(10, 2, seed=1), 5)
+    method = DrawnContributions(clusters=2, allowance=3, subsidy=0)
+    economy = Economy(method, Population.make(10, 2, seed=1), 5)
     for _ in range(5):
         economy.play()
     bank = economy.state.bank
