@@ -19,7 +19,7 @@ def test_a_small_economy_under_the_default_rules(clusters: int) -> None:
 
 def test_it_is_the_opening_that_keeps_clients_in_the_market() -> None:
     # Five prices for thirty rounds: who contributes little cannot pay any more.
-    end = simulate(clients=20, clusters=2, rounds=30, opening=500)
+    end = simulate(clients=20, clusters=2, rounds=30, opening=500, subsidy=0)
     assert end.broke > 0.05
     assert end.poorest < 1
 
