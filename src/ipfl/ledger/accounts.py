@@ -34,7 +34,7 @@ class Kind(IntEnum):
     OPEN = 0
     """issuer → client: opening balance, the same for all."""
     ALLOWANCE = 1
-    """issuer → client: optional income, the same for all."""
+    """issuer → client: optional income, the same for all; issuer → pool: for an update that earns there."""
     BID = 2
     """client → escrow: Eq. consumer_cost."""
     REFUND = 3

@@ -33,19 +33,21 @@ class PostedTransfer(NamedTuple):
     @property
     def reason(self) -> str:
         """What the transfer was for."""
-        return REASONS[self.transfer.kind].format(cluster=self.transfer.cluster)
+        kind = "subsidy" if self.transfer.source == ISSUER and self.transfer.target < 0 else self.transfer.kind
+        return REASONS[kind].format(cluster=self.transfer.cluster)
 
 
 REASONS = {
     "open": "opening balance",
     "allowance": "allowance",
+    "subsidy": "added to pool {cluster} for the update",
     "bid": "bid for cluster {cluster}",
     "refund": "refund for cluster {cluster}",
     "fee": "seat in cluster {cluster}",
     "reimbursement": "share of pool {cluster} returned",
     "reward": "trained in cluster {cluster}",
 }
-"""`Transfer.kind` → what the transfer was for."""
+"""`Transfer.kind`, or `subsidy`, → what the transfer was for."""
 
 
 class AccountSummary(NamedTuple):
@@ -221,9 +223,10 @@ class Reader:
         """A summary per client of the chosen transfers, with its balance after the round, or now."""
         after = self.balances(round)
         is_payment = (transfers.c.source >= 0).label("is_payment")
+        is_subsidy = (transfers.c.source == ISSUER) & (transfers.c.target < 0)  # the pool's, not the client's
         summed = (
             select(transfers.c.client, transfers.c.kind, is_payment, func.sum(transfers.c.amount))
-            .where(*self._chosen(client, round))
+            .where(*self._chosen(client, round), ~is_subsidy)
             .group_by(transfers.c.client, transfers.c.kind, is_payment)
         )
         totals: dict[int, dict[str, int]] = defaultdict(lambda: defaultdict(int))

@@ -28,6 +28,7 @@ class AuditedMarket(ServerSteps):
             "positive": self.rewarded == "positive",
             "reimburse": self.reimburse,
             "forfeit": self.forfeit,
+            "subsidy": self.subsidy_tokens if self.moves_tokens else 0,
         }
 
     def opening_transfers(self, state: MarketState) -> tuple[Transfer, ...]:

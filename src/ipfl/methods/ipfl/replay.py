@@ -36,7 +36,7 @@ class MarketReplay:
     Args:
         rules: `price`, `opening`, `eta`, `gamma`, `clusters`; may be left out: `allowance` (0), `incentive`
             (true), `positive` (false: providers are rewarded even if they contributed nothing), `reimburse`
-            ("printed") and `forfeit` (false: seats that delivered nothing are refunded).
+            ("printed"), `forfeit` (false: seats that delivered nothing are refunded) and `subsidy` (0).
         clients: All clients that have an account.
     """
 
@@ -52,6 +52,7 @@ class MarketReplay:
             "positive" if rules.get("positive", False) else "all",
             float(rules["eta"]),
             float(rules["gamma"]),
+            int(rules.get("subsidy", 0)),
         )
         self.forfeit = bool(rules.get("forfeit", False))
         self.allowance = int(rules.get("allowance", 0))

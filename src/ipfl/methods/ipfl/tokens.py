@@ -11,7 +11,8 @@ In the order of a round, per cluster k with price τ_p:
                 Eq. reimbursement, pays it. Printed as a deduction from every client it would destroy
                 tokens; the text says what is meant, and since the reward pool shrinks by as much it is
                 the penalty on the providers at the same time.
-5. `reward`     Eq. reward_distribution: the rest of the pool by rank. The pool is empty again.
+5. `subsidise`  beyond the paper: new tokens for the pool, so that training pays beyond what consumers pay.
+6. `reward`     Eq. reward_distribution: the rest of the pool by rank. The pool is empty again.
 
 One price and one opening balance for all: section Fairness, "Opportunity fairness".
 """
@@ -58,6 +59,19 @@ def open_accounts(n: int, k: int, opening: int) -> tuple[Bank, Transfers]:
 def allowance(bank: Bank, amount: int) -> tuple[Bank, Transfers]:
     """Issues the same income to every client."""
     return _issue(bank, amount, Kind.ALLOWANCE)
+
+
+def subsidise(bank: Bank, cluster: int, providers: Ints, amount: int) -> tuple[Bank, Transfers]:
+    """Issues `amount` into the pool of a cluster for each provider that earns there.
+
+    What consumers pay is all that providers can earn, so together they gain nothing; who has a cost of
+    training would rather keep the models that it has. The subsidy is what the work is worth to the server.
+    """
+    _check_issue(bank, amount, len(providers))
+    issued = Transfers.of(
+        Kind.ALLOWANCE, ISSUER, pool(np.array(cluster)), amount, cluster, np.sort(providers)
+    )
+    return post(bank, issued), issued
 
 
 def auction(bank: Bank, bid_ranks: Ints, price: int) -> tuple[Bank, Transfers, Bools]:
@@ -252,13 +266,17 @@ def _pay_out(
 
 def _issue(bank: Bank, amount: int, kind: Kind) -> tuple[Bank, Transfers]:
     n = len(bank.balances)
-    if amount < 0 or bank.issued + n * amount > MAX_TOKENS:
-        raise InputError(
-            f"cannot issue {amount} tokens to each of {n} clients (from 0 to {MAX_TOKENS} in all)"
-        )
+    _check_issue(bank, amount, n)
     client = np.arange(n, dtype=np.int32)
     transfers = Transfers.of(kind, ISSUER, client, amount, NO_CLUSTER, client)
     return post(bank, transfers), transfers
+
+
+def _check_issue(bank: Bank, amount: int, n: int) -> None:
+    if amount < 0 or bank.issued + n * amount > MAX_TOKENS:
+        raise InputError(
+            f"cannot issue {amount} tokens for each of {n} clients (from 0 to {MAX_TOKENS} in all)"
+        )
 
 
 def _entries(where: Bools) -> tuple[NDArray[np.int32], NDArray[np.int16]]:
