@@ -274,9 +274,10 @@ def test_gaussian_is_the_theory_and_knows_its_clusters() -> None:
         ({"samples": 1}, "at least 2"),
         ({"samples": 4, "sizes": "unequal"}, "at least 5"),
         ({"unseen": 10}, "no client is left"),
-        ({"distributions": "natural"}, "natural is needed in both"),
-        ({"partition": "natural"}, "natural is needed in both"),
-        (NATURAL, "no writers or persons"),
+        ({"distributions": "natural", "partition": "10:90"}, "natural is needed in both"),
+        ({"partition": "natural", "distributions": "iid"}, "natural is needed in both"),
+        ({"partition": "natural"}, "does not say whose points they are"),
+        (NATURAL, "whose points they are"),
         (
             {"dataset": "mine:people", "distributions": "natural", "partition": "natural", "clients": 21},
             "has 20",

@@ -164,35 +164,37 @@ def read_npz(
     with refuse_damaged(path):
         y = np.concatenate([arrays["y_train"], arrays["y_test"]]) if is_split else arrays["y"]
         count = count_classes(y, path)
-        groups = _number_groups(arrays, ("_train", "_test") if is_split else ("",))
+        groups, group_names = _number_groups(arrays, ("_train", "_test") if is_split else ("",))
     if classes is not None and count > classes:
         raise InputError(f"{path}: the highest label is {count - 1}, but {name} has {classes} classes")
     count = classes or count
     if not is_split:
-        return split_dataset(name, arrays["x"], y, groups[0], count)
-    pools = {key: arrays[key] for key in split_keys}
+        return split_dataset(name, arrays["x"], y, groups[0], count, group_names=group_names)
+    pools: dict[str, Any] = {key: arrays[key] for key in split_keys}
     return Dataset(
         name=name,
         classes=count,
         first_half=first_half,
         group_train=groups[0],
         group_test=groups[1],
+        group_names=group_names,
         **pools,
     )
 
 
 def _number_groups(
     arrays: Mapping[str, NDArray[Any]], suffixes: tuple[str, ...]
-) -> list[NDArray[np.int64] | None]:
-    """Groups of each pool, numbered together, so that a writer has the same number in all of them."""
+) -> tuple[list[NDArray[np.int64] | None], tuple[str, ...] | None]:
+    """Groups of each pool, numbered together, so that a writer has one number in all; and their names."""
     for key in _GROUP_KEYS:
         found = [arrays[f"{key}{suffix}"] for suffix in suffixes if f"{key}{suffix}" in arrays]
         if len(found) == len(suffixes):
             if any(group.ndim != 1 for group in found):
                 raise ValueError(f"{key} should have one entry for each point")
-            numbers = np.unique(np.concatenate(found), return_inverse=True)[1].reshape(-1)
-            return list(np.split(numbers, np.cumsum([len(group) for group in found])[:-1]))
-    return [None] * len(suffixes)
+            values, numbers = np.unique(np.concatenate(found), return_inverse=True)
+            parts = np.split(numbers.reshape(-1), np.cumsum([len(group) for group in found])[:-1])
+            return list(parts), tuple(map(str, values))
+    return [None] * len(suffixes), None
 
 
 def read_hapt(path: Path) -> Dataset:
