@@ -89,7 +89,7 @@ class Task:
         if not hasattr(table, "iloc"):
             raise InputError(f"expected a pandas DataFrame, not {type(table).__name__}")
         config = TaskConfig.of({"dataset": "dataframe", "client": client, "target": target, **settings})
-        return cls(deal_out(read_table(table, config, "the table"), config, seed), model_factory(model))
+        return cls(deal_out(read_table(table, config, "dataframe"), config, seed), model_factory(model))
 
     @classmethod
     def from_huggingface(

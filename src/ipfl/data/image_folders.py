@@ -62,9 +62,9 @@ def read_images(path: Path, settings: TaskConfig) -> Dataset:
     if len(classes) < 2:
         raise InputError(f"{path}: there is only the class {classes[0]!r}: nothing to learn")
     if is_test is None:
-        return split_dataset("images", x, y, group, len(classes), **named)
+        return split_dataset(path.name, x, y, group, len(classes), **named)
     return Dataset(
-        name="images",
+        name=path.name,
         x_train=x[~is_test],
         y_train=y[~is_test],
         x_test=x[is_test],

@@ -36,7 +36,7 @@ def read_table(rows: pd.DataFrame, settings: TaskConfig, name: str) -> Dataset:
     Args:
         rows: A row per point.
         settings: Which columns hold what, and how numbers are standardised.
-        name: Name of the table in messages.
+        name: Name of the table, in messages and reports.
 
     Raises:
         InputError: A column is missing, unknown or holds what cannot be learned from.
@@ -61,7 +61,7 @@ def read_table(rows: pd.DataFrame, settings: TaskConfig, name: str) -> Dataset:
     raw, encoding = _encode(rows, settings, name, group, clients, is_test)
     x = encoding.standardized(raw, group if settings.standardize == "client" else None)
     return Dataset(
-        name=settings.dataset,
+        name=name,
         x_train=x[~is_test],
         y_train=y[~is_test],
         x_test=x[is_test],
