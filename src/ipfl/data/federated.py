@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ipfl.data.dataset import Dataset
 from ipfl.data.distributions import Distribution
 from ipfl.data.rounding import probe_size
+from ipfl.errors import InputError
 
 Indices = NDArray[np.int32]
 """Positions of points in a pool."""
@@ -213,6 +214,8 @@ class PartitionedDataset:
             client_names = [dataset.group_names[group] for group in allocation.groups]
         self.client_names: Mapping[int, str] = dict(enumerate(client_names or ()))
         """By id; empty if clients have no names of their own."""
+        if odd := [name for name in self.client_names.values() if not name.isprintable()]:
+            raise InputError(f"{dataset.name}: the name {odd[0]!r} of a client is not printable")
         if all(name == str(client) for client, name in self.client_names.items()):
             self.client_names = {}  # they say nothing that the ids do not say
         self.class_names = dataset.class_names

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ipfl.data.archives import refuse_damaged
 from ipfl.data.dataset import Dataset
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from ipfl.data.settings import TaskConfig
 
 DELIMITERS = ",;\t|"
+MISSING = ["", "NA", "N/A", "n/a", "NaN", "nan", "null", "NULL", "None", "<NA>", "#N/A"]
+"""What stands for a missing value."""
 
 
 def read_csv(path: Path, settings: TaskConfig) -> Dataset:
@@ -24,10 +26,18 @@ def read_csv(path: Path, settings: TaskConfig) -> Dataset:
     """
     pandas = require_extra("pandas", "pandas")
     _require(path)
-    # As text, whatever they look like: 007 stays 007, and NA is a country.
-    as_text: Any = {key: str for key in (settings.client,) if key is not None}
     with refuse_damaged(path):
-        rows = pandas.read_csv(path, sep=_delimiter(path), converters=as_text, low_memory=False)
+        separator = _delimiter(path)
+        columns = pandas.read_csv(path, sep=separator, nrows=0).columns
+        rows = pandas.read_csv(
+            path,
+            sep=separator,
+            # Names of clients as they are written: 007 stays 007, and NA may be a country.
+            dtype={} if settings.client is None else {settings.client: str},
+            na_values={column: MISSING for column in columns if column != settings.client},
+            keep_default_na=False,
+            low_memory=False,
+        )
     return read_table(rows, settings, path.name)
 
 
