@@ -3,6 +3,11 @@
 `digits` is part of scikit-learn. The others read CIFAR's binary files, EMNIST's idx files, LEAF's JSON
 (FEMNIST), UCI's HAPT text files (HAR) and `.npz`. A reader raises InputError, one line, for a file that is
 damaged or not in its format.
+
+Why not torchvision or `datasets`: CIFAR's and EMNIST's readers, about 50 lines, are all that they could
+replace. torchvision has no CPU build for the pinned torch (0.29.2 wants 2.14). `datasets` brings 270 MB, most of it
+pyarrow and pandas, and reads from its own hub. Neither refuses what unpacks to gigabytes, as `archives` does.
+For users' own data it is the other way round: pandas and Pillow read it, as extras.
 """
 
 from __future__ import annotations

@@ -174,7 +174,7 @@ def _find_data_beside(config: Path, tree: dict[str, Any]) -> None:
     task = tree.get("task")
     given = task.get("path") if isinstance(task, dict) else None
     if isinstance(given, str) and not Path(given).expanduser().exists():
-        beside = config.parent / given
+        beside = config.resolve().parent / given
         if beside.exists():
             tree["task"] = {**tree["task"], "path": str(beside)}
 
