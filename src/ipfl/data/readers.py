@@ -5,9 +5,9 @@
 damaged or not in its format.
 
 Why not torchvision or `datasets`: CIFAR's and EMNIST's readers, about 50 lines, are all that they could
-replace. torchvision has no CPU build for the pinned torch (0.29.2 wants 2.14). `datasets` brings 270 MB, mostly
-pyarrow and pandas, and reads from its own hub. Neither refuses what unpacks to gigabytes, as `archives` does.
-For users' own data it is the other way round: pandas and Pillow read it, as extras.
+replace. torchvision has no CPU build for the pinned torch (0.29.2 wants 2.14). `datasets` brings 270 MB,
+mostly pyarrow and pandas, and reads from its own hub. Neither refuses what unpacks to gigabytes, as
+`archives` does. For users' own data it is the other way round: pandas and Pillow read it, as extras.
 """
 
 from __future__ import annotations
