@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.small_runs import run_small
 from tests.template import TEMPLATE, template_blocks, write_template
 from typer.testing import CliRunner
 
@@ -91,38 +90,3 @@ class TestDocuments:
             monkeypatch.setitem(methods.METHODS, name, kind)
         assert "share" in CliRunner().invoke(app, ["methods", "interpolate"]).output
         assert methods.method_class("interpolate").__module__ == module
-
-    def test_own_data_from_python(self, capsys):
-        example, _ = blocks("docs/own-data.md", "python")
-        exec(example, {})
-        assert re.fullmatch(r"\d+\.\d%\n", capsys.readouterr().out)
-
-    def test_own_data_from_a_config(self, tmp_path, monkeypatch):
-        monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr(sys, "path", list(sys.path))
-        monkeypatch.delitem(sys.modules, "mine", raising=False)
-        _, module = blocks("docs/own-data.md", "python")
-        (settings,) = blocks("docs/own-data.md", "toml")
-        (tmp_path / "mine.py").write_text(module)
-        (tmp_path / "mine.toml").write_text(settings)
-        done = CliRunner().invoke(app, ["run", "mine.toml", "--workers", "0"])
-        assert done.exit_code == 0, done.output
-        assert "mine, 10:90, 6 clients" in done.stdout
-        assert len(list(tmp_path.glob("runs/*/summary.json"))) == 1
-
-    def test_own_data_from_a_file(self, tmp_path):
-        import numpy as np
-
-        rng = np.random.default_rng(0)
-        x, y = rng.normal(size=(90, 3)).astype(np.float32), rng.integers(0, 2, 90)
-        np.savez(tmp_path / "mine.npz", x=x, y=y, client=np.repeat([0, 1, 2], 30))
-        task = ipfl.Task.load(
-            dataset="npz",
-            path=tmp_path / "mine.npz",
-            distributions="natural",
-            partition="natural",
-            clients=3,
-            model="softmax",
-        )
-        result = run_small(task, methods.REFERENCE, rounds=1)
-        assert set(result.last.personalized) == {0, 1, 2}

@@ -43,9 +43,9 @@ def test_csv_adds_up_to_the_balances(place):
 
 def test_csv_of_the_round_by_hand(place):
     lines = list(csv_lines(worked_run(place)))
-    assert lines[0] == "id,round,sequence,kind,source,target,amount,cluster,client\n"
-    assert lines[1] == "worked/-1/0,-1,0,open,issuer,client 2,25,,2\n"
-    assert lines[-1] == "worked/0/12,0,12,reward,pool 1,client 9,10,1,9\n"
+    assert lines[0] == "id,round,sequence,kind,source,target,amount,cluster,client,client_name\n"
+    assert lines[1] == "worked/-1/0,-1,0,open,issuer,client 2,25,,2,\n"
+    assert lines[-1] == "worked/0/12,0,12,reward,pool 1,client 9,10,1,9,\n"
 
 
 def test_show_all_clients(place):

@@ -9,10 +9,11 @@ from typing import Annotated
 
 import typer
 
+from ipfl.cli.data import app as data_app
 from ipfl.cli.deploy import app as deploy_app
 from ipfl.cli.errors import Commands
 from ipfl.cli.ledger import app as ledger_app
-from ipfl.cli.list_commands import data_fetch, data_list, datasets, methods, partitions
+from ipfl.cli.list_commands import datasets, methods, partitions
 from ipfl.cli.personalize import personalize
 from ipfl.cli.run_commands import compare, run
 from ipfl.methods import DEFAULT, REFERENCE
@@ -74,9 +75,6 @@ app.command(epilog=_help_examples(f"ipfl methods {REFERENCE}"))(methods)
 app.command()(datasets)
 app.command()(partitions)
 
-data_app = typer.Typer(no_args_is_help=True, help="Download data sets, and see where they are.")
-data_app.command("fetch", epilog=_help_examples("ipfl data fetch cifar10"))(data_fetch)
-data_app.command("list")(data_list)
 app.add_typer(data_app, name="data")
 app.add_typer(ledger_app, name="ledger")
 app.add_typer(deploy_app, name="deploy")

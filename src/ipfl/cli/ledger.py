@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ipfl.errors import InputError
+from ipfl.errors import InputError, near_hint
 
 if TYPE_CHECKING:
     from ipfl.ledger.store import RunStore
@@ -30,11 +31,23 @@ def _open(run: str, name: str | None) -> RunStore:
     return RunStore.open(run, name)
 
 
+def _client_id(text: str, names: Mapping[int, str]) -> int:
+    """The id of a client that is given by its id or its name; a name comes first."""
+    by_name = {name: client for client, name in names.items()}
+    if text in by_name:
+        return by_name[text]
+    if not text.isascii() or not text.isdigit() or len(text) > 10:
+        raise InputError(f"there is no client {text!r}{near_hint(text, by_name)}")
+    return int(text)
+
+
 @app.command(epilog="For example:\n\nipfl ledger show runs/mine --client 3")
 def show(
     run: Run,
     name: Name = None,
-    client: Annotated[int | None, typer.Option("--client", metavar="I", help="Only this client.")] = None,
+    client_text: Annotated[
+        str | None, typer.Option("--client", metavar="I", help="Only this client: its id, or its name.")
+    ] = None,
     round: Annotated[
         int | None, typer.Option("--round", metavar="R", help="Only this round; -1 is the opening.")
     ] = None,
@@ -49,17 +62,20 @@ def show(
     from ipfl.report.ledger import accounts_table, rolled_back_note, round_name, transfers_table
 
     with _open(run, name) as store, store.snapshot() as reader:
+        names = store.client_names
+        client = None if client_text is None else _client_id(client_text, names)
         if client is not None and client not in reader.clients():
-            raise InputError(f"run {store.name!r} has no client {client}")
+            raise InputError(f"run {store.name!r} has no client {client_text}")
         if round is not None and round not in reader.round_numbers():
             raise InputError(f"run {store.name!r} has no round {round}")
-        chosen = "" if client is None else f", client {client}"
+        chosen = "" if client is None else f", client {names.get(client, client)}"
         if round is not None:
             chosen += f", {'' if round == OPENING else 'round '}{round_name(round)}"
         console = Console(highlight=False, markup=False)
         if chosen:
-            console.print(transfers_table(reader.transfers(client, round), f"Transfers{chosen}"))
-        console.print(accounts_table(reader.accounts(client, round), f"Tokens of {store.name}{chosen}"))
+            console.print(transfers_table(reader.transfers(client, round), f"Transfers{chosen}", names))
+        accounts = reader.accounts(client, round)
+        console.print(accounts_table(accounts, f"Tokens of {store.name}{chosen}", names))
         if numbers := [number for number in reader.rolled_back() if round in (None, number)]:
             console.print(rolled_back_note(numbers))
 

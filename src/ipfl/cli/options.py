@@ -133,7 +133,10 @@ def resumed_config(folder: Path, store: str | None, data_dir: Path | None) -> Co
 
 
 def _allow_user_modules() -> None:
-    """Lets a `module:callable` of the config, and what it imports, be files in the current folder."""
+    """Lets a `module:callable` of the config, and what it imports, be files in the current folder.
+
+    Reading a config file adds its own folder (`ipfl.core.plugins.look_beside`).
+    """
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
 

@@ -94,6 +94,7 @@ def run(
         _print_config(settings, [method])
         return
     from ipfl.core.profile import Profile, measure
+    from ipfl.data.federated import notes
     from ipfl.runs.comparison import prepare
     from ipfl.runs.folder import RunOutput
     from ipfl.runs.run import run as run_method
@@ -104,6 +105,8 @@ def run(
     with profile.recording() if profiled else nullcontext():
         with measure("data"):
             task = prepare(settings, [method], settings.seed)
+        for note in () if quiet else notes(task.data):
+            typer.echo(note, err=True)
         result = run_method(
             task,
             method,

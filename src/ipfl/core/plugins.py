@@ -11,8 +11,19 @@ from typing import Any
 from ipfl.errors import InputError
 
 
+def look_beside(config: Path) -> None:
+    """Lets `module:callable`, and what it imports, also be files beside a config file.
+
+    The folder comes last on Python's path, so that it hides no installed package; worker processes have the
+    same path.
+    """
+    folder = str(config.resolve().parent)
+    if folder not in sys.path:
+        sys.path.append(folder)
+
+
 def load_callable(reference: str, what: str) -> Callable[..., Any]:
-    """Imports `module:callable`, looking in the current folder first.
+    """Imports `module:callable`: from the current folder, an installed package, or beside the config file.
 
     Args:
         reference: `module:callable`.
@@ -26,6 +37,11 @@ def load_callable(reference: str, what: str) -> Callable[..., Any]:
     sys.path.insert(0, here)
     try:
         found = getattr(importlib.import_module(module), name)
+    except ModuleNotFoundError as error:
+        hint = ""
+        if error.name == module:
+            hint = f" (there is no {module}.py in {here} or beside the config file, and no such package)"
+        raise InputError(f"{what} {reference!r} cannot be imported: {error}{hint}") from error
     except Exception as error:  # importing runs the user's code, which may raise anything
         raise InputError(f"{what} {reference!r} cannot be imported: {error}") from error
     finally:

@@ -8,6 +8,8 @@ Belongs here: everything between a file and the arrays of one client.
   client; `allocation` and `natural_partition` choose the points; `rounding` makes whole numbers of shares.
 - `federated` defines the federated data (`FederatedData`); `from_task` makes it from the settings of a task,
   `own_clients` from a user's own clients.
+- What users have: `table_files`, `tables` and `table_encoding` for CSV, Parquet and DataFrames,
+  `image_folders`, and `column_data` for Hugging Face data sets and partitioners.
 
 Imports of `ipfl` only `ipfl.core` and `ipfl.errors`; every
 package above may import it.

@@ -7,7 +7,7 @@ float32 (n, features). The group of a point is the writer or person that it come
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,6 +15,9 @@ from numpy.typing import ArrayLike, NDArray
 from ipfl.core import stream
 from ipfl.data.rounding import largest_remainder
 from ipfl.errors import InputError
+
+if TYPE_CHECKING:
+    from ipfl.data.table_encoding import TableEncoding
 
 DATASET_SEED = 0
 """Random choices that are part of a data set, not of a run, use this seed: they are the same in every run."""
@@ -28,7 +31,8 @@ def check_features(x: ArrayLike, name: str) -> NDArray[Any]:
     """Checks points and converts them to their form in memory: uint8 images stay, all else becomes float32.
 
     Args:
-        x: (n, features), grey images (n, height, width) or images (n, height, width, channels).
+        x: (n, features), grey images (n, height, width) or images (n, height, width, channels); images with
+            their channels first, as PyTorch has them, are recognised.
         name: Name of the array in error messages.
 
     Raises:
@@ -39,6 +43,7 @@ def check_features(x: ArrayLike, name: str) -> NDArray[Any]:
         raise InputError(f"{name} holds {points.dtype}, expected numbers")
     if points.ndim == 3:
         points = points[..., np.newaxis]
+    points = channels_last(points)
     if points.ndim not in (2, 4) or 0 in points.shape:
         raise InputError(
             f"{name} has shape {points.shape}, expected (n, features), (n, height, width) "
@@ -50,6 +55,16 @@ def check_features(x: ArrayLike, name: str) -> NDArray[Any]:
         points = points.astype(np.float32, copy=False)
     if not np.isfinite(points).all():
         raise InputError(f"{name} holds values that are not finite (NaN or infinity)")
+    return points
+
+
+def channels_last(points: NDArray[Any]) -> NDArray[Any]:
+    """Images as (n, height, width, channels): those that clearly have their channels first are turned.
+
+    1, 3 or 4 lines of more than 4 × 4 channels would be no image, so (n, 3, 32, 32) can mean only one thing.
+    """
+    if points.ndim == 4 and points.shape[1] in (1, 3, 4) and min(points.shape[2:]) > 4:
+        return np.ascontiguousarray(points.transpose(0, 2, 3, 1))
     return points
 
 
@@ -110,6 +125,12 @@ class Dataset:
     group_test: NDArray[np.int64] | None = None
     group_distribution: NDArray[np.int64] | None = None
     """Hidden distribution of group g at position g, where it is known (`gaussian`)."""
+    group_names: tuple[str, ...] | None = None
+    """Name of group g at position g; None: they have none."""
+    class_names: tuple[str, ...] | None = None
+    """Name of class c at position c; None: they have none."""
+    encoding: TableEncoding | None = None
+    """How the points were made from the rows of a table; None: they are no table."""
 
     def __post_init__(self) -> None:
         for pool in ("train", "test"):
@@ -126,6 +147,11 @@ class Dataset:
         known, group = self.group_distribution, self.group_train
         if known is not None and (group is None or len(known) <= group.max()):
             raise InputError(f"{self.name}: group_distribution must name a distribution for every group")
+        if self.class_names is not None and len(self.class_names) != self.classes:
+            raise InputError(f"{self.name}: {len(self.class_names)} class_names for {self.classes} classes")
+        named = self.group_names
+        if named is not None and (group is None or len(named) <= group.max()):
+            raise InputError(f"{self.name}: group_names must name every group")
 
     def _check_pool(self, pool: str) -> None:
         x = check_features(getattr(self, f"x_{pool}"), f"{self.name}: x_{pool}")
@@ -164,9 +190,18 @@ def choose_test_points(strata: NDArray[Any], share: float, name: str) -> NDArray
 
 
 def split_dataset(
-    name: str, x: NDArray[Any], y: NDArray[Any], group: NDArray[Any] | None, classes: int
+    name: str, x: NDArray[Any], y: NDArray[Any], group: NDArray[Any] | None, classes: int, **more: Any
 ) -> Dataset:
-    """Makes a data set of points without an official split: `TEST_SHARE` of each group, or class, is test."""
+    """Makes a data set of points without an official split: `TEST_SHARE` of each group, or class, is test.
+
+    Args:
+        name: Of the data set.
+        x: Points.
+        y: Labels.
+        group: Group of each point; None: there are none.
+        classes: Number of classes.
+        **more: Further fields of `Dataset`.
+    """
     arrays = [x, y] if group is None else [x, y, group]
     if len({array.shape[:1] for array in arrays}) > 1:
         raise InputError(f"{name}: points, labels and groups differ in length")
@@ -182,4 +217,5 @@ def split_dataset(
         classes=classes,
         group_train=None if group is None else group[~is_test],
         group_test=None if group is None else group[is_test],
+        **more,
     )

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ipfl.data.dataset import Dataset
 from ipfl.data.distributions import Distribution
 from ipfl.data.rounding import probe_size
+from ipfl.errors import InputError
 
 Indices = NDArray[np.int32]
 """Positions of points in a pool."""
@@ -84,6 +85,21 @@ class FederatedData(Protocol):
         ...
 
 
+def client_names(data: FederatedData) -> Mapping[int, str]:
+    """Names of the clients by id; empty where they have none."""
+    return getattr(data, "client_names", {})
+
+
+def class_names(data: FederatedData) -> Sequence[str]:
+    """Names of the classes; where they have none, their numbers."""
+    return getattr(data, "class_names", None) or [str(label) for label in range(data.classes)]
+
+
+def notes(data: FederatedData) -> Sequence[str]:
+    """What a person should know about who became a client."""
+    return getattr(data, "notes", ())
+
+
 @dataclass(frozen=True, eq=False)
 class PoolPoints:
     """Some points of a pool, and the distribution in which each of them is seen."""
@@ -143,6 +159,10 @@ class Allocation:
     """Test pool of each distribution."""
     server: Sequence[PoolPoints] = ()
     """The server's own training points of each distribution, which no client has; empty if it has none."""
+    groups: Sequence[int] = ()
+    """The group (writer, person, …) that each client is; empty if clients are no groups."""
+    notes: tuple[str, ...] = ()
+    """What a person should know about who became a client."""
 
 
 @dataclass(frozen=True)
@@ -163,6 +183,7 @@ class PartitionedDataset:
         allocation: Who holds which points.
         unseen: Ids of the clients held back.
         drift: Which clients change, and when; None: none.
+        client_names: Name of each client, in the order of their ids; None: those of the data set's groups.
     """
 
     def __init__(
@@ -174,6 +195,7 @@ class PartitionedDataset:
         allocation: Allocation,
         unseen: Iterable[int] = (),
         drift: Drift | None = None,
+        client_names: Sequence[str] | None = None,
     ) -> None:
         self.name = dataset.name
         self.partition = partition
@@ -188,6 +210,17 @@ class PartitionedDataset:
         self._dataset = dataset
         self._distributions = tuple(distributions)
         self._majorities = tuple(points.majority(len(distributions)) for points in allocation.clients)
+        if client_names is None and dataset.group_names is not None:
+            client_names = [dataset.group_names[group] for group in allocation.groups]
+        self.client_names: Mapping[int, str] = dict(enumerate(client_names or ()))
+        """By id; empty if clients have no names of their own."""
+        if odd := [name for name in self.client_names.values() if not name.isprintable()]:
+            raise InputError(f"{dataset.name}: the name {odd[0]!r} of a client is not printable")
+        if all(name == str(client) for client, name in self.client_names.items()):
+            self.client_names = {}  # they say nothing that the ids do not say
+        self.class_names = dataset.class_names
+        self.encoding = dataset.encoding
+        self.notes = allocation.notes
 
     def _holder(self, client: int, round: int) -> int:
         """The client whose data this client has in that round."""

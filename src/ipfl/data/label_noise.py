@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ipfl.core import stream
-from ipfl.data.federated import FederatedData, Parts, Samples
+from ipfl.data.federated import FederatedData, Parts, Samples, class_names, client_names, notes
 
 
 def deal_noise(shares: Sequence[float], clients: int, seed: int) -> NDArray[np.float64]:
@@ -30,6 +30,8 @@ class NoisyLabels:
         self.name, self.partition, self.input_shape = data.name, data.partition, data.input_shape
         self.classes, self.distributions = data.classes, data.distributions
         self.clients, self.unseen = data.clients, data.unseen
+        self.client_names, self.class_names, self.notes = client_names(data), class_names(data), notes(data)
+        self.encoding = getattr(data, "encoding", None)
         self.noise = deal_noise(shares, len(data.clients) + len(data.unseen), seed)
         self.sizes, self.majority = data.sizes, data.majority
         self.holdout, self.server_holdout = data.holdout, data.server_holdout

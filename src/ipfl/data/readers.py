@@ -3,6 +3,11 @@
 `digits` is part of scikit-learn. The others read CIFAR's binary files, EMNIST's idx files, LEAF's JSON
 (FEMNIST), UCI's HAPT text files (HAR) and `.npz`. A reader raises InputError, one line, for a file that is
 damaged or not in its format.
+
+Why not torchvision or `datasets`: CIFAR's and EMNIST's readers, about 50 lines, are all that they could
+replace. torchvision has no CPU build for the pinned torch (0.29.2 wants 2.14). `datasets` brings 270 MB,
+mostly pyarrow and pandas, and reads from its own hub. Neither refuses what unpacks to gigabytes, as
+`archives` does. For users' own data it is the other way round: pandas and Pillow read it, as extras.
 """
 
 from __future__ import annotations
@@ -164,35 +169,37 @@ def read_npz(
     with refuse_damaged(path):
         y = np.concatenate([arrays["y_train"], arrays["y_test"]]) if is_split else arrays["y"]
         count = count_classes(y, path)
-        groups = _number_groups(arrays, ("_train", "_test") if is_split else ("",))
+        groups, group_names = _number_groups(arrays, ("_train", "_test") if is_split else ("",))
     if classes is not None and count > classes:
         raise InputError(f"{path}: the highest label is {count - 1}, but {name} has {classes} classes")
     count = classes or count
     if not is_split:
-        return split_dataset(name, arrays["x"], y, groups[0], count)
-    pools = {key: arrays[key] for key in split_keys}
+        return split_dataset(name, arrays["x"], y, groups[0], count, group_names=group_names)
+    pools: dict[str, Any] = {key: arrays[key] for key in split_keys}
     return Dataset(
         name=name,
         classes=count,
         first_half=first_half,
         group_train=groups[0],
         group_test=groups[1],
+        group_names=group_names,
         **pools,
     )
 
 
 def _number_groups(
     arrays: Mapping[str, NDArray[Any]], suffixes: tuple[str, ...]
-) -> list[NDArray[np.int64] | None]:
-    """Groups of each pool, numbered together, so that a writer has the same number in all of them."""
+) -> tuple[list[NDArray[np.int64] | None], tuple[str, ...] | None]:
+    """Groups of each pool, numbered together, so that a writer has one number in all; and their names."""
     for key in _GROUP_KEYS:
         found = [arrays[f"{key}{suffix}"] for suffix in suffixes if f"{key}{suffix}" in arrays]
         if len(found) == len(suffixes):
             if any(group.ndim != 1 for group in found):
                 raise ValueError(f"{key} should have one entry for each point")
-            numbers = np.unique(np.concatenate(found), return_inverse=True)[1].reshape(-1)
-            return list(np.split(numbers, np.cumsum([len(group) for group in found])[:-1]))
-    return [None] * len(suffixes)
+            values, numbers = np.unique(np.concatenate(found), return_inverse=True)
+            parts = np.split(numbers.reshape(-1), np.cumsum([len(group) for group in found])[:-1])
+            return list(parts), tuple(map(str, values))
+    return [None] * len(suffixes), None
 
 
 def read_hapt(path: Path) -> Dataset:

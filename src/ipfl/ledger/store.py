@@ -109,6 +109,11 @@ class RunStore:
             )
         return cls(engine, row[0], name, header, retry_seconds)
 
+    @property
+    def client_names(self) -> dict[int, str]:
+        """Names of the clients by id; empty if they have none."""
+        return {int(client): name for client, name in (self.header.get("client_names") or {}).items()}
+
     def __enter__(self) -> Self:
         return self
 
@@ -252,9 +257,23 @@ def _header_text(run: str, header: Mapping[str, Any]) -> str:
         raise InputError("the run's header needs clients, a list of their ids")
     if len(set(members)) < len(members):
         raise InputError("the run's header names a client twice")
+    if not _are_names(header.get("client_names") or {}):
+        raise InputError("the run's header has client_names that are not texts by client id")
     if header.get("rules") and not isinstance(header["rules"], Mapping):
         raise InputError("the run's header has rules that are not a mapping")
     return text
+
+
+def _are_names(names: Any) -> bool:
+    """Whether these are names of clients: printable texts by id."""
+    return isinstance(names, Mapping) and all(
+        str(client).isascii()
+        and str(client).isdigit()
+        and len(str(client)) < 11
+        and isinstance(name, str)
+        and name.isprintable()
+        for client, name in names.items()
+    )
 
 
 def _read_header(text: Any, name: str, url: URL) -> dict[str, Any]:

@@ -188,7 +188,9 @@ def datasets_table(data_dir: Path | None) -> Table:
         classes = NO_VALUE if source.classes is None else str(source.classes)
         place = locate(name, data_dir)
         here = place if place == "bundled" else "yes" if place else "no"
-        table.add_row(name, classes, shape, escape(source.summary), NO_VALUE if name == "npz" else here)
+        table.add_row(
+            name, classes, shape, escape(source.summary), NO_VALUE if source.read_user_file else here
+        )
     return table
 
 
@@ -198,7 +200,7 @@ def dataset_sources(data_dir: Path | None) -> list[str]:
 
     lines = []
     for name, source in DATASETS.items():
-        place = locate(name, data_dir) or ("set task.path" if name == "npz" else "not here")
+        place = locate(name, data_dir) or ("set task.path" if source.read_user_file else "not here")
         lines += [f"{name:10}{place}", f"{'':10}from: {source.origin}", f"{'':10}licence: {source.license}"]
     return lines
 

@@ -15,6 +15,7 @@ from pydantic import ConfigDict, Field, model_validator
 
 from ipfl import methods
 from ipfl.client.settings import TrainConfig
+from ipfl.core.plugins import look_beside
 from ipfl.core.sections import MAX_INT32, RENAMED_KEYS, AggregateConfig, Section
 from ipfl.data.settings import TaskConfig
 from ipfl.errors import InputError, unknown
@@ -120,6 +121,9 @@ class Config(RunConfig):
             InputError: What is wrong, on one line, with the dotted key.
         """
         tree = {} if path is None else _read(Path(path))
+        if path is not None:
+            look_beside(Path(path))
+            _find_data_beside(Path(path), tree)
         for key, value in [*map(_assignment, sets), *(overrides or {}).items()]:
             _put(tree, key, value)
         return cls.of(tree)
@@ -163,6 +167,16 @@ def _read(path: Path) -> dict[str, Any]:
         raise InputError(f"config {path} is not a text file in UTF-8") from error
     except (ValueError, RecursionError) as error:  # also numbers of thousands of digits, or too many brackets
         raise InputError(f"config {path} is not valid TOML: {error}") from error
+
+
+def _find_data_beside(config: Path, tree: dict[str, Any]) -> None:
+    """Makes `task.path` name a file beside the config, if it is there and not in the current folder."""
+    task = tree.get("task")
+    given = task.get("path") if isinstance(task, dict) else None
+    if isinstance(given, str) and not Path(given).expanduser().exists():
+        beside = config.resolve().parent / given
+        if beside.exists():
+            tree["task"] = {**tree["task"], "path": str(beside)}
 
 
 def _assignment(text: str) -> tuple[str, Any]:

@@ -62,6 +62,11 @@ def make_setup(task: Task, config: RunConfig, server_memory: ClientMemory) -> Se
     )
 
 
+def _texts_by_id(names: Mapping[int, str]) -> dict[str, str] | None:
+    """Names of clients by id, as JSON has them; None if there are none."""
+    return {str(client): name for client, name in names.items()} or None
+
+
 class RoundLoop:
     """The rounds of one run, and what is known of them so far.
 
@@ -242,6 +247,7 @@ class RoundLoop:
             "seed": config.seed,
             "rounds": config.rounds,
             "clients": list(self.task.data.clients),
+            "client_names": _texts_by_id(self.task.client_names),
             "rules": dict(self.method.rules(self.state)) if isinstance(self.method, HasMarket) else {},
             "min_clients": config.train.min_clients,
             "trial": self.trial,
@@ -271,6 +277,7 @@ class RoundLoop:
             "partition": data.partition,
             "clients": len(data.clients) + len(data.unseen),
             "unseen": len(data.unseen),
+            "client_names": _texts_by_id(self.task.client_names),
             "clusters": len(clusters) or None,
             "rounds": len(self.history),
             "seed": config.seed,
