@@ -69,7 +69,7 @@ class TestRun:
         assert done.exit_code == 0
         assert "digits, 10:90, 4 clients, seed 3" in done.stdout
         assert f"Results in {tmp_path / 'out'}" in done.stdout.replace("\n", " ")
-        assert f"{DEFAULT}: round 2/2, accuracy" in done.stderr
+        assert f"{DEFAULT}: 2 of 2 rounds, accuracy" in done.stderr
         summary = json.loads((tmp_path / "out" / "summary.json").read_text())
         assert (summary["method"], summary["seed"], summary["rounds"]) == (DEFAULT, 3, 2)
         assert summary["config"]["task"]["model"] == "softmax"
@@ -124,7 +124,7 @@ class TestCompare:
         assert done.exit_code == 0, done.output
         assert "mean of 2 seeds" in done.stdout
         assert "Results in out: compare.json, convergence.png, pma.png" in done.stdout
-        assert f"4/4 {DEFAULT}, seed 1: round 2/2" in done.stderr
+        assert f"4/4 {DEFAULT}, seed 1: 2 of 2 rounds" in done.stderr
         content = json.loads((tmp_path / "out" / "compare.json").read_text())
         assert list(content["methods"]) == [DEFAULT, REFERENCE]
         assert "already holds a run" in refused("compare", *TINY, "--methods", REFERENCE, "--out", "out")

@@ -134,10 +134,10 @@ def test_lines_without_a_terminal():
             run.finish()
     assert printed(console).splitlines() == [
         "1/2 a: 2 rounds",
-        "1/2 a: round 1/2",
-        "1/2 a: round 2/2, accuracy 50.0 %",
+        "1/2 a: 1 of 2 rounds",
+        "1/2 a: 2 of 2 rounds, accuracy 50.0 %",
         "1 of 2 runs are over, 0:08 left",  # two rounds at 4 s
         "2/2 b: 2 rounds",
-        "2/2 b: round 1/2",
-        "2/2 b: round 2/2, accuracy 50.0 %",
+        "2/2 b: 1 of 2 rounds",
+        "2/2 b: 2 of 2 rounds, accuracy 50.0 %",
     ]

@@ -242,7 +242,7 @@ class TestFolder:
     def test_a_single_run_is_never_overwritten(self, tmp_path):
         (tmp_path / "metrics.jsonl").touch()
         for overwrite in (False, True):
-            with pytest.raises(InputError, match="already holds a run; choose another --out"):
+            with pytest.raises(InputError, match="already holds a run; choose another folder"):
                 compare(config(), [REFERENCE], out=tmp_path, overwrite=overwrite)
 
     @pytest.mark.parametrize("below", [False, True])
