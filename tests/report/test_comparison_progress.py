@@ -113,7 +113,7 @@ class TestBars:
             run = progress("a", 1, 2)
             run.start("a", 2)
             run.round(line(0, events=[Event("left", 3, "[left]")]))
-        assert "  1/2 a, round 1: client 3 [left]" in printed(console)
+        assert "  1/2 a, round 0: client 3 [left]" in printed(console)
 
     def test_nothing_was_begun(self):
         console, _, progress = self.progress()

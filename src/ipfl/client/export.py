@@ -35,12 +35,18 @@ def check_format(name: str) -> Format:
     return name  # type: ignore[return-value]
 
 
-def export_model(model: ClientModel, path: Path, format: Format = "safetensors") -> None:
+def export_model(model: ClientModel, path: Path | str, format: Format = "safetensors") -> None:
     """Writes a model to a file, whole or not at all.
+
+    Args:
+        model: What `Result.model` returned.
+        path: Where to.
+        format: `safetensors`, `torchscript` or `onnx`.
 
     Raises:
         InputError: The network does something that the format cannot hold.
     """
+    path, format = Path(path), check_format(format)
     with atomic_write(path) as draft, system_errors(path):
         if format == "safetensors":
             tensors = {name: tensor.contiguous().clone() for name, tensor in model.state_dict().items()}

@@ -15,7 +15,7 @@ from contextlib import closing, suppress
 from dataclasses import Field, dataclass, field, fields, is_dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from pydantic.fields import FieldInfo
@@ -29,11 +29,15 @@ from ipfl.methods import REFERENCE, check_clusters
 from ipfl.runs.config import Config, RunConfig
 from ipfl.runs.finished import FinishedRun
 from ipfl.runs.folder import METRICS, source_commit
+from ipfl.runs.frames import comparison_frame
 from ipfl.runs.models import ServerModelsOnly
 from ipfl.runs.plots import plot_files, save_plots
 from ipfl.runs.result import Observer, Result
 from ipfl.runs.run_order import MakeTask, RunOrder, RunOutcome, TaskCache
 from ipfl.runs.run_pool import MakePool, RunPool, local_pool
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 COMPARISON = "compare.json"
 PLAN = "plan.json"
@@ -105,7 +109,7 @@ def _mean(values: Iterable[Any]) -> Any:
     return float(np.mean(known))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison:
     """Methods side by side."""
 
@@ -133,6 +137,18 @@ class Comparison:
             "config": self.config.record([entry.method for entry in self.entries.values()]),
             "commit": source_commit(),
         }
+
+    def table(self) -> pd.DataFrame:
+        """A row for each method: means over clients and seeds, and how many runs failed. Needs pandas."""
+        return comparison_frame(self)
+
+    def __repr__(self) -> str:
+        lines = [f"Comparison of {len(self.entries)} methods, seeds {', '.join(map(str, self.seeds))}"]
+        for label, entry in self.entries.items():
+            accuracy = entry.figures()["personalized_accuracy"]
+            shown = "no finished run" if accuracy is None else f"{100 * accuracy['mean']:.1f} %"
+            lines.append(f"  {label:<24}{shown}")
+        return "\n".join(lines)
 
     def save(self, folder: Path) -> None:
         """Writes the plots, and `compare.json`."""

@@ -17,6 +17,7 @@ from ipfl.ledger.schema import OPENING
 if TYPE_CHECKING:
     import pandas as pd
 
+    from ipfl.runs.comparison import Comparison
     from ipfl.runs.result import Result
 
 LEDGER_COLUMNS = ("round", "sequence", "kind", "client", "source", "target", "amount", "cluster")
@@ -141,3 +142,18 @@ def _transfers(result: Result) -> Iterator[tuple[int, int, Transfer]]:
     for line in result.history:
         for sequence, transfer in enumerate(line.get("transfers", ())):
             yield line["round"], sequence, transfer
+
+
+def comparison_frame(comparison: Comparison) -> pd.DataFrame:
+    """A row for each method of a comparison."""
+    rows = []
+    for label, entry in comparison.entries.items():
+        figures = entry.figures()
+        means = {name: _mean(figures[name]) for name in figures if name not in ("seeds", "failures")}
+        rows.append({"method": label, **means, "runs": len(entry.results), "failed": len(entry.failures)})
+    return make_frame(rows)
+
+
+def _mean(figure: Any) -> Any:
+    """The mean of `{mean, std}`; any other figure as it is."""
+    return figure["mean"] if isinstance(figure, dict) else figure

@@ -89,6 +89,11 @@ class Result:
         figure = self.summary["personalized_accuracy"]
         return None if figure is None else float(figure["mean"])
 
+    @property
+    def accuracies(self) -> Mapping[ClientId, float]:
+        """Accuracy of each client's own model after the last round; empty if nothing was evaluated."""
+        return {} if self.last is None else self.last.personalized
+
     def evaluation_at(self, round: int) -> Evaluation | None:
         """The newest evaluation up to that round."""
         known = [r for r in self.evaluations if r <= round]
