@@ -141,14 +141,16 @@ class ClientRunner:
         return predictor
 
     def _client(self, job: Job, parts: Parts) -> Client:
-        """The client's side of a job. A method gets all parts but `test`, which the evaluator alone sees."""
+        """The client's side of a job."""
+        # The evaluator alone sees the test data; a method gets the other three parts.
+        hidden = replace(parts, test=Samples(parts.test.x[:0], parts.test.y[:0]))
         return Client(
             id=job.client,
             round=job.round,
             action=job.action,
             seed=self.seed,
             classes=self.task.data.classes,
-            parts=replace(parts, test=Samples(parts.test.x[:0], parts.test.y[:0])),
+            parts=hidden,
             network=self.network,
             settings=self.settings,
             initial=self.initial,

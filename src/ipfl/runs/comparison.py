@@ -330,7 +330,7 @@ def read_plan(folder: Path) -> Plan:
     """The plan of a comparison that was begun in a folder."""
     try:
         plan = json.loads((folder / PLAN).read_text(encoding="utf-8"))
-        if plan.get("config") is None:
+        if plan["config"] is None:
             raise InputError(f"the comparison in {folder} was begun in Python: resume it there")
         names, seeds = [str(name) for name in plan["methods"]], [int(seed) for seed in plan["seeds"]]
         return Plan(Config.of(plan["config"]), names, seeds, str(plan["reference"]))
