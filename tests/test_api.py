@@ -204,7 +204,7 @@ class TestCompare:
 
     def test_data_of_every_seed(self):
         """Named data is partitioned by the seed, own data stays, a function decides for itself."""
-        from ipfl.runs.comparison import _task_cache
+        from ipfl.runs.run_order import make_task_cache
 
         own, named, asked = self.own_task(), small_task(seed=0), []
 
@@ -213,12 +213,12 @@ class TestCompare:
             return own
 
         first, second = ipfl.RunConfig(seed=0), ipfl.RunConfig(seed=1)
-        cache = _task_cache(first, own, 0)
+        cache = make_task_cache(first, own, 0)
         assert cache.get(first) is cache.get(second) is own
-        cache = _task_cache(first, named, 0)
+        cache = make_task_cache(first, named, 0)
         assert cache.get(first) is named
         assert (cache.get(second).seed, cache.get(second).config) == (1, named.config)
-        cache = _task_cache(first, make, 0)
+        cache = make_task_cache(first, make, 0)
         assert cache.get(first) is cache.get(second) is own
         assert asked == [0, 1]
 

@@ -12,13 +12,11 @@ import json
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import Field, dataclass, field, fields, is_dataclass, replace
-from functools import partial
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from pydantic.fields import FieldInfo
 
 from ipfl.client.task import Task
 from ipfl.core import Method
@@ -30,10 +28,11 @@ from ipfl.runs.config import Config, RunConfig
 from ipfl.runs.finished import FinishedRun
 from ipfl.runs.folder import METRICS, source_commit
 from ipfl.runs.frames import comparison_frame
+from ipfl.runs.method_labels import Methods, label_methods
 from ipfl.runs.models import ServerModelsOnly
 from ipfl.runs.plots import plot_files, save_plots
 from ipfl.runs.result import Observer, Result
-from ipfl.runs.run_order import MakeTask, RunOrder, RunOutcome, TaskCache
+from ipfl.runs.run_order import MakeTask, RunOrder, RunOutcome, TaskCache, make_task_cache
 from ipfl.runs.run_pool import MakePool, RunPool, local_pool
 
 if TYPE_CHECKING:
@@ -42,8 +41,6 @@ if TYPE_CHECKING:
 COMPARISON = "compare.json"
 PLAN = "plan.json"
 """What a comparison was begun with; there from its start on, so that it can be resumed."""
-Methods = Sequence[str | Method[Any]] | Mapping[str, Method[Any]]
-"""What is compared: names or methods, or methods by the labels that they get."""
 MakeObserver = Callable[[str, int, int], Observer | None]
 """Makes the observer of a run from its label, its number and how many there are."""
 
@@ -219,7 +216,7 @@ def compare(
     """
     chosen_seeds = _choose_seeds(seeds, config)
     built, reference_label = label_methods(config, methods, reference)
-    tasks = _task_cache(config, task, chosen_seeds[0])
+    tasks = make_task_cache(config, task, chosen_seeds[0])
     first = config.model_copy(update={"seed": chosen_seeds[0]})
     check_task(tasks.get(first), built.values(), chosen_seeds[0])
     folder = None if out is None else Path(out)
@@ -251,66 +248,6 @@ def _choose_seeds(seeds: int | Sequence[int] | None, config: RunConfig) -> tuple
     if not seeds:
         raise InputError("there is no seed to run with")
     return tuple(dict.fromkeys(seeds))
-
-
-def _task_cache(config: RunConfig, task: Task | MakeTask | None, seed: int) -> TaskCache:
-    """What makes the tasks of all seeds."""
-    if task is None:
-        if not isinstance(config, Config):
-            raise InputError("a comparison needs a task")
-        return TaskCache(None, Task.build(config.task, seed), config.task, seed)
-    if not isinstance(task, Task):
-        return TaskCache(task)
-    return TaskCache(partial(_task_of_seed, task))
-
-
-def _task_of_seed(task: Task, seed: int) -> Task:
-    """The same data for every seed if it is the user's own; else partitioned anew."""
-    return task if task.config is None or seed == task.seed else Task.build(task.config, seed)
-
-
-def label_methods(
-    config: RunConfig, methods: Methods, reference: str | Method[Any]
-) -> tuple[dict[str, Method[Any]], str]:
-    """All methods of a comparison by their labels, the reference included, and the label of the reference.
-
-    Raises:
-        InputError: There is no such method, or two have the same label.
-    """
-    if isinstance(methods, str):
-        raise InputError(f"expected a list of methods, such as [{methods!r}]")
-    given: dict[str, Method[Any] | None] = dict(methods) if isinstance(methods, Mapping) else {}
-    for one in () if isinstance(methods, Mapping) else methods:
-        _add_method(given, one)
-    if not (isinstance(reference, str) and reference in given):
-        _add_method(given, reference)
-    names = [label for label, method in given.items() if method is None]
-    built = (config if isinstance(config, Config) else Config()).build_methods(names)
-    reference_label = reference if isinstance(reference, str) else label_of(reference)
-    return {label: built[label] if one is None else one for label, one in given.items()}, reference_label
-
-
-def _default(setting: Field[Any]) -> Any:
-    """The default of a hyper-parameter, which may be given as pydantic's `Field`."""
-    return setting.default.default if isinstance(setting.default, FieldInfo) else setting.default
-
-
-def _add_method(given: dict[str, Method[Any] | None], one: str | Method[Any]) -> None:
-    label, method = (one, None) if isinstance(one, str) else (label_of(one), one)
-    if label in given and given[label] != method:
-        raise InputError(f"two methods are called {label!r}: give them as a dict, by labels of your own")
-    given[label] = method
-
-
-def label_of(method: Method[Any]) -> str:
-    """What a method is called in a comparison: its name, and the settings that are not its defaults."""
-    known: tuple[Field[Any], ...] = fields(method) if is_dataclass(method) else ()
-    settings = [
-        f"{one.name}={getattr(method, one.name)}"
-        for one in known
-        if getattr(method, one.name) != _default(one)
-    ]
-    return ":".join([method.name, *settings])
 
 
 class Plan(NamedTuple):
@@ -428,16 +365,14 @@ class _RunSeries:
             raise KeyboardInterrupt
 
     def _with_models(self, result: Result, order: RunOrder) -> Result:
-        """A result that another process sent, with what its models can be had from."""
-        if result.source is not None:
-            return result
+        """A result with what its models come from, which must not keep the data of every seed in memory."""
 
         def get_task() -> Task:
             return self.tasks.get(order.config)
 
-        if order.folder is None:
-            return replace(result, source=ServerModelsOnly(get_task, order.seed))
-        return replace(result, source=FinishedRun(order.folder, result.summary, get_task))
+        if order.folder is not None:
+            return replace(result, source=FinishedRun(order.folder, result.summary, get_task))
+        return result if result.source else replace(result, source=ServerModelsOnly(get_task, order.seed))
 
     def _end_runs(self, pool: RunPool) -> None:
         """After Ctrl-C: every run ends in order, unless Ctrl-C is pressed again."""

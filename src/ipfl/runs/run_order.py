@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from ipfl.client.task import Task
 from ipfl.core import Method
 from ipfl.data.settings import TaskConfig
 from ipfl.engines.local import local_engine
+from ipfl.errors import InputError
 from ipfl.runs.config import Config, RunConfig
 from ipfl.runs.folder import RunOutput
 from ipfl.runs.metrics import Evaluation
@@ -103,6 +105,22 @@ class TaskCache:
             return self._make(seed)
         assert config is not None, "a config without a task needs somebody who makes it"
         return Task.build(config, seed)
+
+
+def make_task_cache(config: RunConfig, task: Task | MakeTask | None, seed: int) -> TaskCache:
+    """What makes the tasks of all seeds."""
+    if task is None:
+        if not isinstance(config, Config):
+            raise InputError("a comparison needs a task")
+        return TaskCache(None, Task.build(config.task, seed), config.task, seed)
+    if not isinstance(task, Task):
+        return TaskCache(task)
+    return TaskCache(partial(_task_of_seed, task))
+
+
+def _task_of_seed(task: Task, seed: int) -> Task:
+    """The same data for every seed if it is the user's own; else partitioned anew."""
+    return task if task.config is None or seed == task.seed else Task.build(task.config, seed)
 
 
 def play_run(order: RunOrder, observer: Observer | None, tasks: TaskCache) -> RunOutcome:
