@@ -44,6 +44,7 @@ def run_small(
         out=output,
         observer=observer,
         reference=reference,
+        progress=False,
     )
 
 

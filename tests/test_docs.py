@@ -295,7 +295,7 @@ class TestArchitecture:
             r"```(?:mermaid|text)\n(.*?)```", section("docs/architecture.md", "The packages"), re.S
         )
         shown = set(re.findall(r"\b[a-z]+\b", re.sub(r"-\. .*? \.->|flowchart", "", picture)))
-        assert shown == {*layers.split()} == packages | {"errors"}
+        assert shown == {*layers.split()} == packages | {"errors", "api"}
 
     def test_layers_are_those_of_the_linter(self):
         (layers,) = re.findall(r"^layers = \[\n(.*?)^\]", text("pyproject.toml"), re.M | re.S)

@@ -61,7 +61,7 @@ def test_a_trial_from_start_to_end(tmp_path: Path) -> None:
     lines = log.read_text().splitlines()
     assert "server: running, with TLS and node authentication" in lines
     assert "nodes: 2 of 2 connected, each with its own data" in lines
-    assert any(line.startswith("round 1/1: 2 clients") for line in lines)
+    assert any(line.startswith("1 of 1 rounds: 2 clients") for line in lines)
     assert lines[-2:] == ["everything stopped", f"Results in {tmp_path / 'out' / 'run'}"]
     assert (tmp_path / "out" / "run" / "summary.json").exists()
     assert not leftover_processes(tmp_path)
@@ -100,7 +100,7 @@ def test_init_server_node_run_and_register(tmp_path: Path) -> None:
         node = ipfl("deploy", "node", str(site / "nodes/0"), log=tmp_path / "node")
         run = ipfl("deploy", "run", str(site), log=tmp_path / "run")
         wait_for("client 0: connected", tmp_path / "node", node)
-        wait_for("round 1/400: 1 clients", tmp_path / "run", run)
+        wait_for("1 of 400 rounds: 1 clients", tmp_path / "run", run)
         run.send_signal(signal.SIGINT)
         assert run.wait(60) == 130
         last = (tmp_path / "run").read_text().splitlines()[-1]

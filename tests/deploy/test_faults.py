@@ -196,19 +196,19 @@ def run_with_faults(federation: LocalFederation, out: Path, deadline: float) -> 
     """Rounds 0 to 3; the server is killed in round 4."""
     (federation.folder.node_folder(1).root / "late").write_text(str(deadline + 3))
     run = BackgroundRun(federation, out=str(out), nodes=3, deadline=deadline)
-    run.wait_for(lambda: run.has_printed("round 1/5"))
+    run.wait_for(lambda: run.has_printed("1 of 5 rounds"))
     for name in ("impostor", "stranger"):
         stop_foreign_node(federation, name)
-    run.wait_for(lambda: run.has_printed("round 2/5"))
+    run.wait_for(lambda: run.has_printed("2 of 5 rounds"))
     federation.start_nodes((3,))
     (federation.folder.node_folder(1).root / "go on").touch()  # client 1 holds the third round open until now
     run.wait_for((federation.folder.node_folder(0).root / "hanging").exists)
     kill_node(federation, 0)
-    run.wait_for(lambda: run.has_printed("round 4/5"))
+    run.wait_for(lambda: run.has_printed("4 of 5 rounds"))
     kill_server(federation)
     run.join()
     assert "the server does not answer any more" in str(run.error)
-    assert not run.has_printed("round 5/5")
+    assert not run.has_printed("5 of 5 rounds")
 
 
 def resume_after_restart(federation: LocalFederation, out: Path, deadline: float) -> None:
@@ -216,7 +216,9 @@ def resume_after_restart(federation: LocalFederation, out: Path, deadline: float
     run = BackgroundRun(federation, out=str(out), nodes=3, resume=True, deadline=deadline)
     run.join()
     assert run.error is None
-    assert next(line for line in run.lines if line.startswith("round")).startswith("round 5/5: 3 clients")
+    assert next(line for line in run.lines if " rounds: " in line and " of " in line).startswith(
+        "5 of 5 rounds: 3 clients"
+    )
 
 
 def check_rounds(lines: list[dict[str, Any]]) -> None:

@@ -60,11 +60,16 @@ def set_log(place: Path, *lines: str) -> None:
 
 def test_only_the_lines_of_the_run_are_shown(folder: ServerFolder) -> None:
     set_log(
-        folder.root, "INFO :  Start", progress("fedavg: 1 rounds"), "", "round 1/1", progress("round 1/1: x")
+        folder.root,
+        "INFO :  Start",
+        progress("fedavg: 1 rounds"),
+        "",
+        "1 of 1 rounds",
+        progress("1 of 1 rounds: x"),
     )
     lines: list[str] = []
     run_and_follow(folder, {"nodes": 2}, lines.append)
-    assert lines == ["fedavg: 1 rounds", "round 1/1: x"]
+    assert lines == ["fedavg: 1 rounds", "1 of 1 rounds: x"]
 
 
 def test_an_input_error_is_raised_without_its_traceback(folder: ServerFolder) -> None:
@@ -87,7 +92,7 @@ def test_any_other_failure_is_shown_with_its_traceback(folder: ServerFolder) -> 
 
 
 def test_ctrl_c_stops_the_run(folder: ServerFolder) -> None:
-    set_log(folder.root, progress("round 1/2"))
+    set_log(folder.root, progress("1 of 2 rounds"))
 
     def interrupt(line: str) -> None:
         raise KeyboardInterrupt

@@ -116,7 +116,7 @@ def test_a_run_of_several_is_named(postgresql):
     assert ipfl("verify", place, "--run", "mine").exit_code == 0
     done = ipfl("verify", place)
     assert done.exit_code == 2
-    assert "holds mine, other; name a run with --run" in done.stderr
+    assert "holds mine, other; name one of these runs" in done.stderr
 
 
 @pytest.mark.parametrize(

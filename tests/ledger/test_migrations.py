@@ -128,5 +128,5 @@ def test_a_new_run_can_be_entered_beside_it(old, place):
     store = worked_run(place, "new")
     assert verify_run(store) is None
     assert RunStore.open(place, "new").header["format"] == 2
-    with pytest.raises(InputError, match="holds new, old; name a run with --run"):
+    with pytest.raises(InputError, match="holds new, old; name one of these runs"):
         RunStore.open(place)

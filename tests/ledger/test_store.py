@@ -150,7 +150,7 @@ def test_runs_share_a_database(place):
     assert (first.last_round(), second.last_round()) == (0, 1)
     assert first.head() != second.head()  # the chain begins with the run's name
     assert RunStore.open(here, "first").balances() == first.balances()
-    with pytest.raises(InputError, match="holds first, second; name a run with --run"):
+    with pytest.raises(InputError, match="holds first, second; name one of these runs"):
         RunStore.open(here)
     with pytest.raises(InputError, match="no run 'third'; it holds first, second"):
         RunStore.open(here, "third")

@@ -102,11 +102,11 @@ class TestOwnClass:
                     raise KeyboardInterrupt
 
         config, engine = ipfl.RunConfig(rounds=3), ipfl.local_engine(workers=0)
-        first = ipfl.run(
-            task, ipfl.method(TEMPLATE), config, engine=engine, out=folder / "part", observer=Interrupt()
-        )
-        assert first.summary["interrupted"]
-        assert len(first.history) == 1
+        with pytest.raises(ipfl.Interrupted) as stopped:
+            ipfl.run(
+                task, ipfl.method(TEMPLATE), config, engine=engine, out=folder / "part", observer=Interrupt()
+            )
+        assert len(stopped.value.result.history) == 1
         output = ipfl.RunOutput(folder / "part", resume=True)
         resumed = ipfl.run(task, ipfl.method(TEMPLATE), config, engine=engine, out=output)
         assert resumed.history == whole.history

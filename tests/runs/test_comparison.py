@@ -7,8 +7,8 @@ import pytest
 from pydantic.dataclasses import dataclass
 from tests.failing_methods import Broken, Stopped, add_methods
 
+from ipfl import api, methods
 from ipfl import compare as compared
-from ipfl import methods
 from ipfl.errors import InputError
 from ipfl.methods import REFERENCE, method_class
 from ipfl.runs.comparison import COMPARISON, PLAN, MethodRuns, compare, comparison_files, read_plan
@@ -242,7 +242,7 @@ class TestFolder:
     def test_a_single_run_is_never_overwritten(self, tmp_path):
         (tmp_path / "metrics.jsonl").touch()
         for overwrite in (False, True):
-            with pytest.raises(InputError, match="already holds a run; choose another --out"):
+            with pytest.raises(InputError, match="already holds a run; choose another folder"):
                 compare(config(), [REFERENCE], out=tmp_path, overwrite=overwrite)
 
     @pytest.mark.parametrize("below", [False, True])
@@ -273,4 +273,4 @@ class TestFolder:
 
 
 def test_the_package_attribute_is_the_function():
-    assert compared is compare
+    assert compared is api.compare

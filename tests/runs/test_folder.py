@@ -73,7 +73,9 @@ class TestSummary:
         summary = strict((done[0] / "fedavg" / "summary.json").read_text())
         assert summary["method"] == "fedavg"
         config = RunConfig(rounds=3, seed=4, evaluate=EvaluateConfig(every=2)).model_dump(mode="json")
+        task = summary["config"].pop("task")
         assert summary["config"] == {**config, "method": {"name": "fedavg"}}
+        assert (task["dataset"], task["model"]) == (summary["dataset"], summary["model"])
         # One model for all: what is deployed is the global model.
         assert summary["global_accuracy"] == summary["personalized_accuracy"]
         assert np.shape(summary["cluster_accuracy"]) == (2, 1)

@@ -103,8 +103,9 @@ def test_ctrl_c_in_the_middle_of_a_commit_waits_for_its_end(task, untouched, met
         commit(self, *args)
 
     monkeypatch.setattr(RunStore, "commit_round", interrupted)
-    result = run_six_rounds(task, method, out)
-    assert result.summary["interrupted"]
+    with pytest.raises(ipfl.Interrupted) as stopped:
+        run_six_rounds(task, method, out)
+    result = stopped.value.result
     assert len(result.history) == len((out / "metrics.jsonl").read_text().splitlines()) == 3
     with RunStore.open(out) as store:
         assert store.last_round() == 2

@@ -12,6 +12,7 @@ import typer
 from ipfl.cli.data import app as data_app
 from ipfl.cli.deploy import app as deploy_app
 from ipfl.cli.errors import Commands
+from ipfl.cli.export import export
 from ipfl.cli.ledger import app as ledger_app
 from ipfl.cli.list_commands import datasets, methods, partitions
 from ipfl.cli.personalize import personalize
@@ -71,6 +72,13 @@ app.command(
 app.command(
     epilog=_help_examples("ipfl personalize runs/mine --data my-points.npz --out my-model.safetensors")
 )(personalize)
+app.command(
+    epilog=_help_examples(
+        "ipfl export runs/mine --client 3",
+        "ipfl export runs/mine --all --format onnx --out models",
+        "ipfl export runs/mine --model cluster_0 --out cluster_0.safetensors",
+    )
+)(export)
 app.command(epilog=_help_examples(f"ipfl methods {REFERENCE}"))(methods)
 app.command()(datasets)
 app.command()(partitions)

@@ -120,13 +120,15 @@ def resumed_config(folder: Path, store: str | None, data_dir: Path | None) -> Co
     from ipfl.runs.journal import read_header
 
     _allow_user_modules()
-    config = read_header(folder, store).get("config")
-    if not isinstance(config, dict) or not isinstance(config.get("task"), dict):
-        raise InputError(f"the run in {folder} was begun in Python: resume it there")
+    header = read_header(folder, store)
+    config = header.get("config")
     if is_on_nodes(folder):
         raise InputError(
             f"the run in {folder} lives on deployed nodes: ipfl deploy run DIR --resume {folder}"
         )
+    is_built_here = header.get("data_seed", header["seed"]) == header["seed"]
+    if not isinstance(config, dict) or not isinstance(config.get("task"), dict) or not is_built_here:
+        raise InputError(f"the run in {folder} was begun in Python: resume it there")
     if data_dir is not None:
         config["task"]["data_dir"] = str(data_dir)
     return Config.of(config)

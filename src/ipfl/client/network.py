@@ -7,8 +7,10 @@ as (n, height, width, channels): together this takes a training step from 1460 t
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -91,6 +93,20 @@ def model_factory(model: str | Factory) -> Factory:
     return MODEL_FACTORIES[model]
 
 
+def model_reference(factory: Factory) -> str | None:
+    """What `model_factory` finds a factory by: its name, or `module:callable`; None: nothing finds it.
+
+    A lambda, a function inside a function, and what stands in a script or notebook cannot be imported.
+    """
+    for name, known in MODEL_FACTORIES.items():
+        if known is factory:
+            return name
+    module, name = getattr(factory, "__module__", ""), getattr(factory, "__qualname__", "")
+    if module in ("", "__main__") or getattr(sys.modules.get(module), name, None) is not factory:
+        return None
+    return f"{module}:{name}"
+
+
 @dataclass(frozen=True)
 class Slot:
     """Where one parameter or buffer lives in the flat vector."""
@@ -122,6 +138,31 @@ def _view(flat: Tensor, slot: Slot) -> Tensor:
         out, into, height, width = slot.shape
         return part.view(out, height, width, into).permute(0, 3, 1, 2)
     return part.view(slot.shape)
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    """A copy with memory of its own, in the order of its axes."""
+    return tensor.clone(memory_format=torch.contiguous_format)
+
+
+def prepare_inputs(x: Tensor, input_shape: Shape) -> Tensor:
+    """A batch of points as a module wants it: uint8 images become floats, channels first.
+
+    Colour images are centred to [−1, 1]. Grey ones are ink on an empty ground: they go to [0, 1], so that the
+    ground is 0 (centred, the letters' large even ground kept the network from learning in 1 of 6 seeds).
+    """
+    batch = x.to(torch.float32)
+    if x.dtype == torch.uint8:
+        batch = batch.mul_(1 / 255) if input_shape[-1] == 1 else batch.mul_(2 / 255).sub_(1)
+    return batch.permute(0, 3, 1, 2) if batch.dim() == 4 else batch
+
+
+def last_linear(module: nn.Module) -> nn.Linear:
+    """A module's last linear layer; what goes into it are the features."""
+    linear = [layer for layer in module.modules() if isinstance(layer, nn.Linear)]
+    if not linear:
+        raise InputError(f"model {type(module).__name__} has no linear layer to take features from")
+    return linear[-1]
 
 
 @dataclass(frozen=True)
@@ -168,8 +209,10 @@ class Network:
                 if isinstance(tensor, nn.Parameter):
                     tensor.grad = _view(self.grad, slot)
 
-    def _tensors(self) -> Iterator[Tensor]:
-        for tensor in [*self.module.parameters(), *self.module.buffers()]:
+    def _tensors(self, module: nn.Module | None = None) -> Iterator[Tensor]:
+        """What the slots hold, in their order: of this network's module, or of a copy of it."""
+        module = self.module if module is None else module
+        for tensor in [*module.parameters(), *module.buffers()]:
             if tensor.is_floating_point():
                 yield tensor
 
@@ -200,16 +243,8 @@ class Network:
         return torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else [])
 
     def inputs(self, x: Tensor) -> Tensor:
-        """A batch as the module wants it: uint8 images become floats, channels first.
-
-        Colour images are centred to [−1, 1]. Grey ones are ink on an empty ground: they go to [0, 1], so
-        that the ground is 0 (centred, the letters' large even ground kept the network from learning in 1 of 6
-        seeds).
-        """
-        batch = x.to(torch.float32)
-        if x.dtype == torch.uint8:
-            batch = batch.mul_(1 / 255) if self.input_shape[-1] == 1 else batch.mul_(2 / 255).sub_(1)
-        return batch.permute(0, 3, 1, 2) if batch.dim() == 4 else batch
+        """A batch as the module wants it; see `prepare_inputs`."""
+        return prepare_inputs(x, self.input_shape)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Class scores of a batch, as float32."""
@@ -226,10 +261,7 @@ class Network:
     @property
     def classifier(self) -> nn.Linear:
         """The last linear layer; what goes into it are the features."""
-        linear = [layer for layer in self.module.modules() if isinstance(layer, nn.Linear)]
-        if not linear:
-            raise InputError(f"model {type(self.module).__name__} has no linear layer to take features from")
-        return linear[-1]
+        return last_linear(self.module)
 
     def features(self, batch: Tensor) -> tuple[Tensor, Tensor]:
         """Features of a batch (n, width) and its class scores, in one pass, as float32."""
@@ -250,9 +282,43 @@ class Network:
         return slice(list(starts.values())[-min(layers, len(starts))], self.trained)
 
     def state_dict(self, vector: Vector) -> dict[str, Tensor]:
-        """`vector` as named tensors in the module's ordinary shapes, as PyTorch users expect them."""
+        """`vector` as named tensors in the module's ordinary shapes, as PyTorch users expect them.
+
+        All that `load_state_dict` of the module wants: tied parameters under each of their names, and
+        counters, which are no part of the vector, as they are here.
+        """
         flat = torch.from_numpy(np.array(vector, dtype=np.float32))
-        return {slot.name: _view(flat, slot).contiguous() for slot in self.slots}
+        slots = {id(tensor): slot for slot, tensor in zip(self.slots, self._tensors(), strict=True)}
+        named = self.module.state_dict(keep_vars=True).items()
+        return {
+            name: _plain(_view(flat, slots[id(tensor)]) if id(tensor) in slots else tensor.detach().cpu())
+            for name, tensor in named
+            if isinstance(tensor, Tensor)
+        }
+
+    def flatten(self, state: Mapping[str, Tensor]) -> Vector:
+        """The vector that `state_dict` made these tensors of; what they do not name stays as it is here.
+
+        Raises:
+            InputError: A tensor has another shape than the module's.
+        """
+        flat = torch.from_numpy(self.read())
+        for slot in self.slots:
+            if slot.name in state:
+                if tuple(state[slot.name].shape) != slot.shape:
+                    raise InputError(
+                        f"{slot.name} has shape {tuple(state[slot.name].shape)}, not {slot.shape}"
+                    )
+                _view(flat, slot).copy_(state[slot.name])
+        return flat.numpy()
+
+    def copy_module(self, vector: Vector) -> nn.Module:
+        """A copy of the module with these parameters: an ordinary one, on the CPU, in evaluation mode."""
+        module = copy.deepcopy(self.module).to(CPU).eval()
+        flat = torch.from_numpy(np.array(vector, dtype=np.float32))
+        for slot, tensor in zip(self.slots, self._tensors(module), strict=True):
+            tensor.data, tensor.grad = _plain(_view(flat, slot)), None
+        return module
 
 
 def build_network(factory: Factory, input_shape: Shape, classes: int, seed: int) -> Network:

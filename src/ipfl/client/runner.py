@@ -16,6 +16,7 @@ from ipfl.client.client import Client
 from ipfl.client.hardware import prepare_network
 from ipfl.client.memory import ClientMemory
 from ipfl.client.network import Network
+from ipfl.client.predictors import Predictor
 from ipfl.client.settings import TrainConfig
 from ipfl.client.task import Task
 from ipfl.client.training import evaluate
@@ -122,9 +123,28 @@ class ClientRunner:
             return self._assess(job.client, job.record)
         parts = self._parts(job.client, job.round)
         mine = self.memory.load(job.client)
+        me = self._client(job, parts)
+        if job.action == EVALUATE:
+            return self._evaluate(me, job.record, mine, parts.test)
+        me = me if disguise is None else disguise(me)
+        reply: Record
+        reply, remembered = getattr(self.method, f"on_{job.action}")(job.record, mine, me)
+        if remembered is not mine:
+            self.memory.save(job.client, remembered, job.round)
+        return reply
+
+    def personalize(self, client: ClientId, round: int, offer: Record) -> Predictor:
+        """What the client predicts with after that round, to the last bit what the evaluator scored."""
+        self._start()
+        me = self._client(Job(EVALUATE, round, client, offer), self._parts(client, round))
+        predictor: Predictor = self.method.personalize(offer, self.memory.load(client), me)
+        return predictor
+
+    def _client(self, job: Job, parts: Parts) -> Client:
+        """The client's side of a job."""
         # The evaluator alone sees the test data; a method gets the other three parts.
         hidden = replace(parts, test=Samples(parts.test.x[:0], parts.test.y[:0]))
-        me = Client(
+        return Client(
             id=job.client,
             round=job.round,
             action=job.action,
@@ -135,14 +155,6 @@ class ClientRunner:
             settings=self.settings,
             initial=self.initial,
         )
-        if job.action == EVALUATE:
-            return self._evaluate(me, job.record, mine, parts.test)
-        me = me if disguise is None else disguise(me)
-        reply: Record
-        reply, remembered = getattr(self.method, f"on_{job.action}")(job.record, mine, me)
-        if remembered is not mine:
-            self.memory.save(job.client, remembered, job.round)
-        return reply
 
     def _start(self) -> None:
         """Prepares the process, before its first job: here, because a GPU cannot be used across a fork."""

@@ -35,6 +35,10 @@ class Task:
 
     data: FederatedData
     factory: Factory
+    config: TaskConfig | None = None
+    """What it was built from, and can be built from again; None: data of your own."""
+    seed: int = 0
+    """What it was built with."""
 
     @classmethod
     def load(cls, *, seed: int = 0, **settings: Any) -> Task:
@@ -45,7 +49,7 @@ class Task:
     def build(cls, config: TaskConfig, seed: int) -> Task:
         """Builds a task from a validated config."""
         factory = model_factory(config.model)
-        return cls(federate(config, seed), factory)
+        return cls(federate(config, seed), factory, config, seed)
 
     @classmethod
     def from_clients(
@@ -161,6 +165,15 @@ class Task:
     def network(self, seed: int) -> Network:
         """A fresh network with the initial parameters of that seed."""
         return build_network(self.factory, self.data.input_shape, self.data.classes, seed)
+
+    @cached_property
+    def input_dtype(self) -> str | None:
+        """Type of the numbers of a point, such as `uint8`; None: the data is on nodes, and unknown here."""
+        clients = self.data.clients
+        try:
+            return str(self.data.parts(clients[0]).train.x.dtype) if clients else None
+        except LookupError:
+            return None
 
     @cached_property
     def holdouts(self) -> tuple[int, ...]:

@@ -30,7 +30,25 @@ RENAMED_KEYS = {
 """Keys of earlier releases, and what they are called now."""
 
 
-class Section(BaseModel):
+if TYPE_CHECKING:
+    _SectionMeta = type
+else:
+
+    class _SectionMeta(type(BaseModel)):
+        """Lets `Section(…)` raise an input error of one line, as `Section.of` does.
+
+        Not in `__init__`, which pydantic would call for sections inside sections, too: their keys would be
+        lost.
+        """
+
+        def __call__(cls, *args, **settings):
+            try:
+                return super().__call__(*args, **settings)
+            except ValidationError as error:
+                raise InputError(one_line(error, cls)) from error
+
+
+class Section(BaseModel, metaclass=_SectionMeta):
     """A part of the config: closed (no unknown keys), frozen."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)

@@ -101,7 +101,7 @@ class LinePrinter:
             print_progress(f"  {event}")
         known = accuracy(line)
         print_progress(
-            f"round {line['round'] + 1}/{self.rounds}: {line['clients']} clients, "
+            f"{line['round'] + 1} of {self.rounds} rounds: {line['clients']} clients, "
             f"{line['bytes_down']:,} bytes down, {line['bytes_up']:,} up"
             + (f", accuracy {known}" if known else "")
         )

@@ -301,7 +301,7 @@ def _choose_run(known: Sequence[str], run: str | None, url: URL) -> str:
     if run is not None and run not in known:
         raise InputError(f"{database.display_url(url)} has no run {run!r}; it holds {_list_names(known)}")
     if run is None and len(known) != 1:
-        raise InputError(f"{database.display_url(url)} holds {_list_names(known)}; name a run with --run")
+        raise InputError(f"{database.display_url(url)} holds {_list_names(known)}; name one of these runs")
     return known[0] if run is None else run
 
 

@@ -132,7 +132,7 @@ class Checkpoints:
     def write(self, round: int, state: Any) -> str:
         """Writes the state after a round and returns the file's name; it is on disk when this returns."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        path = self.folder / f"round-{round}.safetensors"
+        path = self.folder / self.name(round)
         write_record(path, pack_state(state))
         for synced in (path, self.folder):  # the content, and the name
             handle = os.open(synced, os.O_RDONLY)
@@ -141,6 +141,11 @@ class Checkpoints:
             finally:
                 os.close(handle)
         return path.name
+
+    @staticmethod
+    def name(round: int) -> str:
+        """Name of the file with the state after a round."""
+        return f"round-{round}.safetensors"
 
     def read(self, name: str, like: Any) -> Any:
         """The state in a file."""

@@ -1,7 +1,8 @@
 """The files of a run: `summary.json`, `metrics.jsonl` (a line a round), `model/*.safetensors`.
 
-`offer.safetensors` is what the server would send to a new client, for `ipfl personalize`; `run.db` the store
-with the ledger; `checkpoint/`, `memory/` and `client_models/` what a resumed run starts from.
+`offer.safetensors` is what the server would send to a new client, for `ipfl personalize`; `predictors/` what
+clients predict with, if their data cannot be found again; `run.db` the store with the ledger;
+`checkpoint/`, `memory/` and `client_models/` what a resumed run starts from.
 `trace.json` says where the time went (`ipfl run --profile`).
 
 Everything in `metrics.jsonl` and `model/` depends on config and
@@ -39,6 +40,7 @@ CLIENT_MODELS = "client_models"
 OFFER = "offer.safetensors"
 CHECKPOINTS = "checkpoint"
 TRACE = "trace.json"
+PREDICTORS = "predictors"
 
 
 @lru_cache
@@ -89,11 +91,11 @@ class RunFolder:
         if not (output.overwrite or output.resume) and any(
             (path / name).exists() for name in (METRICS, SUMMARY, STORE_FILE)
         ):
-            raise InputError(f"{path} already holds a run: pass --overwrite or --resume, or another --out")
+            raise InputError(f"{path} already holds a run: overwrite it, resume it, or choose another folder")
 
     def open(self) -> None:
         """Makes the folder, and removes what an earlier run left there."""
-        for folder in (SERVER_MODELS, MEMORY, CLIENT_MODELS, CHECKPOINTS):
+        for folder in (SERVER_MODELS, MEMORY, CLIENT_MODELS, CHECKPOINTS, PREDICTORS):
             shutil.rmtree(self.path / folder, ignore_errors=True)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -120,6 +122,11 @@ class RunFolder:
     def client_models(self) -> Path:
         """Where the server keeps models of single clients."""
         return self.path / CLIENT_MODELS
+
+    @property
+    def predictors(self) -> Path:
+        """Where it is kept what clients predict with."""
+        return self.path / PREDICTORS
 
     @property
     def checkpoints(self) -> Path:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ipfl.client.memory import ClientMemory
+from ipfl.client.network import model_reference
 from ipfl.client.task import Task
 from ipfl.core import (
     Bytes,
@@ -102,6 +103,7 @@ class RoundLoop:
         self.state = method.init(setup)
         self.evaluator = Evaluator(task, method, config.evaluate, config.seed)
         self.budget = self.evaluator.budget(self.state, config.train, setup.per_round, config.rounds)
+        self.opening: tuple[Transfer, ...] = ()
         self.history: list[Line] = []
         self.evaluations: dict[int, Evaluation] = {}
         self.is_interrupted = False
@@ -118,6 +120,7 @@ class RoundLoop:
         Args:
             opening: Transfers before round 0; none without a market.
         """
+        self.opening = tuple(opening)
         if self.journal is None:
             return
         if not self.journal.is_resumed:
@@ -251,8 +254,20 @@ class RoundLoop:
             "rules": dict(self.method.rules(self.state)) if isinstance(self.method, HasMarket) else {},
             "min_clients": config.train.min_clients,
             "trial": self.trial,
-            "config": config.record([self.method]),
+            "data_seed": self._data_seed,
+            "config": self._record(),
         }
+
+    @property
+    def _data_seed(self) -> int | None:
+        """What the data was made with; None: it is the user's own."""
+        return None if self.task.config is None else self.task.seed
+
+    def _record(self) -> dict[str, Any]:
+        """The config as it is recorded: what it says of the data is that of the task, whatever was passed."""
+        record, task = self.config.record([self.method]), self.task.config
+        record.pop("task", None)
+        return record if task is None else {**record, "task": task.model_dump(mode="json")}
 
     def result(
         self, attacks: Mapping[str, Any] | None, strategy: Mapping[str, Any] | None, head: str | None
@@ -273,7 +288,9 @@ class RoundLoop:
             "method": self.method.name,
             "dataset": data.name,
             "input_shape": list(data.input_shape),
+            "input_dtype": self.task.input_dtype,
             "classes": data.classes,
+            "model": model_reference(self.task.factory),
             "partition": data.partition,
             "clients": len(data.clients) + len(data.unseen),
             "unseen": len(data.unseen),
@@ -281,6 +298,7 @@ class RoundLoop:
             "clusters": len(clusters) or None,
             "rounds": len(self.history),
             "seed": config.seed,
+            "data_seed": self._data_seed,
             **figures,
             "reference": None if reference is None else reference.summary["method"],
             "evaluated_round": last.round if last else None,
@@ -294,7 +312,7 @@ class RoundLoop:
             "interrupted": self.is_interrupted,
             "seconds": round(time.perf_counter() - self._start_time, 3),
             "trial": self.trial,
-            "config": config.record([self.method]),
+            "config": self._record(),
             "commit": source_commit(),
         }
-        return Result(summary, self.history, self.evaluations, self.state, models)
+        return Result(summary, self.history, self.evaluations, self.state, models, self.opening)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack, closing, suppress
+from dataclasses import replace
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
@@ -12,7 +13,6 @@ from weakref import finalize
 
 from ipfl.client.hardware import settle
 from ipfl.client.memory import ClientMemory
-from ipfl.client.network import Network
 from ipfl.client.settings import TrainConfig
 from ipfl.client.task import Task
 from ipfl.core import NEWCOMER, Engine, HasMarket, Method
@@ -27,6 +27,7 @@ from ipfl.runs.departures import Departures
 from ipfl.runs.folder import RunFolder, RunOutput
 from ipfl.runs.journal import Journal
 from ipfl.runs.loop import RoundLoop
+from ipfl.runs.models import PlayedRun, write_predictors
 from ipfl.runs.result import Observer, Result
 from ipfl.stress import make_wrapper
 from ipfl.stress.attackers import Adversary
@@ -68,8 +69,10 @@ def run(
     departures = Departures(config.clients, reference)
     adversary = Adversary.make(config.adversary, task.data, config.seed)
     wrap = make_wrapper(adversary, FaultPlan.make(config.faults, config.seed), config.strategy, config.seed)
-    memory = None if folder is None else folder.memory
-    context = EngineContext(task, method, config.train, config.seed, memory, config.clients.deadline, wrap)
+    memory = _client_memory(folder)
+    context = EngineContext(
+        task, method, config.train, config.seed, memory.folder, config.clients.deadline, wrap
+    )
     with ExitStack() as stack:
         if journal is not None:
             stack.callback(journal.close)
@@ -95,15 +98,13 @@ def run(
         None if adversary is None else attack_report(adversary, opening, loop.history, loop.last_evaluation)
     )
     result = loop.result(attacks, strategy, head)
+    played = PlayedRun(task, method, loop.state, config.train, config.seed, memory, len(loop.history))
     if folder is not None:
         with measure("results"):
-            network = task.network(config.seed)
             retry_while_disk_full(
-                lambda: _write_results(folder, result, method, network),
-                "cannot write the results",
-                folder.path,
+                lambda: _write_results(folder, result, played), "cannot write the results", folder.path
             )
-    return result
+    return replace(result, source=played)
 
 
 def _settle_training(
@@ -136,17 +137,28 @@ def _as_output(out: RunOutput | Path | str) -> RunOutput:
 
 def _server_memory(folder: RunFolder | None) -> ClientMemory:
     """Where the server keeps models of single clients."""
-    if folder is not None:
-        return ClientMemory(folder.client_models)
-    memory = ClientMemory(Path(mkdtemp(prefix="ipfl-client-models-")))
-    # The result's state can be used for as long as anybody holds it.
-    finalize(memory, rmtree, memory.folder, ignore_errors=True)
+    return _temporary_memory("client-models") if folder is None else ClientMemory(folder.client_models)
+
+
+def _client_memory(folder: RunFolder | None) -> ClientMemory:
+    """Where clients keep what they remember: the result's models are made from it."""
+    return _temporary_memory("memory") if folder is None else ClientMemory(folder.memory)
+
+
+def _temporary_memory(name: str) -> ClientMemory:
+    """A memory that is there for as long as anybody holds it."""
+    parent = Path(mkdtemp(prefix=f"ipfl-{name}-"))
+    memory = ClientMemory(parent / name)  # engines put a file of their own beside it
+    finalize(memory, rmtree, parent, ignore_errors=True)
     return memory
 
 
-def _write_results(folder: RunFolder, result: Result, method: Method[Any], network: Network) -> None:
+def _write_results(folder: RunFolder, result: Result, played: PlayedRun) -> None:
     """The files of a finished run; may be repeated."""
-    folder.write_models(result.models, network)
+    folder.write_models(result.models, played.network)
     with suppress(NotSupportedError):  # without the file, `ipfl personalize` says so
-        folder.write_offer(method.offer(result.state, NEWCOMER))
+        folder.write_offer(played.method.offer(result.state, NEWCOMER))
+    is_here = played.task.config is None and played.task.input_dtype is not None
+    if is_here and result.history:  # otherwise they can be made again, or are on nodes of their own
+        write_predictors(folder.predictors, played.clients, played.predictor)
     folder.write_summary(result.summary)

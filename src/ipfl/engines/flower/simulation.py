@@ -181,7 +181,7 @@ def simulation_engine(
         refuse_wrapped_clients(context)
         clients = _count_clients(context)
         if nodes is not None and nodes > clients:
-            raise InputError(f"--nodes {nodes}: there are only {clients} clients to put on them")
+            raise InputError(f"{nodes} nodes: there are only {clients} clients to put on them")
         print_line("starting Flower and Ray …")
         with ExitStack() as stack:
             temporary = Path(stack.enter_context(TemporaryDirectory(prefix="ipfl-nodes-")))
