@@ -5,8 +5,15 @@ from __future__ import annotations
 from ipfl import methods
 
 SERVER_TOML = """\
-bind = "{bind}"     # 0.0.0.0: reached from other machines; 127.0.0.1: from this one only
-port = {port}          # nodes and operators connect to it
+bind = "{bind}"     # 127.0.0.1: nodes on this machine only; 0.0.0.0: nodes on other machines too
+port = {port}            # nodes connect to it; the only port that other machines need to reach
+operator_port = {operator_port}   # for operators, on 127.0.0.1 whatever `bind` says
+
+# What one machine can make the server hold.
+max_message_mb = {max_message_mb}
+max_connections = {max_connections}
+max_connections_per_address = {max_connections_per_address}
+idle_seconds = {idle_seconds}
 """
 
 NODE_TOML = """\
@@ -14,6 +21,9 @@ server = "{server}"     # a name or address that server.crt covers
 client = {client}                  # the account that this node's key is registered for
 data = "data.npz"           # x and y, and x_test and y_test if there are test points; stays on the node
 memory = "memory"           # folder for what the client remembers between rounds; keep it over restarts
+app = "app"                 # the Flower app; this node runs no other one, whatever the server sends
+modules = []                # modules that a run's config may name as module:callable
+readable = []               # what the app may read, beside `data` and the installed packages
 """
 
 RUN_TOML = f"""\
