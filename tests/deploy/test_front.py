@@ -7,6 +7,7 @@ import os
 import socket
 import ssl
 import stat
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -31,6 +32,7 @@ from ipfl.deploy.front import (
 )
 from ipfl.deploy.processes import find_free_port
 from ipfl.deploy.proxy import LOG_LINES_PER_MINUTE, Gate, Limits, Proxy, RefusalLog, RefusedError
+from ipfl.deploy.superexec_process import start_task
 from ipfl.deploy.superlink_process import reserve_socket
 
 TOKEN = b"0123456789abcdef" * 4
@@ -349,6 +351,20 @@ def test_the_socket_of_the_superlink_is_private(tmp_path: Path, monkeypatch: pyt
     reserve_socket("a.sock")  # again, after a crash
     mode = os.stat("a.sock").st_mode
     assert (stat.S_ISSOCK(mode), stat.S_IMODE(mode)) == (True, 0o600)
+
+
+def test_the_token_of_a_task_is_not_on_its_command_line(tmp_path: Path) -> None:
+    program = (
+        "import sys; print(sys.argv[1:]); print(open(sys.argv[sys.argv.index('--token-file') + 1]).read())"
+    )
+    with (tmp_path / "out").open("wb") as out:
+        arguments = [sys.executable, "-c", program, "--address", "a", "--token", "secret", "--insecure"]
+        assert start_task(arguments, stdout=out).wait(30) == 0
+    command, token = (tmp_path / "out").read_text().splitlines()
+    assert token == "secret"
+    assert "secret" not in command
+    assert command.startswith("['--address', 'a', '--token-file', '/dev/fd/")
+    assert command.endswith("'--insecure']")
 
 
 def test_the_front_waits_for_the_superlink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from ipfl.deploy.credentials import write_random_secret
-from ipfl.deploy.flower_cli import command_path, flower_environment, run_flwr
+from ipfl.deploy.flower_cli import flower_environment, run_flwr
 from ipfl.deploy.folder import PROFILE_NAME, ServerFolder, ServerSettings
 from ipfl.deploy.operator_access import renew_operator_token
 from ipfl.deploy.processes import ProcessDiedError, Processes, RunningProcess
@@ -61,7 +61,7 @@ def start_superlink(processes: Processes, folder: ServerFolder) -> RunningProces
             )
         time.sleep(0.2)
     command = [
-        command_path("flower-superexec"),
+        *(sys.executable, "-m", "ipfl.deploy.superexec_process"),
         *("--runtime-api-address", f"127.0.0.1:{settings.operator_port}"),
         *("--root-certificates", str(folder.ca_certificate)),
         *("--superexec-auth-secret-file", str(secret_file)),

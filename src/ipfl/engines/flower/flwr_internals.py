@@ -15,8 +15,9 @@ any release: after an upgrade, check each entry, then change `FLWR_VERSION` (a t
 - `flwr.supercore.app_utils.start_parent_process_monitor`: to end a task's process when the worker ends.
 
 In `ipfl.deploy` there is more, each beside what it is for: the routes of the SuperLink and the form of a
-pushed message (`front`), the call of `uvicorn.run` in `flower-superlink` (`superlink_process`), where `flwr`
-looks for an access token (`operator_access`), and how an app is built, installed and loaded (`installed_app`).
+pushed message (`front`), the call of `uvicorn.run` in `flower-superlink` (`superlink_process`), how a
+SuperExec starts a task (`superexec_process`), where `flwr` looks for an access token (`operator_access`), and
+how an app is built, installed and loaded (`installed_app`).
 
 Three assumptions are made elsewhere: `NodeApp` (client.py) overrides `ClientApp.__call__`; flwr reads
 `FLWR_TELEMETRY_ENABLED` once, when it is imported (`__init__.py`); and a connected SuperNode ends with exit
