@@ -270,6 +270,30 @@ def test_two_requests_in_one_are_not_passed_on(run: Callable[..., None]) -> None
     run(check, NodeGate())
 
 
+def test_one_connection_carries_many_requests(run: Callable[..., None]) -> None:
+    """Also those that come while the last reply is still on its way."""
+
+    async def check(place: Place) -> None:
+        async with httpx.AsyncClient(verify=place.trust) as client:
+            url = f"https://localhost:{place.port}/v1/fleet/push-object"
+            for number in range(50):
+                reply = await client.post(url, content=b"x" * number)
+                assert (reply.status_code, reply.content) == (200, b"ok")
+        reader, writer = await place.connect()
+        one = b"POST /v1/fleet/get-run HTTP/1.1\r\nhost: x\r\ncontent-length: 3\r\n\r\nabc"
+        writer.write(one)
+        await asyncio.sleep(0.01)
+        writer.write(one * 2)
+        await writer.drain()
+        received = b""
+        while received.count(b"\r\n\r\nok") < 3:
+            received += await reader.read(1000)
+        writer.close()
+        assert len(place.upstream.requests) == 53
+
+    run(check, NodeGate())
+
+
 def test_replies_stream_and_end_when_the_peer_goes(run: Callable[..., None]) -> None:
     async def check(place: Place) -> None:
         place.upstream.reply = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"

@@ -219,21 +219,21 @@ class _Connection:
     async def _pass_on(self, request: h11.Request, body: bytes) -> None:
         """Sends the request to the server behind the proxy, and its reply to the peer.
 
-        Stops when the peer ends the connection meanwhile, or sends more before it has the reply.
+        Stops when the peer ends the connection before it has the reply.
         """
         passing = asyncio.ensure_future(self._exchange(request, body))
-        watching = asyncio.ensure_future(self._reader.read(1))
+        watching = asyncio.ensure_future(self._reader.read(READ_BYTES))
         try:
             await asyncio.wait({passing, watching}, return_when=asyncio.FIRST_COMPLETED)
-            if not passing.done():
+            if watching.done() and not passing.done() and not watching.result():
                 raise EOFError("the peer has gone")
             await passing
-            if watching.done():
-                raise EOFError("the peer has gone")
         finally:
             for task in (passing, watching):
                 task.cancel()
             await asyncio.gather(passing, watching, return_exceptions=True)
+        if not watching.cancelled():  # the peer was quick: the start of its next request
+            self._http.receive_data(watching.result())
 
     async def _exchange(self, request: h11.Request, body: bytes) -> None:
         sent = httpx.Request(
