@@ -18,6 +18,8 @@ from ipfl.engines.flower.flwr_internals import COMPLETED_STATUS
 from ipfl.errors import InputError
 from ipfl.report.settings import toml_value
 
+TOKEN_REFUSED_TEXT = "Authentication failed"
+"""In what `flwr` prints if the server does not accept the operator token."""
 MAX_FAILURE_LINES = 40
 """How many lines of Flower's log are shown when a run fails: enough for a traceback."""
 
@@ -56,6 +58,7 @@ def run_flwr(folder: ServerFolder, *arguments: str) -> dict[str, Any]:
     """Runs a `flwr` command and returns its JSON answer.
 
     Raises:
+        InputError: The server did not accept the operator token.
         RuntimeError: It printed no JSON object.
     """
     done = subprocess.run(
@@ -67,6 +70,11 @@ def run_flwr(folder: ServerFolder, *arguments: str) -> dict[str, Any]:
         text=True,
         check=False,
     )
+    if TOKEN_REFUSED_TEXT in done.stdout + done.stderr:
+        raise InputError(
+            f"the server does not accept the operator token in {folder.flower_home}: run this command on the "
+            "server's machine, as its user, with the folder that the server was started with"
+        )
     try:
         answer = json.loads(done.stdout)
     except ValueError:
