@@ -144,6 +144,7 @@ class Proxy:
             writer.transport.abort()
             return
         self._connections[address] += 1
+        has_ended_well = False
         try:
             with suppress(OSError, TimeoutError, EOFError, h11.ProtocolError):
                 # Not before: a connection counts from its first moment on, also without a handshake.
@@ -151,11 +152,15 @@ class Proxy:
                 connection = _Connection(self, reader, writer, address)
                 while await connection.serve_request():
                     pass
+                has_ended_well = True
         finally:
             self._connections[address] -= 1
             if not self._connections[address]:
                 del self._connections[address]
-            writer.close()
+            if has_ended_well:
+                writer.close()
+            else:  # at once, without waiting for a farewell of TLS: it does not count any more
+                writer.transport.abort()
 
 
 class _Connection:

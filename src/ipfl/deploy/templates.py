@@ -37,7 +37,7 @@ name = "{methods.DEFAULT}"
 clusters = 2
 
 [task]
-model = "softmax"       # cnn | mlp | softmax | module:callable (a module that every node has)
+model = "softmax"       # cnn | mlp | softmax | module:callable (a module that every node allows)
 
 [train]
 lr = 0.1

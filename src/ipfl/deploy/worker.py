@@ -50,13 +50,8 @@ def protect(folder: NodeFolder, settings: NodeSettings, port: int, user: str | N
     )
     version = sandbox.enter()
     # Python's own files as well: what is imported later, such as an encoding, must be readable then.
-    for needed in (
-        Path(os.__file__),
-        Path(torch.__file__),
-        Path(__file__),
-        settings.data,
-        *settings.readable,
-    ):
+    own_files = (Path(os.__file__), Path(torch.__file__), Path(__file__))
+    for needed in (*own_files, settings.data, *settings.readable):
         if not _can_open(needed):
             raise InputError(f"the user {user or os.getuid()} cannot read {needed}")
     is_key_hidden = not _can_open(folder.private_key)
