@@ -20,6 +20,7 @@ from flwr.proto.message_pb2 import Message, Metadata, ObjectTree
 from flwr.proto.node_pb2 import Node
 
 from ipfl.deploy.credentials import write_certificates
+from ipfl.deploy.folder import ServerSettings
 from ipfl.deploy.front import (
     NODE_ROUTES,
     OPERATOR_ROUTES,
@@ -401,3 +402,21 @@ def test_the_front_waits_for_the_superlink(tmp_path: Path, monkeypatch: pytest.M
                 await wait_for_superlink(client)
 
     asyncio.run(check())
+
+
+def test_the_documents_say_what_the_settings_are() -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    model = (docs / "threat-model.md").read_text()
+    settings = ServerSettings()
+    assert f"A message is at most {settings.max_message_mb} MB" in model
+    assert f"{settings.max_connections_per_address} connections come from one address" in model
+    assert f"and {settings.max_connections} from all" in model
+    assert f"bring a request within {settings.idle_seconds:.0f} s is closed" in model
+    assert len(NODE_ROUTES) == 10
+    assert "passes ten requests by their exact names" in model
+    guide = (docs / "deploy.md").read_text()
+    assert "passes the ten requests that nodes make" in guide
+    assert f"at most {LOG_LINES_PER_MINUTE} lines per minute" in guide
+    assert (
+        f"on port {settings.port} for nodes and on port {settings.operator_port} of its own machine" in guide
+    )
