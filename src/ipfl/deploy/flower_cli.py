@@ -14,12 +14,10 @@ from typing import Any
 
 from ipfl.deploy.folder import PROFILE_NAME, ServerFolder
 from ipfl.deploy.run_log import FORMAT_VARIABLE, JSON_FORMAT, EntryKind, LogEntry
-from ipfl.engines.flower.flwr_internals import COMPLETED_STATUS
+from ipfl.engines.flower.flwr_internals import COMPLETED_STATUS, TOKEN_REFUSED_TEXT
 from ipfl.errors import InputError
 from ipfl.report.settings import toml_value
 
-TOKEN_REFUSED_TEXT = "Authentication failed"
-"""In what `flwr` prints if the server does not accept the operator token."""
 MAX_FAILURE_LINES = 40
 """How many lines of Flower's log are shown when a run fails: enough for a traceback."""
 

@@ -27,6 +27,7 @@ from pathlib import Path
 import httpx
 
 from ipfl.deploy.proxy import Gate, Headers, Limits, Proxy, RefusalLog, RefusedError
+from ipfl.engines.flower.flwr_internals import SUPERLINK_NODE_ID, read_pushed_message
 
 NODE_ROUTES = frozenset(
     b"/v1/fleet/" + name
@@ -47,8 +48,6 @@ TASK_ROUTES = frozenset(
     ).split()
 )
 PUSH_MESSAGES = b"/v1/fleet/push-messages"
-SUPERLINK_NODE_ID = 1
-"""Flower's id of the server, as sender and receiver of messages."""
 START_SECONDS = 60.0
 """How long the SuperLink may take until it answers."""
 OPERATOR_MESSAGE_BYTES = 64 * 2**20
@@ -61,20 +60,11 @@ def check_reply(body: bytes) -> None:
     The SuperLink knows which node it talks to, but believes the message inside about its sender. A message
     that is no reply but says that it comes from the server would be given to any other node.
     """
-    from flwr.proto.fleet_pb2 import PushMessagesRequest
-
     try:
-        request = PushMessagesRequest.FromString(body)
-    except Exception:  # whatever is wrong with it
-        raise RefusedError(400, "not a message") from None
-    if len(request.messages_list) != 1 or len(request.message_object_trees) != 1:
-        raise RefusedError(400, "not exactly one message")
-    metadata = request.messages_list[0].metadata
-    if (
-        not metadata.reply_to_message_id
-        or metadata.src_node_id != request.node.node_id
-        or metadata.dst_node_id != SUPERLINK_NODE_ID
-    ):
+        message = read_pushed_message(body)
+    except ValueError as error:
+        raise RefusedError(400, str(error)) from None
+    if not message.is_reply or message.sender != message.node or message.receiver != SUPERLINK_NODE_ID:
         raise RefusedError(400, "not a reply of this node to the server")
 
 

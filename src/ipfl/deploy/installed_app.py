@@ -11,8 +11,9 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ipfl.engines.flower.flwr_internals import bundle_app, load_client_app, pin_client_app
 from ipfl.errors import InputError
 
 if TYPE_CHECKING:
@@ -29,10 +30,8 @@ def app_hash(folder: Path) -> str:
     Raises:
         InputError: It is not a Flower app.
     """
-    from flwr.cli.build import build_fab_from_disk
-
     try:
-        return hashlib.sha256(build_fab_from_disk(folder)).hexdigest()
+        return hashlib.sha256(bundle_app(folder)).hexdigest()
     except (OSError, ValueError, KeyError) as error:
         raise InputError(f"{folder} is not a Flower app: {error}") from error
 
@@ -52,17 +51,14 @@ class InstalledApp:
             InputError: It is not a Flower app, or cannot be imported.
         """
         from flwr.clientapp import ClientApp
-        from flwr.common.config import get_project_config
-        from flwr.supercore.object_ref import load_app
 
         digest = app_hash(folder)
         try:
-            reference = get_project_config(folder)["tool"]["flwr"]["app"]["components"]["clientapp"]
-            found = load_app(reference, ValueError, folder)
+            found = load_client_app(folder)
         except Exception as error:  # importing runs the operator's code, which may raise anything
             raise InputError(f"the app in {folder} cannot be loaded: {error}") from error
         if not isinstance(found, ClientApp):
-            raise InputError(f"the app in {folder} has no ClientApp: {reference} is {type(found).__name__}")
+            raise InputError(f"the app in {folder} has no ClientApp, but a {type(found).__name__}")
         return cls(found, digest)
 
     def check(self, content: bytes) -> None:
@@ -79,23 +75,5 @@ class InstalledApp:
             )
 
     def pin(self) -> None:
-        """From now on, every task in this process and its forks runs this app, or is refused.
-
-        Replaces the two functions by which Flower's `run_clientapp` installs and imports an app. An error of
-        the first becomes an error reply to the server.
-        """
-        from importlib import import_module
-
-        runtime: Any = import_module("flwr.supernode.runtime.run_clientapp")
-        for name in ("install_from_fab", "get_load_client_app_fn"):
-            if not hasattr(runtime, name):
-                raise RuntimeError(f"this version of flwr has no {name}: apps cannot be checked")
-
-        def check_instead_of_install(content: bytes, **options: Any) -> None:
-            self.check(content)
-
-        def find_loader(**options: Any) -> Any:
-            return lambda *name_of_app: self.client_app
-
-        runtime.install_from_fab = check_instead_of_install
-        runtime.get_load_client_app_fn = find_loader
+        """From now on, every task in this process and its forks runs this app, or is refused."""
+        pin_client_app(self.client_app, self.check)

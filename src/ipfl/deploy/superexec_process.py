@@ -12,9 +12,9 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-from importlib import import_module
-from types import SimpleNamespace
 from typing import Any
+
+from ipfl.engines.flower.flwr_internals import run_superexec
 
 
 def start_task(arguments: list[str], **options: Any) -> subprocess.Popen[bytes]:
@@ -29,15 +29,5 @@ def start_task(arguments: list[str], **options: Any) -> subprocess.Popen[bytes]:
         return subprocess.Popen(command, pass_fds=(file.fileno(),), **options)
 
 
-def main(options: list[str]) -> None:
-    """Runs the command with these options."""
-    executor: Any = import_module("flwr.supercore.superexec.executor.subprocess_executor")
-    executor.subprocess = SimpleNamespace(Popen=start_task, DEVNULL=subprocess.DEVNULL)
-    from flwr.supercore.cli.flower_superexec import flower_superexec
-
-    sys.argv = ["flower-superexec", *options]
-    flower_superexec()
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    run_superexec(sys.argv[1:], start_task)

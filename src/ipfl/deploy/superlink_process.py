@@ -20,6 +20,8 @@ from typing import Any
 
 import uvicorn
 
+from ipfl.engines.flower.flwr_internals import run_superlink
+
 PRIVATE_UMASK = 0o077
 
 
@@ -44,11 +46,7 @@ def main(path: str, options: list[str]) -> None:
     def run(app: Any, *, log_config: Any = None, **of_tcp_ports: Any) -> None:
         serve_on_socket(path, app, log_config=log_config)
 
-    uvicorn.run = run
-    from flwr.superlink.cli.flower_superlink import flower_superlink
-
-    sys.argv = ["flower-superlink", *options]
-    flower_superlink()
+    run_superlink(options, run)
 
 
 if __name__ == "__main__":
