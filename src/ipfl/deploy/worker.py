@@ -104,8 +104,8 @@ def _run_in_fork(tasks: SuperNodeTasks, token: str) -> None:
 def main(address: str, root: str, user: str | None = None) -> None:
     """Prepares this process, and runs the tasks of the SuperNode at `address`."""
     parent = os.getppid()
-    here = str(Path.cwd())
-    sys.path[:] = [path for path in sys.path if path not in ("", here)]
+    # Not from the working directory: a message must not be able to read the secrets that are there.
+    sys.path[:] = [path for path in sys.path if Path(path).resolve() != Path.cwd()]
     folder = NodeFolder(Path(root))
     settings = prepare_node(folder)
     app = InstalledApp.load(settings.app)
