@@ -111,6 +111,13 @@ def test_a_run_that_does_not_start(folder: ServerFolder) -> None:
         run_and_follow(folder, {}, print)
 
 
+def test_a_refused_token_is_an_input_error(folder: ServerFolder) -> None:
+    refusal = {"success": False, "error-message": "Authentication failed. Please run `flwr login` to …"}
+    (folder.root / "run").write_text(json.dumps(refusal))
+    with pytest.raises(InputError, match="the server does not accept the operator token in "):
+        run_and_follow(folder, {}, print)
+
+
 def test_flower_runs_without_telemetry_and_updates(tmp_path: Path) -> None:
     env = flower_environment(tmp_path)
     assert env["FLWR_TELEMETRY_ENABLED"] == "0"

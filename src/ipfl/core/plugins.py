@@ -4,11 +4,29 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from ipfl.errors import InputError
+
+_allowed_modules: tuple[str, ...] | None = None
+"""None: all."""
+
+
+def allow_modules(modules: Iterable[str]) -> None:
+    """From now on, this process imports these modules and those inside them for a config, and no others.
+
+    A node calls it: its configs come from the server, which must not choose what code runs on the node.
+    """
+    global _allowed_modules
+    _allowed_modules = tuple(modules)
+
+
+def _is_allowed(module: str) -> bool:
+    return _allowed_modules is None or any(
+        module == allowed or module.startswith(allowed + ".") for allowed in _allowed_modules
+    )
 
 
 def look_beside(config: Path) -> None:
@@ -33,6 +51,8 @@ def load_callable(reference: str, what: str) -> Callable[..., Any]:
         InputError: It cannot be imported, is not there, or cannot be called.
     """
     module, _, name = reference.partition(":")
+    if not _is_allowed(module):
+        raise InputError(f"{what} {reference!r}: the node does not allow its module (`modules` in node.toml)")
     here = str(Path.cwd())
     sys.path.insert(0, here)
     try:
