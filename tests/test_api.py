@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from pydantic.dataclasses import dataclass
-from tests.small_runs import run_small, small_task
+from tests.small_runs import small_task
 from tests.template import TEMPLATE, template_blocks, write_template
 from torch import nn
 from typer.testing import CliRunner
