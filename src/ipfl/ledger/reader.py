@@ -33,7 +33,8 @@ class PostedTransfer(NamedTuple):
     @property
     def reason(self) -> str:
         """What the transfer was for."""
-        kind = "subsidy" if self.transfer.source == ISSUER and self.transfer.target < 0 else self.transfer.kind
+        is_subsidy = self.transfer.source == ISSUER and self.transfer.target < 0
+        kind = "subsidy" if is_subsidy else self.transfer.kind
         return REASONS[kind].format(cluster=self.transfer.cluster)
 
 
