@@ -74,6 +74,12 @@ class RunOutput:
     """URL of a database for rounds and ledger; None for `run.db` in the folder."""
     checkpoint_every: int = 1
     """Rounds between checkpoints, from which a run can be resumed."""
+    signing_key: Path | None = None
+    """File with the key that signs the ledger, made if it is missing; None: `signing.key` beside `path`."""
+    anchor: Path | None = None
+    """A file elsewhere that gets the newest hash after every round; None: there is none."""
+    accounts: str | None = None
+    """Name under which balances outlive runs: this one opens with what the last left; None: they do not."""
 
 
 class RunFolder:
@@ -135,12 +141,12 @@ class RunFolder:
 
     def rewrite(self, lines: Iterable[Mapping[str, Any]]) -> None:
         """Makes `metrics.jsonl` say these rounds and no others."""
-        write_text(self.path / METRICS, "".join(map(_line_text, lines)))
+        write_text(self.path / METRICS, "".join(map(line_text, lines)))
 
     def add_round(self, line: Mapping[str, Any]) -> None:
         """Appends one round to `metrics.jsonl`."""
         with (self.path / METRICS).open("ab", buffering=0) as file:
-            _append(file, _line_text(line).encode())
+            _append(file, line_text(line).encode())
 
     def write_offer(self, offer: Record) -> None:
         """Keeps what the server would send to a new client."""
@@ -171,7 +177,7 @@ def _append(file: FileIO, content: bytes) -> None:
         raise
 
 
-def _line_text(line: Mapping[str, Any]) -> str:
+def line_text(line: Mapping[str, Any]) -> str:
     """A line of `metrics.jsonl`: the round first, then all in order, so that equal lines are equal bytes."""
     rest = json.dumps({key: value for key, value in line.items() if key != "round"}, sort_keys=True)
     return f'{{"round": {line["round"]}, {rest[1:]}\n'

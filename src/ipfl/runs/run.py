@@ -95,7 +95,7 @@ def run(
         None if adversary is None else attack_report(adversary, opening, loop.history, loop.last_evaluation)
     )
     result = loop.result(attacks, strategy, head)
-    if folder is not None:
+    if journal is not None and folder is not None:
         with measure("results"):
             network = task.network(config.seed)
             retry_while_disk_full(
@@ -103,6 +103,7 @@ def run(
                 "cannot write the results",
                 folder.path,
             )
+            journal.commit_results()
     return result
 
 
