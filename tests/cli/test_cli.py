@@ -366,7 +366,7 @@ class TestResume:
 
     def test_ledger_of_a_run(self, tmp_path):
         assert ipfl("run", *TINY, "--quiet", "--out", tmp_path / "run").exit_code == 0
-        assert "2 rounds verified" in ipfl("ledger", "verify", tmp_path / "run").stdout
+        assert "2 of 2 rounds verified" in ipfl("ledger", "verify", tmp_path / "run").stdout
         assert "trained in cluster" in ipfl("ledger", "show", tmp_path / "run", "--round", 0).stdout
         exported = ipfl("ledger", "export", tmp_path / "run", "--csv").stdout.splitlines()
         assert sum(line.split(",")[3] == "open" for line in exported) == 4

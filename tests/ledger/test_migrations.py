@@ -120,13 +120,13 @@ def test_no_trigger_keeps_the_old_name(old):
 def test_a_run_of_an_earlier_format_is_refused_in_one_line(old, place):
     with pytest.raises(InputError, match="run 'old' was written by another release of ipfl") as caught:
         RunStore.open(place, "old")
-    assert "(format 1, this one reads 2)" in str(caught.value)
+    assert "(format 1, this one reads 2 and 3)" in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
 
 
 def test_a_new_run_can_be_entered_beside_it(old, place):
     store = worked_run(place, "new")
     assert verify_run(store) is None
-    assert RunStore.open(place, "new").header["format"] == 2
+    assert RunStore.open(place, "new").header["format"] == 3
     with pytest.raises(InputError, match="holds new, old; name a run with --run"):
         RunStore.open(place)

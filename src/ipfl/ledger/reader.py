@@ -187,6 +187,10 @@ class Reader:
                 found |= {path: (number, digest) for path, digest in named.items()}
         return found
 
+    def has_evidence(self) -> bool:
+        """Whether rounds or closings name any file."""
+        return bool(self.files() or self.closings())
+
     def signature(self, round: int) -> PostedSignature | None:
         """The signature of a round's head; None if it has none."""
         columns = [signatures.c[name] for name in PostedSignature._fields]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from ipfl.ledger.verify import chain_findings, verify
 from ipfl.methods import method_class
 from ipfl.runs.checkpoint import file_digest
 from ipfl.runs.evidence import all_files, file_findings
-from ipfl.runs.folder import METRICS, SUMMARY, RunOutput, line_text
+from ipfl.runs.folder import METRICS, OFFER, PLAN, SERVER_MODELS, SUMMARY, RunOutput, line_text
 
 
 def find_key(output: RunOutput) -> SigningKey | None:
@@ -41,8 +41,9 @@ def find_key(output: RunOutput) -> SigningKey | None:
 
 
 def key_beside(folder: Path) -> Path:
-    """Where the key of the runs beside this one is."""
-    return folder.resolve().parent / KEY_FILE
+    """Where the key is: beside the run, or beside the comparison that it belongs to."""
+    around = folder.resolve().parent
+    return (around.parents[1] if (around.parent / PLAN).is_file() else around) / KEY_FILE
 
 
 def refuse_other_key(store: RunStore, output: RunOutput) -> None:
@@ -76,7 +77,7 @@ def refuse_changed_files(store: RunStore, folder: Path, done: int) -> None:
     with store.snapshot() as reader:
         wrong = next((str(one) for one in chain_findings(store, reader)), None)
         if wrong is None and store.has_files:
-            wrong = next(file_findings(folder, reader.files(), done, is_all=False), None)
+            wrong = next(file_findings(folder, reader.files(), done), None)
     if wrong is not None:
         raise InputError(f"the run in {folder} was changed, and cannot go on: {wrong}")
 
@@ -111,6 +112,11 @@ class Audit:
         with self.store.snapshot() as reader:
             if self.anchor is not None and (found := next(self._anchored(reader), None)) is not None:
                 return found
+        return self.folder_finding()
+
+    def folder_finding(self) -> Finding | None:
+        """The first thing that is wrong with the files, compared with a ledger that is right."""
+        with self.store.snapshot() as reader:
             return None if self.folder is None else next(self._folder_findings(self.folder, reader), None)
 
     def report(self) -> list[str]:
@@ -133,6 +139,9 @@ class Audit:
         return anchor_findings(self.anchor, self.store, reader)
 
     def _folder_findings(self, folder: Path, reader: Reader) -> Iterator[Finding]:
+        if self.store.has_files and not (folder / METRICS).exists() and not reader.has_evidence():
+            self.folder = None  # a store without a run's folder around it
+            return
         closings, last = reader.closings(), reader.last()
         closing = closings[-1] if closings else None
         played = OPENING if last is None else last.round
@@ -145,38 +154,48 @@ class Audit:
                 "an earlier release wrote the run: checkpoint, models and memories are not covered"
             )
             return
-        posted = reader.files()
         results = {} if closing is None else parse_files("the closing", closing.files)
-        if closing is not None:
-            posted |= {path: (closing.round, digest) for path, digest in results.items() if path in posted}
-        done = max((one.round for one in reader.all_posted() if one.checkpoint is not None), default=OPENING)
-        for text in file_findings(folder, posted, played if is_closed else done, is_all=is_closed):
-            yield Finding(None, None, text)
-        yield from (Finding(None, None, text) for text in self._result_findings(folder, results, {*posted}))
-        self.files += sum(path in posted for path in all_files(folder))
+        if is_closed:
+            texts = self._closed_findings(folder, results, reader.files())
+        else:
+            texts = self._running_findings(folder, results, reader)
+        yield from (Finding(None, None, text) for text in texts)
         if closing is None:
             self.notes.append("the run has not ended: only what its rounds wrote is covered")
         elif not is_closed:
             self.notes.append(f"the run has gone on since it ended after {closing.round + 1} rounds")
 
-    def _result_findings(self, folder: Path, results: dict[str, str], posted: set[str]) -> Iterator[str]:
-        """What is wrong with the files that the run wrote at its end."""
+    def _closed_findings(
+        self, folder: Path, results: Mapping[str, str], posted: Mapping[str, tuple[int, str]]
+    ) -> Iterator[str]:
+        """A run that has ended holds exactly the files that its closing names."""
+        there = {*all_files(folder)}
         for path, digest in results.items():
-            if path in posted:
-                continue
-            self.files += 1
-            if not (folder / path).is_file():
-                yield f"{path} is missing, which the run wrote when it ended"
+            writer = f"round {posted[path][0]} wrote" if path in posted else "the run wrote when it ended"
+            if path not in there:
+                yield f"{path} is missing, which {writer}"
             elif file_digest(folder / path) != digest:
-                yield f"{path} is not the file that the run wrote when it ended"
-        for path in all_files(folder):
-            if path not in results and path not in posted:
-                if path == SUMMARY:
-                    yield f"{path} is there, but nothing that the run posted covers it"
-                elif results and "/" in path:
-                    yield f"{path} is not a file that the run wrote"
-                elif results:
-                    self.notes.append(f"{path} is not a file of the run")
+                yield f"{path} is not the file that {writer}"
+        self.files = len(results)
+        for path in sorted(there - {*results}):
+            if "/" in path or path in (SUMMARY, OFFER):
+                yield f"{path} is not a file that the run wrote"
+            else:
+                self.notes.append(f"{path} is not a file of the run")
+
+    def _running_findings(self, folder: Path, results: Mapping[str, str], reader: Reader) -> Iterator[str]:
+        """A run that goes on has its last checkpoint and what led to it, and the results of its last end."""
+        posted, there = reader.files(), {*all_files(folder)}
+        done = max((one.round for one in reader.all_posted() if one.checkpoint is not None), default=OPENING)
+        yield from file_findings(folder, posted, done)
+        self.files = len(there & {*posted})
+        for path, digest in results.items():
+            if path in (SUMMARY, OFFER) or path.startswith(f"{SERVER_MODELS}/"):
+                self.files += 1
+                if path not in there or file_digest(folder / path) != digest:
+                    yield f"{path} is not the file that the run wrote when it last ended"
+        if not results and SUMMARY in there:
+            yield f"{SUMMARY} is there, but nothing that the run posted covers it"
 
     def _summary_findings(
         self, folder: Path, closing: PostedClosing | None, played: int

@@ -26,14 +26,13 @@ from ipfl.ledger.database import STORE_FILE
 from ipfl.methods import REFERENCE, check_clusters
 from ipfl.runs.config import Config
 from ipfl.runs.folder import METRICS, source_commit
+from ipfl.runs.folder import PLAN as PLAN
 from ipfl.runs.plots import plot_files, save_plots
 from ipfl.runs.result import Observer, Result
 from ipfl.runs.run_order import RunOrder, RunOutcome
 from ipfl.runs.run_pool import MakePool, RunPool, local_pool
 
 COMPARISON = "compare.json"
-PLAN = "plan.json"
-"""What a comparison was begun with; there from its start on, so that it can be resumed."""
 MakeObserver = Callable[[str, int, int], Observer | None]
 """Makes the observer of a run from its label, its number and how many there are."""
 

@@ -103,25 +103,24 @@ def all_files(folder: Path) -> list[str]:
 
 
 def result_files(folder: Path, posted: Mapping[str, tuple[int, str]]) -> dict[str, str]:
-    """SHA-256 of every file that no round covers, for the closing.
+    """SHA-256 of every file that is there, for the closing.
 
     Args:
         folder: The run's.
-        posted: What rounds cover: round and SHA-256 by path.
+        posted: What rounds cover: round and SHA-256 by path. These files are not read again.
     """
-    return {path: file_digest(folder / path) for path in all_files(folder) if path not in posted}
+    return {
+        path: posted[path][1] if path in posted else file_digest(folder / path) for path in all_files(folder)
+    }
 
 
-def file_findings(
-    folder: Path, posted: Mapping[str, tuple[int, str]], until: int, *, is_all: bool
-) -> Iterator[str]:
-    """What is wrong with the files that rounds wrote.
+def file_findings(folder: Path, posted: Mapping[str, tuple[int, str]], until: int) -> Iterator[str]:
+    """What is wrong with the files that rounds wrote, while the run may still go on.
 
     Args:
         folder: The run's.
         posted: Every file that rounds wrote: the last of these rounds, and its SHA-256.
         until: The last round with a checkpoint. Later ones are played again if the run goes on.
-        is_all: Whether files of later rounds must be right too.
     """
     there = {path for path, _ in _memory_files(folder)}
     there |= {f"{CHECKPOINTS}/{entry.name}" for entry in _entries(folder / CHECKPOINTS)}
@@ -130,13 +129,13 @@ def file_findings(
         if path.endswith(DRAFT_SUFFIX):
             continue
         if path not in posted:
-            if is_all or _round_of(path) <= until:
+            if _round_of(path) <= until:
                 yield f"{path} is not a file that the run wrote"
             continue
         round, digest = posted[path]
         if path not in there:
             yield f"{path} is missing, which round {round} wrote"
-        elif (is_all or round <= until) and file_digest(folder / path) != digest:
+        elif round <= until and file_digest(folder / path) != digest:
             yield f"{path} is not the file that round {round} wrote"
 
 

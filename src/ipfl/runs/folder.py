@@ -39,6 +39,8 @@ CLIENT_MODELS = "client_models"
 OFFER = "offer.safetensors"
 CHECKPOINTS = "checkpoint"
 TRACE = "trace.json"
+PLAN = "plan.json"
+"""In the folder of a comparison: what it was begun with; there from its start on, for a resume."""
 
 
 @lru_cache
