@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipfl.ledger.merkle import audit_path, leaf_hash, root_of_path, tree_hash
+from ipfl.ledger.merkle import MerkleTree, leaf_hash, root_of_path
 
 # Entries and roots of github.com/google/certificate-transparency, cpp/merkletree/merkle_tree_test.cc.
 ENTRIES = [
@@ -33,14 +33,14 @@ LEAVES = [leaf_hash(entry) for entry in ENTRIES]
 
 
 def test_published_roots():
-    assert [tree_hash(LEAVES[:size]).hex() for size in range(1, 9)] == ROOTS
+    assert [MerkleTree(LEAVES[:size]).root.hex() for size in range(1, 9)] == ROOTS
     # SHA-256 of nothing
-    assert tree_hash([]).hex() == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+    assert MerkleTree([]).root.hex() == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
 
 def test_a_published_path():
     """The path of entry 5 in a tree of 8, from the same file."""
-    assert [node.hex() for node in audit_path(5, LEAVES)] == [
+    assert [node.hex() for node in MerkleTree(LEAVES).audit_path(5)] == [
         "bc1a0643b12e4d2d7c77918f44e0f4f79a838b6cf9ec5b5c283e1f4d88599e6b",
         "ca854ea128ed050b41b35ffc1b87b8eb2bde461e9e3b5596ece6b9d5975a0ae0",
         "d37ee418976dd95753c1c73862b9398fa2a2cf9b4ff0fdfe8b30cd95209614b7",
@@ -51,7 +51,8 @@ def test_a_published_path():
 def test_a_path_fits_its_own_entry_place_and_tree_only(entries, data):
     leaves = [leaf_hash(entry) for entry in entries]
     index = data.draw(st.integers(0, len(leaves) - 1))
-    path, root = audit_path(index, leaves), tree_hash(leaves)
+    tree = MerkleTree(leaves)
+    path, root = tree.audit_path(index), tree.root
     assert root_of_path(leaves[index], index, len(leaves), path) == root
     assert root_of_path(leaf_hash(b"another"), index, len(leaves), path) != root
     assert root_of_path(leaves[index], index, len(leaves), [*path, root]) is None  # longer than the way
@@ -59,4 +60,4 @@ def test_a_path_fits_its_own_entry_place_and_tree_only(entries, data):
         assert root_of_path(leaves[index], index, len(leaves), path[:-1]) is None
         other = data.draw(st.integers(0, len(leaves) - 1))
         if leaves[other] != leaves[index]:
-            assert root_of_path(leaves[index], other, len(leaves), audit_path(other, leaves)) != root
+            assert root_of_path(leaves[index], other, len(leaves), tree.audit_path(other)) != root

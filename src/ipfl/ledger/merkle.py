@@ -10,7 +10,7 @@ reference implementation.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import sha256
 
 
@@ -29,25 +29,31 @@ def _next_level(level: Sequence[bytes]) -> list[bytes]:
     return nodes if len(level) % 2 == 0 else [*nodes, level[-1]]
 
 
-def tree_hash(leaves: Sequence[bytes]) -> bytes:
-    """The root over these leaf hashes."""
-    level = list(leaves)
-    while len(level) > 1:
-        level = _next_level(level)
-    return level[0] if level else sha256(b"").digest()
+class MerkleTree:
+    """The tree over these leaf hashes."""
 
+    def __init__(self, leaves: Iterable[bytes]):
+        self._levels = [list(leaves)]
+        while len(self._levels[-1]) > 1:
+            self._levels.append(_next_level(self._levels[-1]))
 
-def audit_path(index: int, leaves: Sequence[bytes]) -> list[bytes]:
-    """The hashes that lead from one leaf to the root, the lowest first."""
-    if not 0 <= index < len(leaves):
-        raise IndexError(f"a tree of {len(leaves)} entries has no entry {index}")
-    path, level = [], list(leaves)
-    while len(level) > 1:
-        partner = index ^ 1
-        if partner < len(level):
-            path.append(level[partner])
-        index, level = index // 2, _next_level(level)
-    return path
+    @property
+    def root(self) -> bytes:
+        """The hash of the whole tree."""
+        (root,) = self._levels[-1] or [sha256(b"").digest()]
+        return root
+
+    def audit_path(self, index: int) -> list[bytes]:
+        """The hashes that lead from one leaf to the root, the lowest first."""
+        if not 0 <= index < len(self._levels[0]):
+            raise IndexError(f"a tree of {len(self._levels[0])} entries has no entry {index}")
+        path = []
+        for level in self._levels[:-1]:
+            partner = index ^ 1
+            if partner < len(level):
+                path.append(level[partner])
+            index //= 2
+        return path
 
 
 def root_of_path(leaf: bytes, index: int, size: int, path: Sequence[bytes]) -> bytes | None:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Protocol
 from ipfl.core import ClientId, Transfer
 from ipfl.errors import InputError
 from ipfl.ledger.canonical import canonical, digest
-from ipfl.ledger.merkle import audit_path, leaf_hash, root_of_path, tree_hash
+from ipfl.ledger.merkle import MerkleTree, leaf_hash, root_of_path
 from ipfl.ledger.signing import PUBLIC_KEY, SigningKey, is_signed_by
 
 STATEMENT_FORMAT = 1
@@ -102,6 +102,8 @@ class AccountBook:
         self._secret = bytes.fromhex(secret)
         self.accounts = {client: Account(client, 0, self.start(client)) for client in sorted(clients)}
         self._leaves = {client: account.leaf() for client, account in self.accounts.items()}
+        self._places = {client: place for place, client in enumerate(self.accounts)}
+        self._tree: MerkleTree | None = None
 
     def start(self, client: ClientId) -> str:
         """With what the chain of an account begins."""
@@ -109,6 +111,7 @@ class AccountBook:
 
     def post(self, round: int, transfers: Iterable[Transfer]) -> None:
         """Enters the transfers of a round."""
+        self._tree = None
         for client, moved in entries_by_client(transfers).items():
             if client in self.accounts:  # a changed database can hold others; `verify` names them
                 self.accounts[client] = account = self.accounts[client].after((round, moved))
@@ -116,12 +119,17 @@ class AccountBook:
 
     def root(self) -> str:
         """Root of the tree of all accounts."""
-        return tree_hash(list(self._leaves.values())).hex()
+        return self._merkle_tree().root.hex()
 
     def place(self, client: ClientId) -> tuple[int, list[str]]:
         """Number of an account in the tree, and its audit path."""
-        index = list(self.accounts).index(client)
-        return index, [node.hex() for node in audit_path(index, list(self._leaves.values()))]
+        index = self._places[client]
+        return index, [node.hex() for node in self._merkle_tree().audit_path(index)]
+
+    def _merkle_tree(self) -> MerkleTree:
+        """The tree as it is now, made once for all statements of a round."""
+        self._tree = self._tree or MerkleTree(self._leaves.values())
+        return self._tree
 
 
 def entries_by_client(transfers: Iterable[Transfer]) -> dict[ClientId, list[list[Any]]]:

@@ -15,11 +15,12 @@ from typing import Any
 from sqlalchemy import event
 from sqlalchemy.exc import OperationalError
 
-from ipfl.core import Transfer
+from ipfl.core import ClientId, Transfer
 from ipfl.core.retry import resume_advice, retry_while_disk_full
 from ipfl.errors import InputError
 from ipfl.ledger.anchors import append_head, newest_head
 from ipfl.ledger.database import StoreError
+from ipfl.ledger.schema import OPENING
 from ipfl.ledger.store import RunStore
 from ipfl.runs.audit import find_key, refuse_changed_files, refuse_other_key
 from ipfl.runs.checkpoint import Checkpoints
@@ -172,6 +173,24 @@ class Journal:
             late = self._files.changed()
             self._store.commit_closing(result_files(self.folder.path, posted) | late)
         self._anchor(is_closed=True)
+
+    def tell_account(self, client: ClientId, since: int | None) -> Mapping[str, Any] | None:
+        """The signed statement of a client's account; None without signatures, or if there is nothing new.
+
+        Args:
+            client: Whose.
+            since: The round of the statement that it had last; None: it had none.
+        """
+        assert self._store is not None, "begin or resume first"
+        header = self._store.header
+        if self._store.key is None or self._store.secret is None or not header.get("rules"):
+            return None
+        if client not in header["clients"]:  # an unseen client has no account
+            return None
+        last = self._store.last_round()
+        if since is not None and since == (OPENING if last is None else last):
+            return None
+        return self._store.statement(client, since=since).to_json()
 
     def head(self) -> str:
         """The newest hash of the store's chain, for safe keeping elsewhere."""

@@ -16,6 +16,7 @@ from ipfl.client.network import Network
 from ipfl.client.settings import TrainConfig
 from ipfl.client.task import Task
 from ipfl.core import NEWCOMER, Engine, HasMarket, Method
+from ipfl.core.engine import TellsAccounts
 from ipfl.core.profile import measure
 from ipfl.core.retry import retry_while_disk_full
 from ipfl.engines import EngineContext, EngineFactory
@@ -88,6 +89,8 @@ def run(
             )
             opening = method.opening_transfers(loop.state) if isinstance(method, HasMarket) else ()
             loop.begin_or_resume(opening)
+            if journal is not None and isinstance(running_engine, TellsAccounts):
+                running_engine.tell_account = journal.tell_account
         loop.play_rounds()
         head = None if journal is None else journal.head()
         strategy = _strategy_report(config, running_engine, task)
