@@ -90,8 +90,8 @@ def run(
     """
     if resume is None:
         settings = load_config(config, sets, seed, data_dir)
-    elif config or sets or out or overwrite or seed is not None:
-        refused = "no config, --set, --seed, --out or --overwrite"
+    elif config or sets or out or overwrite or accounts or seed is not None:
+        refused = "no config, --set, --seed, --out, --accounts or --overwrite"
         exit_with_error(f"--resume keeps the settings of the run: {refused}", BAD_INPUT)
     else:
         settings = resumed_config(resume, store, data_dir)

@@ -16,11 +16,12 @@ from ipfl.ledger.reader import PostedClosing, Reader, parse_files
 from ipfl.ledger.schema import OPENING
 from ipfl.ledger.signing import KEY_FILE, SigningKey
 from ipfl.ledger.store import RunStore
-from ipfl.ledger.verify import chain_findings, verify
-from ipfl.methods import method_class
+from ipfl.ledger.verify import chain_findings
+from ipfl.runs.accounts import accounts_findings
 from ipfl.runs.checkpoint import file_digest
 from ipfl.runs.evidence import all_files, file_findings
 from ipfl.runs.folder import METRICS, OFFER, PLAN, SERVER_MODELS, SUMMARY, RunOutput, line_text
+from ipfl.runs.market_audit import verify_run as verify_run
 
 
 def find_key(output: RunOutput) -> SigningKey | None:
@@ -112,7 +113,14 @@ class Audit:
         with self.store.snapshot() as reader:
             if self.anchor is not None and (found := next(self._anchored(reader), None)) is not None:
                 return found
-        return self.folder_finding()
+        return self._accounts_finding() or self.folder_finding()
+
+    def _accounts_finding(self) -> Finding | None:
+        try:
+            return next(accounts_findings(self.store, self.folder), None)
+        except InputError as error:
+            self.notes.append(f"the opening balances are not compared: {error}")
+            return None
 
     def folder_finding(self) -> Finding | None:
         """The first thing that is wrong with the files, compared with a ledger that is right."""
@@ -234,20 +242,3 @@ def _metrics_findings(folder: Path, reader: Reader, *, is_whole: bool) -> Iterat
             return
     if is_whole and len(written) < len(posted):
         yield f"{METRICS} has {len(written)} lines for {len(posted)} rounds"
-
-
-def verify_run(
-    store: RunStore, *, public_key: str | None = None, expect: str | None = None
-) -> Finding | None:
-    """The first thing that is wrong with a run's history; None if all is well."""
-    if not store.header.get("rules"):
-        return verify(store, public_key=public_key, expect=expect)
-    name = str(store.header.get("method"))
-    if ":" in name:  # a store from elsewhere must not make us import code
-        text = f"the market of {name!r} can be replayed in Python only: verify(store, YourMethod.replay)"
-        return Finding(None, None, text)
-    try:
-        replay = getattr(method_class(name), "replay", None)
-        return verify(store, replay, public_key=public_key, expect=expect)
-    except InputError as error:
-        return Finding(None, None, f"the run's method is not known here: {error}")

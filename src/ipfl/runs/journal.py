@@ -22,6 +22,7 @@ from ipfl.ledger.anchors import append_head, newest_head
 from ipfl.ledger.database import StoreError
 from ipfl.ledger.schema import OPENING
 from ipfl.ledger.store import RunStore
+from ipfl.runs.accounts import mark_accounts
 from ipfl.runs.audit import find_key, refuse_changed_files, refuse_other_key
 from ipfl.runs.checkpoint import Checkpoints
 from ipfl.runs.evidence import RoundFiles, result_files
@@ -59,6 +60,7 @@ class Journal:
         """Starts a new run: an empty folder, a header, opening balances."""
         self.folder.open()
         self._store = RunStore.create(self.address, self.name, header, key=find_key(self.output))
+        mark_accounts(self.output, is_open=True)
         self._open_accounts(opening)
         self._anchor()
         self._plan_outages()
@@ -87,6 +89,7 @@ class Journal:
         """
         self._store = RunStore.open(self.address, self.name, key=find_key(self.output))
         refuse_other_key(self._store, self.output)
+        mark_accounts(self.output, is_open=True)
         for key in ("method", "seed", "rounds", "clients", "rules", "min_clients"):
             now = json.loads(json.dumps(header[key]))
             begun = self._store.header.get(key, now)
@@ -173,6 +176,7 @@ class Journal:
             late = self._files.changed()
             self._store.commit_closing(result_files(self.folder.path, posted) | late)
         self._anchor(is_closed=True)
+        mark_accounts(self.output, is_open=False)
 
     def tell_account(self, client: ClientId, since: int | None) -> Mapping[str, Any] | None:
         """The signed statement of a client's account; None without signatures, or if there is nothing new.

@@ -1,0 +1,179 @@
+"""Accounts that outlive a run: the next one opens with what the last one left."""
+
+import json
+
+import pytest
+from tests.ledger.test_verify import change_without_triggers
+from tests.small_runs import small_task
+
+import ipfl
+from ipfl.core import Record
+from ipfl.errors import InputError
+from ipfl.ledger.store import RunStore
+from ipfl.runs.audit import Audit
+
+MARKET = {"price": 100, "opening": 300}
+
+
+@pytest.fixture(scope="module")
+def task():
+    return small_task(seed=3)
+
+
+def play(task, folder, rounds=3, method="ipfl", **options):
+    chosen = ipfl.method(method, **(MARKET if method == "ipfl" else {}))
+    output = ipfl.RunOutput(folder, **{"accounts": "club", **options})
+    config = ipfl.RunConfig(rounds=rounds, seed=3, train=ipfl.TrainConfig(per_round=4))
+    return ipfl.run(task, chosen, config, engine=ipfl.local_engine(0), out=output)
+
+
+def balances(folder, round=None):
+    with RunStore.open(folder) as store:
+        return {client: tokens for client, tokens in store.balances(round).items() if client >= 0}
+
+
+def finding(folder):
+    with RunStore.open(folder) as store:
+        found = Audit(store, folder).finding()
+        return None if found is None else str(found)
+
+
+@pytest.fixture(scope="module")
+def place(task, tmp_path_factory):
+    """Two runs one after the other."""
+    folder = tmp_path_factory.mktemp("club")
+    play(task, folder / "first")
+    play(task, folder / "second")
+    return folder
+
+
+def test_the_second_opens_with_what_the_first_left(place):
+    left = balances(place / "first")
+    assert balances(place / "first", -1) == dict.fromkeys(range(6), 300)
+    assert left != balances(place / "first", -1)  # somebody won or lost
+    assert balances(place / "second", -1) == left
+    assert sum(left.values()) == sum(balances(place / "second").values()) == 6 * 300
+    assert finding(place / "first") is finding(place / "second") is None
+    assert json.loads((place / "club.accounts.json").read_text()) == {"run": "second", "is_open": False}
+    with RunStore.open(place / "first") as first, RunStore.open(place / "second") as second:
+        assert second.header["accounts"] == {
+            "name": "club",
+            "run": "first",
+            "head": first.head(),
+            "absent": {},
+        }
+
+
+def test_absent_clients_keep_theirs_and_newcomers_open_as_usual(task, place, tmp_path):
+    """Of six clients four take part in the second run, and six again in the third."""
+    play(task, tmp_path / "one")
+    play(small_task(seed=3, clients=4), tmp_path / "two")
+    play(task, tmp_path / "three")
+    left, then = balances(tmp_path / "one"), balances(tmp_path / "two")
+    assert sorted(then) == [0, 1, 2, 3]
+    assert balances(tmp_path / "three", -1) == left | then
+    assert finding(tmp_path / "three") is None
+    play(small_task(seed=3, clients=8), tmp_path / "four")
+    opened = balances(tmp_path / "four", -1)
+    assert [opened[client] for client in (6, 7)] == [300, 300]
+
+
+def test_who_went_broke_is_still_broke(task, tmp_path, monkeypatch):
+    """A client that paid for everything and was given nothing cannot bid in the next run either."""
+    with_prices = {**MARKET, "opening": 100}
+    monkeypatch.setitem(MARKET, "opening", with_prices["opening"])
+    play(task, tmp_path / "one", rounds=4)
+    left = balances(tmp_path / "one")
+    broke = [client for client, tokens in left.items() if tokens < 100]
+    assert broke
+    play(task, tmp_path / "two", rounds=1)
+    with RunStore.open(tmp_path / "two") as store:
+        payments = {one.transfer.client for one in store.transfers(round=0) if one.transfer.kind == "bid"}
+    assert not payments & {*broke}
+
+
+class TestVerified:
+    def test_another_opening_than_was_left(self, task, tmp_path):
+        play(task, tmp_path / "one")
+        play(task, tmp_path / "two")
+        with RunStore.open(tmp_path / "one") as store:
+            header = store.header | {"seed": 4}
+            change_without_triggers(store, "UPDATE runs SET header = :header", header=json.dumps(header))
+        assert finding(
+            tmp_path / "two"
+        ) == "run 'one' is not the one whose balances this run opened with" or (
+            "hash" in finding(tmp_path / "one")
+        )
+        with pytest.raises(InputError, match="run 'two', which left|run 'one'"):
+            (tmp_path / "club.accounts.json").write_text('{"run": "one", "is_open": false}')
+            play(task, tmp_path / "three")
+
+    def test_an_edited_opening(self, task, tmp_path):
+        play(task, tmp_path / "one")
+        play(task, tmp_path / "two")
+        with RunStore.open(tmp_path / "two") as store:
+            change_without_triggers(
+                store, "UPDATE transfers SET amount = amount + 1 WHERE round = -1 AND client = 2"
+            )
+        assert "opening, entry 2: recorded is open of" in finding(tmp_path / "two")
+
+    def test_without_the_earlier_run_it_says_what_it_did_not_compare(self, task, place, tmp_path):
+        play(task, tmp_path / "one")
+        play(task, tmp_path / "two")
+        (tmp_path / "one" / "run.db").unlink()
+        with RunStore.open(tmp_path / "two") as store:
+            audit = Audit(store, tmp_path / "two")
+            assert audit.finding() is None
+            assert any("the opening balances are not compared" in note for note in audit.report())
+
+
+class TestRefused:
+    def test_a_run_that_is_not_over(self, task, tmp_path):
+        play(task, tmp_path / "one")
+        (tmp_path / "club.accounts.json").write_text('{"run": "one", "is_open": true}')
+        with pytest.raises(InputError, match="run 'one' has the accounts 'club': end it first"):
+            play(task, tmp_path / "two")
+        assert not (tmp_path / "two").exists()
+
+    def test_to_overwrite_the_run_that_has_them(self, task, tmp_path):
+        play(task, tmp_path / "one")
+        with pytest.raises(InputError, match="would forget them"):
+            play(task, tmp_path / "one", overwrite=True)
+        assert finding(tmp_path / "one") is None
+
+    def test_to_go_on_with_a_run_whose_accounts_another_one_has(self, task, place):
+        with pytest.raises(InputError, match="does not have the accounts 'club' any more"):
+            play(task, place / "first", resume=True, accounts=None)
+
+    def test_names_methods_and_pointers(self, task, tmp_path):
+        with pytest.raises(InputError, match="a plain name"):
+            play(task, tmp_path / "one", accounts="../club")
+        with pytest.raises(InputError, match="needs a method with tokens"):
+            play(task, tmp_path / "one", method="fedavg")
+        (tmp_path / "club.accounts.json").write_text("{}")
+        with pytest.raises(InputError, match="cannot be read"):
+            play(task, tmp_path / "one")
+
+
+def test_a_resumed_run_keeps_its_accounts(task, place, tmp_path):
+    """The end of a resumed run under accounts is that of one that was left alone."""
+
+    class Stop:
+        def start(self, method, rounds):
+            pass
+
+        def round(self, line):
+            raise KeyboardInterrupt
+
+        def finish(self):
+            pass
+
+    play(task, tmp_path / "first")
+    output = ipfl.RunOutput(tmp_path / "second", accounts="club")
+    config = ipfl.RunConfig(rounds=3, seed=3, train=ipfl.TrainConfig(per_round=4))
+    engine = ipfl.local_engine(0)
+    ipfl.run(task, ipfl.method("ipfl", **MARKET), config, engine=engine, out=output, observer=Stop())
+    play(task, tmp_path / "second", resume=True, accounts=None)
+    with RunStore.open(tmp_path / "second") as store, RunStore.open(place / "second") as whole:
+        assert store.head() == whole.head()
+    assert isinstance(Record({}, {}), Record)
