@@ -1,16 +1,16 @@
 """Accounts that outlive a run: the next one opens with what the last one left."""
 
 import json
+import shutil
 
 import pytest
 from tests.ledger.test_verify import change_without_triggers
 from tests.small_runs import small_task
 
 import ipfl
-from ipfl.core import Record
 from ipfl.errors import InputError
 from ipfl.ledger.store import RunStore
-from ipfl.runs.audit import Audit
+from ipfl.runs.audit import Audit, verify_run
 
 MARKET = {"price": 100, "opening": 300}
 
@@ -20,7 +20,7 @@ def task():
     return small_task(seed=3)
 
 
-def play(task, folder, rounds=3, method="ipfl", **options):
+def play(task, folder, rounds=2, method="ipfl", **options):
     chosen = ipfl.method(method, **(MARKET if method == "ipfl" else {}))
     output = ipfl.RunOutput(folder, **{"accounts": "club", **options})
     config = ipfl.RunConfig(rounds=rounds, seed=3, train=ipfl.TrainConfig(per_round=4))
@@ -47,6 +47,13 @@ def place(task, tmp_path_factory):
     return folder
 
 
+@pytest.fixture
+def copied(place, tmp_path):
+    """The two runs and their key, to be changed."""
+    shutil.copytree(place, tmp_path / "club")
+    return tmp_path / "club"
+
+
 def test_the_second_opens_with_what_the_first_left(place):
     left = balances(place / "first")
     assert balances(place / "first", -1) == dict.fromkeys(range(6), 300)
@@ -64,24 +71,19 @@ def test_the_second_opens_with_what_the_first_left(place):
         }
 
 
-def test_absent_clients_keep_theirs_and_newcomers_open_as_usual(task, place, tmp_path):
-    """Of six clients four take part in the second run, and six again in the third."""
-    play(task, tmp_path / "one")
-    play(small_task(seed=3, clients=4), tmp_path / "two")
-    play(task, tmp_path / "three")
-    left, then = balances(tmp_path / "one"), balances(tmp_path / "two")
+def test_absent_clients_keep_theirs_and_newcomers_open_as_usual(copied):
+    """Of six clients four take part in the third run, and eight in the fourth."""
+    play(small_task(seed=3, clients=4), copied / "third", rounds=1)
+    left, then = balances(copied / "second"), balances(copied / "third")
     assert sorted(then) == [0, 1, 2, 3]
-    assert balances(tmp_path / "three", -1) == left | then
-    assert finding(tmp_path / "three") is None
-    play(small_task(seed=3, clients=8), tmp_path / "four")
-    opened = balances(tmp_path / "four", -1)
-    assert [opened[client] for client in (6, 7)] == [300, 300]
+    play(small_task(seed=3, clients=8), copied / "fourth", rounds=1)
+    assert balances(copied / "fourth", -1) == left | then | {6: 300, 7: 300}
+    assert finding(copied / "fourth") is None
 
 
 def test_who_went_broke_is_still_broke(task, tmp_path, monkeypatch):
-    """A client that paid for everything and was given nothing cannot bid in the next run either."""
-    with_prices = {**MARKET, "opening": 100}
-    monkeypatch.setitem(MARKET, "opening", with_prices["opening"])
+    """With one price to begin with, some cannot pay for a bid after four rounds, nor in the next run."""
+    monkeypatch.setitem(MARKET, "opening", MARKET["price"])
     play(task, tmp_path / "one", rounds=4)
     left = balances(tmp_path / "one")
     broke = [client for client, tokens in left.items() if tokens < 100]
@@ -93,53 +95,48 @@ def test_who_went_broke_is_still_broke(task, tmp_path, monkeypatch):
 
 
 class TestVerified:
-    def test_another_opening_than_was_left(self, task, tmp_path):
-        play(task, tmp_path / "one")
-        play(task, tmp_path / "two")
-        with RunStore.open(tmp_path / "one") as store:
-            header = store.header | {"seed": 4}
-            change_without_triggers(store, "UPDATE runs SET header = :header", header=json.dumps(header))
-        assert finding(
-            tmp_path / "two"
-        ) == "run 'one' is not the one whose balances this run opened with" or (
-            "hash" in finding(tmp_path / "one")
-        )
-        with pytest.raises(InputError, match="run 'two', which left|run 'one'"):
-            (tmp_path / "club.accounts.json").write_text('{"run": "one", "is_open": false}')
-            play(task, tmp_path / "three")
+    def test_another_run_in_the_place_of_the_first(self, place, copied):
+        """It is true in itself, but ends otherwise: it has one round less."""
+        with RunStore.open(copied / "first") as store:
+            tables = ("transfers", "bids", "seats", "contributions", "metrics", "signatures", "rounds")
+            gone = [f"DELETE FROM {table} WHERE round = 1" for table in tables]
+            sums = "UPDATE balances SET balance = (SELECT SUM(CASE WHEN target = account THEN amount "
+            sums += "ELSE -amount END) FROM transfers WHERE account IN (source, target)) WHERE account >= -1"
+            change_without_triggers(store, *gone, "DELETE FROM closings", sums)
+            assert verify_run(store) is None
+        assert finding(copied / "second") == "run 'first' is not the one whose balances this run opened with"
 
-    def test_an_edited_opening(self, task, tmp_path):
-        play(task, tmp_path / "one")
-        play(task, tmp_path / "two")
-        with RunStore.open(tmp_path / "two") as store:
-            change_without_triggers(
-                store, "UPDATE transfers SET amount = amount + 1 WHERE round = -1 AND client = 2"
-            )
-        assert "opening, entry 2: recorded is open of" in finding(tmp_path / "two")
+    def test_an_edited_opening(self, copied):
+        with RunStore.open(copied / "second") as store:
+            more = "UPDATE transfers SET amount = amount + 1 WHERE round = -1 AND client = 2"
+            change_without_triggers(store, more)
+        assert "opening, entry 2: recorded is open of" in finding(copied / "second")
 
-    def test_without_the_earlier_run_it_says_what_it_did_not_compare(self, task, place, tmp_path):
-        play(task, tmp_path / "one")
-        play(task, tmp_path / "two")
-        (tmp_path / "one" / "run.db").unlink()
-        with RunStore.open(tmp_path / "two") as store:
-            audit = Audit(store, tmp_path / "two")
+    def test_a_wrong_ledger_leaves_no_accounts(self, task, copied):
+        with RunStore.open(copied / "second") as store:
+            change_without_triggers(store, "UPDATE balances SET balance = balance + 1 WHERE account = 2")
+        with pytest.raises(InputError, match="'second', which left the accounts 'club', is wrong: client 2"):
+            play(task, copied / "third")
+
+    def test_without_the_earlier_run_it_says_what_it_did_not_compare(self, copied):
+        (copied / "first" / "run.db").unlink()
+        with RunStore.open(copied / "second") as store:
+            audit = Audit(store, copied / "second")
             assert audit.finding() is None
             assert any("the opening balances are not compared" in note for note in audit.report())
 
 
 class TestRefused:
-    def test_a_run_that_is_not_over(self, task, tmp_path):
-        play(task, tmp_path / "one")
-        (tmp_path / "club.accounts.json").write_text('{"run": "one", "is_open": true}')
-        with pytest.raises(InputError, match="run 'one' has the accounts 'club': end it first"):
-            play(task, tmp_path / "two")
-        assert not (tmp_path / "two").exists()
+    def test_a_run_that_is_not_over(self, task, copied):
+        (copied / "club.accounts.json").write_text('{"run": "second", "is_open": true}')
+        with pytest.raises(InputError, match="run 'second' has the accounts 'club': end it first"):
+            play(task, copied / "third")
+        assert not (copied / "third").exists()
 
-    def test_to_overwrite_the_run_that_has_them(self, task, tmp_path):
-        play(task, tmp_path / "one")
+    def test_to_overwrite_the_run_that_has_them(self, task, copied):
         with pytest.raises(InputError, match="would forget them"):
-            play(task, tmp_path / "one", overwrite=True)
-        assert finding(tmp_path / "one") is None
+            play(task, copied / "second", overwrite=True)
+        assert finding(copied / "second") is None
 
     def test_to_go_on_with_a_run_whose_accounts_another_one_has(self, task, place):
         with pytest.raises(InputError, match="does not have the accounts 'club' any more"):
@@ -157,6 +154,9 @@ class TestRefused:
 
 def test_a_resumed_run_keeps_its_accounts(task, place, tmp_path):
     """The end of a resumed run under accounts is that of one that was left alone."""
+    shutil.copytree(place / "first", tmp_path / "first")
+    shutil.copy2(place / "signing.key", tmp_path)
+    (tmp_path / "club.accounts.json").write_text('{"run": "first", "is_open": false}')
 
     class Stop:
         def start(self, method, rounds):
@@ -168,12 +168,10 @@ def test_a_resumed_run_keeps_its_accounts(task, place, tmp_path):
         def finish(self):
             pass
 
-    play(task, tmp_path / "first")
     output = ipfl.RunOutput(tmp_path / "second", accounts="club")
-    config = ipfl.RunConfig(rounds=3, seed=3, train=ipfl.TrainConfig(per_round=4))
+    config = ipfl.RunConfig(rounds=2, seed=3, train=ipfl.TrainConfig(per_round=4))
     engine = ipfl.local_engine(0)
     ipfl.run(task, ipfl.method("ipfl", **MARKET), config, engine=engine, out=output, observer=Stop())
     play(task, tmp_path / "second", resume=True, accounts=None)
     with RunStore.open(tmp_path / "second") as store, RunStore.open(place / "second") as whole:
         assert store.head() == whole.head()
-    assert isinstance(Record({}, {}), Record)

@@ -59,10 +59,13 @@ def open_accounts(output: RunOutput) -> CarriedAccounts:
     folder, pointer = Path(output.path).resolve(), _pointer(output)
     known = _read_pointer(pointer)
     if output.resume:
-        if known is None or known["run"] != folder.name:
-            raise InputError(f"run {folder.name!r} does not have the accounts {name!r} any more: {pointer}")
         with RunStore.open(folder if output.store is None else output.store, folder.name) as store:
-            return _carried(store)
+            carried = _carried(store)
+        # A process that died as it began may not have taken them: they are where it found them.
+        holder = None if known is None else known["run"]
+        if holder not in (folder.name, carried.run) or (holder != folder.name and known and known["is_open"]):
+            raise InputError(f"run {folder.name!r} does not have the accounts {name!r} any more: {pointer}")
+        return carried
     if known is None:
         return CarriedAccounts(name)
     if known["run"] == folder.name:
@@ -113,9 +116,8 @@ def accounts_findings(store: RunStore, folder: Path | None) -> Iterator[Finding]
         yield Finding(None, None, f"the header does not say where the balances come from: {error!r}")
         return
     url = None if store.engine.url.drivername == "sqlite" else store.engine.url.render_as_string(False)
-    with _open_last(
-        (folder or Path(str(store.engine.url.database)).parent).resolve(), url, told["run"]
-    ) as last:
+    beside = (folder or Path(str(store.engine.url.database)).parent).resolve()
+    with _open_last(beside, url, told["run"]) as last:
         if last.head() != carried.head:
             yield Finding(None, None, f"run {last.name!r} is not the one whose balances this run opened with")
         elif left_balances(last) != carried.balances:
