@@ -130,3 +130,14 @@ def test_a_new_run_can_be_entered_beside_it(old, place):
     assert RunStore.open(place, "new").header["format"] == 3
     with pytest.raises(InputError, match="holds new, old; name a run with --run"):
         RunStore.open(place)
+
+
+def test_a_run_of_format_2_keeps_its_hash_and_is_verified(tmp_path):
+    """The hash that the release before format 3 gave to the round by hand."""
+    store = worked_run(str(tmp_path / "run"), format=2)
+    assert store.head() == "edd559ce6437946b069c166bc6e9189fd1d4c4f3e61210bdd6adcf26c6fb0b08"
+    assert not store.has_files
+    with store.snapshot() as reader:
+        assert reader.posted(0).files is None
+    assert verify_run(store) is None
+    assert worked_run(str(tmp_path / "new")).head() != store.head()

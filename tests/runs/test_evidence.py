@@ -218,23 +218,28 @@ class TestForgedContribution:
         assert command("verify", copied, "--public-key", key_beside(market)).exit_code == 0
 
 
+class StopAfter:
+    """Interrupts a run after a round."""
+
+    def __init__(self, round):
+        self.last = round
+
+    def start(self, method, rounds):
+        pass
+
+    def round(self, line):
+        if line["round"] == self.last:
+            raise KeyboardInterrupt
+
+    def finish(self):
+        pass
+
+
 @pytest.fixture(scope="module")
 def stopped(task, tmp_path_factory):
     """A run that was stopped after 3 of 5 rounds."""
     folder = tmp_path_factory.mktemp("stopped") / "run"
-
-    class Stop:
-        def start(self, method, rounds):
-            pass
-
-        def round(self, line):
-            if line["round"] == 2:
-                raise KeyboardInterrupt
-
-        def finish(self):
-            pass
-
-    run_small(task, "ipfl", folder, observer=Stop(), **OPTIONS)
+    run_small(task, "ipfl", folder, observer=StopAfter(2), **OPTIONS)
     return folder
 
 
@@ -307,3 +312,20 @@ def test_an_anchor_of_another_run_proves_nothing(market, keeper, tmp_path):
     assert "knows another run 'run'" in finding(keeper, anchor=market.parent / "anchor.jsonl")
     (tmp_path / "empty").write_text("")
     assert "does not know a run 'run'" in finding(market, anchor=tmp_path / "empty")
+
+
+def test_a_run_of_format_2_is_verified_and_goes_on_by_its_own_rules(task, tmp_path, monkeypatch):
+    """As the release before wrote it: no files in the hashes, no closing, no signatures."""
+    folder = tmp_path / "run"
+    with monkeypatch.context() as before:
+        before.setattr("ipfl.ledger.store.STORE_FORMAT", 2)
+        before.setattr("ipfl.runs.journal.find_key", lambda output: None)
+        run_small(task, "fedavg", folder, observer=StopAfter(1), **OPTIONS)
+    for again in range(2):
+        done = command("verify", folder / "run.db", "--folder", folder)
+        assert done.exit_code == 0, done.output
+        assert f"{ROUNDS if again else 2} of 5 rounds verified" in done.output
+        assert "an earlier release wrote the run" in done.output
+        run_small(task, "fedavg", folder, resume=True, **OPTIONS)
+    edit(folder / "metrics.jsonl")
+    assert "metrics.jsonl, line" in finding(folder)
