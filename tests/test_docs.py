@@ -154,9 +154,8 @@ class TestLedger:
             pattern = re.sub(r"\b(\d+)(?=\\? (files|tokens))", r"\\d+", pattern)
             pattern = re.sub(r"[0-9a-f]{8}(?=\\w)", "", pattern)
             assert re.search(pattern, "".join(printed)), line
-        assert shown[-1].startswith(
-            "error: the ledger of runs/mine denies this: it says "
-        )  # see test_statements
+        # Who makes it say that is in tests/ledger/test_statements.py.
+        assert shown[-1].startswith("error: the ledger of runs/mine denies this: it says ")
 
     def test_accounts_that_outlive_a_run(self, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)

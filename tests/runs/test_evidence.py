@@ -203,7 +203,7 @@ class TestForgedContribution:
         with RunStore.open(copied) as store:
             change_without_triggers(store, "DELETE FROM signatures", "DELETE FROM closings")
         done = command("verify", copied / "run.db", "--public-key", key_beside(copied))
-        assert (done.exit_code, "opening: it is not signed" in done.output) == (1, True)
+        assert (done.exit_code, "round 4: it is not signed" in done.output) == (1, True)
         assert "NOT SIGNED" in command("verify", copied / "run.db").output
 
     def test_another_key_is_not_the_one_beside_the_run(self, market, copied):

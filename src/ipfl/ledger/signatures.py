@@ -37,7 +37,7 @@ class SignatureCheck:
             self._book.post(posted.round, transfers)
         found = reader.signature(posted.round)
         if found is None:
-            if self.signer is not None or self.public_key is not None:
+            if self.signer is not None:
                 yield Finding(posted.round, None, "it is not signed")
             return
         self.signer = found.public_key
@@ -46,10 +46,15 @@ class SignatureCheck:
             yield Finding(posted.round, None, "the accounts that were signed are not those of its transfers")
         if not SignedHead(head, found.public_key, found.signature).is_valid():
             yield Finding(posted.round, None, "its signature is not one of what is recorded")
-        yield from self._key_findings(posted.round, found.public_key)
+
+    def last_round_findings(self, round: int) -> Iterator[Finding]:
+        """Whether the right key signed the last round. Its hash covers all others, whoever signed them."""
+        yield from self._key_findings(round, self.signer)
 
     def _key_findings(self, round: int | None, found: str | None) -> Iterator[Finding]:
-        if self.public_key is not None and found != self.public_key:
+        if self.public_key is not None and found is None:
+            yield Finding(round, None, "it is not signed")
+        elif self.public_key is not None and found != self.public_key:
             text = f"signed by the key {found}, not by {self.public_key}; --public-key names another one"
             yield Finding(round, None, text)
 
@@ -72,9 +77,10 @@ class SignatureCheck:
             if closing_hash(closing.head, closing.round, files) != closing.hash:
                 yield Finding(None, None, f"closing {number} does not have the hash recorded with it")
             if closing.public_key is None or closing.signature is None:
-                if self.signer is not None or self.public_key is not None:
+                if self.signer is not None and number == len(closings) - 1:
                     yield Finding(None, None, f"closing {number} is not signed")
                 continue
             if not is_signed_by(closing.public_key, closing.hash.encode(), closing.signature):
                 yield Finding(None, None, f"the signature of closing {number} is not one of what is recorded")
-            yield from self._key_findings(None, closing.public_key)
+            if number == len(closings) - 1:
+                yield from self._key_findings(None, closing.public_key)

@@ -102,6 +102,8 @@ def findings(
         yield from _round_findings(reader, posted, replay, balances, chain, store.header.get("min_clients"))
         chain.hash = hashes[posted.round] = posted.hash
     yield from _balance_findings(reader.kept_balances(), balances)
+    if len(hashes) > 1 or reader.last() is not None:
+        yield from chain.signatures.last_round_findings(max(hashes))
     closings = reader.closings()
     yield from chain.signatures.closing_findings(closings, hashes)
     if expect is not None and expect not in {*hashes.values(), *(closing.hash for closing in closings)}:
