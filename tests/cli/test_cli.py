@@ -84,7 +84,7 @@ class TestRun:
     def test_new_folder_each_time(self, tmp_path):
         for _ in range(2):
             assert ipfl("run", *TINY, "--quiet", "--set", f"method.name={REFERENCE}").exit_code == 0
-        folders = sorted(path.name for path in (tmp_path / "runs").iterdir())
+        folders = sorted(path.name for path in (tmp_path / "runs").iterdir() if path.is_dir())
         assert folders == [f"{REFERENCE}-seed-0", f"{REFERENCE}-seed-0-2"]
 
     def test_config_file_and_sets(self, tmp_path):

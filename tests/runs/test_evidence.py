@@ -19,7 +19,7 @@ from ipfl.errors import InputError
 from ipfl.ledger.lines import round_hash
 from ipfl.ledger.reader import parse_files
 from ipfl.ledger.store import RunStore
-from ipfl.runs.audit import Audit, key_beside
+from ipfl.runs.audit import Audit, find_key, key_beside
 from ipfl.runs.evidence import RoundFiles, all_files
 
 ROUNDS = 5
@@ -210,8 +210,6 @@ class TestForgedContribution:
         key_beside(copied).unlink()
         assert command("verify", copied).exit_code == 0
         other = ipfl.RunOutput(copied.parent / "other")
-        from ipfl.runs.audit import find_key
-
         assert find_key(other) is not None
         done = command("verify", copied)
         assert (done.exit_code, "signed by the key" in done.output) == (1, True)
@@ -329,3 +327,23 @@ def test_a_run_of_format_2_is_verified_and_goes_on_by_its_own_rules(task, tmp_pa
         run_small(task, "fedavg", folder, resume=True, **OPTIONS)
     edit(folder / "metrics.jsonl")
     assert "metrics.jsonl, line" in finding(folder)
+
+
+def test_without_a_place_for_a_key_it_says_so(tmp_path, monkeypatch):
+    """A key that was named must be there; the one beside the run may fail, but not in silence."""
+
+    def refuse(path):
+        raise OSError(30, "Read-only file system", str(path))
+
+    monkeypatch.setattr("ipfl.ledger.signing._make_key", refuse)
+    with pytest.warns(UserWarning, match="the ledger is NOT SIGNED: cannot make a signing key"):
+        assert find_key(ipfl.RunOutput(tmp_path / "run")) is None
+    with pytest.raises(InputError, match="Read-only file system"):
+        find_key(ipfl.RunOutput(tmp_path / "run", signing_key=tmp_path / "mine.key"))
+
+
+def test_the_key_of_a_comparison_is_beside_all_of_it(tmp_path):
+    (tmp_path / "compare").mkdir()
+    (tmp_path / "compare" / "plan.json").write_text("{}")
+    assert key_beside(tmp_path / "compare" / "ipfl" / "seed-0") == tmp_path / "signing.key"
+    assert key_beside(tmp_path / "run") == tmp_path / "signing.key"

@@ -149,6 +149,13 @@ def _check_whole(values: Iterable[Any], what: str) -> list[int]:
     return found
 
 
+def _check_texts(values: Iterable[Any], what: str) -> None:
+    """Refuses values that are not text, for the same reason."""
+    for value in values:
+        if not isinstance(value, str):
+            raise StoreError(f"{what} should be text, but it is {value!r}")
+
+
 @dataclass(frozen=True)
 class Reader:
     """A run as of one moment.
@@ -182,6 +189,7 @@ class Reader:
         found: dict[str, tuple[int, str]] = {}
         columns = select(rounds.c.round, rounds.c.files).where(rounds.c.run_id == self.run_id)
         for number, text in self.connection.execute(columns.order_by(rounds.c.round)):
+            _check_whole([number], "rounds")
             if text is not None:
                 named = parse_files(f"round {number}", text)
                 found |= {path: (number, digest) for path, digest in named.items()}
@@ -196,13 +204,20 @@ class Reader:
         columns = [signatures.c[name] for name in PostedSignature._fields]
         where = (signatures.c.run_id == self.run_id) & (signatures.c.round == round)
         row = self.connection.execute(select(*columns).where(where)).first()
-        return None if row is None else PostedSignature(*row)
+        if row is None:
+            return None
+        _check_texts((row.public_key, row.signature), f"the signature of round {round}")
+        return PostedSignature(*row)
 
     def closings(self) -> list[PostedClosing]:
         """All closings in order."""
         columns = [closings.c[name] for name in PostedClosing._fields]
         found = select(*columns).where(closings.c.run_id == self.run_id).order_by(closings.c.number)
-        return [PostedClosing(*row) for row in self.connection.execute(found)]
+        rows = [PostedClosing(*row) for row in self.connection.execute(found)]
+        _check_whole((number for row in rows for number in (row.number, row.round)), "closings")
+        for row in rows:
+            _check_texts((row.head, row.hash), f"closing {row.number}")
+        return rows
 
     def rolled_back(self) -> list[int]:
         """Numbers of the rounds that were rolled back."""

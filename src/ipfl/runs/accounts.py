@@ -80,19 +80,22 @@ def open_accounts(output: RunOutput) -> CarriedAccounts:
 
 def left_balances(store: RunStore) -> dict[ClientId, int]:
     """What a run left: the balances of its clients, and of those that were absent."""
-    absent = (store.header.get("accounts") or {}).get("absent") or {}
-    own = {account: tokens for account, tokens in store.balances().items() if account >= 0}
-    return {int(client): int(tokens) for client, tokens in absent.items()} | own
+    kept = dict(_carried(store).balances) if store.header.get("accounts") else {}
+    return kept | {account: tokens for account, tokens in store.balances().items() if account >= 0}
 
 
 def _carried(store: RunStore) -> CarriedAccounts:
     """What the header of a run says."""
     told = store.header.get("accounts")
-    if not isinstance(told, dict):
+    if told is None:
         raise InputError(f"run {store.name!r} was begun without --accounts")
-    brought = (store.header.get("rules") or {}).get("brought") or {}
-    balances = {int(client): int(tokens) for client, tokens in {**told["absent"], **brought}.items()}
-    return CarriedAccounts(told["name"], told["run"], told["head"], balances)
+    try:
+        brought = (store.header.get("rules") or {}).get("brought") or {}
+        balances = {int(client): int(tokens) for client, tokens in {**told["absent"], **brought}.items()}
+        return CarriedAccounts(told["name"], told["run"], told["head"], balances)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        text = f"the header of run {store.name!r} does not say where its balances come from: {error!r}"
+        raise InputError(text) from error
 
 
 def mark_accounts(output: RunOutput, *, is_open: bool) -> None:
@@ -105,19 +108,16 @@ def accounts_findings(store: RunStore, folder: Path | None) -> Iterator[Finding]
     """What is wrong with where a run's opening balances come from.
 
     Raises:
-        InputError: The run that left them is not there.
+        InputError: The run that left them is not there, or the header does not say which it is.
     """
-    told = store.header.get("accounts")
-    if told is None or told.get("run") is None:
+    if store.header.get("accounts") is None:
         return
-    try:
-        carried = _carried(store)
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
-        yield Finding(None, None, f"the header does not say where the balances come from: {error!r}")
+    carried = _carried(store)
+    if carried.run is None:
         return
     url = None if store.engine.url.drivername == "sqlite" else store.engine.url.render_as_string(False)
     beside = (folder or Path(str(store.engine.url.database)).parent).resolve()
-    with _open_last(beside, url, told["run"]) as last:
+    with _open_last(beside, url, carried.run) as last:
         if last.head() != carried.head:
             yield Finding(None, None, f"run {last.name!r} is not the one whose balances this run opened with")
         elif left_balances(last) != carried.balances:
