@@ -4,6 +4,8 @@ import json
 import subprocess
 
 import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import IntegrityError
 from tests.ledger.example_runs import BALANCES, HEADER, LINE, ROLLED_BACK, RULES
 from tests.ledger.test_verify import change_without_triggers
 from typer.testing import CliRunner
@@ -210,3 +212,23 @@ class TestKeys:
                 read(tmp_path / "key")
         with pytest.raises(InputError, match="64 hex digits or a PEM file"):
             read_public_key("nonsense")
+
+
+def test_on_both_databases(place, key):
+    """Signatures and closings are posted once, verified, and never changed."""
+    store = signed_run(place, key)
+    first = store.commit_closing({"summary.json": "0" * 64})
+    assert store.commit_closing({"summary.json": "0" * 64}) == first  # a commit may be repeated
+    assert verify_run(store, public_key=key.public, expect=first) is None
+    assert denial(read_statement(through_json(store.statement(9)), key.public), store) is None
+    for change in ("UPDATE closings SET round = 0", "DELETE FROM signatures"):
+        with pytest.raises(IntegrityError, match="are never changed"), store.engine.begin() as connection:
+            connection.execute(text(change))
+    change_without_triggers(store, *_without_triggers(store, "UPDATE closings SET round = 0"))
+    assert "the run ended with another round 0" in str(verify_run(store))
+
+
+def _without_triggers(store, change):
+    """`change_without_triggers` knows the tables of the rounds only."""
+    is_sqlite = store.engine.dialect.name == "sqlite"
+    return [change] if is_sqlite else ["ALTER TABLE closings DISABLE TRIGGER USER", change]

@@ -268,8 +268,9 @@ class Reader:
         """Transfers in the order posted, of one client, of one round, or all."""
         columns = [transfers.c[name] for name in ("round", "sequence", *Transfer._fields)]
         found = select(*columns).where(*self._chosen(client, round))
-        streamed = self.connection.execution_options(yield_per=10_000).execute(
-            found.order_by(transfers.c.round, transfers.c.sequence)
+        # An option of the statement: as one of the connection it would stay, and a stream cannot insert.
+        streamed = self.connection.execute(
+            found.order_by(transfers.c.round, transfers.c.sequence), execution_options={"yield_per": 10_000}
         )
         for number, sequence, *values in streamed:
             _check_whole((number, sequence), "a transfer's round and sequence")
