@@ -132,6 +132,42 @@ class TestGuide:
         assert first_column(section("docs/ipfl.md", "Reading the summary")) == list(summary["report"])
 
 
+class TestLedger:
+    def test_the_worked_example(self, tmp_path, monkeypatch):
+        """Its commands run as they stand, on a smaller task, and print what is shown, but for the numbers."""
+        monkeypatch.chdir(tmp_path)
+        part = section("docs/ledger.md", "A worked example")
+        printed = []
+        for line in "".join(re.findall(r"```console\n(.*?)```", part, re.S)).splitlines():
+            command, _, file = line.removeprefix("$ ipfl ").partition(" > ")
+            if "HASH" in command:
+                command = command.replace("HASH", re.search(r"with results: (\w+)", "".join(printed))[1])
+            words = shlex.split(command)
+            done = CliRunner().invoke(app, [*words, *(SMALL if words[0] == "run" else ())])
+            assert done.exit_code == 0, done.output
+            printed.append(done.stdout)
+            if file:
+                Path(file).write_text(done.stdout)
+        shown = "".join(re.findall(r"```text\n(.*?)```", part, re.S)).splitlines()
+        for line in shown[:-1]:
+            pattern = re.escape(line).replace("…", r"\w+")
+            pattern = re.sub(r"\b(\d+)(?=\\? (files|tokens))", r"\\d+", pattern)
+            pattern = re.sub(r"[0-9a-f]{8}(?=\\w)", "", pattern)
+            assert re.search(pattern, "".join(printed)), line
+        # Who makes it say that is in tests/ledger/test_statements.py.
+        assert shown[-1].startswith("error: the ledger of runs/mine denies this: it says ")
+
+    def test_accounts_that_outlive_a_run(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        (commands,) = re.findall(
+            r"```console\n(.*?)```", section("docs/ledger.md", "Accounts that outlive a run"), re.S
+        )
+        for line in commands.splitlines():
+            invoke(*shlex.split(line.removeprefix("$ ipfl ")), *SMALL, "--set", "rounds=1")
+        invoke("ledger", "verify", "runs/tuesday")
+        assert json.loads((tmp_path / "runs/club.accounts.json").read_text())["run"] == "tuesday"
+
+
 class TestFiles:
     def test_summary(self, summary):
         assert first_column(section("docs/results.md", "summary.json")) == list(summary)

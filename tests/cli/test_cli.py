@@ -85,7 +85,7 @@ class TestRun:
     def test_new_folder_each_time(self, tmp_path):
         for _ in range(2):
             assert ipfl("run", *TINY, "--quiet", "--set", f"method.name={REFERENCE}").exit_code == 0
-        folders = sorted(path.name for path in (tmp_path / "runs").iterdir())
+        folders = sorted(path.name for path in (tmp_path / "runs").iterdir() if path.is_dir())
         assert folders == [f"{REFERENCE}-seed-0", f"{REFERENCE}-seed-0-2"]
 
     def test_config_file_and_sets(self, tmp_path):
@@ -371,7 +371,7 @@ class TestResume:
 
     def test_ledger_of_a_run(self, tmp_path):
         assert ipfl("run", *TINY, "--quiet", "--out", tmp_path / "run").exit_code == 0
-        assert "2 rounds verified" in ipfl("ledger", "verify", tmp_path / "run").stdout
+        assert "2 of 2 rounds verified" in ipfl("ledger", "verify", tmp_path / "run").stdout
         assert "trained in cluster" in ipfl("ledger", "show", tmp_path / "run", "--round", 0).stdout
         exported = ipfl("ledger", "export", tmp_path / "run", "--csv").stdout.splitlines()
         assert sum(line.split(",")[3] == "open" for line in exported) == 4

@@ -87,7 +87,7 @@ def test_verify_a_true_run(place):
     store = worked_run(place)
     done = ipfl("verify", place)
     assert done.exit_code == 0
-    assert done.stdout == f"worked: 1 round verified, hash {store.head()}\n"
+    assert done.stdout == f"worked: 1 round verified, NOT SIGNED, hash {store.head()}\n"
 
 
 def test_verify_names_the_first_broken_entry(place):

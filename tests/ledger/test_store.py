@@ -28,7 +28,7 @@ def test_a_run_comes_back_as_it_was_posted(place):
     worked_run(place).close()
     with RunStore.open(place) as store:
         assert store.name == "worked"
-        assert store.header == {"format": 2, **HEADER}
+        assert store.header == {"format": 3, **HEADER}
         assert store.last_round() == 0
         with store.snapshot() as reader:
             assert reader.last().checkpoint == "checkpoint-0"

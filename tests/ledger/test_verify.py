@@ -261,7 +261,7 @@ def test_a_round_with_a_new_hash_breaks_the_chain(place):
     store.commit_round(1, {"round": 1}, None)
     with store.snapshot() as reader:
         posted = reader.posted(0)
-    forged = round_hash(posted.previous, 0, "other", LINE)
+    forged = round_hash(posted.previous, 0, "other", LINE, {})
     change = "UPDATE rounds SET checkpoint = 'other', hash = :hash WHERE round = 0"
     change_without_triggers(store, change, hash=forged)
     assert verify_run(store) == Finding(1, None, "the hash of the round before is not the one recorded here")

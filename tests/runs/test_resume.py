@@ -173,5 +173,5 @@ class TestRefused:
         run_six_rounds(task, "fedavg", tmp_path / "run")
         (file,) = (tmp_path / "run" / "checkpoint").iterdir()
         file.write_bytes(damage)
-        with pytest.raises(InputError, match="cannot be read"):
+        with pytest.raises(InputError, match=f"cannot go on: checkpoint/{file.name} is not the file"):
             run_six_rounds(task, "fedavg", tmp_path / "run", resume=True)

@@ -411,7 +411,7 @@ def test_many_rounds(tmp_path, workers, rounds):
     assert 0 < sum(line.get("rolled_back", False) for line in lines) < rounds / 2
     checked = CliRunner().invoke(app, ["ledger", "verify", out])
     assert checked.exit_code == 0, checked.output
-    assert f"{rounds} rounds verified" in checked.output
+    assert f"{rounds} of {rounds} rounds verified" in checked.output
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert sum(summary["report"]["balances"]) == summary["report"]["issued"] >= 8 * rounds * 100
     assert summary["personalized_accuracy"]["mean"] > 0.4

@@ -1,9 +1,10 @@
-"""`ipfl ledger`: show, verify and export the tokens of a run. Only typer is imported at the top."""
+"""`ipfl ledger`: show, verify, prove and export the tokens of a run. Only typer is imported at the top."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from ipfl.ledger.store import RunStore
 
 app = typer.Typer(
-    no_args_is_help=True, help="Show, verify and export who paid and earned which tokens in a run."
+    no_args_is_help=True, help="Show, verify, prove and export who paid and earned which tokens in a run."
 )
 
 Run = Annotated[
@@ -22,6 +23,16 @@ Run = Annotated[
 ]
 Name = Annotated[
     str | None, typer.Option("--run", metavar="NAME", help="Which run, if the database holds several.")
+]
+
+
+PublicKey = Annotated[
+    str | None,
+    typer.Option(
+        "--public-key",
+        metavar="KEY",
+        help="Who must have signed: 64 hex digits or a PEM file; default: signing.key beside the run.",
+    ),
 ]
 
 
@@ -80,24 +91,114 @@ def show(
             console.print(rolled_back_note(numbers))
 
 
-@app.command(epilog="For example:\n\nipfl ledger verify runs/mine")
-def verify(run: Run, name: Name = None) -> None:
-    """Check a run's history: sums, replay of every auction and reward, hash chain.
+@app.command(epilog="For example:\n\nipfl ledger verify runs/mine --expect 5c1f…")
+def verify(
+    run: Run,
+    name: Name = None,
+    expect: Annotated[
+        str | None, typer.Option("--expect", metavar="HASH", help="A hash noted earlier, of any round.")
+    ] = None,
+    public_key: PublicKey = None,
+    anchor: Annotated[
+        Path | None,
+        typer.Option("--anchor", metavar="FILE", help="The file that `ipfl run --anchor` wrote elsewhere."),
+    ] = None,
+    folder: Annotated[
+        Path | None,
+        typer.Option("--folder", metavar="DIR", help="Folder of the run, if RUN is the URL of a database."),
+    ] = None,
+) -> None:
+    """Check a run: sums, replay of every auction and reward, hash chain, signatures, every file.
 
-    Exit code 1 and the first wrong entry if something is wrong. Otherwise the newest hash is printed, which
-    covers the whole history: note it, and compare it later to find any change.
+    Exit code 1 and the first wrong entry if something is wrong. Otherwise the newest hashes are printed: note
+    them elsewhere and --expect one later, to find even what the owner of the signing key changed.
     """
-    from ipfl.runs.audit import verify_run
+    from ipfl.runs.audit import Audit
 
+    if folder is None and "://" not in run and Path(run).is_dir():
+        folder = Path(run)
     with _open(run, name) as store:
-        # Before the check: a running run may post more rounds during it.
-        last, head = store.last_round(), store.head()
-        finding = verify_run(store)
+        # Runs of earlier releases are not signed: only a key that is named counts.
+        beside = folder if store.has_files else None
+        audit = Audit(store, folder, _expected_key(public_key, beside), expect, anchor)
+        finding = audit.finding()
         if finding is not None:
             typer.echo(f"error: run {store.name}: {finding}", err=True)
             raise typer.Exit(1)
-        rounds = 0 if last is None else last + 1
-        typer.echo(f"{store.name}: {rounds} round{'' if rounds == 1 else 's'} verified, hash {head}")
+        for line in audit.report():
+            typer.echo(line)
+
+
+def _expected_key(given: str | None, folder: Path | None) -> str | None:
+    """Who must have signed: the key that is named, or the one beside the run's folder."""
+    from ipfl.ledger.signing import read_public_key
+    from ipfl.runs.audit import key_beside
+
+    if given is not None:
+        return read_public_key(given)
+    return read_public_key(str(beside)) if folder and (beside := key_beside(folder)).is_file() else None
+
+
+@app.command(epilog="For example:\n\nipfl ledger prove runs/mine --client 3 > client-3.json")
+def prove(
+    run: Run,
+    client: Annotated[int, typer.Option("--client", metavar="I", help="Whose account.")],
+    name: Name = None,
+    round: Annotated[
+        int | None, typer.Option("--round", metavar="R", help="After this round; default: the last one.")
+    ] = None,
+) -> None:
+    """Write a client's statement of account as JSON: its transfers, and proof of what the server signed.
+
+    `ipfl ledger check` checks it anywhere. It says nothing of the accounts of others.
+    """
+    import json
+
+    with _open(run, name) as store:
+        typer.echo(json.dumps(store.statement(client, round).to_json()))
+
+
+@app.command(epilog="For example:\n\nipfl ledger check client-3.json --against runs/mine")
+def check(
+    statement: Annotated[
+        Path, typer.Argument(metavar="STATEMENT", help="From `ipfl ledger prove`, or from a node's memory.")
+    ],
+    public_key: PublicKey = None,
+    against: Annotated[
+        str | None,
+        typer.Option("--against", metavar="RUN", help="Folder or URL of the run that must say the same."),
+    ] = None,
+    name: Name = None,
+) -> None:
+    """Check a client's statement of account, and whether the ledger still says the same.
+
+    Exit code 1 if the statement proves nothing, or if the ledger of --against denies it.
+    """
+    import json
+
+    from ipfl.ledger.signing import read_public_key
+    from ipfl.ledger.statements import denial, read_statement
+
+    try:
+        content = json.loads(statement.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"cannot read {statement}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{statement} is no statement of account: {error}") from error
+    key = None if public_key is None else read_public_key(public_key)
+    try:
+        told = read_statement(content, key)
+    except InputError as error:
+        typer.echo(f"error: {statement}: {error}", err=True)
+        raise typer.Exit(1) from None
+    typer.echo(str(told))
+    if against is not None:
+        with _open(against, name or told.head.run) as store:
+            reason = denial(told, store)
+        if reason is not None:
+            typer.echo(f"error: the ledger of {against} denies this: {reason}", err=True)
+            raise typer.Exit(1)
+        typer.echo(f"the ledger of {against} says the same")
 
 
 @app.command(epilog="For example:\n\nipfl ledger export runs/mine --csv > tokens.csv")

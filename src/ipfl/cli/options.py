@@ -53,6 +53,29 @@ Store = Annotated[
         help="Database for rounds and ledger, such as postgresql+psycopg://…; default: run.db in the folder.",
     ),
 ]
+SigningKeyFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--signing-key",
+        metavar="FILE",
+        envvar="IPFL_SIGNING_KEY",
+        help="Key that signs the ledger, made if it is missing; default: signing.key beside the folder.",
+    ),
+]
+Anchor = Annotated[
+    Path | None,
+    typer.Option(
+        "--anchor", metavar="FILE", help="Append the ledger's newest hash to this file after every round."
+    ),
+]
+AccountsName = Annotated[
+    str | None,
+    typer.Option(
+        "--accounts",
+        metavar="NAME",
+        help="Open with the balances that the last run under this name left, and leave them to the next.",
+    ),
+]
 CheckpointEvery = Annotated[
     int, typer.Option("--checkpoint-every", min=1, metavar="C", help="Rounds between checkpoints.")
 ]

@@ -10,6 +10,8 @@ import typer
 
 from ipfl.cli.errors import BAD_INPUT, FAILED, INTERRUPTED, exit_with_error
 from ipfl.cli.options import (
+    AccountsName,
+    Anchor,
     CheckpointEvery,
     CompareEngineName,
     ConfigFile,
@@ -26,6 +28,7 @@ from ipfl.cli.options import (
     Seed,
     Sets,
     ShowConfig,
+    SigningKeyFile,
     Store,
     Workers,
     choose_engine,
@@ -72,6 +75,9 @@ def run(
     resume: Resume = None,
     store: Store = None,
     checkpoint_every: CheckpointEvery = 1,
+    signing_key: SigningKeyFile = None,
+    anchor: Anchor = None,
+    accounts: AccountsName = None,
     profiled: Profiled = False,
     show_config: ShowConfig = False,
     data_dir: DataDir = None,
@@ -84,8 +90,8 @@ def run(
     """
     if resume is None:
         settings = load_config(config, sets, seed, data_dir)
-    elif config or sets or out or overwrite or seed is not None:
-        refused = "no config, --set, --seed, --out or --overwrite"
+    elif config or sets or out or overwrite or accounts or seed is not None:
+        refused = "no config, --set, --seed, --out, --accounts or --overwrite"
         exit_with_error(f"--resume keeps the settings of the run: {refused}", BAD_INPUT)
     else:
         settings = resumed_config(resume, store, data_dir)
@@ -112,7 +118,9 @@ def run(
             method,
             settings,
             engine=engine,
-            out=RunOutput(folder, overwrite, resume is not None, store, checkpoint_every),
+            out=RunOutput(
+                folder, overwrite, resume is not None, store, checkpoint_every, signing_key, anchor, accounts
+            ),
             observer=run_observer(quiet, method.name),
         )
     if not quiet:

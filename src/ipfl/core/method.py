@@ -92,6 +92,8 @@ class Setup:
     """How replies become one model."""
     client_models: ClientModels | None = None
     """An empty store on disk, for methods that keep models of single clients on the server."""
+    balances: Mapping[ClientId, int] = field(default_factory=dict)
+    """Tokens that clients bring along from an earlier run; who is not in it opens as usual."""
 
     def client_model_store(self) -> ClientModels:
         """The empty store, for methods that cannot do without."""

@@ -15,7 +15,16 @@ from ipfl.core import Transfer
 from ipfl.ledger.accounts import ISSUER, account_name
 from ipfl.ledger.database import StoreError
 from ipfl.ledger.lines import check_line, check_rows
-from ipfl.ledger.schema import balances, clients, metrics, rounds, row_tables, transfers
+from ipfl.ledger.schema import (
+    balances,
+    clients,
+    closings,
+    metrics,
+    rounds,
+    row_tables,
+    signatures,
+    transfers,
+)
 
 
 class PostedTransfer(NamedTuple):
@@ -70,6 +79,31 @@ class PostedRound(NamedTuple):
     hash: str
     checkpoint: str | None
     line: str
+    files: str | None
+    """JSON; None in runs of a format without files."""
+
+
+class PostedClosing(NamedTuple):
+    """A closing: what a run wrote after its last round."""
+
+    number: int
+    round: int
+    """The last one before it."""
+    head: str
+    """Hash of that round."""
+    files: str
+    """JSON, as that of a round."""
+    hash: str
+    public_key: str | None
+    signature: str | None
+
+
+class PostedSignature(NamedTuple):
+    """The signature of a round's head."""
+
+    accounts: str | None
+    public_key: str
+    signature: str
 
 
 MAX_DEPTH = 50
@@ -85,6 +119,17 @@ def _parse_line(round: int, text: Any) -> dict[str, Any]:
     except (ValueError, TypeError, RecursionError) as error:
         raise StoreError(f"the line of round {round} is not one that a round can report: {error}") from error
     return line
+
+
+def parse_files(where: str, text: Any) -> dict[str, str]:
+    """SHA-256 by path, from its JSON; it is not trusted."""
+    try:
+        files = json.loads(text)
+        if not isinstance(files, dict) or not all(isinstance(one, str) for one in files.values()):
+            raise ValueError("not names with a text each")
+    except (ValueError, TypeError, RecursionError) as error:
+        raise StoreError(f"the files of {where} cannot be read: {error}") from error
+    return files
 
 
 def _parse_finite(text: str) -> float:
@@ -105,6 +150,13 @@ def _check_whole(values: Iterable[Any], what: str) -> list[int]:
         if type(value) is not int:
             raise StoreError(f"{what} should be whole numbers, but one is {value!r}")
     return found
+
+
+def _check_texts(values: Iterable[Any], what: str) -> None:
+    """Refuses values that are not text, for the same reason."""
+    for value in values:
+        if not isinstance(value, str):
+            raise StoreError(f"{what} should be text, but it is {value!r}")
 
 
 @dataclass(frozen=True)
@@ -134,6 +186,41 @@ class Reader:
         for number in self.round_numbers():
             if (posted := self.posted(number)) is not None:
                 yield posted
+
+    def files(self) -> dict[str, tuple[int, str]]:
+        """Every file that rounds wrote, by path: the last round that wrote it, and its SHA-256 since then."""
+        found: dict[str, tuple[int, str]] = {}
+        columns = select(rounds.c.round, rounds.c.files).where(rounds.c.run_id == self.run_id)
+        for number, text in self.connection.execute(columns.order_by(rounds.c.round)):
+            _check_whole([number], "rounds")
+            if text is not None:
+                named = parse_files(f"round {number}", text)
+                found |= {path: (number, digest) for path, digest in named.items()}
+        return found
+
+    def has_evidence(self) -> bool:
+        """Whether rounds or closings name any file."""
+        return bool(self.files() or self.closings())
+
+    def signature(self, round: int) -> PostedSignature | None:
+        """The signature of a round's head; None if it has none."""
+        columns = [signatures.c[name] for name in PostedSignature._fields]
+        where = (signatures.c.run_id == self.run_id) & (signatures.c.round == round)
+        row = self.connection.execute(select(*columns).where(where)).first()
+        if row is None:
+            return None
+        _check_texts((row.public_key, row.signature), f"the signature of round {round}")
+        return PostedSignature(*row)
+
+    def closings(self) -> list[PostedClosing]:
+        """All closings in order."""
+        columns = [closings.c[name] for name in PostedClosing._fields]
+        found = select(*columns).where(closings.c.run_id == self.run_id).order_by(closings.c.number)
+        rows = [PostedClosing(*row) for row in self.connection.execute(found)]
+        _check_whole((number for row in rows for number in (row.number, row.round)), "closings")
+        for row in rows:
+            _check_texts((row.head, row.hash), f"closing {row.number}")
+        return rows
 
     def rolled_back(self) -> list[int]:
         """Numbers of the rounds that were rolled back."""
@@ -184,8 +271,9 @@ class Reader:
         """Transfers in the order posted, of one client, of one round, or all."""
         columns = [transfers.c[name] for name in ("round", "sequence", *Transfer._fields)]
         found = select(*columns).where(*self._chosen(client, round))
-        streamed = self.connection.execution_options(yield_per=10_000).execute(
-            found.order_by(transfers.c.round, transfers.c.sequence)
+        # An option of the statement: as one of the connection it would stay, and a stream cannot insert.
+        streamed = self.connection.execute(
+            found.order_by(transfers.c.round, transfers.c.sequence), execution_options={"yield_per": 10_000}
         )
         for number, sequence, *values in streamed:
             _check_whole((number, sequence), "a transfer's round and sequence")

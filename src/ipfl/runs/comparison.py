@@ -27,6 +27,7 @@ from ipfl.methods import REFERENCE, check_clusters
 from ipfl.runs.config import Config, RunConfig
 from ipfl.runs.finished import FinishedRun
 from ipfl.runs.folder import METRICS, source_commit
+from ipfl.runs.folder import PLAN as PLAN
 from ipfl.runs.frames import comparison_frame
 from ipfl.runs.method_labels import Methods, label_methods
 from ipfl.runs.models import ServerModelsOnly
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 COMPARISON = "compare.json"
-PLAN = "plan.json"
-"""What a comparison was begun with; there from its start on, so that it can be resumed."""
 MakeObserver = Callable[[str, int, int], Observer | None]
 """Makes the observer of a run from its label, its number and how many there are."""
 

@@ -41,6 +41,8 @@ OFFER = "offer.safetensors"
 CHECKPOINTS = "checkpoint"
 TRACE = "trace.json"
 PREDICTORS = "predictors"
+PLAN = "plan.json"
+"""In the folder of a comparison: what it was begun with; there from its start on, for a resume."""
 
 
 @lru_cache
@@ -76,6 +78,12 @@ class RunOutput:
     """URL of a database for rounds and ledger; None for `run.db` in the folder."""
     checkpoint_every: int = 1
     """Rounds between checkpoints, from which a run can be resumed."""
+    signing_key: Path | None = None
+    """File with the key that signs the ledger, made if it is missing; None: `signing.key` beside `path`."""
+    anchor: Path | None = None
+    """A file elsewhere that gets the newest hash after every round; None: there is none."""
+    accounts: str | None = None
+    """Name under which balances outlive runs: this one opens with what the last left; None: they do not."""
 
 
 class RunFolder:
@@ -142,12 +150,12 @@ class RunFolder:
 
     def rewrite(self, lines: Iterable[Mapping[str, Any]]) -> None:
         """Makes `metrics.jsonl` say these rounds and no others."""
-        write_text(self.path / METRICS, "".join(map(_line_text, lines)))
+        write_text(self.path / METRICS, "".join(map(line_text, lines)))
 
     def add_round(self, line: Mapping[str, Any]) -> None:
         """Appends one round to `metrics.jsonl`."""
         with (self.path / METRICS).open("ab", buffering=0) as file:
-            _append(file, _line_text(line).encode())
+            _append(file, line_text(line).encode())
 
     def write_offer(self, offer: Record) -> None:
         """Keeps what the server would send to a new client."""
@@ -178,7 +186,7 @@ def _append(file: FileIO, content: bytes) -> None:
         raise
 
 
-def _line_text(line: Mapping[str, Any]) -> str:
+def line_text(line: Mapping[str, Any]) -> str:
     """A line of `metrics.jsonl`: the round first, then all in order, so that equal lines are equal bytes."""
     rest = json.dumps({key: value for key, value in line.items() if key != "round"}, sort_keys=True)
     return f'{{"round": {line["round"]}, {rest[1:]}\n'

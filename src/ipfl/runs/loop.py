@@ -30,6 +30,7 @@ from ipfl.core.signals import InterruptHandler
 from ipfl.errors import InputError
 from ipfl.methods import check_clusters, method_reference
 from ipfl.methods.client_model_store import ClientModelStore
+from ipfl.runs.accounts import CarriedAccounts
 from ipfl.runs.config import RunConfig
 from ipfl.runs.departures import Departures
 from ipfl.runs.driver import Traffic, drive
@@ -40,7 +41,9 @@ from ipfl.runs.metrics import Evaluation
 from ipfl.runs.result import Line, Observer, Result
 
 
-def make_setup(task: Task, config: RunConfig, server_memory: ClientMemory) -> Setup:
+def make_setup(
+    task: Task, config: RunConfig, server_memory: ClientMemory, carried: CarriedAccounts | None = None
+) -> Setup:
     """What a method may know before the first round."""
     network = task.network(config.seed)
     try:
@@ -60,6 +63,7 @@ def make_setup(task: Task, config: RunConfig, server_memory: ClientMemory) -> Se
         make_params=lambda n: task.network(int(stream(config.seed, "start", n).integers(2**31))).read(),
         aggregate=config.aggregate,
         client_models=ClientModelStore(server_memory),
+        balances={} if carried is None else carried.brought(task.data.clients),
     )
 
 
@@ -81,6 +85,7 @@ class RoundLoop:
         journal: Keeps every round; None: nothing outlives the process.
         observer: Told about every round.
         trial: What decided about the precision of the training; None: there was no need.
+        carried: Accounts of earlier runs; None: all are opened anew.
     """
 
     def __init__(
@@ -94,12 +99,14 @@ class RoundLoop:
         journal: Journal | None,
         observer: Observer | None,
         trial: Mapping[str, Any] | None = None,
+        carried: CarriedAccounts | None = None,
     ):
         check_clusters(method, len(task.data.clients))
         self.task, self.method, self.config, self.engine = task, method, config, engine
         self.server_memory, self.departures = server_memory, departures
         self.journal, self.observer, self.trial = journal, observer, trial
-        setup = make_setup(task, config, server_memory)
+        self.carried = carried
+        setup = make_setup(task, config, server_memory, carried)
         self.state = method.init(setup)
         self.evaluator = Evaluator(task, method, config.evaluate, config.seed)
         self.budget = self.evaluator.budget(self.state, config.train, setup.per_round, config.rounds)
@@ -256,6 +263,7 @@ class RoundLoop:
             "trial": self.trial,
             "data_seed": self._data_seed,
             "config": self._record(),
+            **({} if self.carried is None else {"accounts": self.carried.record(self.task.data.clients)}),
         }
 
     @property

@@ -16,11 +16,13 @@ from ipfl.client.memory import ClientMemory
 from ipfl.client.settings import TrainConfig
 from ipfl.client.task import Task
 from ipfl.core import NEWCOMER, Engine, HasMarket, Method
+from ipfl.core.engine import TellsAccounts
 from ipfl.core.profile import measure
 from ipfl.core.retry import retry_while_disk_full
 from ipfl.engines import EngineContext, EngineFactory
 from ipfl.engines.local import LocalEngine, local_engine
 from ipfl.errors import InputError, NotSupportedError
+from ipfl.runs.accounts import CarriedAccounts, open_accounts
 from ipfl.runs.attack_report import attack_report
 from ipfl.runs.config import RunConfig
 from ipfl.runs.departures import Departures
@@ -65,6 +67,7 @@ def run(
     config = config or RunConfig()
     journal = None if out is None else Journal(_as_output(out), config.faults)
     folder = None if journal is None else journal.folder
+    carried = None if journal is None else _carry_accounts(journal, method)
     config, trial = _settle_training(config, task, journal)
     departures = Departures(config.clients, reference)
     adversary = Adversary.make(config.adversary, task.data, config.seed)
@@ -88,9 +91,12 @@ def run(
                 journal,
                 observer,
                 trial,
+                carried,
             )
             opening = method.opening_transfers(loop.state) if isinstance(method, HasMarket) else ()
             loop.begin_or_resume(opening)
+            if journal is not None and isinstance(running_engine, TellsAccounts):
+                running_engine.tell_account = journal.tell_account
         loop.play_rounds()
         head = None if journal is None else journal.head()
         strategy = _strategy_report(config, running_engine, task)
@@ -99,11 +105,12 @@ def run(
     )
     result = loop.result(attacks, strategy, head)
     played = PlayedRun(task, method, loop.state, config.train, config.seed, memory, len(loop.history))
-    if folder is not None:
+    if journal is not None and folder is not None:
         with measure("results"):
             retry_while_disk_full(
                 lambda: _write_results(folder, result, played), "cannot write the results", folder.path
             )
+            journal.commit_results()
     return replace(result, source=played)
 
 
@@ -120,6 +127,17 @@ def _settle_training(
         train = config.train.model_copy(update={"precision": begun.precision, "device": begun.device})
         trial = header.get("trial")
     return config.model_copy(update={"train": train}), trial
+
+
+def _carry_accounts(journal: Journal, method: Method[Any]) -> CarriedAccounts | None:
+    """The accounts that the run begins with, or was begun with; None: all are opened anew."""
+    if journal.is_resumed and (told := journal.header().get("accounts")):
+        journal.output = replace(journal.output, accounts=told["name"])
+    if journal.output.accounts is None:
+        return None
+    if not isinstance(method, HasMarket):
+        raise InputError(f"accounts that outlive a run need a method with tokens, and {method.name} has none")
+    return open_accounts(journal.output)
 
 
 def _strategy_report(config: RunConfig, engine: Engine, task: Task) -> Mapping[str, Any] | None:

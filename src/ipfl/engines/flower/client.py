@@ -28,6 +28,7 @@ from ipfl.core import ClientId
 from ipfl.data import from_clients
 from ipfl.data.archives import read_points
 from ipfl.data.federated import Parts, Samples
+from ipfl.engines.flower.accounts import keep_statement
 from ipfl.engines.flower.memory import ArrayCache, NodeMemory, StaleAttemptError
 from ipfl.engines.flower.protocol import (
     HELLO,
@@ -262,6 +263,8 @@ class NodeApp(ClientApp):
         memory = NodeMemory(folders.memory / ask.run_id)
         memory.committed = ask.committed
         memory.join_attempt(ask.client, ask.first_rounds)
+        if ask.statement is not None and not keep_statement(memory.folder / str(ask.client), ask):
+            return pack_missing(())
         job = Job(action, ask.round, ask.client, record)
         reply = _with_memory(runner, memory).run(job)
         cache.add_ask({key: arrays[key] for key in named})

@@ -244,10 +244,13 @@ class AskHeader:
     """Whether vectors of the reply travel as float16."""
     digests: Mapping[str, str]
     facts: Mapping[str, Any]
+    statement: Mapping[str, Any] | None = None
+    """What the ledger says of the client's account (`ipfl.ledger.statements`); None: nothing new."""
 
     def to_header(self) -> Header:
         """The fields under the names that travel."""
-        return {
+        told = {} if self.statement is None else {"statement": self.statement}
+        return told | {
             "client": self.client,
             "round": self.round,
             "committed": self.committed,
@@ -277,6 +280,7 @@ class AskHeader:
             float16=read_field(header, "half", bool),
             digests=digests,
             facts=read_field(header, "facts", dict),
+            statement=read_field(header, "statement", dict) if "statement" in header else None,
         )
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from ipfl.client.runner import ASSESS, EVALUATE, ClientFailedError, ClientRunner
 from ipfl.client.task import Task
 from ipfl.client.training import one_thread
 from ipfl.core import Ask, Bytes, ClientId, Event, Record, Replies
+from ipfl.core.engine import TellAccount
 from ipfl.data.federated import Parts, Samples
 from ipfl.engines import ATTEMPTS_FILE
 from ipfl.engines.flower.membership import Membership
@@ -111,6 +113,7 @@ class FlowerEngine:
             client is left out of the phase.
         wait_seconds: How long to wait for a node if none is connected.
         print_line: Called with each line of the countdown while it waits.
+        tell_account: What the ledger says of a client's account; None: nodes are told nothing.
         resources: Closed with the engine.
     """
 
@@ -124,6 +127,7 @@ class FlowerEngine:
     raise_client_errors: bool = False
     wait_seconds: float = 0.0
     print_line: Callable[[str], object] = print
+    tell_account: TellAccount | None = None
     resources: ExitStack = field(default_factory=ExitStack)
 
     def __post_init__(self) -> None:
@@ -133,6 +137,8 @@ class FlowerEngine:
         self.runner = ClientRunner(self.task, self.settings.method, train, seed, ClientMemory(folder))
         self._settings_digest, self._settings_text = encode_text(self.settings.to_json())
         self._cache_index: dict[tuple[ClientId, NodeId], CacheIndex] = {}
+        self._told: dict[tuple[ClientId, NodeId], int] = {}
+        """Round of the last statement that a node has taken."""
 
     @property
     def traffic(self) -> Bytes | None:
@@ -184,8 +190,11 @@ class FlowerEngine:
         deadline = None if action == EVALUATE else self.client_deadline
         remaining = list(records)
         for send_all in (False, True):
+            statements = {client: self._statement(client, send_all) for client in remaining}
             messages = {
-                client: self._message(action, round, client, records[client], encoder, send_all)
+                client: self._message(
+                    action, round, client, records[client], encoder, send_all, statements[client]
+                )
                 for client in remaining
             }
             remaining = []
@@ -197,6 +206,8 @@ class FlowerEngine:
                     replies[client] = _read_reply(client, reply)
                     digests, _ = encoder.encode(records[client])
                     self._index_of(client).add_ask({self._settings_digest, *digests.values()})
+                    if statement := statements.get(client):
+                        self._told[client, self._node_of(client)] = int(statement["head"]["round"])
                 except MissingArraysError:
                     remaining.append(client)
                 except MalformedError as error:
@@ -207,8 +218,22 @@ class FlowerEngine:
             self._leave_out("client_failed", client, action, "it does not keep the arrays that it is sent")
         return replies
 
+    def _statement(self, client: ClientId, send_all: bool) -> Mapping[str, Any] | None:
+        """What a client's node is told of its account: what is new, or all."""
+        if self.tell_account is None or not self.memory_on_nodes:
+            return None
+        known = self._told.get((client, self._node_of(client)))
+        return self.tell_account(client, None if send_all else known)
+
     def _message(
-        self, action: str, round: int, client: ClientId, record: Record, encoder: Encoder, send_all: bool
+        self,
+        action: str,
+        round: int,
+        client: ClientId,
+        record: Record,
+        encoder: Encoder,
+        send_all: bool,
+        statement: Mapping[str, Any] | None,
     ) -> OutgoingMessage:
         digests, arrays = encoder.encode(record)
         index = self._index_of(client)
@@ -223,6 +248,7 @@ class FlowerEngine:
             float16=self.float16,
             digests=digests,
             facts=record.facts,
+            statement=statement,
         )
         named = {self._settings_digest: self._settings_text, **arrays}
         sent = {key: array for key, array in named.items() if send_all or key not in index}

@@ -50,8 +50,11 @@ def check_rules(price: int, opening: int, eta: float, gamma: float) -> None:
             raise InputError(f"{name} must be between 0 and 1, not {value}")
 
 
-def open_accounts(n: int, k: int, opening: int) -> tuple[Bank, Transfers]:
-    """A bank of n clients and k clusters in which every client was issued the same opening balance."""
+def open_accounts(n: int, k: int, opening: Ints | int) -> tuple[Bank, Transfers]:
+    """A bank of n clients and k clusters in which every client was issued its opening balance.
+
+    It is the same for all, unless clients bring balances along from an earlier run.
+    """
     empty = Bank(np.zeros(n, np.int64), np.zeros(k, np.int64), np.zeros(k, np.int64), 0)
     return _issue(empty, opening, Kind.OPEN)
 
@@ -264,7 +267,7 @@ def _pay_out(
     return post(bank, transfers), transfers
 
 
-def _issue(bank: Bank, amount: int, kind: Kind) -> tuple[Bank, Transfers]:
+def _issue(bank: Bank, amount: Ints | int, kind: Kind) -> tuple[Bank, Transfers]:
     n = len(bank.balances)
     _check_issue(bank, amount, n)
     client = np.arange(n, dtype=np.int32)
@@ -272,8 +275,11 @@ def _issue(bank: Bank, amount: int, kind: Kind) -> tuple[Bank, Transfers]:
     return post(bank, transfers), transfers
 
 
-def _check_issue(bank: Bank, amount: int, n: int) -> None:
-    if amount < 0 or bank.issued + n * amount > MAX_TOKENS:
+def _check_issue(bank: Bank, amount: Ints | int, n: int) -> None:
+    """Refuses amounts, one for each of n clients or the same for all, that are not tokens or too many."""
+    amounts = [amount] if isinstance(amount, int) else amount.tolist()
+    each = n // len(amounts) if amounts else 0
+    if min(amounts, default=0) < 0 or bank.issued + each * sum(amounts) > MAX_TOKENS:
         raise InputError(
             f"cannot issue {amount} tokens for each of {n} clients (from 0 to {MAX_TOKENS} in all)"
         )
