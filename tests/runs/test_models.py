@@ -307,3 +307,17 @@ def test_a_run_without_its_checkpoint(tmp_path):
     (tmp_path / "run" / "checkpoint" / "round-0.safetensors").unlink()
     with pytest.raises(InputError, match="is missing: resume the run"):
         ipfl.load(tmp_path / "run").model(0)
+
+
+def test_clients_with_names(tmp_path):
+    rng = np.random.default_rng(0)
+    given = {
+        name: (rng.normal(size=(20, 3)).astype(np.float32), np.arange(20) % 2) for name in ("north", "south")
+    }
+    task = ipfl.Task.from_clients(given, model="softmax")
+    result, x = run_small(task, "ditto", tmp_path / "run", rounds=1), given["south"][0]
+    for one in (result, ipfl.load(tmp_path / "run")):
+        np.testing.assert_array_equal(one.predict_proba("south", x), one.predict_proba(1, x))
+        assert one.model(client="north")
+        with pytest.raises(InputError, match="unknown client 'west'"):
+            one.model(client="west")

@@ -104,7 +104,9 @@ class Result:
         evaluation = self.evaluation_at(round)
         return None if evaluation is None else evaluation.personalized
 
-    def model(self, which: ClientId | str | None = None, /, *, client: ClientId | None = None) -> ClientModel:
+    def model(
+        self, which: ClientId | str | None = None, /, *, client: ClientId | str | None = None
+    ) -> ClientModel:
         """A client's model, or one of the server's, as an ordinary `nn.Module` that takes raw points.
 
         It takes a batch of points as they were given to the run and returns class scores; what happens to
@@ -112,8 +114,8 @@ class Result:
         it does that. `state_dict()` loads into the plain network.
 
         Args:
-            which: A client's id, or the name of a server model, such as `"cluster_0"` or `"global"`.
-            client: A client's id: `model(client=3)` is `model(3)`.
+            which: A client's id or name, or the name of a server model, such as `"cluster_0"` or `"global"`.
+            client: A client's id or name: `model(client=3)` is `model(3)`.
 
         Raises:
             InputError: There is no such client or model.
@@ -125,7 +127,13 @@ class Result:
         if wanted is None or (which is not None and client is not None):
             raise InputError('name one model, such as model(client=3) or model("cluster_0")')
         source = self._models()
-        predictor = self._server_model(wanted) if isinstance(wanted, str) else self._client_model(wanted)
+        named = self.client_ids.get(wanted) if isinstance(wanted, str) else wanted
+        is_client = client is not None or (named is not None and wanted not in self.models)
+        predictor = (
+            self._client_model(wanted if named is None else named)
+            if is_client
+            else self._server_model(str(wanted))
+        )
         return make_model(source.network, predictor, self.summary.get("input_dtype"))
 
     def predict(self, which: ClientId | str, x: ArrayLike | Tensor) -> NDArray[np.int64]:
@@ -164,8 +172,15 @@ class Result:
             raise unknown("server model", name, self.models)
         return self.models[name]
 
-    def _client_model(self, client: ClientId) -> Predictor:
+    @property
+    def client_ids(self) -> Mapping[str, ClientId]:
+        """Ids of the clients that have names, by name."""
+        return {name: int(client) for client, name in (self.summary.get("client_names") or {}).items()}
+
+    def _client_model(self, client: ClientId | str) -> Predictor:
         source = self._models()
+        if isinstance(client, str):
+            raise unknown("client", client, self.client_ids)
         if client not in source.clients:
             raise InputError(f"there is no client {client!r}; there are {_named(source.clients)}")
         return source.predictor(int(client))
