@@ -45,11 +45,11 @@ def run_contents(folder: Path) -> tuple[Any, ...]:
 
 
 def resume_or_restart(out: Path) -> dict[str, bool]:
-    """Options to go on with what is there, or to begin anew if the process died before its run was stored."""
+    """Options to go on with what is there; none if the process died before its run was stored."""
     try:
         RunStore.open(out).close()
     except InputError:
-        return {"overwrite": True}
+        return {}
     return {"resume": True}
 
 

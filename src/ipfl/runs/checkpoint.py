@@ -8,7 +8,6 @@ written; it comes from the fresh state too.
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import numpy as np
 from pydantic import BaseModel
 
 from ipfl.core import Record
-from ipfl.core.files import read_record, write_record
+from ipfl.core.files import make_folder, read_record, remove, sync, write_record
 from ipfl.errors import InputError
 
 
@@ -131,15 +130,11 @@ class Checkpoints:
 
     def write(self, round: int, state: Any) -> str:
         """Writes the state after a round and returns the file's name; it is on disk when this returns."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
         path = self.folder / self.name(round)
         write_record(path, pack_state(state))
         for synced in (path, self.folder):  # the content, and the name
-            handle = os.open(synced, os.O_RDONLY)
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)
+            sync(synced)
         return path.name
 
     @staticmethod
@@ -157,4 +152,4 @@ class Checkpoints:
         """Removes all other checkpoints, finished or not."""
         for path in self.folder.glob("round-*"):
             if path.name != name:
-                path.unlink(missing_ok=True)
+                remove(path)

@@ -50,10 +50,14 @@ class Journal:
         self._committing: int | None = None
 
     def begin(self, header: Mapping[str, Any], opening: Sequence[Transfer]) -> None:
-        """Starts a new run: an empty folder, a header, opening balances."""
-        self.folder.open()
-        self._store = RunStore.create(self.address, self.name, header)
-        self._open_accounts(opening)
+        """Starts a new run with header and opening balances; an earlier one goes once that is done."""
+        with self.folder.staged() as staging:
+            address = staging if self.address == self.folder.path else self.address
+            with RunStore.create(address, self.name, header) as prepared:
+                if opening:
+                    prepared.commit_opening(opening)
+            self.folder.take(staging)
+        self._store = RunStore.open(self.address, self.name)
         self._plan_outages()
 
     def header(self) -> dict[str, Any]:
@@ -78,6 +82,7 @@ class Journal:
         Returns:
             The lines of all rounds up to the checkpoint, and the state after them.
         """
+        self.folder.lock()
         self._store = RunStore.open(self.address, self.name)
         for key in ("method", "seed", "rounds", "clients", "rules", "min_clients"):
             now = json.loads(json.dumps(header[key]))
@@ -88,7 +93,10 @@ class Journal:
         with self._store.snapshot() as reader:
             posted = [one for one in reader.all_posted() if one.checkpoint is not None]
         done, state = -1, fresh
-        if posted:
+        self.folder.tidy()
+        if not posted:
+            self.folder.clear()
+        else:
             done, name = posted[-1].round, posted[-1].checkpoint
             assert name is not None
             state = self.checkpoints.read(name, fresh)
@@ -155,6 +163,7 @@ class Journal:
         """Closes the store."""
         if self._store is not None:
             self._store.close()
+        self.folder.release()
 
 
 def read_header(folder: Path, store: str | None = None) -> dict[str, Any]:

@@ -99,7 +99,7 @@ def agree_on_task(nodes: Iterable[NodeInfo], classes: int | None = None) -> Task
         number, for_number, total = agree(
             (info.classes for info in fitting),
             "the number of classes",
-            "ipfl deploy run --classes N decides it",
+            "ipfl deploy run --classes N sets it",
         )
         if for_number < total:
             events.append(f"there are {number} classes, as {for_number} of {total} nodes say")
