@@ -2,12 +2,12 @@
 
 Every operation of `ipfl.core.files` and every commit of the store is counted. At the chosen one the folder is
 copied as it is on disk at this moment (the store with its log), and an exception ends the run. Whatever that
-exception makes the run clean up happens in the old folder; the copy is what a killed process leaves, and the run
-goes on from there.
+exception makes the run clean up happens in the old folder; the copy is what a killed process leaves, and the
+run goes on from there.
 
 What this does not simulate: a power failure (what was written but not synced is kept here, in order), a death
-inside SQLite's own writes or between two bytes of a rename, deaths of worker processes (`test_resume.py` kills
-real ones), other databases, and memory on deployed nodes.
+inside SQLite's own writes, deaths of worker processes (`test_resume.py` kills real ones), other databases,
+and memory on deployed nodes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A run dies at any of its operations on files and store, again and again, and ends as if it had not.
 
-`make test` kills each method a few times, 200 times and more in all. `make nightly` kills each at every single
-operation, and then at random ones, 2,000 times and more (`IPFL_KILLS`).
+`make test` kills each method a few times, 200 times and more in all. `make nightly` kills each at every
+single operation, and then at random ones, 2,000 times and more (`IPFL_KILLS`).
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def test_the_operations_are_all_that_a_run_does(task, tmp_path):
 
 
 def test_an_earlier_run_is_whole_until_the_new_one_is(task, tmp_path):
-    """`--overwrite` killed at each operation: what is there is the old run or the new one, never a mixture."""
+    """`--overwrite`, killed at every third operation: there is the old run or the new one, not a mixture."""
     old, new = tmp_path / "old" / "run", tmp_path / "new" / "run"
     play(task, "local", old)
     with Kill(new, tmp_path / "unused") as counted:
@@ -112,7 +112,7 @@ def test_an_earlier_run_is_whole_until_the_new_one_is(task, tmp_path):
     expected = {"local": run_contents(old), "ipfl": run_contents(new)}
     # Operations before the first round, and some that only an earlier run needs.
     last, found = counted.kinds.index("sync") + 8, []
-    for number in range(1, last, 2):
+    for number in range(1, last, 3):
         begun, image = tmp_path / f"begun-{number}" / "run", tmp_path / f"dead-{number}" / "run"
         shutil.copytree(old, begun)
         image.parent.mkdir()

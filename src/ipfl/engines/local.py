@@ -66,7 +66,8 @@ class LocalEngine:
             runner = ClientRunner(context.task, context.method, context.train, context.seed, memory)
             self.runner: Runner = runner if context.wrap is None else context.wrap(runner)
             with one_thread():
-                for _ in range(count_cores() if workers is None else workers):
+                wanted = count_cores() if workers is None else workers
+                for _ in range(min(wanted, len(context.task.data.clients) or 1)):  # more would be idle
                     if hasattr(os, "fork"):
                         self._workers.append(Worker.start(self.runner, self._workers))
         except BaseException:  # nobody else can close an engine that was never made

@@ -298,6 +298,7 @@ class RoundLoop:
             "client_names": _texts_by_id(self.task.client_names),
             "clusters": len(clusters) or None,
             "rounds": len(self.history),
+            "counted": sum(1 for line in self.history if any(seat.delivered for seat in line["seats"])),
             "seed": config.seed,
             "data_seed": self._data_seed,
             **figures,
