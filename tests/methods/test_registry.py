@@ -120,7 +120,7 @@ class TestOwnClass:
         assert accuracy[labels[1]] == accuracy["fedavg"], (
             "without a share of its own model a client has FedAvg's"
         )
-        invoke("compare", "--resume", "compared", "--workers", "0", sets=[])
+        invoke("compare", "--resume", "compared", "--workers", "0", "--trust", sets=[])
         assert self.accuracies(folder / "compared") == accuracy
 
     def accuracies(self, folder: Path) -> dict[str, dict[str, float]]:
