@@ -161,8 +161,6 @@ def is_below_quorum(seats: Iterable[Seat], min_clients: int) -> bool:
 
 SERVER_FAULTS = frozenset({"worker_died"})
 """Kinds of events about a client that did not answer through a fault of the server's own."""
-TASK_DECIDED = "task_decided"
-"""Kind of the event that says what the task looks like where the nodes did not all say the same."""
 MAX_NAMED = 10
 """Clients that a summarized event names at most."""
 

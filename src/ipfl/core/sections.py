@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 MAX_INT32 = 2**31 - 1
 """Largest whole number of most settings: what arrays and databases can count."""
-MAX_INT64 = 2**63 - 1
-"""Largest whole number of any setting, such as the seed."""
 MAX_REAL = 3.4e38
 """Largest number of a setting: beyond it, single precision overflows."""
 
@@ -36,8 +34,8 @@ def check_numbers(value: Any) -> None:
         if not -MAX_REAL <= value <= MAX_REAL:  # no comparison is true of nan
             raise PydanticCustomError("number", "should be a finite number up to 3.4e38")
     elif isinstance(value, int):
-        if not -MAX_INT64 <= value <= MAX_INT64:
-            raise PydanticCustomError("number", "should be a whole number of 64 bits")
+        if value.bit_length() > 64:
+            raise PydanticCustomError("number", "should be a whole number of at most 64 bits")
     elif isinstance(value, list | tuple):
         for one in value:
             check_numbers(one)

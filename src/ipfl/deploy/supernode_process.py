@@ -3,8 +3,8 @@
     python -m ipfl.deploy.supernode_process HEARTBEAT_FILE ARGUMENT…
 
 The arguments are those of `flower-supernode`. Whether its process runs says little: after an answer that it
-did not expect, such as HTTP 500, the loop that asks for messages ends or waits for good, and the process stays.
-So `ipfl.deploy.supernode` looks at the file.
+did not expect, such as HTTP 500, the loop that asks for messages ends or waits for good, and the process
+stays. So `ipfl.deploy.supernode` looks at the file.
 """
 
 from __future__ import annotations

@@ -26,7 +26,6 @@ from ipfl.core import (
 )
 from ipfl.core.profile import bytes_written, measure
 from ipfl.core.retry import is_disk_full, retry_while_disk_full
-from ipfl.core.rounds import TASK_DECIDED
 from ipfl.core.signals import InterruptHandler
 from ipfl.errors import InputError
 from ipfl.methods import check_clusters, method_reference
@@ -305,7 +304,7 @@ class RoundLoop:
             "reference": None if reference is None else reference.summary["method"],
             "evaluated_round": last.round if last else None,
             "left": len(self.departures.departed),
-            "decided": [e.text for line in self.history for e in line["events"] if e.kind == TASK_DECIDED],
+            "decided": [e.text for line in self.history for e in line["events"] if e.kind == "task_decided"],
             "adversary": attacks,
             "strategy": strategy,
             "report": self.method.report(self.state) if isinstance(self.method, HasReport) else {},

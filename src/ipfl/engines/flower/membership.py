@@ -18,7 +18,6 @@ from typing import TypeVar
 from ipfl.core import ClientId, Event
 from ipfl.core.boundary import as_invalid, printable
 from ipfl.core.replies import InvalidReplyError
-from ipfl.core.rounds import TASK_DECIDED
 from ipfl.engines.flower.protocol import (
     HELLO,
     HELLO_LIMITS,
@@ -103,7 +102,7 @@ def agree_on_task(nodes: Iterable[NodeInfo], classes: int | None = None) -> Task
         )
         if for_number < total:
             events.append(f"there are {number} classes, as {for_number} of {total} nodes say")
-    told = tuple(Event(TASK_DECIDED, None, text) for text in events)
+    told = tuple(Event("task_decided", None, text) for text in events)
     return TaskAgreement(shape, number if classes is None else classes, told)
 
 
