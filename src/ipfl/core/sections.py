@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
-from pydantic_core import PydanticCustomError
 
 from ipfl.errors import InputError, unknown
 
@@ -28,14 +27,14 @@ def check_numbers(value: Any) -> None:
     """Accepts a setting whose numbers can be computed with; refuses nan, infinity, and what overflows.
 
     Raises:
-        PydanticCustomError: As a validator of pydantic raises it.
+        ValueError: What it should be.
     """
     if isinstance(value, float):
         if not -MAX_REAL <= value <= MAX_REAL:  # no comparison is true of nan
-            raise PydanticCustomError("number", "should be a finite number up to 3.4e38")
+            raise ValueError("should be a finite number up to 3.4e38")
     elif isinstance(value, int):
         if value.bit_length() > 64:
-            raise PydanticCustomError("number", "should be a whole number of at most 64 bits")
+            raise ValueError("should be a whole number of at most 64 bits")
     elif isinstance(value, list | tuple):
         for one in value:
             check_numbers(one)
@@ -144,7 +143,9 @@ def _complaint(key: str, details: Sequence[ErrorDetails], section: type[Section]
         )
     if "model_type" in kinds:
         return f"{key} should be a section, such as [{key}], not {details[0]['input']!r}"
-    messages = dict.fromkeys(detail["msg"].removeprefix("Input ") for detail in details)
+    messages = dict.fromkeys(
+        detail["msg"].removeprefix("Input ").removeprefix("Value error, ") for detail in details
+    )
     given = details[0]["input"]
     return f"{key} {' or '.join(messages)}, not {'a section' if isinstance(given, dict) else repr(given)}"
 

@@ -110,7 +110,6 @@ def method_fields(name: str) -> tuple[str, ...]:
 def method(name: str, /, **settings: Any) -> Method[Any]:
     """Builds a method by its name; the keywords are its hyper-parameters (`ipfl methods NAME` lists them)."""
     from pydantic import ValidationError
-    from pydantic_core import PydanticCustomError
 
     from ipfl.core.sections import RENAMED_KEYS, check_numbers, one_line
 
@@ -128,7 +127,7 @@ def method(name: str, /, **settings: Any) -> Method[Any]:
         value = getattr(built, key)
         try:
             check_numbers(value)
-        except PydanticCustomError as error:
+        except ValueError as error:
             raise InputError(f"method.{key} {error}, not {value!r:.50}") from error
     return built
 
