@@ -244,6 +244,44 @@ class TestMemory:
         assert mp.active_children() == []
 
 
+class Malformed(Method):
+    """Clients whose replies are no records, each another one; the last one is honest."""
+
+    name = "malformed"
+    summary = "for tests of the boundary"
+    replies = (
+        5,
+        Record({"m": [1.0]}),
+        Record({"m": np.zeros((2, 2), np.float32)}),
+        Record({"m": np.zeros(10**6, np.float32)}),
+        Record({}, {"n": {1, 2}}),
+        Record({}, {"n": 3}),
+    )
+
+    def init(self, setup):
+        return setup.params
+
+    def round(self, state, roster, round):
+        yield Ask("do", everyone(clients=roster.clients), ReplySchema({"n": Whole}))
+        return Round(state)
+
+    def offer(self, state, client):
+        return Record({"global": state})
+
+    def on_do(self, ask, mine, me):
+        return self.replies[me.id], mine
+
+    def personalize(self, offer, mine, me):
+        return offer.params["global"]
+
+
+def test_malformed_replies_are_the_same_events_for_any_number_of_workers(task):
+    lines = [run_small(task, Malformed(), workers=workers, rounds=1).history[0] for workers in (0, 2)]
+    assert lines[0] == lines[1]
+    events = [(event.kind, event.client) for event in lines[0]["events"]]
+    assert events == [("invalid_reply", client) for client in range(5)]
+
+
 class TestLeaks:
     @staticmethod
     def open_files() -> int:
