@@ -180,8 +180,8 @@ class TestTrust:
     def foreign(self, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
         Path("foreign_model.py").write_text(
-            "from pathlib import Path\nfrom ipfl.client.network import Softmax as model\n"
-            "Path('imported').write_text('')\n"
+            "from pathlib import Path\nfrom ipfl.client.network import Softmax\n"
+            "Path('imported').write_text('')\ndef model(shape, classes): return Softmax(shape, classes)\n"
         )
         sys.modules.pop("foreign_model", None)
         done = command("run", *SMALL_RUN, "--set", "task.model=foreign_model:model", "--out", "run")
@@ -193,7 +193,8 @@ class TestTrust:
     def test_resume_and_personalize(self, foreign, tmp_path):
         np.savez("mine.npz", x=np.zeros((3, 8, 8, 1), np.float32), y=np.arange(3))
         personalize = ["personalize", foreign, "--data", "mine.npz", "--out", "mine.safetensors"]
-        for refused in (["run", "--resume", foreign, "-q"], personalize):
+        export = ["export", foreign, "--model", "global"]
+        for refused in (["run", "--resume", foreign, "-q"], personalize, export):
             done = command(*refused)
             assert (done.exit_code, "--trust" in done.output) == (2, True), done.output
             assert not Path("imported").exists()

@@ -50,7 +50,8 @@ def refuse_code(references: Iterable[str], folder: Path) -> None:
     Raises:
         InputError: One of them would be imported.
     """
-    if named := sorted({reference for reference in references if ":" in reference}):
+    named = sorted({one for one in references if ":" in one and not one.startswith("ipfl.")})
+    if named:
         raise InputError(
             f"{folder} names code to import ({', '.join(named)}): pass --trust if you trust its origin"
         )

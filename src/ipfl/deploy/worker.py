@@ -116,7 +116,9 @@ def main(address: str, root: str, user: str | None = None) -> None:
     app.pin()
     allow_modules(settings.modules)
     tasks = SuperNodeTasks(address, secret_file(folder).read_bytes())
-    heartbeat = os.open(heartbeat_file(folder), os.O_WRONLY | os.O_CREAT, 0o600)  # not from within the sandbox
+    heartbeat = os.open(
+        heartbeat_file(folder), os.O_WRONLY | os.O_CREAT, 0o600
+    )  # not from within the sandbox
     print(f"app {app.hash}")
     print(protect(folder, settings, int(address.rpartition(":")[2]), user), flush=True)
     run_tasks(tasks, parent, heartbeat)

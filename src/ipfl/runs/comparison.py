@@ -233,7 +233,9 @@ def compare(
             stack.callback(_lock_folder(folder).release)
         if folder is not None and not resume:
             _prepare_folder(folder, overwrite=overwrite)
-            named = not isinstance(methods, Mapping) and all(isinstance(n, str) for n in [*methods, reference])
+            named = not isinstance(methods, Mapping) and all(
+                isinstance(n, str) for n in [*methods, reference]
+            )
             if isinstance(config, Config) and named and not tasks.is_own:
                 Plan(config, list(built), list(chosen_seeds), reference_label).write(folder)
             else:  # nothing that a file could say
