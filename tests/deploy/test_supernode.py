@@ -88,7 +88,7 @@ class TestSilence:
         (tmp_path / folder.flower_home.name).mkdir(exist_ok=True)
         settings = NodeSettings(server="127.0.0.1:1", client=3, data=Path("x"), memory=Path("y"))
 
-        def start(processes: Processes, *_: object) -> RunningProcess:
+        def start(processes: Processes, *_: object, **__: object) -> RunningProcess:
             starts.append("")
             command = SLEEP if len(starts) == 1 else [sys.executable, "-c", ""]
             return processes.start("supernode", command, os.environ, tmp_path)
