@@ -6,7 +6,7 @@ READY := .venv/.ready
 TEST_PROCESSES ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 3)')
 PYTEST = $(BIN)/pytest -n $(TEST_PROCESSES) --dist worksteal
 
-.PHONY: run test quick lint bench bench-bank bench-methods setup clean
+.PHONY: run test quick nightly lint bench bench-bank bench-methods setup clean
 
 run: $(READY)  ## the main job: IP-FL against FedAvg on the bundled digits
 	$(BIN)/ipfl compare --methods ipfl,fedavg --seeds 1 --out runs/default --overwrite
@@ -16,6 +16,9 @@ test: lint  ## lint, types and every test
 
 quick: $(READY)  ## the fast tests only
 	$(PYTEST) -m "not slow"
+
+nightly: $(READY)  ## runs that die at every operation on their files and store: 2,000 kills of each method
+	IPFL_KILLS=2000 $(PYTEST) tests/runs/test_simulated_kills.py
 
 lint: $(READY)  ## style, types, layers between packages, declared dependencies
 	$(BIN)/ruff check .

@@ -196,7 +196,7 @@ class TestFolder:
 
     def test_the_summary_is_written_whole_or_not_at_all(self, tmp_path):
         folder = RunFolder(RunOutput(tmp_path / "out"))
-        folder.open()
+        folder.path.mkdir()
         folder.write_summary({"rounds": 1})
         with pytest.raises(TypeError):
             folder.write_summary({"rounds": object()})

@@ -164,6 +164,15 @@ def run_method(
             help="Seconds for a reply; for clients, clients.deadline of the config wins.",
         ),
     ] = 300,
+    classes: Annotated[
+        int | None,
+        typer.Option(
+            "--classes",
+            min=1,
+            metavar="N",
+            help="Number of classes; default: what more than half of the nodes say.",
+        ),
+    ] = None,
 ) -> None:
     """Run a method on the connected nodes, and show its progress. Ctrl-C stops the run."""
     found = _server_folder(folder)
@@ -183,6 +192,7 @@ def run_method(
         "nodes": nodes or len(Registry.load(found.accounts_file).accounts),
         "wait": wait,
         "deadline": deadline,
+        "classes": classes or 0,
     }
     with _clean_stop(f"to go on: ipfl deploy run {found.root} --resume {out}"):
         run_and_follow(found, settings, typer.echo)

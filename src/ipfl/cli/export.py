@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from ipfl.cli.options import Trust
 from ipfl.errors import InputError
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ def export(
         typer.Option("--out", help="A file for one model, else a folder; default: export/ in RUN."),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files that are there.")] = False,
+    trust: Trust = False,
 ) -> None:
     """Write models of a finished run to files.
 
@@ -48,11 +50,13 @@ def export(
     Transfers of tokens: ipfl ledger export.
     """
     from ipfl.client.export import check_format, export_model
-    from ipfl.runs.finished import load
+    from ipfl.runs.finished import FinishedRun, load
 
     if not (clients or everyone or models):
         raise InputError("say which models: --client 3, --all or --model cluster_0")
     chosen = check_format(format_name)
+    if not trust:
+        FinishedRun.open(run, trust=False)  # refuses code of others, before anything is imported
     result = load(run)
     wanted = _wanted(result, clients or [], everyone, models or [])
     paths = _paths(wanted, out, run, chosen)

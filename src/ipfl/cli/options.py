@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from ipfl.runs.result import Observer
     from ipfl.runs.run_pool import MakePool
 
+MAX_WORKERS = 256
+"""Processes that one command may start."""
+
 ConfigFile = Annotated[Path | None, typer.Argument(metavar="CONFIG.toml")]
 Sets = Annotated[
     list[str] | None,
@@ -36,7 +39,10 @@ Out = Annotated[
 Workers = Annotated[
     int | None,
     typer.Option(
-        "--workers", min=0, help="Worker processes; default one per core, 0 none. Changes no result."
+        "--workers",
+        min=0,
+        max=MAX_WORKERS,
+        help="Worker processes; default one per core, 0 none. Changes no result.",
     ),
 ]
 Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Same as --set seed=S.")]
@@ -97,6 +103,7 @@ RunProcesses = Annotated[
     typer.Option(
         "--workers",
         min=0,
+        max=MAX_WORKERS,
         help="Runs side by side; default one per core, 0: one after the other. Changes no result.",
     ),
 ]
@@ -115,6 +122,10 @@ Profiled = Annotated[
     ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no table.")]
+Trust = Annotated[
+    bool,
+    typer.Option("--trust", help="Import code that the run's folder names: its method, data or model."),
+]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the run that the folder holds.")]
 ShowConfig = Annotated[
     bool, typer.Option("--show-config", help="Print every setting as TOML with its meaning, and run nothing.")
@@ -136,13 +147,19 @@ def load_config(path: Path | None, sets: list[str] | None, seed: int | None, dat
     return Config.load(path, sets or (), {key: value for key, value in given.items() if value is not None})
 
 
-def resumed_config(folder: Path, store: str | None, data_dir: Path | None) -> Config:
-    """The config of a run that is to go on; the data may lie elsewhere by now."""
+def resumed_config(folder: Path, store: str | None, data_dir: Path | None, trust: bool) -> Config:
+    """The config of a run that is to go on; the data may lie elsewhere by now.
+
+    Args:
+        folder: Of the run.
+        store: URL of its store; None: in the folder.
+        data_dir: Where the data lies now; None: as it was.
+        trust: Whether code that the folder names may be imported.
+    """
     from ipfl.runs.config import Config
     from ipfl.runs.folder import is_on_nodes
     from ipfl.runs.journal import read_header
 
-    _allow_user_modules()
     header = read_header(folder, store)
     config = header.get("config")
     if is_on_nodes(folder):
@@ -154,7 +171,19 @@ def resumed_config(folder: Path, store: str | None, data_dir: Path | None) -> Co
         raise InputError(f"the run in {folder} was begun in Python: resume it there")
     if data_dir is not None:
         config["task"]["data_dir"] = str(data_dir)
-    return Config.of(config)
+    settings = Config.of(config)
+    allow_code(settings, [settings.method.name], folder, trust)
+    return settings
+
+
+def allow_code(settings: Config, methods: list[str], folder: Path, trust: bool) -> None:
+    """Lets code that a folder of results names be imported, if the user trusts it; refuses it otherwise."""
+    from ipfl.core.plugins import refuse_code
+    from ipfl.runs.config import method_name
+
+    if not trust:
+        refuse_code([*map(method_name, methods), settings.task.dataset, settings.task.model], folder)
+    _allow_user_modules()
 
 
 def _allow_user_modules() -> None:

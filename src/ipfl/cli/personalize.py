@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ipfl.cli.options import Overwrite
+from ipfl.cli.options import Overwrite, Trust
 from ipfl.errors import InputError
 
 
@@ -21,6 +21,7 @@ def personalize(
     ],
     out: Annotated[Path, typer.Option("--out", help="Where the model goes, a .safetensors file.")],
     overwrite: Overwrite = False,
+    trust: Trust = False,
 ) -> None:
     """Get a personalized model from a finished run, without a server.
 
@@ -38,7 +39,7 @@ def personalize(
         raise InputError(f"{out} exists already; choose another --out or pass --overwrite")
     if not out.resolve().parent.is_dir():
         raise InputError(f"cannot write {out}: there is no folder {out.resolve().parent}")
-    finished = FinishedRun.open(run)
+    finished = FinishedRun.open(run, trust=trust)
     finished.check_newcomers()
     points = read_points(data)
     model = finished.personalize(points["x"], points["y"])

@@ -30,7 +30,9 @@ from ipfl.cli.options import (
     ShowConfig,
     SigningKeyFile,
     Store,
+    Trust,
     Workers,
+    allow_code,
     choose_engine,
     choose_pool,
     comparison_observers,
@@ -51,7 +53,7 @@ if TYPE_CHECKING:
     from ipfl.runs.config import Config
 
 MethodNames = Annotated[
-    str,
+    str | None,
     typer.Option("--methods", metavar="A,B,…", help="Methods to compare, see `ipfl methods`; default: all."),
 ]
 ReferenceName = Annotated[
@@ -81,6 +83,7 @@ def run(
     profiled: Profiled = False,
     show_config: ShowConfig = False,
     data_dir: DataDir = None,
+    trust: Trust = False,
 ) -> None:
     """Run one method on one task.
 
@@ -94,7 +97,7 @@ def run(
         refused = "no config, --set, --seed, --out, --accounts or --overwrite"
         exit_with_error(f"--resume keeps the settings of the run: {refused}", BAD_INPUT)
     else:
-        settings = resumed_config(resume, store, data_dir)
+        settings = resumed_config(resume, store, data_dir, trust)
     method = settings.build_method()
     if show_config:
         _print_config(settings, [method])
@@ -130,11 +133,13 @@ def run(
     if result.summary["interrupted"]:
         progress = f"{result.summary['rounds']} of {settings.rounds} rounds"
         exit_with_error(f"interrupted after {progress}; results so far in {folder}", INTERRUPTED)
+    if not result.summary["counted"]:
+        exit_with_error(f"no round counted: nobody delivered in any of them; see {folder}", FAILED)
 
 
 def compare(
     config: ConfigFile = None,
-    methods: MethodNames = "",
+    methods: MethodNames = None,
     reference: ReferenceName = REFERENCE,
     seeds: SeedCount = 1,
     sets: Sets = None,
@@ -147,6 +152,7 @@ def compare(
     resume: Resume = None,
     show_config: ShowConfig = False,
     data_dir: DataDir = None,
+    trust: Trust = False,
 ) -> None:
     """Run several methods on the same task, budget and seeds.
 
@@ -157,7 +163,11 @@ def compare(
     """
     if resume is None:
         settings = load_config(config, sets, seed, data_dir)
-        names = [name.strip() for name in methods.split(",") if name.strip()] or list(METHODS)
+        names = (
+            list(METHODS) if methods is None else [one.strip() for one in methods.split(",") if one.strip()]
+        )
+        if not names:
+            exit_with_error("--methods names no method", BAD_INPUT)
         numbers = list(range(settings.seed, settings.seed + seeds))
     elif (
         config
@@ -175,6 +185,7 @@ def compare(
         from ipfl.runs.comparison import read_plan
 
         settings, names, numbers, reference = read_plan(resume)
+        allow_code(settings, [*names, reference], resume, trust)
     if show_config:
         _print_config(settings, settings.build_methods(names).values())
         return
@@ -201,7 +212,10 @@ def compare(
             typer.echo(f"error: {entry.method.name}, seed {number}: {reason}", err=True)
     if comparison.interrupted:
         exit_with_error(f"interrupted; results so far in {folder}", INTERRUPTED)
-    if comparison.failed:
+    void = [f"{e.method.name}, seed {s}" for e in comparison.entries.values() for s in e.void_seeds]
+    for run in void:
+        typer.echo(f"error: {run}: no round counted, nobody delivered in any of them", err=True)
+    if comparison.failed or void:
         raise typer.Exit(FAILED)
 
 

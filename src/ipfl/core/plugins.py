@@ -40,6 +40,23 @@ def look_beside(config: Path) -> None:
         sys.path.append(folder)
 
 
+def refuse_code(references: Iterable[str], folder: Path) -> None:
+    """Refuses a folder of results that names code: it may come from somebody else.
+
+    Args:
+        references: What it names: method, data set and model, by name or as `module:callable`.
+        folder: Where it was read, for the message.
+
+    Raises:
+        InputError: One of them would be imported.
+    """
+    named = sorted({one for one in references if ":" in one and not one.startswith("ipfl.")})
+    if named:
+        raise InputError(
+            f"{folder} names code to import ({', '.join(named)}): pass --trust if you trust its origin"
+        )
+
+
 def load_callable(reference: str, what: str) -> Callable[..., Any]:
     """Imports `module:callable`: from the current folder, an installed package, or beside the config file.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from ipfl.errors import InputError, unknown
 
@@ -18,7 +18,26 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 MAX_INT32 = 2**31 - 1
-"""Largest whole number of a setting: what arrays and databases can count."""
+"""Largest whole number of most settings: what arrays and databases can count."""
+MAX_REAL = 3.4e38
+"""Largest number of a setting: beyond it, single precision overflows."""
+
+
+def check_numbers(value: Any) -> None:
+    """Accepts a setting whose numbers can be computed with; refuses nan, infinity, and what overflows.
+
+    Raises:
+        ValueError: What it should be.
+    """
+    if isinstance(value, float):
+        if not -MAX_REAL <= value <= MAX_REAL:  # no comparison is true of nan
+            raise ValueError("should be a finite number up to 3.4e38")
+    elif isinstance(value, int):
+        if value.bit_length() > 64:
+            raise ValueError("should be a whole number of at most 64 bits")
+    elif isinstance(value, list | tuple):
+        for one in value:
+            check_numbers(one)
 
 
 RENAMED_KEYS = {
@@ -52,6 +71,13 @@ class Section(BaseModel, metaclass=_SectionMeta):
     """A part of the config: closed (no unknown keys), frozen."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="after")
+    @classmethod
+    def _have_numbers_a_limit(cls, value: Any) -> Any:
+        """Every number of every section, whatever else its field says."""
+        check_numbers(value)
+        return value
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Self:
@@ -117,7 +143,9 @@ def _complaint(key: str, details: Sequence[ErrorDetails], section: type[Section]
         )
     if "model_type" in kinds:
         return f"{key} should be a section, such as [{key}], not {details[0]['input']!r}"
-    messages = dict.fromkeys(detail["msg"].removeprefix("Input ") for detail in details)
+    messages = dict.fromkeys(
+        detail["msg"].removeprefix("Input ").removeprefix("Value error, ") for detail in details
+    )
     given = details[0]["input"]
     return f"{key} {' or '.join(messages)}, not {'a section' if isinstance(given, dict) else repr(given)}"
 

@@ -64,7 +64,12 @@ def deal_out(dataset: Dataset, task: TaskConfig, seed: int) -> FederatedData:
 
 def _call_user_code(reference: str) -> Dataset | FederatedData:
     """What the user's own `module:callable` returns."""
-    given = load_callable(reference, "dataset")()
+    make = load_callable(reference, "dataset")
+    try:
+        given = make()
+    except Exception as error:  # it is the user's code, which may raise anything
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise InputError(f"dataset {reference!r} raised {reason}") from error
     if hasattr(given, "parts") and hasattr(given, "holdout"):
         return cast(FederatedData, given)
     if not isinstance(given, Dataset):

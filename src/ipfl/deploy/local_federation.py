@@ -114,7 +114,8 @@ def run_trial(config: Config, nodes: int, out: Path, print_line: PrintLine) -> P
         print_line("server: running, with TLS, node keys and an operator token")
         federation.start_nodes(range(nodes))
         print_line(f"nodes: {nodes} of {nodes} connected, each with its own data")
-        federation.run({"out": str(out / "run"), "nodes": nodes}, print_line)
+        settings: dict[str, RunValue] = {"nodes": nodes, "classes": task.data.classes}
+        federation.run({"out": str(out / "run"), **settings}, print_line)
     print_line("everything stopped")
     return out / "run"
 

@@ -22,6 +22,10 @@ STOP_SECONDS = 8.0
 """How long a process may take to end after SIGTERM, before it is killed."""
 
 
+PRIVATE_UMASK = 0o077
+"""What they write is for their user only: messages, models, logs."""
+
+
 class ProcessDiedError(RuntimeError):
     """A process ended that should have kept running; the message has the end of its log."""
 
@@ -82,6 +86,7 @@ class Processes:
         """Starts a command; its output is appended to `<name>.log`."""
         self.logs.mkdir(parents=True, exist_ok=True)
         log = self.logs / f"{name}.log"
+        log.touch(mode=0o600)
         with log.open("ab") as output:
             process = subprocess.Popen(
                 [sys.executable, "-m", "ipfl.deploy.end_with_parent", *command],
@@ -91,6 +96,7 @@ class Processes:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                umask=PRIVATE_UMASK,
             )
         self.running[name] = RunningProcess(name, process, log)
         return self.running[name]

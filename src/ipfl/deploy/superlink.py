@@ -15,6 +15,7 @@ from pathlib import Path
 from ipfl.deploy.credentials import write_random_secret
 from ipfl.deploy.flower_cli import flower_environment, run_flwr
 from ipfl.deploy.folder import PROFILE_NAME, ServerFolder, ServerSettings
+from ipfl.deploy.message_store import clean_message_store
 from ipfl.deploy.operator_access import renew_operator_token
 from ipfl.deploy.processes import ProcessDiedError, Processes, RunningProcess
 from ipfl.deploy.registry import Account, Registry
@@ -47,6 +48,7 @@ def start_superlink(processes: Processes, folder: ServerFolder) -> RunningProces
     home, environment = folder.flower_home, flower_environment(folder.flower_home)
     secret_file = home / "superexec.secret"
     write_random_secret(secret_file)
+    clean_message_store(folder.database)
     superlink = processes.start(
         "superlink", _superlink_command(folder, settings, secret_file), environment, home
     )

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from ipfl.deploy.credentials import fingerprint, read_public_key, write_random_secret
-from ipfl.deploy.flower_cli import PrintLine, command_path, flower_environment
+from ipfl.deploy.flower_cli import PrintLine, flower_environment
 from ipfl.deploy.folder import NodeFolder, NodeSettings, write_app
 from ipfl.deploy.processes import Processes, RunningProcess, find_free_port
 from ipfl.deploy.sandbox import find_user
@@ -24,6 +24,10 @@ RECONNECT_SECONDS = 10.0
 """How long a node waits after the server has refused its key, before it connects again."""
 MAX_RETRY_SECONDS = 75.0
 """How long it goes on trying. The server refuses a node whose connection was lost for up to a minute."""
+
+
+SILENT_SECONDS = 60.0
+"""How long a node may neither ask for messages, which it does every 3 s, nor work on one."""
 
 
 class KeyRefusedError(InputError):
@@ -67,8 +71,9 @@ def start_supernode(
     home = folder.flower_home
     home.mkdir(exist_ok=True)
     write_random_secret(secret_file(folder))
+    heartbeat_file(folder).touch()
     command = [
-        command_path("flower-supernode"),
+        *(sys.executable, "-m", "ipfl.deploy.supernode_process", str(heartbeat_file(folder))),
         *("--root-certificates", str(folder.ca_certificate.resolve())),
         *("--superlink", settings.server),
         *("--auth-supernode-private-key", str(folder.private_key.resolve())),
@@ -100,6 +105,11 @@ def start_node(
 def secret_file(folder: NodeFolder) -> Path:
     """Holds the secret of SuperNode and worker, so that no other process on the machine can take tasks."""
     return folder.flower_home / "worker.secret"
+
+
+def heartbeat_file(folder: NodeFolder) -> Path:
+    """Written by the SuperNode when it has asked for messages, and by the worker while it works on one."""
+    return folder.flower_home / "heartbeat"
 
 
 def _node_config(settings: NodeSettings) -> str:
@@ -159,8 +169,32 @@ def connection_error(output: str, key: str, server: str) -> InputError:
     return InputError(f"the node could not connect to {server}: {' '.join(output.split())[-300:]}")
 
 
+def wait_until_silent(processes: Processes, heartbeat: Path, seconds: float = SILENT_SECONDS) -> bool:
+    """Waits while a node is at work.
+
+    Args:
+        processes: SuperNode and worker.
+        heartbeat: The file that they touch.
+        seconds: How long none of them may touch it.
+
+    Returns:
+        Whether the node fell silent, though its processes run; otherwise one of them has ended.
+    """
+    seen, since = -1.0, time.monotonic()
+    while all(process.is_alive() for process in processes.running.values()):
+        touched = heartbeat.stat().st_mtime if heartbeat.exists() else 0.0
+        if touched != seen:
+            seen, since = touched, time.monotonic()
+        elif time.monotonic() > since + seconds:
+            return True
+        time.sleep(0.2)
+    return False
+
+
 def run_node(folder: NodeFolder, print_line: PrintLine, user: str | None = None) -> None:
     """Starts a node and keeps it running until an exception (Ctrl-C, SIGTERM) stops it.
+
+    A node that falls silent, though it is connected, is started again.
 
     Args:
         folder: The node's folder.
@@ -182,7 +216,13 @@ def run_node(folder: NodeFolder, print_line: PrintLine, user: str | None = None)
             try:
                 wait_for_connection(supernode, folder, settings, print_line)
                 print_line(f"client {settings.client}: connected")
-                processes.wait_until_one_ends()
+                if wait_until_silent(processes, heartbeat_file(folder), SILENT_SECONDS):
+                    print_line(
+                        f"client {settings.client}: connected, but it has not asked for messages for "
+                        f"{SILENT_SECONDS:.0f} s; starting it again"
+                    )
+                    deadline = time.monotonic() + MAX_RETRY_SECONDS
+                    continue
                 # A connected SuperNode ends with code 0 only if the server has unregistered its key.
                 if supernode.popen.poll() == 0:
                     raise InputError(

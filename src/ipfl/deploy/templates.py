@@ -81,7 +81,7 @@ nodes = 2           # how many nodes to wait for
 wait = 60.0         # seconds to wait for them
 deadline = 300.0    # seconds for a reply; for clients, clients.deadline of the TOML file wins
 fp16 = false        # send models as float16
-classes = 0         # number of classes; 0: as in the nodes' labels
+classes = 0         # number of classes; 0: as more than half of the nodes say
 """
 
 START_SERVER = """\

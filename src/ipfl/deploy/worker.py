@@ -27,7 +27,7 @@ from ipfl.core.plugins import allow_modules
 from ipfl.deploy.folder import NodeFolder, NodeSettings
 from ipfl.deploy.installed_app import InstalledApp
 from ipfl.deploy.sandbox import Sandbox, become_user, find_user, give_folder
-from ipfl.deploy.supernode import prepare_node, secret_file
+from ipfl.deploy.supernode import heartbeat_file, prepare_node, secret_file
 from ipfl.engines.flower.flwr_internals import SuperNodeTasks
 from ipfl.errors import InputError
 
@@ -74,14 +74,18 @@ def _can_open(path: Path) -> bool:
     return True
 
 
-def run_tasks(tasks: SuperNodeTasks, parent: int) -> None:
-    """Runs the tasks of a SuperNode, one fork each, until the parent process ends."""
+def run_tasks(tasks: SuperNodeTasks, parent: int, heartbeat: int) -> None:
+    """Runs the tasks of a SuperNode, one fork each, until the parent process ends.
+
+    While a fork is at work, the open file `heartbeat` is written to: the SuperNode waits for it and cannot.
+    """
     torch.set_num_threads(1)
     gc.freeze()  # forks share these pages as long as no garbage collection touches them
     while os.getppid() == parent:
         with suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
+            os.pwrite(heartbeat, b".", 0)  # reached only if there is a fork
         token = tasks.acquire()
         if token is not None and os.fork() == 0:
             _run_in_fork(tasks, token)
@@ -112,9 +116,12 @@ def main(address: str, root: str, user: str | None = None) -> None:
     app.pin()
     allow_modules(settings.modules)
     tasks = SuperNodeTasks(address, secret_file(folder).read_bytes())
+    heartbeat = os.open(
+        heartbeat_file(folder), os.O_WRONLY | os.O_CREAT, 0o600
+    )  # not from within the sandbox
     print(f"app {app.hash}")
     print(protect(folder, settings, int(address.rpartition(":")[2]), user), flush=True)
-    run_tasks(tasks, parent)
+    run_tasks(tasks, parent, heartbeat)
 
 
 if __name__ == "__main__":

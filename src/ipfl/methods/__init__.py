@@ -111,7 +111,7 @@ def method(name: str, /, **settings: Any) -> Method[Any]:
     """Builds a method by its name; the keywords are its hyper-parameters (`ipfl methods NAME` lists them)."""
     from pydantic import ValidationError
 
-    from ipfl.core.sections import RENAMED_KEYS, one_line
+    from ipfl.core.sections import RENAMED_KEYS, check_numbers, one_line
 
     kind, known = method_class(name), method_fields(name)
     for key in settings:
@@ -120,9 +120,16 @@ def method(name: str, /, **settings: Any) -> Method[Any]:
                 raise InputError(f"method.{key} is now called {new}")
             raise unknown(f"hyper-parameter of {name}", key, known)
     try:
-        return kind(**settings)
+        built = kind(**settings)
     except ValidationError as error:
         raise InputError(one_line(error, None, "method")) from error
+    for key in known:
+        value = getattr(built, key)
+        try:
+            check_numbers(value)
+        except ValueError as error:
+            raise InputError(f"method.{key} {error}, not {value!r:.50}") from error
+    return built
 
 
 def method_settings(method: Method[Any]) -> dict[str, Any]:

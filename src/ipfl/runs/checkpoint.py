@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,7 +18,7 @@ import numpy as np
 from pydantic import BaseModel
 
 from ipfl.core import Record
-from ipfl.core.files import read_record, write_record
+from ipfl.core.files import make_folder, read_record, remove, sync, write_record
 from ipfl.errors import InputError
 
 
@@ -147,18 +146,14 @@ class Checkpoints:
 
     def write(self, round: int, state: Any) -> WrittenFile:
         """Writes the state after a round; it is on disk when this returns."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
         path = self.folder / self.name(round)
         write_record(path, pack_state(state))
         # The hash is computed from the system's cache while the disk is written: neither waits for the other.
         with ThreadPoolExecutor(1) as beside:
             digest = beside.submit(file_digest, path)
             for synced in (path, self.folder):  # the content, and the name
-                handle = os.open(synced, os.O_RDONLY)
-                try:
-                    os.fsync(handle)
-                finally:
-                    os.close(handle)
+                sync(synced)
         return WrittenFile(path.name, digest.result())
 
     @staticmethod
@@ -176,4 +171,4 @@ class Checkpoints:
         """Removes all other checkpoints, finished or not."""
         for path in self.folder.glob("round-*"):
             if path.name != name:
-                path.unlink(missing_ok=True)
+                remove(path)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,13 +20,13 @@ import numpy as np
 
 from ipfl.client.task import Task
 from ipfl.core import Method
-from ipfl.core.files import write_json
+from ipfl.core.files import FolderLock, write_json
 from ipfl.errors import InputError
 from ipfl.ledger.database import STORE_FILE
 from ipfl.methods import REFERENCE, check_clusters
 from ipfl.runs.config import Config, RunConfig
 from ipfl.runs.finished import FinishedRun
-from ipfl.runs.folder import METRICS, source_commit
+from ipfl.runs.folder import METRICS, check_folder_path, source_commit
 from ipfl.runs.folder import PLAN as PLAN
 from ipfl.runs.frames import comparison_frame
 from ipfl.runs.method_labels import Methods, label_methods
@@ -69,6 +69,11 @@ class MethodRuns:
     """Why a run did not finish, by seed."""
     pma: dict[int, dict[int, float]] = field(default_factory=dict)
     """PMA of each client, by seed."""
+
+    @property
+    def void_seeds(self) -> list[int]:
+        """Seeds of runs in which no round counted."""
+        return [seed for seed, result in self.results.items() if result.summary.get("counted") == 0]
 
     def sort(self, seeds: Sequence[int]) -> None:
         """Puts all in the order of the seeds: figures must not depend on the order in which runs end."""
@@ -218,24 +223,31 @@ def compare(
     tasks = make_task_cache(config, task, chosen_seeds[0])
     first = config.model_copy(update={"seed": chosen_seeds[0]})
     check_task(tasks.get(first), built.values(), chosen_seeds[0])
-    folder = None if out is None else Path(out)
+    folder = None if out is None else check_folder_path(Path(out))
     if resume and folder is None:
         raise InputError("a comparison that is resumed needs a folder (out)")
-    if folder is not None and not resume:
-        _prepare_folder(folder, overwrite=overwrite)
-        is_named = not isinstance(methods, Mapping) and all(isinstance(n, str) for n in [*methods, reference])
-        if isinstance(config, Config) and is_named and not tasks.is_own:
-            Plan(config, list(built), list(chosen_seeds), reference_label).write(folder)
-        else:  # nothing that a file could say
-            write_json(folder / PLAN, {"config": None})
     entries = {label: MethodRuns(method) for label, method in built.items()}
-    series = _RunSeries(config, entries, reference_label, chosen_seeds, folder, resume, make_observer, tasks)
-    pool = (make_pool or local_pool(workers))(series.max_at_once, first, tasks)
-    with closing(pool):
-        series.run_all(pool)
-    comparison = Comparison(config, chosen_seeds, entries, reference_label, series.is_interrupted, folder)
-    if folder is not None:
-        comparison.save(folder)
+    with ExitStack() as stack:
+        if folder is not None:
+            stack.callback(_lock_folder(folder).release)
+        if folder is not None and not resume:
+            _prepare_folder(folder, overwrite=overwrite)
+            named = not isinstance(methods, Mapping) and all(
+                isinstance(n, str) for n in [*methods, reference]
+            )
+            if isinstance(config, Config) and named and not tasks.is_own:
+                Plan(config, list(built), list(chosen_seeds), reference_label).write(folder)
+            else:  # nothing that a file could say
+                write_json(folder / PLAN, {"config": None})
+        series = _RunSeries(
+            config, entries, reference_label, chosen_seeds, folder, resume, make_observer, tasks
+        )
+        pool = (make_pool or local_pool(workers))(series.max_at_once, first, tasks)
+        with closing(pool):
+            series.run_all(pool)
+        comparison = Comparison(config, chosen_seeds, entries, reference_label, series.is_interrupted, folder)
+        if folder is not None:
+            comparison.save(folder)
     return comparison
 
 
@@ -412,19 +424,22 @@ class _RunSeries:
         return self.make_observer(label, self.begun, len(self.seeds) * len(self.entries))
 
 
+def _lock_folder(folder: Path) -> FolderLock:
+    """Makes the folder, and keeps other processes out of it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot write results to {folder}: {error.strerror}") from error
+    return FolderLock(folder)
+
+
 def _prepare_folder(folder: Path, *, overwrite: bool) -> None:
-    """Makes the folder; refuses one with results, or removes those that a comparison left there."""
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder} is a file, not a folder for results")
+    """Refuses a folder with results, or removes those that a comparison left there."""
     runs = [metrics.parent for metrics in folder.glob(f"*/seed-*/{METRICS}")]
     is_run = (folder / METRICS).exists()
     if is_run or (not overwrite and (runs or (folder / COMPARISON).exists())):
         hint = "choose another folder" if is_run else "overwrite it, or choose another folder"
         raise InputError(f"{folder} already holds a run; {hint}")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot write results to {folder}: {error.strerror}") from error
     for old in runs:
         shutil.rmtree(old)
     for parent in {old.parent for old in runs}:

@@ -160,7 +160,11 @@ class Config(RunConfig):
 
 def _read(path: Path) -> dict[str, Any]:
     try:
+        if path.exists() and not path.is_file():  # a pipe would be waited for
+            raise InputError(f"config {path} is not a file")
         return tomllib.loads(path.read_text(encoding="utf-8"))
+    except InputError:
+        raise
     except OSError as error:
         raise InputError(f"cannot read config {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -190,6 +194,11 @@ def _assignment(text: str) -> tuple[str, Any]:
         return key, value
     # TOML 1.1 reads 10:30 as a time of day; here it is a partition.
     return key, value if isinstance(parsed, datetime.time | datetime.date) else parsed
+
+
+def method_name(label: str) -> str:
+    """The name (or `module:Class`) in a label `NAME:key=value:key=value`."""
+    return _variant(label)[0]
 
 
 def _variant(label: str) -> tuple[str, dict[str, Any]]:

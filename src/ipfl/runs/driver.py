@@ -1,7 +1,7 @@
 """Drives one round: carries its asks to the engine, checks the replies, counts what travels.
 
-This is the boundary: every reply is checked here, once, against what its ask declares (`ReplySchema`). What
-does not hold never reaches a method, and becomes an event.
+Every reply goes through the boundary here, once (`ipfl.core.boundary`), whatever engine brought it. What does
+not hold never reaches a method, and becomes an event about its client.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from ipfl.core import Ask, Bytes, ClientId, Engine, Event, PhaseReplies, Replies, Round, holdout_distribution
+from ipfl.core.boundary import check_content, check_form
 from ipfl.core.profile import measure
 from ipfl.core.replies import InvalidReplyError
 from ipfl.core.rounds import SERVER_FAULTS
@@ -60,13 +61,14 @@ def _exchange(ask: Ask, engine: Engine, round: int, traffic: Traffic) -> Replies
         reply = replies.get(client)
         if client >= 0:
             traffic.down += sent.nbytes
-            traffic.up += 0 if reply is None else reply.nbytes
         if reply is None:
             if client >= 0:
                 traffic.silent.add(client)
             continue
         try:
-            ask.expects.check(sent, reply)
+            check_form(reply, ask.expects.limits(sent))
+            traffic.up += reply.nbytes if client >= 0 else 0
+            check_content(ask.expects, sent, reply)
             valid[client] = reply
         except InvalidReplyError as error:
             traffic.invalid[client] = str(error)

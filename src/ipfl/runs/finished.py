@@ -28,6 +28,7 @@ from ipfl.client.task import Task
 from ipfl.client.training import evaluate
 from ipfl.core import ClientId, Method, Record, Transfer, Vector
 from ipfl.core.files import read_record
+from ipfl.core.plugins import refuse_code
 from ipfl.core.rounds import with_typed_rows
 from ipfl.core.sections import one_line
 from ipfl.data.settings import TaskConfig
@@ -118,7 +119,12 @@ class FinishedRun:
 
     @classmethod
     def open(
-        cls, folder: Path | str, *, task: Task | None = None, model: str | Factory | None = None
+        cls,
+        folder: Path | str,
+        *,
+        task: Task | None = None,
+        model: str | Factory | None = None,
+        trust: bool = True,
     ) -> FinishedRun:
         """Reads the folder of a run.
 
@@ -127,13 +133,20 @@ class FinishedRun:
             task: Its data and network; None: as the summary says.
             model: Its network, if the summary cannot name it; a name, or a callable as in
                 `Task.from_clients`.
+            trust: Whether code that the folder names (`module:callable`) may be imported. False for a folder
+                from somebody else.
 
         Raises:
-            InputError: There is no finished run, or its files do not fit together.
+            InputError: There is no finished run, its files do not fit together, or it names code.
         """
         folder = Path(folder)
         factory = None if model is None else model_factory(model)
-        return cls(folder, _read_summary(folder), None if task is None else lambda: task, factory)
+        summary = _read_summary(folder)
+        if not trust:
+            config, task_settings = summary["config"], summary["config"].get("task") or {}
+            named = [summary.get("model"), task_settings.get("model"), task_settings.get("dataset")]
+            refuse_code([config["method"]["name"], *map(str, filter(None, named))], folder)
+        return cls(folder, summary, None if task is None else lambda: task, factory)
 
     @property
     def _settings(self) -> Mapping[str, Any]:

@@ -57,11 +57,15 @@ class Journal:
         self._committing: int | None = None
 
     def begin(self, header: Mapping[str, Any], opening: Sequence[Transfer]) -> None:
-        """Starts a new run: an empty folder, a header, opening balances."""
-        self.folder.open()
-        self._store = RunStore.create(self.address, self.name, header, key=find_key(self.output))
+        """Starts a new run with header and opening balances; an earlier one goes once that is done."""
+        with self.folder.staged() as staging:
+            address = staging if self.address == self.folder.path else self.address
+            with RunStore.create(address, self.name, header, key=find_key(self.output)) as prepared:
+                if opening:
+                    prepared.commit_opening(opening)
+            self.folder.take(staging)
+        self._store = RunStore.open(self.address, self.name, key=find_key(self.output))
         mark_accounts(self.output, is_open=True)
-        self._open_accounts(opening)
         self._anchor()
         self._plan_outages()
 
@@ -87,6 +91,7 @@ class Journal:
         Returns:
             The lines of all rounds up to the checkpoint, and the state after them.
         """
+        self.folder.lock()
         self._store = RunStore.open(self.address, self.name, key=find_key(self.output))
         refuse_other_key(self._store, self.output)
         mark_accounts(self.output, is_open=True)
@@ -99,7 +104,10 @@ class Journal:
         with self._store.snapshot() as reader:
             posted = [one for one in reader.all_posted() if one.checkpoint is not None]
         done, name, state = -1, None, fresh
-        if posted:
+        self.folder.tidy()
+        if not posted:
+            self.folder.clear()
+        else:
             done, name = posted[-1].round, posted[-1].checkpoint
         refuse_changed_files(self._store, self.folder.path, done)
         if name is not None:
@@ -205,6 +213,7 @@ class Journal:
         """Closes the store."""
         if self._store is not None:
             self._store.close()
+        self.folder.release()
 
 
 def read_header(folder: Path, store: str | None = None) -> dict[str, Any]:

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 from tests.engines.flower.loopback import context_of, run, without_text
+from tests.small_runs import ask_anything
 
 from ipfl.client.runner import ClientFailedError
-from ipfl.core import Ask, Record
+from ipfl.core import Record
 from ipfl.core.rounds import with_typed_rows
 from ipfl.engines.flower.client import NodeApp, NodeFolders
 from ipfl.engines.flower.membership import Membership, NodeDirectory
@@ -102,7 +103,7 @@ def test_a_client_that_raises_ends_the_run_with_its_traceback(simulation):
         closing(engine_factory(simulation, settings)(context_of(settings))) as engine,
         pytest.raises(ClientFailedError, match=r"(?s)client 0 failed:.*Traceback.*KeyError: 'global'"),
     ):
-        engine.ask(Ask("train", {0: Record()}), 0)
+        engine.ask(ask_anything("train", {0: Record()}), 0)
 
 
 def test_settings_that_nodes_cannot_use(simulation, tmp_path):

@@ -12,6 +12,10 @@ any release: after an upgrade, check each entry, then change `FLWR_VERSION` (a t
 - `flwr.supercore.runtime.RuntimeHttpClient` with its interceptors and retries, `AcquireTaskRequest` and
   `TaskType`: a worker of our own that takes tasks from a SuperNode (`--isolation process`).
 - `flwr.supernode.runtime.run_clientapp`: to run one task, which is one message to the ClientApp.
+- `flwr.supernode.start_client_internal`: its functions `_pull_and_store_message` and `_push_messages`, with
+  their keywords `pull_object` and `push_object`, to know that a SuperNode is at work; and
+  `flwr.supernode.cli.flower_supernode`, to run one in a process of ours.
+- The tables of a SuperLink's database that hold messages, to empty them between two starts.
 - `flwr.supercore.app_utils.start_parent_process_monitor`: to end a task's process when the worker ends.
 
 For `ipfl.deploy`, which decides who may do what:
@@ -67,6 +71,8 @@ KEY_ALREADY_REGISTERED_TEXT = "[code: 23]"
 """In the error message of `flwr supernode register` if the key is registered (PUBLIC_KEY_ALREADY_IN_USE)."""
 TOKEN_REFUSED_TEXT = "Authentication failed"
 """In what `flwr` prints if the server does not accept its access token."""
+MESSAGE_TABLES = ("message_ins", "message_res", "objects", "object_children", "run_objects")
+"""Tables of a SuperLink's database with messages and their content."""
 COMPLETED_STATUS = "finished:completed"
 """Status that Flower gives a run whose ServerApp returned without an exception."""
 
@@ -86,6 +92,42 @@ def run_simulation(server: ServerApp, client: ClientApp, nodes: int, backend: di
     import flwr.simulation  # with it comes Ray, which takes a second to import
 
     flwr.simulation.run_simulation(server, client, nodes, backend_config=backend)
+
+
+def beat_while_at_work(beat: Callable[[], object]) -> None:
+    """Has a SuperNode of this process call `beat` whenever it gets on.
+
+    That is when it has asked its server for messages, whether there were any or not, and after each part of a
+    message that it received or sent. It is not called while a SuperNode waits for the worker's reply.
+    """
+    import flwr.supernode.start_client_internal
+
+    module: Any = flwr.supernode.start_client_internal
+    pull, push = module._pull_and_store_message, module._push_messages
+
+    def beating(call: Callable[..., Any]) -> Callable[..., Any]:
+        def call_and_beat(*args: Any, **named: Any) -> Any:
+            found = call(*args, **named)
+            beat()
+            return found
+
+        return call_and_beat
+
+    def pull_and_beat(**given: Any) -> Any:
+        return beating(pull)(**given | {"pull_object": beating(given["pull_object"])})
+
+    def push_and_beat(**given: Any) -> Any:
+        return beating(push)(**given | {"push_object": beating(given["push_object"])})
+
+    module._pull_and_store_message, module._push_messages = pull_and_beat, push_and_beat
+
+
+def run_supernode(arguments: list[str]) -> None:
+    """Runs the command `flower-supernode` in this process."""
+    from flwr.supernode.cli import flower_supernode
+
+    sys.argv = ["flower-supernode", *arguments]
+    flower_supernode()
 
 
 class SuperNodeTasks:
