@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from ipfl.client.network import MODEL_FACTORIES, Network, build_network
+from ipfl.client.models import MODEL_FACTORIES
+from ipfl.client.network import Network, build_network
 from ipfl.client.predictors import Mixture, NearestPrototype
 from ipfl.client.training import evaluate
 from ipfl.data.federated import Samples

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from ipfl.cli import app
-from ipfl.client.network import MLP
+from ipfl.client.models import MLP
 from ipfl.data import load
 from ipfl.errors import InputError
 from ipfl.runs.finished import FinishedRun

@@ -132,7 +132,7 @@ class ClientRunner:
             classes=self.task.data.classes,
             parts=hidden,
             network=self.network,
-            settings=self.settings,
+            settings=self.settings.at_round(job.round),
             initial=self.initial,
         )
         if job.action == EVALUATE:

@@ -15,6 +15,7 @@ from ipfl.data import download, readers
 from ipfl.data.dataset import Dataset
 from ipfl.data.download import Download
 from ipfl.data.gaussian import make_gaussian
+from ipfl.data.targets import TargetKind
 from ipfl.errors import InputError, unknown
 
 DatasetReader = Callable[[Path], Dataset]
@@ -47,7 +48,7 @@ class DatasetInfo:
     """Where it comes from, if it is not a download."""
     make: Callable[[], Dataset] | None = None
     """Makes it without a file: it is bundled."""
-    read_user_file: DatasetReader | None = None
+    read_user_file: Callable[..., Dataset] | None = None
     """Reads the file in `task.path`."""
     npz: LocalFile | None = None
     """File in the data folder."""
@@ -225,24 +226,30 @@ def fetch(name: str) -> list[Path]:
     return [info.download.ensure()]
 
 
-def load(name: str, *, path: Path | None = None, data_dir: Path | None = None) -> Dataset:
+def load(
+    name: str, *, path: Path | None = None, data_dir: Path | None = None, target: TargetKind = "classes"
+) -> Dataset:
     """Reads a data set; downloads it if it is not on this machine.
 
     Args:
         name: One of `DATASETS`.
         path: The file of `npz`.
         data_dir: Folder with `.npz` files; else `$IPFL_DATA`, else the cache.
+        target: What `y` holds in the file of `npz`.
 
     Raises:
         InputError: The name is unknown, or the data is missing, damaged or not in its format.
     """
     info = _info_of(name)
+    if target != "classes" and info.read_user_file is None:
+        raise InputError(f"{name} has classes to predict: task.target = {target!r} is for your own data")
     if info.make is not None:
         return info.make()
     if info.read_user_file is not None:
         if path is None:
             raise InputError(f'dataset = "{name}" needs the path of your file (task.path)')
-        return info.read_user_file(Path(path).expanduser())
+        file = Path(path).expanduser()
+        return info.read_user_file(file) if target == "classes" else info.read_user_file(file, target=target)
     if (found := _find_local(info, data_dir)) is not None:
         file, read = found
         return read(file)

@@ -43,7 +43,8 @@ def federate(task: TaskConfig, seed: int) -> FederatedData:
         return given
     partition = parse_partition(task.partition)
     _check_settings(task, partition)  # before a data set is read, or even downloaded
-    dataset = given or load(task.dataset, path=task.path, data_dir=task.data_dir)
+    dataset = given or load(task.dataset, path=task.path, data_dir=task.data_dir, target=task.target)
+    _check_classes(task, partition, dataset)
     if task.clients > len(dataset.y_train):
         raise InputError(
             f"task.clients = {task.clients}, but {dataset.name} has {len(dataset.y_train)} training points"
@@ -86,6 +87,22 @@ def _check_settings(task: TaskConfig, partition: Partition) -> None:
     if task.unseen >= task.clients:
         raise InputError(
             f"task.unseen = {task.unseen} of task.clients = {task.clients}: no client is left to train with"
+        )
+
+
+def _check_classes(task: TaskConfig, partition: Partition, dataset: Dataset) -> None:
+    """Refuses what chooses or renames classes where there are none."""
+    if dataset.target == "classes":
+        return
+    if parse_distributions(task.distributions)[0] in ("permuted", "halves", "groups"):
+        raise InputError(
+            f"distributions = {task.distributions!r} needs classes, but {dataset.name} has the target "
+            f"{dataset.target!r}: use rotated, iid or natural"
+        )
+    if partition.is_by_class:
+        raise InputError(
+            f"partition = {task.partition!r} needs classes, but {dataset.name} has the target "
+            f"{dataset.target!r}: use a:b, linear, random or natural"
         )
 
 

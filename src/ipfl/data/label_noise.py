@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ipfl.core import stream
-from ipfl.data.federated import FederatedData, Parts, Samples
+from ipfl.data.federated import FederatedData, Parts, Samples, target_of, tokens_of
+from ipfl.errors import InputError
 
 
 def deal_noise(shares: Sequence[float], clients: int, seed: int) -> NDArray[np.float64]:
@@ -29,6 +30,9 @@ class NoisyLabels:
         self.data, self.seed = data, seed
         self.name, self.partition, self.input_shape = data.name, data.partition, data.input_shape
         self.classes, self.distributions = data.classes, data.distributions
+        self.target, self.tokens = target_of(data), tokens_of(data)
+        if self.target.kind != "classes":
+            raise InputError(f"task.label_noise draws wrong classes, but the target is {self.target.kind}")
         self.clients, self.unseen = data.clients, data.unseen
         self.noise = deal_noise(shares, len(data.clients) + len(data.unseen), seed)
         self.sizes, self.majority = data.sizes, data.majority

@@ -9,13 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ipfl.core import stream
-from ipfl.data.dataset import Dataset, check_features, check_labels, count_classes
+from ipfl.data.dataset import Dataset, check_features, check_targets, count_targets
 from ipfl.data.distributions import Distribution
 from ipfl.data.federated import Allocation, ClientPoints, PartitionedDataset, PoolPoints
-from ipfl.errors import InputError
+from ipfl.data.targets import TARGETS, TargetKind
+from ipfl.errors import InputError, unknown
 
-Pair = tuple[NDArray[Any], NDArray[np.int64]]
-"""Points and their labels."""
+Pair = tuple[NDArray[Any], NDArray[Any]]
+"""Points and their targets."""
 
 
 def from_clients(
@@ -23,6 +24,7 @@ def from_clients(
     *,
     name: str = "own",
     classes: int | None = None,
+    target: TargetKind = "classes",
     distribution: Sequence[int] | None = None,
     probe: float = 0.2,
     test_share: float = 0.25,
@@ -32,14 +34,16 @@ def from_clients(
     """Makes federated data of your own clients; client i is position i in the list.
 
     Images are (height, width, channels), in that order: uint8 from 0 to 255, or float, kept as float32
-    and used as it is. Move the channels of torch images last, `x.transpose(0, 2, 3, 1)`. Anything else is
-    a vector of features.
+    and used as it is. Move the channels of torch images last, `x.transpose(0, 2, 3, 1)`. Sequences are
+    (steps, features). Anything else is a vector of features, or of token ids.
 
     Args:
         clients: Each one a pair of arrays (x, y); a dict with `train` and, if it has its own, `test`, of
             pairs or data sets; or a map-style torch data set that yields (x, y).
         name: For reports.
-        classes: Number of classes; None: the highest label plus one.
+        classes: Number of classes; None: the highest label plus one. Labels or numbers are counted.
+        target: What y holds: `classes`, a class of each point; `multilabel`, 0 and 1, (n, labels);
+            `regression`, numbers, (n,) or (n, outputs).
         distribution: Hidden distribution of each client, from 0 on, if known: only for metrics.
         probe: Share of the training points held back to score models.
         test_share: Share of the points that become test points where a client has none of its own.
@@ -53,12 +57,14 @@ def from_clients(
         raise InputError("there are no clients")
     if not (0 < probe < 1 and 0 < test_share < 1):
         raise InputError("probe and test_share must be between 0 and 1")
+    if target not in TARGETS:
+        raise unknown("target", target, TARGETS)
     known = _check_distribution(distribution, len(clients))
     if not set(unseen) <= set(range(len(clients))) or len(set(unseen)) == len(clients):
         raise InputError(f"unseen: expected some, not all, of the clients 0 to {len(clients) - 1}")
-    data = [_read_client(given, test_share, seed, client) for client, given in enumerate(clients)]
+    data = [_read_client(given, target, test_share, seed, client) for client, given in enumerate(clients)]
     return PartitionedDataset(
-        _join(name, data, classes),
+        _join(name, data, classes, target),
         partition="own",
         distributions=[Distribution() for _ in range(max(known) + 1)],
         allocation=_allocate(data, known, probe, seed),
@@ -74,22 +80,24 @@ def _check_distribution(distribution: Sequence[int] | None, clients: int) -> lis
     return known
 
 
-def _read_client(given: Any, test_share: float, seed: int, client: int) -> tuple[Pair, Pair]:
+def _read_client(
+    given: Any, target: TargetKind, test_share: float, seed: int, client: int
+) -> tuple[Pair, Pair]:
     """Training and test points of one client; if it has no test points, some are held back for that."""
     name = f"client {client}"
     if isinstance(given, Mapping):
         if "train" not in given or set(given) - {"train", "test"}:
             raise InputError(f"{name}: a dict has train, and may have test; got {sorted(map(str, given))}")
         if "test" in given:
-            return _read_pair(given["train"], name), _read_pair(given["test"], name)
+            return _read_pair(given["train"], target, name), _read_pair(given["test"], target, name)
         given = given["train"]
-    x, y = _read_pair(given, name)
+    x, y = _read_pair(given, target, name)
     order = stream(seed, "data", "own", "test", client).permutation(len(y))
     cut = max(1, round(test_share * len(y)))
     return (x[order[cut:]], y[order[cut:]]), (x[order[:cut]], y[order[:cut]])
 
 
-def _read_pair(given: Any, name: str) -> Pair:
+def _read_pair(given: Any, target: TargetKind, name: str) -> Pair:
     """Points and labels of a pair (x, y), or of a map-style data set that yields such pairs."""
     if isinstance(given, tuple):
         if len(given) != 2:
@@ -103,26 +111,34 @@ def _read_pair(given: Any, name: str) -> Pair:
         try:
             pairs = [given[position] for position in range(len(given))]
             x = np.stack([np.asarray(pair[0]) for pair in pairs])
-            y = np.array([int(pair[1]) for pair in pairs])
+            y = np.array([int(pair[1]) if target == "classes" else np.asarray(pair[1]) for pair in pairs])
         except (TypeError, ValueError, IndexError, KeyError, OverflowError) as error:
             reason = " ".join(str(error).split())
             raise InputError(f"{name}: expected a data set of pairs (x, y) ({reason})") from error
     else:
         raise InputError(f"{name}: expected (x, y), a dict with train and test, or a data set of pairs")
     points = check_features(x, name)
-    return points, check_labels(y, len(points), f"{name}, labels")
+    return points, check_targets(y, len(points), target, f"{name}, labels")
 
 
-def _join(name: str, data: list[tuple[Pair, Pair]], classes: int | None) -> Dataset:
+def _join(
+    name: str, data: list[tuple[Pair, Pair]], classes: int | None, target: TargetKind = "classes"
+) -> Dataset:
     """One data set with the points of all clients, one client after the other."""
+    if len({x.dtype for pools in data for x, _ in pools} - {np.dtype(np.uint8)}) > 1:
+        # Whole numbers at some clients and others elsewhere are all features.
+        data = [tuple((_as_float(x), y) for x, y in pools) for pools in data]  # type: ignore[misc]
     kinds = {(x.shape[1:], x.dtype) for pools in data for x, _ in pools}
     if len(kinds) > 1:
         raise InputError(f"{name}: clients differ in the shape or type of a point: {sorted(map(str, kinds))}")
+    widths = {y.shape[1:] for pools in data for _, y in pools}
+    if len(widths) > 1:
+        raise InputError(f"{name}: clients differ in the shape of a target: {sorted(widths)}")
     train, test = zip(*data, strict=True)
     y_train = np.concatenate([y for _, y in train])
     y_test = np.concatenate([y for _, y in test])
-    if classes is None:
-        classes = count_classes(np.concatenate([y_train, y_test]), name)
+    if classes is None or target != "classes":
+        classes = count_targets(np.concatenate([y_train, y_test]), target, name)
     return Dataset(
         name=name,
         x_train=np.concatenate([x for x, _ in train]),
@@ -130,7 +146,12 @@ def _join(name: str, data: list[tuple[Pair, Pair]], classes: int | None) -> Data
         x_test=np.concatenate([x for x, _ in test]),
         y_test=y_test,
         classes=classes,
+        target=target,
     )
+
+
+def _as_float(x: NDArray[Any]) -> NDArray[Any]:
+    return x if x.dtype == np.uint8 else x.astype(np.float32)
 
 
 def _allocate(data: list[tuple[Pair, Pair]], distribution: list[int], probe: float, seed: int) -> Allocation:

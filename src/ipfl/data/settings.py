@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from ipfl.core.sections import MAX_INT32, Section
+from ipfl.data.targets import TargetKind
 
 DATASET = "digits"
 """Data set of the default task."""
@@ -18,6 +19,11 @@ class TaskConfig(Section):
 
     dataset: str = Field(
         DATASET, description="see `ipfl datasets`; `npz` reads the file in `path`; or `module:callable`"
+    )
+    target: TargetKind = Field(
+        "classes",
+        description="what y of your own file holds: classes | multilabel: 0 and 1, (n, labels) | "
+        "regression: numbers, (n,) or (n, outputs)",
     )
     path: Path | None = Field(None, description='a user\'s .npz file, for dataset = "npz"')
     data_dir: Path | None = Field(
@@ -62,8 +68,10 @@ class TaskConfig(Section):
     )
     drift_share: float = Field(0.2, gt=0, le=1, description="share of the clients that change at drift_round")
     model: str = Field(
-        "cnn",
-        description="cnn | mlp | softmax | `module:callable` (input_shape, classes) → nn.Module",
+        "auto",
+        description="auto: cnn for images, cnn1d for sequences, else mlp | cnn | resnet8 | mlp | softmax | "
+        "cnn1d | lstm | transformer | hf:PATH_OR_NAME: adapters of a pre-trained language model | "
+        "`module:callable` (input_shape, classes) → nn.Module",
     )
 
     @model_validator(mode="before")

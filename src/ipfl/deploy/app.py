@@ -19,7 +19,7 @@ from flwr.serverapp import Grid, ServerApp
 from pydantic import Field
 
 import ipfl.engines.flower  # noqa: F401 (switches telemetry off)
-from ipfl.client.network import Factory, model_factory
+from ipfl.client.models import Factory, model_factory
 from ipfl.client.task import Task
 from ipfl.core import ClientId, Event
 from ipfl.core.rounds import summarize

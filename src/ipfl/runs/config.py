@@ -90,6 +90,14 @@ class RunConfig(Section):
             raise ValueError("clients.leave = true decides by points that train.use_probe = true trains on")
         return self
 
+    @model_validator(mode="after")
+    def _cosine_ends_with_the_run(self) -> Self:
+        """What the clients need to know of the run's length goes with the settings that they get."""
+        if self.train.lr_decay == "cosine" and self.train.decay_rounds is None:
+            train = self.train.model_copy(update={"decay_rounds": self.rounds})
+            object.__setattr__(self, "train", train)  # the section is frozen from now on
+        return self
+
     def record(self, built: Iterable[Method[Any]]) -> dict[str, Any]:
         """The effective config for `summary.json`, with all hyper-parameters of the methods."""
         every = [methods.method_settings(one) for one in built]

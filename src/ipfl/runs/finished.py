@@ -18,7 +18,8 @@ from pydantic import BaseModel, Field, ValidationError, field_validator
 from safetensors.torch import save_file
 
 from ipfl.client.client import Client
-from ipfl.client.network import Network, Shape, build_network, model_factory
+from ipfl.client.models import Shape, model_factory
+from ipfl.client.network import Network, build_network
 from ipfl.client.predictors import Mixture, NearestPrototype, Predictor
 from ipfl.client.settings import TrainConfig
 from ipfl.client.training import evaluate, one_thread

@@ -27,7 +27,7 @@ from ipfl.core.profile import bytes_written, measure
 from ipfl.core.retry import is_disk_full, retry_while_disk_full
 from ipfl.core.signals import InterruptHandler
 from ipfl.errors import InputError
-from ipfl.methods import check_clusters, method_reference
+from ipfl.methods import check_clusters, check_target, method_reference
 from ipfl.methods.client_model_store import ClientModelStore
 from ipfl.runs.config import RunConfig
 from ipfl.runs.departures import Departures
@@ -53,6 +53,7 @@ def make_setup(task: Task, config: RunConfig, server_memory: ClientMemory) -> Se
         rounds=config.rounds,
         classes=task.data.classes,
         seed=config.seed,
+        target=task.target.kind,
         epochs=config.train.epochs,
         features=features,
         holdouts=tuple(holdout_id(d) for d in task.holdouts),
@@ -90,6 +91,7 @@ class RoundLoop:
         trial: Mapping[str, Any] | None = None,
     ):
         check_clusters(method, len(task.data.clients))
+        check_target(method, task.target.kind)
         self.task, self.method, self.config, self.engine = task, method, config, engine
         self.server_memory, self.departures = server_memory, departures
         self.journal, self.observer, self.trial = journal, observer, trial

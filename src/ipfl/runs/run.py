@@ -10,6 +10,7 @@ from tempfile import mkdtemp
 from typing import Any
 from weakref import finalize
 
+from ipfl.client.dry_pass import check_training
 from ipfl.client.hardware import settle
 from ipfl.client.memory import ClientMemory
 from ipfl.client.network import Network
@@ -65,6 +66,9 @@ def run(
     journal = None if out is None else Journal(_as_output(out), config.faults)
     folder = None if journal is None else journal.folder
     config, trial = _settle_training(config, task, journal)
+    with measure("dry pass"):
+        with_probe = config.train.use_probe and not method.needs_probe
+        check_training(task, config.train, config.seed, with_probe=with_probe)
     departures = Departures(config.clients, reference)
     adversary = Adversary.make(config.adversary, task.data, config.seed)
     wrap = make_wrapper(adversary, FaultPlan.make(config.faults, config.seed), config.strategy, config.seed)

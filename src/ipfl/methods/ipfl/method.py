@@ -74,7 +74,7 @@ class IPFL(AuditedMarket, Method[MarketState]):
     def init(self, setup: Setup) -> MarketState:
         """K models with the same parameters, the same balance for all."""
         opening = self.opening_balance(setup.rounds)
-        self.check(opening, has_holdouts=bool(setup.holdouts))
+        self.check(opening, has_holdouts=bool(setup.holdouts), has_classes=setup.target == "classes")
         k = min(self.max_clusters, len(setup.clients)) if self.clusters == "auto" else self.clusters
         return MarketState.start(setup, k, opening)
 

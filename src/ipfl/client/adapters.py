@@ -1,0 +1,105 @@
+"""Adapters of large pre-trained language models (LoRA, extra `llm`): only what is trained of them travels.
+
+`task.model = "hf:PATH_OR_NAME"` names a model of the Hugging Face hub, or a folder that `save_pretrained`
+wrote. Its own parameters are frozen and the same at every client, who has them already; the low-rank matrices
+of its attention layers and the classification layer are trained. The flat vector of such a network holds
+these alone: they are sent, mixed, scored and paid for like any other model.
+
+Points are token ids (n, steps); the tokenizer is the user's. Steps with the model's padding id are not
+attended to.
+"""
+
+from __future__ import annotations
+
+import copy
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ipfl.client.models import PRETRAINED, Factory, Shape
+from ipfl.errors import InputError
+
+RANK = 8
+"""Of the low-rank matrices."""
+ALPHA = 16
+"""What their product is multiplied by, times the rank."""
+
+
+class AdaptedModel(nn.Module):
+    """A frozen language model with trained adapters, as a module from token ids to class scores."""
+
+    only_trained_travels = True
+
+    def __init__(self, model: nn.Module, padding: int | None):
+        super().__init__()
+        self.model, self.padding = model, padding
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Class scores of a batch of token ids (n, steps)."""
+        mask = torch.ones_like(tokens) if self.padding is None else (tokens != self.padding).long()
+        scores: Tensor = self.model(input_ids=tokens, attention_mask=mask).logits
+        return scores
+
+
+def adapter_factory(name: str) -> Factory:
+    """A factory (input_shape, classes) → `AdaptedModel` of a pre-trained model.
+
+    Raises:
+        InputError: The extra `llm` is not installed; when it is called: there is no such model, or its points
+            are no token ids.
+    """
+    try:
+        import peft  # noqa: F401
+        import transformers  # noqa: F401
+    except ImportError as error:
+        raise InputError(
+            f"model {PRETRAINED + name!r} needs the extra llm: pip install 'ipfl[llm]' "
+            f"({error.name} is missing)"
+        ) from error
+
+    def make(shape: Shape, classes: int) -> nn.Module:
+        if len(shape) != 1:
+            raise InputError(
+                f"model {PRETRAINED + name!r} needs token ids (n, steps), not points of shape {shape}"
+            )
+        return _adapt(_load(name, classes))
+
+    return make
+
+
+@cache
+def _load(name: str, classes: int) -> Any:
+    """The pre-trained model with a classification layer, once in a process: adapters share its parameters."""
+    from transformers import AutoModelForSequenceClassification
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        return AutoModelForSequenceClassification.from_pretrained(
+            name, num_labels=classes, dtype=torch.float32
+        )
+    except (
+        Exception
+    ) as error:  # no such folder, no network, no such kind of model: the library raises many types
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(f"model {PRETRAINED + name!r} cannot be loaded: {reason}") from error
+
+
+def _adapt(pretrained: Any) -> AdaptedModel:
+    """Fresh adapters around a model; its own parameters are shared, not copied."""
+    from peft import LoraConfig, TaskType, get_peft_model
+
+    shared = {id(tensor): tensor for tensor in [*pretrained.parameters(), *pretrained.buffers()]}
+    config = LoraConfig(task_type=TaskType.SEQ_CLS, r=RANK, lora_alpha=ALPHA)
+    adapted: Any = get_peft_model(copy.deepcopy(pretrained, shared), config)
+    for (
+        part
+    ) in adapted.modules():  # what is trained as a whole, the classification layer, starts from the seed
+        for own in getattr(part, "modules_to_save", {}).values() if hasattr(part, "modules_to_save") else ():
+            for layer in own.modules():
+                if isinstance(layer, nn.Linear):
+                    layer.reset_parameters()
+    return AdaptedModel(adapted, pretrained.config.pad_token_id)
