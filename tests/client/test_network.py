@@ -197,7 +197,7 @@ class TestBuild:
 
     def test_a_callable_is_its_own_factory(self):
         assert model_factory(Normed) is Normed
-        assert model_factory("ipfl.client.network:MLP") is MODEL_FACTORIES["mlp"]
+        assert model_factory("ipfl.client.models:MLP") is MODEL_FACTORIES["mlp"]
 
 
 class TestLayers:

@@ -58,8 +58,7 @@ def sequence_shape(shape: Shape, model: str) -> tuple[int, int]:
         shape = shape[:2]
     if len(shape) != 2:
         raise InputError(
-            f"model {model!r} needs sequences (n, steps, features), "
-            f"not points of shape {shape}; use 'mlp'"
+            f"model {model!r} needs sequences (n, steps, features), not points of shape {shape}; use 'mlp'"
         )
     return shape[0], shape[1]
 

@@ -38,6 +38,12 @@ class EvaluateConfig(Section):
     holdout: int = Field(
         500, ge=1, le=MAX_INT32, description="test samples per distribution for the accuracy of server models"
     )
+    metrics: tuple[str, ...] | None = Field(
+        None,
+        description="reported beside the accuracy: accuracy | balanced_accuracy | macro_f1 | auroc | "
+        "log_loss | mae | r2 | `module:callable` (truth, predicted) → number; omitted: what is usual for "
+        "the target",
+    )
 
 
 class ClientsConfig(Section):

@@ -9,25 +9,27 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import BaseModel, Field, ValidationError, field_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 from safetensors.torch import save_file
 
 from ipfl.client.client import Client
-from ipfl.client.models import Shape, model_factory
+from ipfl.client.models import Factory, Shape, model_factory
 from ipfl.client.network import Network, build_network
 from ipfl.client.predictors import Mixture, NearestPrototype, Predictor
 from ipfl.client.settings import TrainConfig
+from ipfl.client.targets import find_loss
 from ipfl.client.training import evaluate, one_thread
 from ipfl.core import EMPTY, Method, Record
 from ipfl.core.files import read_record
 from ipfl.core.sections import one_line
-from ipfl.data.dataset import check_features, check_labels
+from ipfl.data.dataset import check_features, check_targets
 from ipfl.data.federated import Parts, Samples
+from ipfl.data.targets import Target, TargetKind, count_outputs
 from ipfl.errors import InputError
 from ipfl.methods import method
 from ipfl.runs.folder import OFFER, SUMMARY
@@ -55,12 +57,30 @@ class _Config(BaseModel):
         return settings
 
 
+class _Target(BaseModel):
+    """What is predicted; the units of numbers are as many as there are outputs."""
+
+    kind: TargetKind
+    outputs: Size
+    mean: list[float]
+    scale: list[Annotated[float, Field(gt=0)]]
+
+    @model_validator(mode="after")
+    def _one_unit_per_output(self) -> Self:
+        units = self.outputs if self.kind == "regression" else 0
+        if len(self.mean) != units or len(self.scale) != units:
+            raise ValueError(f"a target of {self.outputs} outputs needs {units} units")
+        return self
+
+
 class _Summary(BaseModel):
     """What of a summary is needed here. Whole numbers only: a user's model is called with the shape."""
 
     config: _Config
     input_shape: Annotated[list[Size], Field(min_length=1, max_length=4)]
     classes: Size
+    target: _Target | None = None
+    tokens: Size | None = None
     seed: Annotated[int, Field(strict=True, ge=0, lt=2**63)]
     rounds: Annotated[int, Field(strict=True, ge=0, lt=2**31)]
 
@@ -79,13 +99,20 @@ def _read_summary(folder: Path) -> dict[str, Any]:
     return dict(summary)
 
 
-def _check_size(path: Path, offer: Record, model: str, shape: Shape, classes: int) -> None:
+def _target(summary: dict[str, Any]) -> Target:
+    """What the run predicted; a class, in summaries that do not say."""
+    if (found := summary.get("target")) is None:
+        return Target("classes", summary["classes"])
+    return Target(found["kind"], found["outputs"], tuple(found["mean"]), tuple(found["scale"]))
+
+
+def _check_size(path: Path, offer: Record, model: str, factory: Factory, shape: Shape, classes: int) -> None:
     """Refuses a model of ours that is not as large as the offer's vectors, before it takes memory."""
     if ":" in model:
         return  # a user's own code
     try:
         with torch.device("meta"):
-            size = sum(parameter.numel() for parameter in model_factory(model)(shape, classes).parameters())
+            size = sum(parameter.numel() for parameter in factory(shape, classes).parameters())
     except (RuntimeError, OverflowError, TypeError) as error:
         raise InputError(f"the model {model!r} cannot be made for points of shape {shape}") from error
     sizes = {vector.size for vector in offer.params.values()}
@@ -114,8 +141,10 @@ class FinishedRun:
         settings, model = dict(summary["config"]["method"]), summary["config"]["task"]["model"]
         shape, classes = tuple(summary["input_shape"]), summary["classes"]
         offer = read_record(folder / OFFER)
-        _check_size(folder / OFFER, offer, model, shape, classes)
-        network = build_network(model_factory(model), shape, classes, summary["seed"])
+        factory, target = model_factory(model, summary.get("tokens")), _target(summary)
+        _check_size(folder / OFFER, offer, model, factory, shape, classes)
+        network = build_network(factory, shape, classes, summary["seed"], target)
+        network.loss = find_loss(TrainConfig.of(summary["config"]["train"]).loss, target)
         for name, vector in offer.params.items():
             if vector.shape != (network.size,) or vector.dtype != np.float32:
                 raise InputError(f"{folder / OFFER}: {name!r} does not fit the model {model!r}")
@@ -125,12 +154,17 @@ class FinishedRun:
         shape, classes = self.network.input_shape, int(self.summary["classes"])
         if x.shape[1:] != shape and (*x.shape[1:], 1) == shape:
             x = x[..., None]  # grey images may come without a channel axis
-        if not x.ndim or x.shape[1:] != shape or y.shape != x.shape[:1] or not y.size:
+        has_classes = self.network.target.kind == "classes"
+        fits = y.shape[:1] == x.shape[:1] and (y.ndim == 1 or not has_classes)
+        if not x.ndim or x.shape[1:] != shape or not fits or not y.size:
             raise InputError(
                 f"expected points of shape {shape} with a label each, not x {x.shape}, y {y.shape}"
             )
-        points, classed = check_features(x, "x"), check_labels(y, len(x), "y")
-        if classed.max() >= classes:
+        points = check_features(x, "x")
+        classed = check_targets(y, len(x), self.network.target.kind, "y")
+        if not has_classes and count_outputs(classed) != classes:
+            raise InputError(f"expected {classes} values to predict per point, not {count_outputs(classed)}")
+        if has_classes and classed.max() >= classes:
             raise InputError(f"labels must be from 0 to {classes - 1}, not {y.min()} to {y.max()}")
         return Samples(points, classed)
 
@@ -145,7 +179,7 @@ class FinishedRun:
             classes=int(self.summary["classes"]),
             parts=Parts(goal, goal, goal, goal),
             network=self.network,
-            settings=TrainConfig.of(self.summary["config"]["train"]),
+            settings=TrainConfig.of(self.summary["config"]["train"]).at_round(int(self.summary["rounds"])),
             initial=self.network.read(),
         )
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from ipfl.client.memory import ClientMemory
@@ -26,6 +27,7 @@ from ipfl.core import (
 from ipfl.core.profile import bytes_written, measure
 from ipfl.core.retry import is_disk_full, retry_while_disk_full
 from ipfl.core.signals import InterruptHandler
+from ipfl.data.federated import tokens_of
 from ipfl.errors import InputError
 from ipfl.methods import check_clusters, check_target, method_reference
 from ipfl.methods.client_model_store import ClientModelStore
@@ -270,6 +272,8 @@ class RoundLoop:
             "dataset": data.name,
             "input_shape": list(data.input_shape),
             "classes": data.classes,
+            "target": asdict(self.task.target),
+            "tokens": tokens_of(data),
             "partition": data.partition,
             "clients": len(data.clients) + len(data.unseen),
             "unseen": len(data.unseen),
@@ -277,6 +281,7 @@ class RoundLoop:
             "rounds": len(self.history),
             "seed": config.seed,
             **figures,
+            "metrics_per_client": {} if last is None else {n: dict(v) for n, v in last.metrics.items()},
             "reference": None if reference is None else reference.summary["method"],
             "evaluated_round": last.round if last else None,
             "left": len(self.departures.departed),

@@ -66,9 +66,6 @@ def run(
     journal = None if out is None else Journal(_as_output(out), config.faults)
     folder = None if journal is None else journal.folder
     config, trial = _settle_training(config, task, journal)
-    with measure("dry pass"):
-        with_probe = config.train.use_probe and not method.needs_probe
-        check_training(task, config.train, config.seed, with_probe=with_probe)
     departures = Departures(config.clients, reference)
     adversary = Adversary.make(config.adversary, task.data, config.seed)
     wrap = make_wrapper(adversary, FaultPlan.make(config.faults, config.seed), config.strategy, config.seed)
@@ -78,6 +75,8 @@ def run(
         if journal is not None:
             stack.callback(journal.close)
         with measure("set-up"):
+            with_probe = config.train.use_probe and not method.needs_probe
+            check_training(task, config.train, config.seed, with_probe=with_probe)
             running_engine = stack.enter_context(closing((engine or local_engine())(context)))
             loop = RoundLoop(
                 task,
