@@ -91,15 +91,24 @@ def _load(name: str, classes: int) -> Any:
 def _adapt(pretrained: Any) -> AdaptedModel:
     """Fresh adapters around a model; its own parameters are shared, not copied."""
     from peft import LoraConfig, TaskType, get_peft_model
+    from peft.utils import ModulesToSaveWrapper
 
     shared = {id(tensor): tensor for tensor in [*pretrained.parameters(), *pretrained.buffers()]}
     config = LoraConfig(task_type=TaskType.SEQ_CLS, r=RANK, lora_alpha=ALPHA)
-    adapted: Any = get_peft_model(copy.deepcopy(pretrained, shared), config)
-    for (
-        part
-    ) in adapted.modules():  # what is trained as a whole, the classification layer, starts from the seed
-        for own in getattr(part, "modules_to_save", {}).values() if hasattr(part, "modules_to_save") else ():
-            for layer in own.modules():
-                if isinstance(layer, nn.Linear):
-                    layer.reset_parameters()
+    try:
+        adapted: Any = get_peft_model(copy.deepcopy(pretrained, shared), config)
+    except ValueError as error:
+        kind = pretrained.config.model_type
+        reason = f"the attention layers of a {kind!r} are not known"
+        raise InputError(f"{reason}: use another kind of model, such as bert, roberta or llama") from error
+    for part in adapted.modules():
+        if isinstance(part, ModulesToSaveWrapper):  # trained as a whole: the classification layer
+            _start_from_seed(part.modules_to_save)
     return AdaptedModel(adapted, pretrained.config.pad_token_id)
+
+
+def _start_from_seed(layers: nn.Module) -> None:
+    """Draws the parameters of linear layers anew, as torch's generator stands."""
+    for layer in layers.modules():
+        if isinstance(layer, nn.Linear):
+            layer.reset_parameters()

@@ -12,14 +12,16 @@ from ipfl.client.hardware import prepare_network
 from ipfl.client.network import CPU, Network
 from ipfl.client.settings import TrainConfig
 from ipfl.client.task import Task
-from ipfl.client.training import has_single_point_batch, one_thread, sgd, single_point_batch
+from ipfl.client.training import has_single_point_batch, losses, one_thread, sgd, single_point_batch
 from ipfl.core import stream
 from ipfl.core.replies import is_vector
 from ipfl.data.federated import Samples
 from ipfl.errors import InputError
 
 DRY_STEPS = 5
-"""Steps that are tried: a learning rate that is far too large shows in the first ones."""
+"""Steps that are tried, or a few more: a learning rate that is far too large shows in the first ones."""
+MAX_RISE = 1e4
+"""How many times larger the loss may become in these steps."""
 
 
 def check_training(task: Task, settings: TrainConfig, seed: int, *, with_probe: bool = False) -> None:
@@ -96,9 +98,11 @@ def _check_batches(network: Network, task: Task, settings: TrainConfig, with_pro
 def _check_steps(network: Network, samples: Samples, settings: TrainConfig, seed: int) -> None:
     """A few steps run, and lead to usable parameters."""
     even = len(samples) if len(samples) % settings.batch_size != 1 else max(1, len(samples) - 1)
-    few = Samples(samples.x[:even], samples.y[:even])
+    few, start = Samples(samples.x[:even], samples.y[:even]), network.read()
+    epochs = -(-DRY_STEPS * settings.batch_size // even)  # small data is passed over several times
     try:
-        trained = sgd(network, network.read(), few, settings, stream(seed, "dry pass"), epochs=1)
+        trained = sgd(network, start, few, settings, stream(seed, "dry pass"), epochs=epochs)
+        before, after = (float(losses(network, model, few).mean()) for model in (start, trained))
     except InputError:
         raise
     except Exception as error:  # the user's module, loss, optimizer or augmentation may raise anything
@@ -106,13 +110,11 @@ def _check_steps(network: Network, samples: Samples, settings: TrainConfig, seed
             f"a step of training with model {type(network.module).__name__}, train.optimizer = "
             f"{settings.optimizer!r} and train.loss = {network.loss.name!r} fails: {_first_line(error)}"
         ) from error
-    if not is_vector(trained, network.size):
-        raise InputError(diverged_after(min(DRY_STEPS, -(-len(few) // settings.batch_size)), settings))
-
-
-def diverged_after(steps: int, settings: TrainConfig) -> str:
-    """What to do about a training that ends nowhere."""
-    return f"training diverges within {steps} steps: lower train.lr (now {settings.lr:g})"
+    if not is_vector(trained, network.size) or not after < MAX_RISE * (1 + abs(before)):
+        raise InputError(
+            f"training diverges within {DRY_STEPS} steps (the loss goes from {before:.3g} to {after:.3g}): "
+            f"lower train.lr (now {settings.lr:g})"
+        )
 
 
 def _first_line(error: Exception) -> str:
