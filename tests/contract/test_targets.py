@@ -39,9 +39,8 @@ TASKS = {target: make_task(target) for target in ("regression", "multilabel")}
 def test_runs_or_refuses(method, target):
     task = TASKS[target]
     if method.needs_classes:
-        with pytest.raises(
-            InputError, match=f"'{method.name}' needs classes, but the task's target is '{target}'"
-        ):
+        refusal = f"'{method.name}' needs classes, but the task's target is '{target}'"
+        with pytest.raises(InputError, match=refusal):
             run_here(task, method, rounds=1)
         return
     here, again = (run_here(task, method, rounds=2, evaluate={"every": 1}) for _ in range(2))
