@@ -219,25 +219,26 @@ class TestFiles:
         assert sorted(first_column(section("docs/results.md", "events"))) == sorted(kinds)
 
 
+@pytest.fixture(scope="module")
+def training_folder(tmp_path_factory):
+    """A folder with the `mine.py` of docs/training.md."""
+    folder = tmp_path_factory.mktemp("training")
+    mine, *_ = re.findall(r"```python\n(.*?)```", text("docs/training.md"), re.S)
+    (folder / "mine.py").write_text(mine)
+    return folder
+
+
 class TestTraining:
     """The examples of docs/training.md, small: every option of the training is tried out."""
-
-    @pytest.fixture(scope="class")
-    def folder(self, tmp_path_factory):
-        folder = tmp_path_factory.mktemp("training")
-        mine, *_ = re.findall(r"```python\n(.*?)```", text("docs/training.md"), re.S)
-        (folder / "mine.py").write_text(mine)
-        return folder
 
     @pytest.mark.parametrize(
         "command", [line for line in COMMANDS_OF_TRAINING if "hf:" not in line and "cifar10" not in line]
     )
-    def test_commands_run(self, command, folder, monkeypatch, tmp_path):
-        monkeypatch.chdir(folder)
-        _, *words = shlex.split(command.removeprefix("$ "))
-        invoke(
-            *words, *SMALL, "--set", "rounds=1", "--set", "method.name=fedavg", "--out", str(tmp_path / "run")
-        )
+    def test_commands_run(self, command, training_folder, monkeypatch, tmp_path):
+        monkeypatch.chdir(training_folder)
+        _, *words = shlex.split(command)
+        short = ["--set", "rounds=1", "--set", "method.name=fedavg", "--out", str(tmp_path / "run")]
+        invoke(*words, *SMALL, *short)
 
     def test_flip_crop_runs(self):
         """The command needs a data set that is not here; the option is tried on another one."""
@@ -253,7 +254,8 @@ class TestTraining:
         assert float(mae.split()[0]) < 100
         assert re.fullmatch(r"\d+%", accuracy)
 
-    def test_metrics_are_in_the_summary(self, folder, monkeypatch):
+    def test_metrics_are_in_the_summary(self, training_folder, monkeypatch):
+        folder = training_folder
         monkeypatch.chdir(folder)
         (settings,) = re.findall(r"```toml\n(.*?)```", text("docs/training.md"), re.S)
         (folder / "metrics.toml").write_text(settings)

@@ -83,6 +83,16 @@ class TestBatchNorm:
         assert "use GroupNorm" in complaint(normed, TrainConfig(batch_size=1))
         check_training(ipfl.Task.from_clients(clients(), model="mlp"), TrainConfig(batch_size=1), 0)
 
+    def test_one_image_has_many_values(self):
+        """A batch of one is enough where a BatchNorm takes the variance over the pixels."""
+
+        def network(shape, classes):
+            layers = nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4 * 36, classes)
+            return nn.Sequential(*layers)
+
+        images = [(np.ones((12, 8, 8, 1), np.uint8), np.arange(12) % 2)]
+        check_training(ipfl.Task.from_clients(images, model=network), TrainConfig(batch_size=1), 0)
+
     def test_a_batch_of_one_that_only_a_method_makes(self):
         """A method may train on fewer points than the dry pass knows of: the same line, not a traceback."""
         task = ipfl.Task.from_clients(clients((32,)), model=normed)

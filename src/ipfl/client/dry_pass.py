@@ -12,7 +12,7 @@ from ipfl.client.hardware import prepare_network
 from ipfl.client.network import CPU, Network
 from ipfl.client.settings import TrainConfig
 from ipfl.client.task import Task
-from ipfl.client.training import has_single_point_batch, losses, one_thread, sgd, single_point_batch
+from ipfl.client.training import has_single_point_batch, losses, one_thread, sgd, single_points_explained
 from ipfl.core import stream
 from ipfl.core.replies import is_vector
 from ipfl.data.federated import Samples
@@ -51,7 +51,7 @@ def check_training(task: Task, settings: TrainConfig, seed: int, *, with_probe: 
     few = Samples(samples.x[:limit], samples.y[:limit])
     with one_thread(), torch.random.fork_rng(devices=[]):
         _check_outputs(network, few, task.data.classes)
-        _check_batches(network, task, settings, with_probe)
+        _check_batches(network, few, task, settings, with_probe)
         _check_steps(network, few, on_cpu.at_round(0), seed)
 
 
@@ -83,16 +83,18 @@ def _check_outputs(network: Network, samples: Samples, classes: int) -> None:
         )
 
 
-def _check_batches(network: Network, task: Task, settings: TrainConfig, with_probe: bool) -> None:
-    """No client has a batch that BatchNorm cannot be trained on."""
-    network.start_training()
-    if not network.has_batch_norm:
-        return
+def _check_batches(
+    network: Network, samples: Samples, task: Task, settings: TrainConfig, with_probe: bool
+) -> None:
+    """No client has a batch of one point that a BatchNorm cannot be trained on."""
     for client in task.data.clients:
         sizes = task.data.sizes(client)
         count = sizes["train"] + (sizes["probe"] if with_probe else 0)
         if has_single_point_batch(count, settings):
-            raise InputError(single_point_batch(count, settings, f"client {client}"))
+            network.start_training()
+            with torch.no_grad(), single_points_explained(count, settings, f"client {client}"):
+                network.module(network.inputs(network.put(samples.x[:1])))
+            return  # the same for all
 
 
 def _check_steps(network: Network, samples: Samples, settings: TrainConfig, seed: int) -> None:

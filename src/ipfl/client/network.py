@@ -170,11 +170,6 @@ class Network:
             if isinstance(part, _BatchNorm) and own and not any(own):
                 part.eval()
 
-    @property
-    def has_batch_norm(self) -> bool:
-        """Whether a batch of one point cannot be trained on."""
-        return any(isinstance(part, _BatchNorm) and part.training for part in self.module.modules())
-
     def put(self, array: NDArray[Any]) -> Tensor:
         """A copy of an array on the device."""
         return torch.tensor(np.ascontiguousarray(array), device=self.device)

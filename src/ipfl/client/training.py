@@ -91,9 +91,18 @@ def _training_batches(
     if settings.drop_last and len(order) > size:
         order = order[: len(order) // size * size]
     for batch in _batches(network, points, order, size):
-        if len(batch) == 1 and network.has_batch_norm:
-            raise InputError(single_point_batch(len(points), settings))
         yield batch if augment is None else replace(batch, inputs=augmented(augment, batch.inputs))
+
+
+@contextmanager
+def single_points_explained(points: int, settings: TrainConfig, whose: str = "a client") -> Iterator[None]:
+    """Turns torch's error about a single point in a BatchNorm into one that says what to change."""
+    try:
+        yield
+    except ValueError as error:
+        if "more than 1 value per channel" not in str(error):
+            raise
+        raise InputError(single_point_batch(points, settings, whose)) from error
 
 
 def has_single_point_batch(points: int, settings: TrainConfig) -> bool:
@@ -187,7 +196,7 @@ def sgd(
     optimizer, augment = make_optimizer(settings, network, step), find_augment(settings.augment)
     decay = settings.weight_decay if optimizer is None else 0.0
     is_plain = objective is None and pull is None and velocity is None and optimizer is None and not decay
-    with _seeded(network, rng):
+    with _seeded(network, rng), single_points_explained(len(points), settings):
         for _ in range(settings.epochs if epochs is None else epochs):
             order = network.put(rng.permutation(len(points)))
             for batch in _training_batches(network, points, order, settings, augment):
