@@ -12,13 +12,15 @@ attended to.
 from __future__ import annotations
 
 import copy
+from dataclasses import dataclass
 from functools import cache
+from importlib.util import find_spec
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ipfl.client.models import PRETRAINED, Factory, Shape
+from ipfl.client.models import PRETRAINED, Shape
 from ipfl.errors import InputError
 
 RANK = 8
@@ -43,30 +45,32 @@ class AdaptedModel(nn.Module):
         return scores
 
 
-def adapter_factory(name: str) -> Factory:
-    """A factory (input_shape, classes) → `AdaptedModel` of a pre-trained model.
+@dataclass(frozen=True)
+class AdapterFactory:
+    """Makes `AdaptedModel`s of a pre-trained model, called with (input_shape, classes).
 
     Raises:
         InputError: The extra `llm` is not installed; when it is called: there is no such model, or its points
             are no token ids.
     """
-    try:
-        import peft  # noqa: F401
-        import transformers  # noqa: F401
-    except ImportError as error:
-        raise InputError(
-            f"model {PRETRAINED + name!r} needs the extra llm: pip install 'ipfl[llm]' "
-            f"({error.name} is missing)"
-        ) from error
 
-    def make(shape: Shape, classes: int) -> nn.Module:
+    name: str
+
+    def __post_init__(self) -> None:
+        for package in ("transformers", "peft"):
+            if find_spec(package) is None:
+                raise InputError(
+                    f"model {PRETRAINED + self.name!r} needs the extra llm: pip install 'ipfl[llm]' "
+                    f"({package} is missing)"
+                )
+
+    def __call__(self, shape: Shape, classes: int) -> nn.Module:
+        """Fresh adapters around the model, which a process loads once."""
         if len(shape) != 1:
             raise InputError(
-                f"model {PRETRAINED + name!r} needs token ids (n, steps), not points of shape {shape}"
+                f"model {PRETRAINED + self.name!r} needs token ids (n, steps), not points of shape {shape}"
             )
-        return _adapt(_load(name, classes))
-
-    return make
+        return _adapt(_load(self.name, classes))
 
 
 @cache

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -261,6 +262,8 @@ MODEL_FACTORIES: dict[str, Factory] = {
     "lstm": LSTM,
     "transformer": Transformer,
 }
+TOKEN_MODELS: dict[str, Callable[..., nn.Module]] = {"lstm": LSTM, "transformer": Transformer}
+"""Those that also read token ids, and then need to know how many there are."""
 PRETRAINED = "hf:"
 """What the name of a pre-trained language model begins with."""
 
@@ -275,15 +278,11 @@ def model_factory(model: str | Factory, tokens: int | None = None) -> Factory:
     if not isinstance(model, str):
         return model
     if model.startswith(PRETRAINED):
-        from ipfl.client.adapters import adapter_factory  # torch alone is enough for all others
+        from ipfl.client.adapters import AdapterFactory  # torch alone is enough for all others
 
-        return adapter_factory(model.removeprefix(PRETRAINED))
+        return AdapterFactory(model.removeprefix(PRETRAINED))
     if ":" in model:
         return load_callable(model, "model")
     if model not in MODEL_FACTORIES:
         raise unknown("model", model, [*MODEL_FACTORIES, "hf:PATH_OR_NAME", "module:callable"])
-    if model == "lstm":
-        return lambda shape, classes: LSTM(shape, classes, tokens)
-    if model == "transformer":
-        return lambda shape, classes: Transformer(shape, classes, tokens)
-    return MODEL_FACTORIES[model]
+    return partial(TOKEN_MODELS[model], tokens=tokens) if model in TOKEN_MODELS else MODEL_FACTORIES[model]

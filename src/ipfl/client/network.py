@@ -89,6 +89,26 @@ class Points:
         return len(self.y)
 
 
+def prepare_inputs(x: Tensor, input_shape: Shape, *, reads_tokens: bool = False) -> Tensor:
+    """Raw points as a module wants them: uint8 images become floats, channels first; token ids stay whole.
+
+    Colour images are centred to [−1, 1]. Grey ones are ink on an empty ground: they go to [0, 1], so that the
+    ground is 0 (centred, the letters' large even ground kept the network from learning in 1 of 6 seeds).
+
+    Args:
+        x: A batch of points.
+        input_shape: Of a point; uint8 values are scaled only in the shape of an image.
+        reads_tokens: Whether the module has an embedding, which takes whole numbers as they are.
+    """
+    is_image = len(input_shape) == 3
+    if reads_tokens and not is_image and not x.is_floating_point():
+        return x.long()
+    batch = x.to(torch.float32)
+    if x.dtype == torch.uint8 and is_image:
+        batch = batch.mul_(1 / 255) if input_shape[-1] == 1 else batch.mul_(2 / 255).sub_(1)
+    return batch.permute(0, 3, 1, 2) if batch.dim() == 4 else batch
+
+
 class Network:
     """A module whose parameters, gradients and float buffers are views of flat tensors.
 
@@ -185,19 +205,8 @@ class Network:
         return torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else [])
 
     def inputs(self, x: Tensor) -> Tensor:
-        """A batch as the module wants it: uint8 images become floats, channels first; token ids stay whole.
-
-        Colour images are centred to [−1, 1]. Grey ones are ink on an empty ground: they go to [0, 1], so
-        that the ground is 0 (centred, the letters' large even ground kept the network from learning in 1 of 6
-        seeds).
-        """
-        is_image = len(self.input_shape) == 3
-        if self.reads_tokens and not is_image and not x.is_floating_point():
-            return x.long()
-        batch = x.to(torch.float32)
-        if x.dtype == torch.uint8 and is_image:
-            batch = batch.mul_(1 / 255) if self.input_shape[-1] == 1 else batch.mul_(2 / 255).sub_(1)
-        return batch.permute(0, 3, 1, 2) if batch.dim() == 4 else batch
+        """A batch as the module wants it."""
+        return prepare_inputs(x, self.input_shape, reads_tokens=self.reads_tokens)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Outputs of a batch, (n, outputs) as float32: class scores, log-odds of labels, or numbers."""
