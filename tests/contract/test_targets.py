@@ -28,7 +28,7 @@ def make_task(target: str) -> Task:
         y = 50 + 20 * signs * x[:, 0] if target == "regression" else (signs * x[:, :2] > 0).astype(np.int64)
         clients.append((x, y))
     return Task.from_clients(
-        clients, target=target, model="softmax", distribution=[0, 1] * 3, unseen=[5], seed=1
+        clients, predict=target, model="softmax", distribution=[0, 1] * 3, unseen=[5], seed=1
     )
 
 

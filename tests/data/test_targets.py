@@ -60,7 +60,7 @@ def test_wrong_targets(kind, y, match):
 
 
 @pytest.mark.parametrize(
-    ("y", "hint"), [(np.ones(2), 'target = "regression"'), (np.ones((2, 3), int), 'target = "multilabel"')]
+    ("y", "hint"), [(np.ones(2), 'predict = "regression"'), (np.ones((2, 3), int), 'predict = "multilabel"')]
 )
 def test_labels_that_look_like_another_target(y, hint):
     with pytest.raises(InputError, match=hint):
@@ -99,20 +99,20 @@ class TestPoints:
 
 class TestFederatedData:
     def test_of_clients(self):
-        numbers = from_clients([(X, X[:, 0]), (X, X[:, 1])], target="regression")
+        numbers = from_clients([(X, X[:, 0]), (X, X[:, 1])], predict="regression")
         assert (target_of(numbers).kind, numbers.classes) == ("regression", 1)
-        pairs = from_clients([(X, X)], target="regression")
+        pairs = from_clients([(X, X)], predict="regression")
         assert pairs.parts(0).train.y.shape[1:] == (2,)
-        labels = from_clients([[(x, [1, 0, 1]) for x in X]], target="multilabel")
+        labels = from_clients([[(x, [1, 0, 1]) for x in X]], predict="multilabel")
         assert (target_of(labels).kind, labels.classes) == ("multilabel", 3)
-        with pytest.raises(InputError, match="unknown target 'numbers'"):
-            from_clients([(X, X[:, 0])], target="numbers")
+        with pytest.raises(InputError, match="unknown predict 'numbers'"):
+            from_clients([(X, X[:, 0])], predict="numbers")
         with pytest.raises(InputError, match="differ in the shape of a target"):
-            from_clients([(X, X), (X, X[:, :1])], target="regression")
+            from_clients([(X, X), (X, X[:, :1])], predict="regression")
 
     def test_of_a_file(self, tmp_path):
         np.savez(tmp_path / "numbers.npz", x=X, y=X.sum(axis=1))
-        task = {"dataset": "npz", "path": tmp_path / "numbers.npz", "clients": 2, "target": "regression"}
+        task = {"dataset": "npz", "path": tmp_path / "numbers.npz", "clients": 2, "predict": "regression"}
         data = federate(TaskConfig.of({**task, "distributions": "iid", "partition": "random"}), 0)
         assert target_of(data).kind == "regression"
         assert len(data.parts(0).train) > 0
@@ -126,7 +126,7 @@ class TestFederatedData:
 
     def test_known_data_sets_have_classes(self):
         with pytest.raises(InputError, match="digits has classes to predict"):
-            federate(TaskConfig.of({"target": "regression"}), 0)
+            federate(TaskConfig.of({"predict": "regression"}), 0)
 
     def test_width_must_be_the_number_of_outputs(self):
         with pytest.raises(InputError, match="holds 2 values per point, but classes = 3"):

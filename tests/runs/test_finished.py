@@ -130,7 +130,7 @@ def test_a_run_that_predicts_numbers(tmp_path):
     x = np.random.default_rng(0).normal(size=(120, 2)).astype(np.float32)
     y = 1000 + 100 * x[:, 0]
     np.savez(tmp_path / "numbers.npz", x=x, y=y)
-    task = ["dataset=npz", f"path={tmp_path / 'numbers.npz'}", "target=regression", "distributions=iid"]
+    task = ["dataset=npz", f"path={tmp_path / 'numbers.npz'}", "predict=regression", "distributions=iid"]
     settings = [f"task.{one}" for one in (*task, "clients=4", "model=softmax")]
     settings += ["rounds=4", "method.name=finetune", "train.lr_decay=cosine", "train.lr=0.2"]
     sets = [word for setting in settings for word in ("--set", setting)]

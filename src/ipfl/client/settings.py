@@ -53,7 +53,7 @@ class TrainConfig(Section):
     loss: str = Field(
         "auto",
         pattern=rf"^(auto|cross_entropy|binary_cross_entropy|mse|mae|huber|{OWN})$",
-        description="auto (cross_entropy, or what fits task.target) | mse | mae | huber | "
+        description="auto (cross_entropy, or what fits task.predict) | mse | mae | huber | "
         "`module:callable` (outputs, targets) → a loss per point",
     )
     drop_last: bool = Field(

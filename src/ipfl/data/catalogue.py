@@ -242,7 +242,7 @@ def load(
     """
     info = _info_of(name)
     if target != "classes" and info.read_user_file is None:
-        raise InputError(f"{name} has classes to predict: task.target = {target!r} is for your own data")
+        raise InputError(f"{name} has classes to predict: task.predict = {target!r} is for your own data")
     if info.make is not None:
         return info.make()
     if info.read_user_file is not None:

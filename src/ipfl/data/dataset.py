@@ -69,12 +69,12 @@ def check_labels(y: ArrayLike, points: int, name: str) -> NDArray[np.int64]:
     """
     labels = np.asarray(y)
     if labels.shape != (points,):
-        hint = '; several per point: target = "multilabel"' if labels.shape[:1] == (points,) else ""
+        hint = '; several per point: predict = "multilabel"' if labels.shape[:1] == (points,) else ""
         raise InputError(
             f"{name} has shape {labels.shape}, expected one label for each of {points} points{hint}"
         )
     if labels.dtype.kind not in "ui":
-        hint = '; to predict numbers: target = "regression"' if labels.dtype.kind == "f" else ""
+        hint = '; for numbers: predict = "regression"' if labels.dtype.kind == "f" else ""
         raise InputError(f"{name} holds {labels.dtype}, expected whole numbers{hint}")
     if labels.min() < 0 or labels.max() > np.iinfo(np.int64).max:  # a larger uint64 would become negative
         wrong = labels.min() if labels.min() < 0 else labels.max()

@@ -43,7 +43,7 @@ def federate(task: TaskConfig, seed: int) -> FederatedData:
         return given
     partition = parse_partition(task.partition)
     _check_settings(task, partition)  # before a data set is read, or even downloaded
-    dataset = given or load(task.dataset, path=task.path, data_dir=task.data_dir, target=task.target)
+    dataset = given or load(task.dataset, path=task.path, data_dir=task.data_dir, target=task.predict)
     _check_classes(task, partition, dataset)
     if task.clients > len(dataset.y_train):
         raise InputError(

@@ -24,7 +24,7 @@ def from_clients(
     *,
     name: str = "own",
     classes: int | None = None,
-    target: TargetKind = "classes",
+    predict: TargetKind = "classes",
     distribution: Sequence[int] | None = None,
     probe: float = 0.2,
     test_share: float = 0.25,
@@ -42,7 +42,7 @@ def from_clients(
             pairs or data sets; or a map-style torch data set that yields (x, y).
         name: For reports.
         classes: Number of classes; None: the highest label plus one. Labels or numbers are counted.
-        target: What y holds: `classes`, a class of each point; `multilabel`, 0 and 1, (n, labels);
+        predict: What y holds: `classes`, a class of each point; `multilabel`, 0 and 1, (n, labels);
             `regression`, numbers, (n,) or (n, outputs).
         distribution: Hidden distribution of each client, from 0 on, if known: only for metrics.
         probe: Share of the training points held back to score models.
@@ -57,14 +57,14 @@ def from_clients(
         raise InputError("there are no clients")
     if not (0 < probe < 1 and 0 < test_share < 1):
         raise InputError("probe and test_share must be between 0 and 1")
-    if target not in TARGETS:
-        raise unknown("target", target, TARGETS)
+    if predict not in TARGETS:
+        raise unknown("predict", predict, TARGETS)
     known = _check_distribution(distribution, len(clients))
     if not set(unseen) <= set(range(len(clients))) or len(set(unseen)) == len(clients):
         raise InputError(f"unseen: expected some, not all, of the clients 0 to {len(clients) - 1}")
-    data = [_read_client(given, target, test_share, seed, client) for client, given in enumerate(clients)]
+    data = [_read_client(given, predict, test_share, seed, client) for client, given in enumerate(clients)]
     return PartitionedDataset(
-        _join(name, data, classes, target),
+        _join(name, data, classes, predict),
         partition="own",
         distributions=[Distribution() for _ in range(max(known) + 1)],
         allocation=_allocate(data, known, probe, seed),

@@ -20,7 +20,7 @@ class TaskConfig(Section):
     dataset: str = Field(
         DATASET, description="see `ipfl datasets`; `npz` reads the file in `path`; or `module:callable`"
     )
-    target: TargetKind = Field(
+    predict: TargetKind = Field(
         "classes",
         description="what y of your own file holds: classes | multilabel: 0 and 1, (n, labels) | "
         "regression: numbers, (n,) or (n, outputs)",

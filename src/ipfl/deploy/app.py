@@ -164,9 +164,9 @@ def _refuse_misfits(server_config: ServerConfig, membership: Membership, task: T
 def run_server(grid: Grid, server_config: ServerConfig, model: Factory | None = None) -> Result:
     """Runs the method of the config over the nodes of a grid."""
     config = server_config.load_config()
-    if config.task.target != "classes":
+    if config.task.predict != "classes":
         raise InputError(
-            f"task.target = {config.task.target!r}: nodes with data of their own can predict classes only"
+            f"task.predict = {config.task.predict!r}: nodes with data of their own can predict classes only"
         )
     method, factory = config.build_method(), model or model_factory(config.task.model)
     settings = RunSettings(
