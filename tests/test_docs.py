@@ -22,6 +22,7 @@ from ipfl.runs.config import Config
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src/ipfl"
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md"))]
+COMMANDS_OF_TRAINING = re.findall(r"^\$ (ipfl run .*)$", (ROOT / "docs/training.md").read_text(), re.M)
 SMALL = ["--set", "task.clients=8", "--set", "task.model=softmax", "--workers", "0", "--quiet"]
 
 
@@ -252,6 +253,60 @@ class TestFiles:
             if isinstance(part, ast.Constant)
         }
         assert sorted(first_column(section("docs/results.md", "events"))) == sorted(kinds)
+
+
+@pytest.fixture(scope="module")
+def training_folder(tmp_path_factory):
+    """A folder with the `mine.py` of docs/training.md."""
+    folder = tmp_path_factory.mktemp("training")
+    mine, *_ = re.findall(r"```python\n(.*?)```", text("docs/training.md"), re.S)
+    (folder / "mine.py").write_text(mine)
+    return folder
+
+
+class TestTraining:
+    """The examples of docs/training.md, small: every option of the training is tried out."""
+
+    @pytest.mark.parametrize(
+        "command", [line for line in COMMANDS_OF_TRAINING if "hf:" not in line and "cifar10" not in line]
+    )
+    def test_commands_run(self, command, training_folder, monkeypatch, tmp_path):
+        monkeypatch.chdir(training_folder)
+        _, *words = shlex.split(command)
+        short = ["--set", "rounds=1", "--set", "method.name=fedavg", "--out", str(tmp_path / "run")]
+        invoke(*words, *SMALL, *short)
+
+    def test_flip_crop_runs(self):
+        """The command needs a data set that is not here; the option is tried on another one."""
+        task = ipfl.Task.load(clients=2, samples=10, model="softmax")
+        config = ipfl.RunConfig(rounds=1, train=ipfl.TrainConfig(augment="flip_crop"))
+        ipfl.run(task, ipfl.method("fedavg"), config, engine=ipfl.local_engine(workers=0))
+
+    def test_python_examples_run(self, capsys):
+        _, *examples = re.findall(r"```python\n(.*?)```", text("docs/training.md"), re.S)
+        for example in examples:
+            exec(example.replace("ipfl.RunConfig(rounds=10", "ipfl.RunConfig(rounds=3"), {})
+        mae, accuracy = capsys.readouterr().out.splitlines()
+        assert float(mae.split()[0]) < 100
+        assert re.fullmatch(r"\d+%", accuracy)
+
+    def test_metrics_are_in_the_summary(self, training_folder, monkeypatch):
+        folder = training_folder
+        monkeypatch.chdir(folder)
+        (settings,) = re.findall(r"```toml\n(.*?)```", text("docs/training.md"), re.S)
+        (folder / "metrics.toml").write_text(settings)
+        invoke("run", "metrics.toml", *SMALL, "--set", "task.clients=6", "--out", "runs/metrics")
+        summary = json.loads((folder / "runs/metrics/summary.json").read_text())
+        names = Config.load(folder / "metrics.toml").evaluate.metrics
+        assert set(summary["metrics"]) == set(names) == set(summary["metrics_per_client"])
+        assert set(summary["metrics_per_client"]["macro_f1"]) == {str(client) for client in range(6)}
+
+    def test_tables_name_what_is_there(self):
+        from ipfl.client.models import MODEL_FACTORIES
+        from ipfl.client.prediction_metrics import METRICS
+
+        assert first_column(section("docs/training.md", "Metrics")) == list(METRICS)
+        assert set(first_column(section("docs/training.md", "Models"))) == set(MODEL_FACTORIES) - {"auto"}
 
 
 class TestMethods:

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import ipfl
 from ipfl.cli import app
-from ipfl.client.network import CNN
+from ipfl.client.models import CNN
 from ipfl.client.predictors import Mixture, NearestPrototype
 from ipfl.methods import DEFAULT
 

@@ -12,7 +12,8 @@ from safetensors.numpy import load_file
 
 from ipfl.client.client_model import make_model
 from ipfl.client.export import export_model
-from ipfl.client.network import MODEL_FACTORIES, Network, build_network
+from ipfl.client.models import MODEL_FACTORIES
+from ipfl.client.network import Network, build_network
 from ipfl.client.predictors import Mixture, NearestPrototype
 from ipfl.client.training import evaluate
 from ipfl.data.federated import Samples

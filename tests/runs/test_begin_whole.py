@@ -180,7 +180,7 @@ class TestTrust:
     def foreign(self, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
         Path("foreign_model.py").write_text(
-            "from pathlib import Path\nfrom ipfl.client.network import Softmax\n"
+            "from pathlib import Path\nfrom ipfl.client.models import Softmax\n"
             "Path('imported').write_text('')\ndef model(shape, classes): return Softmax(shape, classes)\n"
         )
         sys.modules.pop("foreign_model", None)

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 from tests.small_runs import run_small, small_task
 
-from ipfl.client.network import Softmax
+from ipfl.client.models import Softmax
 from ipfl.errors import InputError
 from ipfl.runs.config import EvaluateConfig, RunConfig
 from ipfl.runs.folder import RunFolder, RunOutput

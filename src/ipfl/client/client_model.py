@@ -3,8 +3,8 @@
 A `Predictor` is made of flat vectors in a layout of our own. Here it becomes an `nn.Module` in PyTorch's
 layout, with all that happens to a point before it reaches the network inside.
 
-What the numbers that a model returns mean stands in one place, `probabilities` and `decide`: a task that is
-no classification changes these two.
+What the numbers that a model returns mean stands in one place, `probabilities` and `decide`, by what the task
+predicts (`ipfl.data.targets`).
 """
 
 from __future__ import annotations
@@ -18,8 +18,12 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 from torch.nn.functional import log_softmax
 
-from ipfl.client.network import Network, Shape, last_linear, prepare_inputs
+from ipfl.client.models import Shape
+from ipfl.client.network import Network, last_linear, prepare_inputs
 from ipfl.client.predictors import Mixture, NearestPrototype, Predictor
+from ipfl.client.targets import as_outputs, mix_outputs
+from ipfl.core import Vector
+from ipfl.data.targets import Target
 from ipfl.errors import InputError
 
 BATCH = 256
@@ -31,17 +35,21 @@ class ClientModel(nn.Module):
 
     Points are a batch `(n, …)` as they were given to the run: images `(n, height, width, channels)`, as
     `uint8` if the run's were. Scaling and the order of PyTorch's axes are taken care of inside. `softmax` of
-    the scores are probabilities. The model is in evaluation mode and on the CPU; train it further like any
-    other module.
+    the scores are probabilities. Where labels are predicted, the scores are log-odds; where numbers are, they
+    are standardised (`target.decode` has them in the units of the data). The model is in evaluation mode and
+    on the CPU; train it further like any other module.
 
     Attributes:
         input_shape: Of a point.
         input_dtype: Of the run's points, such as `torch.uint8`; None: unknown, points are taken as they are.
+        reads_tokens: Whether points are token ids.
+        target: What is predicted.
     """
 
-    def __init__(self, input_shape: Shape, input_dtype: torch.dtype | None):
+    def __init__(self, network: Network, input_dtype: torch.dtype | None):
         super().__init__()
-        self.input_shape, self.input_dtype = input_shape, input_dtype
+        self.input_shape, self.input_dtype = network.input_shape, input_dtype
+        self.reads_tokens, self.target = network.reads_tokens, network.target
 
     def inputs(self, x: Tensor) -> Tensor:
         """Raw points as the network wants them.
@@ -51,7 +59,7 @@ class ClientModel(nn.Module):
         """
         if not (torch._C._get_tracing_state() or torch.compiler.is_exporting()):
             x = self._checked(x)
-        return prepare_inputs(x, self.input_shape)
+        return prepare_inputs(x, self.input_shape, reads_tokens=self.reads_tokens)
 
     def _checked(self, x: Tensor) -> Tensor:
         if x.shape[1:] != self.input_shape and (*x.shape[1:], 1) == self.input_shape:
@@ -76,9 +84,9 @@ class NetworkModel(ClientModel):
         network: The network itself; it takes points as the training gave them to it, see `inputs`.
     """
 
-    def __init__(self, input_shape: Shape, input_dtype: torch.dtype | None, network: nn.Module):
-        super().__init__(input_shape, input_dtype)
-        self.network = network
+    def __init__(self, network: Network, input_dtype: torch.dtype | None, model: Vector):
+        super().__init__(network, input_dtype)
+        self.network = network.copy_module(model)
         self.register_state_dict_post_hook(_strip_prefix)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_pre_hook(_add_prefix)  # type: ignore[no-untyped-call]
 
@@ -93,24 +101,18 @@ class MixtureModel(ClientModel):
 
     weights: Tensor
 
-    def __init__(
-        self,
-        input_shape: Shape,
-        input_dtype: torch.dtype | None,
-        networks: list[nn.Module],
-        weights: tuple[float, ...],
-    ):
-        super().__init__(input_shape, input_dtype)
-        self._names = [f"model_{number}" for number in range(len(networks))]
-        for name, network in zip(self._names, networks, strict=True):
-            self.add_module(name, network)
-        self.register_buffer("weights", torch.tensor(weights))
+    def __init__(self, network: Network, input_dtype: torch.dtype | None, mixture: Mixture):
+        super().__init__(network, input_dtype)
+        self._names = [f"model_{number}" for number in range(len(mixture.models))]
+        for name, model in zip(self._names, mixture.models, strict=True):
+            self.add_module(name, network.copy_module(model))
+        self.register_buffer("weights", torch.tensor(mixture.weights))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Log-probabilities of the classes."""
+        """Log-probabilities of the classes, log-odds of labels, or numbers."""
         inputs = self.inputs(x)
-        every = [log_softmax(self.get_submodule(name)(inputs).float(), dim=1) for name in self._names]
-        return torch.logsumexp(torch.stack(every) + self.weights.log()[:, None, None], dim=0)
+        every = [as_outputs(self.target, self.get_submodule(name)(inputs).float()) for name in self._names]
+        return mix_outputs(self.target, every, self.weights)
 
 
 class PrototypeModel(NetworkModel):
@@ -118,15 +120,9 @@ class PrototypeModel(NetworkModel):
 
     prototypes: Tensor
 
-    def __init__(
-        self,
-        input_shape: Shape,
-        input_dtype: torch.dtype | None,
-        network: nn.Module,
-        prototypes: NDArray[np.float32],
-    ):
-        super().__init__(input_shape, input_dtype, network)
-        self.register_buffer("prototypes", torch.tensor(prototypes))
+    def __init__(self, network: Network, input_dtype: torch.dtype | None, predictor: NearestPrototype):
+        super().__init__(network, input_dtype, predictor.model)
+        self.register_buffer("prototypes", torch.tensor(predictor.prototypes))
 
     def forward(self, x: Tensor) -> Tensor:
         """Log-probabilities: the nearer a class's prototype, the higher; a class without one has none."""
@@ -163,14 +159,12 @@ def make_model(network: Network, predictor: Predictor, input_dtype: str | None) 
         predictor: What a client predicts with, or a model of the server.
         input_dtype: Type of the run's points, such as `uint8`; None: unknown.
     """
-    takes = network.input_shape, _torch_dtype(input_dtype)
+    dtype = _torch_dtype(input_dtype)
     if isinstance(predictor, Mixture):
-        return MixtureModel(
-            *takes, [network.copy_module(one) for one in predictor.models], predictor.weights
-        ).eval()
+        return MixtureModel(network, dtype, predictor).eval()
     if isinstance(predictor, NearestPrototype):
-        return PrototypeModel(*takes, network.copy_module(predictor.model), predictor.prototypes).eval()
-    return NetworkModel(*takes, network.copy_module(predictor)).eval()
+        return PrototypeModel(network, dtype, predictor).eval()
+    return NetworkModel(network, dtype, predictor).eval()
 
 
 def _torch_dtype(name: str | None) -> torch.dtype | None:
@@ -200,11 +194,22 @@ def _array(x: ArrayLike) -> NDArray[Any]:
     return np.ascontiguousarray(array)
 
 
-def probabilities(scores: Tensor) -> NDArray[np.float32]:
-    """(n, classes): the probability of each class."""
-    return scores.softmax(dim=1).numpy()
+def probabilities(scores: Tensor, target: Target) -> NDArray[np.float32]:
+    """(n, classes): the probability of each class, or of each label.
+
+    Raises:
+        InputError: Numbers are predicted, which have no probabilities.
+    """
+    if target.kind == "regression":
+        raise InputError("this run predicts numbers, which have no probabilities")
+    return (scores.softmax(dim=1) if target.kind == "classes" else scores.sigmoid()).numpy()
 
 
-def decide(scores: Tensor) -> NDArray[np.int64]:
-    """What is predicted: the class with the highest score."""
-    return scores.argmax(dim=1).numpy()
+def decide(scores: Tensor, target: Target) -> NDArray[Any]:
+    """What is predicted: the class with the highest score; labels as 0 and 1; numbers in the data's units."""
+    if target.kind == "classes":
+        return scores.argmax(dim=1).numpy()
+    if target.kind == "multilabel":
+        return (scores > 0).long().numpy()
+    numbers = target.decode(scores.reshape(len(scores), -1).numpy())
+    return numbers[:, 0] if target.outputs == 1 else numbers

@@ -15,17 +15,20 @@ from ipfl.client.allocator import keep_freed_memory
 from ipfl.client.client import Client
 from ipfl.client.hardware import prepare_network
 from ipfl.client.memory import ClientMemory
-from ipfl.client.network import Network
+from ipfl.client.network import Network, Points
+from ipfl.client.prediction_metrics import Predictions, measure_predictions
 from ipfl.client.predictors import Predictor
 from ipfl.client.settings import TrainConfig
 from ipfl.client.task import Task
-from ipfl.client.training import evaluate
-from ipfl.core import ClientId, Method, Record, holdout_distribution, stream
+from ipfl.client.training import Score, evaluate, predicted_outputs, score_outputs
+from ipfl.core import ClientId, Fact, Method, Record, holdout_distribution, stream
 from ipfl.data.federated import Parts, Samples
 
 TRAIN = "train"
 EVALUATE = "evaluate"
 ASSESS = "assess"
+WANTED_METRICS = "evaluate_metrics"
+"""Fact beside an offer to be evaluated: names of the metrics to report. No method sees it."""
 
 Disguise = Callable[[Client], Client]
 """Changes what a client works with, before the method sees it."""
@@ -152,7 +155,7 @@ class ClientRunner:
             classes=self.task.data.classes,
             parts=hidden,
             network=self.network,
-            settings=self.settings,
+            settings=self.settings.at_round(job.round),
             initial=self.initial,
         )
 
@@ -182,20 +185,35 @@ class ClientRunner:
 
         Those on `goal` are what the client itself could know, for its decisions (`clients.leave`).
         """
+        wanted = offer.facts.get(WANTED_METRICS, [])
+        offer = Record(offer.params, {k: fact for k, fact in offer.facts.items() if k != WANTED_METRICS})
         predictor = self.method.personalize(offer, mine, me)
         points, goal = self.network.points(test), me.parts.goal
         own = self.network.points(goal)
-        facts = {
+        score, metrics = self._measure(predictor, points, test, wanted)
+        facts: dict[str, Fact] = {
             "n": len(test),
-            "hits": evaluate(self.network, predictor, points).hits,
+            "hits": score.hits,
             "goal_n": len(goal),
             "goal_hits": evaluate(self.network, predictor, own).hits if len(goal) else 0,
         }
+        if wanted:
+            facts["metrics"] = metrics
         shared = offer.params.get("global")
         if shared is not None:
             same = shared is predictor
             facts["global_hits"] = facts["hits"] if same else evaluate(self.network, shared, points).hits
         return Record({}, facts)
+
+    def _measure(
+        self, predictor: Predictor, points: Points, test: Samples, wanted: list[str]
+    ) -> tuple[Score, list[float | None]]:
+        """The score on test points and the metrics that are wanted, from one pass."""
+        if not wanted or not len(test):
+            return evaluate(self.network, predictor, points), [None] * len(wanted)
+        outputs = predicted_outputs(self.network, predictor, points)
+        given = Predictions(self.network.target, outputs.cpu().double().numpy(), test.y)
+        return score_outputs(self.network, outputs, points), measure_predictions(wanted, given)
 
     def _assess(self, distribution: int, models: Record) -> Record:
         """Hits of every server model on `limit` test points of one distribution, the same in all rounds.

@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ipfl.client.network import Factory, Network, build_network, model_factory
+from ipfl.client.models import Factory, model_factory
+from ipfl.client.network import Network, build_network
 from ipfl.data import federate, from_clients
 from ipfl.data.column_data import clients_of, load_partitions
-from ipfl.data.federated import FederatedData, class_names, client_names
+from ipfl.data.federated import FederatedData, class_names, client_names, target_of, tokens_of
 from ipfl.data.from_task import deal_out
 from ipfl.data.settings import TaskConfig
 from ipfl.data.tables import read_table
+from ipfl.data.targets import Target
 from ipfl.errors import InputError
 
 if TYPE_CHECKING:
@@ -48,21 +50,24 @@ class Task:
     @classmethod
     def build(cls, config: TaskConfig, seed: int) -> Task:
         """Builds a task from a validated config."""
-        factory = model_factory(config.model)
-        return cls(federate(config, seed), factory, config, seed)
+        model_factory(config.model)  # a wrong name is found before a data set is read
+        data = federate(config, seed)
+        return cls(data, model_factory(config.model, tokens_of(data)), config, seed)
 
     @classmethod
     def from_clients(
-        cls, clients: Iterable[Any] | Mapping[Any, Any], *, model: str | Factory = "cnn", **options: Any
+        cls, clients: Iterable[Any] | Mapping[Any, Any], *, model: str | Factory = "auto", **options: Any
     ) -> Task:
         """A task over your own data: per client an (x, y) pair, a dict of parts or a data set.
 
         Args:
             clients: A list or a generator of clients, or a dict by their names.
-            model: A name, or a callable that makes an `nn.Module`, called with (input_shape, classes).
+            model: A name, or a callable that makes an `nn.Module`, called with (input_shape, classes); `auto`
+                picks one that fits the data.
             **options: Passed to `ipfl.data.from_clients`.
         """
-        return cls(from_clients(clients, **options), model_factory(model))
+        data = from_clients(clients, **options)
+        return cls(data, model_factory(model, tokens_of(data)))
 
     @classmethod
     def from_dataframe(
@@ -71,7 +76,7 @@ class Task:
         *,
         client: str | None,
         target: str,
-        model: str | Factory = "mlp",
+        model: str | Factory = "auto",
         seed: int = 0,
         **settings: Any,
     ) -> Task:
@@ -93,7 +98,8 @@ class Task:
         if not hasattr(table, "iloc"):
             raise InputError(f"expected a pandas DataFrame, not {type(table).__name__}")
         config = TaskConfig.of({"dataset": "dataframe", "client": client, "target": target, **settings})
-        return cls(deal_out(read_table(table, config, "dataframe"), config, seed), model_factory(model))
+        data = deal_out(read_table(table, config, "dataframe"), config, seed)
+        return cls(data, model_factory(model, tokens_of(data)))
 
     @classmethod
     def from_huggingface(
@@ -103,7 +109,7 @@ class Task:
         client: str,
         target: str | None = None,
         features: Sequence[str] = (),
-        model: str | Factory = "cnn",
+        model: str | Factory = "auto",
         **options: Any,
     ) -> Task:
         """A task over a data set of Hugging Face `datasets` that has a column for the client.
@@ -122,7 +128,7 @@ class Task:
         )
 
     @classmethod
-    def from_partitioner(cls, partitioner: Any, *, model: str | Factory = "cnn", **options: Any) -> Task:
+    def from_partitioner(cls, partitioner: Any, *, model: str | Factory = "auto", **options: Any) -> Task:
         """A task whose clients are the parts of a `flwr-datasets` partitioner.
 
         Args:
@@ -160,11 +166,17 @@ class Task:
     def __repr__(self) -> str:
         data = self.data
         count = len(data.clients) + len(data.unseen)
-        return f"Task({data.name}: {count} clients, {data.classes} classes, points {data.input_shape})"
+        predicted = {"multilabel": "labels", "regression": "numbers"}.get(self.target.kind, "classes")
+        return f"Task({data.name}: {count} clients, {data.classes} {predicted}, points {data.input_shape})"
 
     def network(self, seed: int) -> Network:
         """A fresh network with the initial parameters of that seed."""
-        return build_network(self.factory, self.data.input_shape, self.data.classes, seed)
+        return build_network(self.factory, self.data.input_shape, self.data.classes, seed, self.target)
+
+    @property
+    def target(self) -> Target:
+        """What is predicted."""
+        return target_of(self.data)
 
     @cached_property
     def input_dtype(self) -> str | None:

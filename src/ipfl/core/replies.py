@@ -61,6 +61,10 @@ class InvalidReplyError(ValueError):
     """A reply that does not hold what it must; the text says what is wrong with it."""
 
 
+class DivergedReplyError(InvalidReplyError):
+    """A reply whose only fault is a number that is too large, or none: where training led to."""
+
+
 @dataclass(frozen=True)
 class ReplyLimits:
     """How large a valid reply to one client's ask can be; checked before anything of it is parsed."""
@@ -114,8 +118,11 @@ class ReplySchema:
         sizes = self.vectors(sent, reply.facts) if callable(self.vectors) else self.vectors
         _check_names("vectors", sizes, reply.params)
         for name, size in sizes.items():
-            if not is_vector(reply.params[name], size):
-                raise InvalidReplyError(f"{name} is not a vector of {size} numbers up to {MAX_COMPONENT:g}")
+            vector = reply.params[name]
+            if not is_vector(vector, size):
+                has_form = isinstance(vector, np.ndarray) and vector.shape == (size,)
+                kind = DivergedReplyError if has_form and vector.dtype == np.float32 else InvalidReplyError
+                raise kind(f"{name} is not a vector of {size} numbers up to {MAX_COMPONENT:g}")
 
 
 def is_vector(vector: Any, size: int) -> bool:

@@ -165,7 +165,7 @@ _ALL = (
         shape=None,
         license="yours",
         source="your file",
-        read_user_file=lambda path, _: readers.read_npz(path),
+        read_user_file=lambda path, settings: readers.read_npz(path, target=settings.predict),
         instructions=_OWN_FILE,
     ),
     DatasetInfo(
@@ -276,6 +276,9 @@ def load(
         InputError: The name is unknown, or the data is missing, damaged or not in its format.
     """
     info = _info_of(name)
+    predict = "classes" if settings is None else settings.predict
+    if predict != "classes" and info.read_user_file is None:
+        raise InputError(f"{name} has classes to predict: task.predict = {predict!r} is for your own data")
     if info.make is not None:
         return info.make()
     if info.read_user_file is not None:

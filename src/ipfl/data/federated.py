@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ipfl.data.dataset import Dataset
 from ipfl.data.distributions import Distribution
 from ipfl.data.rounding import probe_size
+from ipfl.data.targets import Target
 from ipfl.errors import InputError
 
 Indices = NDArray[np.int32]
@@ -24,10 +25,11 @@ Indices = NDArray[np.int32]
 
 @dataclass(frozen=True)
 class Samples:
-    """Some labelled points: images as uint8 (n, height, width, channels), else float32 (n, features)."""
+    """Some points with what is to be predicted of them; see `ipfl.data.dataset` for the forms of points."""
 
     x: NDArray[Any]
-    y: NDArray[np.int64]
+    y: NDArray[Any]
+    """Classes as int64 (n,); labels or numbers as float32 (n, outputs), numbers also (n,)."""
 
     def __len__(self) -> int:
         return len(self.y)
@@ -54,6 +56,8 @@ class FederatedData(Protocol):
     partition: str
     input_shape: tuple[int, ...]
     classes: int
+    """Outputs of a model: number of classes. Data may have a `target` (`ipfl.data.targets.Target`) that says
+    that these are labels or numbers, and `tokens`, the number of token ids; see `target_of`, `tokens_of`."""
     distributions: int
     """Number of hidden distributions; 1 if there are none to tell apart."""
     clients: tuple[int, ...]
@@ -173,6 +177,26 @@ class Drift:
     partner: Mapping[int, int]
 
 
+def target_of(data: FederatedData) -> Target:
+    """What is predicted from some data; a class, where the data does not say."""
+    found = getattr(data, "target", None)
+    return found if isinstance(found, Target) else Target("classes", data.classes)
+
+
+def tokens_of(data: FederatedData) -> int | None:
+    """Number of different token ids, 0 to the highest, where the data could be such; None where it is not."""
+    found = getattr(data, "tokens", None)
+    return found if isinstance(found, int) else None
+
+
+def count_tokens(dataset: Dataset) -> int | None:
+    """The highest value plus one of points that are whole numbers from 0 on; None for all others."""
+    pools = dataset.x_train, dataset.x_test
+    if dataset.x_train.ndim != 2 or dataset.x_train.dtype.kind not in "ui":
+        return None
+    return None if min(x.min() for x in pools) < 0 else int(max(x.max() for x in pools)) + 1
+
+
 class PartitionedDataset:
     """`FederatedData` over one data set, held as index arrays; a client's arrays are made when asked for.
 
@@ -201,6 +225,8 @@ class PartitionedDataset:
         self.partition = partition
         self.input_shape: tuple[int, ...] = dataset.x_train.shape[1:]
         self.classes = dataset.classes
+        self.target = dataset.predicted
+        self.tokens = count_tokens(dataset)
         self.distributions = len(distributions)
         self.unseen: tuple[int, ...] = tuple(sorted(unseen))
         everyone = range(len(allocation.clients))
@@ -234,7 +260,7 @@ class PartitionedDataset:
     def _test_samples(self, points: PoolPoints) -> Samples:
         return self._make_samples(points, self._dataset.x_test, self._dataset.y_test)
 
-    def _make_samples(self, points: PoolPoints, x: NDArray[Any], y: NDArray[np.int64]) -> Samples:
+    def _make_samples(self, points: PoolPoints, x: NDArray[Any], y: NDArray[Any]) -> Samples:
         """Copies points of a pool and changes each as its distribution says."""
         features, labels = x[points.index], y[points.index]
         for number, distribution in enumerate(self._distributions):

@@ -54,6 +54,7 @@ def deal_out(dataset: Dataset, task: TaskConfig, seed: int) -> FederatedData:
     """
     partition = parse_partition(task.partition)
     _check_settings(task, partition)
+    _check_classes(task, partition, dataset)
     if task.clients is not None and task.clients > len(dataset.y_train):
         raise InputError(
             f"task.clients = {task.clients}, but {dataset.name} has {len(dataset.y_train)} training points"
@@ -103,6 +104,22 @@ def _check_settings(task: TaskConfig, partition: Partition) -> None:
 def _check_unseen(task: TaskConfig, clients: int) -> None:
     if task.unseen >= clients:
         raise InputError(f"unseen = {task.unseen} of {clients} clients: no client is left to train with")
+
+
+def _check_classes(task: TaskConfig, partition: Partition, dataset: Dataset) -> None:
+    """Refuses what chooses or renames classes where there are none."""
+    if dataset.target == "classes":
+        return
+    if parse_distributions(task.distributions)[0] in ("permuted", "halves", "groups"):
+        raise InputError(
+            f"distributions = {task.distributions!r} needs classes, but {dataset.name} has the target "
+            f"{dataset.target!r}: use rotated, iid or natural"
+        )
+    if partition.is_by_class:
+        raise InputError(
+            f"partition = {task.partition!r} needs classes, but {dataset.name} has the target "
+            f"{dataset.target!r}: use a:b, linear, random or natural"
+        )
 
 
 def _partition(dataset: Dataset, partition: Partition, task: TaskConfig, seed: int) -> PartitionedDataset:

@@ -40,6 +40,8 @@ def read_images(path: Path, settings: TaskConfig) -> Dataset:
             size and `image_size` is not set.
     """
     require_extra("PIL", "images")
+    if settings.predict != "classes":
+        raise InputError(f"{path}: folders name classes, so predict = {settings.predict!r} does not fit")
     if not path.is_dir():
         raise InputError(f"there is no folder {path}")
     files = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())

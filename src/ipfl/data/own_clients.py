@@ -13,14 +13,15 @@ from numpy.typing import NDArray
 
 from ipfl.core import stream
 from ipfl.data.column_data import class_labels, has_columns, read_columns
-from ipfl.data.dataset import Dataset, check_features, check_labels, count_classes
+from ipfl.data.dataset import Dataset, check_features, check_labels, check_targets, count_targets
 from ipfl.data.distributions import Distribution
 from ipfl.data.federated import Allocation, ClientPoints, PartitionedDataset, PoolPoints
 from ipfl.data.table_encoding import sorted_texts
-from ipfl.errors import InputError
+from ipfl.data.targets import TARGETS, TargetKind
+from ipfl.errors import InputError, unknown
 
 Pair = tuple[NDArray[Any], NDArray[Any]]
-"""Points and their labels."""
+"""Points and their targets."""
 
 
 def from_clients(
@@ -32,6 +33,7 @@ def from_clients(
     class_names: Sequence[str] | None = None,
     name: str = "own",
     classes: int | None = None,
+    predict: TargetKind = "classes",
     distribution: Sequence[int] | None = None,
     probe: float = 0.2,
     test_share: float = 0.25,
@@ -42,7 +44,7 @@ def from_clients(
 
     Images are (height, width, channels), in that order: uint8 from 0 to 255, or float, kept as float32
     and used as it is. Images with their channels first, as PyTorch has them, are recognised and turned.
-    Anything else is a vector of features.
+    Sequences are (steps, features). Anything else is a vector of features, or of token ids.
 
     Args:
         clients: Each one a pair of arrays (x, y); a map-style torch data set that yields (x, y); a data set
@@ -53,7 +55,9 @@ def from_clients(
         features: Of data sets with columns: those to learn from; empty: all others.
         class_names: Names of the classes; None: as the labels or the data sets say, if they do.
         name: For reports.
-        classes: Number of classes; None: the highest label plus one.
+        classes: Number of classes; None: the highest label plus one. Labels or numbers are counted.
+        predict: What y holds: `classes`, a class of each point; `multilabel`, 0 and 1, (n, labels);
+            `regression`, numbers, (n,) or (n, outputs).
         distribution: Hidden distribution of each client, from 0 on, if known: only for metrics.
         probe: Share of the training points held back to score models.
         test_share: Share of the points that become test points where a client has none of its own.
@@ -66,21 +70,25 @@ def from_clients(
     clients, names = _list_clients(clients, names)
     if not (0 < probe < 1 and 0 < test_share < 1):
         raise InputError("probe and test_share must be between 0 and 1")
+    if predict not in TARGETS:
+        raise unknown("predict", predict, TARGETS)
     known = _check_distribution(distribution, len(clients))
     if not set(unseen) <= set(range(len(clients))) or len(set(unseen)) == len(clients):
         raise InputError(f"unseen: expected some, not all, of the clients 0 to {len(clients) - 1}")
-    columns = _Columns(target, tuple(features))
+    columns = _Columns(target, tuple(features), predict)
     labels = [f"client {names[client] if names else client}" for client in range(len(clients))]
     read = [
         _read_client(given, columns, test_share, seed, client, labels[client])
         for client, given in enumerate(clients)
     ]
-    data, found = _number_labels(read, labels, classes)
+    if predict == "classes":
+        read, found = _number_labels(read, labels, classes)
+        class_names = class_names or found or columns.class_names(clients[0])
     return PartitionedDataset(
-        _join(name, data, classes, class_names or found or columns.class_names(clients[0])),
+        _join(name, read, classes, class_names, predict),
         partition="own",
         distributions=[Distribution() for _ in range(max(known) + 1)],
-        allocation=_allocate(data, known, probe, seed, labels),
+        allocation=_allocate(read, known, probe, seed, labels),
         unseen=set(unseen),
         client_names=names,
     )
@@ -111,13 +119,19 @@ def _list_clients(
 
 
 class _Columns:
-    """Which columns of a data set with columns hold what."""
+    """Which columns of a data set with columns hold what, and what is predicted."""
 
-    def __init__(self, target: str | None, features: tuple[str, ...]) -> None:
-        self.target, self.features = target, features
+    def __init__(self, target: str | None, features: tuple[str, ...], predict: TargetKind) -> None:
+        self.target, self.features, self.predict = target, features, predict
 
     def read(self, given: Any, name: str) -> tuple[NDArray[Any], NDArray[Any]]:
         return read_columns(given, self.target, self.features, name)
+
+    def label(self, given: Any) -> Any:
+        """The label of one point of a data set of pairs."""
+        if self.predict != "classes":
+            return np.asarray(given)
+        return given if isinstance(given, str) else int(given)
 
     def class_names(self, given: Any) -> Sequence[str] | None:
         given = given["train"] if isinstance(given, Mapping) else given
@@ -192,13 +206,15 @@ def _read_pair(given: Any, columns: _Columns, name: str) -> Pair:
         try:
             pairs = [given[position] for position in range(len(given))]
             x = np.stack([np.asarray(pair[0]) for pair in pairs])
-            y = np.array([pair[1] if isinstance(pair[1], str) else int(pair[1]) for pair in pairs])
+            y = np.array([columns.label(pair[1]) for pair in pairs])
         except (TypeError, ValueError, IndexError, KeyError, OverflowError) as error:
             reason = " ".join(str(error).split())
             raise InputError(f"{name}: expected a data set of pairs (x, y) ({reason})") from error
     else:
         raise InputError(f"{name}: expected (x, y), a dict with train and test, or a data set of pairs")
     points = check_features(x, name)
+    if columns.predict != "classes":
+        return points, check_targets(y, len(points), columns.predict, f"{name}, labels")
     if y.shape != (len(points),):
         raise InputError(
             f"{name}, labels: shape {y.shape}, expected one label for each of {len(points)} points"
@@ -207,19 +223,29 @@ def _read_pair(given: Any, columns: _Columns, name: str) -> Pair:
 
 
 def _join(
-    name: str, data: list[tuple[Pair, Pair]], classes: int | None, class_names: Sequence[str] | None
+    name: str,
+    data: list[tuple[Pair, Pair]],
+    classes: int | None,
+    class_names: Sequence[str] | None,
+    target: TargetKind,
 ) -> Dataset:
     """One data set with the points of all clients, one client after the other."""
+    if len({x.dtype for pools in data for x, _ in pools} - {np.dtype(np.uint8)}) > 1:
+        # Whole numbers at some clients and others elsewhere are all features.
+        data = [tuple((_as_float(x), y) for x, y in pools) for pools in data]  # type: ignore[misc]
     kinds = {(x.shape[1:], x.dtype) for pools in data for x, _ in pools}
     if len(kinds) > 1:
         raise InputError(f"{name}: clients differ in the shape or type of a point: {sorted(map(str, kinds))}")
+    widths = {y.shape[1:] for pools in data for _, y in pools}
+    if len(widths) > 1:
+        raise InputError(f"{name}: clients differ in the shape of a target: {sorted(widths)}")
     train, test = zip(*data, strict=True)
     y_train = np.concatenate([y for _, y in train])
     y_test = np.concatenate([y for _, y in test])
     if classes is None and class_names:
         classes = len(class_names)
-    if classes is None:
-        classes = count_classes(np.concatenate([y_train, y_test]), name)
+    if classes is None or target != "classes":
+        classes = count_targets(np.concatenate([y_train, y_test]), target, name)
     return Dataset(
         name=name,
         x_train=np.concatenate([x for x, _ in train]),
@@ -228,7 +254,12 @@ def _join(
         y_test=y_test,
         classes=classes,
         class_names=tuple(class_names) if class_names else None,
+        target=target,
     )
+
+
+def _as_float(x: NDArray[Any]) -> NDArray[Any]:
+    return x if x.dtype == np.uint8 else x.astype(np.float32)
 
 
 def _allocate(

@@ -26,7 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ipfl.data.archives import max_unpacked_bytes, open_zip, read_arrays, refuse_damaged
-from ipfl.data.dataset import Dataset, choose_test_points, count_classes, split_dataset
+from ipfl.data.dataset import Dataset, choose_test_points, count_classes, count_targets, split_dataset
+from ipfl.data.targets import TargetKind
 from ipfl.errors import InputError
 
 EMNIST_CLASSES = 52
@@ -151,12 +152,16 @@ def read_femnist(path: Path) -> Dataset:
 
 
 def read_npz(
-    path: Path, name: str = "npz", classes: int | None = None, first_half: tuple[int, ...] | None = None
+    path: Path,
+    name: str = "npz",
+    classes: int | None = None,
+    first_half: tuple[int, ...] | None = None,
+    target: TargetKind = "classes",
 ) -> Dataset:
     """A `.npz` file with `x_train, y_train, x_test, y_test`, or with `x, y` and a fixed split.
 
     Groups are in `client`, `writer` or `subject` (with `_train` and `_test` in the first form). Without
-    `classes`, their number is the highest label plus one.
+    `classes`, their number is the highest label plus one. `target` says what `y` holds.
     """
     arrays = read_arrays(path)
     split_keys = ("y_test", "x_test", "y_train", "x_train")
@@ -168,13 +173,13 @@ def read_npz(
         )
     with refuse_damaged(path):
         y = np.concatenate([arrays["y_train"], arrays["y_test"]]) if is_split else arrays["y"]
-        count = count_classes(y, path)
+        count = count_targets(y, target, path)
         groups, group_names = _number_groups(arrays, ("_train", "_test") if is_split else ("",))
     if classes is not None and count > classes:
         raise InputError(f"{path}: the highest label is {count - 1}, but {name} has {classes} classes")
     count = classes or count
     if not is_split:
-        return split_dataset(name, arrays["x"], y, groups[0], count, group_names=group_names)
+        return split_dataset(name, arrays["x"], y, groups[0], count, target, group_names=group_names)
     pools: dict[str, Any] = {key: arrays[key] for key in split_keys}
     return Dataset(
         name=name,
@@ -183,6 +188,7 @@ def read_npz(
         group_train=groups[0],
         group_test=groups[1],
         group_names=group_names,
+        target=target,
         **pools,
     )
 

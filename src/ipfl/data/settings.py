@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from ipfl.core.sections import MAX_INT32, Section
+from ipfl.data.targets import TargetKind
 from ipfl.errors import InputError
 
 DATASET = "digits"
@@ -55,6 +56,11 @@ class TaskConfig(Section):
         ge=1,
         le=1024,
         description="images: width and height that all are scaled to; omitted: as they are",
+    )
+    predict: TargetKind = Field(
+        "classes",
+        description="what y of your own file holds: classes | multilabel: 0 and 1, (n, labels) | "
+        "regression: numbers, (n,) or (n, outputs)",
     )
     data_dir: Path | None = Field(
         None, description="folder with .npz files of the data sets (else $IPFL_DATA, else the download cache)"
@@ -106,8 +112,10 @@ class TaskConfig(Section):
     )
     drift_share: float = Field(0.2, gt=0, le=1, description="share of the clients that change at drift_round")
     model: str = Field(
-        "cnn",
-        description="cnn | mlp | softmax | `module:callable` (input_shape, classes) → nn.Module",
+        "auto",
+        description="auto: cnn for images, cnn1d for sequences, else mlp | cnn | resnet8 | mlp | softmax | "
+        "cnn1d | lstm | transformer | hf:PATH_OR_NAME: adapters of a pre-trained language model | "
+        "`module:callable` (input_shape, classes) → nn.Module",
     )
 
     @model_validator(mode="before")

@@ -22,6 +22,7 @@ from ipfl.data.table_encoding import (
     refuse_missing,
     sorted_texts,
 )
+from ipfl.data.targets import check_numbers
 from ipfl.errors import InputError
 
 if TYPE_CHECKING:
@@ -45,8 +46,7 @@ def read_table(rows: pd.DataFrame, settings: TaskConfig, name: str) -> Dataset:
         raise InputError(f"{name}: say which column holds the label (target)")
     if not len(rows):
         raise InputError(f"{name} has no rows")
-    y, classes = _number_texts(rows, settings.target, name, "target")
-    _check_classes(rows, classes, settings.target, name)
+    y, classes = _read_target(rows, settings, settings.target, name)
     group, clients = None, list[str]()
     if settings.client is not None:
         group, clients = _number_texts(rows, settings.client, name, "client")
@@ -57,7 +57,8 @@ def read_table(rows: pd.DataFrame, settings: TaskConfig, name: str) -> Dataset:
         )
     elif settings.standardize == "client":
         raise InputError(f'{name}: standardize = "client" needs the column of the client (client)')
-    is_test = choose_test_points(y if group is None else group, TEST_SHARE, "table")
+    strata = y if classes else np.zeros(len(y), np.int64)
+    is_test = choose_test_points(strata if group is None else group, TEST_SHARE, "table")
     raw, encoding = _encode(rows, settings, name, group, clients, is_test)
     x = encoding.standardized(raw, group if settings.standardize == "client" else None)
     return Dataset(
@@ -66,13 +67,31 @@ def read_table(rows: pd.DataFrame, settings: TaskConfig, name: str) -> Dataset:
         y_train=y[~is_test],
         x_test=x[is_test],
         y_test=y[is_test],
-        classes=len(classes),
+        classes=len(classes) or 1,
         group_train=None if group is None else group[~is_test],
         group_test=None if group is None else group[is_test],
         group_names=None if group is None else tuple(clients),
-        class_names=tuple(classes),
+        class_names=tuple(classes) or None,
         encoding=encoding,
+        target=settings.predict,
     )
+
+
+def _read_target(
+    rows: pd.DataFrame, settings: TaskConfig, target: str, name: str
+) -> tuple[NDArray[Any], list[str]]:
+    """What is predicted for each row, and the classes; none for numbers."""
+    if settings.predict == "classes":
+        y, classes = _number_texts(rows, target, name, "target")
+        _check_classes(rows, classes, target, name)
+        return y, classes
+    if settings.predict == "multilabel":
+        raise InputError(f'{name}: predict = "multilabel" is for arrays, not for one column of a table')
+    values = find_column(rows, target, name, "target")
+    refuse_missing(values, target, name)
+    if values.dtype.kind not in "buif":
+        raise InputError(f'{name}: column {target!r} (target) holds text, but predict = "regression"')
+    return check_numbers(values.to_numpy(np.float64), len(rows), "regression", f"{name}: {target}"), []
 
 
 def _number_texts(
@@ -98,7 +117,7 @@ def _check_classes(rows: pd.DataFrame, classes: list[str], target: str, name: st
     if is_measured or len(classes) > MAX_CLASSES:
         raise InputError(
             f"{name}: column {target!r} (target) holds {len(classes)} values, such as {classes[0]}; "
-            "expected the names or numbers of classes"
+            'expected the names or numbers of classes (numbers to predict: predict = "regression")'
         )
 
 

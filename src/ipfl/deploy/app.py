@@ -19,7 +19,7 @@ from flwr.serverapp import Grid, ServerApp
 from pydantic import Field
 
 import ipfl.engines.flower  # noqa: F401 (switches telemetry off)
-from ipfl.client.network import Factory, model_factory
+from ipfl.client.models import Factory, model_factory
 from ipfl.client.task import Task
 from ipfl.core import ClientId, Event
 from ipfl.core.rounds import summarize
@@ -176,6 +176,10 @@ def _refuse_misfits(server_config: ServerConfig, membership: Membership, task: T
 def run_server(grid: Grid, server_config: ServerConfig, model: Factory | None = None) -> Result:
     """Runs the method of the config over the nodes of a grid."""
     config = server_config.load_config()
+    if config.task.predict != "classes":
+        raise InputError(
+            f"task.predict = {config.task.predict!r}: nodes with data of their own can predict classes only"
+        )
     method, factory = config.build_method(), model or model_factory(config.task.model)
     settings = RunSettings(
         method, config.train, config.task, config.seed, classes=server_config.classes or None

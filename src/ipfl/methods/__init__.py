@@ -139,6 +139,12 @@ def method_settings(method: Method[Any]) -> dict[str, Any]:
     return {"name": method_reference(method), **as_json}
 
 
+def check_target(method: Method[Any], target: str) -> None:
+    """Refuses a method that needs classes where something else is predicted."""
+    if method.needs_classes and target != "classes":
+        raise InputError(f"method {method.name!r} needs classes, but the task's target is {target!r}")
+
+
 def check_clusters(method: Method[Any], clients: int) -> None:
     """Refuses more clusters than there are clients to train them."""
     clusters = getattr(method, "clusters", None)

@@ -80,6 +80,9 @@ def _run_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     for name, figure in accuracies.items():
         if figure:
             rows.append((name, f"{format_mean_std(figure)} % over clients"))
+    for name, figure in summary.get("metrics", {}).items():
+        if figure:
+            rows.append((name, f"{figure['mean']:.4g} ± {figure['std']:.2g} over clients"))
     if summary["cluster_accuracy"] and summary["clusters"]:
         for number, clusters in enumerate(summary["cluster_accuracy"]):
             percents = "  ".join(map(format_percent, clusters))

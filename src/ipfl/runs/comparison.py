@@ -47,6 +47,7 @@ FIGURES = (
     "personalized_accuracy",
     "global_accuracy",
     "unseen_accuracy",
+    "metrics",
     "pma",
     "opt_outs",
     "participation_rate",

@@ -39,6 +39,12 @@ class EvaluateConfig(Section):
     holdout: int = Field(
         500, ge=1, le=MAX_INT32, description="test samples per distribution for the accuracy of server models"
     )
+    metrics: tuple[str, ...] | None = Field(
+        None,
+        description="reported beside the accuracy: accuracy | balanced_accuracy | macro_f1 | auroc | "
+        "log_loss | mae | r2 | `module:callable` (truth, predicted) → number; omitted: what is usual for "
+        "the target",
+    )
 
 
 class ClientsConfig(Section):
@@ -89,6 +95,14 @@ class RunConfig(Section):
         """What clients decide by must be new to their models: probe and goal mostly hold the same points."""
         if self.clients.leave and self.train.use_probe:
             raise ValueError("clients.leave = true decides by points that train.use_probe = true trains on")
+        return self
+
+    @model_validator(mode="after")
+    def _cosine_ends_with_the_run(self) -> Self:
+        """What the clients need to know of the run's length goes with the settings that they get."""
+        if self.train.lr_decay == "cosine" and self.train.decay_rounds is None:
+            train = self.train.model_copy(update={"decay_rounds": self.rounds})
+            object.__setattr__(self, "train", train)  # the section is frozen from now on
         return self
 
     def record(self, built: Iterable[Method[Any]]) -> dict[str, Any]:

@@ -10,13 +10,26 @@ from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from ipfl.core import Ask, Bytes, ClientId, Engine, Event, PhaseReplies, Replies, Round, holdout_distribution
+from ipfl.core import (
+    Ask,
+    Bytes,
+    ClientId,
+    Engine,
+    Event,
+    PhaseReplies,
+    Record,
+    Replies,
+    Round,
+    holdout_distribution,
+)
 from ipfl.core.boundary import check_content, check_form
 from ipfl.core.profile import measure
-from ipfl.core.replies import InvalidReplyError
+from ipfl.core.replies import DivergedReplyError, InvalidReplyError
 from ipfl.core.rounds import SERVER_FAULTS
 
 S = TypeVar("S")
+MIN_DIVERGED = 2
+"""Replies that must have diverged before it is said that all did."""
 
 
 @dataclass
@@ -27,13 +40,20 @@ class Traffic(Bytes):
     """Clients that were asked and did not answer."""
     invalid: dict[ClientId, str] = field(default_factory=dict)
     """Clients (or the server's own holdouts) with an invalid reply, and what was wrong with it."""
+    diverged: dict[str, int] = field(default_factory=dict)
+    """Actions whose replies were all of models that diverged, and how many there were."""
 
     def events(self) -> list[Event]:
         """What a person should know of it."""
         return [
+            *(Event("diverged", None, _all_diverged(*found)) for found in self.diverged.items()),
             *(Event("no_answer", client, "did not answer") for client in sorted(self.silent)),
             *(_invalid_reply(client, reason) for client, reason in sorted(self.invalid.items())),
         ]
+
+
+def _all_diverged(action: str, clients: int) -> str:
+    return f"the {action} of all {clients} clients that answered diverged: lower train.lr"
 
 
 def _invalid_reply(client: ClientId, reason: str) -> Event:
@@ -56,7 +76,8 @@ def exchange(ask: Ask, engine: Engine, round: int, traffic: Traffic) -> Replies:
 def _exchange(ask: Ask, engine: Engine, round: int, traffic: Traffic) -> Replies:
     told = len(engine.events)
     replies = engine.ask(ask, round)
-    valid = {}
+    valid: dict[ClientId, Record] = {}
+    diverged: dict[ClientId, str] = {}
     for client, sent in ask.to.items():  # once: a message may be made from disk when it is looked at
         reply = replies.get(client)
         if client >= 0:
@@ -70,11 +91,21 @@ def _exchange(ask: Ask, engine: Engine, round: int, traffic: Traffic) -> Replies
             traffic.up += reply.nbytes if client >= 0 else 0
             check_content(ask.expects, sent, reply)
             valid[client] = reply
+        except DivergedReplyError as error:
+            (diverged if client >= 0 else traffic.invalid)[client] = str(error)
         except InvalidReplyError as error:
             traffic.invalid[client] = str(error)
+    # One client that diverged may have broken data; where all did, the fault is not theirs.
+    is_everywhere = len(diverged) >= MIN_DIVERGED and len(diverged) == len(replies)
+    if is_everywhere:
+        traffic.diverged[ask.action] = len(diverged)
+    else:
+        traffic.invalid |= diverged
     arrived = PhaseReplies(sorted(valid.items()))
     faults = (event.client for event in engine.events[told:] if event.kind in SERVER_FAULTS)
     arrived.server_faults = frozenset(client for client in faults if client is not None)
+    if is_everywhere:
+        arrived.server_faults |= frozenset(diverged)
     return arrived
 
 

@@ -11,19 +11,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import BaseModel, Field, ValidationError, field_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from ipfl.client.memory import ClientMemory
-from ipfl.client.network import Factory, Network, build_network, model_factory
+from ipfl.client.models import Factory, model_factory
+from ipfl.client.network import Network, build_network
 from ipfl.client.predictors import Predictor
 from ipfl.client.settings import TrainConfig
+from ipfl.client.targets import find_loss
 from ipfl.client.task import Task
 from ipfl.client.training import evaluate
 from ipfl.core import ClientId, Method, Record, Transfer, Vector
@@ -32,6 +34,7 @@ from ipfl.core.plugins import refuse_code
 from ipfl.core.rounds import with_typed_rows
 from ipfl.core.sections import one_line
 from ipfl.data.settings import TaskConfig
+from ipfl.data.targets import Target, TargetKind
 from ipfl.errors import InputError, NotSupportedError
 from ipfl.ledger.database import STORE_FILE
 from ipfl.ledger.schema import OPENING
@@ -79,6 +82,22 @@ class _Config(BaseModel):
         return settings
 
 
+class _Target(BaseModel):
+    """What is predicted; the units of numbers are as many as there are outputs."""
+
+    kind: TargetKind
+    outputs: Size
+    mean: list[float]
+    scale: list[Annotated[float, Field(gt=0)]]
+
+    @model_validator(mode="after")
+    def _one_unit_per_output(self) -> Self:
+        units = self.outputs if self.kind == "regression" else 0
+        if len(self.mean) != units or len(self.scale) != units:
+            raise ValueError(f"a target of {self.outputs} outputs needs {units} units")
+        return self
+
+
 class _Summary(BaseModel):
     """What of a summary is needed here. Whole numbers only: a user's model is called with the shape."""
 
@@ -87,6 +106,8 @@ class _Summary(BaseModel):
     input_dtype: Annotated[str, Field(pattern=r"^(u?int(8|16|32|64)|float(16|32|64))$")] | None = None
     classes: Size
     model: str | None = None
+    target: _Target | None = None
+    tokens: Size | None = None
     seed: Annotated[int, Field(strict=True, ge=0, lt=2**63)]
     data_seed: Annotated[int, Field(strict=True, ge=0, lt=2**63)] | None = None
     rounds: Annotated[int, Field(strict=True, ge=0, lt=2**31)]
@@ -104,6 +125,13 @@ def _read_summary(folder: Path) -> dict[str, Any]:
             f"{folder / SUMMARY} is not the summary of a run: {' '.join(reason.split())}"
         ) from error
     return dict(summary)
+
+
+def _target(summary: dict[str, Any]) -> Target:
+    """What the run predicted; a class, in summaries that do not say."""
+    if (found := summary.get("target")) is None:
+        return Target("classes", summary["classes"])
+    return Target(found["kind"], found["outputs"], tuple(found["mean"]), tuple(found["scale"]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,7 +204,7 @@ class FinishedRun:
                 f"the network of the run in {self.folder} was made by a function that cannot be imported: "
                 "pass it, such as ipfl.load(folder, model=network)"
             )
-        factory = model_factory(name)
+        factory = model_factory(name, self.summary.get("tokens"))
         if ":" not in name:
             self._check_size(name, factory)
         return factory
@@ -206,7 +234,9 @@ class FinishedRun:
                 )
         else:
             shape, classes = tuple(self.summary["input_shape"]), self.summary["classes"]
-            network = build_network(self._factory(), shape, classes, self.summary["seed"])
+            target = _target(self.summary)
+            network = build_network(self._factory(), shape, classes, self.summary["seed"], target)
+        network.loss = find_loss(TrainConfig.of(self._settings["train"]).loss, network.target)
         return network, network.read()
 
     @property

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from ipfl.client.memory import ClientMemory
-from ipfl.client.network import model_reference
+from ipfl.client.models import model_reference
 from ipfl.client.task import Task
 from ipfl.core import (
     Bytes,
@@ -27,8 +28,9 @@ from ipfl.core import (
 from ipfl.core.profile import bytes_written, measure
 from ipfl.core.retry import is_disk_full, retry_while_disk_full
 from ipfl.core.signals import InterruptHandler
+from ipfl.data.federated import tokens_of
 from ipfl.errors import InputError
-from ipfl.methods import check_clusters, method_reference
+from ipfl.methods import check_clusters, check_target, method_reference
 from ipfl.methods.client_model_store import ClientModelStore
 from ipfl.runs.accounts import CarriedAccounts
 from ipfl.runs.config import RunConfig
@@ -57,6 +59,7 @@ def make_setup(
         rounds=config.rounds,
         classes=task.data.classes,
         seed=config.seed,
+        target=task.target.kind,
         epochs=config.train.epochs,
         features=features,
         holdouts=tuple(holdout_id(d) for d in task.holdouts),
@@ -102,6 +105,7 @@ class RoundLoop:
         carried: CarriedAccounts | None = None,
     ):
         check_clusters(method, len(task.data.clients))
+        check_target(method, task.target.kind)
         self.task, self.method, self.config, self.engine = task, method, config, engine
         self.server_memory, self.departures = server_memory, departures
         self.journal, self.observer, self.trial = journal, observer, trial
@@ -299,6 +303,8 @@ class RoundLoop:
             "input_dtype": self.task.input_dtype,
             "classes": data.classes,
             "model": model_reference(self.task.factory),
+            "target": asdict(self.task.target),
+            "tokens": tokens_of(data),
             "partition": data.partition,
             "clients": len(data.clients) + len(data.unseen),
             "unseen": len(data.unseen),
@@ -309,6 +315,7 @@ class RoundLoop:
             "seed": config.seed,
             "data_seed": self._data_seed,
             **figures,
+            "metrics_per_client": {} if last is None else {n: dict(v) for n, v in last.metrics.items()},
             "reference": None if reference is None else reference.summary["method"],
             "evaluated_round": last.round if last else None,
             "left": len(self.departures.departed),

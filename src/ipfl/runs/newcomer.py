@@ -13,8 +13,9 @@ from ipfl.client.predictors import Predictor
 from ipfl.client.settings import TrainConfig
 from ipfl.client.training import one_thread
 from ipfl.core import EMPTY, Method, Record, Vector
-from ipfl.data.dataset import check_features, check_labels
+from ipfl.data.dataset import check_features, check_targets
 from ipfl.data.federated import Parts, Samples
+from ipfl.data.targets import count_outputs
 from ipfl.errors import InputError
 
 
@@ -43,12 +44,17 @@ class Newcomers:
         shape = self.network.input_shape
         if x.shape[1:] != shape and (*x.shape[1:], 1) == shape:
             x = x[..., None]  # grey images may come without a channel axis
-        if not x.ndim or x.shape[1:] != shape or y.shape != x.shape[:1] or not y.size:
+        has_classes = self.network.target.kind == "classes"
+        fits = y.shape[:1] == x.shape[:1] and (y.ndim == 1 or not has_classes)
+        if not x.ndim or x.shape[1:] != shape or not fits or not y.size:
             raise InputError(
                 f"expected points of shape {shape} with a label each, not x {x.shape}, y {y.shape}"
             )
-        points, classed = check_features(x, "x"), check_labels(y, len(x), "y")
-        if classed.max() >= self.classes:
+        points = check_features(x, "x")
+        classed = check_targets(y, len(x), self.network.target.kind, "y")
+        if not has_classes and count_outputs(classed) != self.classes:
+            raise InputError(f"expected {self.classes} values per point, not {count_outputs(classed)}")
+        if has_classes and classed.max() >= self.classes:
             raise InputError(f"labels must be from 0 to {self.classes - 1}, not {y.min()} to {y.max()}")
         return Samples(points, classed)
 
@@ -63,7 +69,7 @@ class Newcomers:
             classes=self.classes,
             parts=Parts(goal, goal, goal, goal),
             network=self.network,
-            settings=self.train,
+            settings=self.train.at_round(self.rounds),
             initial=self.initial,
         )
         try:

@@ -136,20 +136,22 @@ class Result:
         )
         return make_model(source.network, predictor, self.summary.get("input_dtype"))
 
-    def predict(self, which: ClientId | str, x: ArrayLike | Tensor) -> NDArray[np.int64]:
-        """What a client, or a server model, predicts for raw points: a class for each.
+    def predict(self, which: ClientId | str, x: ArrayLike | Tensor) -> NDArray[Any]:
+        """What a client, or a server model, predicts for raw points: a class, labels, or numbers for each.
 
         For many calls, keep `model(which)`: here it is made anew each time.
         """
         from ipfl.client.client_model import class_scores, decide
 
-        return decide(class_scores(self.model(which), x))
+        model = self.model(which)
+        return decide(class_scores(model, x), model.target)
 
     def predict_proba(self, which: ClientId | str, x: ArrayLike | Tensor) -> NDArray[np.float32]:
         """(n, classes): the probabilities of the classes for raw points."""
         from ipfl.client.client_model import class_scores, probabilities
 
-        return probabilities(class_scores(self.model(which), x))
+        model = self.model(which)
+        return probabilities(class_scores(model, x), model.target)
 
     def personalize(self, x: NDArray[Any], y: NDArray[Any]) -> ClientModel:
         """The model that a new client would get, from some labelled points of its own.

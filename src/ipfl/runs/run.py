@@ -11,6 +11,7 @@ from tempfile import mkdtemp
 from typing import Any
 from weakref import finalize
 
+from ipfl.client.dry_pass import check_training
 from ipfl.client.hardware import settle
 from ipfl.client.memory import ClientMemory
 from ipfl.client.settings import TrainConfig
@@ -80,6 +81,8 @@ def run(
         if journal is not None:
             stack.callback(journal.close)
         with measure("set-up"):
+            with_probe = config.train.use_probe and not method.needs_probe
+            check_training(task, config.train, config.seed, with_probe=with_probe)
             running_engine = stack.enter_context(closing((engine or local_engine())(context)))
             loop = RoundLoop(
                 task,

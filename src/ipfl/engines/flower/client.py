@@ -20,7 +20,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 import ipfl.engines.flower  # noqa: F401 (switches telemetry off)
-from ipfl.client.network import Factory, model_factory
+from ipfl.client.models import Factory, model_factory
 from ipfl.client.runner import ClientRunner, Job
 from ipfl.client.task import Task
 from ipfl.client.training import one_thread

@@ -179,8 +179,8 @@ class IPFLSettings:
         filled = {**PRESETS.get(str(named.get("preset")), {}), **named}
         return type(given)(given.args, filled) if has_arguments else filled
 
-    def check(self, opening: int, *, has_holdouts: bool) -> None:
-        """Refuses settings that cannot work together, or not without samples at the server.
+    def check(self, opening: int, *, has_holdouts: bool, has_classes: bool = True) -> None:
+        """Refuses settings that cannot work together, or not without samples at the server, or classes.
 
         Raises:
             InputError: Which ones.
@@ -188,6 +188,10 @@ class IPFLSettings:
         check_rules(self.price, opening, self.eta, self.gamma)
         if not has_holdouts and (self.initial_clustering or self.contribution == "server"):
             raise InputError('initial_clustering and contribution = "server" need task.server_samples > 0')
+        if self.initial_clustering and not has_classes:
+            raise InputError(
+                "method.initial_clustering compares clients by class: it needs classes to predict"
+            )
 
     def opening_balance(self, rounds: int) -> int:
         """Tokens that every client starts with: a price for every round, if nothing else is set."""
