@@ -17,6 +17,7 @@ from ipfl.cli.ledger import app as ledger_app
 from ipfl.cli.list_commands import datasets, methods, partitions
 from ipfl.cli.personalize import personalize
 from ipfl.cli.run_commands import compare, run
+from ipfl.cli.theory import theory
 from ipfl.methods import DEFAULT, REFERENCE
 
 EXAMPLE_METHODS = ",".join(dict.fromkeys([DEFAULT, REFERENCE]))
@@ -79,6 +80,7 @@ app.command(
         "ipfl export runs/mine --model cluster_0 --out cluster_0.safetensors",
     )
 )(export)
+app.command(epilog=_help_examples("ipfl theory --list", "ipfl theory region --trials 5000"))(theory)
 app.command(epilog=_help_examples(f"ipfl methods {REFERENCE}"))(methods)
 app.command()(datasets)
 app.command()(partitions)
