@@ -50,7 +50,7 @@ def clustering_loss(means: Floats, sizes: Ints, centres: Floats, choice: Ints) -
 def choose_clusters(means: Floats, centres: Floats, now: Ints | None) -> Ints:
     """The nearest centre of each client; of equally near ones its present one, else the first."""
     distances = (means[:, None] - centres[None, :]) ** 2
-    nearest = distances.argmin(axis=1)
+    nearest: Ints = distances.argmin(axis=1)
     if now is None:
         return nearest
     rows = np.arange(len(means))

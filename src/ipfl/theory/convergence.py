@@ -8,9 +8,9 @@ With P_i = (I − η A_i)^E that is M ← Σ w_i (a_i + P_i (M − a_i)). For a 
 
     (I − Σ w_i P_i) M = Σ w_i (I − P_i) a_i
 
-which is M* for E = 1 only: with more local steps, clients drift to their own minima. The drift in a round is of
-order η_t². So Σ η_t = ∞ (any distance can be covered) and Σ η_t² < ∞ (drift and gradient noise add up to a finite
-sum) together are enough, as Theorem 6 says, and the figure shows that each of the two is needed.
+which is M* for E = 1 only: with more local steps, clients drift to their own minima. The drift in a round
+is of order η_t². So Σ η_t = ∞ (any distance can be covered) and Σ η_t² < ∞ (drift and gradient noise add up
+to a finite sum) together are enough, as Theorem 6 says, and the figure shows that each of the two is needed.
 
 Its proof does not hold as printed: L(M_{t+1}) ≤ Σ w_i L_i(M^i_{t+1}) is claimed by Jensen's inequality, but
 with every client at its own minimum the right side is 0 and the left is not. The loss may rise in a round;

@@ -78,7 +78,7 @@ class GaussianMeans:
             "clustered": ~self.is_second,
         }[procedure]
         sizes = np.where(takes_part, self.sizes, 0)
-        return sizes / sizes.sum()
+        return np.asarray(sizes / sizes.sum())
 
     def error(self, weights: Floats, reading: Reading = "exact") -> float:
         """Mean squared error of Σ_j w_j μ̂_j as an estimate of μ_0; see the module's text."""
