@@ -86,13 +86,13 @@ def save_figure(figure: Figure, path: Path) -> None:
 
     kind = path.suffix.lstrip(".")
     # No date, and ids from the name: nothing but the numbers decides the bytes.
-    options: dict[str, Any] = {
+    by_kind: dict[str, dict[str, Any]] = {
         "png": {"pil_kwargs": {"optimize": True}},
         "pdf": {"metadata": {"CreationDate": None}},
         "svg": {"metadata": {"Date": None}},
-    }[kind]
+    }
     with figure_settings(), mpl.rc_context({"svg.hashsalt": path.stem}), atomic_write(path) as draft:
-        figure.savefig(draft, format=kind, dpi=150, **options)
+        figure.savefig(draft, format=kind, dpi=150, **by_kind[kind])
 
 
 def add_values(artist: Artist, values: Sequence[str]) -> None:
@@ -193,9 +193,9 @@ def label_line_ends(axes: Axes, ends: Sequence[tuple[float, str, str]], size: fl
         size: Of the letters, in points.
     """
     low, high = axes.get_ylim()
-    figure = axes.figure
-    inches = axes.get_position().height * figure.get_figure(root=True).get_figheight()
-    apart = 1.25 * size / 72 / inches * (high - low)
+    root = axes.get_figure(root=True)
+    assert root is not None
+    apart = 1.5 * size / 72 / (axes.bbox.height / root.dpi) * (high - low)
     for (height, text, colour), place in zip(
         ends, spread_apart([end[0] for end in ends], apart, low, high), strict=True
     ):

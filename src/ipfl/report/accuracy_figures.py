@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ipfl.core.figures import GREY, PALE, LineStyle, add_values, label_line_ends, line_style
+from ipfl.core.figures import GREY, LINE_STYLES, PALE, LineStyle, add_values, label_line_ends, line_style
 from ipfl.report.run_set import RunSet, Seeds
 
 if TYPE_CHECKING:
@@ -230,7 +230,9 @@ def _draw_distributions(
         ordered, style = np.sort(values[name]), styles[name]
         shares = 100 * np.arange(len(ordered) + 1) / len(ordered)
         is_alone = colour is not None or len(values) > MAX_OVERLAID
-        line, width = "-" if is_alone else style.line, None if colour is None else 0.8
+        # Without marks, dashes must tell lines apart where colours are not seen.
+        dashes = LINE_STYLES[list(styles).index(name) % len(LINE_STYLES)]
+        line, width = "-" if is_alone else dashes, None if colour is None else 0.8
         (drawn,) = axes.step(
             [left, *ordered, right], [*shares, 100], line, where="post", color=colour or style.colour,
             linewidth=width, label=name,
@@ -258,7 +260,7 @@ def _draw_distributions(
     axes.set_xlabel(below)
     axes.set_ylabel(beside)
     if len(values) > 1:
-        figure.legend(loc="outside right upper")
+        figure.legend(loc="outside right center")
 
 
 def _distribution_title(name: str, values: list[float], opt_outs: bool) -> str:

@@ -60,7 +60,7 @@ FIGURES: dict[str, FigureKind] = {
     ),
     "participation": FigureKind(
         "Clients that stay and gain",
-        "A client gains if its own model beats the reference's on its test data.",
+        "Of the clients evaluated, those whose own model beats the reference's on their test data.",
         accuracy.draw_participation,
         lambda runs: any(accuracy.gain_curve(seeds)[0] for seeds in runs.runs.values()),
     ),

@@ -145,8 +145,9 @@ def has_bids(seeds: Seeds) -> bool:
 
 
 def has_tokens(seeds: Seeds) -> bool:
-    """Whether tokens moved in the first seed."""
-    return any(line.get("transfers") for line in _first(seeds).history)
+    """Whether anyone was paid in the first seed."""
+    rows = (transfer for line in _first(seeds).history for transfer in line.get("transfers", ()))
+    return any(transfer.kind == "reward" for transfer in rows)
 
 
 def balances_over_time(run: Result) -> tuple[list[int], NDArray[np.float64]]:
