@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ipfl.core import Transfer
 from ipfl.core.figures import COLOURS, GREY, PALE, add_values, label_line_ends
 from ipfl.report.accuracy_figures import set_height
-from ipfl.report.run_set import RunSet, Seeds
+from ipfl.report.run_set import RunSet, Seeds, client_name
 from ipfl.runs.result import Result
 
 if TYPE_CHECKING:
@@ -118,7 +118,8 @@ def draw_preferences(figure: Figure, runs: RunSet) -> None:
     chosen = [name for name, seeds in runs.runs.items() if has_bids(seeds)][:MAX_SHOWN]
     clusters: set[int] = set()
     for axes, name in zip(_panels(figure, chosen, 2.9), chosen, strict=True):
-        rounds, clients, wanted = preferred_clusters(_first(runs.runs[name]))
+        run = _first(runs.runs[name])
+        rounds, clients, wanted = preferred_clusters(run)
         last = np.array([row[~np.isnan(row)][-1] if (~np.isnan(row)).any() else -1 for row in wanted])
         order = np.lexsort((np.nanmean(np.where(np.isnan(wanted), -1, wanted), axis=1), last))
         clusters |= {int(k) for k in np.unique(wanted[~np.isnan(wanted)])}
@@ -128,7 +129,11 @@ def draw_preferences(figure: Figure, runs: RunSet) -> None:
             vmin=-0.5, vmax=len(COLOURS) - 0.5, rasterized=True,
         )  # fmt: skip
         if len(clients) <= 30:
-            axes.set_yticks(np.arange(len(clients)) + 0.5, [str(clients[row]) for row in order], fontsize=6.5)
+            axes.set_yticks(
+                np.arange(len(clients)) + 0.5,
+                _short_names(run, [clients[row] for row in order]),
+                fontsize=6.5,
+            )
         axes.grid(visible=False)
         axes.set_xlabel("round")
         axes.set_ylabel("client, by its last choice")
@@ -137,6 +142,11 @@ def draw_preferences(figure: Figure, runs: RunSet) -> None:
         handles=[Patch(color=COLOURS[k % len(COLOURS)], label=f"cluster {k}") for k in sorted(clusters)],
         loc="outside lower center", ncols=6,
     )  # fmt: skip
+
+
+def _short_names(run: Result, clients: list[int]) -> list[str]:
+    """Names for the ticks of an axis that says that these are clients."""
+    return [client_name(run, client).removeprefix("client ") for client in clients]
 
 
 def has_bids(seeds: Seeds) -> bool:
@@ -182,10 +192,11 @@ def draw_tokens(figure: Figure, runs: RunSet) -> None:
     """Balance of every client by round; the median, the middle half, and who ends with most and least."""
     chosen = [name for name, seeds in runs.runs.items() if has_tokens(seeds)][:MAX_SHOWN]
     for axes, name in zip(_panels(figure, chosen, 2.9), chosen, strict=True):
-        rounds, balances = balances_over_time(_first(runs.runs[name]))
+        run = _first(runs.runs[name])
+        rounds, balances = balances_over_time(run)
         for client, values in enumerate(balances.T):
             (line,) = axes.plot(rounds, values, "-", color=PALE, linewidth=0.8)
-            add_values(line, [f"client {client}: {values[-1]:.0f} tokens at the end"])
+            add_values(line, [f"{client_name(run, client)}: {values[-1]:.0f} tokens at the end"])
         low, middle, high = np.percentile(balances, (25, 50, 75), axis=1)
         axes.fill_between(rounds, low, high, color=COLOURS[0], alpha=0.2, linewidth=0)
         axes.plot(rounds, middle, "-", color=COLOURS[0])
@@ -198,8 +209,8 @@ def draw_tokens(figure: Figure, runs: RunSet) -> None:
         axes.margins(x=0.01)
         ends = [
             (middle[-1], "median", COLOURS[0]),
-            (balances[-1, richest], f"client {richest}", COLOURS[2]),
-            (balances[-1, poorest], f"client {poorest}", COLOURS[1]),
+            (balances[-1, richest], client_name(run, richest), COLOURS[2]),
+            (balances[-1, poorest], client_name(run, poorest), COLOURS[1]),
         ]
         label_line_ends(axes, ends, 8)
 
@@ -223,11 +234,13 @@ def draw_contributions(figure: Figure, runs: RunSet) -> None:
 
     chosen = [name for name, seeds in runs.runs.items() if has_tokens(seeds)][:MAX_SHOWN]
     for axes, name in zip(_panels(figure, chosen, 2.9), chosen, strict=True):
-        found = contributions_and_rewards(_first(runs.runs[name]))
+        run = _first(runs.runs[name])
+        found = contributions_and_rewards(run)
         x, y = np.array(list(found.values()), dtype=np.float64).reshape(-1, 2).T
         points = axes.scatter(x, y, s=22, color=COLOURS[0], alpha=0.8, linewidths=0)
         add_values(
-            points, [f"client {c}: ψ {psi:.3g}, {tokens} tokens" for c, (psi, tokens) in found.items()]
+            points,
+            [f"{client_name(run, c)}: ψ {psi:.3g}, {tokens} tokens" for c, (psi, tokens) in found.items()],
         )
         axes.axvline(0, color=GREY, linewidth=0.8)
         axes.set_xlabel("contribution: sum of ψ over the rounds")

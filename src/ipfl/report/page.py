@@ -18,7 +18,7 @@ from ipfl.core.files import write_text
 from ipfl.errors import InputError
 from ipfl.report.figures import FIGURES, available_figures, make_figure
 from ipfl.report.market_figures import balances_over_time, contributions_and_rewards, has_tokens
-from ipfl.report.run_set import RunSet, find_results, is_run, read_run_set
+from ipfl.report.run_set import RunSet, client_name, find_results, is_run, read_run_set
 from ipfl.report.settings import toml_value
 from ipfl.report.tables import NO_VALUE, format_mean_std, format_percent, format_size, run_rows
 from ipfl.runs.metrics import mean_and_std
@@ -199,7 +199,7 @@ def _accounts_table(run: Result) -> str:
     contributed = contributions_and_rewards(run)
     rows = [
         [
-            str(client),
+            client_name(run, client).removeprefix("client "),
             *(f"{column[client]:.0f}" for column in (balances[0], paid, back, earned, balances[-1])),
             f"{contributed[client][0]:.3g}" if client in contributed else NO_VALUE,
         ]

@@ -6,7 +6,7 @@ Nothing in a folder is trusted: what is not a run as `ipfl run` writes it is ref
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,9 +18,8 @@ from ipfl.core.sections import one_line
 from ipfl.errors import InputError
 from ipfl.ledger.lines import check_line
 from ipfl.methods import REFERENCE
-from ipfl.runs.folder import METRICS, SUMMARY
-from ipfl.runs.metrics import Evaluation
-from ipfl.runs.result import Line, Result
+from ipfl.runs.folder import SUMMARY
+from ipfl.runs.result import Result
 
 if TYPE_CHECKING:
     from ipfl.runs.comparison import Comparison
@@ -195,6 +194,7 @@ class _Summary(BaseModel):
     cluster_accuracy: list[list[float]] | None
     report: dict[str, Any]
     config: dict[str, Any]
+    client_names: dict[str, str] | None = None
 
 
 class _Evaluated(BaseModel):
@@ -207,35 +207,29 @@ class _Evaluated(BaseModel):
 
 
 def read_run(folder: Path) -> Result:
-    """A run as `summary.json` and `metrics.jsonl` tell it."""
+    """A run as `summary.json` and `metrics.jsonl` tell it; `ipfl.load` also finds its models and data."""
+    from ipfl.runs.finished import read_history  # imports torch
+
     summary = _read_json(folder / SUMMARY)
     try:
         _Summary.model_validate(summary)
-        history = list(_read_lines(folder / METRICS))
-        evaluations = {
-            line["round"]: Evaluation.from_line(line["round"], line["evaluation"])
-            for line in history
-            if line.get("evaluation")
-        }
-    except OSError as error:
-        raise InputError(f"{folder} holds no finished run: {error.strerror}: {error.filename}") from error
+        history, evaluations = read_history(folder)
+        checked = [check_line(line["round"], line) for line in history]
+        for line in checked:
+            if "evaluation" in line:
+                _Evaluated.model_validate(line["evaluation"])
     except ValidationError as error:
         reason = one_line(error, None)
         raise InputError(f"{folder} is not a run of `ipfl run`: {' '.join(reason.split())}") from error
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise InputError(f"{folder} is not a run of `ipfl run`: {' '.join(repr(error).split())}") from error
-    return Result(summary, history, evaluations, None)
+    except (ValueError, LookupError, TypeError) as error:
+        raise InputError(f"{folder} is not a run of `ipfl run`: {' '.join(str(error).split())}") from error
+    return Result(summary, checked, evaluations, None)
 
 
-def _read_lines(path: Path) -> Iterable[Line]:
-    with path.open(encoding="utf-8") as file:
-        for text in file:
-            line = json.loads(text)
-            if not isinstance(line, dict) or not isinstance(line.get("round"), int):
-                raise ValueError("a line of metrics.jsonl is not that of a round")
-            if line.get("evaluation"):
-                _Evaluated.model_validate(line["evaluation"])
-            yield check_line(line["round"], line)
+def client_name(run: Result, client: ClientId) -> str:
+    """How a client is called in figures and tables: its own name if the data has names, else its number."""
+    name = (run.summary.get("client_names") or {}).get(str(client))
+    return f"client {client}" if name is None else str(name)
 
 
 def _read_json(path: Path) -> dict[str, Any]:
