@@ -13,8 +13,9 @@ import ipfl
 from ipfl.cli import app
 from ipfl.errors import InputError
 from ipfl.report.figures import available_figures
-from ipfl.report.page import html_table
+from ipfl.report.page import html_table, write_page
 from ipfl.report.run_set import find_results, of_comparison, read_run, read_run_set
+from ipfl.runs.comparison import FIGURE_FILES
 
 VOID = {"meta", "br"}
 
@@ -26,6 +27,10 @@ def place(tmp_path_factory):
     config = ipfl.Config(rounds=4, task=ipfl.TaskConfig(**SMALL), evaluate=ipfl.EvaluateConfig(every=2))
     done = ipfl.compare(config, ["ipfl", "fedavg"], [0, 1], out=folder / "small", workers=0)
     return folder, done
+
+
+def test_python_comparisons_draw_their_figures(place):
+    assert all((place[0] / "small" / name).stat().st_size > 0 for name in FIGURE_FILES)
 
 
 class TestReading:
@@ -158,6 +163,23 @@ class TestPage:
             done = CliRunner().invoke(app, [command, str(tmp_path)])
             assert done.exit_code == 2
             assert "holds no finished run" in done.output
+
+    def test_several_results_are_sections(self, place, tmp_path):
+        page = write_page(place[0] / "small/ipfl", tmp_path / "new/page.html").read_text()
+        assert re.findall(r'<a href="#(part-\d)">(.*?)</a>', page) == [
+            ("part-0", "seed-0"),
+            ("part-1", "seed-1"),
+        ]
+        checker = Checker()
+        checker.feed(page)
+        assert len(checker.ids) == len(set(checker.ids))
+
+    @pytest.mark.parametrize(("command", "out"), [("plot", "figures"), ("plot", "."), ("report", "a.html")])
+    def test_nothing_is_written_into_a_run(self, place, command, out):
+        run = place[0] / "small/ipfl/seed-0"
+        done = CliRunner().invoke(app, [command, str(run), "--out", str(run / out)])
+        assert done.exit_code == 2
+        assert "only what the run wrote" in done.output
 
     def test_plot(self, place, tmp_path):
         run = str(place[0] / "small/ipfl/seed-0")

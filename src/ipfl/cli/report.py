@@ -19,11 +19,8 @@ def plot(
         typer.Option("--figure", metavar="NAME", help="Only this one; repeatable. Default: all with data."),
     ] = None,
     out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", metavar="DIR", help="Folder for the files; default: figures/ in the first RUN."
-        ),
-    ] = None,
+        Path, typer.Option("--out", metavar="DIR", help="Folder for the files, outside of the runs.")
+    ] = Path("figures"),
     file_format: Annotated[
         Literal["png", "pdf", "svg"], typer.Option("--format", help="Of the files.")
     ] = "png",
@@ -33,12 +30,13 @@ def plot(
     Names: convergence, pma, accuracy, ablation, participation, clusters, preferences, tokens, contributions.
     """
     from ipfl.report.figures import available_figures, check_figures, save_figures
-    from ipfl.report.run_set import read_run_set
+    from ipfl.report.run_set import check_outside_runs, read_run_set
 
+    check_outside_runs(out)
     shown = read_run_set(runs)
     names = list(dict.fromkeys(figures)) if figures else available_figures(shown)
     check_figures(names, shown)
-    for file in save_figures(names, shown, out or runs[0] / "figures", [file_format]):
+    for file in save_figures(names, shown, out, [file_format]):
         typer.echo(file)
 
 
@@ -47,14 +45,15 @@ def report(
         Path, typer.Argument(metavar="RESULTS", help="Folder of a run, of a comparison, or of several.")
     ],
     out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="FILE.html", help="The page; default: report.html in the folder."),
-    ] = None,
+        Path, typer.Option("--out", metavar="FILE.html", help="The page, outside of the runs.")
+    ] = Path("report.html"),
 ) -> None:
     """Write a page about a run or a comparison: one HTML file that needs no network.
 
     It holds figures (hover over points and bars for values), tables, everyone's tokens, and the config.
     """
     from ipfl.report.page import write_page
+    from ipfl.report.run_set import check_outside_runs
 
-    typer.echo(write_page(results, out or results / "report.html"))
+    check_outside_runs(out)
+    typer.echo(write_page(results, out))

@@ -113,6 +113,13 @@ def is_run(folder: Path) -> bool:
     return (folder / SUMMARY).exists()
 
 
+def check_outside_runs(path: Path) -> None:
+    """Refuses to write into the folder of a run, where `ipfl ledger verify` accepts the run's own files only."""
+    for folder in (path.resolve(), *path.resolve().parents):
+        if is_run(folder):
+            raise InputError(f"{path} is in the folder of a run, which holds only what the run wrote")
+
+
 def is_comparison(folder: Path) -> bool:
     """Whether a folder holds a comparison with at least one finished run."""
     return next(_runs_of(folder), None) is not None
