@@ -174,6 +174,16 @@ class TestPage:
         checker.feed(page)
         assert len(checker.ids) == len(set(checker.ids))
 
+    def test_a_comparison_file_alone(self, place, tmp_path):
+        page = write_page(place[0] / "small/compare.json", tmp_path / "page.html").read_text()
+        whole = write_page(place[0] / "small", tmp_path / "whole.html").read_text()
+        rows = [re.findall(r"<tr.*?</tr>", text)[:3] for text in (page, whole)]
+        assert rows[0] == rows[1]
+        assert "<svg" not in page
+        (tmp_path / "other.json").write_text('{"methods": {"a": {}}}')
+        with pytest.raises(InputError, match=r"not the compare\.json"):
+            write_page(tmp_path / "other.json", tmp_path / "page.html")
+
     @pytest.mark.parametrize(("command", "out"), [("plot", "figures"), ("plot", "."), ("report", "a.html")])
     def test_nothing_is_written_into_a_run(self, place, command, out):
         run = place[0] / "small/ipfl/seed-0"

@@ -42,7 +42,10 @@ def plot(
 
 def report(
     results: Annotated[
-        Path, typer.Argument(metavar="RESULTS", help="Folder of a run, of a comparison, or of several.")
+        Path,
+        typer.Argument(
+            metavar="RESULTS", help="Folder of a run, of a comparison, or of several; or a compare.json."
+        ),
     ],
     out: Annotated[
         Path, typer.Option("--out", metavar="FILE.html", help="The page, outside of the runs.")

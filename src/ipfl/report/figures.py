@@ -42,13 +42,13 @@ FIGURES: dict[str, FigureKind] = {
     "pma": FigureKind(
         "What clients gain over {reference}",
         "The further right a line, the better; clients in the grey gain nothing and would rather opt out. "
-        "The number beside a name is the median.",
+        "A number beside a name is the median.",
         accuracy.draw_pma,
         lambda runs: any(runs.pma(name) for name in runs.runs),
     ),
     "accuracy": FigureKind(
         "How accuracy is spread over the clients",
-        "The further right a line, the better. The number beside a name is the median client's accuracy.",
+        "The further right a line, the better. A number beside a name is the median.",
         accuracy.draw_accuracy,
         lambda runs: any(run.last for seeds in runs.runs.values() for run in seeds.values()),
     ),

@@ -18,7 +18,15 @@ from ipfl.core.files import write_text
 from ipfl.errors import InputError
 from ipfl.report.figures import FIGURES, available_figures, make_figure
 from ipfl.report.market_figures import balances_over_time, contributions_and_rewards, has_tokens
-from ipfl.report.run_set import RunSet, client_name, find_results, is_run, read_run_set
+from ipfl.report.run_set import (
+    MethodFigures,
+    RunSet,
+    client_name,
+    find_results,
+    is_run,
+    read_comparison_file,
+    read_run_set,
+)
 from ipfl.report.settings import toml_value
 from ipfl.report.tables import NO_VALUE, format_mean_std, format_percent, format_size, run_rows
 from ipfl.runs.metrics import mean_and_std
@@ -32,7 +40,7 @@ h1 { font-size: 1.6rem; margin: 0 0 .3rem; } h2 { font-size: 1.25rem; margin: 2.
 h3 { font-size: 1.05rem; margin: 1.6rem 0 .3rem; } p { margin: .3rem 0 .8rem; } .note { color: #555; }
 nav a { margin-right: 1rem; } a { color: #00578a; }
 .table { overflow-x: auto; } table { border-collapse: collapse; margin: .5rem 0; font-size: .92em; }
-th, td { padding: .25rem .7rem; border-bottom: 1px solid #ddd; text-align: left; vertical-align: top; }
+th, td { padding: .25rem .55rem; border-bottom: 1px solid #ddd; text-align: left; vertical-align: top; }
 th { border-bottom: 2px solid #888; white-space: nowrap; } .number { text-align: right; white-space: nowrap;
   font-variant-numeric: tabular-nums; } tr.best td { font-weight: 600; }
 figure { margin: 1.2rem 0 1.8rem; max-width: 54rem; } figcaption { color: #555; margin-top: .2rem; }
@@ -50,19 +58,62 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
 def write_page(results: Path, file: Path) -> Path:
-    """Writes the page about the results in a folder; returns the file."""
-    folders = find_results(results)
-    sections = [(_name_of(folder, results), read_run_set([folder])) for folder in folders]
-    is_single = len(folders) == 1 and is_run(folders[0])
-    summary = sections[0][1].first.summary
-    title = f"{summary['method']}, seed {summary['seed']}" if is_single else _name_of(results, results)
-    text = make_page(title, sections)
+    """Writes the page about a folder of results, or about a `compare.json` alone; returns the file."""
+    text = _file_page(results) if results.is_file() else _folder_page(results)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         write_text(file, text)
     except OSError as error:
         raise InputError(f"cannot write {file}: {error.strerror}") from error
     return file
+
+
+def _folder_page(results: Path) -> str:
+    folders = find_results(results)
+    sections = [(_name_of(folder, results), read_run_set([folder])) for folder in folders]
+    is_single = len(folders) == 1 and is_run(folders[0])
+    summary = sections[0][1].first.summary
+    title = f"{summary['method']}, seed {summary['seed']}" if is_single else _name_of(results, results)
+    return make_page(title, sections)
+
+
+def _file_page(file: Path) -> str:
+    """The table and the config of a comparison; its runs are not there to be drawn."""
+    read = read_comparison_file(file)
+    rows = [_file_row(name, one, read.reference) for name, one in read.methods.items()]
+    order = sorted(range(len(rows)), key=lambda i: -_file_accuracy(list(read.methods.values())[i]))
+    table = html_table(_headers(read.reference), [rows[i] for i in order], best=0)
+    commit = [f"# commit {read.commit}"] if read.commit else []
+    settings = "\n".join([*_toml({k: v for k, v in read.config.items() if k != "method"}), *commit])
+    failed = [
+        f"{name}, seed {s}: {why}" for name, one in read.methods.items() for s, why in one.failures.items()
+    ]
+    notes = (
+        f'<p class="note">{escape(NOTES)} The runs are not here: there are no figures.</p>{_missing(failed)}'
+    )
+    config = f"<details><summary>Config</summary><pre>{escape(settings)}</pre></details>"
+    return _document(file.stem, f"{table}{notes}{config}")
+
+
+def _file_accuracy(one: MethodFigures) -> float:
+    return one.personalized_accuracy.mean if one.personalized_accuracy else 0.0
+
+
+def _file_row(name: str, one: MethodFigures, reference: str) -> list[str]:
+    seeds = [_file_accuracy(run) for run in one.seeds.values() if run.personalized_accuracy]
+    spread = f" ± {100 * np.std(seeds, ddof=1):.1f}" if len(seeds) > 1 else ""
+    accuracy, pma = one.personalized_accuracy, one.pma.model_dump() if one.pma else None
+    return [
+        name,
+        str(len(one.seeds)),
+        f"{100 * accuracy.mean:.1f}{spread}" if accuracy else NO_VALUE,
+        "reference" if name == reference else format_mean_std(pma, signed=True),
+        NO_VALUE if one.opt_outs is None else f"{one.opt_outs:.1f}".removesuffix(".0"),
+        format_percent(one.purity),
+        NO_VALUE if one.seconds_per_round is None else f"{one.seconds_per_round:.2f}",
+        format_size(one.bytes_up_per_client_round),
+        format_size(one.bytes_down_per_client_round),
+    ]
 
 
 def _name_of(folder: Path, base: Path) -> str:
@@ -76,13 +127,17 @@ def make_page(title: str, sections: Sequence[tuple[str, RunSet]]) -> str:
         f'<section id="part-{i}">{_section(i, name, runs, len(sections) > 1)}</section>'
         for i, (name, runs) in enumerate(sections)
     )
+    return _document(title, f"{f'<nav>{links}</nav>' if len(sections) > 1 else ''}{body}")
+
+
+def _document(title: str, body: str) -> str:
+    """A page around its content, which is escaped already."""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(title)} – ipfl</title><style>{STYLE}</style></head><body>"
-        f"<h1>{escape(title)}</h1>"
-        f"{f'<nav>{links}</nav>' if len(sections) > 1 else ''}{body}</body></html>\n"
+        f"<h1>{escape(title)}</h1>{body}</body></html>\n"
     )
 
 
@@ -134,24 +189,30 @@ def _run_table(run: Result) -> str:
 
 def _comparison_table(runs: RunSet) -> str:
     """A row per method, the most accurate first."""
-    headers = [
-        "method", "seeds", "accuracy (%)", f"PMA over {runs.reference or 'reference'} (pp)", "opt-outs",
-        "purity (%)", "s per round", "up", "down",
-    ]  # fmt: skip
     entries = sorted(
         ((_mean_accuracy(seeds), name, seeds) for name, seeds in runs.runs.items()), key=lambda e: -e[0]
     )
     rows = [_comparison_row(name, list(seeds.values()), runs) for _, name, seeds in entries]
-    notes = (
-        "Means over the seeds; ± is the standard deviation over seeds (accuracy) or over clients (PMA). "
-        "Opt-outs: clients that gain nothing over the reference. "
-        "Up and down: traffic per client and round."
-    )
     failed = [
         f"{name}, seed {seed}: {why}" for name, seeds in runs.failures.items() for seed, why in seeds.items()
     ]
-    missing = "".join(f"<p><strong>Not finished:</strong> {escape(text)}</p>" for text in failed)
-    return html_table(headers, rows, best=0) + f'<p class="note">{escape(notes)}</p>{missing}'
+    table = html_table(_headers(runs.reference), rows, best=0)
+    return f'{table}<p class="note">{escape(NOTES)}</p>{_missing(failed)}'
+
+
+NOTES = (
+    "Means over the seeds; ± is the standard deviation over seeds (accuracy) or over clients (PMA). "
+    "Opt-outs: clients that gain nothing over the reference. Up and down: traffic per client and round."
+)
+
+
+def _headers(reference: str | None) -> list[str]:
+    over = f"PMA over {reference or 'reference'} (pp)"
+    return ["method", "seeds", "accuracy (%)", over, "opt-outs", "purity (%)", "s per round", "up", "down"]
+
+
+def _missing(failed: Iterable[str]) -> str:
+    return "".join(f"<p><strong>Not finished:</strong> {escape(text)}</p>" for text in failed)
 
 
 def _mean_accuracy(seeds: Mapping[int, Result]) -> float:
@@ -160,7 +221,8 @@ def _mean_accuracy(seeds: Mapping[int, Result]) -> float:
 
 def _comparison_row(name: str, results: Sequence[Result], runs: RunSet) -> list[str]:
     accuracies = [a for run in results if (a := run.personalized_accuracy) is not None]
-    gains = [value for clients in runs.pma(name).values() for value in clients.values()]
+    gains = [one for clients in runs.pma(name).values() if (one := mean_and_std(clients))]
+    pma = {part: float(np.mean([one[part] for one in gains])) for part in ("mean", "std")} if gains else None
     opted = [sum(v <= 0 for v in clients.values()) for clients in runs.pma(name).values()]
     purities = [run.summary["purity"] for run in results if run.summary["purity"] is not None]
     played = [run.summary for run in results if run.summary["rounds"]]
@@ -175,7 +237,7 @@ def _comparison_row(name: str, results: Sequence[Result], runs: RunSet) -> list[
         name,
         str(len(results)),
         f"{100 * np.mean(accuracies):.1f}{spread}" if accuracies else NO_VALUE,
-        "reference" if name == runs.reference else format_mean_std(mean_and_std(gains), signed=True),
+        "reference" if name == runs.reference else format_mean_std(pma, signed=True),
         f"{np.mean(opted):.1f}".removesuffix(".0") if opted else NO_VALUE,
         format_percent(float(np.mean(purities)) if purities else None),
         f"{np.mean(seconds):.2f}" if seconds else NO_VALUE,

@@ -114,7 +114,7 @@ def is_run(folder: Path) -> bool:
 
 
 def check_outside_runs(path: Path) -> None:
-    """Refuses to write into the folder of a run, where `ipfl ledger verify` accepts the run's own files only."""
+    """Refuses to write into the folder of a run: `ipfl ledger verify` accepts only the run's own files."""
     for folder in (path.resolve(), *path.resolve().parents):
         if is_run(folder):
             raise InputError(f"{path} is in the folder of a run, which holds only what the run wrote")
@@ -211,6 +211,40 @@ class _Evaluated(BaseModel):
     personalized: list[float]
     cluster_accuracy: list[list[float]] | None
     participation_rate: float | None
+
+
+class MethodFigures(BaseModel):
+    """What a `compare.json` says of a method, or of one of its runs."""
+
+    personalized_accuracy: _MeanStd | None
+    pma: _MeanStd | None
+    opt_outs: float | None
+    purity: float | None
+    seconds_per_round: float | None
+    bytes_up_per_client_round: float | None
+    bytes_down_per_client_round: float | None
+    seeds: dict[str, MethodFigures] = Field(default_factory=dict)
+    failures: dict[str, str] = Field(default_factory=dict)
+
+
+class ComparisonFile(BaseModel):
+    """A `compare.json` alone, without the folders of its runs."""
+
+    methods: Annotated[dict[str, MethodFigures], Field(min_length=1)]
+    reference: str
+    config: dict[str, Any]
+    commit: str | None = None
+
+
+def read_comparison_file(file: Path) -> ComparisonFile:
+    """The figures of a comparison whose runs are elsewhere."""
+    try:
+        return ComparisonFile.model_validate(_read_json(file))
+    except (ValidationError, RecursionError) as error:
+        reason = one_line(error, None) if isinstance(error, ValidationError) else str(error)
+        raise InputError(
+            f"{file} is not the {COMPARISON} of a comparison: {' '.join(reason.split())}"
+        ) from error
 
 
 def read_run(folder: Path) -> Result:
