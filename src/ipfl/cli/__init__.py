@@ -16,7 +16,9 @@ from ipfl.cli.export import export
 from ipfl.cli.ledger import app as ledger_app
 from ipfl.cli.list_commands import datasets, methods, partitions
 from ipfl.cli.personalize import personalize
+from ipfl.cli.report import plot, report
 from ipfl.cli.run_commands import compare, run
+from ipfl.cli.theory import theory
 from ipfl.methods import DEFAULT, REFERENCE
 
 EXAMPLE_METHODS = ",".join(dict.fromkeys([DEFAULT, REFERENCE]))
@@ -79,6 +81,11 @@ app.command(
         "ipfl export runs/mine --model cluster_0 --out cluster_0.safetensors",
     )
 )(export)
+app.command(
+    epilog=_help_examples("ipfl plot runs/mine --figure tokens", "ipfl plot runs/compare --out figures")
+)(plot)
+app.command(epilog=_help_examples("ipfl report runs/compare --out report.html"))(report)
+app.command(epilog=_help_examples("ipfl theory --list", "ipfl theory region --trials 5000"))(theory)
 app.command(epilog=_help_examples(f"ipfl methods {REFERENCE}"))(methods)
 app.command()(datasets)
 app.command()(partitions)

@@ -189,6 +189,8 @@ def compare(
     if show_config:
         _print_config(settings, settings.build_methods(names).values())
         return
+    from ipfl.report.figures import save_comparison_figures
+    from ipfl.report.run_set import of_comparison
     from ipfl.runs.comparison import compare as compare_methods
 
     folder = resume or out or new_run_folder("compare")
@@ -205,6 +207,7 @@ def compare(
             make_observer=make_observer,
             make_pool=pool,
         )
+    save_comparison_figures(of_comparison(comparison), folder)
     if not quiet:
         _print_comparison(comparison, folder)
     for entry in comparison.entries.values():

@@ -59,12 +59,13 @@ def run_table(summary: Mapping[str, Any]) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="dim", no_wrap=True)
     table.add_column()
-    for name, value in _run_rows(summary):
+    for name, value in run_rows(summary):
         table.add_row(name, escape(value))
     return table
 
 
-def _run_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+def run_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Names and texts of the figures of a run."""
     rounds, clients = summary["rounds"], summary["clients"]
     each = f", {summary['seconds'] / rounds:.2f} s each" if rounds else ""
     rows = [

@@ -31,7 +31,6 @@ from ipfl.runs.folder import PLAN as PLAN
 from ipfl.runs.frames import comparison_frame
 from ipfl.runs.method_labels import Methods, label_methods
 from ipfl.runs.models import ServerModelsOnly
-from ipfl.runs.plots import plot_files, save_plots
 from ipfl.runs.result import Observer, Result
 from ipfl.runs.run_order import MakeTask, RunOrder, RunOutcome, TaskCache, make_task_cache
 from ipfl.runs.run_pool import MakePool, RunPool, local_pool
@@ -40,6 +39,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 COMPARISON = "compare.json"
+FIGURE_FILES = ("convergence.png", "convergence.pdf", "pma.png", "pma.pdf")
+"""Figures that `ipfl compare` draws beside it; known here because another comparison must not leave them."""
 MakeObserver = Callable[[str, int, int], Observer | None]
 """Makes the observer of a run from its label, its number and how many there are."""
 
@@ -153,14 +154,13 @@ class Comparison:
         return "\n".join(lines)
 
     def save(self, folder: Path) -> None:
-        """Writes the plots, and `compare.json`."""
-        save_plots(self.entries, self.reference, folder)
+        """Writes `compare.json`."""
         write_json(folder / COMPARISON, self.summary())
 
 
 def comparison_files(folder: Path) -> list[Path]:
     """All files that a comparison may write beside those of its runs."""
-    return [folder / COMPARISON, folder / PLAN, *plot_files(folder)]
+    return [folder / name for name in (COMPARISON, PLAN, *FIGURE_FILES)]
 
 
 def prepare(config: Config, methods: Iterable[Method[Any]], seed: int) -> Task:
@@ -204,7 +204,7 @@ def compare(
             config's own.
         task: A task of your own, or what makes one for a seed; None: as the config says.
         reference: The method that PMA is measured against, named in the same way.
-        out: Folder for `METHOD/seed-S/`, `compare.json` and plots; None keeps all in memory.
+        out: Folder for `METHOD/seed-S/` and `compare.json`; None keeps all in memory.
         overwrite: Replace a comparison that the folder holds.
         resume: Go on with the comparison that the folder holds; everything else must be as it was
             (`read_plan` tells). Finished runs are not played again.

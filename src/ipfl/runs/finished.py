@@ -364,12 +364,12 @@ def load(
         InputError: There is no finished run, or its files do not fit together.
     """
     finished = FinishedRun.open(folder, task=task, model=model)
-    history, evaluations = _read_history(finished.folder)
+    history, evaluations = read_history(finished.folder)
     opening = _read_opening(finished.folder)
     return Result(finished.summary, history, evaluations, None, finished.models, opening, finished)
 
 
-def _read_history(folder: Path) -> tuple[list[Line], dict[int, Evaluation]]:
+def read_history(folder: Path) -> tuple[list[Line], dict[int, Evaluation]]:
     """The line of every round, and the evaluations by round."""
     path = folder / METRICS
     try:
