@@ -12,7 +12,7 @@ from ipfl.errors import InputError
 from ipfl.ledger.store import RunStore
 from ipfl.runs.audit import Audit, verify_run
 
-MARKET = {"price": 100, "opening": 300}
+MARKET = {"price": 100, "opening": 300, "subsidy": 0}
 
 
 @pytest.fixture(scope="module")
@@ -171,7 +171,8 @@ def test_a_resumed_run_keeps_its_accounts(task, place, tmp_path):
     output = ipfl.RunOutput(tmp_path / "second", accounts="club")
     config = ipfl.RunConfig(rounds=2, seed=3, train=ipfl.TrainConfig(per_round=4))
     engine = ipfl.local_engine(0)
-    ipfl.run(task, ipfl.method("ipfl", **MARKET), config, engine=engine, out=output, observer=Stop())
+    with pytest.raises(ipfl.Interrupted):
+        ipfl.run(task, ipfl.method("ipfl", **MARKET), config, engine=engine, out=output, observer=Stop())
     play(task, tmp_path / "second", resume=True, accounts=None)
     with RunStore.open(tmp_path / "second") as store, RunStore.open(place / "second") as whole:
         assert store.head() == whole.head()

@@ -237,7 +237,8 @@ class StopAfter:
 def stopped(task, tmp_path_factory):
     """A run that was stopped after 3 of 5 rounds."""
     folder = tmp_path_factory.mktemp("stopped") / "run"
-    run_small(task, "ipfl", folder, observer=StopAfter(2), **OPTIONS)
+    with pytest.raises(ipfl.Interrupted):
+        run_small(task, "ipfl", folder, observer=StopAfter(2), **OPTIONS)
     return folder
 
 
@@ -272,7 +273,7 @@ class TestResume:
     def test_another_key_is_refused_unless_it_is_named(self, task, stopped, tmp_path):
         folder = tmp_path / "run"
         shutil.copytree(stopped, folder)
-        with pytest.raises(InputError, match="--signing-key names its file"):
+        with pytest.raises(InputError, match="name the file of its signing key"):
             run_small(task, "ipfl", folder, resume=True, **OPTIONS)
 
 
@@ -318,7 +319,8 @@ def test_a_run_of_format_2_is_verified_and_goes_on_by_its_own_rules(task, tmp_pa
     with monkeypatch.context() as before:
         before.setattr("ipfl.ledger.store.STORE_FORMAT", 2)
         before.setattr("ipfl.runs.journal.find_key", lambda output: None)
-        run_small(task, "fedavg", folder, observer=StopAfter(1), **OPTIONS)
+        with pytest.raises(ipfl.Interrupted):
+            run_small(task, "fedavg", folder, observer=StopAfter(1), **OPTIONS)
     for again in range(2):
         done = command("verify", folder / "run.db", "--folder", folder)
         assert done.exit_code == 0, done.output

@@ -71,7 +71,7 @@ def open_accounts(output: RunOutput) -> CarriedAccounts:
     if known["run"] == folder.name:
         raise InputError(f"run {folder.name!r} has the accounts {name!r}: overwriting it would forget them")
     if known["is_open"]:
-        raise InputError(f"run {known['run']!r} has the accounts {name!r}: end it first, with --resume")
+        raise InputError(f"run {known['run']!r} has the accounts {name!r}: resume and end it first")
     with _open_last(folder, output.store, known["run"]) as store:
         if (wrong := verify_run(store)) is not None:
             raise InputError(f"run {known['run']!r}, which left the accounts {name!r}, is wrong: {wrong}")
@@ -88,7 +88,7 @@ def _carried(store: RunStore) -> CarriedAccounts:
     """What the header of a run says."""
     told = store.header.get("accounts")
     if told is None:
-        raise InputError(f"run {store.name!r} was begun without --accounts")
+        raise InputError(f"run {store.name!r} was begun without accounts of a name")
     try:
         brought = (store.header.get("rules") or {}).get("brought") or {}
         balances = {int(client): int(tokens) for client, tokens in {**told["absent"], **brought}.items()}

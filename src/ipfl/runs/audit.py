@@ -60,7 +60,7 @@ def refuse_other_key(store: RunStore, output: RunOutput) -> None:
     if found is not None and found.public_key != at_hand and output.signing_key is None:
         raise InputError(
             f"the run in {output.path} is signed by the key {found.public_key}, "
-            f"which is not {key_beside(Path(output.path))}: --signing-key names its file"
+            f"which is not {key_beside(Path(output.path))}: name the file of its signing key"
         )
 
 

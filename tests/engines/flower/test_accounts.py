@@ -79,7 +79,8 @@ def test_a_resumed_server_tells_all_again_and_nodes_go_on(tmp_path):
 
     task = Task.build(SETTINGS.task, SETTINGS.seed)
     method, make = SETTINGS.build_method(), engine_factory(grid, SETTINGS)
-    ipfl.run(task, method, SETTINGS, engine=make, out=tmp_path / "run", observer=Stop())
+    with pytest.raises(ipfl.Interrupted):
+        ipfl.run(task, method, SETTINGS, engine=make, out=tmp_path / "run", observer=Stop())
     result = run(SETTINGS, make, ipfl.RunOutput(tmp_path / "run", resume=True))
     assert result.summary["rounds"] == 3
     assert not [event for line in result.history for event in line["events"]]
