@@ -124,14 +124,16 @@ class TestExport:
     def test_a_network_that_a_format_cannot_hold(self, tmp_path):
         from ipfl.client.client_model import NetworkModel
         from ipfl.client.export import export_model
+        from ipfl.client.network import Network
         from ipfl.errors import InputError
 
-        class Odd(torch.nn.Module):
+        class Odd(torch.nn.Linear):
             def forward(self, x):
                 raise RuntimeError("not\nin here")
 
         with pytest.raises(InputError, match="cannot be exported as torchscript: not in here"):
-            export_model(NetworkModel((2,), None, Odd()), tmp_path / "odd.pt", "torchscript")
+            network = Network(Odd(2, 2), (2,))
+            export_model(NetworkModel(network, None, network.read()), tmp_path / "odd.pt", "torchscript")
         assert not list(tmp_path.iterdir())
 
 

@@ -129,7 +129,7 @@ class TestVerified:
 class TestRefused:
     def test_a_run_that_is_not_over(self, task, copied):
         (copied / "club.accounts.json").write_text('{"run": "second", "is_open": true}')
-        with pytest.raises(InputError, match="run 'second' has the accounts 'club': end it first"):
+        with pytest.raises(InputError, match="run 'second' has the accounts 'club': resume and end it first"):
             play(task, copied / "third")
         assert not (copied / "third").exists()
 

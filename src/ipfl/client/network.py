@@ -264,15 +264,16 @@ class Network:
         """`vector` as named tensors in the module's ordinary shapes, as PyTorch users expect them.
 
         All that `load_state_dict` of the module wants: tied parameters under each of their names, and
-        counters, which are no part of the vector, as they are here.
+        counters, which are no part of the vector, as they are here. Of adapters, only what travels.
         """
+        only_trained = getattr(self.module, "only_trained_travels", False)
         flat = torch.from_numpy(np.array(vector, dtype=np.float32))
         slots = {id(tensor): slot for slot, tensor in zip(self.slots, self._tensors(), strict=True)}
         named = self.module.state_dict(keep_vars=True).items()
         return {
             name: _plain(_view(flat, slots[id(tensor)]) if id(tensor) in slots else tensor.detach().cpu())
             for name, tensor in named
-            if isinstance(tensor, Tensor)
+            if isinstance(tensor, Tensor) and (id(tensor) in slots or not only_trained)
         }
 
     def flatten(self, state: Mapping[str, Tensor]) -> Vector:

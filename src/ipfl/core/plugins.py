@@ -53,7 +53,7 @@ def refuse_code(references: Iterable[str], folder: Path) -> None:
     named = sorted({one for one in references if ":" in one and not one.startswith("ipfl.")})
     if named:
         raise InputError(
-            f"{folder} names code to import ({', '.join(named)}): it is refused unless you trust its origin (trust)"
+            f"{folder} names code to import ({', '.join(named)}): refused unless you trust its origin (trust)"
         )
 
 

@@ -1,0 +1,1 @@
+"""What measures speed and memory, each a script of its own.."""
