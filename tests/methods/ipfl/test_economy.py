@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from benchmarks.economy import DrawnContributions, Economy, Population, simulate
+
+from economy import DrawnContributions, Economy, Population, simulate
 
 
 @pytest.mark.parametrize("clusters", [2, 4])

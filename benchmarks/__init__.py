@@ -1,1 +1,0 @@
-"""What measures speed and memory, each a script of its own.."""
