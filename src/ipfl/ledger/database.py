@@ -6,6 +6,7 @@ between transactions, so that worker processes inherit none and a restarted serv
 
 from __future__ import annotations
 
+import os
 import re
 import sqlite3
 from collections.abc import Callable
@@ -97,6 +98,37 @@ def make_engine(url: URL) -> Engine:
     event.listen(engine, "connect", _prepare_sqlite)
     event.listen(engine, "begin", _begin_sqlite)
     return engine
+
+
+def make_read_only_engine(url: URL) -> Engine:
+    """An engine whose connections cannot write, whatever is asked of them."""
+    if url.drivername != "sqlite":
+        engine = make_engine(url)
+        event.listen(engine, "connect", _refuse_writing)
+        return engine
+    path = Path(str(url.database)).resolve()
+
+    def connect() -> sqlite3.Connection:
+        # A file that was closed in order has no log beside it; then it can be read where nothing can be made.
+        is_closed = not Path(f"{path}-wal").exists() and not os.access(path.parent, os.W_OK)
+        mode = "mode=ro&immutable=1" if is_closed else "mode=ro"
+        connection = sqlite3.connect(
+            f"{path.as_uri()}?{mode}", uri=True, timeout=LOCK_SECONDS, check_same_thread=False
+        )
+        connection.isolation_level = None  # as in `_prepare_sqlite`
+        return connection
+
+    engine = create_engine(url, poolclass=NullPool, creator=connect)
+    event.listen(engine, "begin", _begin_read_only)
+    return engine
+
+
+def _refuse_writing(connection: Any, _: Any) -> None:
+    connection.read_only = True
+
+
+def _begin_read_only(connection: Connection) -> None:
+    connection.exec_driver_sql("BEGIN")
 
 
 def _prepare_sqlite(connection: sqlite3.Connection, _: Any) -> None:
