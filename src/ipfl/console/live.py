@@ -73,7 +73,11 @@ def watch_list(runs: RunList) -> Callable[[], tuple[str, str, bool]]:
     """Looks at all runs: tells that something changed."""
 
     def look() -> tuple[str, str, bool]:
-        stamps = tuple((key, found.stamp()) for key, found in runs.find().items())
+        found = runs.find()
+        if runs.folder is None:  # a database has no file to look at
+            stamps: tuple[object, ...] = tuple((key, run_row(runs, run).done) for key, run in found.items())
+        else:
+            stamps = tuple((key, run.stamp()) for key, run in found.items())
         return "runs", json.dumps({"version": hash(stamps)}), False
 
     return look
