@@ -1,5 +1,6 @@
-"""Who may see what: the operator everything, a client its own page, and without `--auth` everybody who can
-reach the console (which then listens on this machine only).
+"""Who may see what: the operator everything, a client its own page.
+
+Without `--auth` everybody who can reach the console is the operator; it then listens on this machine only.
 
 The operator's token is a secret in a file. A client's token is the client's name with a code that only the
 holder of that secret can compute, so there is no list of tokens to keep or to lose: with a new secret, all

@@ -54,9 +54,7 @@ def account_rows(reader: Reader, shown: Sequence[int]) -> list[ClientRow]:
     is_payment = (c.source >= 0).label("is_payment")
     where = and_(c.run_id == reader.run_id, c.client.in_(shown))
     summed = select(c.client, c.kind, is_payment, func.sum(c.amount)).where(where)
-    for who, kind, is_paid, total in reader.connection.execute(
-        summed.group_by(c.client, c.kind, is_payment)
-    ):
+    for who, kind, is_paid, total in reader.connection.execute(summed.group_by(c.client, c.kind, is_payment)):
         name = "paid" if is_paid else kind
         totals[who][name] = totals[who].get(name, 0) + int(total)
     held = and_(balances.c.run_id == reader.run_id, balances.c.account.in_(shown))
@@ -201,7 +199,7 @@ def _accuracies(reader: Reader, client: int, numbers: Sequence[int]) -> dict[int
 def _by_round(reader: Reader, table: Any, column: Any, client: int, *more: Any) -> dict[int, float]:
     where = and_(table.c.run_id == reader.run_id, table.c.client == client, column.is_not(None), *more)
     rows = select(table.c.round, func.max(column)).where(where).group_by(table.c.round)
-    return {number: value for number, value in reader.connection.execute(rows)}
+    return {row[0]: row[1] for row in reader.connection.execute(rows)}
 
 
 def _changes(reader: Reader, client: int) -> dict[int, int]:
@@ -232,16 +230,15 @@ def movements(reader: Reader, client: int, before: int | None, limit: int) -> Mo
         balance += change
         after[number] = balance
     trained = set(_by_round(reader, seats, seats.c.cluster, client))
-    older = sorted({*changes, *trained} - {n for n in (*changes, *trained) if before is not None and n >= before})
+    every = {*changes, *trained}
+    older = sorted(number for number in every if before is None or number < before)
     shown = older[-limit:][::-1]
     told = _tell(reader, client, shown)
     found = []
     for number in shown:
         known = [round for round in after if round <= number]
         held = after[max(known)] if known else 0
-        found.append(
-            Movement(round=number, change=changes.get(number, 0), balance=held, words=told[number])
-        )
+        found.append(Movement(round=number, change=changes.get(number, 0), balance=held, words=told[number]))
     return MovementPage(movements=found, before=shown[-1] if len(older) > limit else None)
 
 

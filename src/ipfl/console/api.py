@@ -195,9 +195,7 @@ def get_model(console: ConsoleOf, _: ForClient, run: Run, client: ClientNumber) 
     if not is_written:
         path.unlink()
         raise HTTPException(404, "models cannot be exported by this release")
-    return FileResponse(
-        path, filename=f"client-{client}.safetensors", background=BackgroundTask(path.unlink)
-    )
+    return FileResponse(path, filename=f"client-{client}.safetensors", background=BackgroundTask(path.unlink))
 
 
 @router.post("/runs/{run}/clients/{client}/token")
@@ -293,10 +291,10 @@ async def stream_run(console: ConsoleOf, _: ForOperator, run: Run) -> StreamingR
     return console.streams.response(watch_run(console.runs, run))
 
 
-@router.get(
-    "/runs/{run}/clients/{client}/stream", response_class=StreamingResponse, responses=STREAM
-)
-async def stream_client(console: ConsoleOf, _: ForClient, run: Run, client: ClientNumber) -> StreamingResponse:
+@router.get("/runs/{run}/clients/{client}/stream", response_class=StreamingResponse, responses=STREAM)
+async def stream_client(
+    console: ConsoleOf, _: ForClient, run: Run, client: ClientNumber
+) -> StreamingResponse:
     """The same for one client's page."""
     if console.streams.is_full():
         raise HTTPException(429, "too many live connections")

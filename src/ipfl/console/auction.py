@@ -32,7 +32,9 @@ def round_detail(reader: Reader, round: int, offset: int, limit: int) -> RoundDe
         return None
     line = reader.rest(round)
     found = [row for row in line.get("events") or () if isinstance(row, list) and len(row) == 3]
-    events = [RoundEvent(kind=str(kind), client=who, text=str(text)) for kind, who, text in found[:MAX_EVENTS]]
+    events = [
+        RoundEvent(kind=str(kind), client=who, text=str(text)) for kind, who, text in found[:MAX_EVENTS]
+    ]
     total, participants = _participants(reader, round, offset, limit)
     return RoundDetail(
         round=round,

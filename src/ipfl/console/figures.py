@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from ipfl.console.run_list import FoundRun, RunList
 from ipfl.errors import InputError
 from ipfl.ledger.accounts import ISSUER
 from ipfl.ledger.reader import Reader
-from ipfl.ledger.schema import OPENING, balances, clients, metrics, row_tables, rounds
+from ipfl.ledger.schema import OPENING, balances, clients, metrics, rounds, row_tables
 from ipfl.ledger.store import RunStore
 from ipfl.runs.comparison import PLAN
 from ipfl.runs.folder import SUMMARY, TRACE
@@ -270,7 +271,9 @@ def series(reader: Reader, columns: Iterable[str] = COLUMNS) -> Series:
     place = {number: index for index, number in enumerate(kept)}
     found: dict[str, list[float | None]] = {column: [None] * len(kept) for column in wanted.values()}
     where = and_(metrics.c.run_id == reader.run_id, metrics.c.name.in_(wanted))
-    for row in reader.connection.execute(select(metrics.c.round, metrics.c.name, metrics.c.value).where(where)):
+    for row in reader.connection.execute(
+        select(metrics.c.round, metrics.c.name, metrics.c.value).where(where)
+    ):
         if row.round in place:
             found[wanted[row.name]][place[row.round]] = row.value
     kept_columns = {name: values for name, values in found.items() if any(v is not None for v in values)}
@@ -306,7 +309,7 @@ def flow(reader: Reader) -> Flow:
         return Flow(rounds=[], links=[])
     chosen = thin(range(first, last + 1), FLOW_STEPS)
     links: list[FlowLink] = []
-    for before, after in zip(chosen, chosen[1:], strict=False):
+    for before, after in pairwise(chosen):
         a, b = table.alias("a"), table.alias("b")
         joined = and_(
             a.c.run_id == reader.run_id,
@@ -375,12 +378,14 @@ def _final_accuracies(runs: RunList, run: FoundRun) -> dict[int, float]:
 
 def _differences(found: Sequence[ComparedRun]) -> list[str]:
     """Why the runs may not be comparable."""
-    checks = {
-        "data sets": lambda row: row.dataset,
-        "partitions": lambda row: row.partition,
-        "numbers of clients": lambda row: row.clients,
-        "seeds": lambda row: row.seed,
-        "numbers of rounds": lambda row: row.evaluated,
+    fields = {
+        "data sets": "dataset",
+        "partitions": "partition",
+        "numbers of clients": "clients",
+        "seeds": "seed",
+        "numbers of rounds": "evaluated",
     }
-    different = [name for name, of in checks.items() if len({of(one.run) for one in found}) > 1]
+    different = [
+        name for name, field in fields.items() if len({getattr(one.run, field) for one in found}) > 1
+    ]
     return [f"These runs have different {name}." for name in different]

@@ -61,6 +61,8 @@ class Form:
 
     first: tuple[FormField, ...]
     sections: Mapping[str, tuple[FormField, ...]]
+    notes: Mapping[str, str]
+    """Section → what it is about."""
     methods: Mapping[str, str]
     """Name → summary."""
 
@@ -73,11 +75,21 @@ def make_form() -> Form:
     for key, field in fields.items():
         if key not in FIRST:
             sections.setdefault(key.rpartition(".")[0] or "run", []).append(field)
+    order = sorted(sections, key=lambda name: name != "task")  # what is learned comes first
+    notes = {name: _note(schema, name) for name in order}
     return Form(
         tuple(fields[key] for key in FIRST),
-        {name: tuple(found) for name, found in sections.items()},
+        {name: tuple(sections[name]) for name in order},
+        notes,
         {name: method_class(name).summary for name in METHODS},
     )
+
+
+def _note(schema: Mapping[str, Any], section: str) -> str:
+    """The first sentence of a section's own description."""
+    reference = schema["properties"].get(section, {}).get("$ref", "")
+    text: str = schema["$defs"].get(reference.rpartition("/")[2], {}).get("description", "")
+    return text.partition("\n")[0]
 
 
 def _fields(schema: Mapping[str, Any], within: str = "") -> list[FormField]:
@@ -107,7 +119,7 @@ def _field(key: str, name: str, schema: Mapping[str, Any]) -> FormField:
     return FormField(
         key,
         TITLES.get(name, name.replace("_", " ")),
-        schema.get("description", ""),
+        "" if key in ("task.dataset", "task.model") else schema.get("description", ""),
         kind if kind in ("choice", "integer", "number", "boolean") else "text",
         _default(schema.get("default")),
         choices,

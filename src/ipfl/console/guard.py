@@ -1,4 +1,4 @@
-"""What every request passes: host check, origin check, limits on rate and size; and the headers of answers."""
+"""What every request passes: checks of host and origin, limits of rate and size; the headers of answers."""
 
 from __future__ import annotations
 

@@ -30,11 +30,14 @@ router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 templates = Jinja2Templates(HERE / "templates")
 
 
-def percent(value: float | None, *, signed: bool = False) -> str:
+def percent(value: float | None) -> str:
     """A share in percent, or a dash."""
-    if value is None:
-        return "–"
-    return f"{100 * value:{'+' if signed else ''}.1f} %".replace("-", "−")
+    return "–" if value is None else f"{100 * value:.1f} %"
+
+
+def points(value: float | None) -> str:
+    """A difference of shares in percentage points, or a dash."""
+    return "–" if value is None else f"{100 * value:+.1f} pts".replace("-", "−")
 
 
 def tokens(value: int | None) -> str:
@@ -54,7 +57,7 @@ def ago(moment: float | None) -> str:
 
 
 templates.env.filters.update(
-    percent=percent, tokens=tokens, ago=ago, size=format_size, round_label=accounts.round_label
+    percent=percent, points=points, tokens=tokens, ago=ago, size=format_size, round_label=accounts.round_label
 )
 
 
@@ -143,16 +146,24 @@ def show_round(
     console: ConsoleOf,
     _: ForOperator,
     run: Run,
-    round: api.RoundQuery = None,
+    round: Annotated[str, Query(max_length=40)] = "",
     offset: api.Offset = 0,
 ) -> Response:
     """The auction of a round, as a fragment; without a number the newest."""
     row = figures.run_row(console.runs, run)
-    number = row.done - 1 if round is None else round
+    wanted = _number(round, "the round")
+    number = row.done - 1 if wanted is None else wanted
     with console.runs.read(run) as (_store, reader):
         found = round_detail(reader, number, offset, PAGE_SIZE)
     return render(
-        request, "round.html", console, run=row, detail=found, number=number, page=PAGE_SIZE, is_newest=round is None
+        request,
+        "round.html",
+        console,
+        run=row,
+        detail=found,
+        number=number,
+        page=PAGE_SIZE,
+        is_newest=wanted is None,
     )
 
 

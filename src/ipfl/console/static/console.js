@@ -30,8 +30,8 @@ function base(extra) {
     animation: false,
     color: palette(),
     textStyle: { fontFamily: "system-ui, sans-serif", color: color("text") },
-    grid: { left: 12, right: 18, top: 44, bottom: 30, containLabel: true },
-    legend: { top: 4, left: 0, type: "scroll", textStyle: { color: color("text") }, pageTextStyle: { color: color("soft") } },
+    grid: { left: 12, right: 18, top: 64, bottom: 30, containLabel: true },
+    legend: { top: 0, left: 0, type: "scroll", textStyle: { color: color("text") }, pageTextStyle: { color: color("soft") } },
     tooltip: {
       renderMode: "richText", confine: true, backgroundColor: color("card"), borderColor: color("line"),
       textStyle: { color: color("text"), fontSize: 13 },
@@ -61,13 +61,16 @@ function overRounds(data, lines, axes, format) {
   });
 }
 
-const percentAxis = (name, extra) => axis({ type: "value", name, scale: true,
+// The names of two axes stand above them, and end at the edges of the chart.
+const atLeft = () => ({ nameTextStyle: { color: color("soft"), align: "left" } });
+const atRight = () => ({ nameTextStyle: { color: color("soft"), align: "right" }, splitLine: { show: false } });
+const percentAxis = (name, extra) => axis({ type: "value", name, scale: true, ...atLeft(),
   axisLabel: { color: color("soft"), formatter: (v) => `${+(100 * v).toFixed(1)}` }, ...extra });
 
 const CHARTS = {
   accuracy(data) {
     const option = overRounds(data, [{ column: "accuracy", name: "accuracy" }, { column: "pma", name: "PMA", axis: 1 }],
-      [percentAxis("accuracy in %"), percentAxis("PMA in points", { splitLine: { show: false }, show: Boolean(data.columns.pma) })],
+      [percentAxis("accuracy in %"), percentAxis("PMA in points", { ...atRight(), show: Boolean(data.columns.pma) })],
       (name, value) => (name === "PMA" ? points(value) : percent(value)));
     if (!option) return null;
     const mean = data.columns.accuracy || [], spread = data.columns.accuracy_std || [];
@@ -79,8 +82,8 @@ const CHARTS = {
   },
   traffic(data) {
     return overRounds(data, [{ column: "bytes_up", name: "up" }, { column: "bytes_down", name: "down" }, { column: "gini", name: "Gini index", axis: 1 }],
-      [axis({ type: "value", name: "bytes per round", axisLabel: { color: color("soft"), formatter: bytes } }),
-        axis({ type: "value", name: "Gini index", show: Boolean(data.columns.gini), splitLine: { show: false } })],
+      [axis({ type: "value", name: "bytes per round", ...atLeft(), axisLabel: { color: color("soft"), formatter: bytes } }),
+        axis({ type: "value", name: "Gini index", ...atRight(), show: Boolean(data.columns.gini) })],
       (name, value) => (name === "Gini index" ? value.toFixed(3) : bytes(value)));
   },
   "heat-map"(data) {
@@ -117,8 +120,8 @@ const CHARTS = {
       tooltip: { ...base().tooltip, formatter: (p) => (p.dataType === "edge"
         ? `${p.data.value} clients\n${tell(p.data.source)}\nto ${tell(p.data.target)}` : `${p.value} clients\n${tell(p.name)}`) },
       series: [{
-        type: "sankey", left: 8, right: 76, top: 12, bottom: 12, nodeGap: 10, nodeWidth: 12, draggable: false, emphasis: { focus: "adjacency" },
-        data: [...nodes].map((id) => ({ name: id, depth: data.rounds.indexOf(Number(id.split("/")[0])),
+        type: "sankey", left: 8, right: 76, top: 12, bottom: 12, nodeGap: 10, nodeWidth: 12, draggable: false, layoutIterations: 0, emphasis: { focus: "adjacency" },
+        data: [...nodes].sort((a, b) => Number(a.split("/")[1]) - Number(b.split("/")[1])).map((id) => ({ name: id, depth: data.rounds.indexOf(Number(id.split("/")[0])),
           itemStyle: { color: colors[Number(id.split("/")[1]) % colors.length] } })),
         links: data.links.map((link) => ({ source: name(link.from_round, link.from_cluster), target: name(link.to_round, link.to_cluster), value: link.clients })),
         lineStyle: { color: "source", opacity: 0.35 },
@@ -128,7 +131,7 @@ const CHARTS = {
     });
   },
   balance(data) {
-    return overRounds(data, [{ column: "balance", name: "balance" }], axis({ type: "value", name: "tokens", scale: true, axisLabel: { color: color("soft"), formatter: whole } }),
+    return overRounds(data, [{ column: "balance", name: "balance" }], axis({ type: "value", name: "tokens", scale: true, ...atLeft(), axisLabel: { color: color("soft"), formatter: whole } }),
       (_, value) => `${whole(value)} tokens`);
   },
   "client-accuracy"(data) {
@@ -137,7 +140,7 @@ const CHARTS = {
   },
   contribution(data) {
     return overRounds(data, [{ column: "psi", name: "contribution ψ", more: { type: "bar" } }, { column: "preferred", name: "preferred cluster", axis: 1, step: "end" }],
-      [axis({ type: "value", name: "ψ" }), axis({ type: "value", name: "cluster", minInterval: 1, splitLine: { show: false } })],
+      [axis({ type: "value", name: "ψ", ...atLeft() }), axis({ type: "value", name: "cluster", minInterval: 1, ...atRight() })],
       (name, value) => (name === "preferred cluster" ? String(value) : value.toFixed(3)));
   },
   convergence(data) {
