@@ -202,6 +202,9 @@ def read_form(given: Mapping[str, Sequence[str]]) -> Plan:
         if "\n" in value or len(value) > 200:
             raise InputError(f"{key} is too long")
         sets.append(f"{key}={value}")
+    samples = (list(given.get("task.samples", ())) or [""])[-1].strip()
+    if any(one.startswith("task.dataset=") for one in sets) and samples == fields["task.samples"].default:
+        sets.append(f"task.samples={samples}")  # of another data set the default is all there are
     if len(methods) == 1 and methods[0] != Config().method.name:
         sets.append(f"method.name={methods[0]}")
     config = Config.load(None, sets)

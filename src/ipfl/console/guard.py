@@ -7,6 +7,7 @@ from collections.abc import MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from fastapi import HTTPException
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -26,6 +27,7 @@ HEADERS = {
 }
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 MAX_PEERS = 10_000
+TOO_LARGE = "this request is too large"
 
 
 @dataclass(frozen=True)
@@ -60,8 +62,11 @@ class Bucket:
         return left >= 1
 
 
-class TooLargeError(Exception):
+class TooLargeError(HTTPException):
     """A body is longer than allowed."""
+
+    def __init__(self) -> None:
+        super().__init__(413, TOO_LARGE)
 
 
 def peer_of(scope: Scope) -> str:
@@ -121,10 +126,7 @@ class Guard:
                 raise TooLargeError
             return message
 
-        try:
-            await self.app(scope, receive_limited, send_guarded)
-        except TooLargeError:
-            await _refuse(413, "this request is too large")(scope, receive, send_guarded)
+        await self.app(scope, receive_limited, send_guarded)
 
     def _refusal(self, scope: Scope, headers: Headers) -> Any | None:
         host = headers.get("host", "")
@@ -134,7 +136,7 @@ class Guard:
             return _refuse(429, "too many requests; wait a moment")
         length = headers.get("content-length", "0")
         if not length.isascii() or not length.isdigit() or int(length[:12]) > self.limits.body:
-            return _refuse(413, "this request is too large")
+            return _refuse(413, TOO_LARGE)
         if scope["method"] not in ("GET", "HEAD", "OPTIONS") and not _is_same_origin(headers, host):
             return _refuse(403, "requests from other sites are refused")
         return None
