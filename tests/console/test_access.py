@@ -78,7 +78,7 @@ class TestPages:
         assert answer.headers["content-security-policy"] == CONTENT_POLICY
         assert "unsafe" not in CONTENT_POLICY
         assert answer.headers["x-content-type-options"] == "nosniff"
-        assert answer.headers["referrer-policy"] == "no-referrer"
+        assert answer.headers["referrer-policy"] == "same-origin"
         assert answer.headers["cache-control"] == "no-store"
         assert not re.search(r"<script(?![^>]*\ssrc=)", answer.text)
         assert not re.search(r"<[^>]+\s(style|on[a-z]+)=", answer.text)
@@ -101,7 +101,9 @@ class TestPages:
         assert "is not a run store" in answer.text
         assert open_web.get("/api/runs/damaged").status_code == 503
 
-    @pytest.mark.parametrize("address", ["/runs/none", "/runs/..%2F..%2Fetc", "/api/runs/none", "/runs/worked/clients/3"])
+    @pytest.mark.parametrize(
+        "address", ["/runs/none", "/runs/..%2F..%2Fetc", "/api/runs/none", "/runs/worked/clients/3"]
+    )
     def test_unknown_things_are_404(self, open_web, address):
         assert open_web.get(address).status_code == 404
 
@@ -137,7 +139,9 @@ class TestTokens:
             assert tokens.identify(changed) is None, place
         assert Tokens("t" * 43).identify(token) is None
 
-    @pytest.mark.parametrize("text", ["", ".", "..", "5..", "é", "5.%.x", "5.====.x", "٣.d29ya2Vk.x", "9" * 50 + ".a.b"])
+    @pytest.mark.parametrize(
+        "text", ["", ".", "..", "5..", "é", "5.%.x", "5.====.x", "٣.d29ya2Vk.x", "9" * 50 + ".a.b"]
+    )
     def test_nonsense_is_nobody(self, text):
         assert Tokens("s" * 43).identify(text) is None
 
@@ -271,7 +275,9 @@ class TestGuard:
         assert allowed_hosts("0.0.0.0") is None
         assert allowed_hosts("192.0.2.7") == {"127.0.0.1", "localhost", "::1", "192.0.2.7"}
 
-    @pytest.mark.parametrize("headers", [{"origin": "http://evil.example"}, {"origin": "null"}, {"sec-fetch-site": "cross-site"}])
+    @pytest.mark.parametrize(
+        "headers", [{"origin": "http://evil.example"}, {"origin": "null"}, {"sec-fetch-site": "cross-site"}]
+    )
     def test_other_sites_are_refused(self, operator, headers):
         assert operator.post("/api/runs/worked/verification", headers=headers).status_code == 403
 
@@ -331,6 +337,10 @@ class TestCommand:
 
 
 def test_vendored_files_are_those_of_the_list():
-    told = dict(re.findall(r"^([0-9a-f]{64})  (\S+\.js)$", (STATIC / "vendor/README.md").read_text(), re.M)[::-1])
-    files = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in (STATIC / "vendor").glob("*.js")}
+    told = dict(
+        re.findall(r"^([0-9a-f]{64})  (\S+\.js)$", (STATIC / "vendor/README.md").read_text(), re.M)[::-1]
+    )
+    files = {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in (STATIC / "vendor").glob("*.js")
+    }
     assert {name: digest for digest, name in told.items()} == files

@@ -72,7 +72,12 @@ class TestWorkedRound:
     @pytest.mark.parametrize(
         "client, change, balance, words",
         [
-            (2, 3, 28, "paid 10 for cluster 0, ranked 1st of 2, earned 13; paid 10 for cluster 1, got 10 back"),
+            (
+                2,
+                3,
+                28,
+                "paid 10 for cluster 0, ranked 1st of 2, earned 13; paid 10 for cluster 1, got 10 back",
+            ),
             (
                 5,
                 -3,
@@ -126,7 +131,17 @@ class TestWords:
         )
 
     def test_ordinals(self):
-        named = {1: "1st", 2: "2nd", 3: "3rd", 4: "4th", 11: "11th", 12: "12th", 13: "13th", 21: "21st", 112: "112th"}
+        named = {
+            1: "1st",
+            2: "2nd",
+            3: "3rd",
+            4: "4th",
+            11: "11th",
+            12: "12th",
+            13: "13th",
+            21: "21st",
+            112: "112th",
+        }
         assert {number: ordinal(number) for number in named} == named
 
 
@@ -150,7 +165,14 @@ class TestLedger:
     @pytest.mark.parametrize(
         "search, total",
         # 3 rewards; client 9: opening, bid, fee, reward; cluster 1: 2 bids, 2 fees, 2 refunds, 1 reward
-        [("kind=reward", 3), ("client=9", 4), ("cluster=1", 7), ("round=-1", 3), ("client=9&kind=bid", 1), ("client=3", 0)],
+        [
+            ("kind=reward", 3),
+            ("client=9", 4),
+            ("cluster=1", 7),
+            ("round=-1", 3),
+            ("client=9&kind=bid", 1),
+            ("client=3", 0),
+        ],
     )
     def test_search(self, get, search, total):
         found = get(f"/runs/worked/transfers?{search}")
@@ -208,7 +230,9 @@ class TestRealRuns:
         assert "is not a run store" in rows["damaged"]["problem"]
         assert rows["begun"]["state"] == "running"  # written a moment ago, two rounds to go
 
-    @pytest.mark.parametrize("text, total", [("fedavg", 1), ("digits", 2), ("seed-0 ipfl", 1), ("nothing", 0)])
+    @pytest.mark.parametrize(
+        "text, total", [("fedavg", 1), ("digits", 2), ("seed-0 ipfl", 1), ("nothing", 0)]
+    )
     def test_filter(self, get, text, total):
         assert get(f"/runs?text={text}")["total"] == total
 
