@@ -209,11 +209,12 @@ class TestAccess:
         assert open_web.post("/api/runs/worked/clients/5/token").status_code == 403
 
 
-class TestStarting:
-    FORM = {"name": ["new"], "methods": ["fedavg"], "rounds": ["2"]}
+FORM = {"name": ["new"], "methods": ["fedavg"], "rounds": ["2"]}
 
+
+class TestStarting:
     def test_needs_auth(self, open_web):
-        answer = open_web.post("/api/runs", json=self.FORM)
+        answer = open_web.post("/api/runs", json=FORM)
         assert answer.status_code == 403
         assert "--auth" in answer.json()["detail"]
         assert "ipfl console --auth" in open_web.get("/start").text
@@ -221,16 +222,16 @@ class TestStarting:
     def test_is_off_for_other_machines(self, runs_folder, operator_token):
         remote = open_for(runs_folder, auth=True, host="0.0.0.0")
         web = browser(remote, operator_token, hosts=allowed_hosts("0.0.0.0"))
-        assert web.post("/api/runs", json=self.FORM).status_code == 403
+        assert web.post("/api/runs", json=FORM).status_code == 403
         assert "--allow-start" in web.get("/start").text
 
     def test_command(self, operator, runs_folder):
-        answer = operator.post("/api/command", json=self.FORM | {"task.partition": ["30:70"], "seed": ["0"]})
+        answer = operator.post("/api/command", json=FORM | {"task.partition": ["30:70"], "seed": ["0"]})
         assert answer.json()["command"] == (
             f"ipfl run --set rounds=2 --set task.partition=30:70 --set method.name=fedavg "
             f"--out {runs_folder / 'new'} --profile"
         )
-        several = operator.post("/api/command", json=self.FORM | {"methods": ["ipfl", "fedavg"]}).json()
+        several = operator.post("/api/command", json=FORM | {"methods": ["ipfl", "fedavg"]}).json()
         assert several["command"].startswith("ipfl compare --methods ipfl,fedavg --set rounds=2 --out")
 
     @pytest.mark.parametrize(
@@ -250,13 +251,13 @@ class TestStarting:
         ],
     )
     def test_bad_forms_start_nothing(self, operator, runs_folder, change, told):
-        answer = operator.post("/api/runs", json=self.FORM | change)
+        answer = operator.post("/api/runs", json=FORM | change)
         assert answer.status_code == 400
         assert told in answer.json()["detail"]
         assert not (runs_folder / "new").exists()
 
     def test_folder_of_another_run_is_refused(self, operator):
-        answer = operator.post("/api/runs", json=self.FORM | {"name": ["worked"]})
+        answer = operator.post("/api/runs", json=FORM | {"name": ["worked"]})
         assert "there is a folder" in answer.json()["detail"]
 
     def test_only_own_runs_can_be_stopped(self, operator):
