@@ -7,8 +7,10 @@ import time
 
 import pytest
 from fastapi.testclient import TestClient
+from safetensors.torch import load_file
 from tests.console.conftest import make_app, open_for
 
+import ipfl
 from ipfl.console.accounts import describe_round, ordinal
 from ipfl.console.auction import Place
 from ipfl.console.figures import thin
@@ -282,6 +284,21 @@ class TestRealRuns:
     def test_balances_are_those_of_the_report(self, get, summaries):
         found = get("/runs/both~ipfl~seed-0/clients")["clients"]
         assert [one["balance"] for one in found] == summaries["ipfl"]["report"]["balances"]
+
+    def test_statement_is_the_one_that_the_ledger_proves(self, get, runs_folder):
+        with RunStore.open(runs_folder / "both/ipfl/seed-0") as store:
+            proven = store.statement(3).to_json()
+        assert get("/runs/both~ipfl~seed-0/clients/3/statement") == proven
+        assert proven["public_key"] in get("/runs/both~ipfl~seed-0/clients/3")["statement"]
+
+    def test_model_is_the_one_that_the_run_gives(self, web, runs_folder, tmp_path):
+        answer = web.get("/api/runs/both~ipfl~seed-0/clients/3/model")
+        assert answer.status_code == 200
+        (tmp_path / "mine").write_bytes(answer.content)
+        found, own = load_file(tmp_path / "mine"), ipfl.load(runs_folder / "both/ipfl/seed-0").model(3)
+        assert {name: tensor.tolist() for name, tensor in found.items()} == {
+            name: tensor.tolist() for name, tensor in own.state_dict().items()
+        }
 
     def test_client_without_market(self, get):
         assert get("/runs/both~fedavg~seed-0/clients/0")["account"] is None

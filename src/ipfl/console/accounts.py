@@ -28,8 +28,11 @@ from ipfl.console.records import (
     Wish,
 )
 from ipfl.console.run_list import FoundRun, RunList
+from ipfl.errors import InputError
 from ipfl.ledger.reader import AccountSummary, Reader
 from ipfl.ledger.schema import OPENING, balances, clients, row_tables, transfers
+from ipfl.ledger.store import RunStore
+from ipfl.runs.folder import SUMMARY, is_on_nodes
 
 bids, seats, contributions = (row_tables[name] for name in ("bids", "seats", "contributions"))
 
@@ -87,7 +90,7 @@ def client_detail(runs: RunList, found: FoundRun, client: int) -> ClientDetail |
         numbers = evaluated_rounds(reader)
         accuracy = client_accuracies(reader, numbers[-1]).get(client) if numbers else None
         threshold = _threshold(runs, found, client, numbers[-1]) if numbers else None
-        statement = signed_statement(reader, client)
+        statement = _statement_note(store, reader)
     verdict, gains = _verdict(accuracy, threshold)
     return ClientDetail(
         run=found.key,
@@ -100,40 +103,49 @@ def client_detail(runs: RunList, found: FoundRun, client: int) -> ClientDetail |
         verdict=verdict,
         gains=gains,
         statement=statement,
-        has_model=find_model_writer() is not None and found.folder is not None,
+        has_model=has_models(found),
     )
 
 
-def signed_statement(reader: Reader, client: int) -> str | None:
-    """The client's signed statement; None: this ledger holds none.
-
-    The one place to read it from: the pages and the API show whatever this returns.
-    """
-    del reader, client
-    return None
-
-
-def find_model_writer() -> Any | None:
-    """The function that writes a client's model to a file: (folder of the run, client, file) → None.
-
-    None where this release has none; the pages then show no link.
-    """
-    from importlib.util import find_spec
-
-    if find_spec("ipfl.runs.export") is None:
+def _statement_note(store: RunStore, reader: Reader) -> str | None:
+    """Of which round a client's statement of account would be, and who signed it; None: there is none."""
+    last = reader.last()
+    if store.secret is None or not store.header.get("rules") or last is None:
         return None
-    from importlib import import_module
+    found = reader.signature(last.round)
+    signer = "not signed: the run has no key" if found is None else f"signed by {found.public_key}"
+    return f"After round {round_label(last.round)}, {signer}."
 
-    return getattr(import_module("ipfl.runs.export"), "write_client_model", None)
+
+def make_statement(found: FoundRun, client: int) -> dict[str, Any]:
+    """A client's statement of account as JSON, as `ipfl ledger prove` writes it.
+
+    Raises:
+        InputError: The run has no tokens or no such client.
+    """
+    # A store of its own: it keeps the accounts that it has added up, and requests are served side by side.
+    with RunStore.open(found.address, found.run, retry_seconds=0, read_only=True) as store:
+        return store.statement(client).to_json()
 
 
-def write_model(found: FoundRun, client: int, path: Path) -> bool:
-    """Writes a client's model to a file; returns whether there is something that can."""
-    writer = find_model_writer()
-    if writer is None or found.folder is None:
-        return False
-    writer(found.folder, client, path)
-    return True
+def has_models(found: FoundRun) -> bool:
+    """Whether clients' models can be had: the run has ended, and not on nodes that keep them."""
+    return found.folder is not None and (found.folder / SUMMARY).is_file() and not is_on_nodes(found.folder)
+
+
+def write_model(found: FoundRun, client: int, path: Path) -> None:
+    """Writes a client's model to a file, as `ipfl export` does.
+
+    Raises:
+        InputError: There is no such model here, or only code of others could make it.
+    """
+    from ipfl.client.export import export_model
+    from ipfl.runs.finished import FinishedRun, load
+
+    if found.folder is None or not has_models(found):
+        raise InputError("models can be downloaded once a run in a folder has ended")
+    FinishedRun.open(found.folder, trust=False)  # refuses code of others, before anything is imported
+    export_model(load(found.folder).model(client), path)
 
 
 def _newest_wishes(reader: Reader, client: int) -> tuple[int | None, list[Wish]]:

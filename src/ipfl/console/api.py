@@ -188,14 +188,17 @@ def get_model(console: ConsoleOf, _: ForClient, run: Run, client: ClientNumber) 
     handle.close()
     path = FilePath(handle.name)
     try:
-        is_written = accounts.write_model(run, client, path)
+        accounts.write_model(run, client, path)
     except BaseException:
-        path.unlink()
+        path.unlink(missing_ok=True)
         raise
-    if not is_written:
-        path.unlink()
-        raise HTTPException(404, "models cannot be exported by this release")
     return FileResponse(path, filename=f"client-{client}.safetensors", background=BackgroundTask(path.unlink))
+
+
+@router.get("/runs/{run}/clients/{client}/statement")
+def get_statement(_: ForClient, run: Run, client: ClientNumber) -> dict[str, Any]:
+    """The client's signed statement of account; `ipfl ledger check` checks it anywhere."""
+    return accounts.make_statement(run, client)
 
 
 @router.post("/runs/{run}/clients/{client}/token")

@@ -208,7 +208,9 @@ class ClientDetail(BaseModel):
     threshold: float | None = Field(None, description="accuracy that the reference gives this client")
     verdict: str = Field(description="stay or leave, in words")
     gains: bool | None = Field(None, description="whether it is better off than with the reference")
-    statement: str | None = Field(None, description="its signed statement, where the ledger has one")
+    statement: str | None = Field(
+        None, description="of which round its statement of account is, and who signed it; null: there is none"
+    )
     has_model: bool = Field(False, description="whether its model can be downloaded")
 
 
