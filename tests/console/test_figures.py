@@ -46,11 +46,11 @@ class TestWorkedRound:
         """
         first, second = get("/runs/worked/rounds/0")["clusters"]
         assert first == {
-            "cluster": 0, "bids": 2, "paid": 20, "refunded": 0, "reimbursed": 0, "rewarded": 20,
+            "cluster": 0, "bids": 2, "paid": 20, "added": 0, "refunded": 0, "reimbursed": 0, "rewarded": 20,
             "seats": 2, "by_lot": 0, "delivered": 2, "probe_accuracy": 0.5,
         }  # fmt: skip
         assert second == {
-            "cluster": 1, "bids": 2, "paid": 20, "refunded": 20, "reimbursed": 0, "rewarded": 10,
+            "cluster": 1, "bids": 2, "paid": 20, "added": 0, "refunded": 20, "reimbursed": 0, "rewarded": 10,
             "seats": 2, "by_lot": 1, "delivered": 1, "probe_accuracy": 0.75,
         }  # fmt: skip
 
@@ -280,6 +280,17 @@ class TestRealRuns:
             assert (found["accuracy"], found["threshold"]) == (mine, theirs)
             assert found["gains"] is (mine > theirs)
             assert found["verdict"].startswith("Stays" if mine > theirs else "Has reason to leave")
+
+    def test_tokens_that_the_issuer_adds_belong_to_pools(self, get, runs_folder):
+        lines = [json.loads(line) for line in (runs_folder / "both/ipfl/seed-0/metrics.jsonl").open()]
+        added = [sum(t[3] for t in line["transfers"] if t[1] == -1 and t[2] < -1) for line in lines]
+        assert sum(added) > 0
+        for number, amount in enumerate(added):
+            clusters = get(f"/runs/both~ipfl~seed-0/rounds/{number}")["clusters"]
+            assert sum(one["added"] for one in clusters) == amount
+        for one in get("/runs/both~ipfl~seed-0/clients")["clients"]:
+            received = one["issued"] + one["refunded"] + one["reimbursed"] + one["earned"]
+            assert received - one["paid"] == one["balance"]
 
     def test_balances_are_those_of_the_report(self, get, summaries):
         found = get("/runs/both~ipfl~seed-0/clients")["clients"]

@@ -55,7 +55,9 @@ def account_rows(reader: Reader, shown: Sequence[int]) -> list[ClientRow]:
     """What some clients were issued, paid and earned; sums made by the database."""
     c, totals = transfers.c, defaultdict[int, dict[str, int]](dict)
     is_payment = (c.source >= 0).label("is_payment")
-    where = and_(c.run_id == reader.run_id, c.client.in_(shown))
+    # What moves between escrow, pool and issuer on a client's behalf is neither paid nor received by it.
+    is_own = or_(c.source >= 0, c.target >= 0)
+    where = and_(c.run_id == reader.run_id, c.client.in_(shown), is_own)
     summed = select(c.client, c.kind, is_payment, func.sum(c.amount)).where(where)
     for who, kind, is_paid, total in reader.connection.execute(summed.group_by(c.client, c.kind, is_payment)):
         name = "paid" if is_paid else kind
@@ -258,12 +260,11 @@ def _tell(reader: Reader, client: int, numbers: Sequence[int]) -> dict[int, str]
     """Round → what the client did in it, in words."""
     sums: dict[int, dict[tuple[str, int], int]] = defaultdict(lambda: defaultdict(int))
     c = transfers.c
-    where = and_(c.run_id == reader.run_id, c.round.in_(numbers), c.client == client)
+    is_own = or_(c.source == client, c.target == client)
+    where = and_(c.run_id == reader.run_id, c.round.in_(numbers), is_own)
     rows = select(c.round, c.kind, c.cluster, c.source, c.amount).where(where)
     for row in reader.connection.execute(rows.order_by(c.round, c.sequence)):
-        is_own_payment = row.source == client
-        if is_own_payment or row.kind not in ("bid", "fee"):
-            sums[row.round]["paid" if is_own_payment else row.kind, row.cluster] += row.amount
+        sums[row.round]["paid" if row.source == client else row.kind, row.cluster] += row.amount
     s = seats.c
     where = and_(s.run_id == reader.run_id, s.round.in_(numbers), s.client == client)
     seated = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+from importlib.metadata import version
 from pathlib import Path
 
 from fastapi import FastAPI, HTTPException, Request
@@ -13,7 +14,6 @@ from fastapi.responses import JSONResponse, RedirectResponse, Response
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.staticfiles import StaticFiles
 
-from ipfl import __version__
 from ipfl.console import api, pages
 from ipfl.console.access import Access, SignInNeeded, Tokens
 from ipfl.console.console import Console
@@ -34,7 +34,7 @@ def make_app(console: Console, hosts: frozenset[str] | None = LOOPBACK) -> FastA
     """
     app = FastAPI(
         title="ipfl console",
-        version=__version__,
+        version=version("ipfl"),
         description="Runs, clients and tokens, read from the run stores.",
         openapi_url="/api/openapi.json",
         docs_url=None,  # FastAPI's own pages load their scripts from elsewhere

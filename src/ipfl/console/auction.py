@@ -69,7 +69,13 @@ def _clusters(reader: Reader, round: int) -> list[ClusterRound]:
     for cluster, count, lot, came in run(select(seats.c.cluster, func.count(), by_lot, delivered), seats):
         one = of(cluster)
         one.seats, one.by_lot, one.delivered = count, int(lot), int(came)
-    kinds = {"fee": "paid", "refund": "refunded", "reimbursement": "reimbursed", "reward": "rewarded"}
+    kinds = {
+        "fee": "paid",
+        "allowance": "added",
+        "refund": "refunded",
+        "reimbursement": "reimbursed",
+        "reward": "rewarded",
+    }
     sums = [func.sum(case((transfers.c.kind == kind, transfers.c.amount), else_=0)) for kind in kinds]
     for cluster, *amounts in run(select(transfers.c.cluster, *sums), transfers):
         if cluster >= 0:

@@ -116,7 +116,8 @@ class ClusterRound(BaseModel):
 
     cluster: int
     bids: int = 0
-    paid: int = Field(0, description="tokens that went into the pool")
+    paid: int = Field(0, description="tokens that clients paid into the pool")
+    added: int = Field(0, description="tokens that the issuer added to the pool, for updates that earn")
     refunded: int = 0
     reimbursed: int = 0
     rewarded: int = 0
