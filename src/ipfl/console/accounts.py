@@ -93,10 +93,12 @@ def client_detail(runs: RunList, found: FoundRun, client: int) -> ClientDetail |
         accuracy = client_accuracies(reader, numbers[-1]).get(client) if numbers else None
         threshold = _threshold(runs, found, client, numbers[-1]) if numbers else None
         statement = _statement_note(store, reader)
+        name = store.client_names.get(client)
     verdict, gains = _verdict(accuracy, threshold)
     return ClientDetail(
         run=found.key,
         client=client,
+        name=name,
         account=account,
         wishes=wishes,
         wishes_round=wishes_round,

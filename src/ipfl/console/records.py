@@ -202,6 +202,7 @@ class ClientDetail(BaseModel):
 
     run: str
     client: int
+    name: str | None = Field(None, description="where the clients of the run have names")
     account: ClientRow | None = Field(None, description="null without a market")
     wishes: list[Wish]
     wishes_round: int | None = None

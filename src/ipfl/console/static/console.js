@@ -171,7 +171,7 @@ const CHARTS = {
 
 const EMPTY = {
   accuracy: "No evaluation yet. It appears with the first evaluated round.",
-  "heat-map": "This run has no clusters or no hidden distributions to show.",
+  "heat-map": "Nothing yet: it appears with an evaluation, if the server has models and the data hidden distributions.",
   flow: "Clients choose no clusters here, or in one round only so far.",
   traffic: "No round yet.",
   balance: "No tokens have moved yet.",
