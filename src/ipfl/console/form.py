@@ -136,11 +136,12 @@ def _default(value: Any) -> str:
 
 
 def _known_values(key: str) -> tuple[str, ...]:
-    """What a browser may choose from: never a `module:callable`, which would be imported."""
+    """What a browser may choose from: no `module:callable`, which would be imported, and no files."""
     from ipfl.client.network import MODEL_FACTORIES
     from ipfl.data.catalogue import DATASETS
 
-    return tuple(DATASETS) if key == "task.dataset" else tuple(MODEL_FACTORIES)
+    bundled = (name for name, info in DATASETS.items() if info.read_user_file is None)
+    return tuple(bundled) if key == "task.dataset" else tuple(MODEL_FACTORIES)
 
 
 def _suggested_values(key: str) -> tuple[str, ...]:
