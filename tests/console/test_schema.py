@@ -15,7 +15,7 @@ ENDLESS = r"/stream$"
 """Answers that do not end."""
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 KNOWN = ["worked", "begun", "both~ipfl~seed-0", "both~fedavg~seed-0"]
-EXAMPLES = 12
+EXAMPLES = 8
 
 
 @pytest.fixture(scope="module")
