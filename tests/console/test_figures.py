@@ -315,11 +315,14 @@ class TestRealRuns:
         assert get("/runs/both~fedavg~seed-0/clients/0")["account"] is None
 
     def test_nothing_is_written(self, web, runs_folder):
-        store = runs_folder / "both/ipfl/seed-0/run.db"
+        folder = runs_folder / "both/ipfl/seed-0"
+        store, files = folder / "run.db", sorted(folder.rglob("*"))
         before = store.read_bytes()
         for address in ("", "/ledger", "/clients/0", "/rounds", "/clients"):
             assert web.get(f"/runs/both~ipfl~seed-0{address}").status_code == 200
         assert store.read_bytes() == before
+        assert sorted(folder.rglob("*")) == files
+        assert not list(folder.glob("run.db-*"))  # no log of the database either
 
     def test_connections_cannot_write(self, console):
         store = console.runs.open(console.find("worked"))

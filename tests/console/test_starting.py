@@ -5,7 +5,7 @@ import time
 import pytest
 
 from ipfl.console import starting
-from ipfl.console.form import Plan, make_form, read_form
+from ipfl.console.form import CODE, Plan, make_form, read_form
 from ipfl.console.records import RunRow
 from ipfl.console.run_list import FoundRun, RunList
 from ipfl.console.starting import Starter
@@ -116,6 +116,13 @@ class TestForm:
         fields = [field for part in (form.first, *form.sections.values()) for field in part]
         filled = {field.key: [field.default] for field in fields} | {"name": ["a"], "methods": ["ipfl"]}
         assert read_form(filled) == Plan("a", ("ipfl",), ())
+
+    def test_settings_that_can_name_code_say_so(self):
+        """By their descriptions the form refuses it."""
+        form = make_form()
+        fields = {field.key: field for part in (form.first, *form.sections.values()) for field in part}
+        for key in ("train.optimizer", "train.augment", "train.loss", "evaluate.metrics"):
+            assert CODE in fields[key].description
 
     def test_no_data_sets_that_read_a_file(self):
         (dataset,) = (field for field in make_form().first if field.key == "task.dataset")

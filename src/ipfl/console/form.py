@@ -26,6 +26,8 @@ FIRST = (
 """What the form asks first; everything else is folded away by section."""
 LEFT_OUT = frozenset({"task.path", "task.data_dir", "method.name"})
 """Paths on the server are not chosen from a browser; methods have a list of their own."""
+CODE = "`module:"
+"""In the description of every setting that can name code to import."""
 TITLES = {
     "dataset": "Data set",
     "distributions": "Hidden distributions",
@@ -137,11 +139,13 @@ def _default(value: Any) -> str:
 
 def _known_values(key: str) -> tuple[str, ...]:
     """What a browser may choose from: no `module:callable`, which would be imported, and no files."""
-    from ipfl.client.network import MODEL_FACTORIES
+    from ipfl.client.models import MODEL_FACTORIES
     from ipfl.data.catalogue import DATASETS
 
     bundled = (name for name, info in DATASETS.items() if info.read_user_file is None)
-    return tuple(bundled) if key == "task.dataset" else tuple(MODEL_FACTORIES)
+    default = Config().task.model  # such as auto, which is not a model of its own
+    models = dict.fromkeys([default, *MODEL_FACTORIES])
+    return tuple(bundled) if key == "task.dataset" else tuple(models)
 
 
 def _suggested_values(key: str) -> tuple[str, ...]:
@@ -200,6 +204,8 @@ def read_form(given: Mapping[str, Sequence[str]]) -> Plan:
             continue
         if fields[key].choices and value not in fields[key].choices and fields[key].kind == "choice":
             raise InputError(f"{key} is one of {', '.join(fields[key].choices)}")
+        if CODE in fields[key].description and ":" in value:
+            raise InputError(f"{key} would import code: start such a run in a terminal")
         if "\n" in value or len(value) > 200:
             raise InputError(f"{key} is too long")
         sets.append(f"{key}={value}")

@@ -38,10 +38,10 @@ class Verifier:
     def _check(self, run: FoundRun) -> None:
         begun = time.perf_counter()
         try:
-            # A store of its own: it keeps what it has added up, and requests are served meanwhile.
-            with RunStore.open(run.address, run.run, retry_seconds=0, read_only=True) as store:
-                last, head = store.last_round(), store.head()  # before the check: more rounds may be posted
-                finding = _finding(run, store)
+            before = run.stamp()
+            last, head, finding = _audit(run)
+            if finding is not None and run.stamp() != before:  # the run went on meanwhile
+                last, head, finding = _audit(run)
         except InputError as error:
             self._results[run.key] = Verification(state="wrong", text=" ".join(str(error).split()))
             return
@@ -60,6 +60,14 @@ class Verifier:
             hash=head,
             seconds=seconds,
         )
+
+
+def _audit(run: FoundRun) -> tuple[int | None, str, Finding | None]:
+    """The last round, the newest hash, and what is wrong; None if all is well."""
+    # A store of its own: it keeps what it has added up, and requests are served meanwhile.
+    with RunStore.open(run.address, run.run, retry_seconds=0, read_only=True) as store:
+        last, head = store.last_round(), store.head()  # before the check: more rounds may be posted
+        return last, head, _finding(run, store)
 
 
 def _finding(run: FoundRun, store: RunStore) -> Finding | None:

@@ -6,7 +6,6 @@ between transactions, so that worker processes inherit none and a restarted serv
 
 from __future__ import annotations
 
-import os
 import re
 import sqlite3
 from collections.abc import Callable
@@ -109,9 +108,9 @@ def make_read_only_engine(url: URL) -> Engine:
     path = Path(str(url.database)).resolve()
 
     def connect() -> sqlite3.Connection:
-        # A file that was closed in order has no log beside it; then it can be read where nothing can be made.
-        is_closed = not Path(f"{path}-wal").exists() and not os.access(path.parent, os.W_OK)
-        mode = "mode=ro&immutable=1" if is_closed else "mode=ro"
+        # A file that was closed in order has no log beside it. Nobody writes to it, and reading it so leaves
+        # no log there either; it can also be read where nothing can be made.
+        mode = "mode=ro" if Path(f"{path}-wal").exists() else "mode=ro&immutable=1"
         connection = sqlite3.connect(
             f"{path.as_uri()}?{mode}", uri=True, timeout=LOCK_SECONDS, check_same_thread=False
         )
