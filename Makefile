@@ -6,12 +6,12 @@ READY := .venv/.ready
 TEST_PROCESSES ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 3)')
 PYTEST = $(BIN)/pytest -n $(TEST_PROCESSES) --dist worksteal
 
-.PHONY: run test quick nightly lint bench bench-bank bench-methods setup clean
+.PHONY: run test quick nightly lint bench bench-bank bench-console bench-methods chromium setup clean
 
 run: $(READY)  ## the main job: IP-FL against FedAvg on the bundled digits
 	$(BIN)/ipfl compare --methods ipfl,fedavg --seeds 1 --out runs/default --overwrite
 
-test: lint  ## lint, types and every test
+test: lint chromium  ## lint, types and every test
 	$(PYTEST)
 
 quick: $(READY)  ## the fast tests only
@@ -33,8 +33,14 @@ bench: $(READY)  ## our round beside a plain PyTorch loop, with peak memory
 bench-bank: $(READY)  ## a round of the market for a million clients, and its transfers into two databases
 	$(BIN)/python benchmarks/bank.py
 
+bench-console: $(READY)  ## the console on a million transfers, and on 500 rounds of 1,000 clients
+	$(BIN)/python benchmarks/console.py
+
 bench-methods: $(READY)  ## what every method costs beside FedAvg
 	$(BIN)/python benchmarks/methods.py --write
+
+chromium:
+	@command -v chromium >/dev/null || { echo "the tests of the console need Chromium: apt-get install chromium" >&2; exit 1; }
 
 setup: $(READY)  ## create .venv with the pinned dependencies
 

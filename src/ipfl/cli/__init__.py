@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from ipfl.cli.console import console
 from ipfl.cli.data import app as data_app
 from ipfl.cli.deploy import app as deploy_app
 from ipfl.cli.errors import Commands
@@ -86,6 +87,7 @@ app.command(
 )(plot)
 app.command(epilog=_help_examples("ipfl report runs/compare --out report.html"))(report)
 app.command(epilog=_help_examples("ipfl theory --list", "ipfl theory region --trials 5000"))(theory)
+app.command(epilog=_help_examples("ipfl console --runs runs", "ipfl console --runs runs --auth"))(console)
 app.command(epilog=_help_examples(f"ipfl methods {REFERENCE}"))(methods)
 app.command()(datasets)
 app.command()(partitions)

@@ -243,6 +243,11 @@ class Reader:
                 line[key] = [values for _, *values in self.numbered_rows(table, posted.round)]
         return check_line(posted.round, line)
 
+    def rest(self, round: int) -> dict[str, Any]:
+        """What the line of a round says beside the rows that have tables; empty if it is not posted."""
+        posted = self.posted(round)
+        return {} if posted is None else _parse_line(round, posted.line)
+
     def numbered_rows(self, table: Table, round: int) -> list[Sequence[Any]]:
         """(sequence, values…) of a round's rows in a table."""
         chosen = [column for column in table.columns if column.name not in ("run_id", "round")]

@@ -28,7 +28,7 @@ from ipfl.ledger.lines import (
     metrics_of,
     run_hash,
 )
-from ipfl.ledger.migrations import holds_store, upgrade
+from ipfl.ledger.migrations import check_revision, holds_store, upgrade
 from ipfl.ledger.reader import PostedRound, PostedTransfer, Reader
 from ipfl.ledger.schema import OPENING
 from ipfl.ledger.signing import SigningKey
@@ -122,8 +122,17 @@ class RunStore:
         *,
         retry_seconds: float | None = None,
         key: SigningKey | None = None,
+        read_only: bool = False,
     ) -> RunStore:
         """Opens a run; without a name, the only one of the database.
+
+        Args:
+            address: A run's folder, a database file or a URL.
+            run: The run's name.
+            retry_seconds: As for `create`.
+            key: What statements and heads are signed with; None: nothing is signed.
+            read_only: Through connections that cannot write; a store of an earlier release is refused then,
+                as it would have to be changed first.
 
         Raises:
             InputError: No such store, no such run, or several and no name.
@@ -131,11 +140,14 @@ class RunStore:
         url = database.parse_address(address)
         if url.drivername == "sqlite" and not Path(str(url.database)).is_file():
             raise InputError(f"there is no run store {url.database}")
-        engine = database.make_engine(url)
+        engine = database.make_read_only_engine(url) if read_only else database.make_engine(url)
         try:
             if not holds_store(engine):
                 raise InputError(f"{database.display_url(url)} holds no run store")
-            upgrade(engine)
+            if read_only:
+                check_revision(engine)
+            else:
+                upgrade(engine)
             with engine.connect() as connection, database.read_only(connection).begin():
                 names = connection.scalars(select(schema.runs.c.name).order_by(schema.runs.c.name))
                 known = [one for one in names if isinstance(one, str)]
