@@ -131,9 +131,10 @@ class TestExport:
             def forward(self, x):
                 raise RuntimeError("not\nin here")
 
+        network = Network(Odd(2, 2), (2,))
+        model = NetworkModel(network, None, network.read())
         with pytest.raises(InputError, match="cannot be exported as torchscript: not in here"):
-            network = Network(Odd(2, 2), (2,))
-            export_model(NetworkModel(network, None, network.read()), tmp_path / "odd.pt", "torchscript")
+            export_model(model, tmp_path / "odd.pt", "torchscript")
         assert not list(tmp_path.iterdir())
 
 

@@ -182,7 +182,7 @@ def allow_code(settings: Config, methods: list[str], folder: Path, trust: bool) 
     from ipfl.runs.config import method_name
 
     if not trust:
-        refuse_code([*map(method_name, methods), settings.task.dataset, settings.task.model], folder)
+        refuse_code([*map(method_name, methods), settings.model_dump(mode="json")], folder)
     _allow_user_modules()
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from ipfl.errors import InputError
 
+_REFERENCE = re.compile(r"(?!ipfl\.)[^\W\d][\w.]*:[^\W\d][^=]*")
+"""`module:callable` or `hf:NAME`, but for our own modules; not `10:90`, `dirichlet:0.3` or `NAME:key=value`."""
 _allowed_modules: tuple[str, ...] | None = None
 """None: all."""
 
@@ -40,21 +43,31 @@ def look_beside(config: Path) -> None:
         sys.path.append(folder)
 
 
-def refuse_code(references: Iterable[str], folder: Path) -> None:
+def refuse_code(settings: Any, folder: Path) -> None:
     """Refuses a folder of results that names code: it may come from somebody else.
 
     Args:
-        references: What it names: method, data set and model, by name or as `module:callable`.
+        settings: What was read there: texts, in mappings and lists of any depth. All are looked at, because
+            many settings may name code.
         folder: Where it was read, for the message.
 
     Raises:
         InputError: One of them would be imported.
     """
-    named = sorted({one for one in references if ":" in one and not one.startswith("ipfl.")})
+    named = sorted({one for one in _texts(settings) if _REFERENCE.fullmatch(one)})
     if named:
         raise InputError(
             f"{folder} names code to import ({', '.join(named)}): refused unless you trust its origin (trust)"
         )
+
+
+def _texts(settings: Any) -> Iterator[str]:
+    """All texts in settings."""
+    if isinstance(settings, str):
+        yield settings
+    elif isinstance(settings, Mapping | list | tuple):
+        for one in settings.values() if isinstance(settings, Mapping) else settings:
+            yield from _texts(one)
 
 
 def load_callable(reference: str, what: str) -> Callable[..., Any]:

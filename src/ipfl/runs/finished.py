@@ -171,9 +171,7 @@ class FinishedRun:
         factory = None if model is None else model_factory(model)
         summary = _read_summary(folder)
         if not trust:
-            config, task_settings = summary["config"], summary["config"].get("task") or {}
-            named = [summary.get("model"), task_settings.get("model"), task_settings.get("dataset")]
-            refuse_code([config["method"]["name"], *map(str, filter(None, named))], folder)
+            refuse_code([summary.get("model"), summary["config"]], folder)
         return cls(folder, summary, None if task is None else lambda: task, factory)
 
     @property
