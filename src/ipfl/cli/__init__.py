@@ -13,6 +13,7 @@ from ipfl.cli.data import app as data_app
 from ipfl.cli.deploy import app as deploy_app
 from ipfl.cli.errors import Commands
 from ipfl.cli.export import export
+from ipfl.cli.inspect_commands import diff, list_runs, show
 from ipfl.cli.ledger import app as ledger_app
 from ipfl.cli.list_commands import datasets, methods, partitions
 from ipfl.cli.personalize import personalize
@@ -61,7 +62,8 @@ def root(
 app.command(
     epilog=_help_examples(
         "ipfl run my.toml --out runs/mine",
-        f"ipfl run --set method.name={REFERENCE} --set rounds=50",
+        f"ipfl run --method {REFERENCE} --rounds 50 --set train.lr=0.05",
+        "ipfl run --resume runs/mine --rounds 60",
         "ipfl run --engine flower --nodes 5",
     )
 )(run)
@@ -71,6 +73,9 @@ app.command(
         f"ipfl compare my.toml --methods {EXAMPLE_METHODS} --set task.partition=30:70",
     )
 )(compare)
+app.command("list", epilog=_help_examples("ipfl list", "ipfl list runs/compare --json"))(list_runs)
+app.command(epilog=_help_examples("ipfl show runs/mine", "ipfl show runs/mine --json"))(show)
+app.command(epilog=_help_examples("ipfl diff runs/mine runs/other"))(diff)
 app.command(
     epilog=_help_examples("ipfl personalize runs/mine --data my-points.npz --out my-model.safetensors")
 )(personalize)

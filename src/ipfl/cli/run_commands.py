@@ -13,17 +13,22 @@ from ipfl.cli.options import (
     AccountsName,
     Anchor,
     CheckpointEvery,
+    ClientCount,
     CompareEngineName,
     ConfigFile,
     DataDir,
+    DatasetName,
     EngineName,
     Fp16,
+    Json,
+    MethodName,
     NodeCount,
     Out,
     Overwrite,
     Profiled,
     Quiet,
     Resume,
+    RoundCount,
     RunProcesses,
     Seed,
     Sets,
@@ -38,6 +43,7 @@ from ipfl.cli.options import (
     comparison_observers,
     load_config,
     new_run_folder,
+    print_json,
     resumed_config,
     run_observer,
     stdout_console,
@@ -65,6 +71,10 @@ SeedCount = Annotated[int, typer.Option("--seeds", min=1, help="Number of seeds,
 
 def run(
     config: ConfigFile = None,
+    method_name: MethodName = None,
+    rounds: RoundCount = None,
+    clients: ClientCount = None,
+    dataset: DatasetName = None,
     sets: Sets = None,
     out: Out = None,
     engine_name: EngineName = "local",
@@ -73,6 +83,7 @@ def run(
     workers: Workers = None,
     seed: Seed = None,
     quiet: Quiet = False,
+    as_json: Json = False,
     overwrite: Overwrite = False,
     resume: Resume = None,
     store: Store = None,
@@ -89,15 +100,18 @@ def run(
 
     CONFIG.toml holds the settings; without it, the default run.
     Writes summary.json, metrics.jsonl (a line a round), model/*.safetensors, run.db (the ledger).
-    Ctrl-C keeps what is finished; --resume goes on from there, with the same result.
+    Ctrl-C keeps what is finished; --resume goes on from there, with the same result; with --rounds, also
+    beyond the rounds that it was begun with.
     """
     if resume is None:
-        settings = load_config(config, sets, seed, data_dir)
-    elif config or sets or out or overwrite or accounts or seed is not None:
-        refused = "no config, --set, --seed, --out, --accounts or --overwrite"
+        settings = load_config(
+            config, sets, seed, data_dir, method=method_name, rounds=rounds, clients=clients, dataset=dataset
+        )
+    elif any((config, sets, out, overwrite, accounts, method_name, clients, dataset)) or seed is not None:
+        refused = "no config, --set, --seed, --method, --clients, --dataset, --out, --accounts or --overwrite"
         exit_with_error(f"--resume keeps the settings of the run: {refused}", BAD_INPUT)
     else:
-        settings = resumed_config(resume, store, data_dir, trust)
+        settings = resumed_config(resume, store, data_dir, trust, rounds)
     method = settings.build_method()
     if show_config:
         _print_config(settings, [method])
@@ -126,10 +140,12 @@ def run(
             ),
             observer=run_observer(quiet, method.name),
         )
-    if not quiet:
+    if as_json:
+        print_json({"folder": str(folder), **result.summary})
+    elif not quiet:
         _print_run(result.summary, folder)
     if profiled:
-        _report_profile(profile, folder)
+        _report_profile(profile, folder, is_printed=not as_json)
     if result.summary["interrupted"]:
         progress = f"{result.summary['rounds']} of {settings.rounds} rounds"
         exit_with_error(f"interrupted after {progress}; results so far in {folder}", INTERRUPTED)
@@ -140,6 +156,9 @@ def run(
 def compare(
     config: ConfigFile = None,
     methods: MethodNames = None,
+    rounds: RoundCount = None,
+    clients: ClientCount = None,
+    dataset: DatasetName = None,
     reference: ReferenceName = REFERENCE,
     seeds: SeedCount = 1,
     sets: Sets = None,
@@ -148,6 +167,7 @@ def compare(
     workers: RunProcesses = None,
     seed: Seed = None,
     quiet: Quiet = False,
+    as_json: Json = False,
     overwrite: Overwrite = False,
     resume: Resume = None,
     show_config: ShowConfig = False,
@@ -158,11 +178,11 @@ def compare(
 
     CONFIG.toml holds the settings; without it, those of the default run.
     Writes METHOD/seed-S/ for each run, compare.json, and plots as PNG and PDF.
-    The reference always takes part: PMA is what a client gains over it.
+    A variant is METHOD:KEY=VALUE. The reference always takes part: PMA is what a client gains over it.
     Ctrl-C keeps what is finished; --resume goes on from there, with the same result.
     """
     if resume is None:
-        settings = load_config(config, sets, seed, data_dir)
+        settings = load_config(config, sets, seed, data_dir, rounds=rounds, clients=clients, dataset=dataset)
         names = (
             list(METHODS) if methods is None else [one.strip() for one in methods.split(",") if one.strip()]
         )
@@ -170,17 +190,15 @@ def compare(
             exit_with_error("--methods names no method", BAD_INPUT)
         numbers = list(range(settings.seed, settings.seed + seeds))
     elif (
-        config
-        or methods
+        any((config, methods, sets, out, overwrite, rounds, clients, dataset))
         or reference != REFERENCE
         or seeds > 1
-        or sets
-        or out
-        or overwrite
         or seed is not None
     ):
-        refused = "no config, --methods, --reference, --seeds, --set, --seed, --out or --overwrite"
-        exit_with_error(f"--resume keeps what was set: {refused}", BAD_INPUT)
+        refused = (
+            "no config, --methods, --reference, --seeds, --set, --seed, --rounds, --clients, --dataset, "
+        )
+        exit_with_error(f"--resume keeps what was set: {refused}--out or --overwrite", BAD_INPUT)
     else:
         from ipfl.runs.comparison import read_plan
 
@@ -208,7 +226,9 @@ def compare(
             make_pool=pool,
         )
     save_comparison_figures(of_comparison(comparison), folder)
-    if not quiet:
+    if as_json:
+        print_json({"folder": str(folder), **comparison.summary()})
+    elif not quiet:
         _print_comparison(comparison, folder)
     for entry in comparison.entries.values():
         for number, reason in entry.failures.items():
@@ -237,13 +257,15 @@ def _print_run(summary: Mapping[str, Any], folder: Path) -> None:
     console.print(f"\nResults in {folder}", markup=False, soft_wrap=True)
 
 
-def _report_profile(profile: Profile, folder: Path) -> None:
-    """Prints where the time went, and writes the trace."""
+def _report_profile(profile: Profile, folder: Path, *, is_printed: bool) -> None:
+    """Writes the trace, and prints where the time went."""
     from ipfl.core.files import write_json
     from ipfl.report.profile import profile_table
     from ipfl.runs.folder import TRACE
 
     write_json(folder / TRACE, profile.trace())
+    if not is_printed:
+        return
     console = stdout_console()
     console.print()
     console.print(profile_table(profile))
