@@ -4,8 +4,8 @@
 
 Reads nothing but `summary.json` and `metrics.jsonl` of each run (RUNS/METHOD/seed-S/), and `plan.json`, which
 knows the labels that the folders are named by. All runs of a study must be of the same commit and config.
-Tables are made, never typed: `results.md` is written anew from all files in `results/`. Rounds are counted from 0
-in `results/`, as in the files of a run, and from 1 in `results.md`.
+Tables are made, never typed: `results.md` is written anew from all files in `results/`. Rounds are counted
+from 0 in `results/`, as in the files of a run, and from 1 in `results.md`.
 """
 
 from __future__ import annotations

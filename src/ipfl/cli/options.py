@@ -141,6 +141,12 @@ Trust = Annotated[
     bool,
     typer.Option("--trust", help="Import code that the run's folder names: its method, data or model."),
 ]
+Track = Annotated[
+    Literal["tensorboard", "mlflow"] | None,
+    typer.Option(
+        "--track", help="Also tell TensorBoard or MLflow, in a folder of that name beside the run's."
+    ),
+]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the run that the folder holds.")]
 ShowConfig = Annotated[
     bool, typer.Option("--show-config", help="Print every setting as TOML with its meaning, and run nothing.")

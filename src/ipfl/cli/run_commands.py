@@ -35,6 +35,7 @@ from ipfl.cli.options import (
     ShowConfig,
     SigningKeyFile,
     Store,
+    Track,
     Trust,
     Workers,
     allow_code,
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from ipfl.core.profile import Profile
     from ipfl.runs.comparison import Comparison
     from ipfl.runs.config import Config
+    from ipfl.runs.tracking import TrackerName
 
 MethodNames = Annotated[
     str | None,
@@ -91,6 +93,7 @@ def run(
     signing_key: SigningKeyFile = None,
     anchor: Anchor = None,
     accounts: AccountsName = None,
+    track: Track = None,
     profiled: Profiled = False,
     show_config: ShowConfig = False,
     data_dir: DataDir = None,
@@ -124,6 +127,12 @@ def run(
 
     engine = choose_engine(engine_name, settings, nodes, workers, fp16, quiet)
     folder = resume or out or new_run_folder(f"{method.name}-seed-{settings.seed}")
+    observer, tracker = run_observer(quiet, method.name), None
+    if track is not None:
+        from ipfl.runs.tracking import ObserverGroup, make_tracker
+
+        tracker = make_tracker(track, folder, settings.record([method]), is_resumed=resume is not None)
+        observer = ObserverGroup([one for one in (observer, tracker) if one is not None])
     profile = Profile()
     with profile.recording() if profiled else nullcontext():
         with measure("data"):
@@ -138,8 +147,10 @@ def run(
             out=RunOutput(
                 folder, overwrite, resume is not None, store, checkpoint_every, signing_key, anchor, accounts
             ),
-            observer=run_observer(quiet, method.name),
+            observer=observer,
         )
+    if tracker is not None:
+        tracker.end(result.summary)
     if as_json:
         print_json({"folder": str(folder), **result.summary})
     elif not quiet:
@@ -170,6 +181,7 @@ def compare(
     as_json: Json = False,
     overwrite: Overwrite = False,
     resume: Resume = None,
+    track: Track = None,
     show_config: ShowConfig = False,
     data_dir: DataDir = None,
     trust: Trust = False,
@@ -226,6 +238,8 @@ def compare(
             make_pool=pool,
         )
     save_comparison_figures(of_comparison(comparison), folder)
+    if track is not None:
+        _track_runs(track, comparison, folder)
     if as_json:
         print_json({"folder": str(folder), **comparison.summary()})
     elif not quiet:
@@ -240,6 +254,17 @@ def compare(
         typer.echo(f"error: {run}: no round counted, nobody delivered in any of them", err=True)
     if comparison.failed or void:
         raise typer.Exit(FAILED)
+
+
+def _track_runs(track: TrackerName, comparison: Comparison, folder: Path) -> None:
+    """Tells a tracker about the finished runs of a comparison, whose PMA is known then."""
+    from ipfl.runs.method_labels import folder_names
+    from ipfl.runs.tracking import track_result
+
+    names = folder_names(comparison.entries)
+    for label, entry in comparison.entries.items():
+        for seed, result in entry.results.items():
+            track_result(track, folder / names[label] / f"seed-{seed}", result, top=folder)
 
 
 def _print_config(config: Config, methods: Iterable[Method[Any]]) -> None:

@@ -102,7 +102,7 @@ def changed_settings(one: Result, other: Result) -> dict[str, tuple[Any, Any]]:
 
     Of two methods, only hyper-parameters that both have are compared.
     """
-    ours, theirs = (dict(_flat(result.summary["config"])) for result in (one, other))
+    ours, theirs = (dict(flat_settings(result.summary["config"])) for result in (one, other))
     keys = dict.fromkeys([*ours, *theirs])
     if ours.get("method.name") != theirs.get("method.name"):
         both = ours.keys() & theirs.keys()
@@ -110,10 +110,11 @@ def changed_settings(one: Result, other: Result) -> dict[str, tuple[Any, Any]]:
     return {key: (ours.get(key), theirs.get(key)) for key in keys if ours.get(key) != theirs.get(key)}
 
 
-def _flat(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+def flat_settings(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """The settings of a config by dotted key."""
     for key, value in tree.items():
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{above}{key}.")
+            yield from flat_settings(value, f"{above}{key}.")
         else:
             yield f"{above}{key}", value
 
