@@ -17,6 +17,7 @@ from ipfl.cli.inspect_commands import diff, list_runs, show
 from ipfl.cli.ledger import app as ledger_app
 from ipfl.cli.list_commands import datasets, methods, partitions
 from ipfl.cli.personalize import personalize
+from ipfl.cli.project import new
 from ipfl.cli.report import plot, report
 from ipfl.cli.run_commands import compare, run
 from ipfl.cli.theory import theory
@@ -41,7 +42,6 @@ def _version(wanted: bool) -> None:
 app = typer.Typer(
     cls=Commands,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=_help_examples(
@@ -73,6 +73,7 @@ app.command(
         f"ipfl compare my.toml --methods {EXAMPLE_METHODS} --set task.partition=30:70",
     )
 )(compare)
+app.command(epilog=_help_examples("ipfl new mine && cd mine && ipfl run ipfl.toml"))(new)
 app.command("list", epilog=_help_examples("ipfl list", "ipfl list runs/compare --json"))(list_runs)
 app.command(epilog=_help_examples("ipfl show runs/mine", "ipfl show runs/mine --json"))(show)
 app.command(epilog=_help_examples("ipfl diff runs/mine runs/other"))(diff)
