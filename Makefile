@@ -1,6 +1,8 @@
 # Two commands matter: `make run` and `make test`. Each sets up all it needs.
 PYTHON ?= python3
 BIN := .venv/bin
+# What is installed: the package alone, or also what its tests need (all extras).
+CORE := .venv/.core
 READY := .venv/.ready
 # Three more than there are cores: so many files of tests wait for other processes most of the time.
 TEST_PROCESSES ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 3)')
@@ -8,7 +10,7 @@ PYTEST = $(BIN)/pytest -n $(TEST_PROCESSES) --dist worksteal
 
 .PHONY: run test quick nightly lint bench bench-bank bench-console bench-methods chromium setup clean
 
-run: $(READY)  ## the main job: IP-FL against FedAvg on the bundled digits
+run: $(CORE)  ## the main job: IP-FL against FedAvg on the bundled digits
 	$(BIN)/ipfl compare --methods ipfl,fedavg --seeds 1 --out runs/default --overwrite
 
 test: lint chromium  ## lint, types and every test
@@ -39,14 +41,21 @@ bench-console: $(READY)  ## the console on a million transfers, and on 500 round
 bench-methods: $(READY)  ## what every method costs beside FedAvg
 	$(BIN)/python benchmarks/methods.py --write
 
+<<<<<<< HEAD
 chromium:
 	@command -v chromium >/dev/null || { echo "the tests of the console need Chromium: apt-get install chromium" >&2; exit 1; }
 
-setup: $(READY)  ## create .venv with the pinned dependencies
+=======
+setup: $(READY)  ## create .venv with the pinned dependencies of everything, tests included
+>>>>>>> commands
 
-$(READY): pyproject.toml constraints.txt
+$(CORE): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "ipfl needs Python 3.11 or newer (make PYTHON=python3.12 …)" >&2; exit 1; }
 	@$(PYTHON) -m venv .venv || { echo "python3 -m venv failed; on Debian: apt-get install python3-venv" >&2; exit 1; }
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	@touch $@
+
+$(READY): $(CORE)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	@touch $@
 

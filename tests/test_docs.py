@@ -169,6 +169,28 @@ class TestLedger:
         assert json.loads((tmp_path / "runs/club.accounts.json").read_text())["run"] == "tuesday"
 
 
+class TestCommands:
+    def test_they_run_as_they_stand(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        commands = "".join(re.findall(r"```console\n(.*?)```", text("docs/commands.md"), re.S)).splitlines()
+        assert len(commands) >= 8
+        for line in commands:
+            command, _, file = line.removeprefix("$ ipfl ").partition("#")[0].partition(">")
+            words = shlex.split(command)
+            fast = ["--workers", "0", "--quiet"] if words[0] == "run" else []
+            fast += ["--set", "task.model=softmax"] if fast and "--resume" not in words else []
+            done = CliRunner().invoke(app, [*words, *fast])
+            assert done.exit_code == 0, done.output
+            if file:
+                assert json.loads(done.stdout)["summary"]["rounds"] == 3
+        assert list(Path("runs/tensorboard/three").glob("*tfevents*"))
+
+    def test_every_command_is_told(self):
+        """Of those that look at runs or begin something; the others have documents of their own."""
+        for name in ("list", "show", "diff", "new", "run"):
+            assert f"ipfl {name} " in text("docs/commands.md")
+
+
 class TestFiles:
     def test_summary(self, summary):
         assert first_column(section("docs/results.md", "summary.json")) == list(summary)

@@ -24,7 +24,7 @@ def methods(name: Annotated[str | None, typer.Argument(metavar="NAME")] = None) 
     fields = hyperparameters(name)
     if fields:
         console.print(method_table(fields))
-        advice = f"Set one with: ipfl run --set method.name={name} --set method.{fields[0].name}=…"
+        advice = f"Set one with: ipfl run --method {name} --set method.{fields[0].name}=…"
     else:
         advice = "It has no hyper-parameters of its own; those of training are in [train]."
     console.print(advice, markup=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -31,6 +31,21 @@ Sets = Annotated[
     typer.Option(
         "--set", metavar="KEY=VALUE", help="Change one setting, such as task.partition=30:70. Repeatable."
     ),
+]
+MethodName = Annotated[
+    str | None, typer.Option("--method", metavar="NAME", help="Same as --set method.name=NAME.")
+]
+RoundCount = Annotated[
+    int | None, typer.Option("--rounds", min=1, metavar="R", help="Same as --set rounds=R.")
+]
+ClientCount = Annotated[
+    int | None, typer.Option("--clients", min=1, metavar="N", help="Same as --set task.clients=N.")
+]
+DatasetName = Annotated[
+    str | None, typer.Option("--dataset", metavar="NAME", help="Same as --set task.dataset=NAME.")
+]
+Json = Annotated[
+    bool, typer.Option("--json", help="Print the result as JSON, and nothing else on standard output.")
 ]
 Out = Annotated[
     Path | None,
@@ -126,6 +141,12 @@ Trust = Annotated[
     bool,
     typer.Option("--trust", help="Import code that the run's folder names: its method, data or model."),
 ]
+Track = Annotated[
+    Literal["tensorboard", "mlflow"] | None,
+    typer.Option(
+        "--track", help="Also tell TensorBoard or MLflow, in a folder of that name beside the run's."
+    ),
+]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the run that the folder holds.")]
 ShowConfig = Annotated[
     bool, typer.Option("--show-config", help="Print every setting as TOML with its meaning, and run nothing.")
@@ -138,26 +159,46 @@ DataDir = Annotated[
 ]
 
 
-def load_config(path: Path | None, sets: list[str] | None, seed: int | None, data_dir: Path | None) -> Config:
-    """The config that a command works with."""
+def load_config(
+    path: Path | None,
+    sets: list[str] | None,
+    seed: int | None,
+    data_dir: Path | None,
+    *,
+    method: str | None = None,
+    rounds: int | None = None,
+    clients: int | None = None,
+    dataset: str | None = None,
+) -> Config:
+    """The config that a command works with: the file, what --set says, then the options with a name."""
     from ipfl.runs.config import Config
 
     _allow_user_modules()
-    given = {"seed": seed, "task.data_dir": None if data_dir is None else str(data_dir)}
+    given = {
+        "seed": seed,
+        "rounds": rounds,
+        "method.name": method,
+        "task.clients": clients,
+        "task.dataset": dataset,
+        "task.data_dir": None if data_dir is None else str(data_dir),
+    }
     return Config.load(path, sets or (), {key: value for key, value in given.items() if value is not None})
 
 
-def resumed_config(folder: Path, store: str | None, data_dir: Path | None, trust: bool) -> Config:
-    """The config of a run that is to go on; the data may lie elsewhere by now.
+def resumed_config(
+    folder: Path, store: str | None, data_dir: Path | None, trust: bool, rounds: int | None = None
+) -> Config:
+    """The config of a run that is to go on; the data may lie elsewhere, and there may be more rounds.
 
     Args:
         folder: Of the run.
         store: URL of its store; None: in the folder.
         data_dir: Where the data lies now; None: as it was.
         trust: Whether code that the folder names may be imported.
+        rounds: How many rounds there are to be; None: as it was.
     """
     from ipfl.runs.config import Config
-    from ipfl.runs.folder import is_on_nodes
+    from ipfl.runs.folder import is_on_nodes, planned_rounds
     from ipfl.runs.journal import read_header
 
     header = read_header(folder, store)
@@ -171,6 +212,8 @@ def resumed_config(folder: Path, store: str | None, data_dir: Path | None, trust
         raise InputError(f"the run in {folder} was begun in Python: resume it there")
     if data_dir is not None:
         config["task"]["data_dir"] = str(data_dir)
+    # The header says what the run was begun with; an end in order, how far it was extended.
+    config["rounds"] = rounds if rounds is not None else max(header["rounds"], planned_rounds(folder))
     settings = Config.of(config)
     allow_code(settings, [settings.method.name], folder, trust)
     return settings
@@ -264,6 +307,13 @@ def comparison_observers(quiet: bool) -> Iterator[MakeObserver | None]:
 
     with ComparisonProgress(Console(stderr=True)) as progress:
         yield progress
+
+
+def print_json(content: Any) -> None:
+    """Prints a result for scripts."""
+    import json
+
+    typer.echo(json.dumps(content, indent=2, ensure_ascii=False))
 
 
 def stdout_console() -> Console:

@@ -12,7 +12,7 @@ from typing import Any
 from ipfl.errors import InputError
 
 _REFERENCE = re.compile(r"(?!ipfl\.)[^\W\d][\w.]*:[^\W\d][^=]*")
-"""`module:callable` or `hf:NAME`, but for our own modules; not `10:90`, `dirichlet:0.3` or `NAME:key=value`."""
+"""`module:callable` or `hf:NAME`, but for our own modules; not `10:90`, `classes:2` or `NAME:key=value`."""
 _allowed_modules: tuple[str, ...] | None = None
 """None: all."""
 

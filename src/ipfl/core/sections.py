@@ -130,10 +130,14 @@ def _path(detail: ErrorDetails, section: type[Section] | None, within: str) -> l
 def _complaint(key: str, details: Sequence[ErrorDetails], section: type[Section] | None) -> str:
     """What is wrong with one key; a union complains once for each of its branches."""
     kinds = {detail["type"] for detail in details}
-    *above, _ = key.split(".")
+    *above, name = key.split(".")
     if key in RENAMED_KEYS:
         return f"{key} is now called {RENAMED_KEYS[key]}"
+    meant = [place for place in _places(name, section) if place != key]
+    hint = f"; did you mean {' or '.join(map(repr, meant))}?" if meant else ""
     if "extra_forbidden" in kinds:
+        if hint:
+            return f"unknown key {key!r}{hint}"
         for part in above:
             section = _inner(section, part)
         return str(
@@ -142,12 +146,20 @@ def _complaint(key: str, details: Sequence[ErrorDetails], section: type[Section]
             )
         )
     if "model_type" in kinds:
-        return f"{key} should be a section, such as [{key}], not {details[0]['input']!r}"
+        return f"{key} should be a section, such as [{key}], not {details[0]['input']!r}{hint}"
     messages = dict.fromkeys(
         detail["msg"].removeprefix("Input ").removeprefix("Value error, ") for detail in details
     )
     given = details[0]["input"]
     return f"{key} {' or '.join(messages)}, not {'a section' if isinstance(given, dict) else repr(given)}"
+
+
+def _places(name: str, section: type[Section] | None) -> list[str]:
+    """Dotted keys of all fields that have this name: what was meant if the section is missing or another."""
+    fields = section.model_fields if section else {}
+    inner = {field: kind for field in fields if (kind := _inner(section, field))}
+    here = [name] if name in fields and name not in inner else []
+    return here + [f"{field}.{name}" for field, kind in inner.items() if name in kind.model_fields]
 
 
 def _inner(section: type[Section] | None, field: str) -> type[Section] | None:

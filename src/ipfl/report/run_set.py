@@ -19,6 +19,7 @@ from ipfl.errors import InputError
 from ipfl.ledger.lines import check_line
 from ipfl.methods import REFERENCE
 from ipfl.runs.folder import SUMMARY
+from ipfl.runs.method_labels import folder_names
 from ipfl.runs.result import Result
 
 if TYPE_CHECKING:
@@ -144,14 +145,15 @@ def _runs_of(folder: Path) -> Iterator[Path]:
 
 def _read_comparison(folder: Path) -> RunSet:
     summary = _read_json(folder / COMPARISON) if (folder / COMPARISON).exists() else {}
+    methods = summary.get("methods")
+    order = list(methods) if isinstance(methods, dict) else []
+    labels = {name: label for label, name in folder_names(order).items()}
     runs: dict[str, dict[int, Result]] = {}
     for place in _runs_of(folder):
         run = read_run(place)
-        runs.setdefault(place.parent.name, {})[run.summary["seed"]] = run
+        runs.setdefault(labels.get(place.parent.name, place.parent.name), {})[run.summary["seed"]] = run
     if not runs:
         raise InputError(f"{folder} holds no finished run and no comparison")
-    methods = summary.get("methods")
-    order = list(methods) if isinstance(methods, dict) else []
     names = sorted(runs, key=lambda name: order.index(name) if name in order else len(order))
     reference = summary.get("reference", REFERENCE)
     failures = {name: _failures(methods[name]) for name in order} if isinstance(methods, dict) else {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -68,10 +69,11 @@ def run_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Names and texts of the figures of a run."""
     rounds, clients = summary["rounds"], summary["clients"]
     each = f", {summary['seconds'] / rounds:.2f} s each" if rounds else ""
+    early = "; stopped early: no better for a while" if summary.get("stopped_early") else ""
     rows = [
         ("method", summary["method"]),
         ("task", f"{summary['dataset']}, {summary['partition']}, {clients} clients, seed {summary['seed']}"),
-        ("rounds", f"{rounds} in {summary['seconds']:.1f} s{each}"),
+        ("rounds", f"{rounds} in {summary['seconds']:.1f} s{each}{early}"),
     ]
     accuracies = {
         "personalized accuracy": summary["personalized_accuracy"],
@@ -117,29 +119,39 @@ def _adversary_rows(attacks: Mapping[str, Any]) -> list[tuple[str, str]]:
 def comparison_table(comparison: Comparison) -> Table:
     """A row per method; traffic is per client and round, seconds per round."""
     many = f", mean of {len(comparison.seeds)} seeds" if len(comparison.seeds) > 1 else ""
-    # On two lines: the label of a variant may be long.
-    numbers = ["accuracy", f"PMA over\n{comparison.reference}", "opt-outs", "purity", "s", "up", "down"]
+    labels = {name: _on_lines(name) for name in comparison.entries}
+    # Rows of variants have several lines anyway; with traffic on two of them, there is room for settings.
+    traffic = ["up,\ndown"] if any("\n" in label for label in labels.values()) else ["up", "down"]
+    # The reference on a line of its own: the label of a variant may be long.
+    over = f"PMA over\n{_on_lines(comparison.reference)}"
+    numbers = ["accuracy", over, "opt-outs", "purity", "s", *traffic]
     title = f"Personalized accuracy in % after {comparison.config.rounds} rounds{many}"
     table = plain_table("method", *numbers, right=numbers, title=title)
+    table.columns[0].no_wrap, table.columns[0].overflow = False, "fold"  # never the numbers
     for name, entry in comparison.entries.items():
-        figures = entry.figures()
+        label, figures = escape(labels[name]), entry.figures()
         if not entry.results or entry.failures:
-            table.add_row(
-                name, _why_empty(entry.failures), *[""] * 6, style="red" if entry.failures else "dim"
-            )
+            style = "red" if entry.failures else "dim"
+            table.add_row(label, _why_empty(entry.failures), style=style)
             continue
         opt_outs = figures["opt_outs"]
+        sizes = [format_size(figures[f"bytes_{way}_per_client_round"]) for way in ("up", "down")]
         table.add_row(
-            name,
+            label,
             format_mean_std(figures["personalized_accuracy"]),
             "reference" if name == comparison.reference else format_mean_std(figures["pma"], signed=True),
             NO_VALUE if opt_outs is None else f"{opt_outs:.1f}".removesuffix(".0"),
             format_percent(figures["purity"]),
             f"{figures['seconds_per_round']:.2f}",
-            format_size(figures["bytes_up_per_client_round"]),
-            format_size(figures["bytes_down_per_client_round"]),
+            *(sizes if len(traffic) == 2 else ["\n".join(sizes)]),
         )
     return table
+
+
+def _on_lines(label: str) -> str:
+    """A label with each setting of a variant on a line of its own."""
+    name, *settings = re.split(r":(?=[^:=]+=)", label)
+    return "\n".join([name, *(f" {setting}" for setting in settings)])
 
 
 def _why_empty(failures: Mapping[int, str]) -> str:
@@ -158,8 +170,9 @@ def comparison_notes(comparison: Comparison) -> list[str]:
     if clients is None:
         return []
     return [
-        f"Mean ± standard deviation over {clients} clients. PMA: points gained over {comparison.reference};",
-        "opt-outs: clients that gain none. s: seconds per round.",
+        f"Mean ± standard deviation over {clients} clients.",
+        f"PMA: points gained over {comparison.reference}; opt-outs: clients that gain none.",
+        "s: seconds per round.",
         "up, down: traffic per client and round.",
     ]
 

@@ -134,7 +134,10 @@ class Audit:
             last, closings = reader.last(), reader.closings()
             signature = None if last is None else reader.signature(last.round)
         played, planned = 0 if last is None else last.round + 1, store.header.get("rounds")
-        rounds = f"{played} of {planned} rounds" if planned else f"{played} round{'' if played == 1 else 's'}"
+        is_planned = isinstance(planned, int) and played <= planned  # rounds may have been added
+        rounds = (
+            f"{played} of {planned} rounds" if is_planned else f"{played} round{'' if played == 1 else 's'}"
+        )
         files = "" if self.folder is None else f", {self.files} files"
         signer = "NOT SIGNED" if signature is None else f"signed by {signature.public_key}"
         lines = [f"{store.name}: {rounds} verified{files}, {signer}, hash {store.head()}"]

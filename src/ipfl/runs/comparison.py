@@ -29,7 +29,7 @@ from ipfl.runs.finished import FinishedRun
 from ipfl.runs.folder import METRICS, check_folder_path, source_commit
 from ipfl.runs.folder import PLAN as PLAN
 from ipfl.runs.frames import comparison_frame
-from ipfl.runs.method_labels import Methods, label_methods
+from ipfl.runs.method_labels import Methods, folder_names, label_methods
 from ipfl.runs.models import ServerModelsOnly
 from ipfl.runs.result import Observer, Result
 from ipfl.runs.run_order import MakeTask, RunOrder, RunOutcome, TaskCache, make_task_cache
@@ -397,7 +397,9 @@ class _RunSeries:
             pool.close()
 
     def _order(self, name: str, seed: int, workers: int | None) -> RunOrder:
-        path = None if self.folder is None else self.folder / name / f"seed-{seed}"
+        path = (
+            None if self.folder is None else self.folder / folder_names(self.entries)[name] / f"seed-{seed}"
+        )
         reference = None if name == self.reference else self.references[seed]
         return RunOrder(
             name,

@@ -82,6 +82,12 @@ class RunConfig(Section):
         description="decides everything random: partition, initial parameters, selections, shuffles",
     )
     rounds: int = Field(30, ge=1, le=MAX_INT32, description="number of rounds")
+    patience: int | None = Field(
+        None,
+        ge=1,
+        le=MAX_INT32,
+        description="stop after so many rounds without better models on clients' goals; omitted: never",
+    )
     train: TrainConfig = Field(default_factory=TrainConfig)
     evaluate: EvaluateConfig = Field(default_factory=EvaluateConfig)
     clients: ClientsConfig = Field(default_factory=ClientsConfig)
@@ -93,8 +99,9 @@ class RunConfig(Section):
     @model_validator(mode="after")
     def _goal_is_not_trained_on(self) -> Self:
         """What clients decide by must be new to their models: probe and goal mostly hold the same points."""
-        if self.clients.leave and self.train.use_probe:
-            raise ValueError("clients.leave = true decides by points that train.use_probe = true trains on")
+        if self.train.use_probe and (self.clients.leave or self.patience is not None):
+            decider = "clients.leave = true" if self.clients.leave else "patience"
+            raise ValueError(f"{decider} decides by points that train.use_probe = true trains on")
         return self
 
     @model_validator(mode="after")
@@ -140,6 +147,7 @@ class Config(RunConfig):
             _find_data_beside(Path(path), tree)
         for key, value in [*map(_assignment, sets), *(overrides or {}).items()]:
             _put(tree, key, value)
+        _refuse_bare_hyperparameters(tree)
         return cls.of(tree)
 
     def build_method(self, name: str | None = None) -> Method[Any]:
@@ -220,6 +228,17 @@ def _variant(label: str) -> tuple[str, dict[str, Any]]:
     parts = label.split(":")
     own = next((n for n, part in enumerate(parts) if "=" in part), len(parts))
     return ":".join(parts[:own]), dict(_assignment(setting) for setting in parts[own:])
+
+
+def _refuse_bare_hyperparameters(tree: Mapping[str, Any]) -> None:
+    """Says where a hyper-parameter of the chosen method belongs, if its section was forgotten."""
+    strange = [key for key in tree if key not in Config.model_fields]
+    chosen = tree.get("method")
+    name = chosen.get("name", methods.DEFAULT) if isinstance(chosen, dict) else methods.DEFAULT
+    if strange and name in methods.METHODS:
+        for key in strange:
+            if key in methods.method_fields(name):
+                raise InputError(f"unknown key {key!r}; did you mean 'method.{key}'?")
 
 
 def _put(tree: dict[str, Any], key: str, value: Any) -> None:

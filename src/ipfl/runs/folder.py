@@ -123,6 +123,14 @@ def settle_database(file: Path) -> None:
         remove(file.with_name(log))
 
 
+def planned_rounds(folder: Path) -> int:
+    """How many rounds the run was to have when it last ended in order; 0 if it never did."""
+    try:
+        return int(json.loads((folder / SUMMARY).read_text(encoding="utf-8"))["config"]["rounds"])
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return 0
+
+
 @dataclass(frozen=True)
 class RunOutput:
     """Where a run is kept, and how it is begun there."""
@@ -132,8 +140,8 @@ class RunOutput:
     overwrite: bool = False
     """Replace a run that the folder holds."""
     resume: bool = False
-    """Go on with the run that the folder holds; everything else must be as it was. The result is the same to
-    the last bit as without the interruption."""
+    """Go on with the run that the folder holds; everything else must be as it was, but there may be more
+    rounds. The result is the same to the last bit as without the interruption."""
     store: str | None = None
     """URL of a database for rounds and ledger; None for `run.db` in the folder."""
     checkpoint_every: int = 1

@@ -42,6 +42,11 @@ def make_frame(rows: list[dict[str, Any]], columns: tuple[str, ...] | None = Non
 
 def client_frame(result: Result) -> pd.DataFrame:
     """A row for each client that is known, by ascending id."""
+    return make_frame(client_rows(result))
+
+
+def client_rows(result: Result) -> list[dict[str, Any]]:
+    """The same without pandas."""
     last = result.last
     accuracy = {} if last is None else {**last.personalized, **last.unseen}
     shared, goal = ({}, {}) if last is None else (last.shared, last.goal)
@@ -50,7 +55,7 @@ def client_frame(result: Result) -> pd.DataFrame:
     asked = Counter(seat.client for seat in seats)
     trained = Counter(seat.client for seat in seats if seat.delivered)
     tokens = _token_columns(result)
-    rows = [
+    return [
         {
             "client": client,
             "accuracy": accuracy.get(client),
@@ -63,7 +68,6 @@ def client_frame(result: Result) -> pd.DataFrame:
         }
         for client in _known_clients(result, {*accuracy, *asked})
     ]
-    return make_frame(rows)
 
 
 def _known_clients(result: Result, seen: set[ClientId]) -> list[ClientId]:

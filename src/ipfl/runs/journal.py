@@ -84,7 +84,8 @@ class Journal:
         """What the last committed checkpoint says, with everything later taken back.
 
         Args:
-            header: What the run would be begun with now; it must be what it was begun with.
+            header: What the run would be begun with now; it must be what it was begun with, but for rounds
+                that are added.
             opening: Opening balances: posting them again is no harm, and they may be missing.
             fresh: The state before round 0, to compare with and to return if nothing was committed.
 
@@ -98,7 +99,7 @@ class Journal:
         for key in ("method", "seed", "rounds", "clients", "rules", "min_clients"):
             now = json.loads(json.dumps(header[key]))
             begun = self._store.header.get(key, now)
-            if begun != now:
+            if begun != now and not (key == "rounds" and now > begun):
                 raise InputError(f"the run in {self.folder.path} was begun with {key} {begun}, not {now}")
         self._open_accounts(opening)
         with self._store.snapshot() as reader:
@@ -114,6 +115,11 @@ class Journal:
             state = self.checkpoints.read(name, fresh)
             self.checkpoints.keep_only(name)
         lines = [line for line in self._store.lines() if line["round"] <= done]
+        if len(lines) > header["rounds"]:
+            raise InputError(
+                f"the run in {self.folder.path} has {len(lines)} rounds already, "
+                f"more than {header['rounds']}: say how many there are to be"
+            )
         self.folder.rewrite(lines)
         self._files.accept_until(done)
         self._plan_outages()

@@ -36,6 +36,7 @@ from ipfl.runs.accounts import CarriedAccounts
 from ipfl.runs.config import RunConfig
 from ipfl.runs.departures import Departures
 from ipfl.runs.driver import Traffic, drive
+from ipfl.runs.early_stopping import is_learned
 from ipfl.runs.evaluation import Evaluator
 from ipfl.runs.folder import source_commit
 from ipfl.runs.journal import Journal
@@ -44,9 +45,21 @@ from ipfl.runs.result import Line, Observer, Result
 
 
 def make_setup(
-    task: Task, config: RunConfig, server_memory: ClientMemory, carried: CarriedAccounts | None = None
+    task: Task,
+    config: RunConfig,
+    server_memory: ClientMemory,
+    carried: CarriedAccounts | None = None,
+    planned_rounds: int | None = None,
 ) -> Setup:
-    """What a method may know before the first round."""
+    """What a method may know before the first round.
+
+    Args:
+        task: Data and model.
+        config: How it is run.
+        server_memory: Where the server keeps models of single clients.
+        carried: Accounts of earlier runs; None: all are opened anew.
+        planned_rounds: How many rounds the run was begun with; None: those of the config.
+    """
     network = task.network(config.seed)
     try:
         features: int | None = network.classifier.in_features
@@ -56,7 +69,7 @@ def make_setup(
         params=network.read(),
         clients=task.data.clients,
         per_round=config.train.per_round or max(1, len(task.data.clients) // 2),
-        rounds=config.rounds,
+        rounds=config.rounds if planned_rounds is None else planned_rounds,
         classes=task.data.classes,
         seed=config.seed,
         target=task.target.kind,
@@ -110,7 +123,9 @@ class RoundLoop:
         self.server_memory, self.departures = server_memory, departures
         self.journal, self.observer, self.trial = journal, observer, trial
         self.carried = carried
-        setup = make_setup(task, config, server_memory, carried)
+        # Opening balances and the like depend on the plan, and stay as they were if rounds are added.
+        begun = None if journal is None or not journal.is_resumed else journal.header().get("rounds")
+        setup = make_setup(task, config, server_memory, carried, begun)
         self.state = method.init(setup)
         self.evaluator = Evaluator(task, method, config.evaluate, config.seed)
         self.budget = self.evaluator.budget(self.state, config.train, setup.per_round, config.rounds)
@@ -124,6 +139,11 @@ class RoundLoop:
     def last_evaluation(self) -> Evaluation | None:
         """The newest one."""
         return self.evaluations[max(self.evaluations)] if self.evaluations else None
+
+    @property
+    def is_stopped_early(self) -> bool:
+        """Whether the clients' models have not become better for as long as `patience` allows."""
+        return is_learned(self.evaluations, self.config.patience)
 
     def begin_or_resume(self, opening: Sequence[Transfer]) -> None:
         """Starts the journal, or goes on where an earlier process stopped.
@@ -152,6 +172,8 @@ class RoundLoop:
         try:
             with InterruptHandler() as interrupt:
                 for round in range(len(self.history), self.config.rounds):
+                    if self.is_stopped_early:
+                        break
                     interrupt.raise_if_requested()
                     line = self._round(round)
                     # What is in the store must be in the history, and the reverse.
@@ -169,7 +191,7 @@ class RoundLoop:
 
     def _keep(self, line: Line) -> None:
         """Commits a round."""
-        is_last = line["round"] == self.config.rounds - 1
+        is_last = line["round"] == self.config.rounds - 1 or self.is_stopped_early
         if self.journal is None or self.journal.commit(line, self.state, last=is_last):
             self._commit(line["round"])
         self.history.append(line)
@@ -193,7 +215,7 @@ class RoundLoop:
         is_last = round == self.config.rounds - 1
         if self.evaluator.is_due(round, is_last, self.budget):
             with measure("evaluation", round=round):
-                evaluation = self.evaluator(self.engine, done.state, round, last=is_last)
+                evaluation = self._evaluate(done.state, round, is_last=is_last)
                 line["evaluation"] = self._figures(evaluation) | evaluation.line()
                 self._add_evaluation(evaluation)
         travelled: Bytes = traffic
@@ -243,6 +265,17 @@ class RoundLoop:
         """Removes what clients remember, and the server keeps of them, of a round and of later ones."""
         self.engine.roll_back(round - 1)
         self.server_memory.forget_after(round - 1)
+
+    def _evaluate(self, state: Any, round: int, *, is_last: bool) -> Evaluation:
+        """Evaluates a round; if it turns out to be the last one, on the unseen clients as well."""
+        evaluation = self.evaluator(self.engine, state, round, last=is_last)
+        if (
+            not is_last
+            and self.task.data.unseen
+            and is_learned({**self.evaluations, round: evaluation}, self.config.patience)
+        ):
+            return self.evaluator(self.engine, state, round, last=True)
+        return evaluation
 
     def _add_evaluation(self, evaluation: Evaluation) -> None:
         self.evaluations[evaluation.round] = evaluation
@@ -327,6 +360,7 @@ class RoundLoop:
             "bytes_down": sum(line["bytes_down"] for line in self.history),
             "bytes_up": sum(line["bytes_up"] for line in self.history),
             "interrupted": self.is_interrupted,
+            "stopped_early": self.is_stopped_early,
             "seconds": round(time.perf_counter() - self._start_time, 3),
             "trial": self.trial,
             "config": self._record(),

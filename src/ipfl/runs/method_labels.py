@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import Field, fields, is_dataclass
 from typing import Any
 
@@ -58,3 +59,31 @@ def label_of(method: Method[Any]) -> str:
         if getattr(method, one.name) != _default(one)
     ]
     return ":".join([method.name, *settings])
+
+
+FORBIDDEN_IN_NAMES = re.compile(r'[<>:"/\\|?*\x00-\x1f]')
+"""What Windows does not allow in the name of a folder."""
+RESERVED_NAMES = frozenset(
+    ["con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(10))]
+)
+"""Names that Windows takes for devices, whatever follows a dot."""
+
+
+def folder_names(labels: Iterable[str]) -> dict[str, str]:
+    """The folder of each method of a comparison: its label, with a plus sign for what Windows does not allow.
+
+    No two are equal, also where capitals do not count.
+    """
+    names: dict[str, str] = {}
+    taken: set[str] = set()
+    for label in labels:
+        name = FORBIDDEN_IN_NAMES.sub("+", label).rstrip(". ") or "method"
+        if name.partition(".")[0].lower() in RESERVED_NAMES:
+            name = f"_{name}"
+        unique, number = name, 1
+        while unique.casefold() in taken:
+            number += 1
+            unique = f"{name}-{number}"
+        taken.add(unique.casefold())
+        names[label] = unique
+    return names
