@@ -1,7 +1,7 @@
 """A client whose replies are clipped and noised: the one place through which everything private leaves.
 
 A method works with a `PrivateClient` as with any other. What it gets from `score` and `gradient`, and with
-`privacy.mechanism = "sgd"` from `train`, is noisy already, and so is all that it makes of that: bids, choices.
+`privacy.mechanism = "sgd"` from `train`, is noisy already, and so is all that it makes of that, such as bids.
 Everything else that it may look at (points, labels, losses of points, and models trained without
 noise) is watched, and so is what it remembers of it. A reply after such a look is protected when it leaves:
 
