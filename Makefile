@@ -41,13 +41,10 @@ bench-console: $(READY)  ## the console on a million transfers, and on 500 round
 bench-methods: $(READY)  ## what every method costs beside FedAvg
 	$(BIN)/python benchmarks/methods.py --write
 
-<<<<<<< HEAD
 chromium:
 	@command -v chromium >/dev/null || { echo "the tests of the console need Chromium: apt-get install chromium" >&2; exit 1; }
 
-=======
 setup: $(READY)  ## create .venv with the pinned dependencies of everything, tests included
->>>>>>> commands
 
 $(CORE): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "ipfl needs Python 3.11 or newer (make PYTHON=python3.12 …)" >&2; exit 1; }

@@ -24,8 +24,8 @@ def nested(depth: int) -> list:
 class TestLimits:
     def test_of_a_schema(self):
         """3 numbers of 4 bytes; two names with what JSON adds; 32 bytes for each of 1 + 2 numbers."""
-        # 2 braces; "n": 1 + 6 + 32; "hits": 4 + 6 + (2 brackets + 2·32).
-        assert ReplyLimits(2 + 39 + 76, 1, 12) == LIMITS
+        # 2 braces; "n": 1 + 6 + 32; "hits": 4 + 6 + (2 brackets + 2·32); 80 for what is said of privacy.
+        assert ReplyLimits(2 + 39 + 76 + 80, 1, 12) == LIMITS
 
     def test_where_vectors_depend_on_the_reply_no_more_than_was_sent(self):
         schema = ReplySchema(vectors=lambda sent, facts: {"a": 3})

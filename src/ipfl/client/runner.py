@@ -7,9 +7,12 @@ server model on the test pool of one distribution).
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
+
+import numpy as np
 
 from ipfl.client.allocator import keep_freed_memory
 from ipfl.client.client import Client
@@ -18,10 +21,13 @@ from ipfl.client.memory import ClientMemory
 from ipfl.client.network import Network, Points
 from ipfl.client.prediction_metrics import Predictions, measure_predictions
 from ipfl.client.predictors import Predictor
-from ipfl.client.settings import TrainConfig
+from ipfl.client.privacy_accountant import PrivacyBook, Releases, sum_releases
+from ipfl.client.private_client import PrivateClient, noise_path
+from ipfl.client.settings import PrivacyConfig, TrainConfig
 from ipfl.client.task import Task
 from ipfl.client.training import Score, evaluate, predicted_outputs, score_outputs
 from ipfl.core import ClientId, Fact, Method, Record, holdout_distribution, stream
+from ipfl.core.records import BUDGET_SPENT, PRIVACY_LOSS
 from ipfl.data.federated import Parts, Samples
 
 TRAIN = "train"
@@ -104,13 +110,33 @@ class Runner(Protocol):
 
 
 class ClientRunner:
-    """Runs the client side of a method, one client at a time, in one workspace."""
+    """Runs the client side of a method, one client at a time, in one workspace.
+
+    Args:
+        task: Data and model.
+        method: Whose client side.
+        settings: Of the training.
+        seed: Of the run.
+        memory: What the clients remember.
+        privacy: What replies may give away; None: everything.
+        is_seeded: Whether noise follows from the run's seed, which everyone knows: for simulations and tests.
+            Otherwise it comes from the operating system, and evaluations are noisy too.
+    """
 
     def __init__(
-        self, task: Task, method: Method[Any], settings: TrainConfig, seed: int, memory: ClientMemory
+        self,
+        task: Task,
+        method: Method[Any],
+        settings: TrainConfig,
+        seed: int,
+        memory: ClientMemory,
+        privacy: PrivacyConfig | None = None,
+        *,
+        is_seeded: bool = True,
     ):
         self.task, self.method, self.settings, self.seed = task, method, settings, seed
         self.memory = memory
+        self.privacy, self.is_seeded = privacy or PrivacyConfig(), is_seeded
         self.network: Network = task.network(seed)
         self.initial = self.network.read()
         self._is_started = False
@@ -128,13 +154,52 @@ class ClientRunner:
         mine = self.memory.load(job.client)
         me = self._client(job, parts)
         if job.action == EVALUATE:
-            return self._evaluate(me, job.record, mine, parts.test)
+            scores = self._evaluate(me, job.record, mine, parts.test)
+            is_exact = self.is_seeded or not self.privacy.is_on
+            return scores if is_exact else self._noisy_scores(scores, job)
+        if self.privacy.is_on and job.client >= 0:
+            me = PrivateClient.of(me, self.privacy, self._noise(job), mine)
         me = me if disguise is None else disguise(me)
         reply: Record
         reply, remembered = getattr(self.method, f"on_{job.action}")(job.record, mine, me)
+        if isinstance(me, PrivateClient):
+            reply = self._book(job, me.protect(reply, job.record), me.log.releases)
+            if BUDGET_SPENT in reply.facts:
+                return reply
+            remembered = me.remember(remembered, mine)
         if remembered is not mine:
             self.memory.save(job.client, remembered, job.round)
         return reply
+
+    def _noise(self, job: Job) -> np.random.Generator:
+        """Where the noise on a reply comes from; another one for everything that is asked."""
+        if not self.is_seeded:
+            return np.random.default_rng(secrets.randbits(256))
+        return stream(self.seed, "privacy", job.action, job.round, job.client, noise_path(job.record))
+
+    def _book(self, job: Job, reply: Record, releases: Releases) -> Record:
+        """The reply with the client's ε, once that is booked; or none, if it would exceed the budget."""
+        book = PrivacyBook(self.memory.folder.with_name("privacy"), is_seeded=self.is_seeded)
+        phase = f"{job.round}/{job.action}/{noise_path(job.record)}"
+        after = book.with_phase(job.client, phase, releases)
+        epsilon, budget = sum_releases(after.values()).epsilon(self.privacy.delta), self.privacy.epsilon
+        if budget is not None and epsilon > budget:
+            spent = sum_releases(book.load(job.client).values()).epsilon(self.privacy.delta)
+            return Record({}, {PRIVACY_LOSS: spent, BUDGET_SPENT: True})
+        book.save(job.client, after)
+        return Record(reply.params, {**reply.facts, PRIVACY_LOSS: epsilon})
+
+    def _noisy_scores(self, scores: Record, job: Job) -> Record:
+        """What an evaluation tells of points that belong to somebody: one point changes a count by one."""
+        rng, releases, facts = self._noise(job), Releases(), dict(scores.facts)
+        for name, points in (("hits", "n"), ("goal_hits", "goal_n"), ("global_hits", "n")):
+            if name in facts:
+                noisy = facts[name] + rng.normal(0, self.privacy.noise)
+                facts[name] = float(min(max(noisy, 0.0), facts[points]))
+                releases.add(self.privacy.noise)
+        if "metrics" in facts:  # one point may change them by any amount
+            facts["metrics"] = [None] * len(facts["metrics"])
+        return self._book(job, Record({}, facts), releases)
 
     def personalize(self, client: ClientId, round: int, offer: Record) -> Predictor:
         """What the client predicts with after that round, to the last bit what the evaluator scored."""

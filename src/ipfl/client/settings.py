@@ -1,9 +1,9 @@
-"""The section `[train]` of a config: local training, the same for all methods."""
+"""The sections `[train]` and `[privacy]` of a config: what clients do, and what of it others may learn."""
 
 from __future__ import annotations
 
 import math
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -109,3 +109,37 @@ class TrainConfig(Section):
             raise ValueError("train.decay_rounds is not known yet")
         # After the last round a client may still train for itself, with the last rate.
         return (1 + math.cos(math.pi * min(round, self.decay_rounds - 1) / self.decay_rounds)) / 2
+
+
+class PrivacyConfig(Section):
+    """What a client's replies may give away about its points; nothing is protected by default."""
+
+    noise: float = Field(
+        0.0,
+        ge=0,
+        le=1e6,
+        description="standard deviation of the noise on all that a client sends, in multiples of what "
+        "one of its points can change; 0: no protection",
+    )
+    clip: float = Field(
+        1.0, gt=0, le=1e6, description="longest update (update) or gradient of a point (sgd); shortened to it"
+    )
+    mechanism: Literal["update", "sgd"] = Field(
+        "update",
+        description="update: clip and noise on a trained model when it leaves; sgd: in every training step",
+    )
+    delta: float = Field(1e-5, gt=0, lt=1, description="δ, the chance that ε does not hold")
+    epsilon: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="budget: a client does not answer what would take it beyond this ε; omitted: none"
+    )
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything is protected."""
+        return self.noise > 0
+
+    @model_validator(mode="after")
+    def _budget_needs_noise(self) -> Self:
+        if self.epsilon is not None and not self.is_on:
+            raise ValueError("privacy.epsilon needs privacy.noise above 0: without noise nothing is private")
+        return self

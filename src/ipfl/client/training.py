@@ -47,6 +47,9 @@ Objective = Callable[[Network, Batch], None]
 For methods that train on another loss than the ordinary one (`train.loss`); `mean_loss` is that one.
 """
 
+DrawBatches = Callable[[np.random.Generator, int], Iterator[NDArray[np.intp]]]
+"""The positions of each batch of an epoch, given the client's stream and the number of its samples."""
+
 
 @dataclass(frozen=True)
 class Pull:
@@ -84,13 +87,26 @@ def _batches(network: Network, points: Points, order: Tensor, size: int) -> Iter
 
 
 def _training_batches(
-    network: Network, points: Points, order: Tensor, settings: TrainConfig, augment: Augment | None
+    network: Network,
+    points: Points,
+    rng: np.random.Generator,
+    settings: TrainConfig,
+    augment: Augment | None,
+    draw: DrawBatches | None,
 ) -> Iterator[Batch]:
     """The batches of an epoch."""
-    size = settings.batch_size
-    if settings.drop_last and len(order) > size:
-        order = order[: len(order) // size * size]
-    for batch in _batches(network, points, order, size):
+    if draw is None:
+        size = settings.batch_size
+        order = network.put(rng.permutation(len(points)))
+        if settings.drop_last and len(order) > size:
+            order = order[: len(order) // size * size]
+        batches = _batches(network, points, order, size)
+    else:
+        batches = (
+            Batch(network.inputs(points.x[chosen]), points.y[chosen], chosen)
+            for chosen in map(network.put, draw(rng, len(points)))
+        )
+    for batch in batches:
         yield batch if augment is None else replace(batch, inputs=augmented(augment, batch.inputs))
 
 
@@ -171,6 +187,7 @@ def sgd(
     lr: float | None = None,
     pull: Pull | None = None,
     objective: Objective | None = None,
+    draw: DrawBatches | None = None,
 ) -> Vector:
     """Trains `start` on `samples`, by SGD or another optimizer, and returns the new parameters.
 
@@ -184,6 +201,7 @@ def sgd(
         lr: Instead of the settings' learning rate.
         pull: Proximal term, if any.
         objective: What the batches' gradients are of, instead of the mean loss.
+        draw: The batches of an epoch, instead of all samples shuffled.
     """
     add_gradient = objective or mean_loss
     points = network.points(samples)
@@ -198,8 +216,7 @@ def sgd(
     is_plain = objective is None and pull is None and velocity is None and optimizer is None and not decay
     with _seeded(network, rng), single_points_explained(len(points), settings):
         for _ in range(settings.epochs if epochs is None else epochs):
-            order = network.put(rng.permutation(len(points)))
-            for batch in _training_batches(network, points, order, settings, augment):
+            for batch in _training_batches(network, points, rng, settings, augment, draw):
                 if is_plain:
                     _plain_step(network, batch, step)
                     continue

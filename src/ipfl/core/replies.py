@@ -32,6 +32,8 @@ MAX_FACT = 2**53
 
 NUMBER_BYTES = 32
 """A number as JSON, at most, with the comma after it."""
+PRIVACY_BYTES = 80
+"""What a client may say beside about its privacy, as JSON."""
 OPEN_FACT_BYTES = 2**16
 """A fact whose type has no limit of its own, as JSON, at most."""
 
@@ -93,7 +95,7 @@ class ReplySchema:
     def limits(self, sent: Record) -> ReplyLimits:
         """How large a valid reply to this record can be."""
         types = self.facts(sent) if callable(self.facts) else self.facts
-        facts = 2 + sum(len(name) + 6 + _json_bytes(kind) for name, kind in types.items())
+        facts = 2 + PRIVACY_BYTES + sum(len(name) + 6 + _json_bytes(kind) for name, kind in types.items())
         if callable(self.vectors):
             vectors, most = len(sent.params), sum(4 * vector.size for vector in sent.params.values())
         else:

@@ -63,7 +63,9 @@ class LocalEngine:
         self._own_folder = None if context.memory else Path(tempfile.mkdtemp(prefix="ipfl-memory-"))
         try:
             memory = ClientMemory(context.memory or self._own_folder or Path())
-            runner = ClientRunner(context.task, context.method, context.train, context.seed, memory)
+            runner = ClientRunner(
+                context.task, context.method, context.train, context.seed, memory, context.privacy
+            )
             self.runner: Runner = runner if context.wrap is None else context.wrap(runner)
             with one_thread():
                 wanted = count_cores() if workers is None else workers

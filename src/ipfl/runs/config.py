@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import ConfigDict, Field, model_validator
 
 from ipfl import methods
-from ipfl.client.settings import TrainConfig
+from ipfl.client.settings import PrivacyConfig, TrainConfig
 from ipfl.core.plugins import look_beside
 from ipfl.core.sections import MAX_INT32, RENAMED_KEYS, AggregateConfig, Section
 from ipfl.data.settings import TaskConfig
@@ -92,6 +92,7 @@ class RunConfig(Section):
     evaluate: EvaluateConfig = Field(default_factory=EvaluateConfig)
     clients: ClientsConfig = Field(default_factory=ClientsConfig)
     aggregate: AggregateConfig = Field(default_factory=AggregateConfig)
+    privacy: PrivacyConfig = Field(default_factory=PrivacyConfig)
     adversary: AdversaryConfig = Field(default_factory=AdversaryConfig)
     strategy: StrategyConfig = Field(default_factory=StrategyConfig)
     faults: FaultsConfig = Field(default_factory=FaultsConfig)

@@ -6,11 +6,12 @@ not hold never reaches a method, and becomes an event about its client.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from ipfl.core import (
+    EMPTY,
     Ask,
     Bytes,
     ClientId,
@@ -24,12 +25,15 @@ from ipfl.core import (
 )
 from ipfl.core.boundary import check_content, check_form
 from ipfl.core.profile import measure
-from ipfl.core.replies import DivergedReplyError, InvalidReplyError
+from ipfl.core.records import BUDGET_SPENT, PRIVACY_LOSS, Fact, split_privacy_facts
+from ipfl.core.replies import DivergedReplyError, InvalidReplyError, NonNegative, ReplySchema
 from ipfl.core.rounds import SERVER_FAULTS
 
 S = TypeVar("S")
 MIN_DIVERGED = 2
 """Replies that must have diverged before it is said that all did."""
+PRIVACY_FACTS = ReplySchema({PRIVACY_LOSS: NonNegative, BUDGET_SPENT: bool})
+BUDGET_TEXT = "did not answer: its privacy budget is spent"
 
 
 @dataclass
@@ -42,12 +46,30 @@ class Traffic(Bytes):
     """Clients (or the server's own holdouts) with an invalid reply, and what was wrong with it."""
     diverged: dict[str, int] = field(default_factory=dict)
     """Actions whose replies were all of models that diverged, and how many there were."""
+    epsilon: dict[ClientId, float] = field(default_factory=dict)
+    """ε so far of the clients that said so."""
+    spent: set[ClientId] = field(default_factory=set)
+    """Clients that did not answer because their privacy budget is spent."""
+
+    def take_privacy(self, client: ClientId, told: Mapping[str, Fact]) -> None:
+        """Notes what a client says of its privacy.
+
+        Raises:
+            InvalidReplyError: It is no such thing.
+        """
+        if not told:
+            return
+        PRIVACY_FACTS.check(EMPTY, Record({}, {BUDGET_SPENT: False, **told}))
+        self.epsilon[client] = float(told[PRIVACY_LOSS])
+        if told.get(BUDGET_SPENT):
+            self.spent.add(client)
 
     def events(self) -> list[Event]:
         """What a person should know of it."""
         return [
             *(Event("diverged", None, _all_diverged(*found)) for found in self.diverged.items()),
             *(Event("no_answer", client, "did not answer") for client in sorted(self.silent)),
+            *(Event("budget_spent", client, BUDGET_TEXT) for client in sorted(self.spent)),
             *(_invalid_reply(client, reason) for client, reason in sorted(self.invalid.items())),
         ]
 
@@ -89,6 +111,10 @@ def _exchange(ask: Ask, engine: Engine, round: int, traffic: Traffic) -> Replies
         try:
             check_form(reply, ask.expects.limits(sent))
             traffic.up += reply.nbytes if client >= 0 else 0
+            reply, about_privacy = split_privacy_facts(reply)
+            traffic.take_privacy(client, about_privacy)
+            if client in traffic.spent:
+                continue
             check_content(ask.expects, sent, reply)
             valid[client] = reply
         except DivergedReplyError as error:

@@ -49,6 +49,8 @@ SUMMARY = "summary.json"
 METRICS = "metrics.jsonl"
 SERVER_MODELS = "model"
 MEMORY = "memory"
+PRIVACY = "privacy"
+"""Beside `memory`: what clients have released so far (`ipfl.client.privacy_accountant`)."""
 CLIENT_MODELS = "client_models"
 OFFER = "offer.safetensors"
 CHECKPOINTS = "checkpoint"
@@ -231,7 +233,7 @@ class RunFolder:
 
     def clear(self) -> None:
         """Removes what rounds have left; for a run of which no round was committed."""
-        for folder in (SERVER_MODELS, MEMORY, CLIENT_MODELS, CHECKPOINTS, PREDICTORS):
+        for folder in (SERVER_MODELS, MEMORY, PRIVACY, CLIENT_MODELS, CHECKPOINTS, PREDICTORS):
             if (self.path / folder).exists():
                 remove_folder(self.path / folder)
         for old in (SUMMARY, OFFER, TRACE):

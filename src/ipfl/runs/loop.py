@@ -41,6 +41,7 @@ from ipfl.runs.evaluation import Evaluator
 from ipfl.runs.folder import source_commit
 from ipfl.runs.journal import Journal
 from ipfl.runs.metrics import Evaluation
+from ipfl.runs.privacy_report import privacy_report
 from ipfl.runs.result import Line, Observer, Result
 
 
@@ -211,6 +212,8 @@ class RoundLoop:
         if is_below_quorum(done.seats, self.config.train.min_clients):
             done = self._roll_back(done, round)
             line["rolled_back"] = True
+        if traffic.epsilon:
+            line["epsilon"] = [[client, traffic.epsilon[client]] for client in sorted(traffic.epsilon)]
         line |= {"seats": done.seats, **({} if done.market is None else done.market.line())}
         is_last = round == self.config.rounds - 1
         if self.evaluator.is_due(round, is_last, self.budget):
@@ -355,6 +358,7 @@ class RoundLoop:
             "decided": [e.text for line in self.history for e in line["events"] if e.kind == "task_decided"],
             "adversary": attacks,
             "strategy": strategy,
+            "privacy": privacy_report(self.config.privacy, self.history),
             "report": self.method.report(self.state) if isinstance(self.method, HasReport) else {},
             "ledger": head,
             "bytes_down": sum(line["bytes_down"] for line in self.history),

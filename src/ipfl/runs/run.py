@@ -75,7 +75,7 @@ def run(
     wrap = make_wrapper(adversary, FaultPlan.make(config.faults, config.seed), config.strategy, config.seed)
     memory = _client_memory(folder)
     context = EngineContext(
-        task, method, config.train, config.seed, memory.folder, config.clients.deadline, wrap
+        task, method, config.train, config.seed, memory.folder, config.clients.deadline, wrap, config.privacy
     )
     with ExitStack() as stack:
         if journal is not None:

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from ipfl.client.client import Client
 from ipfl.client.runner import TRAIN, ClientRunner, Job
 from ipfl.core import EMPTY, ClientId, Fact, Record, Vector, stream
+from ipfl.core.records import BUDGET_SPENT, split_privacy_facts
 from ipfl.data.federated import FederatedData, Parts, Samples, target_of
 from ipfl.data.targets import Target
 from ipfl.stress.seen_models import SECOND_MEMORY, last_step, with_seen
@@ -196,11 +197,16 @@ class Cheating(RunnerWrapper[ClientRunner]):
         if job.is_evaluation or job.client not in self.adversary.attackers:
             return self.inner.run(job)
         data = self.inner.task.data
-        honest = self.inner.run(job, lambda me: self.adversary.disguise(me, data))
+        honest, about_privacy = split_privacy_facts(
+            self.inner.run(job, lambda me: self.adversary.disguise(me, data))
+        )
+        if BUDGET_SPENT in about_privacy:
+            return Record({}, about_privacy)
         seen = EMPTY
         if self.adversary.config.kind == "replay":
             seen = self.memory.load(job.client + SECOND_MEMORY)
             if job.action == PREFERENCE:
                 kept = Record(with_seen(seen, job.record.params))
                 self.memory.save(job.client + SECOND_MEMORY, kept, job.round)
-        return self.adversary.reply(job.client, job.action, job.round, job.record, honest, seen)
+        reply = self.adversary.reply(job.client, job.action, job.round, job.record, honest, seen)
+        return replace(reply, facts={**reply.facts, **about_privacy})

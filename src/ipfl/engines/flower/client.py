@@ -52,6 +52,8 @@ from ipfl.errors import InputError
 
 MAX_RUNNERS = 64
 """Runners that one process keeps: in a simulation it plays many nodes in turn."""
+SEEDED_NOISE = "seeded-noise"
+"""Key of a node's own config, for tests: its noise follows from the run's seed, which is no secret."""
 Loader = Callable[[Context], Any]
 """One client's own data, in any form that `ipfl.data.from_clients` accepts for a client."""
 
@@ -283,7 +285,8 @@ class NodeApp(ClientApp):
 
     def _build_runner(self, settings: RunSettings, context: Context, folders: NodeFolders) -> ClientRunner:
         """Finds the node's data and its model."""
-        if has_own_data(context, self.loader):
+        is_own = has_own_data(context, self.loader)
+        if is_own:
             path = Path(str(context.node_config.get("data")))
             own = self.loader(context) if self.loader else read_data_file(path)
             client = _read_node_number(context, "client", "partition-id")
@@ -291,7 +294,15 @@ class NodeApp(ClientApp):
             task = Task(OwnData(client, own, settings), factory)
         else:
             task = Task.build(settings.task, settings.seed)
-        return ClientRunner(task, settings.method, settings.train, settings.seed, NodeMemory(folders.memory))
+        return ClientRunner(
+            task,
+            settings.method,
+            settings.train,
+            settings.seed,
+            NodeMemory(folders.memory),
+            settings.privacy,
+            is_seeded=not is_own or SEEDED_NOISE in context.node_config,
+        )
 
 
 def _with_memory(runner: ClientRunner, memory: NodeMemory) -> ClientRunner:

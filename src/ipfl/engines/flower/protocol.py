@@ -23,7 +23,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ipfl.client.runner import EVALUATE
-from ipfl.client.settings import TrainConfig
+from ipfl.client.settings import PrivacyConfig, TrainConfig
 from ipfl.core import ClientId, Method, Record, Vector
 from ipfl.core.replies import InvalidReplyError, ReplyLimits
 from ipfl.core.sections import MAX_INT32
@@ -436,6 +436,8 @@ class RunSettings:
     seed: int
     classes: int | None
     """Number of classes; None as long as the server has to learn it from its nodes."""
+    privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
+    """What replies may give away."""
 
     def to_json(self) -> str:
         """The text that travels."""
@@ -446,6 +448,7 @@ class RunSettings:
                 "task": self.task.model_dump(mode="json"),
                 "seed": self.seed,
                 "classes": self.classes,
+                "privacy": self.privacy.model_dump(mode="json"),
             }
         )
 
@@ -465,6 +468,7 @@ class RunSettings:
                 task=TaskConfig.of(content["task"]),
                 seed=int(content["seed"]),
                 classes=_read_classes(content["classes"]),
+                privacy=PrivacyConfig.of(content["privacy"]),
             )
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise InputError(f"the server's settings cannot be read: {error}") from error
