@@ -1,7 +1,7 @@
 """Shows the description of every setting in the API reference, as `ipfl run --show-config` does.
 
-The settings say what they mean in `Field(description="…")`. The reference reads the source without importing it and
-knows docstrings only, so the description becomes the docstring of its field.
+The settings say what they mean in `Field(description="…")`. The reference reads the source without importing
+it and knows docstrings only, so the description becomes the docstring of its field.
 """
 
 from __future__ import annotations

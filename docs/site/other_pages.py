@@ -1,7 +1,7 @@
 """Lets the site show documents that lie outside `docs/`, and draws diagrams without a network.
 
-MkDocs knows only the files of one folder. CONTRIBUTING.md, the changelog and the results stay where they are, so
-they join the site under their paths in the repository, and the links between them and `docs/` are turned
+MkDocs knows only the files of one folder. CONTRIBUTING.md, the changelog and the results stay where they are,
+so they join the site under their paths in the repository, and the links between them and `docs/` are turned
 accordingly. A link to a file that is no page, such as a config, becomes the path of that file.
 """
 
