@@ -43,7 +43,7 @@ chromium:
 	@command -v chromium >/dev/null || { echo "the tests of the console need Chromium: apt-get install chromium" >&2; exit 1; }
 
 docs: $(READY)  ## the documentation site, in build/docs: open build/docs/index.html
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 setup: $(READY)  ## create .venv with the pinned dependencies
 
