@@ -257,7 +257,7 @@ class TestBuilt:
     def test_diagrams_are_drawn_by_what_the_site_brings_along(self, pages):
         """The theme would load it from the network if the page had not done so before."""
         drawn = [page for page in pages if 'class="mermaid"' in page.read_text()]
-        assert [page.name for page in drawn] == ["architecture.html"]
+        assert "architecture.html" in [page.name for page in drawn]
         for page in drawn:
             html = page.read_text()
             assert html.index("mermaid.tiny.js") < html.index("assets/javascripts/bundle")
