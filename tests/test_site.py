@@ -177,7 +177,9 @@ class TestNavigation:
             r"^::: ipfl\.(.+)$", "".join(map(Path.read_text, (ROOT / "docs/api").glob("*.md"))), re.M
         )
         names = {place.split(".")[-1] for place in shown}
-        assert names == set(ipfl.__all__) - {"__version__"}
+        fields = ipfl.RunConfig.model_fields.values()
+        sections = {field.default_factory.__name__ for field in fields if field.default_factory}
+        assert names == {*ipfl.__all__, *sections} - {"__version__"}
 
 
 class Links(HTMLParser):
