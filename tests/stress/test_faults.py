@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.runs.killed_runs import die_at_call, is_killed, run_contents, run_six_rounds
-from tests.small_runs import run_small, small_engine, small_task
+from tests.small_runs import ask_anything, run_small, small_engine, small_task
 from typer.testing import CliRunner
 
 import ipfl
@@ -250,7 +250,7 @@ def test_a_late_reply_arrives_later_and_is_not_taken_for_another(task, workers, 
     with small_engine(
         task, Phases(), workers=workers, wrap=make_wrapper(None, plan, StrategyConfig(), 0)
     ) as engine:
-        replies = [engine.ask(Ask("train", to), round) for round in range(3)]
+        replies = [engine.ask(ask_anything("train", to), round) for round in range(3)]
         assert [list(one) for one in replies] == [[1], [1], [0, 1]]
         for one in replies:
             assert {client: reply.params["m"].tolist() for client, reply in one.items()} == {
