@@ -231,7 +231,8 @@ class TestRealRuns:
         assert (row["state"], row["done"], row["rounds"], row["clients"]) == ("finished", 3, 3, 6)
         assert rows["damaged"]["state"] == "unreadable"
         assert "is not a run store" in rows["damaged"]["problem"]
-        assert rows["begun"]["state"] == "running"  # written a moment ago, two rounds to go
+        # Two rounds to go; written a moment ago, or a minute where other tests take the processor.
+        assert rows["begun"]["state"] in ("running", "unfinished")
 
     @pytest.mark.parametrize(
         "text, total", [("fedavg", 1), ("digits", 2), ("seed-0 ipfl", 1), ("nothing", 0)]

@@ -36,6 +36,12 @@ AFTER_CONTENT = ("written", "appended")
 """Operations after which a file may have been written in part."""
 
 
+def copy_key(folder: Path, other: Path) -> None:
+    """The key of a run lies beside its folder, and goes with it."""
+    if (key := folder.parent / "signing.key").exists():
+        shutil.copy2(key, other.parent)
+
+
 class KilledError(BaseException):
     """The process dies here; not an `Exception`, so that nothing handles it."""
 
@@ -65,6 +71,7 @@ class Kill:
             os.truncate(path, path.stat().st_size // 2 if kind == "written" else path.stat().st_size - 9)
         if self.folder.exists():
             shutil.copytree(self.folder, self.image)
+            copy_key(self.folder, self.image)
         raise KilledError
 
     def __enter__(self) -> Kill:

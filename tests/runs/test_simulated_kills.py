@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from tests.runs.killed_runs import run_contents
-from tests.runs.simulated_kills import AFTER_CONTENT, TASK, Kill, is_killed, play
+from tests.runs.simulated_kills import AFTER_CONTENT, TASK, Kill, copy_key, is_killed, play
 from tests.small_runs import small_task
 
 from ipfl.ledger.store import RunStore
@@ -100,7 +100,7 @@ def test_the_operations_are_all_that_a_run_does(task, tmp_path):
     before_the_first_round = kinds[: kinds.index("sync")]
     # The tables, the run, its opening balances.
     assert before_the_first_round.count("commit") == 3
-    assert kinds.count("commit") == 3 + 3  # and a commit for each of three rounds
+    assert kinds.count("commit") == 3 + 3 + 1  # and a commit for each of three rounds, and the closing
 
 
 def test_an_earlier_run_is_whole_until_the_new_one_is(task, tmp_path):
@@ -115,6 +115,7 @@ def test_an_earlier_run_is_whole_until_the_new_one_is(task, tmp_path):
     for number in range(1, last, 3):
         begun, image = tmp_path / f"begun-{number}" / "run", tmp_path / f"dead-{number}" / "run"
         shutil.copytree(old, begun)
+        copy_key(old, begun)
         image.parent.mkdir()
         assert is_killed(task, "ipfl", Kill(begun, image, number), overwrite=True)
         with RunStore.open(image) as store:

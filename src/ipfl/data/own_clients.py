@@ -152,6 +152,8 @@ def _number_labels(
 
     def number(pair: Pair, name: str) -> Pair:
         x, y = pair
+        if not len(y):  # of one point, none is left to train on: that is said later
+            return x, y.astype(np.int64)
         if is_text:
             y = np.array([positions[str(label)] for label in y.tolist()], dtype=np.int64)
         return x, check_labels(y, len(x), f"{name}, labels")

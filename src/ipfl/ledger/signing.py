@@ -50,13 +50,14 @@ class SigningKey:
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
         try:
-            if path.stat().st_mode & 0o077:
-                raise InputError(f"{path} can be read by others: chmod 600 {path}")
+            is_open_to_others = bool(path.stat().st_mode & 0o077)
             private = load_pem_private_key(path.read_bytes(), None)
         except OSError as error:
             raise InputError(f"cannot read the signing key {path}: {error.strerror}") from error
         except (ValueError, TypeError, UnsupportedAlgorithm) as error:
             raise InputError(f"{path} is no signing key: {' '.join(str(error).split())[:100]}") from error
+        if is_open_to_others:
+            raise InputError(f"{path} can be read by others: chmod 600 {path}")
         if not isinstance(private, Ed25519PrivateKey):
             raise InputError(f"{path} is no Ed25519 key; make one: openssl genpkey -algorithm ed25519")
         return cls(private)

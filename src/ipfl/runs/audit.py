@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,20 @@ def find_key(output: RunOutput) -> SigningKey | None:
             raise
         warnings.warn(f"the ledger is NOT SIGNED: {error}; --signing-key names a place", stacklevel=2)
         return None
+
+
+@contextmanager
+def key_of_new_run(output: RunOutput) -> Iterator[SigningKey | None]:
+    """The key that signs a new run; one that was made for it is gone again if the run cannot begin."""
+    path = key_beside(Path(output.path)) if output.signing_key is None else Path(output.signing_key)
+    was_there = path.exists()
+    key = find_key(output)
+    try:
+        yield key
+    except Exception:
+        if not was_there:
+            path.unlink(missing_ok=True)
+        raise
 
 
 def key_beside(folder: Path) -> Path:

@@ -152,7 +152,8 @@ def comparison_frame(comparison: Comparison) -> pd.DataFrame:
     """A row for each method of a comparison."""
     rows = []
     for label, entry in comparison.entries.items():
-        figures = entry.figures()
+        figures = dict(entry.figures())
+        figures |= figures.pop("metrics", None) or {}  # a column for each
         means = {name: _mean(figures[name]) for name in figures if name not in ("seeds", "failures")}
         rows.append({"method": label, **means, "runs": len(entry.results), "failed": len(entry.failures)})
     return make_frame(rows)

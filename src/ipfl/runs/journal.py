@@ -23,7 +23,7 @@ from ipfl.ledger.database import StoreError
 from ipfl.ledger.schema import OPENING
 from ipfl.ledger.store import RunStore
 from ipfl.runs.accounts import mark_accounts
-from ipfl.runs.audit import find_key, refuse_changed_files, refuse_other_key
+from ipfl.runs.audit import find_key, key_of_new_run, refuse_changed_files, refuse_other_key
 from ipfl.runs.checkpoint import Checkpoints
 from ipfl.runs.evidence import RoundFiles, result_files
 from ipfl.runs.folder import CHECKPOINTS, RunFolder, RunOutput
@@ -60,7 +60,10 @@ class Journal:
         """Starts a new run with header and opening balances; an earlier one goes once that is done."""
         with self.folder.staged() as staging:
             address = staging if self.address == self.folder.path else self.address
-            with RunStore.create(address, self.name, header, key=find_key(self.output)) as prepared:
+            with (
+                key_of_new_run(self.output) as key,
+                RunStore.create(address, self.name, header, key=key) as prepared,
+            ):
                 if opening:
                     prepared.commit_opening(opening)
             self.folder.take(staging)

@@ -53,7 +53,9 @@ class Newcomers:
         points = check_features(x, "x")
         classed = check_targets(y, len(x), self.network.target.kind, "y")
         if not has_classes and count_outputs(classed) != self.classes:
-            raise InputError(f"expected {self.classes} values per point, not {count_outputs(classed)}")
+            raise InputError(
+                f"expected {self.classes} values to predict per point, not {count_outputs(classed)}"
+            )
         if has_classes and classed.max() >= self.classes:
             raise InputError(f"labels must be from 0 to {self.classes - 1}, not {y.min()} to {y.max()}")
         return Samples(points, classed)
