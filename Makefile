@@ -1,21 +1,26 @@
 # Two commands matter: `make run` and `make test`. Each sets up all it needs.
 PYTHON ?= python3
 BIN := .venv/bin
+# What is installed: the package alone, or also what its tests need (all extras).
+CORE := .venv/.core
 READY := .venv/.ready
 # Three more than there are cores: so many files of tests wait for other processes most of the time.
 TEST_PROCESSES ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 3)')
 PYTEST = $(BIN)/pytest -n $(TEST_PROCESSES) --dist worksteal
 
-.PHONY: run test quick lint bench bench-bank bench-methods setup clean
+.PHONY: run test quick nightly lint bench bench-bank bench-console bench-methods chromium docs setup clean
 
-run: $(READY)  ## the main job: IP-FL against FedAvg on the bundled digits
+run: $(CORE)  ## the main job: IP-FL against FedAvg on the bundled digits
 	$(BIN)/ipfl compare --methods ipfl,fedavg --seeds 1 --out runs/default --overwrite
 
-test: lint  ## lint, types and every test
+test: lint chromium  ## lint, types and every test
 	$(PYTEST)
 
 quick: $(READY)  ## the fast tests only
 	$(PYTEST) -m "not slow"
+
+nightly: $(READY)  ## runs that die at every operation on their files and store: 2,000 kills of each method
+	IPFL_KILLS=2000 $(PYTEST) tests/runs/test_simulated_kills.py
 
 lint: $(READY)  ## style, types, layers between packages, declared dependencies
 	$(BIN)/ruff check .
@@ -30,14 +35,27 @@ bench: $(READY)  ## our round beside a plain PyTorch loop, with peak memory
 bench-bank: $(READY)  ## a round of the market for a million clients, and its transfers into two databases
 	$(BIN)/python benchmarks/bank.py
 
+bench-console: $(READY)  ## the console on a million transfers, and on 500 rounds of 1,000 clients
+	$(BIN)/python benchmarks/console.py
+
 bench-methods: $(READY)  ## what every method costs beside FedAvg
 	$(BIN)/python benchmarks/methods.py --write
 
-setup: $(READY)  ## create .venv with the pinned dependencies
+chromium:
+	@command -v chromium >/dev/null || { echo "the tests of the console need Chromium: apt-get install chromium" >&2; exit 1; }
 
-$(READY): pyproject.toml constraints.txt
+docs: $(READY)  ## the documentation site, in build/docs: open build/docs/index.html
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
+setup: $(READY)  ## create .venv with the pinned dependencies of everything, tests included
+
+$(CORE): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "ipfl needs Python 3.11 or newer (make PYTHON=python3.12 …)" >&2; exit 1; }
 	@$(PYTHON) -m venv .venv || { echo "python3 -m venv failed; on Debian: apt-get install python3-venv" >&2; exit 1; }
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	@touch $@
+
+$(READY): $(CORE)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	@touch $@
 

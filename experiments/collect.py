@@ -2,10 +2,10 @@
 
     python experiments/collect.py runs/digits runs/emnist-halves …
 
-Reads nothing but `summary.json` and `metrics.jsonl` of each run (RUNS/METHOD/seed-S/). All runs of a study
-must be of the same commit and config. Tables are made, never typed: `results.md` is written anew from all
-files in `results/`. Rounds are counted from 0 in `results/`, as in the files of a run, and from 1 in
-`results.md`.
+Reads nothing but `summary.json` and `metrics.jsonl` of each run (RUNS/METHOD/seed-S/), and `plan.json`, which
+knows the labels that the folders are named by. All runs of a study must be of the same commit and config.
+Tables are made, never typed: `results.md` is written anew from all files in `results/`. Rounds are counted
+from 0 in `results/`, as in the files of a run, and from 1 in `results.md`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ import json
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
+
+from ipfl.runs.folder import PLAN
+from ipfl.runs.method_labels import folder_names
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "results"
@@ -57,12 +60,14 @@ def collect(runs: Path) -> dict[str, Any]:
     configs: dict[Path, Any] = {}
     commits: dict[Path, Any] = {}
     references: dict[Path, Any] = {}
+    plan = json.loads((runs / PLAN).read_text()) if (runs / PLAN).exists() else {}
+    labels = {name: label for label, name in folder_names(plan.get("methods", ())).items()}
     for path in sorted(runs.glob("*/seed-*/summary.json")):
         summary, folder = json.loads(path.read_text()), path.parent
         configs[folder], commits[folder] = shared_config(summary["config"]), summary["commit"]
         if summary["reference"] is not None:  # the reference itself has none
             references[folder] = summary["reference"]
-        seeds = found.setdefault(folder.parent.name, {})
+        seeds = found.setdefault(labels.get(folder.parent.name, folder.parent.name), {})
         seeds[folder.name.removeprefix("seed-")] = read_run(folder)
     if not found:
         raise SystemExit(f"error: {runs} holds no finished runs (METHOD/seed-S/summary.json)")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import ipfl
-from ipfl.core import Method
+from ipfl.core import Ask, ClientId, Method, Record
+from ipfl.core.replies import ReplyLimits, ReplySchema
 from ipfl.engines import EngineContext, EngineFactory, WrapRunner
 from ipfl.engines.local import LocalEngine
 from ipfl.runs.result import Observer, Result
@@ -44,6 +46,7 @@ def run_small(
         out=output,
         observer=observer,
         reference=reference,
+        progress=False,
     )
 
 
@@ -61,3 +64,16 @@ def small_engine(
     """A local engine, in this process by default."""
     context = EngineContext(task, method, train or ipfl.TrainConfig(), seed, memory, deadline, wrap)
     return LocalEngine(context, workers=workers)
+
+
+class Anything(ReplySchema):
+    """Limits nothing, for tests of what engines carry."""
+
+    def limits(self, sent: Record) -> ReplyLimits:
+        """More than any test sends."""
+        return ReplyLimits(2**20, 2**10, 2**30)
+
+
+def ask_anything(action: str, to: Mapping[ClientId, Record]) -> Ask:
+    """An ask whose replies may be of any size."""
+    return Ask(action, to, Anything())

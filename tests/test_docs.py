@@ -22,6 +22,7 @@ from ipfl.runs.config import Config
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src/ipfl"
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md"))]
+COMMANDS_OF_TRAINING = re.findall(r"^\$ (ipfl run .*)$", (ROOT / "docs/training.md").read_text(), re.M)
 SMALL = ["--set", "task.clients=8", "--set", "task.model=softmax", "--workers", "0", "--quiet"]
 
 
@@ -132,6 +133,64 @@ class TestGuide:
         assert first_column(section("docs/ipfl.md", "Reading the summary")) == list(summary["report"])
 
 
+class TestLedger:
+    def test_the_worked_example(self, tmp_path, monkeypatch):
+        """Its commands run as they stand, on a smaller task, and print what is shown, but for the numbers."""
+        monkeypatch.chdir(tmp_path)
+        part = section("docs/ledger.md", "A worked example")
+        printed = []
+        for line in "".join(re.findall(r"```console\n(.*?)```", part, re.S)).splitlines():
+            command, _, file = line.removeprefix("$ ipfl ").partition(" > ")
+            if "HASH" in command:
+                command = command.replace("HASH", re.search(r"with results: (\w+)", "".join(printed))[1])
+            words = shlex.split(command)
+            done = CliRunner().invoke(app, [*words, *(SMALL if words[0] == "run" else ())])
+            assert done.exit_code == 0, done.output
+            printed.append(done.stdout)
+            if file:
+                Path(file).write_text(done.stdout)
+        shown = "".join(re.findall(r"```text\n(.*?)```", part, re.S)).splitlines()
+        for line in shown[:-1]:
+            pattern = re.escape(line).replace("…", r"\w+")
+            pattern = re.sub(r"\b(\d+)(?=\\? (files|tokens))", r"\\d+", pattern)
+            pattern = re.sub(r"[0-9a-f]{8}(?=\\w)", "", pattern)
+            assert re.search(pattern, "".join(printed)), line
+        # Who makes it say that is in tests/ledger/test_statements.py.
+        assert shown[-1].startswith("error: the ledger of runs/mine denies this: it says ")
+
+    def test_accounts_that_outlive_a_run(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        (commands,) = re.findall(
+            r"```console\n(.*?)```", section("docs/ledger.md", "Accounts that outlive a run"), re.S
+        )
+        for line in commands.splitlines():
+            invoke(*shlex.split(line.removeprefix("$ ipfl ")), *SMALL, "--set", "rounds=1")
+        invoke("ledger", "verify", "runs/tuesday")
+        assert json.loads((tmp_path / "runs/club.accounts.json").read_text())["run"] == "tuesday"
+
+
+class TestCommands:
+    def test_they_run_as_they_stand(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        commands = "".join(re.findall(r"```console\n(.*?)```", text("docs/commands.md"), re.S)).splitlines()
+        assert len(commands) >= 8
+        for line in commands:
+            command, _, file = line.removeprefix("$ ipfl ").partition("#")[0].partition(">")
+            words = shlex.split(command)
+            fast = ["--workers", "0", "--quiet"] if words[0] == "run" else []
+            fast += ["--set", "task.model=softmax"] if fast and "--resume" not in words else []
+            done = CliRunner().invoke(app, [*words, *fast])
+            assert done.exit_code == 0, done.output
+            if file:
+                assert json.loads(done.stdout)["summary"]["rounds"] == 3
+        assert list(Path("runs/tensorboard/three").glob("*tfevents*"))
+
+    def test_every_command_is_told(self):
+        """Of those that look at runs or begin something; the others have documents of their own."""
+        for name in ("list", "show", "diff", "new", "run"):
+            assert f"ipfl {name} " in text("docs/commands.md")
+
+
 class TestFiles:
     def test_summary(self, summary):
         assert first_column(section("docs/results.md", "summary.json")) == list(summary)
@@ -218,6 +277,60 @@ class TestFiles:
         assert sorted(first_column(section("docs/results.md", "events"))) == sorted(kinds)
 
 
+@pytest.fixture(scope="module")
+def training_folder(tmp_path_factory):
+    """A folder with the `mine.py` of docs/training.md."""
+    folder = tmp_path_factory.mktemp("training")
+    mine, *_ = re.findall(r"```python\n(.*?)```", text("docs/training.md"), re.S)
+    (folder / "mine.py").write_text(mine)
+    return folder
+
+
+class TestTraining:
+    """The examples of docs/training.md, small: every option of the training is tried out."""
+
+    @pytest.mark.parametrize(
+        "command", [line for line in COMMANDS_OF_TRAINING if "hf:" not in line and "cifar10" not in line]
+    )
+    def test_commands_run(self, command, training_folder, monkeypatch, tmp_path):
+        monkeypatch.chdir(training_folder)
+        _, *words = shlex.split(command)
+        short = ["--set", "rounds=1", "--set", "method.name=fedavg", "--out", str(tmp_path / "run")]
+        invoke(*words, *SMALL, *short)
+
+    def test_flip_crop_runs(self):
+        """The command needs a data set that is not here; the option is tried on another one."""
+        task = ipfl.Task.load(clients=2, samples=10, model="softmax")
+        config = ipfl.RunConfig(rounds=1, train=ipfl.TrainConfig(augment="flip_crop"))
+        ipfl.run(task, ipfl.method("fedavg"), config, engine=ipfl.local_engine(workers=0))
+
+    def test_python_examples_run(self, capsys):
+        _, *examples = re.findall(r"```python\n(.*?)```", text("docs/training.md"), re.S)
+        for example in examples:
+            exec(example.replace("ipfl.RunConfig(rounds=10", "ipfl.RunConfig(rounds=3"), {})
+        mae, accuracy = capsys.readouterr().out.splitlines()
+        assert float(mae.split()[0]) < 100
+        assert re.fullmatch(r"\d+%", accuracy)
+
+    def test_metrics_are_in_the_summary(self, training_folder, monkeypatch):
+        folder = training_folder
+        monkeypatch.chdir(folder)
+        (settings,) = re.findall(r"```toml\n(.*?)```", text("docs/training.md"), re.S)
+        (folder / "metrics.toml").write_text(settings)
+        invoke("run", "metrics.toml", *SMALL, "--set", "task.clients=6", "--out", "runs/metrics")
+        summary = json.loads((folder / "runs/metrics/summary.json").read_text())
+        names = Config.load(folder / "metrics.toml").evaluate.metrics
+        assert set(summary["metrics"]) == set(names) == set(summary["metrics_per_client"])
+        assert set(summary["metrics_per_client"]["macro_f1"]) == {str(client) for client in range(6)}
+
+    def test_tables_name_what_is_there(self):
+        from ipfl.client.models import MODEL_FACTORIES
+        from ipfl.client.prediction_metrics import METRICS
+
+        assert first_column(section("docs/training.md", "Metrics")) == list(METRICS)
+        assert set(first_column(section("docs/training.md", "Models"))) == set(MODEL_FACTORIES) - {"auto"}
+
+
 class TestMethods:
     def test_every_method_has_its_row(self):
         assert sorted(first_column(text("docs/methods.md"))) == sorted(METHODS)
@@ -295,7 +408,7 @@ class TestArchitecture:
             r"```(?:mermaid|text)\n(.*?)```", section("docs/architecture.md", "The packages"), re.S
         )
         shown = set(re.findall(r"\b[a-z]+\b", re.sub(r"-\. .*? \.->|flowchart", "", picture)))
-        assert shown == {*layers.split()} == packages | {"errors"}
+        assert shown == {*layers.split()} == packages | {"errors", "api"}
 
     def test_layers_are_those_of_the_linter(self):
         (layers,) = re.findall(r"^layers = \[\n(.*?)^\]", text("pyproject.toml"), re.M | re.S)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 from collections.abc import Iterable
+from typing import Any
 
 
 class InputError(ValueError):
@@ -17,6 +19,23 @@ class NotSupportedError(InputError):
 def unknown(what: str, name: str, known: Iterable[str]) -> InputError:
     """Builds the error for a name that does not exist: the nearest known one, and all there are."""
     names = sorted(known)
-    near = difflib.get_close_matches(name, names, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    return InputError(f"unknown {what} {name!r}{hint} (known: {', '.join(names)})")
+    return InputError(f"unknown {what} {name!r}{near_hint(name, names)} (known: {', '.join(names)})")
+
+
+def near_hint(name: str, known: Iterable[str]) -> str:
+    """The end of a message about a name that does not exist: the nearest one, if one is near."""
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def require_extra(module: str, extra: str) -> Any:
+    """Imports a module of an extra.
+
+    Raises:
+        InputError: It is not installed; the message says how to get it.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        how = f'pip install "ipfl[{extra}]"'
+        raise InputError(f"{module} is not installed; install the extra with: {how}") from error

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from ipfl import __version__, methods
 from ipfl.cli import app
+from ipfl.client.task import Task
 from ipfl.ledger.store import RunStore
 from ipfl.methods import DEFAULT, REFERENCE, method_class
 from ipfl.runs.config import Config
@@ -69,7 +70,7 @@ class TestRun:
         assert done.exit_code == 0
         assert "digits, 10:90, 4 clients, seed 3" in done.stdout
         assert f"Results in {tmp_path / 'out'}" in done.stdout.replace("\n", " ")
-        assert f"{DEFAULT}: round 2/2, accuracy" in done.stderr
+        assert f"{DEFAULT}: 2 of 2 rounds, accuracy" in done.stderr
         summary = json.loads((tmp_path / "out" / "summary.json").read_text())
         assert (summary["method"], summary["seed"], summary["rounds"]) == (DEFAULT, 3, 2)
         assert summary["config"]["task"]["model"] == "softmax"
@@ -84,7 +85,7 @@ class TestRun:
     def test_new_folder_each_time(self, tmp_path):
         for _ in range(2):
             assert ipfl("run", *TINY, "--quiet", "--set", f"method.name={REFERENCE}").exit_code == 0
-        folders = sorted(path.name for path in (tmp_path / "runs").iterdir())
+        folders = sorted(path.name for path in (tmp_path / "runs").iterdir() if path.is_dir())
         assert folders == [f"{REFERENCE}-seed-0", f"{REFERENCE}-seed-0-2"]
 
     def test_config_file_and_sets(self, tmp_path):
@@ -124,7 +125,7 @@ class TestCompare:
         assert done.exit_code == 0, done.output
         assert "mean of 2 seeds" in done.stdout
         assert "Results in out: compare.json, convergence.png, pma.png" in done.stdout
-        assert f"4/4 {DEFAULT}, seed 1: round 2/2" in done.stderr
+        assert f"4/4 {DEFAULT}, seed 1: 2 of 2 rounds" in done.stderr
         content = json.loads((tmp_path / "out" / "compare.json").read_text())
         assert list(content["methods"]) == [DEFAULT, REFERENCE]
         assert "already holds a run" in refused("compare", *TINY, "--methods", REFERENCE, "--out", "out")
@@ -358,15 +359,19 @@ class TestResume:
         assert "keeps the settings" in refused("run", "--resume", tmp_path, "--set", "rounds=3")
 
     def test_a_run_that_was_begun_in_python(self, tmp_path):
-        """Its header has a config, but not the task, which may be anybody's data."""
-        run_small(small_task(clients=4), REFERENCE, tmp_path / "run", rounds=2)
-        with RunStore.open(tmp_path / "run") as store:
+        """Its header has a config, and the task if a config can say it: one data set and one seed for all."""
+        own = Task.from_clients([([[0.0], [1.0]] * 4, [0, 1] * 4)] * 2, model="softmax")
+        for name, task in (("named", small_task(clients=4)), ("other", small_task(seed=7)), ("own", own)):
+            run_small(task, REFERENCE, tmp_path / name, rounds=2)
+        assert ipfl("run", "--resume", tmp_path / "named", "--workers", "0").exit_code == 0
+        with RunStore.open(tmp_path / "own") as store:
             assert store.header["config"]["rounds"] == 2
-        assert "begun in Python" in refused("run", "--resume", tmp_path / "run")
+        for name in ("other", "own"):
+            assert "begun in Python" in refused("run", "--resume", tmp_path / name)
 
     def test_ledger_of_a_run(self, tmp_path):
         assert ipfl("run", *TINY, "--quiet", "--out", tmp_path / "run").exit_code == 0
-        assert "2 rounds verified" in ipfl("ledger", "verify", tmp_path / "run").stdout
+        assert "2 of 2 rounds verified" in ipfl("ledger", "verify", tmp_path / "run").stdout
         assert "trained in cluster" in ipfl("ledger", "show", tmp_path / "run", "--round", 0).stdout
         exported = ipfl("ledger", "export", tmp_path / "run", "--csv").stdout.splitlines()
         assert sum(line.split(",")[3] == "open" for line in exported) == 4

@@ -43,7 +43,7 @@ def test_no_workers():
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["--nodes", "5"], "--nodes 5: there are only 4 clients to put on them"),
+        (["--nodes", "5"], "5 nodes: there are only 4 clients to put on them"),
         (["--set", "adversary.share=0.5"], LOCAL_ONLY),
         (["--set", "faults.dropout=0.1"], LOCAL_ONLY),
         (["--set", "faults.broken=0.1"], LOCAL_ONLY),

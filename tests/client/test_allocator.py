@@ -13,7 +13,8 @@ TRAIN = """
 import hashlib, resource, sys
 import numpy as np
 from ipfl.client.allocator import keep_freed_memory
-from ipfl.client.network import CNN, build_network
+from ipfl.client.models import CNN
+from ipfl.client.network import build_network
 from ipfl.client.settings import TrainConfig
 from ipfl.client.training import one_thread, sgd
 from ipfl.data.federated import Samples

@@ -18,7 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import ipfl
 from ipfl.client import hardware
 from ipfl.client.hardware import Trial, find_device, prepare_network, settle, try_precisions
-from ipfl.client.network import CNN, MODEL_FACTORIES, Network, build_network
+from ipfl.client.models import CNN, MODEL_FACTORIES
+from ipfl.client.network import Network, build_network
 from ipfl.client.settings import TrainConfig
 from ipfl.client.task import Task
 from ipfl.client.training import Pull, evaluate, losses, mean_gradient, mean_loss, sgd

@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from ipfl.client.network import CNN, MODEL_FACTORIES, Network, build_network, model_factory
+from ipfl.client.models import CNN, MODEL_FACTORIES, model_factory
+from ipfl.client.network import Network, build_network
 from ipfl.errors import InputError
 
 
@@ -78,13 +79,14 @@ class TestCNN:
 class TestFlatVector:
     @pytest.mark.parametrize("name", sorted(MODEL_FACTORIES))
     def test_state_dict_and_back_is_exact(self, name):
-        network = build_network(MODEL_FACTORIES[name], (8, 8, 2), 3, seed=1)
+        shape = (8, 8) if name in ("cnn1d", "lstm", "transformer") else (8, 8, 2)
+        network = build_network(MODEL_FACTORIES[name], shape, 3, seed=1)
         vector = np.random.default_rng(0).normal(size=network.size).astype(np.float32)
         named = network.state_dict(vector)
         network.module.load_state_dict(named, strict=True)
         assert network.read().tobytes() == vector.tobytes()
         # A plain module of the same kind takes the tensors as they are, strictly.
-        plain = MODEL_FACTORIES[name]((8, 8, 2), 3)
+        plain = MODEL_FACTORIES[name](shape, 3)
         plain.load_state_dict(named)
         assert sum(tensor.numel() for tensor in plain.state_dict().values()) == network.size
         for theirs, ours in zip(plain.parameters(), network.module.parameters(), strict=True):
@@ -195,7 +197,7 @@ class TestBuild:
 
     def test_a_callable_is_its_own_factory(self):
         assert model_factory(Normed) is Normed
-        assert model_factory("ipfl.client.network:MLP") is MODEL_FACTORIES["mlp"]
+        assert model_factory("ipfl.client.models:MLP") is MODEL_FACTORIES["mlp"]
 
 
 class TestLayers:

@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from ipfl.client.network import MODEL_FACTORIES, Network, build_network
+from ipfl.client.client_model import make_model
+from ipfl.client.export import export_model
+from ipfl.client.models import MODEL_FACTORIES
+from ipfl.client.network import Network, build_network
 from ipfl.client.predictors import Mixture, NearestPrototype
 from ipfl.client.training import evaluate
 from ipfl.data.federated import Samples
-from ipfl.runs.finished import FinishedRun
 
 
 @pytest.fixture
@@ -72,11 +74,13 @@ class TestNearestPrototype:
 
 
 def test_saved_with_the_names_of_the_module(network, tmp_path):
-    run = FinishedRun({}, None, None, network)
-    run.save(always(0.5), tmp_path / "one")
+    def save(predictor, path):
+        export_model(make_model(network, predictor, "float32"), path)
+
+    save(always(0.5), tmp_path / "one")
     one = load_file(tmp_path / "one")
     assert set(one) == {"1.weight", "1.bias"}
-    run.save(Mixture((always(0.5), always(0.9)), (0.25, 0.75)), tmp_path / "mixture")
+    save(Mixture((always(0.5), always(0.9)), (0.25, 0.75)), tmp_path / "mixture")
     mixture = load_file(tmp_path / "mixture")
     assert set(mixture) == {
         "weights",
@@ -84,5 +88,5 @@ def test_saved_with_the_names_of_the_module(network, tmp_path):
     }
     assert mixture["weights"].tolist() == [0.25, 0.75]
     assert mixture["model_1.1.bias"].tolist() == always(0.9)[2:].tolist()
-    run.save(NearestPrototype(always(0.5), np.eye(2, 1, dtype=np.float32)), tmp_path / "prototypes")
+    save(NearestPrototype(always(0.5), np.eye(2, 1, dtype=np.float32)), tmp_path / "prototypes")
     assert load_file(tmp_path / "prototypes")["prototypes"].tolist() == [[1], [0]]

@@ -15,7 +15,8 @@ import torch
 from torch import nn
 
 from ipfl.client import training as train
-from ipfl.client.network import MODEL_FACTORIES, Network, build_network
+from ipfl.client.models import MODEL_FACTORIES
+from ipfl.client.network import Network, build_network
 from ipfl.client.settings import TrainConfig
 from ipfl.client.training import Pull, evaluate, losses, mean_gradient, mean_loss, predictions, sgd
 from ipfl.data.federated import Samples

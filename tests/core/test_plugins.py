@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 
-from ipfl.core.plugins import load_callable
+from ipfl.core.plugins import load_callable, refuse_code
 from ipfl.errors import InputError
 
 
@@ -50,3 +51,22 @@ def test_what_is_refused(here, reference, complaint):
         load_callable(reference, "data set")
     assert "\n" not in str(error.value)
     assert sys.path == before
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"train": {"loss": "mine:loss"}},
+        {"train": {"optimizer": "a.b:factory"}},
+        {"evaluate": {"metrics": ["accuracy", "mine:score"]}},
+        ["fedavg", {"task": {"model": "hf:folder/model"}}],
+    ],
+)
+def test_code_in_any_setting_of_a_foreign_folder_is_refused(settings):
+    with pytest.raises(InputError, match="names code to import"):
+        refuse_code(settings, Path("runs/foreign"))
+
+
+def test_settings_with_colons_that_name_no_code():
+    names = ["10:90", "dirichlet:0.3", "classes:2", "rotated:4", "ipfl.methods.fedavg:FedAvg", "ipfl:eta=0.5"]
+    refuse_code([names, {"task": {"partition": "30:70"}}, None, 3], Path("runs/foreign"))

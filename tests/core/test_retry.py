@@ -49,7 +49,7 @@ def test_what_stays_is_one_line_that_says_how_to_resume(tmp_path):
         retry_while_disk_full(failing(10**6, FULL), "cannot commit round 4", tmp_path)
     assert str(error.value) == (
         "cannot commit round 4: the disk is full (No space left on device: runs/mine/metrics.jsonl); "
-        f"what was committed is safe, go on with: ipfl run --resume {tmp_path}"
+        f"what was committed is safe: resume the run in {tmp_path}"
     )
 
 

@@ -239,6 +239,18 @@ def test_natural_clients_are_people() -> None:
     assert (data.distributions, data.majority(0)) == (1, None)
 
 
+def test_natural_takes_all_people_in_their_order_and_says_how_many() -> None:
+    data = made(dataset="mine:people", partition="natural", clients=None)
+    assert len(data.clients) == 20
+    assert data.notes == ("numbered: 20 clients, all there are",)
+    # Point p belongs to person p mod 20, who is client p mod 20.
+    for client in data.clients:
+        assert set((data.allocation.clients[client].train.index % 20).tolist()) == {client}
+    assert made(dataset="mine:people", partition="natural", clients=5).notes == ()
+    with pytest.raises(InputError, match="unseen = 20 of 20 clients"):
+        made(dataset="mine:people", partition="natural", clients=None, unseen=20)
+
+
 def test_natural_server_has_points_of_nobody() -> None:
     data = made(dataset="mine:people", **NATURAL, samples=10, server_samples=30)
     used = {int(i) for s in data.allocation.clients for i in np.concatenate([s.train.index, s.probe.index])}
@@ -274,9 +286,10 @@ def test_gaussian_is_the_theory_and_knows_its_clusters() -> None:
         ({"samples": 1}, "at least 2"),
         ({"samples": 4, "sizes": "unequal"}, "at least 5"),
         ({"unseen": 10}, "no client is left"),
-        ({"distributions": "natural"}, "natural is needed in both"),
-        ({"partition": "natural"}, "natural is needed in both"),
-        (NATURAL, "no writers or persons"),
+        ({"distributions": "natural", "partition": "10:90"}, "natural is needed in both"),
+        ({"partition": "natural", "distributions": "iid"}, "natural is needed in both"),
+        ({"partition": "natural"}, "does not say whose points they are"),
+        (NATURAL, "whose points they are"),
         (
             {"dataset": "mine:people", "distributions": "natural", "partition": "natural", "clients": 21},
             "has 20",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -86,3 +87,51 @@ def test_same_seed_same_split() -> None:
 def test_what_does_not_fit_is_refused(clients: list[Any], more: dict[str, Any], says: str) -> None:
     with pytest.raises(InputError, match=says):
         from_clients(clients, **more)
+
+
+class TestNames:
+    def test_dict_generator_and_list_of_names(self) -> None:
+        named = from_clients({"Bern": client(0), "Basel": client(100)})
+        listed = from_clients((client(start) for start in (0, 100)), names=["Bern", "Basel"])
+        for data in (named, listed):
+            assert data.client_names == {0: "Bern", 1: "Basel"}
+            assert values(data.parts(1).train) <= set(range(100, 120))
+        assert from_clients([client(0)]).client_names == {}
+        assert from_clients({0: client(0), 1: client(1)}).client_names == {}  # says no more than the ids
+
+    def test_texts_as_labels(self) -> None:
+        x, y = client(0)
+        data = from_clients([(x, np.where(y, "no", "yes")), (x, np.full(20, "maybe"))])
+        assert data.class_names == ("maybe", "no", "yes")
+        parts = data.parts(0)
+        assert (parts.train.y == np.where(parts.train.x[:, 0] % 2, 1, 2)).all()
+
+    @pytest.mark.parametrize(
+        "clients, more, says",
+        [
+            ({"train": client(0), "test": client(0)}, {}, "the data of one client"),
+            (5, {}, "a list, a dict or a generator of clients, not int"),
+            ("abc", {}, "not str"),
+            ([client(0)], {"names": ["a", "b"]}, "a different one for each of 1 clients"),
+            ({"a\nb": client(0)}, {}, "printable"),
+            ({"Bern": client(0, 2)}, {}, "client Bern has 1 training points"),
+            ([(client(0)[0], np.full(20, "x"))], {"classes": 2}, "labels are texts"),
+            (pd.DataFrame({"a": [1]}), {}, "from_dataframe"),
+            ([pd.DataFrame({"a": [1]})], {}, "client 0 is a table"),
+        ],
+    )
+    def test_refused(self, clients: Any, more: dict[str, Any], says: str) -> None:
+        with pytest.raises(InputError, match=says):
+            from_clients(clients, **more)
+
+
+@pytest.mark.parametrize(
+    "shape, known",
+    [((3, 16, 20), (16, 20, 3)), ((1, 6, 6), (6, 6, 1)), ((16, 20, 3), (16, 20, 3)), ((3, 3, 3), (3, 3, 3))],
+)
+def test_channels_first_are_recognised(shape: tuple[int, ...], known: tuple[int, ...]) -> None:
+    x = np.arange(8 * np.prod(shape), dtype=np.float32).reshape(8, *shape)
+    data = from_clients([{"train": (x, np.arange(8) % 2), "test": (x, np.arange(8) % 2)}])
+    assert data.input_shape == known
+    turned = x if shape == known else np.moveaxis(x, 1, -1)
+    assert (data.parts(0).test.x == turned).all()

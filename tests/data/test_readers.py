@@ -19,6 +19,7 @@ import pytest
 
 from ipfl.data import DATASETS, download, fetch, load, locate, readers
 from ipfl.data.dataset import Dataset
+from ipfl.data.settings import FILES
 from ipfl.errors import InputError
 
 
@@ -360,7 +361,7 @@ def test_bundled_sets_are_as_listed() -> None:
         assert (data.classes, data.x_train.shape[1:]) == (info.classes, info.shape)
         assert locate(name) == "bundled"
         assert fetch(name) == []
-    assert {name for name, info in DATASETS.items() if info.npz} | {"digits", "gaussian", "npz"} == set(
+    assert {name for name, info in DATASETS.items() if info.npz} | {"digits", "gaussian", *FILES} == set(
         DATASETS
     )
     assert locate("npz") is None

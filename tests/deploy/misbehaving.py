@@ -1,6 +1,6 @@
-"""A ClientApp whose client misbehaves in training: `faults.json` of its node says when and how.
+"""A ClientApp whose client misbehaves in training: `faults.json` in its memory says when and how.
 
-It is copied into the app folder of a test's federation, so that Flower carries it to the nodes.
+It is copied into the app folders of a test's federation, of the server and of the nodes.
 """
 
 import json
@@ -17,13 +17,13 @@ class Misbehaving(NodeApp):
     def __call__(self, message: Message, context: Context) -> Message:
         fault = self._fault(message, context)
         if fault == "hang":
-            (self._node(context) / "hanging").touch()
+            (self._memory(context) / "hanging").touch()
             time.sleep(600)
         if fault == "wait":
-            while not (self._node(context) / "go on").exists():
+            while not (self._memory(context) / "go on").exists():
                 time.sleep(0.1)
         if fault == "late":
-            time.sleep(float((self._node(context) / "late").read_text()))
+            time.sleep(float((self._memory(context) / "late").read_text()))
         if fault == "invalid":
             return Message(RecordDict({"x": ConfigRecord({"y": "z"})}), reply_to=message)
         reply = super().__call__(message, context)
@@ -44,13 +44,13 @@ class Misbehaving(NodeApp):
         if message.metadata.message_type != "train":
             return None
         try:
-            faults = json.loads((self._node(context) / "faults.json").read_text())
+            faults = json.loads((self._memory(context) / "faults.json").read_text())
         except FileNotFoundError:
             return None
         return faults.get(str(unpack(message.content)[0]["round"]))
 
-    def _node(self, context: Context) -> Path:
-        return Path(str(context.node_config["memory"])).parent
+    def _memory(self, context: Context) -> Path:
+        return Path(str(context.node_config["memory"]))
 
 
 app = Misbehaving()

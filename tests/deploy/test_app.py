@@ -70,7 +70,7 @@ class TestRun:
         assert result.summary["cluster_accuracy"] is None  # nobody has a test pool of a distribution
         printed = capsys.readouterr().out.splitlines()
         assert printed[0] == "ipfl: 2 rounds"
-        assert printed[-1].startswith("round 2/2: 3 clients, ")
+        assert printed[-1].startswith("2 of 2 rounds: 3 clients, ")
 
     def test_no_point_leaves_its_node(self, grid, place):
         """No message holds a row of anybody's data."""

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from ipfl.deploy.credentials import write_key_pair
-from ipfl.deploy.processes import find_free_port
+from ipfl.deploy.processes import find_free_ports
 
 pytestmark = [pytest.mark.slow, pytest.mark.waits]
 
@@ -59,9 +59,9 @@ def test_a_trial_from_start_to_end(tmp_path: Path) -> None:
     trial = ipfl("deploy", "try", "--nodes", "2", "--rounds", "1", "--out", str(tmp_path / "out"), log=log)
     assert trial.wait(400) == 0, log.read_text()
     lines = log.read_text().splitlines()
-    assert "server: running, with TLS and node authentication" in lines
+    assert "server: running, with TLS, node keys and an operator token" in lines
     assert "nodes: 2 of 2 connected, each with its own data" in lines
-    assert any(line.startswith("round 1/1: 2 clients") for line in lines)
+    assert any(line.startswith("1 of 1 rounds: 2 clients") for line in lines)
     assert lines[-2:] == ["everything stopped", f"Results in {tmp_path / 'out' / 'run'}"]
     assert (tmp_path / "out" / "run" / "summary.json").exists()
     assert not leftover_processes(tmp_path)
@@ -88,9 +88,10 @@ def test_init_server_node_run_and_register(tmp_path: Path) -> None:
     """Init, server, node, a run stopped by Ctrl-C, a new key, and SIGTERM for the rest, as from systemd."""
     site = tmp_path / "site"
     assert ipfl("deploy", "init", str(site), "--nodes", "1", log=tmp_path / "init").wait(60) == 0
-    port = find_free_port()
-    for settings in (site / "server.toml", site / "nodes/0/node.toml", site / "flwr/config.toml"):
-        settings.write_text(settings.read_text().replace("9092", str(port)))
+    port, operator_port = find_free_ports(2)
+    for settings in (site / "server.toml", site / "nodes/0/node.toml"):
+        text = settings.read_text().replace("9092", str(port)).replace("9093", str(operator_port))
+        settings.write_text(text)
     (site / "run.toml").write_text(CONFIG)
     np.savez(site / "nodes/0/data.npz", x=np.eye(6, dtype=np.float32), y=np.arange(6) % 2)
     server = ipfl("deploy", "server", str(site), log=tmp_path / "server")
@@ -100,7 +101,7 @@ def test_init_server_node_run_and_register(tmp_path: Path) -> None:
         node = ipfl("deploy", "node", str(site / "nodes/0"), log=tmp_path / "node")
         run = ipfl("deploy", "run", str(site), log=tmp_path / "run")
         wait_for("client 0: connected", tmp_path / "node", node)
-        wait_for("round 1/400: 1 clients", tmp_path / "run", run)
+        wait_for("1 of 400 rounds: 1 clients", tmp_path / "run", run)
         run.send_signal(signal.SIGINT)
         assert run.wait(60) == 130
         last = (tmp_path / "run").read_text().splitlines()[-1]

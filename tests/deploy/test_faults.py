@@ -1,4 +1,4 @@
-"""Real faults in a federation on loopback: all of them in one run of five rounds.
+"""Real faults and attacks in a federation on loopback: all of them on one server, the faults in one run.
 
 Four clients, one cluster, and a seat for everybody, so that each connected client trains in every round.
 """
@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.deploy.attacks import attack_as_node, attack_as_server, attack_as_stranger
 from typer.testing import CliRunner
 
 from ipfl.cli import app
@@ -127,7 +128,7 @@ def kill_node(federation: LocalFederation, client: int) -> None:
 
 def kill_server(federation: LocalFederation) -> None:
     """The same for the server."""
-    for part in ("superlink", "superexec"):
+    for part in ("superexec", "front", "superlink"):
         federation.processes.running.pop(part).kill()
 
 
@@ -142,9 +143,17 @@ def prepare_federation(federation: LocalFederation) -> None:
     client_app = tomllib.loads(description.read_text())["tool"]["flwr"]["app"]["components"]["clientapp"]
     description.write_text(description.read_text().replace(client_app, "misbehaving:app"))
     shutil.copy(Path(__file__).with_name("misbehaving.py"), federation.folder.app)
+    for client in range(4):  # the operators of the nodes install the same app
+        shutil.copytree(federation.folder.app, federation.folder.node_folder(client).app, dirs_exist_ok=True)
+        memory_of(federation, client).mkdir()
     orders = {0: {1: "raise", 2: "claim", 3: "hang"}, 1: {1: "invalid", 2: "wait", 3: "late"}}
     for client, faults in orders.items():
-        (federation.folder.node_folder(client).root / "faults.json").write_text(json.dumps(faults))
+        (memory_of(federation, client) / "faults.json").write_text(json.dumps(faults))
+
+
+def memory_of(federation: LocalFederation, client: int) -> Path:
+    """The only folder of a node in which its client code can write."""
+    return federation.folder.node_folder(client).root / "memory"
 
 
 def check_refused_nodes(federation: LocalFederation) -> float:
@@ -194,21 +203,21 @@ def check_too_few_nodes(federation: LocalFederation, out: Path, deadline: float)
 
 def run_with_faults(federation: LocalFederation, out: Path, deadline: float) -> None:
     """Rounds 0 to 3; the server is killed in round 4."""
-    (federation.folder.node_folder(1).root / "late").write_text(str(deadline + 3))
+    (memory_of(federation, 1) / "late").write_text(str(deadline + 3))
     run = BackgroundRun(federation, out=str(out), nodes=3, deadline=deadline)
-    run.wait_for(lambda: run.has_printed("round 1/5"))
+    run.wait_for(lambda: run.has_printed("1 of 5 rounds"))
     for name in ("impostor", "stranger"):
         stop_foreign_node(federation, name)
-    run.wait_for(lambda: run.has_printed("round 2/5"))
+    run.wait_for(lambda: run.has_printed("2 of 5 rounds"))
     federation.start_nodes((3,))
-    (federation.folder.node_folder(1).root / "go on").touch()  # client 1 holds the third round open until now
-    run.wait_for((federation.folder.node_folder(0).root / "hanging").exists)
+    (memory_of(federation, 1) / "go on").touch()  # client 1 holds the third round open until now
+    run.wait_for((memory_of(federation, 0) / "hanging").exists)
     kill_node(federation, 0)
-    run.wait_for(lambda: run.has_printed("round 4/5"))
+    run.wait_for(lambda: run.has_printed("4 of 5 rounds"))
     kill_server(federation)
     run.join()
     assert "the server does not answer any more" in str(run.error)
-    assert not run.has_printed("round 5/5")
+    assert not run.has_printed("5 of 5 rounds")
 
 
 def resume_after_restart(federation: LocalFederation, out: Path, deadline: float) -> None:
@@ -216,7 +225,9 @@ def resume_after_restart(federation: LocalFederation, out: Path, deadline: float
     run = BackgroundRun(federation, out=str(out), nodes=3, resume=True, deadline=deadline)
     run.join()
     assert run.error is None
-    assert next(line for line in run.lines if line.startswith("round")).startswith("round 5/5: 3 clients")
+    assert next(line for line in run.lines if " rounds: " in line and " of " in line).startswith(
+        "5 of 5 rounds: 3 clients"
+    )
 
 
 def check_rounds(lines: list[dict[str, Any]]) -> None:
@@ -248,12 +259,15 @@ def check_rounds(lines: list[dict[str, Any]]) -> None:
     assert trained(4) == {1, 2, 3}
 
 
-def test_a_run_goes_on_through_faults(tmp_path: Path) -> None:
+def test_a_run_goes_on_through_faults_and_attacks(tmp_path: Path) -> None:
     out = tmp_path / "run"
     with local_federation(tmp_path / "federation", 4) as federation:
         prepare_federation(federation)
         federation.start_server()
+        attack_as_stranger(federation)
+        attack_as_node(federation, attacker=3, victim=0)
         federation.start_nodes((0, 1, 2))
+        attack_as_server(federation, (0, 1, 2))
         deadline = check_refused_nodes(federation)
         check_too_few_nodes(federation, tmp_path / "few", deadline)
         run_with_faults(federation, out, deadline)
@@ -264,7 +278,7 @@ def test_a_run_goes_on_through_faults(tmp_path: Path) -> None:
     assert [line["round"] for line in lines] == [0, 1, 2, 3, 4]
     check_rounds(lines)
     verified = CliRunner().invoke(app, ["ledger", "verify", str(out)])
-    assert (verified.exit_code, "5 rounds verified" in verified.output) == (0, True)
+    assert (verified.exit_code, "5 of 5 rounds verified" in verified.output) == (0, True)
     with RunStore.open(str(out), None) as store, store.snapshot() as reader:
         opened = [row.transfer.client for row in reader.transfers() if row.transfer.kind == "open"]
     assert opened == [0, 1, 2, 3]  # one opening balance each, also for the client that joined late

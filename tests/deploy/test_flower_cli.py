@@ -60,11 +60,16 @@ def set_log(place: Path, *lines: str) -> None:
 
 def test_only_the_lines_of_the_run_are_shown(folder: ServerFolder) -> None:
     set_log(
-        folder.root, "INFO :  Start", progress("fedavg: 1 rounds"), "", "round 1/1", progress("round 1/1: x")
+        folder.root,
+        "INFO :  Start",
+        progress("fedavg: 1 rounds"),
+        "",
+        "1 of 1 rounds",
+        progress("1 of 1 rounds: x"),
     )
     lines: list[str] = []
     run_and_follow(folder, {"nodes": 2}, lines.append)
-    assert lines == ["fedavg: 1 rounds", "round 1/1: x"]
+    assert lines == ["fedavg: 1 rounds", "1 of 1 rounds: x"]
 
 
 def test_an_input_error_is_raised_without_its_traceback(folder: ServerFolder) -> None:
@@ -87,7 +92,7 @@ def test_any_other_failure_is_shown_with_its_traceback(folder: ServerFolder) -> 
 
 
 def test_ctrl_c_stops_the_run(folder: ServerFolder) -> None:
-    set_log(folder.root, progress("round 1/2"))
+    set_log(folder.root, progress("1 of 2 rounds"))
 
     def interrupt(line: str) -> None:
         raise KeyboardInterrupt
@@ -103,6 +108,13 @@ def test_a_run_that_does_not_start(folder: ServerFolder) -> None:
         run_and_follow(folder, {}, print)
     (folder.root / "run").write_text("no JSON")
     with pytest.raises(RuntimeError, match=r"flwr run .* failed: no JSON"):
+        run_and_follow(folder, {}, print)
+
+
+def test_a_refused_token_is_an_input_error(folder: ServerFolder) -> None:
+    refusal = {"success": False, "error-message": "Authentication failed. Please run `flwr login` to …"}
+    (folder.root / "run").write_text(json.dumps(refusal))
+    with pytest.raises(InputError, match="the server does not accept the operator token in "):
         run_and_follow(folder, {}, print)
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 import importlib.util
+import json
 import os
 import subprocess
 import tomllib
 from pathlib import Path
 
 import pytest
+from flwr.cli.constant import ACCESS_TOKEN_STORE_KEY, AUTHN_TYPE_STORE_KEY, REFRESH_TOKEN_STORE_KEY
+from flwr.common.constant import AuthnType
 from typer.testing import CliRunner
 
 from ipfl.cli import app
@@ -22,6 +26,7 @@ from ipfl.deploy.folder import (
     load_run_config,
 )
 from ipfl.deploy.local_federation import trial_config
+from ipfl.deploy.operator_access import renew_operator_token
 from ipfl.deploy.registry import Registry
 from ipfl.deploy.supernode import KeyRefusedError, connection_error, prepare_node
 from ipfl.engines import NEEDS_LOCAL_ENGINE
@@ -32,7 +37,11 @@ from ipfl.runs.config import Config
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> ServerFolder:
     return create_folder(
-        tmp_path_factory.mktemp("deploy") / "site", nodes=2, hosts=["fl.example.org"], port=9555
+        tmp_path_factory.mktemp("deploy") / "site",
+        nodes=2,
+        hosts=["fl.example.org"],
+        port=9555,
+        operator_port=9556,
     )
 
 
@@ -44,9 +53,11 @@ def run(*arguments: str) -> tuple[int, str]:
 
 def test_a_folder_has_all_that_server_and_nodes_need(folder: ServerFolder) -> None:
     folder.check()
-    assert ServerSettings.load(folder.settings_file) == ServerSettings(bind="0.0.0.0", port=9555)
+    assert ServerSettings.load(folder.settings_file) == ServerSettings(
+        bind="0.0.0.0", port=9555, operator_port=9556
+    )
     profile = tomllib.loads((folder.flower_home / "config.toml").read_text())["superlink"]
-    assert profile["ipfl"] == {"address": "127.0.0.1:9555", "root-certificates": str(folder.ca_certificate)}
+    assert profile["ipfl"] == {"address": "127.0.0.1:9556", "root-certificates": str(folder.ca_certificate)}
     registry = Registry.load(folder.accounts_file)
     assert registry.clients() == (0, 1)
     for client in (0, 1):
@@ -92,6 +103,43 @@ def test_a_folder_in_use_is_not_overwritten(folder: ServerFolder) -> None:
     assert code == 2
     assert "exists already: keys in use are not overwritten" in output
     assert folder.accounts_file.read_bytes() == before
+
+
+def test_a_server_without_a_host_name_is_for_this_machine_only(tmp_path: Path) -> None:
+    code, output = run("init", str(tmp_path / "site"), "--nodes", "1")
+    assert (code, "listen on 127.0.0.1 only" in output) == (0, True)
+    settings = ServerSettings.load(ServerFolder(tmp_path / "site").settings_file)
+    assert (settings.bind, settings.port, settings.operator_port) == ("127.0.0.1", 9092, 9093)
+    assert settings == ServerSettings()
+    code, output = run("init", str(tmp_path / "open"), "--nodes", "1", "--host", "fl.example.org")
+    assert (code, "listen on all interfaces, port 9092: everybody who reaches it" in output) == (0, True)
+    assert "Operators: 127.0.0.1:9093 on the server's machine" in output
+    assert ServerSettings.load(ServerFolder(tmp_path / "open").settings_file).bind == "0.0.0.0"
+
+
+def test_nodes_and_operators_have_different_ports(tmp_path: Path) -> None:
+    (tmp_path / "server.toml").write_text("port = 9093\n")
+    with pytest.raises(InputError, match="port and operator_port must differ"):
+        ServerSettings.load(tmp_path / "server.toml")
+
+
+def test_each_start_of_a_server_makes_another_token(tmp_path: Path) -> None:
+    site = create_folder(tmp_path / "site", nodes=1)
+    settings = ServerSettings.load(site.settings_file)
+    tokens = set()
+    for _ in range(2):
+        renew_operator_token(site, settings)
+        token = site.operator_token.read_text().strip()
+        tokens.add(token)
+        assert len(token) == 64
+        credentials = site.flower_home / "credentials.yaml"
+        stored = {key: base64.b64decode(value) for key, value in json.loads(credentials.read_text()).items()}
+        # The names under which the command `flwr` looks.
+        assert stored[ACCESS_TOKEN_STORE_KEY % "127.0.0.1:9093"] == token.encode()
+        assert stored[AUTHN_TYPE_STORE_KEY % "127.0.0.1:9093"] == AuthnType.OIDC.encode()
+        assert REFRESH_TOKEN_STORE_KEY % "127.0.0.1:9093" in stored
+        assert {path.stat().st_mode & 0o777 for path in (credentials, site.operator_token)} == {0o600}
+    assert len(tokens) == 2
 
 
 def test_init_prints_no_secret(tmp_path: Path) -> None:

@@ -13,14 +13,14 @@ import time
 
 import numpy as np
 import pytest
-from tests.small_runs import run_small, small_engine, small_task
+from tests.small_runs import ask_anything, run_small, small_engine, small_task
 from torch import nn
 
 from ipfl.client.runner import ClientFailedError
 from ipfl.client.settings import TrainConfig
 from ipfl.client.task import Task
 from ipfl.core import EMPTY, Ask, Method, Record, Round
-from ipfl.core.replies import ReplySchema, Whole
+from ipfl.core.replies import ReplyLimits, ReplySchema, Whole
 from ipfl.engines import mailbox
 from ipfl.engines.worker import Assignment
 from ipfl.errors import InputError
@@ -37,6 +37,9 @@ def task():
 
 def everyone(record=EMPTY, clients=range(6)):
     return dict.fromkeys(clients, record)
+
+
+NOTHING = ReplyLimits(2, 0, 0)
 
 
 class Probe(Method):
@@ -118,7 +121,7 @@ class TestWorkers:
         found = []
         for workers in (0, 1, 3):
             with small_engine(task, FedAvg(), workers=workers) as engine:
-                replies = engine.ask(Ask("train", everyone(start, range(4))), 0)
+                replies = engine.ask(ask_anything("train", everyone(start, range(4))), 0)
             found.append({client: reply.params["global"].tobytes() for client, reply in replies.items()})
         assert found[0] == found[1] == found[2]
         assert len(set(found[0].values())) == 4
@@ -128,8 +131,8 @@ class TestWorkers:
         model = np.arange(5, dtype=np.float32)
         to = {client: Record({"m": model + client}, {"said": [client]}) for client in (5, 0, 3, 1)}
         with small_engine(task, Probe(), workers=workers) as engine:
-            replies = engine.ask(Ask("echo", to), 0)
-            engine.ask(Ask("echo", everyone(Record({"m": model * 0}))), 1)
+            replies = engine.ask(ask_anything("echo", to), 0)
+            engine.ask(ask_anything("echo", everyone(Record({"m": model * 0}))), 1)
         assert list(replies) == [0, 1, 3, 5]
         for client, reply in replies.items():
             assert reply.params["m"].tolist() == (model + client).tolist(), "nor overwritten by a later phase"
@@ -138,13 +141,13 @@ class TestWorkers:
     @pytest.mark.parametrize("workers", [0, 2])
     def test_nobody_to_ask(self, task, workers):
         with small_engine(task, Probe(), workers=workers) as engine:
-            assert engine.ask(Ask("echo", {}), 0) == {}
+            assert engine.ask(ask_anything("echo", {}), 0) == {}
 
     @pytest.mark.parametrize("workers, kind", [(0, ValueError), (1, ClientFailedError)])
     def test_clients_cannot_write_into_the_server_s_model(self, task, workers, kind):
         model = np.zeros(3, np.float32)
         with small_engine(task, Probe(), workers=workers) as engine, pytest.raises(kind, match="read-only"):
-            engine.ask(Ask("scribble", {0: Record({"model": model})}), 0)
+            engine.ask(ask_anything("scribble", {0: Record({"model": model})}), 0)
         assert model.tolist() == [0, 0, 0]
         assert model.flags.writeable
 
@@ -154,10 +157,10 @@ class TestTrouble:
     def test_a_worker_killed_at_work(self, task, workers):
         record = Record({"m": np.ones(3, np.float32)})
         with small_engine(task, Probe(), workers=workers) as engine:
-            replies = engine.ask(Ask("die", everyone(record)), 0)
+            replies = engine.ask(ask_anything("die", everyone(record)), 0)
             assert list(replies) == [0, 1, 3, 4, 5]
             assert [(event.kind, event.client) for event in engine.events] == [("worker_died", 2)]
-            again = engine.ask(Ask("die", everyone(record)), 1)
+            again = engine.ask(ask_anything("die", everyone(record)), 1)
             assert list(again) == [0, 1, 2, 3, 4, 5]
             assert len(mp.active_children()) == workers
         assert len(engine.events) == 1
@@ -173,27 +176,27 @@ class TestTrouble:
             victim = engine._workers[0].process
             os.kill(victim.pid, signal.SIGKILL)
             victim.join()
-            replies = engine.ask(Ask("echo", everyone()), 0)
+            replies = engine.ask(ask_anything("echo", everyone()), 0)
             assert list(replies) == [1, 2, 3, 4, 5], "client 0 was given to the dead worker"
             assert len(engine.events) == 1
-            assert len(engine.ask(Ask("echo", everyone()), 1)) == 6
+            assert len(engine.ask(ask_anything("echo", everyone()), 1)) == 6
 
     def test_a_client_that_raises(self, task):
         with small_engine(task, Probe(), workers=2) as engine:
             with pytest.raises(ClientFailedError) as error:
-                engine.ask(Ask("fail", everyone()), 0)
+                engine.ask(ask_anything("fail", everyone()), 0)
             told = str(error.value)
             assert told.startswith("client 2 failed:\nTraceback (most recent call last)")
             assert "on_fail" in told
             assert "RuntimeError: no luck today" in told
             # What others answered meanwhile must not be taken for answers to the next ask.
-            replies = engine.ask(Ask("echo", everyone(Record({}, {"phase": "echo"}))), 0)
+            replies = engine.ask(ask_anything("echo", everyone(Record({}, {"phase": "echo"}))), 0)
             assert [reply.facts["id"] for reply in replies.values()] == [0, 1, 2, 3, 4, 5]
             assert {reply.facts["phase"] for reply in replies.values()} == {"echo"}
 
     def test_in_this_process_it_raises_what_the_client_raised(self, task):
         with small_engine(task, Probe(), workers=0) as engine, pytest.raises(RuntimeError, match=r"^no luck"):
-            engine.ask(Ask("fail", everyone()), 0)
+            engine.ask(ask_anything("fail", everyone()), 0)
 
     @pytest.mark.parametrize("workers", [0, 1])
     def test_bad_input_stays_bad_input(self, task, workers):
@@ -201,16 +204,16 @@ class TestTrouble:
             small_engine(task, Probe(), workers=workers) as engine,
             pytest.raises(InputError, match=r"^put this"),
         ):
-            engine.ask(Ask("refuse", everyone()), 0)
+            engine.ask(ask_anything("refuse", everyone()), 0)
 
 
 class TestMemory:
     @pytest.mark.parametrize("workers", [0, 1, 2])
     def test_kept_between_rounds_for_each_client_alone(self, task, workers):
         with small_engine(task, Probe(), workers=workers) as engine:
-            engine.ask(Ask("count", everyone(clients=[0, 1])), 3)
-            engine.ask(Ask("count", everyone(clients=[1, 2])), 5)
-            replies = engine.ask(Ask("count", everyone(clients=[0, 1, 2, 3])), 9)
+            engine.ask(ask_anything("count", everyone(clients=[0, 1])), 3)
+            engine.ask(ask_anything("count", everyone(clients=[1, 2])), 5)
+            replies = engine.ask(ask_anything("count", everyone(clients=[0, 1, 2, 3])), 9)
         assert [reply.facts["count"] for reply in replies.values()] == [2, 3, 2, 1]
         assert [reply.params["seen"].tolist() for reply in replies.values()] == [
             [3, 9],
@@ -223,13 +226,13 @@ class TestMemory:
     def test_a_folder_of_its_own_goes_away(self, task, workers, tmp_path, monkeypatch):
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
         with small_engine(task, Probe(), workers=workers) as engine:
-            engine.ask(Ask("count", everyone()), 0)
+            engine.ask(ask_anything("count", everyone()), 0)
             assert len(list(tmp_path.glob("ipfl-memory-*/*"))) == 6
         assert list(tmp_path.iterdir()) == []
 
     def test_a_given_folder_stays(self, task, tmp_path):
         with small_engine(task, Probe(), workers=1, memory=tmp_path / "memory") as engine:
-            engine.ask(Ask("count", everyone()), 0)
+            engine.ask(ask_anything("count", everyone()), 0)
         assert len(list((tmp_path / "memory").iterdir())) == 6
 
     def test_an_engine_that_cannot_be_made_leaves_nothing(self, tmp_path, monkeypatch):
@@ -241,6 +244,44 @@ class TestMemory:
         assert mp.active_children() == []
 
 
+class Malformed(Method):
+    """Clients whose replies are no records, each another one; the last one is honest."""
+
+    name = "malformed"
+    summary = "for tests of the boundary"
+    replies = (
+        5,
+        Record({"m": [1.0]}),
+        Record({"m": np.zeros((2, 2), np.float32)}),
+        Record({"m": np.zeros(10**6, np.float32)}),
+        Record({}, {"n": {1, 2}}),
+        Record({}, {"n": 3}),
+    )
+
+    def init(self, setup):
+        return setup.params
+
+    def round(self, state, roster, round):
+        yield Ask("do", everyone(clients=roster.clients), ReplySchema({"n": Whole}))
+        return Round(state)
+
+    def offer(self, state, client):
+        return Record({"global": state})
+
+    def on_do(self, ask, mine, me):
+        return self.replies[me.id], mine
+
+    def personalize(self, offer, mine, me):
+        return offer.params["global"]
+
+
+def test_malformed_replies_are_the_same_events_for_any_number_of_workers(task):
+    lines = [run_small(task, Malformed(), workers=workers, rounds=1).history[0] for workers in (0, 2)]
+    assert lines[0] == lines[1]
+    events = [(event.kind, event.client) for event in lines[0]["events"]]
+    assert events == [("invalid_reply", client) for client in range(5)]
+
+
 class TestLeaks:
     @staticmethod
     def open_files() -> int:
@@ -249,12 +290,12 @@ class TestLeaks:
     def test_neither_processes_nor_files_are_left(self, task):
         model = Record({"m": np.ones(1000, np.float32)})
         with small_engine(task, Probe(), workers=1) as engine:  # whatever is opened once and for all
-            engine.ask(Ask("die", everyone(model)), 0)
+            engine.ask(ask_anything("die", everyone(model)), 0)
         before = self.open_files()
         for _ in range(3):
             with small_engine(task, Probe(), workers=3) as engine:
-                engine.ask(Ask("die", everyone(model)), 0)  # one worker is replaced
-                engine.ask(Ask("echo", everyone(model)), 1)
+                engine.ask(ask_anything("die", everyone(model)), 0)  # one worker is replaced
+                engine.ask(ask_anything("echo", everyone(model)), 1)
                 assert len(mp.active_children()) == 3
             assert mp.active_children() == []
             assert self.open_files() == before
@@ -263,7 +304,7 @@ class TestLeaks:
         small_engine(task, Probe(), workers=1).close()
         before = self.open_files()
         with small_engine(task, Probe(), workers=2) as engine, pytest.raises(ClientFailedError):
-            engine.ask(Ask("fail", everyone()), 0)
+            engine.ask(ask_anything("fail", everyone()), 0)
         assert mp.active_children() == []
         assert self.open_files() == before
 
@@ -271,7 +312,7 @@ class TestLeaks:
         """After Ctrl-C the engine is closed in the middle of a phase."""
         with small_engine(task, Probe(), workers=2) as engine:
             for worker, seconds in zip(engine._workers, (0.05, 60), strict=True):
-                worker.pipe.send(Assignment(1, 0, "sleep", 0, False, -1, {}, {"seconds": seconds}))
+                worker.pipe.send(Assignment(1, 0, "sleep", 0, False, -1, {}, {"seconds": seconds}, NOTHING))
         assert mp.active_children() == []
         assert capfd.readouterr().err == ""
 
@@ -306,7 +347,7 @@ class TestSize:
         with small_engine(task, Probe(), workers=1) as engine:
             (worker,) = engine._workers
             for round in range(3):
-                replies = engine.ask(Ask("echo", to), round)
+                replies = engine.ask(ask_anything("echo", to), round)
                 assert [reply.params["m"][-1] for reply in replies.values()] == list(range(6))
                 assert worker.inbox._end * 4 <= keep
                 assert os.fstat(worker.inbox._file).st_size <= keep
@@ -316,7 +357,7 @@ class TestSize:
     def test_a_shared_model_is_sent_once_per_worker(self, task):
         record = Record({"m": np.ones(300, np.float32)})
         with small_engine(task, Probe(), workers=2) as engine:
-            engine.ask(Ask("echo", {c: Record(record.params, {"c": c}) for c in range(6)}), 0)
+            engine.ask(ask_anything("echo", {c: Record(record.params, {"c": c}) for c in range(6)}), 0)
             assert {worker.inbox._end for worker in engine._workers} == {300}
 
 
@@ -325,6 +366,6 @@ def test_settings_reach_the_clients(task):
     found = []
     for lr in (0.1, 0.01):
         with small_engine(task, FedAvg(), train=TrainConfig(lr=lr), workers=1) as engine:
-            found.append(engine.ask(Ask("train", {0: start}), 0)[0].params["global"])
+            found.append(engine.ask(ask_anything("train", {0: start}), 0)[0].params["global"])
     moved = [np.linalg.norm(one - start.params["global"]) for one in found]
     assert moved[0] > 2 * moved[1] > 0

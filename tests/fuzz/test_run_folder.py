@@ -11,7 +11,8 @@ import pytest
 from hypothesis import strategies as st
 from tests.fuzz.inputs import clean, edited, feed, hostile, little_memory
 
-from ipfl.client.network import build_network, model_factory
+from ipfl.client.models import model_factory
+from ipfl.client.network import build_network
 from ipfl.core import EMPTY, Record
 from ipfl.core.files import write_record
 from ipfl.errors import InputError

@@ -43,9 +43,9 @@ def test_csv_adds_up_to_the_balances(place):
 
 def test_csv_of_the_round_by_hand(place):
     lines = list(csv_lines(worked_run(place)))
-    assert lines[0] == "id,round,sequence,kind,source,target,amount,cluster,client\n"
-    assert lines[1] == "worked/-1/0,-1,0,open,issuer,client 2,25,,2\n"
-    assert lines[-1] == "worked/0/12,0,12,reward,pool 1,client 9,10,1,9\n"
+    assert lines[0] == "id,round,sequence,kind,source,target,amount,cluster,client,client_name\n"
+    assert lines[1] == "worked/-1/0,-1,0,open,issuer,client 2,25,,2,\n"
+    assert lines[-1] == "worked/0/12,0,12,reward,pool 1,client 9,10,1,9,\n"
 
 
 def test_show_all_clients(place):
@@ -87,7 +87,7 @@ def test_verify_a_true_run(place):
     store = worked_run(place)
     done = ipfl("verify", place)
     assert done.exit_code == 0
-    assert done.stdout == f"worked: 1 round verified, hash {store.head()}\n"
+    assert done.stdout == f"worked: 1 round verified, NOT SIGNED, hash {store.head()}\n"
 
 
 def test_verify_names_the_first_broken_entry(place):
@@ -116,7 +116,7 @@ def test_a_run_of_several_is_named(postgresql):
     assert ipfl("verify", place, "--run", "mine").exit_code == 0
     done = ipfl("verify", place)
     assert done.exit_code == 2
-    assert "holds mine, other; name a run with --run" in done.stderr
+    assert "holds mine, other; name one of these runs" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -120,13 +120,24 @@ def test_no_trigger_keeps_the_old_name(old):
 def test_a_run_of_an_earlier_format_is_refused_in_one_line(old, place):
     with pytest.raises(InputError, match="run 'old' was written by another release of ipfl") as caught:
         RunStore.open(place, "old")
-    assert "(format 1, this one reads 2)" in str(caught.value)
+    assert "(format 1, this one reads 2 and 3)" in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
 
 
 def test_a_new_run_can_be_entered_beside_it(old, place):
     store = worked_run(place, "new")
     assert verify_run(store) is None
-    assert RunStore.open(place, "new").header["format"] == 2
-    with pytest.raises(InputError, match="holds new, old; name a run with --run"):
+    assert RunStore.open(place, "new").header["format"] == 3
+    with pytest.raises(InputError, match="holds new, old; name one of these runs"):
         RunStore.open(place)
+
+
+def test_a_run_of_format_2_keeps_its_hash_and_is_verified(tmp_path):
+    """The hash that the release before format 3 gave to the round by hand."""
+    store = worked_run(str(tmp_path / "run"), format=2)
+    assert store.head() == "edd559ce6437946b069c166bc6e9189fd1d4c4f3e61210bdd6adcf26c6fb0b08"
+    assert not store.has_files
+    with store.snapshot() as reader:
+        assert reader.posted(0).files is None
+    assert verify_run(store) is None
+    assert worked_run(str(tmp_path / "new")).head() != store.head()

@@ -28,7 +28,7 @@ def test_a_run_comes_back_as_it_was_posted(place):
     worked_run(place).close()
     with RunStore.open(place) as store:
         assert store.name == "worked"
-        assert store.header == {"format": 2, **HEADER}
+        assert store.header == {"format": 3, **HEADER}
         assert store.last_round() == 0
         with store.snapshot() as reader:
             assert reader.last().checkpoint == "checkpoint-0"
@@ -150,7 +150,7 @@ def test_runs_share_a_database(place):
     assert (first.last_round(), second.last_round()) == (0, 1)
     assert first.head() != second.head()  # the chain begins with the run's name
     assert RunStore.open(here, "first").balances() == first.balances()
-    with pytest.raises(InputError, match="holds first, second; name a run with --run"):
+    with pytest.raises(InputError, match="holds first, second; name one of these runs"):
         RunStore.open(here)
     with pytest.raises(InputError, match="no run 'third'; it holds first, second"):
         RunStore.open(here, "third")

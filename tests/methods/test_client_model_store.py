@@ -77,7 +77,7 @@ class TestValue:
         full = store.put({2: vector(7)}, 0).put({1: vector(8)}, 1)
         folder = Checkpoints(tmp_path / "checkpoint")
         elsewhere = ClientModelStore(store.memory)
-        back = folder.read(folder.write(1, full), elsewhere)
+        back = folder.read(folder.write(1, full).name, elsewhere)
         assert back == full
         assert back.memory is elsewhere.memory
         assert {client: back[client].tolist() for client in back.clients} == {1: [8], 2: [7]}

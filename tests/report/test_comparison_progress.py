@@ -113,7 +113,7 @@ class TestBars:
             run = progress("a", 1, 2)
             run.start("a", 2)
             run.round(line(0, events=[Event("left", 3, "[left]")]))
-        assert "  1/2 a, round 1: client 3 [left]" in printed(console)
+        assert "  1/2 a, round 0: client 3 [left]" in printed(console)
 
     def test_nothing_was_begun(self):
         console, _, progress = self.progress()
@@ -134,10 +134,10 @@ def test_lines_without_a_terminal():
             run.finish()
     assert printed(console).splitlines() == [
         "1/2 a: 2 rounds",
-        "1/2 a: round 1/2",
-        "1/2 a: round 2/2, accuracy 50.0 %",
+        "1/2 a: 1 of 2 rounds",
+        "1/2 a: 2 of 2 rounds, accuracy 50.0 %",
         "1 of 2 runs are over, 0:08 left",  # two rounds at 4 s
         "2/2 b: 2 rounds",
-        "2/2 b: round 1/2",
-        "2/2 b: round 2/2, accuracy 50.0 %",
+        "2/2 b: 1 of 2 rounds",
+        "2/2 b: 2 of 2 rounds, accuracy 50.0 %",
     ]

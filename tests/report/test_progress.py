@@ -24,9 +24,9 @@ class TestProgress:
             shown.round(line(round, 0.5 if round == 4 else None))
         shown.finish()
         lines = printed(console).splitlines()
-        assert lines[:3] == ["m: 30 rounds", "m: round 3/30", "m: round 6/30, accuracy 50.0 %"]
+        assert lines[:3] == ["m: 30 rounds", "m: 3 of 30 rounds", "m: 6 of 30 rounds, accuracy 50.0 %"]
         assert len(lines) == 11
-        assert lines[-1] == "m: round 30/30, accuracy 50.0 %"
+        assert lines[-1] == "m: 30 of 30 rounds, accuracy 50.0 %"
 
     def test_few_rounds_give_a_line_each(self):
         console = terminal()
@@ -34,7 +34,7 @@ class TestProgress:
         shown.start("m", 3)
         for round in range(3):
             shown.round(line(round))
-        assert printed(console).splitlines()[1:] == [f"2/6 m, seed 1: round {n}/3" for n in (1, 2, 3)]
+        assert printed(console).splitlines()[1:] == [f"2/6 m, seed 1: {n} of 3 rounds" for n in (1, 2, 3)]
 
     def test_bar(self):
         console = terminal(live=True)

@@ -61,6 +61,18 @@ class TestTables:
         console.print(tables.comparison_table(comparison_of(**entries)))
         assert max(len(row.rstrip()) for row in printed(console).splitlines()) <= 80
 
+    def test_variants_at_80_columns(self, two):
+        """Numbers are never broken; each setting of a variant has a line of its own."""
+        label = "other:incentive=false:initial_clustering=true"
+        entries = {**two.entries, label: two.entries["other"]}
+        console = terminal()
+        console.print(tables.comparison_table(comparison_of(**entries)))
+        rows = [" ".join(row.split()) for row in printed(console).splitlines()]
+        assert max(len(row.rstrip()) for row in printed(console).splitlines()) <= 80
+        place = rows.index("incentive=false 1 B")
+        assert rows[place - 1] == "other 55.0 ± 11.2 +5.0 ± 11.2 2 – 0.50 2.0 kB"
+        assert "".join(rows[place + 1 :]).startswith("initial_clustering=true")
+
     def test_failures_have_no_figures(self, two):
         two.entries["other"].failures[1] = "ValueError: no\nmore"
         two.entries["late"] = MethodRuns(NamedMethod("late"))

@@ -31,7 +31,8 @@ def run_six_rounds(task: ipfl.Task, method: str, out: Path, **options: Any) -> R
 
 def run_contents(folder: Path) -> tuple[Any, ...]:
     """All that must be equal, byte for byte where it is a file."""
-    files = [folder / "metrics.jsonl", folder / "offer.safetensors", *sorted((folder / "model").iterdir())]
+    files = [folder / "metrics.jsonl", *sorted((folder / "model").iterdir())]
+    files += [offer for offer in [folder / "offer.safetensors"] if offer.exists()]  # not of all methods
     summary = json.loads((folder / "summary.json").read_text())
     for differing in ("seconds", "commit"):
         summary.pop(differing)
@@ -39,17 +40,19 @@ def run_contents(folder: Path) -> tuple[Any, ...]:
         assert verify_run(store) is None
         ledger = (store.head(), list(store.lines()), store.balances())
     # What each client remembers now; older versions may or may not be there.
-    versions = sorted((folder / "memory").glob("*/*.safetensors"), key=lambda path: int(path.stem))
-    remembered = {path.parent.name: path.read_bytes() for path in versions}
+    remembered = {}
+    for kept in ("memory", "client_models"):
+        versions = sorted((folder / kept).glob("*/*.safetensors"), key=lambda path: int(path.stem))
+        remembered |= {(kept, path.parent.name): path.read_bytes() for path in versions}
     return {path.name: path.read_bytes() for path in files}, summary, ledger, remembered
 
 
 def resume_or_restart(out: Path) -> dict[str, bool]:
-    """Options to go on with what is there, or to begin anew if the process died before its run was stored."""
+    """Options to go on with what is there; none if the process died before its run was stored."""
     try:
         RunStore.open(out).close()
     except InputError:
-        return {"overwrite": True}
+        return {}
     return {"resume": True}
 
 

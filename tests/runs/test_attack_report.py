@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ipfl.core import Seat, Transfer
+from ipfl.data.targets import Target
 from ipfl.ledger.accounts import client_balances
 from ipfl.runs.attack_report import attack_report, falling_out_round, performance_share
 from ipfl.runs.metrics import Evaluation
@@ -14,7 +15,7 @@ from ipfl.stress.settings import AdversaryConfig
 
 def free_riders(share: float, clients: int) -> Adversary:
     config = AdversaryConfig(share=share, kind="free_rider")
-    return Adversary(config, tuple(range(clients)), classes=10, seed=0)
+    return Adversary(config, tuple(range(clients)), target=Target("classes", 10), seed=0)
 
 
 HISTORY = (

@@ -40,7 +40,7 @@ def test_all_comes_back_and_folders_stay_where_they_are(tmp_path):
         known={7: [0.1, -0.0]},
     )
     checkpoints = Checkpoints(tmp_path / "checkpoint")
-    name = checkpoints.write(4, before)
+    name = checkpoints.write(4, before).name
     assert b"old" not in (tmp_path / "checkpoint" / name).read_bytes()
     after = checkpoints.read(name, state(tmp_path / "moved"))
     assert after.client_models.memory.folder == tmp_path / "moved"

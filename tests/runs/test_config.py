@@ -175,7 +175,7 @@ class TestComplaints:
 
     def test_missing_file(self, tmp_path):
         assert "No such file" in complaint([], tmp_path / "no.toml")
-        assert "Is a directory" in complaint([], tmp_path)
+        assert "is not a file" in complaint([], tmp_path)
 
     def test_section_of_keywords(self):
         assert TaskConfig.of({"clients": 7}).clients == 7

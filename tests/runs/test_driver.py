@@ -141,6 +141,36 @@ def test_an_invalid_reply_of_the_server_s_own_holdout_is_about_no_client():
     assert (traffic.down, traffic.up) == (0, 0)
 
 
+class TestDivergence:
+    """A client with a broken model is told of; where all diverged, it is the settings: nobody is blamed."""
+
+    GOOD, BAD = Record({"m": vector(1)}), Record({"m": vector(np.nan)})
+
+    def play(self, replies):
+        traffic = Traffic()
+        ask = Ask("train", dict.fromkeys(range(3), Record()), ONE_NUMBER)
+        return exchange(ask, GivenReplies(replies), 0, traffic), traffic
+
+    def test_everywhere(self):
+        arrived, traffic = self.play({0: self.BAD, 2: self.BAD})
+        kinds = [(event.kind, event.client) for event in traffic.events()]
+        assert kinds == [("diverged", None), ("no_answer", 1)]
+        assert "lower train.lr" in traffic.events()[0].text
+        assert arrived == {}
+        assert arrived.server_faults == {0, 2}, "their seats are excused"
+
+    @pytest.mark.parametrize("other", [GOOD, Record({"m": np.ones(2, np.float32)})])
+    def test_at_some(self, other):
+        arrived, traffic = self.play({0: self.BAD, 1: other, 2: self.BAD})
+        kinds = [(event.kind, event.client) for event in traffic.events()]
+        assert [kind for kind in kinds if kind[1] != 1] == [("invalid_reply", 0), ("invalid_reply", 2)]
+        assert arrived.server_faults == frozenset()
+
+    def test_at_a_single_one(self):
+        _, traffic = self.play({0: self.BAD})
+        assert ("invalid_reply", 0) in [(event.kind, event.client) for event in traffic.events()]
+
+
 @pytest.mark.parametrize(
     ("seats", "min_clients", "expected"),
     [

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.small_runs import run_small, small_engine, small_task
 
 from ipfl.client.memory import ClientMemory
-from ipfl.client.network import MODEL_FACTORIES
+from ipfl.client.models import MODEL_FACTORIES
 from ipfl.client.runner import EVALUATE, ClientRunner, Job
 from ipfl.client.settings import TrainConfig
 from ipfl.client.task import Task

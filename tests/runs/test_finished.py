@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from ipfl.cli import app
-from ipfl.client.network import MLP
+from ipfl.client.models import MLP
 from ipfl.data import load
 from ipfl.errors import InputError
 from ipfl.runs.finished import FinishedRun
@@ -123,3 +123,25 @@ class TestBadInput:
             summary = json.loads((copy / "summary.json").read_text())
             (copy / "summary.json").write_text(json.dumps(summary | {"input_shape": [4, 4, 1]}))
         assert str(copy) in self.refused(copy, "--data", points, "--out", tmp_path / "m")
+
+
+def test_a_run_that_predicts_numbers(tmp_path):
+    """Units and learning rate come from the folder: a newcomer gets a model for its own numbers."""
+    x = np.random.default_rng(0).normal(size=(120, 2)).astype(np.float32)
+    y = 1000 + 100 * x[:, 0]
+    np.savez(tmp_path / "numbers.npz", x=x, y=y)
+    task = ["dataset=npz", f"path={tmp_path / 'numbers.npz'}", "predict=regression", "distributions=iid"]
+    settings = [f"task.{one}" for one in (*task, "clients=4", "model=softmax")]
+    settings += ["rounds=4", "method.name=finetune", "train.lr_decay=cosine", "train.lr=0.2"]
+    sets = [word for setting in settings for word in ("--set", setting)]
+    done = CliRunner().invoke(
+        app, ["run", "--workers", "0", "--quiet", "--out", str(tmp_path / "run"), *sets]
+    )
+    assert done.exit_code == 0, done.output
+    run = FinishedRun.open(tmp_path / "run")
+    assert run.network.target.mean == pytest.approx((y.mean(),), rel=0.05)
+    model = run.personalize(x[:20], y[:20])
+    # exp(−ℓ) of one that says the mean is about 0.58.
+    assert run.accuracy(model, x[20:40], y[20:40]) > 0.7
+    with pytest.raises(InputError, match="expected 1 values to predict per point, not 2"):
+        run.accuracy(model, x[:5], np.ones((5, 2)))

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 from tests.small_runs import run_small, small_task
 
-from ipfl.client.network import Softmax
+from ipfl.client.models import Softmax
 from ipfl.errors import InputError
 from ipfl.runs.config import EvaluateConfig, RunConfig
 from ipfl.runs.folder import RunFolder, RunOutput
@@ -73,7 +73,9 @@ class TestSummary:
         summary = strict((done[0] / "fedavg" / "summary.json").read_text())
         assert summary["method"] == "fedavg"
         config = RunConfig(rounds=3, seed=4, evaluate=EvaluateConfig(every=2)).model_dump(mode="json")
+        task = summary["config"].pop("task")
         assert summary["config"] == {**config, "method": {"name": "fedavg"}}
+        assert (task["dataset"], task["model"]) == (summary["dataset"], summary["model"])
         # One model for all: what is deployed is the global model.
         assert summary["global_accuracy"] == summary["personalized_accuracy"]
         assert np.shape(summary["cluster_accuracy"]) == (2, 1)
@@ -194,7 +196,7 @@ class TestFolder:
 
     def test_the_summary_is_written_whole_or_not_at_all(self, tmp_path):
         folder = RunFolder(RunOutput(tmp_path / "out"))
-        folder.open()
+        folder.path.mkdir()
         folder.write_summary({"rounds": 1})
         with pytest.raises(TypeError):
             folder.write_summary({"rounds": object()})

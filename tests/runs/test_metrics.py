@@ -86,6 +86,7 @@ class TestEvaluation:
             "cluster_accuracy": [[0.5, 0.25]],
             "purity": 0.8,
             "unseen_accuracy": {"mean": 0.125, "std": 0},
+            "metrics": {},
             "pma": {"mean": 0, "std": pytest.approx((0.125 / 3) ** 0.5)},
             "opt_outs": 2,
             "participation_rate": pytest.approx(1 / 3),
@@ -94,6 +95,7 @@ class TestEvaluation:
     def test_without_a_reference_or_a_global_model(self):
         figures = Evaluation(0, {0: 1.0}, {}, None, None).figures()
         assert figures.pop("personalized_accuracy") == {"mean": 1, "std": 0}
+        assert figures.pop("metrics") == {}
         assert set(figures.values()) == {None}
 
     def test_a_reference_of_other_clients_says_nothing(self):

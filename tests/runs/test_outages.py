@@ -64,9 +64,7 @@ class TestDrills:
         monkeypatch.setattr("ipfl.core.retry.RETRY_SECONDS", 0.3)
         out, plain = tmp_path / "run", tmp_path / "plain" / "run"
         faults = FaultsConfig(**{kind: [1]}, outage=60)
-        with pytest.raises(
-            InputError, match=rf"what was committed is safe, go on with: ipfl run --resume {out}"
-        ):
+        with pytest.raises(InputError, match=rf"what was committed is safe: resume the run in {out}"):
             run_small(task, "ipfl", out, rounds=3, faults=faults)
         with RunStore.open(out) as store:
             assert store.last_round() == 0
@@ -159,7 +157,7 @@ class TestFullDisk:
         assert said.splitlines()[-1].startswith(
             "error: cannot play round 2: the disk is full (File too large: "
         )
-        assert said.splitlines()[-1].endswith(f"go on with: ipfl run --resume {out}")
+        assert said.splitlines()[-1].endswith(f"resume the run in {out}")
         assert not list(out.rglob("*.draft"))
         assert len((out / "metrics.jsonl").read_text().splitlines()) == 2
         run_small(task, "local", out, rounds=4, resume=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.small_runs import run_small, small_task
+from torch import nn
 
 import ipfl
 from ipfl.client.settings import TrainConfig
@@ -103,11 +104,36 @@ class TestRun:
         with pytest.raises(InputError, match="already holds a run"):
             ipfl.run(task, FedAvg(), config, engine=ipfl.local_engine(0), out=kind(tmp_path / "run"))
 
-    def test_a_whole_config_is_recorded_with_its_task(self, task):
-        config = ipfl.Config.load(None, ["rounds=1", "task.clients=6", "method.name=ipfl"])
-        result = ipfl.run(task, FedAvg(), config, engine=ipfl.local_engine(0))
-        assert result.summary["config"]["task"] == config.task.model_dump(mode="json")
+    def test_of_a_whole_config_the_given_task_and_method_are_recorded(self, task):
+        config = ipfl.Config.load(None, ["rounds=1", "task.clients=9", "method.name=ipfl"])
+        result = ipfl.run(task, FedAvg(), config, engine=ipfl.local_engine(0), progress=False)
+        assert result.summary["config"]["task"] == task.config.model_dump(mode="json")
         assert result.summary["config"]["method"] == {"name": "fedavg"}, "the one that was run"
+
+    def test_a_run_config_in_is_the_same_recorded(self, task):
+        config = ipfl.RunConfig(rounds=1, seed=3, train=TrainConfig(lr=0.2, epochs=1))
+        result = ipfl.run(task, "fedavg", config, engine=ipfl.local_engine(0), progress=False)
+        recorded = result.summary["config"]
+        assert {key: recorded[key] for key in recorded if key not in ("task", "method")} == config.model_dump(
+            mode="json"
+        )
+        assert (result.summary["seed"], result.summary["data_seed"]) == (3, 0)
+        again = {key: recorded[key] for key in recorded if key not in ("task", "method")}
+        assert run_small(task, "fedavg", **again).history == result.history
+
+    def test_data_of_ones_own_is_recorded_as_such(self):
+        """Not as the default task, whatever the config says."""
+        own = ipfl.Task.from_clients(
+            [([[0.0], [1.0]] * 4, [0, 1] * 4)] * 2, model=lambda s, c: nn.Linear(1, 2)
+        )
+        result = ipfl.run(own, "fedavg", ipfl.Config(rounds=1), engine=ipfl.local_engine(0), progress=False)
+        assert "task" not in result.summary["config"]
+        told = {
+            key: result.summary[key] for key in ("dataset", "model", "input_dtype", "data_seed", "clients")
+        }
+        assert told == {
+            "dataset": "own", "model": None, "input_dtype": "float32", "data_seed": None, "clients": 2
+        }  # fmt: skip
 
     def test_the_observer_hears_everything_in_order(self, task):
         witness = Witness()
@@ -122,7 +148,10 @@ class TestRun:
         assert witness.heard[-1] == ("finish",)
 
     def test_interrupted(self, task, tmp_path):
-        whole, cut = run_three_rounds(task), run_three_rounds(task, Interrupted(), out=tmp_path)
+        whole = run_three_rounds(task)
+        with pytest.raises(KeyboardInterrupt, match="interrupted after 2 of 3 rounds") as stopped:
+            run_three_rounds(task, Interrupted(), out=tmp_path)
+        cut = stopped.value.result
         assert cut.summary["interrupted"] is True
         assert whole.summary["interrupted"] is False
         assert cut.summary["rounds"] == 2
@@ -134,7 +163,9 @@ class TestRun:
         )
 
     def test_interrupted_before_the_first_evaluation(self, task):
-        result = run_three_rounds(task, Interrupted(), evaluate=EvaluateConfig(every=3))
+        with pytest.raises(ipfl.Interrupted) as stopped:
+            run_three_rounds(task, Interrupted(), evaluate=EvaluateConfig(every=3))
+        result = stopped.value.result
         assert result.personalized_accuracy is None
         assert result.last is None
 

@@ -140,7 +140,7 @@ class TestFailures:
         comparison = compare(config(), ["killed", "broken", OTHERS[0]], [0, 1], out=tmp_path, workers=2)
         reason = (
             "the process of this run was killed by SIGKILL (out of memory?); "
-            "--resume plays it on from its last checkpoint"
+            "resume plays it on from its last checkpoint"
         )
         assert comparison.entries["killed"].failures == {0: reason, 1: reason}
         assert comparison.entries["broken"].failures == dict.fromkeys((0, 1), "RuntimeError: out of luck")

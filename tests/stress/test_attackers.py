@@ -16,6 +16,7 @@ import ipfl
 from ipfl.client.runner import ASSESS, EVALUATE, Job
 from ipfl.client.settings import TrainConfig
 from ipfl.core import Ask, Method, Record
+from ipfl.data.targets import Target
 from ipfl.engines import refuse_wrapped_clients
 from ipfl.engines.local import LocalEngine
 from ipfl.errors import InputError
@@ -40,7 +41,7 @@ def make_adversary(
     kind: str, strength: float | None = None, share: float = 0.3, clients: int = 10
 ) -> Adversary:
     config = AdversaryConfig(share=share, kind=kind, strength=strength)
-    return Adversary(config, tuple(range(clients)), classes=10, seed=0)
+    return Adversary(config, tuple(range(clients)), target=Target("classes", 10), seed=0)
 
 
 def sent(adversary: Adversary, client: int | None = None, round: int = 0) -> np.ndarray:

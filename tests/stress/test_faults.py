@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.runs.killed_runs import die_at_call, is_killed, run_contents, run_six_rounds
-from tests.small_runs import run_small, small_engine, small_task
+from tests.small_runs import ask_anything, run_small, small_engine, small_task
 from typer.testing import CliRunner
 
 import ipfl
@@ -250,7 +250,7 @@ def test_a_late_reply_arrives_later_and_is_not_taken_for_another(task, workers, 
     with small_engine(
         task, Phases(), workers=workers, wrap=make_wrapper(None, plan, StrategyConfig(), 0)
     ) as engine:
-        replies = [engine.ask(Ask("train", to), round) for round in range(3)]
+        replies = [engine.ask(ask_anything("train", to), round) for round in range(3)]
         assert [list(one) for one in replies] == [[1], [1], [0, 1]]
         for one in replies:
             assert {client: reply.params["m"].tolist() for client, reply in one.items()} == {
@@ -411,7 +411,7 @@ def test_many_rounds(tmp_path, workers, rounds):
     assert 0 < sum(line.get("rolled_back", False) for line in lines) < rounds / 2
     checked = CliRunner().invoke(app, ["ledger", "verify", out])
     assert checked.exit_code == 0, checked.output
-    assert f"{rounds} rounds verified" in checked.output
+    assert f"{rounds} of {rounds} rounds verified" in checked.output
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert sum(summary["report"]["balances"]) == summary["report"]["issued"] == 8 * rounds * 100
+    assert sum(summary["report"]["balances"]) == summary["report"]["issued"] >= 8 * rounds * 100
     assert summary["personalized_accuracy"]["mean"] > 0.4

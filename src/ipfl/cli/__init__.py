@@ -9,12 +9,19 @@ from typing import Annotated
 
 import typer
 
+from ipfl.cli.console import console
+from ipfl.cli.data import app as data_app
 from ipfl.cli.deploy import app as deploy_app
 from ipfl.cli.errors import Commands
+from ipfl.cli.export import export
+from ipfl.cli.inspect_commands import diff, list_runs, show
 from ipfl.cli.ledger import app as ledger_app
-from ipfl.cli.list_commands import data_fetch, data_list, datasets, methods, partitions
+from ipfl.cli.list_commands import datasets, methods, partitions
 from ipfl.cli.personalize import personalize
+from ipfl.cli.project import new
+from ipfl.cli.report import plot, report
 from ipfl.cli.run_commands import compare, run
+from ipfl.cli.theory import theory
 from ipfl.methods import DEFAULT, REFERENCE
 
 EXAMPLE_METHODS = ",".join(dict.fromkeys([DEFAULT, REFERENCE]))
@@ -36,7 +43,6 @@ def _version(wanted: bool) -> None:
 app = typer.Typer(
     cls=Commands,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=_help_examples(
@@ -57,7 +63,8 @@ def root(
 app.command(
     epilog=_help_examples(
         "ipfl run my.toml --out runs/mine",
-        f"ipfl run --set method.name={REFERENCE} --set rounds=50",
+        f"ipfl run --method {REFERENCE} --rounds 50 --set train.lr=0.05",
+        "ipfl run --resume runs/mine --rounds 60",
         "ipfl run --engine flower --nodes 5",
     )
 )(run)
@@ -67,16 +74,30 @@ app.command(
         f"ipfl compare my.toml --methods {EXAMPLE_METHODS} --set task.partition=30:70",
     )
 )(compare)
+app.command(epilog=_help_examples("ipfl new mine && cd mine && ipfl run ipfl.toml"))(new)
+app.command("list", epilog=_help_examples("ipfl list", "ipfl list runs/compare --json"))(list_runs)
+app.command(epilog=_help_examples("ipfl show runs/mine", "ipfl show runs/mine --json"))(show)
+app.command(epilog=_help_examples("ipfl diff runs/mine runs/other"))(diff)
 app.command(
     epilog=_help_examples("ipfl personalize runs/mine --data my-points.npz --out my-model.safetensors")
 )(personalize)
+app.command(
+    epilog=_help_examples(
+        "ipfl export runs/mine --client 3",
+        "ipfl export runs/mine --all --format onnx --out models",
+        "ipfl export runs/mine --model cluster_0 --out cluster_0.safetensors",
+    )
+)(export)
+app.command(
+    epilog=_help_examples("ipfl plot runs/mine --figure tokens", "ipfl plot runs/compare --out figures")
+)(plot)
+app.command(epilog=_help_examples("ipfl report runs/compare --out report.html"))(report)
+app.command(epilog=_help_examples("ipfl theory --list", "ipfl theory region --trials 5000"))(theory)
+app.command(epilog=_help_examples("ipfl console --runs runs", "ipfl console --runs runs --auth"))(console)
 app.command(epilog=_help_examples(f"ipfl methods {REFERENCE}"))(methods)
 app.command()(datasets)
 app.command()(partitions)
 
-data_app = typer.Typer(no_args_is_help=True, help="Download data sets, and see where they are.")
-data_app.command("fetch", epilog=_help_examples("ipfl data fetch cifar10"))(data_fetch)
-data_app.command("list")(data_list)
 app.add_typer(data_app, name="data")
 app.add_typer(ledger_app, name="ledger")
 app.add_typer(deploy_app, name="deploy")

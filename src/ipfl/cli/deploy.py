@@ -56,7 +56,8 @@ def init_folder(
         typer.Option(
             "--host",
             metavar="NAME",
-            help="Name or address under which nodes reach the server; may be repeated.",
+            help="Name or address under which nodes on other machines reach the server; may be repeated. "
+            "Default: the server is reached from this machine only.",
         ),
     ] = None,
 ) -> None:
@@ -64,10 +65,19 @@ def init_folder(
     from ipfl.engines.flower import require_flower
 
     require_flower()
-    from ipfl.deploy.folder import create_folder
+    from ipfl.deploy.folder import ServerSettings, create_folder
 
     written = create_folder(folder, nodes=nodes, hosts=hosts or ())
+    settings = ServerSettings.load(written.settings_file)
     typer.echo(f"{written.root}: certificates, {nodes} node keys and accounts; README.md has the next steps")
+    if hosts:
+        typer.echo(
+            f"The server will listen on all interfaces, port {settings.port}: everybody who reaches it can "
+            "try to connect, and only nodes with a registered key get further."
+        )
+    else:
+        typer.echo("The server will listen on 127.0.0.1 only; with --host NAME other machines reach it.")
+    typer.echo(f"Operators: 127.0.0.1:{settings.operator_port} on the server's machine, with operator.token.")
 
 
 @app.command()
@@ -111,6 +121,10 @@ def server(folder: Folder) -> None:
 @app.command()
 def node(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The node's folder, with node.toml and key.")],
+    user: Annotated[
+        str | None,
+        typer.Option("--user", metavar="NAME", help="Run the server's messages as this user; needs root."),
+    ] = None,
 ) -> None:
     """Start a node; it runs until Ctrl-C or SIGTERM."""
     from ipfl.engines.flower import require_flower
@@ -120,7 +134,7 @@ def node(
     from ipfl.deploy.supernode import run_node
 
     with _clean_stop("the node was stopped"):
-        run_node(NodeFolder(folder.resolve()), typer.echo)
+        run_node(NodeFolder(folder.resolve()), typer.echo, user)
 
 
 @app.command("run", epilog="For example:\n\nipfl deploy run hospital --resume hospital/runs/run-1")
@@ -150,6 +164,15 @@ def run_method(
             help="Seconds for a reply; for clients, clients.deadline of the config wins.",
         ),
     ] = 300,
+    classes: Annotated[
+        int | None,
+        typer.Option(
+            "--classes",
+            min=1,
+            metavar="N",
+            help="Number of classes; default: what more than half of the nodes say.",
+        ),
+    ] = None,
 ) -> None:
     """Run a method on the connected nodes, and show its progress. Ctrl-C stops the run."""
     found = _server_folder(folder)
@@ -169,6 +192,7 @@ def run_method(
         "nodes": nodes or len(Registry.load(found.accounts_file).accounts),
         "wait": wait,
         "deadline": deadline,
+        "classes": classes or 0,
     }
     with _clean_stop(f"to go on: ipfl deploy run {found.root} --resume {out}"):
         run_and_follow(found, settings, typer.echo)

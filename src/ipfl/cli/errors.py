@@ -41,7 +41,8 @@ class Commands(TyperGroup):
         except Exception as error:
             if debug:
                 raise
-            exit_with_error(_failure_text(error), FAILED)
+            is_bad_path = isinstance(error, ValueError) and "embedded null" in str(error)
+            exit_with_error(_failure_text(error), BAD_INPUT if is_bad_path else FAILED)
 
 
 def _failure_text(error: Exception) -> str:

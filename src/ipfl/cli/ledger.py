@@ -1,19 +1,21 @@
-"""`ipfl ledger`: show, verify and export the tokens of a run. Only typer is imported at the top."""
+"""`ipfl ledger`: show, verify, prove and export the tokens of a run. Only typer is imported at the top."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ipfl.errors import InputError
+from ipfl.errors import InputError, near_hint
 
 if TYPE_CHECKING:
     from ipfl.ledger.store import RunStore
 
 app = typer.Typer(
-    no_args_is_help=True, help="Show, verify and export who paid and earned which tokens in a run."
+    no_args_is_help=True, help="Show, verify, prove and export who paid and earned which tokens in a run."
 )
 
 Run = Annotated[
@@ -24,17 +26,39 @@ Name = Annotated[
 ]
 
 
+PublicKey = Annotated[
+    str | None,
+    typer.Option(
+        "--public-key",
+        metavar="KEY",
+        help="Who must have signed: 64 hex digits or a PEM file; default: signing.key beside the run.",
+    ),
+]
+
+
 def _open(run: str, name: str | None) -> RunStore:
     from ipfl.ledger.store import RunStore
 
     return RunStore.open(run, name)
 
 
+def _client_id(text: str, names: Mapping[int, str]) -> int:
+    """The id of a client that is given by its id or its name; a name comes first."""
+    by_name = {name: client for client, name in names.items()}
+    if text in by_name:
+        return by_name[text]
+    if not text.isascii() or not text.isdigit() or len(text) > 10:
+        raise InputError(f"there is no client {text!r}{near_hint(text, by_name)}")
+    return int(text)
+
+
 @app.command(epilog="For example:\n\nipfl ledger show runs/mine --client 3")
 def show(
     run: Run,
     name: Name = None,
-    client: Annotated[int | None, typer.Option("--client", metavar="I", help="Only this client.")] = None,
+    client_text: Annotated[
+        str | None, typer.Option("--client", metavar="I", help="Only this client: its id, or its name.")
+    ] = None,
     round: Annotated[
         int | None, typer.Option("--round", metavar="R", help="Only this round; -1 is the opening.")
     ] = None,
@@ -49,39 +73,132 @@ def show(
     from ipfl.report.ledger import accounts_table, rolled_back_note, round_name, transfers_table
 
     with _open(run, name) as store, store.snapshot() as reader:
+        names = store.client_names
+        client = None if client_text is None else _client_id(client_text, names)
         if client is not None and client not in reader.clients():
-            raise InputError(f"run {store.name!r} has no client {client}")
+            raise InputError(f"run {store.name!r} has no client {client_text}")
         if round is not None and round not in reader.round_numbers():
             raise InputError(f"run {store.name!r} has no round {round}")
-        chosen = "" if client is None else f", client {client}"
+        chosen = "" if client is None else f", client {names.get(client, client)}"
         if round is not None:
             chosen += f", {'' if round == OPENING else 'round '}{round_name(round)}"
         console = Console(highlight=False, markup=False)
         if chosen:
-            console.print(transfers_table(reader.transfers(client, round), f"Transfers{chosen}"))
-        console.print(accounts_table(reader.accounts(client, round), f"Tokens of {store.name}{chosen}"))
+            console.print(transfers_table(reader.transfers(client, round), f"Transfers{chosen}", names))
+        accounts = reader.accounts(client, round)
+        console.print(accounts_table(accounts, f"Tokens of {store.name}{chosen}", names))
         if numbers := [number for number in reader.rolled_back() if round in (None, number)]:
             console.print(rolled_back_note(numbers))
 
 
-@app.command(epilog="For example:\n\nipfl ledger verify runs/mine")
-def verify(run: Run, name: Name = None) -> None:
-    """Check a run's history: sums, replay of every auction and reward, hash chain.
+@app.command(epilog="For example:\n\nipfl ledger verify runs/mine --expect 5c1f…")
+def verify(
+    run: Run,
+    name: Name = None,
+    expect: Annotated[
+        str | None, typer.Option("--expect", metavar="HASH", help="A hash noted earlier, of any round.")
+    ] = None,
+    public_key: PublicKey = None,
+    anchor: Annotated[
+        Path | None,
+        typer.Option("--anchor", metavar="FILE", help="The file that `ipfl run --anchor` wrote elsewhere."),
+    ] = None,
+    folder: Annotated[
+        Path | None,
+        typer.Option("--folder", metavar="DIR", help="Folder of the run, if RUN is the URL of a database."),
+    ] = None,
+) -> None:
+    """Check a run: sums, replay of every auction and reward, hash chain, signatures, every file.
 
-    Exit code 1 and the first wrong entry if something is wrong. Otherwise the newest hash is printed, which
-    covers the whole history: note it, and compare it later to find any change.
+    Exit code 1 and the first wrong entry if something is wrong. Otherwise the newest hashes are printed: note
+    them elsewhere and --expect one later, to find even what the owner of the signing key changed.
     """
-    from ipfl.runs.audit import verify_run
+    from ipfl.runs.audit import Audit
 
+    if folder is None and "://" not in run and Path(run).is_dir():
+        folder = Path(run)
     with _open(run, name) as store:
-        # Before the check: a running run may post more rounds during it.
-        last, head = store.last_round(), store.head()
-        finding = verify_run(store)
+        # Runs of earlier releases are not signed: only a key that is named counts.
+        beside = folder if store.has_files else None
+        audit = Audit(store, folder, _expected_key(public_key, beside), expect, anchor)
+        finding = audit.finding()
         if finding is not None:
             typer.echo(f"error: run {store.name}: {finding}", err=True)
             raise typer.Exit(1)
-        rounds = 0 if last is None else last + 1
-        typer.echo(f"{store.name}: {rounds} round{'' if rounds == 1 else 's'} verified, hash {head}")
+        for line in audit.report():
+            typer.echo(line)
+
+
+def _expected_key(given: str | None, folder: Path | None) -> str | None:
+    """Who must have signed: the key that is named, or the one beside the run's folder."""
+    from ipfl.ledger.signing import read_public_key
+    from ipfl.runs.audit import key_beside
+
+    if given is not None:
+        return read_public_key(given)
+    return read_public_key(str(beside)) if folder and (beside := key_beside(folder)).is_file() else None
+
+
+@app.command(epilog="For example:\n\nipfl ledger prove runs/mine --client 3 > client-3.json")
+def prove(
+    run: Run,
+    client: Annotated[int, typer.Option("--client", metavar="I", help="Whose account.")],
+    name: Name = None,
+    round: Annotated[
+        int | None, typer.Option("--round", metavar="R", help="After this round; default: the last one.")
+    ] = None,
+) -> None:
+    """Write a client's statement of account as JSON: its transfers, and proof of what the server signed.
+
+    `ipfl ledger check` checks it anywhere. It says nothing of the accounts of others.
+    """
+    import json
+
+    with _open(run, name) as store:
+        typer.echo(json.dumps(store.statement(client, round).to_json()))
+
+
+@app.command(epilog="For example:\n\nipfl ledger check client-3.json --against runs/mine")
+def check(
+    statement: Annotated[
+        Path, typer.Argument(metavar="STATEMENT", help="From `ipfl ledger prove`, or from a node's memory.")
+    ],
+    public_key: PublicKey = None,
+    against: Annotated[
+        str | None,
+        typer.Option("--against", metavar="RUN", help="Folder or URL of the run that must say the same."),
+    ] = None,
+    name: Name = None,
+) -> None:
+    """Check a client's statement of account, and whether the ledger still says the same.
+
+    Exit code 1 if the statement proves nothing, or if the ledger of --against denies it.
+    """
+    import json
+
+    from ipfl.ledger.signing import read_public_key
+    from ipfl.ledger.statements import denial, read_statement
+
+    try:
+        content = json.loads(statement.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"cannot read {statement}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{statement} is no statement of account: {error}") from error
+    key = None if public_key is None else read_public_key(public_key)
+    try:
+        told = read_statement(content, key)
+    except InputError as error:
+        typer.echo(f"error: {statement}: {error}", err=True)
+        raise typer.Exit(1) from None
+    typer.echo(str(told))
+    if against is not None:
+        with _open(against, name or told.head.run) as store:
+            reason = denial(told, store)
+        if reason is not None:
+            typer.echo(f"error: the ledger of {against} denies this: {reason}", err=True)
+            raise typer.Exit(1)
+        typer.echo(f"the ledger of {against} says the same")
 
 
 @app.command(epilog="For example:\n\nipfl ledger export runs/mine --csv > tokens.csv")

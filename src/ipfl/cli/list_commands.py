@@ -1,4 +1,4 @@
-"""Commands that list methods, data sets and partitions; and `ipfl data fetch`."""
+"""Commands that list methods, data sets and partitions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def methods(name: Annotated[str | None, typer.Argument(metavar="NAME")] = None) 
     fields = hyperparameters(name)
     if fields:
         console.print(method_table(fields))
-        advice = f"Set one with: ipfl run --set method.name={name} --set method.{fields[0].name}=…"
+        advice = f"Set one with: ipfl run --method {name} --set method.{fields[0].name}=…"
     else:
         advice = "It has no hyper-parameters of its own; those of training are in [train]."
     console.print(advice, markup=False)
@@ -45,25 +45,3 @@ def partitions() -> None:
     console = stdout_console()
     console.print(meanings_table("task.distributions", DISTRIBUTIONS))
     console.print(meanings_table("task.partition", PARTITIONS))
-
-
-def data_fetch(name: Annotated[str, typer.Argument(metavar="NAME")]) -> None:
-    """Download the original of a data set into the cache, and check it.
-
-    NAME is one of `ipfl datasets`.
-    """
-    from ipfl.data import fetch
-
-    paths = fetch(name)
-    for path in paths:
-        typer.echo(path)
-    if not paths:
-        typer.echo(f"{name} is bundled: nothing to download")
-
-
-def data_list(data_dir: DataDir = None) -> None:
-    """Show where each data set is, where it comes from, under which licence."""
-    from ipfl.report.tables import dataset_sources
-
-    for line in dataset_sources(data_dir):
-        typer.echo(line)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -22,12 +22,30 @@ if TYPE_CHECKING:
     from ipfl.runs.result import Observer
     from ipfl.runs.run_pool import MakePool
 
+MAX_WORKERS = 256
+"""Processes that one command may start."""
+
 ConfigFile = Annotated[Path | None, typer.Argument(metavar="CONFIG.toml")]
 Sets = Annotated[
     list[str] | None,
     typer.Option(
         "--set", metavar="KEY=VALUE", help="Change one setting, such as task.partition=30:70. Repeatable."
     ),
+]
+MethodName = Annotated[
+    str | None, typer.Option("--method", metavar="NAME", help="Same as --set method.name=NAME.")
+]
+RoundCount = Annotated[
+    int | None, typer.Option("--rounds", min=1, metavar="R", help="Same as --set rounds=R.")
+]
+ClientCount = Annotated[
+    int | None, typer.Option("--clients", min=1, metavar="N", help="Same as --set task.clients=N.")
+]
+DatasetName = Annotated[
+    str | None, typer.Option("--dataset", metavar="NAME", help="Same as --set task.dataset=NAME.")
+]
+Json = Annotated[
+    bool, typer.Option("--json", help="Print the result as JSON, and nothing else on standard output.")
 ]
 Out = Annotated[
     Path | None,
@@ -36,7 +54,10 @@ Out = Annotated[
 Workers = Annotated[
     int | None,
     typer.Option(
-        "--workers", min=0, help="Worker processes; default one per core, 0 none. Changes no result."
+        "--workers",
+        min=0,
+        max=MAX_WORKERS,
+        help="Worker processes; default one per core, 0 none. Changes no result.",
     ),
 ]
 Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Same as --set seed=S.")]
@@ -51,6 +72,29 @@ Store = Annotated[
         metavar="URL",
         envvar="IPFL_STORE",
         help="Database for rounds and ledger, such as postgresql+psycopg://…; default: run.db in the folder.",
+    ),
+]
+SigningKeyFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--signing-key",
+        metavar="FILE",
+        envvar="IPFL_SIGNING_KEY",
+        help="Key that signs the ledger, made if it is missing; default: signing.key beside the folder.",
+    ),
+]
+Anchor = Annotated[
+    Path | None,
+    typer.Option(
+        "--anchor", metavar="FILE", help="Append the ledger's newest hash to this file after every round."
+    ),
+]
+AccountsName = Annotated[
+    str | None,
+    typer.Option(
+        "--accounts",
+        metavar="NAME",
+        help="Open with the balances that the last run under this name left, and leave them to the next.",
     ),
 ]
 CheckpointEvery = Annotated[
@@ -74,6 +118,7 @@ RunProcesses = Annotated[
     typer.Option(
         "--workers",
         min=0,
+        max=MAX_WORKERS,
         help="Runs side by side; default one per core, 0: one after the other. Changes no result.",
     ),
 ]
@@ -92,6 +137,16 @@ Profiled = Annotated[
     ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no table.")]
+Trust = Annotated[
+    bool,
+    typer.Option("--trust", help="Import code that the run's folder names: its method, data or model."),
+]
+Track = Annotated[
+    Literal["tensorboard", "mlflow"] | None,
+    typer.Option(
+        "--track", help="Also tell TensorBoard or MLflow, in a folder of that name beside the run's."
+    ),
+]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the run that the folder holds.")]
 ShowConfig = Annotated[
     bool, typer.Option("--show-config", help="Print every setting as TOML with its meaning, and run nothing.")
@@ -104,36 +159,81 @@ DataDir = Annotated[
 ]
 
 
-def load_config(path: Path | None, sets: list[str] | None, seed: int | None, data_dir: Path | None) -> Config:
-    """The config that a command works with."""
+def load_config(
+    path: Path | None,
+    sets: list[str] | None,
+    seed: int | None,
+    data_dir: Path | None,
+    *,
+    method: str | None = None,
+    rounds: int | None = None,
+    clients: int | None = None,
+    dataset: str | None = None,
+) -> Config:
+    """The config that a command works with: the file, what --set says, then the options with a name."""
     from ipfl.runs.config import Config
 
     _allow_user_modules()
-    given = {"seed": seed, "task.data_dir": None if data_dir is None else str(data_dir)}
+    given = {
+        "seed": seed,
+        "rounds": rounds,
+        "method.name": method,
+        "task.clients": clients,
+        "task.dataset": dataset,
+        "task.data_dir": None if data_dir is None else str(data_dir),
+    }
     return Config.load(path, sets or (), {key: value for key, value in given.items() if value is not None})
 
 
-def resumed_config(folder: Path, store: str | None, data_dir: Path | None) -> Config:
-    """The config of a run that is to go on; the data may lie elsewhere by now."""
+def resumed_config(
+    folder: Path, store: str | None, data_dir: Path | None, trust: bool, rounds: int | None = None
+) -> Config:
+    """The config of a run that is to go on; the data may lie elsewhere, and there may be more rounds.
+
+    Args:
+        folder: Of the run.
+        store: URL of its store; None: in the folder.
+        data_dir: Where the data lies now; None: as it was.
+        trust: Whether code that the folder names may be imported.
+        rounds: How many rounds there are to be; None: as it was.
+    """
     from ipfl.runs.config import Config
-    from ipfl.runs.folder import is_on_nodes
+    from ipfl.runs.folder import is_on_nodes, planned_rounds
     from ipfl.runs.journal import read_header
 
-    _allow_user_modules()
-    config = read_header(folder, store).get("config")
-    if not isinstance(config, dict) or not isinstance(config.get("task"), dict):
-        raise InputError(f"the run in {folder} was begun in Python: resume it there")
+    header = read_header(folder, store)
+    config = header.get("config")
     if is_on_nodes(folder):
         raise InputError(
             f"the run in {folder} lives on deployed nodes: ipfl deploy run DIR --resume {folder}"
         )
+    is_built_here = header.get("data_seed", header["seed"]) == header["seed"]
+    if not isinstance(config, dict) or not isinstance(config.get("task"), dict) or not is_built_here:
+        raise InputError(f"the run in {folder} was begun in Python: resume it there")
     if data_dir is not None:
         config["task"]["data_dir"] = str(data_dir)
-    return Config.of(config)
+    # The header says what the run was begun with; an end in order, how far it was extended.
+    config["rounds"] = rounds if rounds is not None else max(header["rounds"], planned_rounds(folder))
+    settings = Config.of(config)
+    allow_code(settings, [settings.method.name], folder, trust)
+    return settings
+
+
+def allow_code(settings: Config, methods: list[str], folder: Path, trust: bool) -> None:
+    """Lets code that a folder of results names be imported, if the user trusts it; refuses it otherwise."""
+    from ipfl.core.plugins import refuse_code
+    from ipfl.runs.config import method_name
+
+    if not trust:
+        refuse_code([*map(method_name, methods), settings.model_dump(mode="json")], folder)
+    _allow_user_modules()
 
 
 def _allow_user_modules() -> None:
-    """Lets a `module:callable` of the config, and what it imports, be files in the current folder."""
+    """Lets a `module:callable` of the config, and what it imports, be files in the current folder.
+
+    Reading a config file adds its own folder (`ipfl.core.plugins.look_beside`).
+    """
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
 
@@ -207,6 +307,13 @@ def comparison_observers(quiet: bool) -> Iterator[MakeObserver | None]:
 
     with ComparisonProgress(Console(stderr=True)) as progress:
         yield progress
+
+
+def print_json(content: Any) -> None:
+    """Prints a result for scripts."""
+    import json
+
+    typer.echo(json.dumps(content, indent=2, ensure_ascii=False))
 
 
 def stdout_console() -> Console:

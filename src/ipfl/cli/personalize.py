@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ipfl.cli.options import Overwrite
+from ipfl.cli.options import Overwrite, Trust
 from ipfl.errors import InputError
 
 
@@ -21,12 +21,17 @@ def personalize(
     ],
     out: Annotated[Path, typer.Option("--out", help="Where the model goes, a .safetensors file.")],
     overwrite: Overwrite = False,
+    trust: Trust = False,
 ) -> None:
     """Get a personalized model from a finished run, without a server.
 
     RUN is the folder that `ipfl run` wrote. The points in --data say what the model should be good at:
     x in the shape of the run's data, y the labels. With x_test and y_test, the accuracy there is printed.
+    Methods that have no model for clients they never met say so. Models of the run's own clients: ipfl
+    export.
     """
+    from ipfl.client.client_model import make_model
+    from ipfl.client.export import export_model
     from ipfl.data.archives import read_points
     from ipfl.runs.finished import FinishedRun
 
@@ -34,12 +39,13 @@ def personalize(
         raise InputError(f"{out} exists already; choose another --out or pass --overwrite")
     if not out.resolve().parent.is_dir():
         raise InputError(f"cannot write {out}: there is no folder {out.resolve().parent}")
+    finished = FinishedRun.open(run, trust=trust)
+    finished.check_newcomers()
     points = read_points(data)
-    finished = FinishedRun.open(run)
     model = finished.personalize(points["x"], points["y"])
     typer.echo(f"accuracy on your points: {finished.accuracy(model, points['x'], points['y']):.1%}")
     if "x_test" in points and "y_test" in points:
         accuracy = finished.accuracy(model, points["x_test"], points["y_test"])
         typer.echo(f"accuracy on x_test: {accuracy:.1%}")
-    finished.save(model, out)
+    export_model(make_model(finished.network, model, finished.summary.get("input_dtype")), out)
     typer.echo(f"model in {out}")

@@ -10,29 +10,41 @@ import typer
 
 from ipfl.cli.errors import BAD_INPUT, FAILED, INTERRUPTED, exit_with_error
 from ipfl.cli.options import (
+    AccountsName,
+    Anchor,
     CheckpointEvery,
+    ClientCount,
     CompareEngineName,
     ConfigFile,
     DataDir,
+    DatasetName,
     EngineName,
     Fp16,
+    Json,
+    MethodName,
     NodeCount,
     Out,
     Overwrite,
     Profiled,
     Quiet,
     Resume,
+    RoundCount,
     RunProcesses,
     Seed,
     Sets,
     ShowConfig,
+    SigningKeyFile,
     Store,
+    Track,
+    Trust,
     Workers,
+    allow_code,
     choose_engine,
     choose_pool,
     comparison_observers,
     load_config,
     new_run_folder,
+    print_json,
     resumed_config,
     run_observer,
     stdout_console,
@@ -46,9 +58,10 @@ if TYPE_CHECKING:
     from ipfl.core.profile import Profile
     from ipfl.runs.comparison import Comparison
     from ipfl.runs.config import Config
+    from ipfl.runs.tracking import TrackerName
 
 MethodNames = Annotated[
-    str,
+    str | None,
     typer.Option("--methods", metavar="A,B,…", help="Methods to compare, see `ipfl methods`; default: all."),
 ]
 ReferenceName = Annotated[
@@ -60,6 +73,10 @@ SeedCount = Annotated[int, typer.Option("--seeds", min=1, help="Number of seeds,
 
 def run(
     config: ConfigFile = None,
+    method_name: MethodName = None,
+    rounds: RoundCount = None,
+    clients: ClientCount = None,
+    dataset: DatasetName = None,
     sets: Sets = None,
     out: Out = None,
     engine_name: EngineName = "local",
@@ -68,62 +85,91 @@ def run(
     workers: Workers = None,
     seed: Seed = None,
     quiet: Quiet = False,
+    as_json: Json = False,
     overwrite: Overwrite = False,
     resume: Resume = None,
     store: Store = None,
     checkpoint_every: CheckpointEvery = 1,
+    signing_key: SigningKeyFile = None,
+    anchor: Anchor = None,
+    accounts: AccountsName = None,
+    track: Track = None,
     profiled: Profiled = False,
     show_config: ShowConfig = False,
     data_dir: DataDir = None,
+    trust: Trust = False,
 ) -> None:
     """Run one method on one task.
 
     CONFIG.toml holds the settings; without it, the default run.
     Writes summary.json, metrics.jsonl (a line a round), model/*.safetensors, run.db (the ledger).
-    Ctrl-C keeps what is finished; --resume goes on from there, with the same result.
+    Ctrl-C keeps what is finished; --resume goes on from there, with the same result; with --rounds, also
+    beyond the rounds that it was begun with.
     """
     if resume is None:
-        settings = load_config(config, sets, seed, data_dir)
-    elif config or sets or out or overwrite or seed is not None:
-        refused = "no config, --set, --seed, --out or --overwrite"
+        settings = load_config(
+            config, sets, seed, data_dir, method=method_name, rounds=rounds, clients=clients, dataset=dataset
+        )
+    elif any((config, sets, out, overwrite, accounts, method_name, clients, dataset)) or seed is not None:
+        refused = "no config, --set, --seed, --method, --clients, --dataset, --out, --accounts or --overwrite"
         exit_with_error(f"--resume keeps the settings of the run: {refused}", BAD_INPUT)
     else:
-        settings = resumed_config(resume, store, data_dir)
+        settings = resumed_config(resume, store, data_dir, trust, rounds)
     method = settings.build_method()
     if show_config:
         _print_config(settings, [method])
         return
     from ipfl.core.profile import Profile, measure
+    from ipfl.data.federated import notes
     from ipfl.runs.comparison import prepare
     from ipfl.runs.folder import RunOutput
     from ipfl.runs.run import run as run_method
 
     engine = choose_engine(engine_name, settings, nodes, workers, fp16, quiet)
     folder = resume or out or new_run_folder(f"{method.name}-seed-{settings.seed}")
+    observer, tracker = run_observer(quiet, method.name), None
+    if track is not None:
+        from ipfl.runs.tracking import ObserverGroup, make_tracker
+
+        tracker = make_tracker(track, folder, settings.record([method]), is_resumed=resume is not None)
+        observer = ObserverGroup([one for one in (observer, tracker) if one is not None])
     profile = Profile()
     with profile.recording() if profiled else nullcontext():
         with measure("data"):
             task = prepare(settings, [method], settings.seed)
+        for note in () if quiet else notes(task.data):
+            typer.echo(note, err=True)
         result = run_method(
             task,
             method,
             settings,
             engine=engine,
-            out=RunOutput(folder, overwrite, resume is not None, store, checkpoint_every),
-            observer=run_observer(quiet, method.name),
+            out=RunOutput(
+                folder, overwrite, resume is not None, store, checkpoint_every, signing_key, anchor, accounts
+            ),
+            observer=observer,
         )
-    if not quiet:
+    if tracker is not None:
+        tracker.end(result.summary)
+    if as_json:
+        print_json({"folder": str(folder), **result.summary})
+    elif not quiet:
         _print_run(result.summary, folder)
     if profiled:
-        _report_profile(profile, folder)
+        _report_profile(profile, folder, is_printed=not as_json)
     if result.summary["interrupted"]:
         progress = f"{result.summary['rounds']} of {settings.rounds} rounds"
         exit_with_error(f"interrupted after {progress}; results so far in {folder}", INTERRUPTED)
+    if not result.summary["counted"]:
+        exit_with_error(f"no round counted: nobody delivered in any of them; see {folder}", FAILED)
 
 
 def compare(
     config: ConfigFile = None,
-    methods: MethodNames = "",
+    methods: MethodNames = None,
+    rounds: RoundCount = None,
+    clients: ClientCount = None,
+    dataset: DatasetName = None,
     reference: ReferenceName = REFERENCE,
     seeds: SeedCount = 1,
     sets: Sets = None,
@@ -132,41 +178,49 @@ def compare(
     workers: RunProcesses = None,
     seed: Seed = None,
     quiet: Quiet = False,
+    as_json: Json = False,
     overwrite: Overwrite = False,
     resume: Resume = None,
+    track: Track = None,
     show_config: ShowConfig = False,
     data_dir: DataDir = None,
+    trust: Trust = False,
 ) -> None:
     """Run several methods on the same task, budget and seeds.
 
     CONFIG.toml holds the settings; without it, those of the default run.
     Writes METHOD/seed-S/ for each run, compare.json, and plots as PNG and PDF.
-    The reference always takes part: PMA is what a client gains over it.
+    A variant is METHOD:KEY=VALUE. The reference always takes part: PMA is what a client gains over it.
     Ctrl-C keeps what is finished; --resume goes on from there, with the same result.
     """
     if resume is None:
-        settings = load_config(config, sets, seed, data_dir)
-        names = [name.strip() for name in methods.split(",") if name.strip()] or list(METHODS)
+        settings = load_config(config, sets, seed, data_dir, rounds=rounds, clients=clients, dataset=dataset)
+        names = (
+            list(METHODS) if methods is None else [one.strip() for one in methods.split(",") if one.strip()]
+        )
+        if not names:
+            exit_with_error("--methods names no method", BAD_INPUT)
         numbers = list(range(settings.seed, settings.seed + seeds))
     elif (
-        config
-        or methods
+        any((config, methods, sets, out, overwrite, rounds, clients, dataset))
         or reference != REFERENCE
         or seeds > 1
-        or sets
-        or out
-        or overwrite
         or seed is not None
     ):
-        refused = "no config, --methods, --reference, --seeds, --set, --seed, --out or --overwrite"
-        exit_with_error(f"--resume keeps what was set: {refused}", BAD_INPUT)
+        refused = (
+            "no config, --methods, --reference, --seeds, --set, --seed, --rounds, --clients, --dataset, "
+        )
+        exit_with_error(f"--resume keeps what was set: {refused}--out or --overwrite", BAD_INPUT)
     else:
         from ipfl.runs.comparison import read_plan
 
         settings, names, numbers, reference = read_plan(resume)
+        allow_code(settings, [*names, reference], resume, trust)
     if show_config:
         _print_config(settings, settings.build_methods(names).values())
         return
+    from ipfl.report.figures import save_comparison_figures
+    from ipfl.report.run_set import of_comparison
     from ipfl.runs.comparison import compare as compare_methods
 
     folder = resume or out or new_run_folder("compare")
@@ -183,15 +237,34 @@ def compare(
             make_observer=make_observer,
             make_pool=pool,
         )
-    if not quiet:
+    save_comparison_figures(of_comparison(comparison), folder)
+    if track is not None:
+        _track_runs(track, comparison, folder)
+    if as_json:
+        print_json({"folder": str(folder), **comparison.summary()})
+    elif not quiet:
         _print_comparison(comparison, folder)
     for entry in comparison.entries.values():
         for number, reason in entry.failures.items():
             typer.echo(f"error: {entry.method.name}, seed {number}: {reason}", err=True)
     if comparison.interrupted:
         exit_with_error(f"interrupted; results so far in {folder}", INTERRUPTED)
-    if comparison.failed:
+    void = [f"{e.method.name}, seed {s}" for e in comparison.entries.values() for s in e.void_seeds]
+    for run in void:
+        typer.echo(f"error: {run}: no round counted, nobody delivered in any of them", err=True)
+    if comparison.failed or void:
         raise typer.Exit(FAILED)
+
+
+def _track_runs(track: TrackerName, comparison: Comparison, folder: Path) -> None:
+    """Tells a tracker about the finished runs of a comparison, whose PMA is known then."""
+    from ipfl.runs.method_labels import folder_names
+    from ipfl.runs.tracking import track_result
+
+    names = folder_names(comparison.entries)
+    for label, entry in comparison.entries.items():
+        for seed, result in entry.results.items():
+            track_result(track, folder / names[label] / f"seed-{seed}", result, top=folder)
 
 
 def _print_config(config: Config, methods: Iterable[Method[Any]]) -> None:
@@ -209,13 +282,15 @@ def _print_run(summary: Mapping[str, Any], folder: Path) -> None:
     console.print(f"\nResults in {folder}", markup=False, soft_wrap=True)
 
 
-def _report_profile(profile: Profile, folder: Path) -> None:
-    """Prints where the time went, and writes the trace."""
+def _report_profile(profile: Profile, folder: Path, *, is_printed: bool) -> None:
+    """Writes the trace, and prints where the time went."""
     from ipfl.core.files import write_json
     from ipfl.report.profile import profile_table
     from ipfl.runs.folder import TRACE
 
     write_json(folder / TRACE, profile.trace())
+    if not is_printed:
+        return
     console = stdout_console()
     console.print()
     console.print(profile_table(profile))

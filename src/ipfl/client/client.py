@@ -18,7 +18,7 @@ from ipfl.client.training import (
     Score,
     evaluate,
     features,
-    log_probabilities,
+    log_scores,
     losses,
     mean_gradient,
     predictions,
@@ -93,13 +93,21 @@ class Client:
         return evaluate(self.network, predictor, self.points(part, limit))
 
     def losses(self, params: Vector, part: Part, limit: int | None = None) -> NDArray[np.float64]:
-        """Cross entropy of every point of one part."""
+        """Loss of every point of one part, the one that is trained on."""
         return losses(self.network, params, self.points(part, limit))
 
-    def log_probabilities(self, params: Vector, samples: Samples) -> NDArray[np.float64]:
-        """(n, classes): logarithm of the probability of every class, of some of the client's samples."""
-        table = log_probabilities(self.network, params, samples)
-        return table if len(table) else np.empty((0, self.classes))
+    @property
+    def predicts_classes(self) -> bool:
+        """Whether every point has one class; see `ipfl.data.targets` for the other kinds."""
+        return self.network.target.kind == "classes"
+
+    def log_scores(self, params: Vector, samples: Samples) -> NDArray[np.float64]:
+        """(n, classes): logarithm of the probability of every class, of some of the client's samples.
+
+        (n, 1) where no classes are predicted: the logarithm of every point's soft score.
+        """
+        table = log_scores(self.network, params, samples)
+        return table if len(table) else np.empty((0, self.classes if self.predicts_classes else 1))
 
     def gradient(self, params: Vector, on: Part | Samples) -> Vector:
         """Gradient of the mean loss at `params` on one part, or on some samples of it."""

@@ -14,13 +14,15 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ipfl.client.network import CPU, Network
 from ipfl.client.settings import TrainConfig
+from ipfl.client.targets import find_loss
 from ipfl.client.task import Task
 from ipfl.client.training import one_thread, sgd
 from ipfl.core import stream
-from ipfl.data.federated import Samples
+from ipfl.data.federated import Samples, tokens_of
 from ipfl.errors import InputError
 
 TRIAL_SECONDS = 1.0
@@ -68,7 +70,7 @@ def find_device(name: str) -> torch.device:
 
 
 def prepare_network(network: Network, settings: TrainConfig) -> None:
-    """Puts a network on its device, in the process that will use it, and sets its precision.
+    """Puts a network on its device, in the process that will use it, and sets its precision and its loss.
 
     Raises:
         InputError: This machine has no such device.
@@ -82,6 +84,7 @@ def prepare_network(network: Network, settings: TrainConfig) -> None:
     if device != network.device:
         network.move(device)
     network.precision = settings.precision
+    network.loss = find_loss(settings.loss, network.target)
 
 
 def settle(settings: TrainConfig, task: Task, seed: int) -> tuple[TrainConfig, Trial | None]:
@@ -102,8 +105,12 @@ def settle(settings: TrainConfig, task: Task, seed: int) -> tuple[TrainConfig, T
 def try_precisions(settings: TrainConfig, task: Task, seed: int) -> Trial:
     """Times training steps in both precisions, in turn, for about a second."""
     rng = stream(seed, "trial")
-    size, shape = settings.batch_size, task.data.input_shape
-    batch = Samples(rng.random((size, *shape), dtype=np.float32), rng.integers(task.data.classes, size=size))
+    size, shape, target = settings.batch_size, task.data.input_shape, task.target
+    x: NDArray[Any] = rng.random((size, *shape), dtype=np.float32)
+    if tokens := tokens_of(task.data):
+        x = rng.integers(tokens, size=(size, *shape))
+    y = rng.integers(target.outputs, size=size)
+    batch = Samples(x, y if target.kind == "classes" else np.zeros((size, target.outputs), np.float32))
     least: dict[Precision, float] = {"float32": float("inf"), "bf16": float("inf")}
     networks = {one: task.network(seed) for one in least}
     with one_thread():

@@ -9,7 +9,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from ipfl.core import EMPTY, ClientId, Record
-from ipfl.core.files import RECORD_SUFFIX, read_record, write_record
+from ipfl.core.files import (
+    RECORD_SUFFIX,
+    make_folder,
+    read_record,
+    remove,
+    remove_drafts,
+    write_record,
+)
 
 
 class ClientMemory:
@@ -42,11 +49,11 @@ class ClientMemory:
 
     def save(self, client: ClientId, record: Record, round: int) -> None:
         """Replaces what the client remembers, from the running round on."""
-        (self.folder / str(client)).mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder / str(client))
         write_record(self._file(client, round), record)
         committed = [version for version in self._versions(client) if version <= self.committed]
         for version in committed[:-1]:
-            self._file(client, version).unlink()
+            remove(self._file(client, version))
 
     def forget_after(self, round: int, client: ClientId | None = None) -> None:
         """Removes what rounds after this one left with one client, or with all."""
@@ -56,4 +63,5 @@ class ClientMemory:
             return
         for version in self._versions(client):
             if version > round:
-                self._file(client, version).unlink()
+                remove(self._file(client, version))
+        remove_drafts(self.folder / str(client))

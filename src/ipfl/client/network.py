@@ -1,14 +1,15 @@
-"""Networks, and `Network`: one module whose parameters live in a single flat vector.
+"""`Network`: one module whose parameters live in a single flat vector.
 
-The paper's CNN pools before the ReLU: max and ReLU commute, so it is the same function with a quarter
-of the ReLU's work. Convolution weights are kept channels-last inside the flat vector, and images arrive
-as (n, height, width, channels): together this takes a training step from 1460 to about 830 µs a sample.
+The modules are in `ipfl.client.models`.
+
+Convolution weights are kept channels-last inside the flat vector, and images arrive as (n, height, width,
+channels): together with a CNN that pools early this takes a training step from 1460 to about 830 µs a sample.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator
+import copy
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -17,78 +18,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
+from ipfl.client.models import Factory, Shape
+from ipfl.client.targets import Loss, find_loss
 from ipfl.core import Vector
-from ipfl.core.plugins import load_callable
 from ipfl.data.federated import Samples
-from ipfl.errors import InputError, unknown
-
-Shape = tuple[int, ...]
-Factory = Callable[[Shape, int], nn.Module]
+from ipfl.data.targets import Target
+from ipfl.errors import InputError
 
 CPU = torch.device("cpu")
-
-
-class CNN(nn.Module):
-    """The paper's network: conv 32-64-64 (3×3), two 2×2 pools, linear →128, then classes.
-
-    28×28 images give its 3136→128 linear layer; other sizes get the same net with another width there.
-    """
-
-    def __init__(self, shape: Shape, classes: int):
-        super().__init__()
-        if len(shape) != 3 or min(shape[:2]) < 4:
-            raise InputError(
-                f"model 'cnn' needs images of at least 4×4, not shape {shape}; use 'mlp' or 'softmax'"
-            )
-        height, width, channels = shape
-        self.conv1 = nn.Conv2d(channels, 32, 3, padding=1)
-        self.conv2 = nn.Conv2d(32, 64, 3, padding=1)
-        self.conv3 = nn.Conv2d(64, 64, 3, padding=1)
-        self.pool = nn.MaxPool2d(2)
-        self.hidden = nn.Linear(64 * (height // 4) * (width // 4), 128)
-        self.out = nn.Linear(128, classes)
-        for layer in (self.conv1, self.conv2, self.conv3, self.hidden, self.out):
-            # He et al. 2015. PyTorch's default gain is too small for five layers: the first ten rounds
-            # of a federation with few local steps would be spent on a plateau.
-            nn.init.kaiming_uniform_(layer.weight, nonlinearity="relu")
-            assert layer.bias is not None
-            nn.init.zeros_(layer.bias)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Class scores of a batch (n, channels, height, width)."""
-        x = torch.relu(self.pool(self.conv1(x)))
-        x = torch.relu(self.pool(self.conv2(x)))
-        x = torch.relu(self.conv3(x))
-        return self.out(torch.relu(self.hidden(x.flatten(1))))  # type: ignore[no-any-return]
-
-
-class MLP(nn.Sequential):
-    """One hidden layer of 128."""
-
-    def __init__(self, shape: Shape, classes: int):
-        super().__init__(nn.Flatten(), nn.Linear(math.prod(shape), 128), nn.ReLU(), nn.Linear(128, classes))
-
-
-class Softmax(nn.Sequential):
-    """Softmax regression."""
-
-    def __init__(self, shape: Shape, classes: int):
-        super().__init__(nn.Flatten(), nn.Linear(math.prod(shape), classes))
-
-
-MODEL_FACTORIES: dict[str, Factory] = {"cnn": CNN, "mlp": MLP, "softmax": Softmax}
-
-
-def model_factory(model: str | Factory) -> Factory:
-    """Resolves a name, a `module:callable` or a callable to a factory (input_shape, classes) → module."""
-    if not isinstance(model, str):
-        return model
-    if ":" in model:
-        return load_callable(model, "model")
-    if model not in MODEL_FACTORIES:
-        raise unknown("model", model, [*MODEL_FACTORIES, "module:callable"])
-    return MODEL_FACTORIES[model]
 
 
 @dataclass(frozen=True)
@@ -99,20 +38,35 @@ class Slot:
     shape: Shape
     start: int
     stop: int
+    is_frozen: bool = False
+    """Whether it is a parameter that is never trained (`requires_grad_(False)`)."""
 
 
 def _layout(module: nn.Module) -> tuple[list[Slot], int]:
     """Slots of the parameters, then of float buffers; and the length of the parameters alone."""
     slots, position, trained = [], 0, 0
-    named: list[tuple[str, Tensor]] = list(module.named_parameters())
-    for name, tensor in [*named, *module.named_buffers()]:
-        if not tensor.is_floating_point():
-            continue  # counters such as BatchNorm's num_batches_tracked stay where they are
-        slots.append(Slot(name, tuple(tensor.shape), position, position + tensor.numel()))
+    for name, tensor in _travelling(module):
+        is_parameter = isinstance(tensor, nn.Parameter)
+        is_frozen = is_parameter and not tensor.requires_grad
+        slots.append(Slot(name, tuple(tensor.shape), position, position + tensor.numel(), is_frozen))
         position += tensor.numel()
-        if len(slots) <= len(named):
+        if is_parameter:
             trained = position
     return slots, trained
+
+
+def _travelling(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """What is in the flat vector: all parameters and float buffers, or what is trained alone.
+
+    A module with `only_trained_travels`, such as adapters of a large model, has the rest at every client.
+    """
+    only_trained = getattr(module, "only_trained_travels", False)
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad or not only_trained:
+            yield name, parameter
+    for name, buffer in [] if only_trained else module.named_buffers():
+        if buffer.is_floating_point():  # counters such as BatchNorm's num_batches_tracked stay where they are
+            yield name, buffer
 
 
 def _view(flat: Tensor, slot: Slot) -> Tensor:
@@ -124,15 +78,49 @@ def _view(flat: Tensor, slot: Slot) -> Tensor:
     return part.view(slot.shape)
 
 
+def _plain(tensor: Tensor) -> Tensor:
+    """A copy with memory of its own, in the order of its axes."""
+    return tensor.clone(memory_format=torch.contiguous_format)
+
+
+def last_linear(module: nn.Module) -> nn.Linear:
+    """A module's last linear layer; what goes into it are the features."""
+    linear = [layer for layer in module.modules() if isinstance(layer, nn.Linear)]
+    if not linear:
+        raise InputError(f"model {type(module).__name__} has no linear layer to take features from")
+    return linear[-1]
+
+
 @dataclass(frozen=True)
 class Points:
     """Samples on a network's device: images still as bytes, (n, height, width, channels)."""
 
     x: Tensor
     y: Tensor
+    """Targets as networks are trained on them (`Target.encode`)."""
 
     def __len__(self) -> int:
         return len(self.y)
+
+
+def prepare_inputs(x: Tensor, input_shape: Shape, *, reads_tokens: bool = False) -> Tensor:
+    """Raw points as a module wants them: uint8 images become floats, channels first; token ids stay whole.
+
+    Colour images are centred to [−1, 1]. Grey ones are ink on an empty ground: they go to [0, 1], so that the
+    ground is 0 (centred, the letters' large even ground kept the network from learning in 1 of 6 seeds).
+
+    Args:
+        x: A batch of points.
+        input_shape: Of a point; uint8 values are scaled only in the shape of an image.
+        reads_tokens: Whether the module has an embedding, which takes whole numbers as they are.
+    """
+    is_image = len(input_shape) == 3
+    if reads_tokens and not is_image and not x.is_floating_point():
+        return x.long()
+    batch = x.to(torch.float32)
+    if x.dtype == torch.uint8 and is_image:
+        batch = batch.mul_(1 / 255) if input_shape[-1] == 1 else batch.mul_(2 / 255).sub_(1)
+    return batch.permute(0, 3, 1, 2) if batch.dim() == 4 else batch
 
 
 class Network:
@@ -141,14 +129,26 @@ class Network:
     Loading, averaging, pulling and stepping are then single operations on one vector, and what travels
     between processes is that vector. The tensors are on one device, the CPU unless `move` says otherwise;
     vectors go there with `load` and `put`, samples with `points`, and nothing else does.
+
+    Args:
+        module: Any module.
+        input_shape: Shape of a point.
+        target: What it predicts; None: a class.
     """
 
-    def __init__(self, module: nn.Module, input_shape: Shape):
+    def __init__(self, module: nn.Module, input_shape: Shape, target: Target | None = None):
         self.module = module
         self.input_shape = input_shape
+        self.target = target or Target("classes", 0)
+        self.loss: Loss = find_loss("auto", self.target)
+        """What it is trained on."""
         self.slots, self.trained = _layout(module)
-        if not self.slots:
+        if not self.trained or all(slot.is_frozen for slot in self.slots if slot.start < self.trained):
             raise InputError(f"model {type(module).__name__} has no parameters to train")
+        self.frozen = tuple(slice(slot.start, slot.stop) for slot in self.slots if slot.is_frozen)
+        """Where frozen parameters lie in the flat vector."""
+        self.reads_tokens = any(isinstance(part, nn.Embedding) for part in module.modules())
+        """Whether whole numbers go in as they are."""
         self.precision: Literal["float32", "bf16"] = "float32"
         """Of the forward and backward passes of training; parameters, gradients and all else are float32."""
         self.move(CPU)
@@ -168,10 +168,9 @@ class Network:
                 if isinstance(tensor, nn.Parameter):
                     tensor.grad = _view(self.grad, slot)
 
-    def _tensors(self) -> Iterator[Tensor]:
-        for tensor in [*self.module.parameters(), *self.module.buffers()]:
-            if tensor.is_floating_point():
-                yield tensor
+    def _tensors(self, module: nn.Module | None = None) -> Iterator[Tensor]:
+        """What the slots hold, in their order: of this network's module, or of a copy of it."""
+        return (tensor for _, tensor in _travelling(self.module if module is None else module))
 
     @property
     def size(self) -> int:
@@ -187,34 +186,49 @@ class Network:
         """A copy of the module's parameters."""
         return self.flat.cpu().numpy().copy()
 
+    def trained_parts(self) -> list[Tensor]:
+        """The flat parameters without the frozen ones, as few stretches as can be, each with its gradient."""
+        edges = [0, *(edge for part in self.frozen for edge in (part.start, part.stop)), self.trained]
+        parts = []
+        for start, stop in zip(edges[::2], edges[1::2], strict=True):
+            if start < stop:
+                part = self.flat[start:stop]
+                part.grad = self.grad[start:stop]
+                parts.append(part)
+        return parts
+
+    def start_training(self) -> None:
+        """Training mode; a BatchNorm whose parameters are frozen keeps its statistics."""
+        self.module.train()
+        for part in self.module.modules():
+            own = [parameter.requires_grad for parameter in part.parameters(recurse=False)]
+            if isinstance(part, _BatchNorm) and own and not any(own):
+                part.eval()
+
     def put(self, array: NDArray[Any]) -> Tensor:
         """A copy of an array on the device."""
         return torch.tensor(np.ascontiguousarray(array), device=self.device)
 
     def points(self, samples: Samples | Points) -> Points:
         """Samples on the device; those that are there already stay as they are."""
-        return samples if isinstance(samples, Points) else Points(self.put(samples.x), self.put(samples.y))
+        if isinstance(samples, Points):
+            return samples
+        return Points(self.put(samples.x), self.put(self.target.encode(samples.y)))
 
     def fork_rng(self) -> AbstractContextManager[None]:
         """What torch draws inside (dropout) leaves its own stream as it was."""
         return torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else [])
 
     def inputs(self, x: Tensor) -> Tensor:
-        """A batch as the module wants it: uint8 images become floats, channels first.
-
-        Colour images are centred to [−1, 1]. Grey ones are ink on an empty ground: they go to [0, 1], so
-        that the ground is 0 (centred, the letters' large even ground kept the network from learning in 1 of 6
-        seeds).
-        """
-        batch = x.to(torch.float32)
-        if x.dtype == torch.uint8:
-            batch = batch.mul_(1 / 255) if self.input_shape[-1] == 1 else batch.mul_(2 / 255).sub_(1)
-        return batch.permute(0, 3, 1, 2) if batch.dim() == 4 else batch
+        """A batch as the module wants it."""
+        return prepare_inputs(x, self.input_shape, reads_tokens=self.reads_tokens)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Class scores of a batch, as float32."""
+        """Outputs of a batch, (n, outputs) as float32: class scores, log-odds of labels, or numbers."""
         with self._autocast():
             scores: Tensor = self.module(inputs)
+        if scores.dim() == 1 and self.target.outputs == 1:
+            scores = scores[:, None]
         return scores.float()
 
     def _autocast(self) -> AbstractContextManager[object]:
@@ -226,10 +240,7 @@ class Network:
     @property
     def classifier(self) -> nn.Linear:
         """The last linear layer; what goes into it are the features."""
-        linear = [layer for layer in self.module.modules() if isinstance(layer, nn.Linear)]
-        if not linear:
-            raise InputError(f"model {type(self.module).__name__} has no linear layer to take features from")
-        return linear[-1]
+        return last_linear(self.module)
 
     def features(self, batch: Tensor) -> tuple[Tensor, Tensor]:
         """Features of a batch (n, width) and its class scores, in one pass, as float32."""
@@ -250,16 +261,61 @@ class Network:
         return slice(list(starts.values())[-min(layers, len(starts))], self.trained)
 
     def state_dict(self, vector: Vector) -> dict[str, Tensor]:
-        """`vector` as named tensors in the module's ordinary shapes, as PyTorch users expect them."""
+        """`vector` as named tensors in the module's ordinary shapes, as PyTorch users expect them.
+
+        All that `load_state_dict` of the module wants: tied parameters under each of their names, and
+        counters, which are no part of the vector, as they are here. Of adapters, only what travels.
+        """
+        only_trained = getattr(self.module, "only_trained_travels", False)
         flat = torch.from_numpy(np.array(vector, dtype=np.float32))
-        return {slot.name: _view(flat, slot).contiguous() for slot in self.slots}
+        slots = {id(tensor): slot for slot, tensor in zip(self.slots, self._tensors(), strict=True)}
+        named = self.module.state_dict(keep_vars=True).items()
+        return {
+            name: _plain(_view(flat, slots[id(tensor)]) if id(tensor) in slots else tensor.detach().cpu())
+            for name, tensor in named
+            if isinstance(tensor, Tensor) and (id(tensor) in slots or not only_trained)
+        }
+
+    def flatten(self, state: Mapping[str, Tensor]) -> Vector:
+        """The vector that `state_dict` made these tensors of; what they do not name stays as it is here.
+
+        Raises:
+            InputError: A tensor has another shape than the module's.
+        """
+        flat = torch.from_numpy(self.read())
+        for slot in self.slots:
+            if slot.name in state:
+                if tuple(state[slot.name].shape) != slot.shape:
+                    raise InputError(
+                        f"{slot.name} has shape {tuple(state[slot.name].shape)}, not {slot.shape}"
+                    )
+                _view(flat, slot).copy_(state[slot.name])
+        return flat.numpy()
+
+    def copy_module(self, vector: Vector) -> nn.Module:
+        """A copy of the module with these parameters: an ordinary one, on the CPU, in evaluation mode."""
+        module = copy.deepcopy(self.module).to(CPU).eval()
+        flat = torch.from_numpy(np.array(vector, dtype=np.float32))
+        for slot, tensor in zip(self.slots, self._tensors(module), strict=True):
+            tensor.data, tensor.grad = _plain(_view(flat, slot)), None
+        return module
 
 
-def build_network(factory: Factory, input_shape: Shape, classes: int, seed: int) -> Network:
-    """A fresh network; the same seed gives the same initial parameters."""
+def build_network(
+    factory: Factory, input_shape: Shape, classes: int, seed: int, target: Target | None = None
+) -> Network:
+    """A fresh network; the same seed gives the same initial parameters.
+
+    Args:
+        factory: Makes the module.
+        input_shape: Shape of a point.
+        classes: Number of outputs.
+        seed: Of the initial parameters.
+        target: What it predicts; None: a class.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         module = factory(input_shape, classes)
     if not isinstance(module, nn.Module):
         raise InputError(f"the model callable returned {type(module).__name__}, not a torch.nn.Module")
-    return Network(module, input_shape)
+    return Network(module, input_shape, target)

@@ -7,24 +7,34 @@ server model on the test pool of one distribution).
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
+
+import numpy as np
 
 from ipfl.client.allocator import keep_freed_memory
 from ipfl.client.client import Client
 from ipfl.client.hardware import prepare_network
 from ipfl.client.memory import ClientMemory
-from ipfl.client.network import Network
-from ipfl.client.settings import TrainConfig
+from ipfl.client.network import Network, Points
+from ipfl.client.prediction_metrics import Predictions, measure_predictions
+from ipfl.client.predictors import Predictor
+from ipfl.client.privacy_accountant import PrivacyBook, Releases, sum_releases
+from ipfl.client.private_client import PrivateClient, noise_path
+from ipfl.client.settings import PrivacyConfig, TrainConfig
 from ipfl.client.task import Task
-from ipfl.client.training import evaluate
-from ipfl.core import ClientId, Method, Record, holdout_distribution, stream
+from ipfl.client.training import Score, evaluate, predicted_outputs, score_outputs
+from ipfl.core import ClientId, Fact, Method, Record, holdout_distribution, stream
+from ipfl.core.records import BUDGET_SPENT, PRIVACY_LOSS
 from ipfl.data.federated import Parts, Samples
 
 TRAIN = "train"
 EVALUATE = "evaluate"
 ASSESS = "assess"
+WANTED_METRICS = "evaluate_metrics"
+"""Fact beside an offer to be evaluated: names of the metrics to report. No method sees it."""
 
 Disguise = Callable[[Client], Client]
 """Changes what a client works with, before the method sees it."""
@@ -100,13 +110,33 @@ class Runner(Protocol):
 
 
 class ClientRunner:
-    """Runs the client side of a method, one client at a time, in one workspace."""
+    """Runs the client side of a method, one client at a time, in one workspace.
+
+    Args:
+        task: Data and model.
+        method: Whose client side.
+        settings: Of the training.
+        seed: Of the run.
+        memory: What the clients remember.
+        privacy: What replies may give away; None: everything.
+        is_seeded: Whether noise follows from the run's seed, which everyone knows: for simulations and tests.
+            Otherwise it comes from the operating system, and evaluations are noisy too.
+    """
 
     def __init__(
-        self, task: Task, method: Method[Any], settings: TrainConfig, seed: int, memory: ClientMemory
+        self,
+        task: Task,
+        method: Method[Any],
+        settings: TrainConfig,
+        seed: int,
+        memory: ClientMemory,
+        privacy: PrivacyConfig | None = None,
+        *,
+        is_seeded: bool = True,
     ):
         self.task, self.method, self.settings, self.seed = task, method, settings, seed
         self.memory = memory
+        self.privacy, self.is_seeded = privacy or PrivacyConfig(), is_seeded
         self.network: Network = task.network(seed)
         self.initial = self.network.read()
         self._is_started = False
@@ -122,9 +152,67 @@ class ClientRunner:
             return self._assess(job.client, job.record)
         parts = self._parts(job.client, job.round)
         mine = self.memory.load(job.client)
+        me = self._client(job, parts)
+        if job.action == EVALUATE:
+            scores = self._evaluate(me, job.record, mine, parts.test)
+            is_exact = self.is_seeded or not self.privacy.is_on
+            return scores if is_exact else self._noisy_scores(scores, job)
+        if self.privacy.is_on and job.client >= 0:
+            me = PrivateClient.of(me, self.privacy, self._noise(job), mine)
+        me = me if disguise is None else disguise(me)
+        reply: Record
+        reply, remembered = getattr(self.method, f"on_{job.action}")(job.record, mine, me)
+        if isinstance(me, PrivateClient):
+            reply = self._book(job, me.protect(reply, job.record), me.log.releases)
+            if BUDGET_SPENT in reply.facts:
+                return reply
+            remembered = me.remember(remembered, mine)
+        if remembered is not mine:
+            self.memory.save(job.client, remembered, job.round)
+        return reply
+
+    def _noise(self, job: Job) -> np.random.Generator:
+        """Where the noise on a reply comes from; another one for everything that is asked."""
+        if not self.is_seeded:
+            return np.random.default_rng(secrets.randbits(256))
+        return stream(self.seed, "privacy", job.action, job.round, job.client, noise_path(job.record))
+
+    def _book(self, job: Job, reply: Record, releases: Releases) -> Record:
+        """The reply with the client's ε, once that is booked; or none, if it would exceed the budget."""
+        book = PrivacyBook(self.memory.folder.with_name("privacy"), is_seeded=self.is_seeded)
+        phase = f"{job.round}/{job.action}/{noise_path(job.record)}"
+        after = book.with_phase(job.client, phase, releases)
+        epsilon, budget = sum_releases(after.values()).epsilon(self.privacy.delta), self.privacy.epsilon
+        if budget is not None and epsilon > budget:
+            spent = sum_releases(book.load(job.client).values()).epsilon(self.privacy.delta)
+            return Record({}, {PRIVACY_LOSS: spent, BUDGET_SPENT: True})
+        book.save(job.client, after)
+        return Record(reply.params, {**reply.facts, PRIVACY_LOSS: epsilon})
+
+    def _noisy_scores(self, scores: Record, job: Job) -> Record:
+        """What an evaluation tells of points that belong to somebody: one point changes a count by one."""
+        rng, releases, facts = self._noise(job), Releases(), dict(scores.facts)
+        for name, points in (("hits", "n"), ("goal_hits", "goal_n"), ("global_hits", "n")):
+            if name in facts:
+                noisy = facts[name] + rng.normal(0, self.privacy.noise)
+                facts[name] = float(min(max(noisy, 0.0), facts[points]))
+                releases.add(self.privacy.noise)
+        if "metrics" in facts:  # one point may change them by any amount
+            facts["metrics"] = [None] * len(facts["metrics"])
+        return self._book(job, Record({}, facts), releases)
+
+    def personalize(self, client: ClientId, round: int, offer: Record) -> Predictor:
+        """What the client predicts with after that round, to the last bit what the evaluator scored."""
+        self._start()
+        me = self._client(Job(EVALUATE, round, client, offer), self._parts(client, round))
+        predictor: Predictor = self.method.personalize(offer, self.memory.load(client), me)
+        return predictor
+
+    def _client(self, job: Job, parts: Parts) -> Client:
+        """The client's side of a job."""
         # The evaluator alone sees the test data; a method gets the other three parts.
         hidden = replace(parts, test=Samples(parts.test.x[:0], parts.test.y[:0]))
-        me = Client(
+        return Client(
             id=job.client,
             round=job.round,
             action=job.action,
@@ -132,17 +220,9 @@ class ClientRunner:
             classes=self.task.data.classes,
             parts=hidden,
             network=self.network,
-            settings=self.settings,
+            settings=self.settings.at_round(job.round),
             initial=self.initial,
         )
-        if job.action == EVALUATE:
-            return self._evaluate(me, job.record, mine, parts.test)
-        me = me if disguise is None else disguise(me)
-        reply: Record
-        reply, remembered = getattr(self.method, f"on_{job.action}")(job.record, mine, me)
-        if remembered is not mine:
-            self.memory.save(job.client, remembered, job.round)
-        return reply
 
     def _start(self) -> None:
         """Prepares the process, before its first job: here, because a GPU cannot be used across a fork."""
@@ -170,20 +250,35 @@ class ClientRunner:
 
         Those on `goal` are what the client itself could know, for its decisions (`clients.leave`).
         """
+        wanted = offer.facts.get(WANTED_METRICS, [])
+        offer = Record(offer.params, {k: fact for k, fact in offer.facts.items() if k != WANTED_METRICS})
         predictor = self.method.personalize(offer, mine, me)
         points, goal = self.network.points(test), me.parts.goal
         own = self.network.points(goal)
-        facts = {
+        score, metrics = self._measure(predictor, points, test, wanted)
+        facts: dict[str, Fact] = {
             "n": len(test),
-            "hits": evaluate(self.network, predictor, points).hits,
+            "hits": score.hits,
             "goal_n": len(goal),
             "goal_hits": evaluate(self.network, predictor, own).hits if len(goal) else 0,
         }
+        if wanted:
+            facts["metrics"] = metrics
         shared = offer.params.get("global")
         if shared is not None:
             same = shared is predictor
             facts["global_hits"] = facts["hits"] if same else evaluate(self.network, shared, points).hits
         return Record({}, facts)
+
+    def _measure(
+        self, predictor: Predictor, points: Points, test: Samples, wanted: list[str]
+    ) -> tuple[Score, list[float | None]]:
+        """The score on test points and the metrics that are wanted, from one pass."""
+        if not wanted or not len(test):
+            return evaluate(self.network, predictor, points), [None] * len(wanted)
+        outputs = predicted_outputs(self.network, predictor, points)
+        given = Predictions(self.network.target, outputs.cpu().double().numpy(), test.y)
+        return score_outputs(self.network, outputs, points), measure_predictions(wanted, given)
 
     def _assess(self, distribution: int, models: Record) -> Record:
         """Hits of every server model on `limit` test points of one distribution, the same in all rounds.

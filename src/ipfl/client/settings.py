@@ -1,22 +1,64 @@
-"""The section `[train]` of a config: local training, the same for all methods."""
+"""The sections `[train]` and `[privacy]` of a config: what clients do, and what of it others may learn."""
 
 from __future__ import annotations
 
-from typing import Literal
+import math
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from ipfl.core.sections import MAX_INT32, Section
+
+OWN = r"[^:\s]+:[^:\s]+"
+"""`module:callable`, a user's own code."""
 
 
 class TrainConfig(Section):
     """Local training, the same for all methods."""
 
-    lr: float = Field(0.1, gt=0, description="learning rate of plain SGD")
+    lr: float = Field(0.1, gt=0, description="learning rate, in the first round if it decays")
     batch_size: int = Field(32, ge=1, le=MAX_INT32, description="samples per step")
     epochs: int = Field(2, ge=1, le=MAX_INT32, description="passes over the client's train part per training")
-    momentum: float = Field(0.0, ge=0, lt=1, description="SGD momentum")
-    weight_decay: float = Field(0.0, ge=0, description="L2 pull towards zero")
+    optimizer: str = Field(
+        "sgd",
+        pattern=rf"^(sgd|adam|adamw|{OWN})$",
+        description="sgd | adam | adamw | `module:callable` (parameters, lr) → torch.optim.Optimizer; "
+        "its state begins anew with every training",
+    )
+    momentum: float = Field(0.0, ge=0, lt=1, description="momentum of sgd")
+    weight_decay: float = Field(
+        0.0, ge=0, description="L2 pull towards zero (sgd, adam), or decay beside the gradient (adamw)"
+    )
+    lr_decay: Literal["constant", "cosine", "step", "diminishing"] = Field(
+        "constant",
+        description="learning rate over the rounds t = 0, 1, …: lr; lr·(1 + cos(πt/decay_rounds))/2; "
+        "lr·decay_factor^⌊t/decay_every⌋; lr/(1 + t/decay_every), the steps of the convergence theorem",
+    )
+    decay_every: int = Field(
+        10,
+        ge=1,
+        le=MAX_INT32,
+        description="rounds between two steps down; of diminishing: rounds until lr is half",
+    )
+    decay_factor: float = Field(0.5, gt=0, le=1, description="what a step down multiplies the rate by")
+    decay_rounds: int | None = Field(
+        None, ge=1, le=MAX_INT32, description="rounds until cosine ends; omitted: those of the run"
+    )
+    augment: str | None = Field(
+        None,
+        pattern=rf"^(flip_crop|{OWN})$",
+        description="changes every training batch, anew in every epoch: flip_crop (images), "
+        "or `module:callable` (inputs) → inputs",
+    )
+    loss: str = Field(
+        "auto",
+        pattern=rf"^(auto|cross_entropy|binary_cross_entropy|mse|mae|huber|{OWN})$",
+        description="auto (cross_entropy, or what fits task.predict) | mse | mae | huber | "
+        "`module:callable` (outputs, targets) → a loss per point",
+    )
+    drop_last: bool = Field(
+        False, description="leave out the last batch of an epoch if it is smaller than batch_size"
+    )
     precision: Literal["float32", "bf16", "auto"] = Field(
         "float32",
         description="of the passes through the network in training; bf16 needs hardware that has it; "
@@ -42,3 +84,62 @@ class TrainConfig(Section):
         ge=1,
         description="clients whose updates a round needs; with fewer it is rolled back and nothing is paid",
     )
+
+    @model_validator(mode="after")
+    def _settings_that_nobody_reads(self) -> Self:
+        """Refuses settings that the optimizer would ignore."""
+        if self.momentum and self.optimizer != "sgd":
+            raise ValueError(f"train.momentum belongs to sgd, not to {self.optimizer!r}; leave it out")
+        if self.weight_decay and ":" in self.optimizer:
+            raise ValueError("train.weight_decay does not reach your own optimizer: set it there")
+        return self
+
+    def at_round(self, round: int) -> TrainConfig:
+        """The settings of one round: with its learning rate."""
+        if self.lr_decay == "constant":
+            return self
+        return self.model_copy(update={"lr": self.lr * self._share_of_lr(round)})
+
+    def _share_of_lr(self, round: int) -> float:
+        if self.lr_decay == "step":
+            return self.decay_factor ** (round // self.decay_every)
+        if self.lr_decay == "diminishing":  # Σ η_t = ∞ and Σ η_t² < ∞, as the theorem asks
+            return 1 / (1 + round / self.decay_every)
+        if self.decay_rounds is None:
+            raise ValueError("train.decay_rounds is not known yet")
+        # After the last round a client may still train for itself, with the last rate.
+        return (1 + math.cos(math.pi * min(round, self.decay_rounds - 1) / self.decay_rounds)) / 2
+
+
+class PrivacyConfig(Section):
+    """What a client's replies may give away about its points; nothing is protected by default."""
+
+    noise: float = Field(
+        0.0,
+        ge=0,
+        le=1e6,
+        description="standard deviation of the noise on all that a client sends, in multiples of what "
+        "one of its points can change; 0: no protection",
+    )
+    clip: float = Field(
+        1.0, gt=0, le=1e6, description="longest update (update) or gradient of a point (sgd); shortened to it"
+    )
+    mechanism: Literal["update", "sgd"] = Field(
+        "update",
+        description="update: clip and noise on a trained model when it leaves; sgd: in every training step",
+    )
+    delta: float = Field(1e-5, gt=0, lt=1, description="δ, the chance that ε does not hold")
+    epsilon: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="budget: a client does not answer what would take it beyond this ε; omitted: none"
+    )
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything is protected."""
+        return self.noise > 0
+
+    @model_validator(mode="after")
+    def _budget_needs_noise(self) -> Self:
+        if self.epsilon is not None and not self.is_on:
+            raise ValueError("privacy.epsilon needs privacy.noise above 0: without noise nothing is private")
+        return self

@@ -1,22 +1,26 @@
-"""The only SGD loop and the only evaluator of the project, both on flat parameter vectors."""
+"""The only training loop and the only evaluator of the project, both on flat parameter vectors."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.functional import cross_entropy, log_softmax
+from torch.nn.functional import log_softmax
 
+from ipfl.client.augmentation import Augment, augmented, find_augment
 from ipfl.client.network import Network, Points
+from ipfl.client.optimizers import make_optimizer
 from ipfl.client.predictors import Mixture, NearestPrototype, Predictor
 from ipfl.client.settings import TrainConfig
+from ipfl.client.targets import as_outputs, hard_scores, mix_outputs, own_losses, soft_scores
 from ipfl.core import Vector
 from ipfl.data.federated import Samples
+from ipfl.errors import InputError
 
 EVALUATION_BATCH = 256
 
@@ -40,8 +44,11 @@ class Batch:
 Objective = Callable[[Network, Batch], None]
 """Adds the gradient of one batch's loss at the network's parameters to `network.grad`, which is zero then.
 
-For methods that train on another loss than the mean cross entropy; `mean_loss` is that one.
+For methods that train on another loss than the ordinary one (`train.loss`); `mean_loss` is that one.
 """
+
+DrawBatches = Callable[[np.random.Generator, int], Iterator[NDArray[np.intp]]]
+"""The positions of each batch of an epoch, given the client's stream and the number of its samples."""
 
 
 @dataclass(frozen=True)
@@ -57,15 +64,15 @@ class Pull:
 
 @dataclass(frozen=True)
 class Score:
-    """How a model did on some samples, as sums, so that scores add up."""
+    """How a model did on some samples, as sums, so that scores add up; see `ipfl.data.targets`."""
 
     n: int
     hits: float
-    """Points predicted correctly."""
+    """Summed hard scores: points predicted correctly, where these are right or wrong."""
     soft: float
-    """Summed probability of the true class: far less noisy than hits on few points."""
+    """Summed soft scores, the probability of the true class: far less noisy than hits on few points."""
     loss: float
-    """Summed cross entropy."""
+    """Summed loss that the scores come from: cross entropy for classes."""
 
     @property
     def accuracy(self) -> float:
@@ -79,17 +86,70 @@ def _batches(network: Network, points: Points, order: Tensor, size: int) -> Iter
         yield Batch(network.inputs(points.x[chosen]), points.y[chosen], chosen)
 
 
+def _training_batches(
+    network: Network,
+    points: Points,
+    rng: np.random.Generator,
+    settings: TrainConfig,
+    augment: Augment | None,
+    draw: DrawBatches | None,
+) -> Iterator[Batch]:
+    """The batches of an epoch."""
+    if draw is None:
+        size = settings.batch_size
+        order = network.put(rng.permutation(len(points)))
+        if settings.drop_last and len(order) > size:
+            order = order[: len(order) // size * size]
+        batches = _batches(network, points, order, size)
+    else:
+        batches = (
+            Batch(network.inputs(points.x[chosen]), points.y[chosen], chosen)
+            for chosen in map(network.put, draw(rng, len(points)))
+        )
+    for batch in batches:
+        yield batch if augment is None else replace(batch, inputs=augmented(augment, batch.inputs))
+
+
+@contextmanager
+def single_points_explained(points: int, settings: TrainConfig, whose: str = "a client") -> Iterator[None]:
+    """Turns torch's error about a single point in a BatchNorm into one that says what to change."""
+    try:
+        yield
+    except ValueError as error:
+        if "more than 1 value per channel" not in str(error):
+            raise
+        raise InputError(single_point_batch(points, settings, whose)) from error
+
+
+def has_single_point_batch(points: int, settings: TrainConfig) -> bool:
+    """Whether the last batch of an epoch has one point."""
+    size = settings.batch_size
+    used = points // size * size if settings.drop_last and points > size else points
+    return used > 0 and (size == 1 or used % size == 1)
+
+
+def single_point_batch(points: int, settings: TrainConfig, whose: str = "a client") -> str:
+    """What to do about a batch of one point, of which BatchNorm cannot take the variance."""
+    text = (
+        f"{whose} trains on {points} points: with train.batch_size = {settings.batch_size} "
+        "its last batch has one point, and BatchNorm needs two"
+    )
+    if points == 1 or settings.batch_size == 1:
+        return f"{text}; use GroupNorm in the model, or more points in a batch"
+    return f"{text}; set train.drop_last = true, or another train.batch_size"
+
+
 def _in_order(network: Network, points: Points) -> Iterator[Batch]:
     everything = torch.arange(len(points), device=network.device)
     return _batches(network, points, everything, EVALUATION_BATCH)
 
 
 def _loss(network: Network, batch: Batch) -> Tensor:
-    return cross_entropy(network.forward(batch.inputs), batch.labels)
+    return network.loss.mean(network.forward(batch.inputs), batch.labels)
 
 
 def mean_loss(network: Network, batch: Batch) -> None:
-    """The ordinary objective: mean cross entropy of the batch."""
+    """The ordinary objective: mean loss of the batch."""
     _loss(network, batch).backward()  # type: ignore[no-untyped-call]
 
 
@@ -127,42 +187,50 @@ def sgd(
     lr: float | None = None,
     pull: Pull | None = None,
     objective: Objective | None = None,
+    draw: DrawBatches | None = None,
 ) -> Vector:
-    """Trains `start` on `samples` with plain SGD and returns the new parameters.
+    """Trains `start` on `samples`, by SGD or another optimizer, and returns the new parameters.
 
     Args:
         network: Workspace; what it held before is overwritten.
         start: Parameters to start from.
         samples: Training data.
-        settings: Learning rate, batch size, epochs, momentum, weight decay.
-        rng: Shuffles the samples, and seeds what the module itself draws (dropout).
+        settings: Learning rate, batch size, epochs, optimizer and so on.
+        rng: Shuffles the samples, and seeds what is drawn otherwise (dropout, augmentation).
         epochs: Instead of the settings' number.
         lr: Instead of the settings' learning rate.
         pull: Proximal term, if any.
-        objective: What the batches' gradients are of, instead of the mean cross entropy.
+        objective: What the batches' gradients are of, instead of the mean loss.
+        draw: The batches of an epoch, instead of all samples shuffled.
     """
     add_gradient = objective or mean_loss
     points = network.points(samples)
     network.load(start)
-    network.module.train()
+    network.start_training()
     step = settings.lr if lr is None else lr
     weights, gradient = network.flat[: network.trained], network.grad
     anchor = None if pull is None else network.put(pull.anchor[: network.trained])
     velocity = torch.zeros_like(weights) if settings.momentum else None
-    is_plain = objective is None and pull is None and velocity is None and not settings.weight_decay
-    with _seeded(network, rng):
+    optimizer, augment = make_optimizer(settings, network, step), find_augment(settings.augment)
+    decay = settings.weight_decay if optimizer is None else 0.0
+    is_plain = objective is None and pull is None and velocity is None and optimizer is None and not decay
+    with _seeded(network, rng), single_points_explained(len(points), settings):
         for _ in range(settings.epochs if epochs is None else epochs):
-            order = network.put(rng.permutation(len(points)))
-            for batch in _batches(network, points, order, settings.batch_size):
+            for batch in _training_batches(network, points, rng, settings, augment, draw):
                 if is_plain:
                     _plain_step(network, batch, step)
                     continue
                 gradient.zero_()
                 add_gradient(network, batch)
-                if settings.weight_decay:
-                    gradient.add_(weights, alpha=settings.weight_decay)
+                if decay:
+                    gradient.add_(weights, alpha=decay)
                 if pull is not None and anchor is not None:
                     gradient.add_(weights, alpha=pull.strength).sub_(anchor, alpha=pull.strength)
+                for frozen in network.frozen:
+                    gradient[frozen] = 0
+                if optimizer is not None:
+                    optimizer.step()
+                    continue
                 if velocity is not None:
                     gradient = velocity.mul_(settings.momentum).add_(network.grad)
                 weights.sub_(gradient, alpha=step)
@@ -183,12 +251,17 @@ def _plain_step(network: Network, batch: Batch, lr: float) -> None:
                 parameter.sub_(gradient, alpha=lr)
 
 
-def _logs(network: Network, params: Vector, points: Points) -> Iterator[Tensor]:
-    """Log-probabilities of the classes under one model, batch by batch."""
+def _raw_outputs(network: Network, params: Vector, points: Points) -> Iterator[Tensor]:
+    """What one model's module returns, batch by batch."""
     network.load(params)
     network.module.eval()
     for batch in _in_order(network, points):
-        yield log_softmax(network.forward(batch.inputs), dim=1)
+        yield network.forward(batch.inputs)
+
+
+def _outputs(network: Network, params: Vector, points: Points) -> Iterator[Tensor]:
+    """Outputs of one model, batch by batch: log-probabilities of classes, log-odds of labels, or numbers."""
+    return (as_outputs(network.target, raw) for raw in _raw_outputs(network, params, points))
 
 
 def _features(network: Network, params: Vector, points: Points) -> Iterator[Tensor]:
@@ -199,20 +272,19 @@ def _features(network: Network, params: Vector, points: Points) -> Iterator[Tens
         yield network.features(batch.inputs)[0]
 
 
-def _log_probabilities(network: Network, predictor: Predictor, points: Points) -> Iterator[Tensor]:
-    """Log-probabilities of the classes under what a client predicts with, batch by batch."""
+def _predicted(network: Network, predictor: Predictor, points: Points) -> Iterator[Tensor]:
+    """The same outputs of what a client predicts with, batch by batch."""
     if isinstance(predictor, Mixture):
-        weights = torch.tensor(predictor.weights, device=network.device).log()
-        every = [torch.cat(list(_logs(network, model, points))) for model in predictor.models]
-        mixed = torch.logsumexp(torch.stack(every) + weights[:, None, None], dim=0)
-        yield from torch.split(mixed, EVALUATION_BATCH)
+        weights = torch.tensor(predictor.weights, device=network.device)
+        every = [torch.cat(list(_outputs(network, model, points))) for model in predictor.models]
+        yield from torch.split(mix_outputs(network.target, every, weights), EVALUATION_BATCH)
     elif isinstance(predictor, NearestPrototype):
         prototypes = network.put(predictor.prototypes)
         for features_ in _features(network, predictor.model, points):
             distances = torch.cdist(features_, prototypes).square()
             yield log_softmax(-distances.nan_to_num(nan=torch.inf), dim=1)
     else:
-        yield from _logs(network, predictor, points)
+        yield from _outputs(network, predictor, points)
 
 
 @torch.no_grad()
@@ -221,10 +293,18 @@ def evaluate(network: Network, predictor: Predictor, samples: Samples | Points) 
     points = network.points(samples)
     if not len(points):
         return Score(0, 0.0, 0.0, 0.0)
-    logs = torch.cat(list(_log_probabilities(network, predictor, points)))
-    hits = float((logs.argmax(1) == points.y).sum())
+    return score_outputs(network, torch.cat(list(_predicted(network, predictor, points))), points)
+
+
+def score_outputs(network: Network, outputs: Tensor, points: Points) -> Score:
+    """The score of outputs that are there already."""
+    if network.target.kind != "classes":
+        lost = own_losses(network.target, outputs, points.y)
+        right = float(hard_scores(network.target, outputs, points.y).sum())
+        return Score(len(points), right, float(soft_scores(lost).sum()), float(lost.double().sum()))
+    hits = float((outputs.argmax(1) == points.y).sum())
     soft = loss = 0.0
-    true_logs = logs.gather(1, points.y[:, None]).cpu().double()  # from the device all at once
+    true_logs = outputs.gather(1, points.y[:, None]).cpu().double()  # from the device all at once
     for true in torch.split(true_logs, EVALUATION_BATCH):
         soft += float(true.exp().sum())
         loss -= float(true.sum())
@@ -232,18 +312,42 @@ def evaluate(network: Network, predictor: Predictor, samples: Samples | Points) 
 
 
 @torch.no_grad()
-def log_probabilities(network: Network, params: Vector, samples: Samples | Points) -> NDArray[np.float64]:
-    """(n, classes): logarithm of the probability of every class, of every sample."""
-    parts = [logs.cpu().double().numpy() for logs in _logs(network, params, network.points(samples))]
+def predicted_outputs(network: Network, predictor: Predictor, samples: Samples | Points) -> Tensor:
+    """(n, outputs): log-probabilities of classes, log-odds of labels, or standardised numbers."""
+    points = network.points(samples)
+    if not len(points):
+        return torch.empty(0, network.target.outputs)
+    return torch.cat(list(_predicted(network, predictor, points)))
+
+
+@torch.no_grad()
+def log_scores(network: Network, params: Vector, samples: Samples | Points) -> NDArray[np.float64]:
+    """(n, classes): logarithm of the probability of every class, of every sample.
+
+    (n, 1) where no classes are predicted: the logarithm of every sample's soft score.
+    """
+    points = network.points(samples)
+    parts = []
+    for outputs, targets in zip(
+        _outputs(network, params, points), torch.split(points.y, EVALUATION_BATCH), strict=False
+    ):
+        is_classes = network.target.kind == "classes"
+        logs = outputs if is_classes else -own_losses(network.target, outputs, targets)[:, None]
+        parts.append(logs.cpu().double().numpy())
     return np.concatenate(parts) if parts else np.empty((0, 0))
 
 
 @torch.no_grad()
 def losses(network: Network, params: Vector, samples: Samples | Points) -> NDArray[np.float64]:
-    """Cross entropy of every sample."""
+    """Loss of every sample, the one that is trained on."""
     points = network.points(samples)
-    logs = list(_logs(network, params, points))
-    return -torch.cat(logs).gather(1, points.y[:, None])[:, 0].cpu().double().numpy() if logs else np.empty(0)
+    if not len(points):
+        return np.empty(0)
+    if network.loss.name == "cross_entropy":
+        logs = torch.cat(list(_outputs(network, params, points)))
+        return -logs.gather(1, points.y[:, None])[:, 0].cpu().double().numpy()
+    raw = torch.cat(list(_raw_outputs(network, params, points)))
+    return network.loss.per_point(raw, points.y).cpu().double().numpy()
 
 
 @torch.no_grad()
@@ -272,5 +376,5 @@ def predictions(
     network: Network, params: Vector, samples: Samples | Points
 ) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """Predicted classes, for confusion counts."""
-    found = [logs.argmax(1) for logs in _logs(network, params, network.points(samples))]
+    found = [logs.argmax(1) for logs in _outputs(network, params, network.points(samples))]
     return torch.cat(found).cpu().numpy() if found else np.empty(0, dtype=np.int64)

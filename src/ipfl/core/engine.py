@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from ipfl.core.records import Ask, ClientId, Replies
 from ipfl.core.rounds import Event
@@ -15,6 +16,19 @@ class Bytes:
 
     down: int = 0
     up: int = 0
+
+
+TellAccount = Callable[[ClientId, int | None], Mapping[str, Any] | None]
+"""What the ledger says of a client's account now, as JSON, given the round of what it was told last; None:
+nothing new."""
+
+
+@runtime_checkable
+class TellsAccounts(Protocol):
+    """An engine whose clients are elsewhere, and are told what the ledger says of their accounts."""
+
+    tell_account: TellAccount | None
+    """Set when the ledger is open; None: there is none, and nobody is told."""
 
 
 class Engine(Protocol):

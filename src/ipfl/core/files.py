@@ -1,6 +1,8 @@
-"""Files that are written whole or not at all: text, JSON, and records. Never a pickle.
+"""The one place for files: written whole or not at all, as text, JSON, or records. Never a pickle.
 
-A record on disk is a safetensors file with the vectors, and the facts as JSON in its header.
+A record on disk is a safetensors file with the vectors, and the facts as JSON in its header. All that a run
+writes goes through here (its database excepted), so that tests can let a process die before and after every
+single operation (`before_operation`).
 """
 
 from __future__ import annotations
@@ -8,8 +10,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +31,129 @@ RECORD_SUFFIX = ".safetensors"
 """Of the files that `write_record` writes."""
 
 
+LOCK_SECONDS = 5.0
+"""How long a locked folder is waited for: workers of a process that was killed end a moment later."""
+
+
+def before_operation(kind: str, path: Path) -> None:
+    """Called before every operation on files, and with "written" and "appended" after the content is there.
+
+    It does nothing; tests put something in its place that ends the process.
+
+    Args:
+        kind: `write`, `written`, `append`, `appended`, `rename`, `sync`, `remove` or `folder`.
+        path: What it is done to.
+    """
+
+
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
     """Yields a draft to write to, which takes the place of `path` at the end; removed if anything fails."""
     draft = path.with_suffix(f".{os.getpid()}{DRAFT_SUFFIX}")
     try:
+        before_operation("write", draft)
         yield draft
-        os.replace(draft, path)
+        before_operation("written", draft)
+        rename(draft, path)
     except OSError:  # half a file would only take up space
         draft.unlink(missing_ok=True)
         raise
+
+
+def rename(source: Path, target: Path) -> None:
+    """Gives a file another name, in place of the file that has it, if there is one."""
+    before_operation("rename", source)
+    os.replace(source, target)
+
+
+def remove(path: Path) -> None:
+    """Removes a file, if it is there."""
+    before_operation("remove", path)
+    path.unlink(missing_ok=True)
+
+
+def remove_folder(path: Path) -> None:
+    """Removes a folder with all that is in it, as far as possible."""
+    before_operation("remove", path)
+    shutil.rmtree(path, ignore_errors=True)
+
+
+def remove_drafts(folder: Path) -> None:
+    """Removes what processes that died while they wrote have left in a folder."""
+    for path in folder.glob(f"*{DRAFT_SUFFIX}"):
+        remove(path)
+
+
+def make_folder(path: Path) -> None:
+    """Makes a folder, and those that it is in."""
+    if not path.is_dir():
+        before_operation("folder", path)
+        path.mkdir(parents=True, exist_ok=True)
+
+
+def sync(path: Path) -> None:
+    """Returns when a file, or the names in a folder, are on disk."""
+    before_operation("sync", path)
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def append(path: Path, content: bytes) -> None:
+    """Adds to the end of a file all or nothing, unless the process dies meanwhile."""
+    before_operation("append", path)
+    with path.open("ab", buffering=0) as file:
+        _append(file, content)
+    before_operation("appended", path)
+
+
+def _append(file: FileIO, content: bytes) -> None:
+    end = file.seek(0, os.SEEK_END)
+    try:
+        while content:  # a nearly full disk takes a part
+            content = content[file.write(content) or 0 :]
+    except OSError:
+        with suppress(OSError):  # what comes first is what went wrong first
+            file.truncate(end)
+        raise
+
+
+class FolderLock:
+    """Holds a folder for one process at a time; the system releases it however the process ends.
+
+    It needs no file: the folder itself is locked. Processes that this one forks later hold it too.
+
+    Raises:
+        InputError: Another process holds it.
+    """
+
+    def __init__(self, folder: Path):
+        self._handle: int | None = None
+        try:
+            import fcntl
+        except ImportError:  # no such locks on this system
+            return
+        self._handle = os.open(folder, os.O_RDONLY)
+        until = time.monotonic() + LOCK_SECONDS
+        while True:
+            try:
+                fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError as error:
+                if time.monotonic() > until:
+                    self.release()
+                    raise InputError(f"another process is at work in {folder}") from error
+                time.sleep(0.05)
+            except OSError:  # a file system without locks
+                return
+
+    def release(self) -> None:
+        """Lets others have it."""
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
 
 
 def write_text(path: Path, text: str) -> None:

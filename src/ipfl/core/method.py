@@ -80,6 +80,8 @@ class Setup:
     rounds: int
     classes: int
     seed: int
+    target: str = "classes"
+    """What is predicted: `classes`, `multilabel` or `regression`; `classes` counts the model's outputs."""
     epochs: int = 2
     """Passes over a client's data in a training, to weigh what else is asked of clients against it."""
     features: int | None = None
@@ -92,6 +94,8 @@ class Setup:
     """How replies become one model."""
     client_models: ClientModels | None = None
     """An empty store on disk, for methods that keep models of single clients on the server."""
+    balances: Mapping[ClientId, int] = field(default_factory=dict)
+    """Tokens that clients bring along from an earlier run; who is not in it opens as usual."""
 
     def client_model_store(self) -> ClientModels:
         """The empty store, for methods that cannot do without."""
@@ -128,6 +132,8 @@ class Method(ABC, Generic[S]):
     needs_probe: ClassVar[bool] = True
     """Whether clients score models on points that they never train on: `probe`, or `goal`, which mostly holds
     the same points. If not, they can train on these as well (`train.use_probe`)."""
+    needs_classes: ClassVar[bool] = False
+    """Whether it works with classes alone, and not with several labels per point or with numbers."""
 
     @abstractmethod
     def init(self, setup: Setup) -> S:

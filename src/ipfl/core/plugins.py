@@ -3,16 +3,75 @@
 from __future__ import annotations
 
 import importlib
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from ipfl.errors import InputError
 
+_REFERENCE = re.compile(r"(?!ipfl\.)[^\W\d][\w.]*:[^\W\d][^=]*")
+"""`module:callable` or `hf:NAME`, but for our own modules; not `10:90`, `classes:2` or `NAME:key=value`."""
+_allowed_modules: tuple[str, ...] | None = None
+"""None: all."""
+
+
+def allow_modules(modules: Iterable[str]) -> None:
+    """From now on, this process imports these modules and those inside them for a config, and no others.
+
+    A node calls it: its configs come from the server, which must not choose what code runs on the node.
+    """
+    global _allowed_modules
+    _allowed_modules = tuple(modules)
+
+
+def _is_allowed(module: str) -> bool:
+    return _allowed_modules is None or any(
+        module == allowed or module.startswith(allowed + ".") for allowed in _allowed_modules
+    )
+
+
+def look_beside(config: Path) -> None:
+    """Lets `module:callable`, and what it imports, also be files beside a config file.
+
+    The folder comes last on Python's path, so that it hides no installed package; worker processes have the
+    same path.
+    """
+    folder = str(config.resolve().parent)
+    if folder not in sys.path:
+        sys.path.append(folder)
+
+
+def refuse_code(settings: Any, folder: Path) -> None:
+    """Refuses a folder of results that names code: it may come from somebody else.
+
+    Args:
+        settings: What was read there: texts, in mappings and lists of any depth. All are looked at, because
+            many settings may name code.
+        folder: Where it was read, for the message.
+
+    Raises:
+        InputError: One of them would be imported.
+    """
+    named = sorted({one for one in _texts(settings) if _REFERENCE.fullmatch(one)})
+    if named:
+        raise InputError(
+            f"{folder} names code to import ({', '.join(named)}): refused unless you trust its origin (trust)"
+        )
+
+
+def _texts(settings: Any) -> Iterator[str]:
+    """All texts in settings."""
+    if isinstance(settings, str):
+        yield settings
+    elif isinstance(settings, Mapping | list | tuple):
+        for one in settings.values() if isinstance(settings, Mapping) else settings:
+            yield from _texts(one)
+
 
 def load_callable(reference: str, what: str) -> Callable[..., Any]:
-    """Imports `module:callable`, looking in the current folder first.
+    """Imports `module:callable`: from the current folder, an installed package, or beside the config file.
 
     Args:
         reference: `module:callable`.
@@ -22,10 +81,17 @@ def load_callable(reference: str, what: str) -> Callable[..., Any]:
         InputError: It cannot be imported, is not there, or cannot be called.
     """
     module, _, name = reference.partition(":")
+    if not _is_allowed(module):
+        raise InputError(f"{what} {reference!r}: the node does not allow its module (`modules` in node.toml)")
     here = str(Path.cwd())
     sys.path.insert(0, here)
     try:
         found = getattr(importlib.import_module(module), name)
+    except ModuleNotFoundError as error:
+        hint = ""
+        if error.name == module:
+            hint = f" (there is no {module}.py in {here} or beside the config file, and no such package)"
+        raise InputError(f"{what} {reference!r} cannot be imported: {error}{hint}") from error
     except Exception as error:  # importing runs the user's code, which may raise anything
         raise InputError(f"{what} {reference!r} cannot be imported: {error}") from error
     finally:

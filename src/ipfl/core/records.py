@@ -42,6 +42,18 @@ class Record:
 
 
 EMPTY = Record()
+PRIVACY_LOSS = "epsilon"
+"""The fact beside those of a method in which a client says its ε so far; the driver takes it out."""
+BUDGET_SPENT = "budget_spent"
+"""The fact, beside that one alone, of a client that does not answer, to stay within its budget."""
+
+
+def split_privacy_facts(reply: Record) -> tuple[Record, dict[str, Fact]]:
+    """A reply as the method's client side made it, and what was put beside about privacy."""
+    beside = {name: reply.facts[name] for name in (PRIVACY_LOSS, BUDGET_SPENT) if name in reply.facts}
+    if not beside:
+        return reply, {}
+    return Record(reply.params, {k: v for k, v in reply.facts.items() if k not in beside}), beside
 
 
 @dataclass(frozen=True)

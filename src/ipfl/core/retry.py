@@ -93,4 +93,4 @@ def retry_while_disk_full(operation: Callable[[], T], purpose: str, folder: Path
 
 def resume_advice(folder: Path | None) -> str:
     """The end of an error message about a run that can be resumed."""
-    return "" if folder is None else f"; what was committed is safe, go on with: ipfl run --resume {folder}"
+    return "" if folder is None else f"; what was committed is safe: resume the run in {folder}"

@@ -1,7 +1,7 @@
 """What every section of a config is built on: closed, frozen, with errors of one line.
 
-The sections themselves stand where they are used: `[task]` in `ipfl.data.settings`, `[train]` in
-`ipfl.client.settings`, `[adversary]` and `[faults]` in `ipfl.stress.settings`, the rest in
+The sections themselves stand where they are used: `[task]` in `ipfl.data.settings`, `[train]` and
+`[privacy]` in `ipfl.client.settings`, `[adversary]` and `[faults]` in `ipfl.stress.settings`, the rest in
 `ipfl.runs.config`. `[aggregate]` is here, because every method's setup carries it.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from ipfl.errors import InputError, unknown
 
@@ -18,7 +18,26 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 MAX_INT32 = 2**31 - 1
-"""Largest whole number of a setting: what arrays and databases can count."""
+"""Largest whole number of most settings: what arrays and databases can count."""
+MAX_REAL = 3.4e38
+"""Largest number of a setting: beyond it, single precision overflows."""
+
+
+def check_numbers(value: Any) -> None:
+    """Accepts a setting whose numbers can be computed with; refuses nan, infinity, and what overflows.
+
+    Raises:
+        ValueError: What it should be.
+    """
+    if isinstance(value, float):
+        if not -MAX_REAL <= value <= MAX_REAL:  # no comparison is true of nan
+            raise ValueError("should be a finite number up to 3.4e38")
+    elif isinstance(value, int):
+        if value.bit_length() > 64:
+            raise ValueError("should be a whole number of at most 64 bits")
+    elif isinstance(value, list | tuple):
+        for one in value:
+            check_numbers(one)
 
 
 RENAMED_KEYS = {
@@ -30,10 +49,35 @@ RENAMED_KEYS = {
 """Keys of earlier releases, and what they are called now."""
 
 
-class Section(BaseModel):
+if TYPE_CHECKING:
+    _SectionMeta = type
+else:
+
+    class _SectionMeta(type(BaseModel)):
+        """Lets `Section(…)` raise an input error of one line, as `Section.of` does.
+
+        Not in `__init__`, which pydantic would call for sections inside sections, too: their keys would be
+        lost.
+        """
+
+        def __call__(cls, *args, **settings):
+            try:
+                return super().__call__(*args, **settings)
+            except ValidationError as error:
+                raise InputError(one_line(error, cls)) from error
+
+
+class Section(BaseModel, metaclass=_SectionMeta):
     """A part of the config: closed (no unknown keys), frozen."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="after")
+    @classmethod
+    def _have_numbers_a_limit(cls, value: Any) -> Any:
+        """Every number of every section, whatever else its field says."""
+        check_numbers(value)
+        return value
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Self:
@@ -86,10 +130,14 @@ def _path(detail: ErrorDetails, section: type[Section] | None, within: str) -> l
 def _complaint(key: str, details: Sequence[ErrorDetails], section: type[Section] | None) -> str:
     """What is wrong with one key; a union complains once for each of its branches."""
     kinds = {detail["type"] for detail in details}
-    *above, _ = key.split(".")
+    *above, name = key.split(".")
     if key in RENAMED_KEYS:
         return f"{key} is now called {RENAMED_KEYS[key]}"
+    meant = [place for place in _places(name, section) if place != key]
+    hint = f"; did you mean {' or '.join(map(repr, meant))}?" if meant else ""
     if "extra_forbidden" in kinds:
+        if hint:
+            return f"unknown key {key!r}{hint}"
         for part in above:
             section = _inner(section, part)
         return str(
@@ -98,10 +146,20 @@ def _complaint(key: str, details: Sequence[ErrorDetails], section: type[Section]
             )
         )
     if "model_type" in kinds:
-        return f"{key} should be a section, such as [{key}], not {details[0]['input']!r}"
-    messages = dict.fromkeys(detail["msg"].removeprefix("Input ") for detail in details)
+        return f"{key} should be a section, such as [{key}], not {details[0]['input']!r}{hint}"
+    messages = dict.fromkeys(
+        detail["msg"].removeprefix("Input ").removeprefix("Value error, ") for detail in details
+    )
     given = details[0]["input"]
     return f"{key} {' or '.join(messages)}, not {'a section' if isinstance(given, dict) else repr(given)}"
+
+
+def _places(name: str, section: type[Section] | None) -> list[str]:
+    """Dotted keys of all fields that have this name: what was meant if the section is missing or another."""
+    fields = section.model_fields if section else {}
+    inner = {field: kind for field in fields if (kind := _inner(section, field))}
+    here = [name] if name in fields and name not in inner else []
+    return here + [f"{field}.{name}" for field, kind in inner.items() if name in kind.model_fields]
 
 
 def _inner(section: type[Section] | None, field: str) -> type[Section] | None:

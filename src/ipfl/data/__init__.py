@@ -3,11 +3,13 @@
 Belongs here: everything between a file and the arrays of one client.
 
 - `catalogue` declares the data sets and loads them; `download`, `archives`, `readers` and `gaussian` do the
-  work; `dataset` is what they return.
+  work; `dataset` is what they return; `targets` says what is predicted, and what a good prediction is.
 - `distributions` makes the hidden distributions; `partitions` parses a partition and gives the shares of each
   client; `allocation` and `natural_partition` choose the points; `rounding` makes whole numbers of shares.
 - `federated` defines the federated data (`FederatedData`); `from_task` makes it from the settings of a task,
   `own_clients` from a user's own clients.
+- What users have: `table_files`, `tables` and `table_encoding` for CSV, Parquet and DataFrames,
+  `image_folders`, and `column_data` for Hugging Face data sets and partitioners.
 
 Imports of `ipfl` only `ipfl.core` and `ipfl.errors`; every
 package above may import it.
@@ -20,6 +22,7 @@ from ipfl.data.federated import FederatedData, PartitionedDataset, Parts, Sample
 from ipfl.data.from_task import federate
 from ipfl.data.own_clients import from_clients
 from ipfl.data.partitions import PARTITIONS
+from ipfl.data.targets import Target
 
 __all__ = [
     "DATASETS",
@@ -31,6 +34,7 @@ __all__ = [
     "PartitionedDataset",
     "Parts",
     "Samples",
+    "Target",
     "federate",
     "fetch",
     "from_clients",

@@ -15,9 +15,14 @@ from ipfl.data import download, readers
 from ipfl.data.dataset import Dataset
 from ipfl.data.download import Download
 from ipfl.data.gaussian import make_gaussian
+from ipfl.data.image_folders import read_images
+from ipfl.data.settings import TaskConfig
+from ipfl.data.table_files import read_csv, read_parquet
 from ipfl.errors import InputError, unknown
 
 DatasetReader = Callable[[Path], Dataset]
+UserFileReader = Callable[[Path, TaskConfig], Dataset]
+"""Reads `task.path` as the other settings of the task say."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +52,7 @@ class DatasetInfo:
     """Where it comes from, if it is not a download."""
     make: Callable[[], Dataset] | None = None
     """Makes it without a file: it is bundled."""
-    read_user_file: DatasetReader | None = None
+    read_user_file: UserFileReader | None = None
     """Reads the file in `task.path`."""
     npz: LocalFile | None = None
     """File in the data folder."""
@@ -63,6 +68,7 @@ class DatasetInfo:
         return self.source if self.download is None else self.download.url
 
 
+_OWN_FILE = "it is your own file, there is nothing to download; set task.path"
 _ALL = (
     DatasetInfo(
         name="digits",
@@ -159,8 +165,38 @@ _ALL = (
         shape=None,
         license="yours",
         source="your file",
-        read_user_file=readers.read_npz,
-        instructions="it is your own file, there is nothing to download; set task.path",
+        read_user_file=lambda path, settings: readers.read_npz(path, target=settings.predict),
+        instructions=_OWN_FILE,
+    ),
+    DatasetInfo(
+        name="csv",
+        summary="your own table, a row per point (task.path, task.client, task.target)",
+        classes=None,
+        shape=None,
+        license="yours",
+        source="your file",
+        read_user_file=read_csv,
+        instructions=_OWN_FILE,
+    ),
+    DatasetInfo(
+        name="parquet",
+        summary="the same as a Parquet file or folder",
+        classes=None,
+        shape=None,
+        license="yours",
+        source="your file",
+        read_user_file=read_parquet,
+        instructions=_OWN_FILE,
+    ),
+    DatasetInfo(
+        name="images",
+        summary="your own folder: class/file.png, or client/class/file.png (task.path)",
+        classes=None,
+        shape=None,
+        license="yours",
+        source="your folder",
+        read_user_file=read_images,
+        instructions=_OWN_FILE,
     ),
 )
 DATASETS: Mapping[str, DatasetInfo] = {info.name: info for info in _ALL}
@@ -225,24 +261,31 @@ def fetch(name: str) -> list[Path]:
     return [info.download.ensure()]
 
 
-def load(name: str, *, path: Path | None = None, data_dir: Path | None = None) -> Dataset:
+def load(
+    name: str, *, path: Path | None = None, data_dir: Path | None = None, settings: TaskConfig | None = None
+) -> Dataset:
     """Reads a data set; downloads it if it is not on this machine.
 
     Args:
         name: One of `DATASETS`.
-        path: The file of `npz`.
+        path: The user's own file or folder.
         data_dir: Folder with `.npz` files; else `$IPFL_DATA`, else the cache.
+        settings: How the user's own file is to be read: its columns, or the size of images.
 
     Raises:
         InputError: The name is unknown, or the data is missing, damaged or not in its format.
     """
     info = _info_of(name)
+    predict = "classes" if settings is None else settings.predict
+    if predict != "classes" and info.read_user_file is None:
+        raise InputError(f"{name} has classes to predict: task.predict = {predict!r} is for your own data")
     if info.make is not None:
         return info.make()
     if info.read_user_file is not None:
         if path is None:
-            raise InputError(f'dataset = "{name}" needs the path of your file (task.path)')
-        return info.read_user_file(Path(path).expanduser())
+            raise InputError(f'dataset = "{name}" needs the path of your own data (task.path)')
+        given = Path(path).expanduser()
+        return info.read_user_file(given, settings or TaskConfig.of({"dataset": name, "path": given}))
     if (found := _find_local(info, data_dir)) is not None:
         file, read = found
         return read(file)

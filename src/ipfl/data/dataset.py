@@ -1,20 +1,25 @@
 """A labelled data set in memory: two disjoint pools of points, training and test, with optional groups.
 
-Images are uint8 (n, height, width, channels); training converts them batch by batch. Other features are
-float32 (n, features). The group of a point is the writer or person that it comes from.
+Images are uint8 or float32 (n, height, width, channels), sequences float32 (n, steps, features), tables
+(n, features): float32, or whole numbers as they are, which may be token ids. Networks convert them batch by
+batch. The group of a point is the writer or person that it comes from.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ipfl.core import stream
 from ipfl.data.rounding import largest_remainder
+from ipfl.data.targets import Target, TargetKind, check_numbers, count_outputs
 from ipfl.errors import InputError
+
+if TYPE_CHECKING:
+    from ipfl.data.table_encoding import TableEncoding
 
 DATASET_SEED = 0
 """Random choices that are part of a data set, not of a run, use this seed: they are the same in every run."""
@@ -25,10 +30,15 @@ MAX_UNCHECKED_CLASSES = 1000
 
 
 def check_features(x: ArrayLike, name: str) -> NDArray[Any]:
-    """Checks points and converts them to their form in memory: uint8 images stay, all else becomes float32.
+    """Checks points and converts them to their form in memory.
+
+    uint8 stays, and so do tables of whole numbers, as int64: an embedding needs token ids as they are. All
+    else becomes float32.
 
     Args:
-        x: (n, features), grey images (n, height, width) or images (n, height, width, channels).
+        x: (n, features), images (n, height, width, channels), grey images (n, height, width), which are uint8
+            or square, or sequences (n, steps, features), which are neither. Images with their channels first,
+            as PyTorch has them, are recognised.
         name: Name of the array in error messages.
 
     Raises:
@@ -37,19 +47,32 @@ def check_features(x: ArrayLike, name: str) -> NDArray[Any]:
     points = np.asarray(x)
     if points.dtype.kind not in "buif":
         raise InputError(f"{name} holds {points.dtype}, expected numbers")
-    if points.ndim == 3:
+    if points.ndim == 3 and (points.dtype == np.uint8 or points.shape[1] == points.shape[2]):
         points = points[..., np.newaxis]
-    if points.ndim not in (2, 4) or 0 in points.shape:
+    points = channels_last(points)
+    if points.ndim not in (2, 3, 4) or 0 in points.shape:
         raise InputError(
-            f"{name} has shape {points.shape}, expected (n, features), (n, height, width) "
-            "or (n, height, width, channels), none of them 0"
+            f"{name} has shape {points.shape}, expected (n, features), (n, steps, features), "
+            "(n, height, width) or (n, height, width, channels), none of them 0"
         )
     if points.dtype == np.uint8:
         return points
+    if points.ndim == 2 and points.dtype.kind in "ui" and points.max() <= np.iinfo(np.int64).max:
+        return points.astype(np.int64, copy=False)
     with np.errstate(over="ignore"):
         points = points.astype(np.float32, copy=False)
     if not np.isfinite(points).all():
         raise InputError(f"{name} holds values that are not finite (NaN or infinity)")
+    return points
+
+
+def channels_last(points: NDArray[Any]) -> NDArray[Any]:
+    """Images as (n, height, width, channels): those that clearly have their channels first are turned.
+
+    1, 3 or 4 lines of more than 4 × 4 channels would be no image, so (n, 3, 32, 32) can mean only one thing.
+    """
+    if points.ndim == 4 and points.shape[1] in (1, 3, 4) and min(points.shape[2:]) > 4:
+        return np.ascontiguousarray(points.transpose(0, 2, 3, 1))
     return points
 
 
@@ -61,9 +84,13 @@ def check_labels(y: ArrayLike, points: int, name: str) -> NDArray[np.int64]:
     """
     labels = np.asarray(y)
     if labels.shape != (points,):
-        raise InputError(f"{name} has shape {labels.shape}, expected one label for each of {points} points")
+        hint = '; several per point: predict = "multilabel"' if labels.shape[:1] == (points,) else ""
+        raise InputError(
+            f"{name} has shape {labels.shape}, expected one label for each of {points} points{hint}"
+        )
     if labels.dtype.kind not in "ui":
-        raise InputError(f"{name} holds {labels.dtype}, expected whole numbers")
+        hint = '; for numbers: predict = "regression"' if labels.dtype.kind == "f" else ""
+        raise InputError(f"{name} holds {labels.dtype}, expected whole numbers{hint}")
     if labels.min() < 0 or labels.max() > np.iinfo(np.int64).max:  # a larger uint64 would become negative
         wrong = labels.min() if labels.min() < 0 else labels.max()
         raise InputError(f"{name} holds the label {wrong}, expected labels from 0 on")
@@ -99,9 +126,9 @@ class Dataset:
 
     name: str
     x_train: NDArray[Any]
-    y_train: NDArray[np.int64]
+    y_train: NDArray[Any]
     x_test: NDArray[Any]
-    y_test: NDArray[np.int64]
+    y_test: NDArray[Any]
     classes: int
     first_half: tuple[int, ...] | None = None
     """Classes of the first distribution of `halves`; None: the lower half of the labels."""
@@ -110,6 +137,14 @@ class Dataset:
     group_test: NDArray[np.int64] | None = None
     group_distribution: NDArray[np.int64] | None = None
     """Hidden distribution of group g at position g, where it is known (`gaussian`)."""
+    group_names: tuple[str, ...] | None = None
+    """Name of group g at position g; None: they have none."""
+    class_names: tuple[str, ...] | None = None
+    """Name of class c at position c; None: they have none."""
+    encoding: TableEncoding | None = None
+    """How the points were made from the rows of a table; None: they are no table."""
+    target: TargetKind = "classes"
+    """What `y` holds; `classes` is then the number of classes, of labels, or of numbers to predict."""
 
     def __post_init__(self) -> None:
         for pool in ("train", "test"):
@@ -119,19 +154,37 @@ class Dataset:
                 f"{self.name}: x_train is {self.x_train.shape[1:]} {self.x_train.dtype}, "
                 f"x_test is {self.x_test.shape[1:]} {self.x_test.dtype}"
             )
-        if self.classes < 2:
+        if self.target == "classes" and self.classes < 2:
             raise InputError(f"{self.name}: the number of classes is {self.classes}, expected at least 2")
         if (self.group_train is None) != (self.group_test is None):
             raise InputError(f"{self.name}: groups are needed for both the training and the test points")
         known, group = self.group_distribution, self.group_train
         if known is not None and (group is None or len(known) <= group.max()):
             raise InputError(f"{self.name}: group_distribution must name a distribution for every group")
+        if self.class_names is not None and len(self.class_names) != self.classes:
+            raise InputError(f"{self.name}: {len(self.class_names)} class_names for {self.classes} classes")
+        named = self.group_names
+        if named is not None and (group is None or len(named) <= group.max()):
+            raise InputError(f"{self.name}: group_names must name every group")
+
+    @property
+    def predicted(self) -> Target:
+        """What is predicted; the units of numbers are those of the training points."""
+        return Target.of_training(self.target, self.classes, self.y_train)
+
+    def _check_targets(self, y: NDArray[Any], points: int, name: str) -> NDArray[Any]:
+        checked = check_targets(y, points, self.target, name)
+        if self.target == "classes" and checked.max() >= self.classes:
+            raise InputError(f"{name} holds the label {checked.max()}, but classes = {self.classes}")
+        if self.target != "classes" and count_outputs(checked) != self.classes:
+            raise InputError(
+                f"{name} holds {count_outputs(checked)} values per point, but classes = {self.classes}"
+            )
+        return checked
 
     def _check_pool(self, pool: str) -> None:
         x = check_features(getattr(self, f"x_{pool}"), f"{self.name}: x_{pool}")
-        y = check_labels(getattr(self, f"y_{pool}"), len(x), f"{self.name}: y_{pool}")
-        if y.max() >= self.classes:
-            raise InputError(f"{self.name}: y_{pool} holds the label {y.max()}, but classes = {self.classes}")
+        y = self._check_targets(getattr(self, f"y_{pool}"), len(x), f"{self.name}: y_{pool}")
         object.__setattr__(self, f"x_{pool}", x)
         object.__setattr__(self, f"y_{pool}", y)
         group = getattr(self, f"group_{pool}")
@@ -139,6 +192,24 @@ class Dataset:
             object.__setattr__(
                 self, f"group_{pool}", check_labels(group, len(x), f"{self.name}: group_{pool}")
             )
+
+
+def check_targets(y: ArrayLike, points: int, kind: TargetKind, name: str) -> NDArray[Any]:
+    """Checks targets of any kind: class labels, 0 and 1 per label, or numbers.
+
+    Raises:
+        InputError: They are something else.
+    """
+    return check_labels(y, points, name) if kind == "classes" else check_numbers(y, points, kind, name)
+
+
+def count_targets(y: NDArray[Any], kind: TargetKind, name: object) -> int:
+    """Outputs that a model needs: a number for each class, each label, or each number to predict.
+
+    Raises:
+        InputError: The labels of classes are no such labels.
+    """
+    return count_classes(y, name) if kind == "classes" else count_outputs(y)
 
 
 def choose_test_points(strata: NDArray[Any], share: float, name: str) -> NDArray[np.bool_]:
@@ -164,15 +235,32 @@ def choose_test_points(strata: NDArray[Any], share: float, name: str) -> NDArray
 
 
 def split_dataset(
-    name: str, x: NDArray[Any], y: NDArray[Any], group: NDArray[Any] | None, classes: int
+    name: str,
+    x: NDArray[Any],
+    y: NDArray[Any],
+    group: NDArray[Any] | None,
+    classes: int,
+    target: TargetKind = "classes",
+    **more: Any,
 ) -> Dataset:
-    """Makes a data set of points without an official split: `TEST_SHARE` of each group, or class, is test."""
+    """Makes a data set of points without an official split: `TEST_SHARE` of each group, or class, is test.
+
+    Args:
+        name: Of the data set.
+        x: Points.
+        y: Labels.
+        group: Group of each point; None: there are none.
+        classes: Number of classes, of labels, or of numbers to predict.
+        target: What `y` holds.
+        **more: Further fields of `Dataset`.
+    """
     arrays = [x, y] if group is None else [x, y, group]
     if len({array.shape[:1] for array in arrays}) > 1:
         raise InputError(f"{name}: points, labels and groups differ in length")
-    if y.ndim != 1 or not len(y):
+    if not y.ndim or not len(y) or (target == "classes" and y.ndim != 1):
         raise InputError(f"{name}: labels have shape {y.shape}, expected one for each point")
-    is_test = choose_test_points(y if group is None else group, TEST_SHARE, name)
+    strata = y if target == "classes" else np.zeros(len(y), dtype=np.int64)
+    is_test = choose_test_points(strata if group is None else group, TEST_SHARE, name)
     return Dataset(
         name=name,
         x_train=x[~is_test],
@@ -182,4 +270,6 @@ def split_dataset(
         classes=classes,
         group_train=None if group is None else group[~is_test],
         group_test=None if group is None else group[is_test],
+        target=target,
+        **more,
     )

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from ipfl.data.dataset import Dataset
 from ipfl.data.distributions import Distribution
 from ipfl.data.rounding import probe_size
+from ipfl.data.targets import Target
+from ipfl.errors import InputError
 
 Indices = NDArray[np.int32]
 """Positions of points in a pool."""
@@ -23,10 +25,11 @@ Indices = NDArray[np.int32]
 
 @dataclass(frozen=True)
 class Samples:
-    """Some labelled points: images as uint8 (n, height, width, channels), else float32 (n, features)."""
+    """Some points with what is to be predicted of them; see `ipfl.data.dataset` for the forms of points."""
 
     x: NDArray[Any]
-    y: NDArray[np.int64]
+    y: NDArray[Any]
+    """Classes as int64 (n,); labels or numbers as float32 (n, outputs), numbers also (n,)."""
 
     def __len__(self) -> int:
         return len(self.y)
@@ -53,6 +56,8 @@ class FederatedData(Protocol):
     partition: str
     input_shape: tuple[int, ...]
     classes: int
+    """Outputs of a model: number of classes. Data may have a `target` (`ipfl.data.targets.Target`) that says
+    that these are labels or numbers, and `tokens`, the number of token ids; see `target_of`, `tokens_of`."""
     distributions: int
     """Number of hidden distributions; 1 if there are none to tell apart."""
     clients: tuple[int, ...]
@@ -82,6 +87,21 @@ class FederatedData(Protocol):
     def server_holdout(self, distribution: int) -> Samples | None:
         """The server's own few samples of one distribution, if it was given any."""
         ...
+
+
+def client_names(data: FederatedData) -> Mapping[int, str]:
+    """Names of the clients by id; empty where they have none."""
+    return getattr(data, "client_names", {})
+
+
+def class_names(data: FederatedData) -> Sequence[str]:
+    """Names of the classes; where they have none, their numbers."""
+    return getattr(data, "class_names", None) or [str(label) for label in range(data.classes)]
+
+
+def notes(data: FederatedData) -> Sequence[str]:
+    """What a person should know about who became a client."""
+    return getattr(data, "notes", ())
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,6 +163,10 @@ class Allocation:
     """Test pool of each distribution."""
     server: Sequence[PoolPoints] = ()
     """The server's own training points of each distribution, which no client has; empty if it has none."""
+    groups: Sequence[int] = ()
+    """The group (writer, person, …) that each client is; empty if clients are no groups."""
+    notes: tuple[str, ...] = ()
+    """What a person should know about who became a client."""
 
 
 @dataclass(frozen=True)
@@ -151,6 +175,26 @@ class Drift:
 
     round: int
     partner: Mapping[int, int]
+
+
+def target_of(data: FederatedData) -> Target:
+    """What is predicted from some data; a class, where the data does not say."""
+    found = getattr(data, "target", None)
+    return found if isinstance(found, Target) else Target("classes", data.classes)
+
+
+def tokens_of(data: FederatedData) -> int | None:
+    """Number of different token ids, 0 to the highest, where the data could be such; None where it is not."""
+    found = getattr(data, "tokens", None)
+    return found if isinstance(found, int) else None
+
+
+def count_tokens(dataset: Dataset) -> int | None:
+    """The highest value plus one of points that are whole numbers from 0 on; None for all others."""
+    pools = dataset.x_train, dataset.x_test
+    if dataset.x_train.ndim != 2 or dataset.x_train.dtype.kind not in "ui":
+        return None
+    return None if min(x.min() for x in pools) < 0 else int(max(x.max() for x in pools)) + 1
 
 
 class PartitionedDataset:
@@ -163,6 +207,7 @@ class PartitionedDataset:
         allocation: Who holds which points.
         unseen: Ids of the clients held back.
         drift: Which clients change, and when; None: none.
+        client_names: Name of each client, in the order of their ids; None: those of the data set's groups.
     """
 
     def __init__(
@@ -174,11 +219,14 @@ class PartitionedDataset:
         allocation: Allocation,
         unseen: Iterable[int] = (),
         drift: Drift | None = None,
+        client_names: Sequence[str] | None = None,
     ) -> None:
         self.name = dataset.name
         self.partition = partition
         self.input_shape: tuple[int, ...] = dataset.x_train.shape[1:]
         self.classes = dataset.classes
+        self.target = dataset.predicted
+        self.tokens = count_tokens(dataset)
         self.distributions = len(distributions)
         self.unseen: tuple[int, ...] = tuple(sorted(unseen))
         everyone = range(len(allocation.clients))
@@ -188,6 +236,17 @@ class PartitionedDataset:
         self._dataset = dataset
         self._distributions = tuple(distributions)
         self._majorities = tuple(points.majority(len(distributions)) for points in allocation.clients)
+        if client_names is None and dataset.group_names is not None:
+            client_names = [dataset.group_names[group] for group in allocation.groups]
+        self.client_names: Mapping[int, str] = dict(enumerate(client_names or ()))
+        """By id; empty if clients have no names of their own."""
+        if odd := [name for name in self.client_names.values() if not name.isprintable()]:
+            raise InputError(f"{dataset.name}: the name {odd[0]!r} of a client is not printable")
+        if all(name == str(client) for client, name in self.client_names.items()):
+            self.client_names = {}  # they say nothing that the ids do not say
+        self.class_names = dataset.class_names
+        self.encoding = dataset.encoding
+        self.notes = allocation.notes
 
     def _holder(self, client: int, round: int) -> int:
         """The client whose data this client has in that round."""
@@ -201,7 +260,7 @@ class PartitionedDataset:
     def _test_samples(self, points: PoolPoints) -> Samples:
         return self._make_samples(points, self._dataset.x_test, self._dataset.y_test)
 
-    def _make_samples(self, points: PoolPoints, x: NDArray[Any], y: NDArray[np.int64]) -> Samples:
+    def _make_samples(self, points: PoolPoints, x: NDArray[Any], y: NDArray[Any]) -> Samples:
         """Copies points of a pool and changes each as its distribution says."""
         features, labels = x[points.index], y[points.index]
         for number, distribution in enumerate(self._distributions):

@@ -41,10 +41,21 @@ def federate(task: TaskConfig, seed: int) -> FederatedData:
     given = _call_user_code(task.dataset) if ":" in task.dataset else None
     if given is not None and not isinstance(given, Dataset):
         return given
+    _check_settings(task, parse_partition(task.partition))  # before a data set is read, or even downloaded
+    dataset = given or load(task.dataset, path=task.path, data_dir=task.data_dir, settings=task)
+    return deal_out(dataset, task, seed)
+
+
+def deal_out(dataset: Dataset, task: TaskConfig, seed: int) -> FederatedData:
+    """Gives the points of a data set to the clients, as a task describes it.
+
+    Raises:
+        InputError: Settings contradict each other, or there is too little data for them.
+    """
     partition = parse_partition(task.partition)
-    _check_settings(task, partition)  # before a data set is read, or even downloaded
-    dataset = given or load(task.dataset, path=task.path, data_dir=task.data_dir)
-    if task.clients > len(dataset.y_train):
+    _check_settings(task, partition)
+    _check_classes(task, partition, dataset)
+    if task.clients is not None and task.clients > len(dataset.y_train):
         raise InputError(
             f"task.clients = {task.clients}, but {dataset.name} has {len(dataset.y_train)} training points"
         )
@@ -54,7 +65,12 @@ def federate(task: TaskConfig, seed: int) -> FederatedData:
 
 def _call_user_code(reference: str) -> Dataset | FederatedData:
     """What the user's own `module:callable` returns."""
-    given = load_callable(reference, "dataset")()
+    make = load_callable(reference, "dataset")
+    try:
+        given = make()
+    except Exception as error:  # it is the user's code, which may raise anything
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise InputError(f"dataset {reference!r} raised {reason}") from error
     if hasattr(given, "parts") and hasattr(given, "holdout"):
         return cast(FederatedData, given)
     if not isinstance(given, Dataset):
@@ -81,18 +97,37 @@ def _check_settings(task: TaskConfig, partition: Partition) -> None:
         raise InputError(
             "swap_test_mix swaps a mixture of distributions: it needs two or more, and a:b, linear or random"
         )
-    if task.clients < 1:
-        raise InputError("task.clients must be at least 1")
-    if task.unseen >= task.clients:
+    if task.clients is not None:
+        _check_unseen(task, task.clients)
+
+
+def _check_unseen(task: TaskConfig, clients: int) -> None:
+    if task.unseen >= clients:
+        raise InputError(f"unseen = {task.unseen} of {clients} clients: no client is left to train with")
+
+
+def _check_classes(task: TaskConfig, partition: Partition, dataset: Dataset) -> None:
+    """Refuses what chooses or renames classes where there are none."""
+    if dataset.target == "classes":
+        return
+    if parse_distributions(task.distributions)[0] in ("permuted", "halves", "groups"):
         raise InputError(
-            f"task.unseen = {task.unseen} of task.clients = {task.clients}: no client is left to train with"
+            f"distributions = {task.distributions!r} needs classes, but {dataset.name} has the target "
+            f"{dataset.target!r}: use rotated, iid or natural"
+        )
+    if partition.is_by_class:
+        raise InputError(
+            f"partition = {task.partition!r} needs classes, but {dataset.name} has the target "
+            f"{dataset.target!r}: use a:b, linear, random or natural"
         )
 
 
 def _partition(dataset: Dataset, partition: Partition, task: TaskConfig, seed: int) -> PartitionedDataset:
     settings = _allocation_settings(task, seed)
     if partition.kind == "natural":
-        allocation = allocate_natural(dataset, settings, stream(seed, "data", "natural"))
+        random, leave_out = stream(seed, "data", "natural"), task.small_clients == "leave_out"
+        allocation = allocate_natural(dataset, settings, random, task.clients, leave_out)
+        _check_unseen(task, len(allocation.clients))
         distributions = [Distribution() for _ in allocation.holdouts]
     else:
         distributions = make_distributions(task.distributions, dataset, seed)
@@ -109,11 +144,11 @@ def _partition(dataset: Dataset, partition: Partition, task: TaskConfig, seed: i
 
 
 def _allocation_settings(task: TaskConfig, seed: int) -> AllocationSettings:
-    weights = None
+    weights, clients = None, task.clients or 0  # 0: all there are, which only the natural partition knows
     if task.sizes == "unequal":
-        weights = np.exp(stream(seed, "data", "sizes").normal(0.0, task.size_spread, task.clients))
+        weights = np.exp(stream(seed, "data", "sizes").normal(0.0, task.size_spread, clients))
     return AllocationSettings(
-        clients=task.clients,
+        clients=clients,
         samples=task.samples,
         size_weights=weights,
         probe=task.probe,

@@ -8,7 +8,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ipfl.core import stream
-from ipfl.data.federated import FederatedData, Parts, Samples
+from ipfl.data.federated import (
+    FederatedData,
+    Parts,
+    Samples,
+    class_names,
+    client_names,
+    notes,
+    target_of,
+    tokens_of,
+)
+from ipfl.errors import InputError
 
 
 def deal_noise(shares: Sequence[float], clients: int, seed: int) -> NDArray[np.float64]:
@@ -29,7 +39,12 @@ class NoisyLabels:
         self.data, self.seed = data, seed
         self.name, self.partition, self.input_shape = data.name, data.partition, data.input_shape
         self.classes, self.distributions = data.classes, data.distributions
+        self.target, self.tokens = target_of(data), tokens_of(data)
+        if self.target.kind != "classes":
+            raise InputError(f"task.label_noise draws wrong classes, but the target is {self.target.kind}")
         self.clients, self.unseen = data.clients, data.unseen
+        self.client_names, self.class_names, self.notes = client_names(data), class_names(data), notes(data)
+        self.encoding = getattr(data, "encoding", None)
         self.noise = deal_noise(shares, len(data.clients) + len(data.unseen), seed)
         self.sizes, self.majority = data.sizes, data.majority
         self.holdout, self.server_holdout = data.holdout, data.server_holdout

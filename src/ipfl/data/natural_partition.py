@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -12,49 +14,92 @@ from ipfl.errors import InputError
 
 MIN_GROUP_POINTS = 5
 """Training points that a group needs to become a client."""
+MAX_LISTED = 5
+"""Names of clients in a message."""
 
 
 def allocate_natural(
-    dataset: Dataset, settings: AllocationSettings, random: np.random.Generator
+    dataset: Dataset,
+    settings: AllocationSettings,
+    random: np.random.Generator,
+    clients: int | None = None,
+    leave_out_small: bool = False,
 ) -> Allocation:
-    """Chooses groups at random among those with enough points; a client has the points of its group.
+    """Makes clients of groups: all of them in their order, or some that are chosen at random.
 
     Args:
         dataset: A data set with groups.
         settings: `samples` is the largest number of training points per client; None: all of the group.
         random: Draws the groups and the order of their points.
+        clients: How many groups are chosen among those with enough points; None: all there are.
+        leave_out_small: Whether groups with too few points are left out of all there are, not refused.
 
     Raises:
         InputError: There are no groups, or too few with enough points.
     """
     if dataset.group_train is None or dataset.group_test is None:
-        raise InputError(f"{dataset.name} has no writers or persons: natural does not apply")
+        raise InputError(
+            f"{dataset.name} does not say whose points they are: natural does not apply; for files, name the "
+            'column of the client (client), or have the points dealt out (partition = "dirichlet:0.5")'
+        )
     if settings.samples is not None and settings.samples < 2:
         raise InputError(f"task.samples = {settings.samples}, but a client needs at least 2")
     groups = int(max(dataset.group_train.max(), dataset.group_test.max())) + 1
     train, test = _points_by_group(dataset.group_train, groups), _points_by_group(dataset.group_test, groups)
     large = [group for group in range(groups) if len(train[group]) >= MIN_GROUP_POINTS and len(test[group])]
-    if settings.clients > len(large):
+    notes: tuple[str, ...] = ()
+    if clients is None:
+        sizes = {group: len(train[group]) + len(test[group]) for group in range(groups)}
+        small = {group: size for group, size in sizes.items() if size and group not in set(large)}
+        notes = _check_sizes(dataset, len(large), small, leave_out_small)
+    elif clients > len(large):
         raise InputError(
-            f"{settings.clients} clients are needed, {dataset.name} has {len(large)} with at least "
+            f"{clients} clients are needed, {dataset.name} has {len(large)} with at least "
             f"{MIN_GROUP_POINTS} training points and a test point: lower task.clients"
         )
     distribution = dataset.group_distribution
     if distribution is None:
         distribution = np.zeros(groups, dtype=np.int64)
     is_used = np.zeros(len(dataset.y_train), dtype=np.bool_)
-    clients: list[ClientPoints] = []
-    chosen = random.permutation(large)[: settings.clients].tolist()
+    made: list[ClientPoints] = []
+    chosen = large if clients is None else random.permutation(large)[:clients].tolist()
     for group in chosen:
         own_train = random.permutation(train[group])[: settings.samples]
         own_test = random.permutation(test[group])[: settings.test_samples]
         is_used[own_train] = True
         number = int(distribution[group])
-        clients.append(ClientPoints.of_one_distribution(own_train, own_test, number, settings.probe))
+        made.append(ClientPoints.of_one_distribution(own_train, own_test, number, settings.probe))
     server: list[PoolPoints] = []
     if settings.server_samples:
         server = _draw_server_points(train, is_used, distribution, settings.server_samples, random)
-    return Allocation(clients, _holdouts(test, chosen, distribution, dataset.group_test), server)
+    holdouts = _holdouts(test, chosen, distribution, dataset.group_test)
+    return Allocation(made, holdouts, server, chosen, notes)
+
+
+def _check_sizes(dataset: Dataset, large: int, small: Mapping[int, int], leave_out: bool) -> tuple[str, ...]:
+    """What to say where every group becomes a client.
+
+    Args:
+        dataset: A data set with groups.
+        large: How many have enough points.
+        small: Points of each group that has too few.
+        leave_out: Whether these are left out.
+
+    Raises:
+        InputError: Some have too few points and are not to be left out, or nobody is left.
+    """
+    names = dataset.group_names
+    few = [f"{group if names is None else names[group]} ({count})" for group, count in small.items()]
+    listed = ", ".join(few[:MAX_LISTED]) + (", …" if len(few) > MAX_LISTED else "")
+    needed = f"{MIN_GROUP_POINTS} points to train on and one to test on"
+    if few and (not leave_out or not large):
+        advice = "" if not large else ': give them more, or set small_clients = "leave_out"'
+        raise InputError(
+            f"{dataset.name}: {len(few)} of {large + len(few)} clients have too few points, a client needs "
+            f"{needed}: {listed}{advice}"
+        )
+    said = f"{dataset.name}: {large} clients, all there are"
+    return (f"{said} but {len(few)} with fewer than {needed}: {listed}" if few else said,)
 
 
 def _points_by_group(group: NDArray[np.int64], groups: int) -> list[NDArray[np.int64]]:

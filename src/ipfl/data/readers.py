@@ -3,6 +3,11 @@
 `digits` is part of scikit-learn. The others read CIFAR's binary files, EMNIST's idx files, LEAF's JSON
 (FEMNIST), UCI's HAPT text files (HAR) and `.npz`. A reader raises InputError, one line, for a file that is
 damaged or not in its format.
+
+Why not torchvision or `datasets`: CIFAR's and EMNIST's readers, about 50 lines, are all that they could
+replace. torchvision has no CPU build for the pinned torch (0.29.2 wants 2.14). `datasets` brings 270 MB,
+mostly pyarrow and pandas, and reads from its own hub. Neither refuses what unpacks to gigabytes, as
+`archives` does. For users' own data it is the other way round: pandas and Pillow read it, as extras.
 """
 
 from __future__ import annotations
@@ -21,7 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ipfl.data.archives import max_unpacked_bytes, open_zip, read_arrays, refuse_damaged
-from ipfl.data.dataset import Dataset, choose_test_points, count_classes, split_dataset
+from ipfl.data.dataset import Dataset, choose_test_points, count_classes, count_targets, split_dataset
+from ipfl.data.targets import TargetKind
 from ipfl.errors import InputError
 
 EMNIST_CLASSES = 52
@@ -146,12 +152,16 @@ def read_femnist(path: Path) -> Dataset:
 
 
 def read_npz(
-    path: Path, name: str = "npz", classes: int | None = None, first_half: tuple[int, ...] | None = None
+    path: Path,
+    name: str = "npz",
+    classes: int | None = None,
+    first_half: tuple[int, ...] | None = None,
+    target: TargetKind = "classes",
 ) -> Dataset:
     """A `.npz` file with `x_train, y_train, x_test, y_test`, or with `x, y` and a fixed split.
 
     Groups are in `client`, `writer` or `subject` (with `_train` and `_test` in the first form). Without
-    `classes`, their number is the highest label plus one.
+    `classes`, their number is the highest label plus one. `target` says what `y` holds.
     """
     arrays = read_arrays(path)
     split_keys = ("y_test", "x_test", "y_train", "x_train")
@@ -163,36 +173,39 @@ def read_npz(
         )
     with refuse_damaged(path):
         y = np.concatenate([arrays["y_train"], arrays["y_test"]]) if is_split else arrays["y"]
-        count = count_classes(y, path)
-        groups = _number_groups(arrays, ("_train", "_test") if is_split else ("",))
+        count = count_targets(y, target, path)
+        groups, group_names = _number_groups(arrays, ("_train", "_test") if is_split else ("",))
     if classes is not None and count > classes:
         raise InputError(f"{path}: the highest label is {count - 1}, but {name} has {classes} classes")
     count = classes or count
     if not is_split:
-        return split_dataset(name, arrays["x"], y, groups[0], count)
-    pools = {key: arrays[key] for key in split_keys}
+        return split_dataset(name, arrays["x"], y, groups[0], count, target, group_names=group_names)
+    pools: dict[str, Any] = {key: arrays[key] for key in split_keys}
     return Dataset(
         name=name,
         classes=count,
         first_half=first_half,
         group_train=groups[0],
         group_test=groups[1],
+        group_names=group_names,
+        target=target,
         **pools,
     )
 
 
 def _number_groups(
     arrays: Mapping[str, NDArray[Any]], suffixes: tuple[str, ...]
-) -> list[NDArray[np.int64] | None]:
-    """Groups of each pool, numbered together, so that a writer has the same number in all of them."""
+) -> tuple[list[NDArray[np.int64] | None], tuple[str, ...] | None]:
+    """Groups of each pool, numbered together, so that a writer has one number in all; and their names."""
     for key in _GROUP_KEYS:
         found = [arrays[f"{key}{suffix}"] for suffix in suffixes if f"{key}{suffix}" in arrays]
         if len(found) == len(suffixes):
             if any(group.ndim != 1 for group in found):
                 raise ValueError(f"{key} should have one entry for each point")
-            numbers = np.unique(np.concatenate(found), return_inverse=True)[1].reshape(-1)
-            return list(np.split(numbers, np.cumsum([len(group) for group in found])[:-1]))
-    return [None] * len(suffixes)
+            values, numbers = np.unique(np.concatenate(found), return_inverse=True)
+            parts = np.split(numbers.reshape(-1), np.cumsum([len(group) for group in found])[:-1])
+            return list(parts), tuple(map(str, values))
+    return [None] * len(suffixes), None
 
 
 def read_hapt(path: Path) -> Dataset:

@@ -3,23 +3,65 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from ipfl.core.sections import MAX_INT32, Section
+from ipfl.data.targets import TargetKind
+from ipfl.errors import InputError
 
 DATASET = "digits"
 """Data set of the default task."""
+TABLES = ("csv", "parquet", "dataframe")
+"""Data sets whose points are the rows of a table."""
+FILES = ("npz", "csv", "parquet", "images")
+"""Data sets that are read from `path`."""
+_SUFFIXES = {
+    ".npz": "npz",
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".txt": "csv",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+}
+"""What a file is, by the end of its name (without `.gz`)."""
 
 
 class TaskConfig(Section):
     """What is learned by whom: data, hidden distributions, partition over clients, model."""
 
     dataset: str = Field(
-        DATASET, description="see `ipfl datasets`; `npz` reads the file in `path`; or `module:callable`"
+        DATASET,
+        description="see `ipfl datasets`; npz | csv | parquet | images read `path`; or `module:callable`",
     )
-    path: Path | None = Field(None, description='a user\'s .npz file, for dataset = "npz"')
+    path: Path | None = Field(
+        None, description="your own file or folder; without `dataset`, its name says what it is"
+    )
+    client: str | None = Field(None, description="csv, parquet: the column that says whose row it is")
+    target: str | None = Field(None, description="csv, parquet: the column with the label")
+    features: tuple[str, ...] = Field(
+        (), description="csv, parquet: the columns to learn from; omitted: all but client and target"
+    )
+    categorical: tuple[str, ...] = Field(
+        (), description="csv, parquet: columns of numbers that name categories; text always does"
+    )
+    standardize: Literal["server", "client", "none"] = Field(
+        "server",
+        description="csv, parquet: numbers to mean 0 and spread 1, by the sums of all clients at the server, "
+        "or by each client alone",
+    )
+    image_size: int | None = Field(
+        None,
+        ge=1,
+        le=1024,
+        description="images: width and height that all are scaled to; omitted: as they are",
+    )
+    predict: TargetKind = Field(
+        "classes",
+        description="what y of your own file holds: classes | multilabel: 0 and 1, (n, labels) | "
+        "regression: numbers, (n,) or (n, outputs)",
+    )
     data_dir: Path | None = Field(
         None, description="folder with .npz files of the data sets (else $IPFL_DATA, else the download cache)"
     )
@@ -34,7 +76,15 @@ class TaskConfig(Section):
     swap_test_mix: bool = Field(
         False, description="test data mixes the distributions the other way round than training data"
     )
-    clients: int = Field(20, ge=1, le=MAX_INT32, description="number of clients N, the unseen ones included")
+    clients: int | None = Field(
+        20,
+        ge=1,
+        le=MAX_INT32,
+        description="number of clients N, the unseen ones included; omitted with natural: all there are",
+    )
+    small_clients: Literal["refuse", "leave_out"] = Field(
+        "refuse", description="natural: what to do with clients that have too few points, if all are taken"
+    )
     samples: int | None = Field(
         60,
         ge=1,
@@ -62,14 +112,53 @@ class TaskConfig(Section):
     )
     drift_share: float = Field(0.2, gt=0, le=1, description="share of the clients that change at drift_round")
     model: str = Field(
-        "cnn",
-        description="cnn | mlp | softmax | `module:callable` (input_shape, classes) → nn.Module",
+        "auto",
+        description="auto: cnn for images, cnn1d for sequences, else mlp | cnn | resnet8 | mlp | softmax | "
+        "cnn1d | lstm | transformer | hf:PATH_OR_NAME: adapters of a pre-trained language model | "
+        "`module:callable` (input_shape, classes) → nn.Module",
     )
 
     @model_validator(mode="before")
     @classmethod
-    def _samples_of_other_data(cls, given: Any) -> Any:
-        """The default number of samples fits the default data set; of any other, all are used."""
-        if isinstance(given, dict) and given.get("dataset", DATASET) != DATASET:
-            return {"samples": None, **given}
-        return given
+    def _fill_in(cls, given: Any) -> Any:
+        """Defaults that depend on other settings; what is given stays as it is."""
+        if not isinstance(given, dict):
+            return given
+        if given.get("path") is not None and given.get("dataset") is None:
+            given = {**given, "dataset": dataset_of(Path(str(given["path"])))}
+        dataset, more = given.get("dataset", DATASET), dict[str, Any]()
+        if dataset != DATASET:
+            more["samples"] = None  # the default number fits the default data set
+        if "natural" in (given.get("partition"), given.get("distributions")) or (
+            dataset in (*TABLES, "images") and "partition" not in given
+        ):
+            more |= {"partition": "natural", "distributions": "natural", "clients": None}
+        elif dataset in (*TABLES, "images"):
+            more["distributions"] = "iid"  # nobody wants the labels of an own table permuted
+        if dataset in TABLES:
+            more["model"] = "mlp"
+        return {**more, **given}
+
+    @model_validator(mode="after")
+    def _path_is_read(self) -> Self:
+        """A file that nobody would read is refused: a run on other data would be a wrong result."""
+        if self.path is not None and self.dataset not in FILES:
+            raise ValueError(f"path is read with dataset = {' | '.join(FILES)}, not with {self.dataset!r}")
+        if self.clients is None and self.partition != "natural":
+            raise ValueError("the number of clients is needed for every partition but natural")
+        return self
+
+
+def dataset_of(path: Path) -> str:
+    """What is in a file or folder, by its name: npz, csv, parquet or images.
+
+    Raises:
+        InputError: The name does not say it.
+    """
+    kind = _SUFFIXES.get(path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix.lower())
+    if kind is None and not path.is_dir():
+        raise InputError(
+            f"path = {str(path)!r}: expected a file {', '.join(_SUFFIXES)} or a folder of images; "
+            f"with another name, say what it is: dataset = {' | '.join(FILES)}"
+        )
+    return kind or "images"

@@ -19,7 +19,7 @@ from flwr.serverapp import Grid, ServerApp
 from pydantic import Field
 
 import ipfl.engines.flower  # noqa: F401 (switches telemetry off)
-from ipfl.client.network import Factory, model_factory
+from ipfl.client.models import Factory, model_factory
 from ipfl.client.task import Task
 from ipfl.core import ClientId, Event
 from ipfl.core.rounds import summarize
@@ -30,9 +30,9 @@ from ipfl.deploy.run_log import print_input_error, print_progress
 from ipfl.engines import ATTEMPTS_FILE, EngineContext
 from ipfl.engines.flower import require_flower
 from ipfl.engines.flower.client import NodeApp, NodeFolders
-from ipfl.engines.flower.membership import ClientOfKey, Membership, NodeDirectory
+from ipfl.engines.flower.membership import ClientOfKey, Membership, NodeDirectory, agree_on_task
 from ipfl.engines.flower.memory import Attempts, DataDescription
-from ipfl.engines.flower.protocol import RunSettings
+from ipfl.engines.flower.protocol import MAX_CLASSES, RunSettings
 from ipfl.engines.flower.server import FlowerEngine, RemoteData
 from ipfl.engines.flower.simulation import START_TIMEOUT_SECONDS, Simulation
 from ipfl.engines.flower.transport import Transport
@@ -66,7 +66,9 @@ class ServerConfig(Section):
         gt=0,
         description="seconds for a reply; for clients, clients.deadline of the TOML file wins",
     )
-    classes: int = Field(0, ge=0, description="number of classes; 0: what the nodes' labels say")
+    classes: int = Field(
+        0, ge=0, le=MAX_CLASSES, description="number of classes; 0: what more than half of the nodes say"
+    )
     fp16: bool = Field(False, description="models travel as float16: half the bytes, other results")
 
     @classmethod
@@ -101,7 +103,7 @@ class LinePrinter:
             print_progress(f"  {event}")
         known = accuracy(line)
         print_progress(
-            f"round {line['round'] + 1}/{self.rounds}: {line['clients']} clients, "
+            f"{line['round'] + 1} of {self.rounds} rounds: {line['clients']} clients, "
             f"{line['bytes_down']:,} bytes down, {line['bytes_up']:,} up"
             + (f", accuracy {known}" if known else "")
         )
@@ -128,25 +130,35 @@ def build_task(
         print_progress,
         fail_on_refusal=server_config.registry is None,
     )
-    present = directory.nodes.values()
-    description = begun or DataDescription(
-        clients=server_config.load_registered_clients() or directory.clients,
-        input_shape=next(iter(present)).input_shape,
-        classes=server_config.classes or max(info.classes for info in present),
-    )
+    present = list(directory.nodes.values())
+    description = begun or _describe(server_config, membership)
     samples = {client: counts for info in present for client, counts in info.samples.items()}
     task = Task(RemoteData(description, samples), factory)
+    directory.input_shape = description.input_shape
     directory.allowed_clients = frozenset(description.clients)
     directory.model_size = task.network(settings.seed).size
     _refuse_misfits(server_config, membership, task)
     return task
 
 
+def _describe(server_config: ServerConfig, membership: Membership) -> DataDescription:
+    """What the data of a new run looks like: as the operator says, or as more than half of the nodes do."""
+    directory = membership.directory
+    agreed = agree_on_task(directory.nodes.values(), server_config.classes or None)
+    membership.events.extend(agreed.events)
+    clients = server_config.load_registered_clients() or directory.clients
+    return DataDescription(clients, agreed.input_shape, agreed.classes)
+
+
 def _refuse_misfits(server_config: ServerConfig, membership: Membership, task: Task) -> None:
     """Refuses nodes that were added before the run's classes and model were known, and do not fit them."""
     directory, classes = membership.directory, task.data.classes
     for node, info in list(directory.nodes.items()):
-        if info.classes > classes:
+        if info.input_shape != directory.input_shape:
+            reason = (
+                f"node {node} has samples of shape {info.input_shape}, not {directory.input_shape}; refused"
+            )
+        elif info.classes > classes:
             reason = f"node {node} has {info.classes} classes, the run has {classes}; refused"
         elif info.classes == classes and info.model_size != directory.model_size:
             reason = (
@@ -164,9 +176,13 @@ def _refuse_misfits(server_config: ServerConfig, membership: Membership, task: T
 def run_server(grid: Grid, server_config: ServerConfig, model: Factory | None = None) -> Result:
     """Runs the method of the config over the nodes of a grid."""
     config = server_config.load_config()
+    if config.task.predict != "classes":
+        raise InputError(
+            f"task.predict = {config.task.predict!r}: nodes with data of their own can predict classes only"
+        )
     method, factory = config.build_method(), model or model_factory(config.task.model)
     settings = RunSettings(
-        method, config.train, config.task, config.seed, classes=server_config.classes or None
+        method, config.train, config.task, config.seed, server_config.classes or None, config.privacy
     )
     transport = Transport(grid, server_config.deadline, REPLY_POLL_SECONDS, lambda: None)
     membership = Membership(transport, NodeDirectory(server_config.load_client_lookup()))

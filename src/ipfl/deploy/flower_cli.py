@@ -14,7 +14,7 @@ from typing import Any
 
 from ipfl.deploy.folder import PROFILE_NAME, ServerFolder
 from ipfl.deploy.run_log import FORMAT_VARIABLE, JSON_FORMAT, EntryKind, LogEntry
-from ipfl.engines.flower.flwr_internals import COMPLETED_STATUS
+from ipfl.engines.flower.flwr_internals import COMPLETED_STATUS, TOKEN_REFUSED_TEXT
 from ipfl.errors import InputError
 from ipfl.report.settings import toml_value
 
@@ -56,6 +56,7 @@ def run_flwr(folder: ServerFolder, *arguments: str) -> dict[str, Any]:
     """Runs a `flwr` command and returns its JSON answer.
 
     Raises:
+        InputError: The server did not accept the operator token.
         RuntimeError: It printed no JSON object.
     """
     done = subprocess.run(
@@ -67,6 +68,11 @@ def run_flwr(folder: ServerFolder, *arguments: str) -> dict[str, Any]:
         text=True,
         check=False,
     )
+    if TOKEN_REFUSED_TEXT in done.stdout + done.stderr:
+        raise InputError(
+            f"the server does not accept the operator token in {folder.flower_home}: run this command on the "
+            "server's machine, as its user, with the folder that the server was started with"
+        )
     try:
         answer = json.loads(done.stdout)
     except ValueError:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from ipfl.core.sections import Section
 from ipfl.deploy import templates
@@ -32,6 +32,7 @@ from ipfl.runs.config import Config
 PROFILE_NAME = "ipfl"
 """Name of the connection profile for Flower's own commands."""
 DEFAULT_PORT = 9092
+DEFAULT_OPERATOR_PORT = 9093
 BindAddress = Literal["0.0.0.0", "127.0.0.1"]
 ALL_INTERFACES: BindAddress = "0.0.0.0"
 LOOPBACK_INTERFACE: BindAddress = "127.0.0.1"
@@ -59,9 +60,28 @@ class ServerSettings(_SettingsFile):
     """Content of server.toml."""
 
     bind: BindAddress = Field(
-        ALL_INTERFACES, description="0.0.0.0: reached from other machines; 127.0.0.1: from this one only"
+        LOOPBACK_INTERFACE,
+        description="127.0.0.1: for nodes on this machine only; 0.0.0.0: on others too",
     )
-    port: int = Field(DEFAULT_PORT, ge=1, le=65535, description="port that nodes and operators connect to")
+    port: int = Field(DEFAULT_PORT, ge=1, le=65535, description="port that nodes connect to")
+    operator_port: int = Field(
+        DEFAULT_OPERATOR_PORT,
+        ge=1,
+        le=65535,
+        description="port for operators, always on 127.0.0.1",
+    )
+    max_message_mb: int = Field(
+        16, ge=6, le=2047, description="longest message of a node; Flower sends arrays in parts of 5 MB"
+    )
+    max_connections: int = Field(512, ge=1, description="connections of all nodes together")
+    max_connections_per_address: int = Field(64, ge=1, description="connections from one address")
+    idle_seconds: float = Field(60.0, gt=0, description="then a connection without a request is closed")
+
+    @model_validator(mode="after")
+    def _check_ports(self) -> Self:
+        if self.port == self.operator_port:
+            raise ValueError("port and operator_port must differ: nodes must not reach what operators can do")
+        return self
 
 
 class NodeSettings(_SettingsFile):
@@ -71,6 +91,13 @@ class NodeSettings(_SettingsFile):
     client: int = Field(ge=0, description="the account that this node's key was registered for")
     data: Path = Field(description=".npz with x and y, and x_test and y_test if there are test points")
     memory: Path = Field(Path("memory"), description="folder for what the client remembers between rounds")
+    app: Path = Field(Path("app"), description="folder of the Flower app; the node runs no other one")
+    modules: tuple[str, ...] = Field(
+        (), description="modules that a run's config may name as module:callable"
+    )
+    readable: tuple[Path, ...] = Field(
+        (), description="files and folders that the app may read, beside `data` and the installed packages"
+    )
 
 
 def load_run_config(
@@ -120,6 +147,11 @@ class NodeFolder:
         return self.root / "flwr"
 
     @property
+    def app(self) -> Path:
+        """The Flower app that `ipfl deploy init` gave it."""
+        return self.root / "app"
+
+    @property
     def logs(self) -> Path:
         """Output of the node's processes."""
         return self.root / "logs"
@@ -165,6 +197,11 @@ class ServerFolder:
     def flower_home(self) -> Path:
         """Files of Flower's commands, such as the connection profile; their working directory."""
         return self.root / "flwr"
+
+    @property
+    def operator_token(self) -> Path:
+        """What operators present to the running server; new at each of its starts."""
+        return self.root / "operator.token"
 
     @property
     def app(self) -> Path:
@@ -218,7 +255,7 @@ def create_folder(
     nodes: int = 3,
     hosts: Sequence[str] = (),
     port: int = DEFAULT_PORT,
-    bind: BindAddress = ALL_INTERFACES,
+    operator_port: int = DEFAULT_OPERATOR_PORT,
 ) -> ServerFolder:
     """Writes the folder of a new federation.
 
@@ -226,8 +263,9 @@ def create_folder(
         root: The folder; it must not exist yet, or be empty.
         nodes: Number of nodes to make keys and accounts for.
         hosts: Names and addresses under which nodes reach the server; the first is written to their settings.
-        port: Port on which the server listens.
-        bind: Address on which it listens.
+            Without any, the server listens on loopback only.
+        port: Port on which the server listens for nodes.
+        operator_port: Port on which it listens for operators, on loopback.
 
     Raises:
         InputError: The folder is not empty, or a host is neither a name nor an address.
@@ -246,7 +284,10 @@ def create_folder(
         key = folder.node_folder(client).public_key.read_text(encoding="utf-8")
         registry = registry.with_account(key, client, f"node-{client}")
     registry.save(folder.accounts_file)
-    _write_server_files(folder, bind, port, server, nodes)
+    settings = ServerSettings(
+        bind=ALL_INTERFACES if hosts else LOOPBACK_INTERFACE, port=port, operator_port=operator_port
+    )
+    _write_server_files(folder, settings, server, nodes)
     return folder
 
 
@@ -256,20 +297,32 @@ def _write_node_files(folder: ServerFolder, client: int, server: str) -> None:
     write_key_pair(node.root)
     node.ca_certificate.write_bytes(folder.ca_certificate.read_bytes())
     node.settings_file.write_text(templates.NODE_TOML.format(server=server, client=client), encoding="utf-8")
+    write_app(node.app)
     _write_script(node.root / "start-node", templates.START_NODE)
     (node.root / "ipfl-node.service").write_text(templates.NODE_SERVICE, encoding="utf-8")
 
 
-def _write_server_files(folder: ServerFolder, bind: BindAddress, port: int, server: str, nodes: int) -> None:
-    folder.settings_file.write_text(templates.SERVER_TOML.format(bind=bind, port=port), encoding="utf-8")
-    folder.config_file.write_text(templates.RUN_TOML, encoding="utf-8")
-    folder.flower_home.mkdir()
+def write_app(app: Path) -> None:
+    """Writes the Flower app of this version of ipfl: a description, whose code is in the package."""
+    app.mkdir()
+    (app / "pyproject.toml").write_text(templates.APP, encoding="utf-8")
+
+
+def write_profile(folder: ServerFolder, settings: ServerSettings) -> None:
+    """Writes the address of the operator port for the command `flwr`."""
+    folder.flower_home.mkdir(exist_ok=True)
     profile = templates.FLOWER_CONFIG.format(
-        profile=PROFILE_NAME, port=port, ca_certificate=folder.ca_certificate
+        profile=PROFILE_NAME, port=settings.operator_port, ca_certificate=folder.ca_certificate
     )
     (folder.flower_home / "config.toml").write_text(profile, encoding="utf-8")
-    folder.app.mkdir()
-    (folder.app / "pyproject.toml").write_text(templates.APP, encoding="utf-8")
+
+
+def _write_server_files(folder: ServerFolder, settings: ServerSettings, server: str, nodes: int) -> None:
+    text = templates.SERVER_TOML.format(**settings.model_dump())
+    folder.settings_file.write_text(text, encoding="utf-8")
+    folder.config_file.write_text(templates.RUN_TOML, encoding="utf-8")
+    write_profile(folder, settings)
+    write_app(folder.app)
     _write_script(folder.root / "start-server", templates.START_SERVER)
     service = templates.SERVER_SERVICE.format(root=folder.root, bin=Path(sys.executable).parent)
     (folder.root / "ipfl-server.service").write_text(service, encoding="utf-8")

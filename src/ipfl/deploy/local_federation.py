@@ -16,8 +16,8 @@ from ipfl.client.task import Task
 from ipfl.core import ClientId
 from ipfl.data.federated import Parts
 from ipfl.deploy.flower_cli import PrintLine, RunValue, run_and_follow
-from ipfl.deploy.folder import LOOPBACK_INTERFACE, ServerFolder, create_folder, load_run_config
-from ipfl.deploy.processes import Processes, find_free_port
+from ipfl.deploy.folder import ServerFolder, create_folder, load_run_config
+from ipfl.deploy.processes import Processes, find_free_ports
 from ipfl.deploy.superlink import start_superlink
 from ipfl.deploy.supernode import has_connected, prepare_node, start_node
 from ipfl.errors import InputError
@@ -32,7 +32,7 @@ DEFAULT_SETTINGS = ("rounds=2", f"method.name={methods.DEFAULT}", "method.cluste
 
 
 class LocalFederation:
-    """SuperLink and SuperNodes on the loopback interface.
+    """Server and nodes on the loopback interface.
 
     Args:
         folder: The federation's folder.
@@ -52,7 +52,7 @@ class LocalFederation:
             np.savez(self.folder.node_folder(client).root / "data.npz", allow_pickle=False, **arrays)
 
     def start_server(self) -> None:
-        """Starts the SuperLink and registers the accounts."""
+        """Starts the server's processes and registers the accounts."""
         start_superlink(self.processes, self.folder)
 
     def start_nodes(self, clients: Sequence[ClientId]) -> None:
@@ -81,7 +81,8 @@ class LocalFederation:
 @contextmanager
 def local_federation(root: Path, nodes: int) -> Iterator[LocalFederation]:
     """Creates a federation in the folder `root`, not started yet; at the end its processes are stopped."""
-    folder = create_folder(root, nodes=nodes, port=find_free_port(), bind=LOOPBACK_INTERFACE)
+    port, operator_port = find_free_ports(2)
+    folder = create_folder(root, nodes=nodes, port=port, operator_port=operator_port)
     with Processes(folder.logs) as processes:
         yield LocalFederation(folder, processes)
 
@@ -110,10 +111,11 @@ def run_trial(config: Config, nodes: int, out: Path, print_line: PrintLine) -> P
         federation.write_inputs(config, task)
         print_line(f"certificates, {nodes} keys and {nodes} accounts in {federation.folder.root}")
         federation.start_server()
-        print_line("server: running, with TLS and node authentication")
+        print_line("server: running, with TLS, node keys and an operator token")
         federation.start_nodes(range(nodes))
         print_line(f"nodes: {nodes} of {nodes} connected, each with its own data")
-        federation.run({"out": str(out / "run"), "nodes": nodes}, print_line)
+        settings: dict[str, RunValue] = {"nodes": nodes, "classes": task.data.classes}
+        federation.run({"out": str(out / "run"), **settings}, print_line)
     print_line("everything stopped")
     return out / "run"
 

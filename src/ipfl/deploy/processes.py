@@ -13,13 +13,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
 STOP_SECONDS = 8.0
 """How long a process may take to end after SIGTERM, before it is killed."""
+
+
+PRIVATE_UMASK = 0o077
+"""What they write is for their user only: messages, models, logs."""
 
 
 class ProcessDiedError(RuntimeError):
@@ -82,6 +86,7 @@ class Processes:
         """Starts a command; its output is appended to `<name>.log`."""
         self.logs.mkdir(parents=True, exist_ok=True)
         log = self.logs / f"{name}.log"
+        log.touch(mode=0o600)
         with log.open("ab") as output:
             process = subprocess.Popen(
                 [sys.executable, "-m", "ipfl.deploy.end_with_parent", *command],
@@ -91,6 +96,7 @@ class Processes:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                umask=PRIVATE_UMASK,
             )
         self.running[name] = RunningProcess(name, process, log)
         return self.running[name]
@@ -125,8 +131,15 @@ class Processes:
                 process.kill()
 
 
+def find_free_ports(count: int) -> list[int]:
+    """Different ports of the loopback interface that are not in use now."""
+    with ExitStack() as stack:
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
+
+
 def find_free_port() -> int:
     """A port of the loopback interface that is not in use now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    return find_free_ports(1)[0]

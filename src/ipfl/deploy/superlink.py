@@ -1,71 +1,105 @@
-"""The server's machine: starts a SuperLink with TLS and node authentication, and registers accounts."""
+"""The server's machine: starts a SuperLink behind the front, and registers accounts.
+
+Three processes: the SuperLink on a Unix socket, the front on the ports (`ipfl.deploy.front`), and the
+SuperExec, which starts the ServerApp of a run.
+"""
 
 from __future__ import annotations
 
 import socket
 import ssl
+import sys
 import time
 from pathlib import Path
 
 from ipfl.deploy.credentials import write_random_secret
-from ipfl.deploy.flower_cli import command_path, flower_environment, run_flwr
+from ipfl.deploy.flower_cli import flower_environment, run_flwr
 from ipfl.deploy.folder import PROFILE_NAME, ServerFolder, ServerSettings
+from ipfl.deploy.message_store import clean_message_store
+from ipfl.deploy.operator_access import renew_operator_token
 from ipfl.deploy.processes import ProcessDiedError, Processes, RunningProcess
 from ipfl.deploy.registry import Account, Registry
 from ipfl.engines.flower.flwr_internals import KEY_ALREADY_REGISTERED_TEXT
 from ipfl.errors import InputError
 
 START_SECONDS = 60.0
-"""How long a SuperLink may take to answer after its start."""
+"""How long a server may take to answer after its start."""
+SOCKET_FILE = "superlink.sock"
+"""The SuperLink's Unix socket, in the working directory of its processes: the path of a socket may not have
+more than 107 characters."""
 
 
 def start_superlink(processes: Processes, folder: ServerFolder) -> RunningProcess:
-    """Starts SuperLink and SuperExec, and registers the accounts; returns the SuperLink.
+    """Starts SuperLink, front and SuperExec, and registers the accounts; returns the SuperLink.
 
     The SuperExec, which starts ServerApps, is started here and not by the SuperLink: that one would leave our
-    process group, and would take its tasks without authentication, on a port that others can reach.
+    process group, and would take its tasks without authentication.
     """
     folder.check()
     settings = ServerSettings.load(folder.settings_file)
     Registry.load(folder.accounts_file)
-    if _is_port_in_use(settings.port):
-        raise InputError(
-            f"port {settings.port} is in use: another server runs, or change `port` in {folder.settings_file}"
-        )
+    for name, port in (("port", settings.port), ("operator_port", settings.operator_port)):
+        if _is_port_in_use(port):
+            raise InputError(
+                f"port {port} is in use: another server runs, or change `{name}` in {folder.settings_file}"
+            )
+    renew_operator_token(folder, settings)
     # Python imports from the working directory first: it must not be the folder with the app.
-    home = folder.flower_home
-    home.mkdir(exist_ok=True)
+    home, environment = folder.flower_home, flower_environment(folder.flower_home)
     secret_file = home / "superexec.secret"
     write_random_secret(secret_file)
-    secret_option = ("--superexec-auth-secret-file", str(secret_file))
-    command = [
-        command_path("flower-superlink"),
-        *("--ssl-ca-certfile", str(folder.ca_certificate)),
-        *("--ssl-certfile", str(folder.certificate)),
-        *("--ssl-keyfile", str(folder.private_key)),
-        *("--host", settings.bind, "--port", str(settings.port)),
-        *("--database", str(folder.database)),
-        "--enable-supernode-auth",
-        "--disable-runtime-dependency-installation",
-        *("--isolation", "process", *secret_option),
-    ]
-    superlink = processes.start("superlink", command, flower_environment(home), home)
+    clean_message_store(folder.database)
+    superlink = processes.start(
+        "superlink", _superlink_command(folder, settings, secret_file), environment, home
+    )
+    front = processes.start("front", _front_command(folder, settings), environment, home)
     deadline = time.monotonic() + START_SECONDS
-    while not _is_superlink_running(folder.ca_certificate, settings.port):
+    while not _is_server_running(folder.ca_certificate, settings.operator_port):
         processes.raise_if_one_ended()
         if time.monotonic() > deadline:
             raise ProcessDiedError(
-                f"the SuperLink does not answer; {superlink.log} ends with: {superlink.last_lines()}"
+                f"the server does not answer; {superlink.log} ends with: {superlink.last_lines()}, "
+                f"{front.log} with: {front.last_lines()}"
             )
         time.sleep(0.2)
     command = [
-        command_path("flower-superexec"),
-        *("--runtime-api-address", f"127.0.0.1:{settings.port}"),
-        *("--root-certificates", str(folder.ca_certificate), *secret_option),
+        *(sys.executable, "-m", "ipfl.deploy.superexec_process"),
+        *("--runtime-api-address", f"127.0.0.1:{settings.operator_port}"),
+        *("--root-certificates", str(folder.ca_certificate)),
+        *("--superexec-auth-secret-file", str(secret_file)),
     ]
-    processes.start("superexec", command, flower_environment(home), home)
+    processes.start("superexec", command, environment, home)
     register_accounts(folder)
     return superlink
+
+
+def _superlink_command(folder: ServerFolder, settings: ServerSettings, secret_file: Path) -> list[str]:
+    # flower-superlink asks for certificates where nodes have keys. It does not use them: the front does.
+    return [
+        *(sys.executable, "-m", "ipfl.deploy.superlink_process", SOCKET_FILE),
+        *("--ssl-ca-certfile", str(folder.ca_certificate)),
+        *("--ssl-certfile", str(folder.certificate)),
+        *("--ssl-keyfile", str(folder.private_key)),
+        *("--host", "127.0.0.1", "--port", str(settings.operator_port)),
+        *("--database", str(folder.database)),
+        "--enable-supernode-auth",
+        "--disable-runtime-dependency-installation",
+        *("--isolation", "process", "--superexec-auth-secret-file", str(secret_file)),
+    ]
+
+
+def _front_command(folder: ServerFolder, settings: ServerSettings) -> list[str]:
+    return [
+        *(sys.executable, "-m", "ipfl.deploy.front", "--socket", SOCKET_FILE),
+        *("--certificate", str(folder.certificate), "--private-key", str(folder.private_key)),
+        *("--token-file", str(folder.operator_token)),
+        *("--bind", settings.bind, "--port", str(settings.port)),
+        *("--operator-port", str(settings.operator_port)),
+        *("--max-message-mb", str(settings.max_message_mb)),
+        *("--max-connections", str(settings.max_connections)),
+        *("--max-connections-per-address", str(settings.max_connections_per_address)),
+        *("--idle-seconds", str(settings.idle_seconds)),
+    ]
 
 
 def register_accounts(folder: ServerFolder) -> None:
@@ -97,7 +131,7 @@ def set_account_key(
     after.save(folder.accounts_file)
     account = next(account for account in after.accounts if before.account(account.client) != account)
     settings = ServerSettings.load(folder.settings_file)
-    is_registered = _is_superlink_running(folder.ca_certificate, settings.port)
+    is_registered = _is_server_running(folder.ca_certificate, settings.operator_port)
     if is_registered:
         if replaced is not None and replaced.node is not None:
             run_flwr(folder, "supernode", "unregister", str(replaced.node), PROFILE_NAME)
@@ -127,7 +161,7 @@ def _is_port_in_use(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def _is_superlink_running(ca_certificate: Path, port: int) -> bool:
+def _is_server_running(ca_certificate: Path, port: int) -> bool:
     """Whether a server with a certificate of this authority answers on this machine."""
     context = ssl.create_default_context(cafile=str(ca_certificate))
     try:

@@ -7,9 +7,10 @@ import time
 from pathlib import Path
 
 from ipfl.deploy.credentials import fingerprint, read_public_key, write_random_secret
-from ipfl.deploy.flower_cli import PrintLine, command_path, flower_environment
-from ipfl.deploy.folder import NodeFolder, NodeSettings
+from ipfl.deploy.flower_cli import PrintLine, flower_environment
+from ipfl.deploy.folder import NodeFolder, NodeSettings, write_app
 from ipfl.deploy.processes import Processes, RunningProcess, find_free_port
+from ipfl.deploy.sandbox import find_user
 from ipfl.engines.flower.flwr_internals import (
     BAD_CERTIFICATE_TEXT,
     BAD_PRIVATE_KEY_TEXT,
@@ -23,6 +24,10 @@ RECONNECT_SECONDS = 10.0
 """How long a node waits after the server has refused its key, before it connects again."""
 MAX_RETRY_SECONDS = 75.0
 """How long it goes on trying. The server refuses a node whose connection was lost for up to a minute."""
+
+
+SILENT_SECONDS = 60.0
+"""How long a node may neither ask for messages, which it does every 3 s, nor work on one."""
 
 
 class KeyRefusedError(InputError):
@@ -44,7 +49,11 @@ def prepare_node(folder: NodeFolder) -> NodeSettings:
         )
     memory = (folder.root / settings.memory).resolve()
     memory.mkdir(parents=True, exist_ok=True)
-    return settings.model_copy(update={"data": data, "memory": memory})
+    app = (folder.root / settings.app).resolve()
+    if app == folder.app.resolve() and not app.exists():  # the folder is of an earlier version of ipfl
+        write_app(app)
+    readable = tuple((folder.root / path).resolve() for path in settings.readable)
+    return settings.model_copy(update={"data": data, "memory": memory, "app": app, "readable": readable})
 
 
 def start_supernode(
@@ -61,15 +70,16 @@ def start_supernode(
     """
     home = folder.flower_home
     home.mkdir(exist_ok=True)
-    write_random_secret(_secret_file(folder))
+    write_random_secret(secret_file(folder))
+    heartbeat_file(folder).touch()
     command = [
-        command_path("flower-supernode"),
+        *(sys.executable, "-m", "ipfl.deploy.supernode_process", str(heartbeat_file(folder))),
         *("--root-certificates", str(folder.ca_certificate.resolve())),
         *("--superlink", settings.server),
         *("--auth-supernode-private-key", str(folder.private_key.resolve())),
         *("--node-config", _node_config(settings)),
         *("--isolation", "process", "--port", str(port)),
-        *("--superexec-auth-secret-file", str(_secret_file(folder))),
+        *("--superexec-auth-secret-file", str(secret_file(folder))),
     ]
     # `has_connected` reads the log, which must not contain an earlier connection.
     (processes.logs / f"supernode{suffix}.log").unlink(missing_ok=True)
@@ -77,19 +87,29 @@ def start_supernode(
 
 
 def start_node(
-    processes: Processes, folder: NodeFolder, settings: NodeSettings, suffix: str = ""
+    processes: Processes,
+    folder: NodeFolder,
+    settings: NodeSettings,
+    suffix: str = "",
+    user: str | None = None,
 ) -> RunningProcess:
-    """Starts SuperNode and worker; returns the SuperNode."""
+    """Starts SuperNode and worker; returns the SuperNode. `user` is whom the worker runs as."""
     port = find_free_port()
     supernode = start_supernode(processes, folder, settings, port, suffix)
-    worker = [sys.executable, "-m", "ipfl.deploy.worker", f"127.0.0.1:{port}", str(_secret_file(folder))]
+    worker = [sys.executable, "-m", "ipfl.deploy.worker", f"127.0.0.1:{port}", str(folder.root)]
+    worker += [user] if user else []
     processes.start(f"worker{suffix}", worker, flower_environment(folder.flower_home), folder.flower_home)
     return supernode
 
 
-def _secret_file(folder: NodeFolder) -> Path:
+def secret_file(folder: NodeFolder) -> Path:
     """Holds the secret of SuperNode and worker, so that no other process on the machine can take tasks."""
     return folder.flower_home / "worker.secret"
+
+
+def heartbeat_file(folder: NodeFolder) -> Path:
+    """Written by the SuperNode when it has asked for messages, and by the worker while it works on one."""
+    return folder.flower_home / "heartbeat"
 
 
 def _node_config(settings: NodeSettings) -> str:
@@ -149,23 +169,60 @@ def connection_error(output: str, key: str, server: str) -> InputError:
     return InputError(f"the node could not connect to {server}: {' '.join(output.split())[-300:]}")
 
 
-def run_node(folder: NodeFolder, print_line: PrintLine) -> None:
+def wait_until_silent(processes: Processes, heartbeat: Path, seconds: float = SILENT_SECONDS) -> bool:
+    """Waits while a node is at work.
+
+    Args:
+        processes: SuperNode and worker.
+        heartbeat: The file that they touch.
+        seconds: How long none of them may touch it.
+
+    Returns:
+        Whether the node fell silent, though its processes run; otherwise one of them has ended.
+    """
+    seen, since = -1.0, time.monotonic()
+    while all(process.is_alive() for process in processes.running.values()):
+        touched = heartbeat.stat().st_mtime if heartbeat.exists() else 0.0
+        if touched != seen:
+            seen, since = touched, time.monotonic()
+        elif time.monotonic() > since + seconds:
+            return True
+        time.sleep(0.2)
+    return False
+
+
+def run_node(folder: NodeFolder, print_line: PrintLine, user: str | None = None) -> None:
     """Starts a node and keeps it running until an exception (Ctrl-C, SIGTERM) stops it.
+
+    A node that falls silent, though it is connected, is started again.
+
+    Args:
+        folder: The node's folder.
+        print_line: Called with each line about the progress.
+        user: Whom the worker runs as; None: whom this process runs as.
 
     Raises:
         InputError: The server does not accept it, or something in its folder is wrong.
         ProcessDiedError: SuperNode or worker ended.
     """
     settings = prepare_node(folder)
+    if user is not None:
+        find_user(user)
     deadline = time.monotonic() + MAX_RETRY_SECONDS
     while True:
         with Processes(folder.logs) as processes:
-            supernode = start_node(processes, folder, settings)
+            supernode = start_node(processes, folder, settings, user=user)
             print_line(f"client {settings.client}: connecting to {settings.server}")
             try:
                 wait_for_connection(supernode, folder, settings, print_line)
                 print_line(f"client {settings.client}: connected")
-                processes.wait_until_one_ends()
+                if wait_until_silent(processes, heartbeat_file(folder), SILENT_SECONDS):
+                    print_line(
+                        f"client {settings.client}: connected, but it has not asked for messages for "
+                        f"{SILENT_SECONDS:.0f} s; starting it again"
+                    )
+                    deadline = time.monotonic() + MAX_RETRY_SECONDS
+                    continue
                 # A connected SuperNode ends with code 0 only if the server has unregistered its key.
                 if supernode.popen.poll() == 0:
                     raise InputError(

@@ -5,8 +5,15 @@ from __future__ import annotations
 from ipfl import methods
 
 SERVER_TOML = """\
-bind = "{bind}"     # 0.0.0.0: reached from other machines; 127.0.0.1: from this one only
-port = {port}          # nodes and operators connect to it
+bind = "{bind}"     # 127.0.0.1: nodes on this machine only; 0.0.0.0: nodes on other machines too
+port = {port}            # nodes connect to it; the only port that other machines need to reach
+operator_port = {operator_port}   # for operators, on 127.0.0.1 whatever `bind` says
+
+# What one machine can make the server hold.
+max_message_mb = {max_message_mb}
+max_connections = {max_connections}
+max_connections_per_address = {max_connections_per_address}
+idle_seconds = {idle_seconds}
 """
 
 NODE_TOML = """\
@@ -14,6 +21,9 @@ server = "{server}"     # a name or address that server.crt covers
 client = {client}                  # the account that this node's key is registered for
 data = "data.npz"           # x and y, and x_test and y_test if there are test points; stays on the node
 memory = "memory"           # folder for what the client remembers between rounds; keep it over restarts
+app = "app"                 # the Flower app; this node runs no other one, whatever the server sends
+modules = []                # modules that a run's config may name as module:callable
+readable = []               # what the app may read, beside `data` and the installed packages
 """
 
 RUN_TOML = f"""\
@@ -27,7 +37,7 @@ name = "{methods.DEFAULT}"
 clusters = 2
 
 [task]
-model = "softmax"       # cnn | mlp | softmax | module:callable (a module that every node has)
+model = "softmax"       # cnn | mlp | softmax | module:callable (a module that every node allows)
 
 [train]
 lr = 0.1
@@ -36,6 +46,7 @@ epochs = 2
 
 FLOWER_CONFIG = """\
 # Connection profile for Flower's own commands: FLWR_HOME=<this folder> flwr supernode list {profile}
+# `ipfl deploy server` writes it anew, and beside it credentials.yaml with the operator token.
 [superlink]
 default = "{profile}"
 
@@ -70,7 +81,7 @@ nodes = 2           # how many nodes to wait for
 wait = 60.0         # seconds to wait for them
 deadline = 300.0    # seconds for a reply; for clients, clients.deadline of the TOML file wins
 fp16 = false        # send models as float16
-classes = 0         # number of classes; 0: as in the nodes' labels
+classes = 0         # number of classes; 0: as more than half of the nodes say
 """
 
 START_SERVER = """\
@@ -101,10 +112,19 @@ RestartSec=20
 KillMode=mixed
 SuccessExitStatus=143
 TimeoutStopSec=30
+UMask=0077
 NoNewPrivileges=yes
+CapabilityBoundingSet=
 PrivateTmp=yes
 ProtectSystem=strict
 ProtectHome=read-only
+ProtectProc=invisible
+ProtectKernelTunables=yes
+ProtectKernelModules=yes
+ProtectControlGroups=yes
+RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX AF_NETLINK
+RestrictSUIDSGID=yes
+LockPersonality=yes
 ReadWritePaths={folder}
 
 [Install]
@@ -130,14 +150,15 @@ GITIGNORE = """\
 README = """\
 # A federation of {nodes} nodes
 
-Nodes reach the server at `{server}`. Install ipfl with Flower on the server and on each node:
-`pip install "ipfl[flower]"`.
+Nodes reach the server at `{server}`; operators use it on its own machine only. Install ipfl with Flower on
+the server and on each node: `pip install "ipfl[flower]"`.
 
 1. Server: `./start-server` (or the unit `ipfl-server.service`). It registers the accounts in `accounts.json`.
 2. Copy `nodes/0` … `nodes/{last}` each to its machine (`scp -rp nodes/0 node-0:/opt/ipfl/node`), then delete
    them here: `key` is a private key, which only its node may have.
 3. On each node: put its data where `node.toml` says (`data.npz` with arrays `x`, `y`; `x_test`, `y_test` if
-   there are test points), then `./start-node` (or the unit `ipfl-node.service`).
+   there are test points), then `./start-node` (or the unit `ipfl-node.service`). A node runs the app in its
+   `app/` and no other.
 4. Server: `ipfl deploy run {root}`. The config of the run is `run.toml`; results are written to `runs/`.
 5. After a stop or a crash: `ipfl deploy run {root} --resume runs/NAME`.
 6. Audit: `ipfl ledger verify runs/NAME`.
@@ -153,8 +174,9 @@ To give client 2 another key: `ipfl deploy register {root} new.pub --client 2 --
 | `server.crt`, `server.key` | the server's certificate and private key | `server.key`: only the server |
 | `accounts.json` | which key belongs to which client | the operator, who alone may write it |
 | `server.toml`, `run.toml` | where the server listens, config of a run | the operator |
-| `flwr/config.toml` | connection profile for Flower's own commands | the operator |
-| `app/` | the Flower app | everybody |
+| `operator.token` | what operators present; new at each start of the server | only the operator |
+| `flwr/` | connection profile and token for Flower's own commands | only the operator |
+| `app/`, `nodes/<i>/app/` | the Flower app: of the server, and the one that the node accepts | everybody |
 | `nodes/<i>/key`, `key.pub` | a node's keys | `key`: only the node |
 | `superlink.db`, `logs/`, `runs/` | Flower's database, logs, results | the operator |
 """

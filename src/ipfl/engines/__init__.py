@@ -15,7 +15,7 @@ from ipfl.errors import InputError
 
 if TYPE_CHECKING:  # these import torch, which `ipfl deploy` does not need
     from ipfl.client.runner import ClientRunner, Runner
-    from ipfl.client.settings import TrainConfig
+    from ipfl.client.settings import PrivacyConfig, TrainConfig
     from ipfl.client.task import Task
 
 WrapRunner = Callable[["ClientRunner"], "Runner"]
@@ -36,6 +36,8 @@ class EngineContext:
     """Seconds that a client has for an answer; None: as long as it takes."""
     wrap: WrapRunner | None = None
     """None: clients work as they should."""
+    privacy: PrivacyConfig | None = None
+    """What replies may give away; None: everything."""
 
 
 ATTEMPTS_FILE = "flower.json"

@@ -23,9 +23,11 @@ from types import TracebackType
 from ipfl.client.memory import ClientMemory
 from ipfl.client.runner import ASSESS, EVALUATE, TRAIN, ClientRunner, CrashError, Job, Runner
 from ipfl.client.training import one_thread
-from ipfl.core import Ask, Bytes, ClientId, Event, Record, Replies
+from ipfl.core import Ask, Bytes, ClientId, Event, Fact, Record, Replies
+from ipfl.core.boundary import UnreadableReply
 from ipfl.core.profile import add_span
 from ipfl.engines import EngineContext, EngineFactory
+from ipfl.engines.mailbox import VectorPlaces
 from ipfl.engines.worker import EXIT_SECONDS, Assignment, Status, Ticket, Worker, WorkerAnswer, status_of
 
 
@@ -61,10 +63,13 @@ class LocalEngine:
         self._own_folder = None if context.memory else Path(tempfile.mkdtemp(prefix="ipfl-memory-"))
         try:
             memory = ClientMemory(context.memory or self._own_folder or Path())
-            runner = ClientRunner(context.task, context.method, context.train, context.seed, memory)
+            runner = ClientRunner(
+                context.task, context.method, context.train, context.seed, memory, context.privacy
+            )
             self.runner: Runner = runner if context.wrap is None else context.wrap(runner)
             with one_thread():
-                for _ in range(count_cores() if workers is None else workers):
+                wanted = count_cores() if workers is None else workers
+                for _ in range(min(wanted, len(context.task.data.clients) or 1)):  # more would be idle
                     if hasattr(os, "fork"):
                         self._workers.append(Worker.start(self.runner, self._workers))
         except BaseException:  # nobody else can close an engine that was never made
@@ -176,6 +181,7 @@ class LocalEngine:
             self.runner.memory.committed,
             worker.inbox.put(record.params),
             dict(record.facts),
+            ask.expects.limits(record),
         )
         with suppress(BrokenPipeError, ConnectionResetError):  # it died idle; `_receive` will find out
             worker.pipe.send(assignment)
@@ -191,9 +197,7 @@ class LocalEngine:
             self._replace(worker)
             return
         if answer.content is not None and self._is_awaited(answer.ticket, worker.ticket, replies):
-            places, facts = answer.content
-            vectors = worker.outbox.get(places)
-            replies[client] = Record({name: view.copy() for name, view in vectors.items()}, facts)
+            replies[client] = _take_reply(worker, answer.content)
         if answer.status is not Status.MORE:
             worker.ticket = None
             track = f"worker {self._workers.index(worker)}"
@@ -235,3 +239,11 @@ class LocalEngine:
             self._workers.pop().stop(EXIT_SECONDS)
         if self._own_folder is not None:
             shutil.rmtree(self._own_folder, ignore_errors=True)
+
+
+def _take_reply(worker: Worker, content: tuple[VectorPlaces, dict[str, Fact]] | str) -> Record:
+    """A worker's reply out of its mailbox."""
+    if isinstance(content, str):
+        return UnreadableReply(reason=content)
+    places, facts = content
+    return Record({name: view.copy() for name, view in worker.outbox.get(places).items()}, facts)

@@ -22,6 +22,8 @@ import torch
 
 from ipfl.client.runner import ClientFailedError, CrashError, Delivery, Job, Runner
 from ipfl.core import ClientId, Fact, Record
+from ipfl.core.boundary import check_form
+from ipfl.core.replies import InvalidReplyError, ReplyLimits
 from ipfl.core.retry import is_disk_full
 from ipfl.engines.mailbox import Mailbox, VectorPlaces
 from ipfl.errors import InputError
@@ -56,14 +58,16 @@ class Assignment(NamedTuple):
     """The last round that will never be played again."""
     places: VectorPlaces
     facts: dict[str, Fact]
+    limits: ReplyLimits
+    """How large the reply may be."""
 
 
 class WorkerAnswer(NamedTuple):
     """What a worker sends."""
 
     ticket: Ticket
-    content: tuple[VectorPlaces, dict[str, Fact]] | None
-    """None: no reply."""
+    content: tuple[VectorPlaces, dict[str, Fact]] | str | None
+    """None: no reply; a text: the reply cannot be carried, and why."""
     status: Status | Exception
     """An exception: the client's code raised it."""
 
@@ -142,7 +146,7 @@ def _serve(
             job = Job(sent.action, sent.round, sent.client, record, sent.after_training, sent.number)
             try:
                 for delivery in runner.deliver(job):
-                    pipe.send(_make_answer(delivery, outbox))
+                    pipe.send(_make_answer(delivery, outbox, sent.limits))
             except CrashError:
                 os.kill(os.getpid(), signal.SIGKILL)
             except Exception as error:  # whatever client code raises, the parent is told and raises
@@ -150,9 +154,15 @@ def _serve(
     os._exit(0)
 
 
-def _make_answer(delivery: Delivery, outbox: Mailbox) -> WorkerAnswer:
+def _make_answer(delivery: Delivery, outbox: Mailbox, limits: ReplyLimits) -> WorkerAnswer:
     """What is sent of a delivery; its vectors go into the mailbox."""
     outbox.clear()
     reply = delivery.reply
-    content = None if reply is None else (outbox.put(reply.params), dict(reply.facts))
+    content: tuple[VectorPlaces, dict[str, Fact]] | str | None = None
+    if reply is not None:
+        try:
+            check_form(reply, limits)  # the mailbox carries nothing else
+            content = outbox.put(reply.params), dict(reply.facts)
+        except InvalidReplyError as error:
+            content = str(error)
     return WorkerAnswer((delivery.job.number, delivery.job.client), content, status_of(delivery))

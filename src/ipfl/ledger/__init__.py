@@ -6,9 +6,11 @@
         assert verify(store, IPFL.replay) is None
 
 SQLite by default, PostgreSQL by URL; the same code for both. Transfers are posted once and never changed; the
-database itself refuses overdrafts. What belongs here: accounts and transfers (`accounts`), the store (`rows`,
-`schema`, `migrations`, `database`, `lines`, `store`, `reader`), its verification (`verify`) and `export`.
+database itself refuses overdrafts. What belongs here: accounts and transfers (`accounts`), the store
+(`schema`, `migrations`, `database`, `headers`, `lines`, `canonical`, `store`, `reader`), its verification
+(`verify`, `findings`), evidence against those who could rewrite it (`signing`, `signatures`, `statements`,
+`merkle`, `anchors`), and `export`.
 
 The package imports `ipfl.core` only: the method decides which tokens move, and gives `verify` a replay of its
-rules. Imported by `methods.ipfl`, `runs`, `report` and `cli`.
+rules. Imported by `methods.ipfl`, `engines.flower`, `runs`, `report` and `cli`.
 """

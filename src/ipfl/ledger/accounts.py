@@ -10,7 +10,7 @@ is its own number, the issuer −1, the escrow of cluster k −2−2k, the pool 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import IntEnum
 from itertools import chain
@@ -34,7 +34,7 @@ class Kind(IntEnum):
     OPEN = 0
     """issuer → client: opening balance, the same for all."""
     ALLOWANCE = 1
-    """issuer → client: optional income, the same for all."""
+    """issuer → client: optional income, the same for all; issuer → pool: for an update that earns there."""
     BID = 2
     """client → escrow: Eq. consumer_cost."""
     REFUND = 3
@@ -216,9 +216,21 @@ def statement(transfers: Transfers, n: int, cluster: int | None = None) -> State
     return Statement(paid, reimbursed, earned)
 
 
-def opening_transfers(clients: Sequence[int], amount: int) -> tuple[Transfer, ...]:
-    """The opening of a run: the same balance for every client."""
-    return tuple(Transfer("open", ISSUER, client, amount, NO_CLUSTER, client) for client in sorted(clients))
+def opening_balances(clients: Sequence[int], amount: int, brought: Mapping[int, int]) -> NDArray[np.int64]:
+    """What clients open with: what they bring along from an earlier run, or the same for all others."""
+    return np.array([brought.get(client, amount) for client in clients], np.int64)
+
+
+def opening_transfers(
+    clients: Sequence[int], amount: int, brought: Mapping[int, int] | None = None
+) -> tuple[Transfer, ...]:
+    """The opening of a run: the same balance for every client that brings none along."""
+    ids = sorted(clients)
+    amounts = opening_balances(ids, amount, brought or {}).tolist()
+    return tuple(
+        Transfer("open", ISSUER, client, tokens, NO_CLUSTER, client)
+        for client, tokens in zip(ids, amounts, strict=True)
+    )
 
 
 def client_balances(*transfers: Iterable[Transfer]) -> dict[int, int]:

@@ -99,6 +99,37 @@ def make_engine(url: URL) -> Engine:
     return engine
 
 
+def make_read_only_engine(url: URL) -> Engine:
+    """An engine whose connections cannot write, whatever is asked of them."""
+    if url.drivername != "sqlite":
+        engine = make_engine(url)
+        event.listen(engine, "connect", _refuse_writing)
+        return engine
+    path = Path(str(url.database)).resolve()
+
+    def connect() -> sqlite3.Connection:
+        # A file that was closed in order has no log beside it. Nobody writes to it, and reading it so leaves
+        # no log there either; it can also be read where nothing can be made.
+        mode = "mode=ro" if Path(f"{path}-wal").exists() else "mode=ro&immutable=1"
+        connection = sqlite3.connect(
+            f"{path.as_uri()}?{mode}", uri=True, timeout=LOCK_SECONDS, check_same_thread=False
+        )
+        connection.isolation_level = None  # as in `_prepare_sqlite`
+        return connection
+
+    engine = create_engine(url, poolclass=NullPool, creator=connect)
+    event.listen(engine, "begin", _begin_read_only)
+    return engine
+
+
+def _refuse_writing(connection: Any, _: Any) -> None:
+    connection.read_only = True
+
+
+def _begin_read_only(connection: Connection) -> None:
+    connection.exec_driver_sql("BEGIN")
+
+
 def _prepare_sqlite(connection: sqlite3.Connection, _: Any) -> None:
     connection.isolation_level = None  # the driver starts no transactions of its own: `_begin_sqlite` does
     connection.execute("PRAGMA foreign_keys = ON")

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from ipfl.core import NO_CLUSTER, Transfer
 from ipfl.ledger.store import RunStore
 
-COLUMNS = ("id", "round", "sequence", *Transfer._fields)
+COLUMNS = ("id", "round", "sequence", *Transfer._fields, "client_name")
 
 
 def csv_lines(store: RunStore) -> Iterator[str]:
-    """A header, then a line per transfer; accounts by name, an empty cluster where there is none."""
+    """A header, then a line per transfer; accounts by name, an empty cluster or name where there is none."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
 
@@ -23,6 +23,7 @@ def csv_lines(store: RunStore) -> Iterator[str]:
         writer.writerow(values)
         return text.getvalue()
 
+    names = store.client_names
     yield line(COLUMNS)
     with store.snapshot() as reader:
         for posted in reader.transfers():
@@ -30,4 +31,5 @@ def csv_lines(store: RunStore) -> Iterator[str]:
             cluster = "" if posted.transfer.cluster == NO_CLUSTER else posted.transfer.cluster
             named = {**posted.transfer._asdict(), "source": source, "target": target, "cluster": cluster}
             place = f"{store.name}/{posted.round}/{posted.sequence}"
-            yield line((place, posted.round, posted.sequence, *named.values()))
+            client_name = names.get(posted.transfer.client, "")
+            yield line((place, posted.round, posted.sequence, *named.values(), client_name))

@@ -5,14 +5,13 @@ things: a field of the row (`ipfl.core.rounds`), the last one and with a default
 column; the code that fills it in. Rows that were posted before hold the default, and keep their hash
 (`hashed_rows`).
 
-Rounds are chained: a round's hash covers the hash of the one before it and everything posted with it, as
-canonical JSON. To change a round unnoticed one has to change every hash after it, up to the one that people
-wrote down.
+Rounds are chained: a round's hash covers the hash of the one before it, everything posted with it, as
+canonical JSON, and the files that it wrote. To change a round unnoticed one has to change every hash after
+it, up to the one that was signed, or that people wrote down.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,11 +24,16 @@ from sqlalchemy import REAL, BigInteger, Boolean, Column, Double, Integer, Text
 from sqlalchemy.types import TypeEngine
 
 from ipfl.core.rounds import ROW_TYPES, Figure, Tokens
+from ipfl.ledger.canonical import digest
 from ipfl.ledger.database import StoreError
 
-STORE_FORMAT = 2
+STORE_FORMAT = 3
 """Version of what the store keeps of a run, in its header. Runs without one have version 1: bids were called
-`wanted`, and events were sentences."""
+`wanted`, and events were sentences. From version 3 on a round's hash covers its files too."""
+FILES_FORMAT = 3
+"""The first version in which a round's hash covers its files."""
+READABLE_FORMATS = (2, 3)
+"""Versions that are read, verified and gone on with, each by its own hash."""
 MAX_METRIC = 2**1000
 """Largest absolute value of a metric; metrics are stored as float64, which ends near 2**1024."""
 METRIC_KEYS = ("cluster_probe_accuracy", "best_before")
@@ -166,25 +170,35 @@ def _check_column(values: Sequence[Any], field: RowField) -> Sequence[Any]:
     return [None if field.is_optional and value is None else convert(value) for value in values]
 
 
-def canonical(content: Any) -> str:
-    """JSON in one fixed form: equal contents give equal text."""
-    return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
-
-
-def digest(content: Any) -> str:
-    """SHA-256 of the canonical JSON."""
-    return hashlib.sha256(canonical(content).encode()).hexdigest()
-
-
 def run_hash(name: str, header: Mapping[str, Any]) -> str:
     """The hash that the first round of a run follows: of the run's name and header."""
     return digest({"run": name, "header": header})
 
 
-def round_hash(previous: str, round: int, checkpoint: str | None, line: Mapping[str, Any]) -> str:
-    """The hash of a round, over the hash before it and everything posted with it."""
+def round_hash(
+    previous: str,
+    round: int,
+    checkpoint: str | None,
+    line: Mapping[str, Any],
+    files: Mapping[str, str] | None = None,
+) -> str:
+    """The hash of a round, over the hash before it and everything posted with it.
+
+    Args:
+        previous: The hash before it.
+        round: Its number.
+        checkpoint: Name of the checkpoint that belongs to it.
+        line: What the round loop reported.
+        files: SHA-256 of each file that the round wrote; None in runs of a format without them.
+    """
     hashed = {key: hashed_rows(key, value) if key in ROW_TYPES else value for key, value in line.items()}
-    return digest({"previous": previous, "round": round, "checkpoint": checkpoint, "line": hashed})
+    content = {"previous": previous, "round": round, "checkpoint": checkpoint, "line": hashed}
+    return digest(content if files is None else content | {"files": files})
+
+
+def closing_hash(head: str, round: int, files: Mapping[str, str]) -> str:
+    """The hash of a closing: over the hash of the last round before it, and the files that it covers."""
+    return digest({"head": head, "round": round, "results": files})
 
 
 @dataclass(frozen=True)
@@ -195,19 +209,27 @@ class Posting:
     checkpoint: str | None
     line: dict[str, Any]
     """What the store will give back, with typed rows."""
+    files: Mapping[str, str] | None = None
+    """SHA-256 of each file that the round wrote; None in runs of a format without them."""
 
     @classmethod
-    def make(cls, round: int, line: Mapping[str, Any], checkpoint: str | None) -> Posting:
+    def make(
+        cls,
+        round: int,
+        line: Mapping[str, Any],
+        checkpoint: str | None,
+        files: Mapping[str, str] | None = None,
+    ) -> Posting:
         """Checks a line.
 
         Raises:
             StoreError: The line is not JSON, or a key has rows of another shape.
         """
-        return cls(round, checkpoint, check_line(round, line))
+        return cls(round, checkpoint, check_line(round, line), files)
 
     def hash(self, previous: str) -> str:
         """The round's hash if it follows this one."""
-        return round_hash(previous, self.round, self.checkpoint, self.line)
+        return round_hash(previous, self.round, self.checkpoint, self.line, self.files)
 
     @property
     def rows(self) -> dict[str, tuple[Any, ...]]:

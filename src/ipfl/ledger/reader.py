@@ -15,7 +15,16 @@ from ipfl.core import Transfer
 from ipfl.ledger.accounts import ISSUER, account_name
 from ipfl.ledger.database import StoreError
 from ipfl.ledger.lines import check_line, check_rows
-from ipfl.ledger.schema import balances, clients, metrics, rounds, row_tables, transfers
+from ipfl.ledger.schema import (
+    balances,
+    clients,
+    closings,
+    metrics,
+    rounds,
+    row_tables,
+    signatures,
+    transfers,
+)
 
 
 class PostedTransfer(NamedTuple):
@@ -33,19 +42,22 @@ class PostedTransfer(NamedTuple):
     @property
     def reason(self) -> str:
         """What the transfer was for."""
-        return REASONS[self.transfer.kind].format(cluster=self.transfer.cluster)
+        is_subsidy = self.transfer.source == ISSUER and self.transfer.target < 0
+        kind = "subsidy" if is_subsidy else self.transfer.kind
+        return REASONS[kind].format(cluster=self.transfer.cluster)
 
 
 REASONS = {
     "open": "opening balance",
     "allowance": "allowance",
+    "subsidy": "added to pool {cluster} for the update",
     "bid": "bid for cluster {cluster}",
     "refund": "refund for cluster {cluster}",
     "fee": "seat in cluster {cluster}",
     "reimbursement": "share of pool {cluster} returned",
     "reward": "trained in cluster {cluster}",
 }
-"""`Transfer.kind` → what the transfer was for."""
+"""`Transfer.kind`, or `subsidy`, → what the transfer was for."""
 
 
 class AccountSummary(NamedTuple):
@@ -67,6 +79,31 @@ class PostedRound(NamedTuple):
     hash: str
     checkpoint: str | None
     line: str
+    files: str | None
+    """JSON; None in runs of a format without files."""
+
+
+class PostedClosing(NamedTuple):
+    """A closing: what a run wrote after its last round."""
+
+    number: int
+    round: int
+    """The last one before it."""
+    head: str
+    """Hash of that round."""
+    files: str
+    """JSON, as that of a round."""
+    hash: str
+    public_key: str | None
+    signature: str | None
+
+
+class PostedSignature(NamedTuple):
+    """The signature of a round's head."""
+
+    accounts: str | None
+    public_key: str
+    signature: str
 
 
 MAX_DEPTH = 50
@@ -82,6 +119,17 @@ def _parse_line(round: int, text: Any) -> dict[str, Any]:
     except (ValueError, TypeError, RecursionError) as error:
         raise StoreError(f"the line of round {round} is not one that a round can report: {error}") from error
     return line
+
+
+def parse_files(where: str, text: Any) -> dict[str, str]:
+    """SHA-256 by path, from its JSON; it is not trusted."""
+    try:
+        files = json.loads(text)
+        if not isinstance(files, dict) or not all(isinstance(one, str) for one in files.values()):
+            raise ValueError("not names with a text each")
+    except (ValueError, TypeError, RecursionError) as error:
+        raise StoreError(f"the files of {where} cannot be read: {error}") from error
+    return files
 
 
 def _parse_finite(text: str) -> float:
@@ -102,6 +150,13 @@ def _check_whole(values: Iterable[Any], what: str) -> list[int]:
         if type(value) is not int:
             raise StoreError(f"{what} should be whole numbers, but one is {value!r}")
     return found
+
+
+def _check_texts(values: Iterable[Any], what: str) -> None:
+    """Refuses values that are not text, for the same reason."""
+    for value in values:
+        if not isinstance(value, str):
+            raise StoreError(f"{what} should be text, but it is {value!r}")
 
 
 @dataclass(frozen=True)
@@ -132,6 +187,41 @@ class Reader:
             if (posted := self.posted(number)) is not None:
                 yield posted
 
+    def files(self) -> dict[str, tuple[int, str]]:
+        """Every file that rounds wrote, by path: the last round that wrote it, and its SHA-256 since then."""
+        found: dict[str, tuple[int, str]] = {}
+        columns = select(rounds.c.round, rounds.c.files).where(rounds.c.run_id == self.run_id)
+        for number, text in self.connection.execute(columns.order_by(rounds.c.round)):
+            _check_whole([number], "rounds")
+            if text is not None:
+                named = parse_files(f"round {number}", text)
+                found |= {path: (number, digest) for path, digest in named.items()}
+        return found
+
+    def has_evidence(self) -> bool:
+        """Whether rounds or closings name any file."""
+        return bool(self.files() or self.closings())
+
+    def signature(self, round: int) -> PostedSignature | None:
+        """The signature of a round's head; None if it has none."""
+        columns = [signatures.c[name] for name in PostedSignature._fields]
+        where = (signatures.c.run_id == self.run_id) & (signatures.c.round == round)
+        row = self.connection.execute(select(*columns).where(where)).first()
+        if row is None:
+            return None
+        _check_texts((row.public_key, row.signature), f"the signature of round {round}")
+        return PostedSignature(*row)
+
+    def closings(self) -> list[PostedClosing]:
+        """All closings in order."""
+        columns = [closings.c[name] for name in PostedClosing._fields]
+        found = select(*columns).where(closings.c.run_id == self.run_id).order_by(closings.c.number)
+        rows = [PostedClosing(*row) for row in self.connection.execute(found)]
+        _check_whole((number for row in rows for number in (row.number, row.round)), "closings")
+        for row in rows:
+            _check_texts((row.head, row.hash), f"closing {row.number}")
+        return rows
+
     def rolled_back(self) -> list[int]:
         """Numbers of the rounds that were rolled back."""
         likely = rounds.c.line.contains('"rolled_back": true')  # so that the database sends few lines
@@ -152,6 +242,11 @@ class Reader:
             if key in line and line[key] is None:
                 line[key] = [values for _, *values in self.numbered_rows(table, posted.round)]
         return check_line(posted.round, line)
+
+    def rest(self, round: int) -> dict[str, Any]:
+        """What the line of a round says beside the rows that have tables; empty if it is not posted."""
+        posted = self.posted(round)
+        return {} if posted is None else _parse_line(round, posted.line)
 
     def numbered_rows(self, table: Table, round: int) -> list[Sequence[Any]]:
         """(sequence, values…) of a round's rows in a table."""
@@ -181,8 +276,9 @@ class Reader:
         """Transfers in the order posted, of one client, of one round, or all."""
         columns = [transfers.c[name] for name in ("round", "sequence", *Transfer._fields)]
         found = select(*columns).where(*self._chosen(client, round))
-        streamed = self.connection.execution_options(yield_per=10_000).execute(
-            found.order_by(transfers.c.round, transfers.c.sequence)
+        # An option of the statement: as one of the connection it would stay, and a stream cannot insert.
+        streamed = self.connection.execute(
+            found.order_by(transfers.c.round, transfers.c.sequence), execution_options={"yield_per": 10_000}
         )
         for number, sequence, *values in streamed:
             _check_whole((number, sequence), "a transfer's round and sequence")
@@ -221,9 +317,10 @@ class Reader:
         """A summary per client of the chosen transfers, with its balance after the round, or now."""
         after = self.balances(round)
         is_payment = (transfers.c.source >= 0).label("is_payment")
+        is_subsidy = (transfers.c.source == ISSUER) & (transfers.c.target < 0)  # the pool's, not the client's
         summed = (
             select(transfers.c.client, transfers.c.kind, is_payment, func.sum(transfers.c.amount))
-            .where(*self._chosen(client, round))
+            .where(*self._chosen(client, round), ~is_subsidy)
             .group_by(transfers.c.client, transfers.c.kind, is_payment)
         )
         totals: dict[int, dict[str, int]] = defaultdict(lambda: defaultdict(int))

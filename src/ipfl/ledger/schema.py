@@ -31,7 +31,9 @@ runs = Table(
     Column("id", Integer, primary_key=True),
     Column("name", Text, nullable=False, unique=True),
     Column("header", Text, nullable=False),
+    Column("secret", Text),
 )
+"""`secret`: 32 random bytes in hex, with which the chains of the run's accounts begin; null in older runs."""
 clients = Table(
     "clients",
     metadata,
@@ -47,8 +49,35 @@ rounds = Table(
     Column("hash", Text, nullable=False),
     Column("checkpoint", Text),
     Column("line", Text, nullable=False),
+    Column("files", Text),
 )
-"""`line` is what the round loop reported, as JSON; what the other tables hold is null there."""
+"""`line` is what the round loop reported, as JSON; what the other tables hold is null there. `files` is the
+SHA-256 of every file that the round wrote, by path in the run's folder, as JSON; null in older runs."""
+signatures = Table(
+    "signatures",
+    metadata,
+    Column("run_id", Integer, primary_key=True),
+    Column("round", Integer, primary_key=True),
+    Column("accounts", Text),
+    Column("public_key", Text, nullable=False),
+    Column("signature", Text, nullable=False),
+    ForeignKeyConstraint(["run_id", "round"], ["rounds.run_id", "rounds.round"]),
+)
+"""The signed heads (`ipfl.ledger.statements.LedgerHead`). Not in `rounds`: equal runs have equal rounds, but
+not equal keys."""
+closings = Table(
+    "closings",
+    metadata,
+    Column("run_id", Integer, ForeignKey("runs.id"), primary_key=True),
+    Column("number", Integer, primary_key=True),
+    Column("round", Integer, nullable=False),
+    Column("head", Text, nullable=False),
+    Column("files", Text, nullable=False),
+    Column("hash", Text, nullable=False),
+    Column("public_key", Text),
+    Column("signature", Text),
+)
+"""One each time that the run ended: what it wrote after its last round (`files`, as in `rounds`)."""
 
 
 def _row_table(key: str) -> Table:

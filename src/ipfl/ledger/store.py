@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,17 +12,37 @@ from types import TracebackType
 from typing import Any, Self
 
 from sqlalchemy import Column, Connection, Engine, Integer, Table, insert, select
-from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError
 
 from ipfl.core import Transfer
 from ipfl.errors import InputError
-from ipfl.ledger import database, schema
+from ipfl.ledger import database, headers, schema
+from ipfl.ledger.canonical import canonical
 from ipfl.ledger.database import StoreError
-from ipfl.ledger.lines import STORE_FORMAT, Posting, metrics_of, run_hash
-from ipfl.ledger.migrations import holds_store, upgrade
+from ipfl.ledger.lines import (
+    FILES_FORMAT,
+    READABLE_FORMATS,
+    STORE_FORMAT,
+    Posting,
+    closing_hash,
+    metrics_of,
+    run_hash,
+)
+from ipfl.ledger.migrations import check_revision, holds_store, upgrade
 from ipfl.ledger.reader import PostedRound, PostedTransfer, Reader
 from ipfl.ledger.schema import OPENING
+from ipfl.ledger.signing import SigningKey
+from ipfl.ledger.statements import (
+    AccountBook,
+    LedgerHead,
+    SignedHead,
+    Statement,
+    entries_by_client,
+    make_statement,
+)
+
+SECRET = re.compile(r"[0-9a-f]{64}")
+"""Of a run: 32 bytes in hex."""
 
 
 class RunStore:
@@ -31,14 +53,30 @@ class RunStore:
     """
 
     def __init__(
-        self, engine: Engine, run_id: int, name: str, header: dict[str, Any], retry_seconds: float | None
+        self,
+        engine: Engine,
+        run_id: int,
+        name: str,
+        header: dict[str, Any],
+        retry_seconds: float | None,
+        secret: str | None = None,
+        key: SigningKey | None = None,
     ):
         self.engine, self.run_id, self.name, self.header = engine, run_id, name, header
-        self.retry_seconds = retry_seconds
+        self.secret, self.retry_seconds, self.key = secret, retry_seconds, key
+        self.begun = run_hash(name, header)
+        """The hash that the first round follows."""
+        self._book: tuple[int | None, AccountBook] | None = None
 
     @classmethod
     def create(
-        cls, address: str | Path, run: str, header: Mapping[str, Any], *, retry_seconds: float | None = None
+        cls,
+        address: str | Path,
+        run: str,
+        header: Mapping[str, Any],
+        *,
+        retry_seconds: float | None = None,
+        key: SigningKey | None = None,
     ) -> RunStore:
         """Enters a new run, with an account for every client; creates the tables if there are none.
 
@@ -48,6 +86,7 @@ class RunStore:
             header: JSON: method, config, seed, clients (their ids), and for a market its rules.
             retry_seconds: How long a commit is retried while the database cannot be reached; None for the
                 default of `ipfl.core.retry`.
+            key: Signs every round; None: nothing is signed.
 
         Raises:
             InputError: A run of this name is there already, or the database cannot be used.
@@ -55,17 +94,17 @@ class RunStore:
         url = database.parse_address(address)
         if url.drivername == "sqlite":
             _make_folder(Path(str(url.database)))
-        text = _header_text(run, {"format": STORE_FORMAT, **header})
-        engine = database.make_engine(url)
+        text = headers.header_text(run, {"format": STORE_FORMAT, **header})
+        engine, secret = database.make_engine(url), secrets.token_hex(32)
 
         def enter() -> int:
             upgrade(engine)
             with engine.begin() as connection:
-                if _find_run(connection, run):
+                if headers.find_run(connection, run):
                     raise InputError(
                         f"{database.display_url(url)} already holds a run {run!r}; choose another name"
                     )
-                new = connection.execute(insert(schema.runs).values(name=run, header=text))
+                new = connection.execute(insert(schema.runs).values(name=run, header=text, secret=secret))
                 run_id = int(new.inserted_primary_key[0])  # type: ignore[index]
                 members = sorted(json.loads(text)["clients"])
                 insert_rows(connection, schema.clients, [(run_id, client) for client in members])
@@ -73,13 +112,27 @@ class RunStore:
 
         # No retries: a wrong address is an error at once.
         run_id = database.transact(enter, url, f"cannot enter run {run!r}", retry_seconds=0)
-        return cls(engine, run_id, run, json.loads(text), retry_seconds)
+        return cls(engine, run_id, run, json.loads(text), retry_seconds, secret, key)
 
     @classmethod
     def open(
-        cls, address: str | Path, run: str | None = None, *, retry_seconds: float | None = None
+        cls,
+        address: str | Path,
+        run: str | None = None,
+        *,
+        retry_seconds: float | None = None,
+        key: SigningKey | None = None,
+        read_only: bool = False,
     ) -> RunStore:
         """Opens a run; without a name, the only one of the database.
+
+        Args:
+            address: A run's folder, a database file or a URL.
+            run: The run's name.
+            retry_seconds: As for `create`.
+            key: What statements and heads are signed with; None: nothing is signed.
+            read_only: Through connections that cannot write; a store of an earlier release is refused then,
+                as it would have to be changed first.
 
         Raises:
             InputError: No such store, no such run, or several and no name.
@@ -87,27 +140,37 @@ class RunStore:
         url = database.parse_address(address)
         if url.drivername == "sqlite" and not Path(str(url.database)).is_file():
             raise InputError(f"there is no run store {url.database}")
-        engine = database.make_engine(url)
+        engine = database.make_read_only_engine(url) if read_only else database.make_engine(url)
         try:
             if not holds_store(engine):
                 raise InputError(f"{database.display_url(url)} holds no run store")
-            upgrade(engine)
+            if read_only:
+                check_revision(engine)
+            else:
+                upgrade(engine)
             with engine.connect() as connection, database.read_only(connection).begin():
                 names = connection.scalars(select(schema.runs.c.name).order_by(schema.runs.c.name))
                 known = [one for one in names if isinstance(one, str)]
-                name = _choose_run(known, run, url)
-                row = _find_run(connection, name)
+                name = headers.choose_run(known, run, url)
+                row = headers.find_run(connection, name)
         except DBAPIError as error:
             raise database.explain(error, url, "cannot open the run store") from None
         if row is None:  # its index and its table disagree
             raise InputError(f"{database.display_url(url)} is damaged: run {name!r} cannot be found")
-        header = _read_header(row[1], name, url)
-        if header.get("format") != STORE_FORMAT:
+        header = headers.read_header(row[1], name, url)
+        if header.get("format") not in READABLE_FORMATS:
+            readable = " and ".join(map(str, READABLE_FORMATS))
             raise InputError(
                 f"{database.display_url(url)}: run {name!r} was written by another release of ipfl "
-                f"(format {header.get('format', 1)!r}, this one reads {STORE_FORMAT})"
+                f"(format {header.get('format', 1)!r}, this one reads {readable})"
             )
-        return cls(engine, row[0], name, header, retry_seconds)
+        secret = row[2] if isinstance(row[2], str) and SECRET.fullmatch(row[2]) else None
+        return cls(engine, row[0], name, header, retry_seconds, secret, key)
+
+    @property
+    def client_names(self) -> dict[int, str]:
+        """Names of the clients by id; empty if they have none."""
+        return {int(client): name for client, name in (self.header.get("client_names") or {}).items()}
 
     def __enter__(self) -> Self:
         return self
@@ -126,15 +189,28 @@ class RunStore:
 
     def commit_opening(self, transfers: Sequence[Transfer]) -> None:
         """Posts the opening balances, before round 0."""
-        self._commit(Posting.make(OPENING, {"round": OPENING, "transfers": transfers}, None))
+        files: dict[str, str] | None = {} if self.has_files else None
+        self._commit(Posting.make(OPENING, {"round": OPENING, "transfers": transfers}, None, files))
 
-    def commit_round(self, round: int, line: Mapping[str, Any], checkpoint: str | None = None) -> None:
+    @property
+    def has_files(self) -> bool:
+        """Whether the hash of a round covers its files."""
+        return bool(self.header["format"] >= FILES_FORMAT)
+
+    def commit_round(
+        self,
+        round: int,
+        line: Mapping[str, Any],
+        checkpoint: str | None = None,
+        files: Mapping[str, str] | None = None,
+    ) -> None:
         """Posts a round in one transaction: its line, its hash, its rows, its metrics.
 
         Args:
             round: Its number, one more than the last.
             line: What the round loop reports, JSON; the rows of `ipfl.ledger.lines.TABLE_KEYS` have tables.
             checkpoint: Name of the checkpoint that belongs to it.
+            files: SHA-256 of each file that the round wrote, by path in the run's folder.
 
         Raises:
             StoreError: The round is posted with another content or out of order, the database refuses it
@@ -142,17 +218,43 @@ class RunStore:
         """
         if round < 0:
             raise StoreError(f"rounds are numbered from 0, not {round}")
-        self._commit(Posting.make(round, line, checkpoint))
+        self._commit(Posting.make(round, line, checkpoint, dict(files or {}) if self.has_files else None))
+
+    def commit_closing(self, files: Mapping[str, str]) -> str:
+        """Posts what the run wrote after its last round, and returns the hash over all of it.
+
+        Args:
+            files: SHA-256 of each file, by path in the run's folder.
+        """
+        text = canonical(files)
+
+        def work() -> str:
+            with self.engine.begin() as connection:
+                self._lock(connection)
+                reader = Reader(connection, self.run_id)
+                last, known = reader.last(), reader.closings()
+                round, head = (OPENING, self.begun) if last is None else (last.round, last.hash)
+                hash = closing_hash(head, round, files)
+                if known and known[-1].hash == hash:
+                    return hash
+                number = known[-1].number + 1 if known else 0
+                signed = (None, None) if self.key is None else (self.key.public, self.key.sign(hash.encode()))
+                row = (self.run_id, number, round, head, text, hash, *signed)
+                insert_rows(connection, schema.closings, [row])
+                return hash
+
+        return database.transact(work, self.engine.url, "cannot post the results", self.retry_seconds)
+
+    def _lock(self, connection: Connection) -> None:
+        """One writer per run at a time; SQLite has one per file anyway."""
+        connection.execute(select(schema.runs.c.id).where(schema.runs.c.id == self.run_id).with_for_update())
 
     def _commit(self, posting: Posting) -> None:
         what = "the opening" if posting.round == OPENING else f"round {posting.round}"
 
         def work() -> None:
             with self.engine.begin() as connection:
-                # One writer per run at a time; SQLite has one per file anyway.
-                connection.execute(
-                    select(schema.runs.c.id).where(schema.runs.c.id == self.run_id).with_for_update()
-                )
+                self._lock(connection)
                 if previous := self._previous_hash(Reader(connection, self.run_id), posting):
                     self._insert(connection, posting, previous)
 
@@ -163,7 +265,7 @@ class RunStore:
         last = reader.last()
         expected = 0 if last is None else last.round + 1
         if posting.round == expected or (last is None and posting.round == OPENING):
-            return run_hash(self.name, self.header) if last is None else last.hash
+            return self.begun if last is None else last.hash
         posted = reader.posted(posting.round)
         if posted is None:
             raise StoreError(f"round {posting.round} cannot be posted: the next one is round {expected}")
@@ -175,13 +277,69 @@ class RunStore:
 
     def _insert(self, connection: Connection, posting: Posting, previous: str) -> None:
         key = (self.run_id, posting.round)
-        head = (*key, previous, posting.hash(previous), posting.checkpoint, posting.rest)
+        hash = posting.hash(previous)
+        files = None if posting.files is None else canonical(posting.files)
+        head = (*key, previous, hash, posting.checkpoint, posting.rest, files)
         insert_rows(connection, schema.rounds, [head])
         for name, rows in posting.rows.items():
             numbered = [(*key, sequence, *row) for sequence, row in enumerate(rows)]
             insert_rows(connection, schema.row_tables[name], numbered)
         metrics = [(*key, *metric) for metric in metrics_of(posting.line).items()]
         insert_rows(connection, schema.metrics, metrics)
+        if self.key is not None:
+            book = self._book_after(Reader(connection, self.run_id), posting.round)
+            signed = SignedHead.make(self.ledger_head(posting.round, hash, book), self.key)
+            row = (*key, signed.head.accounts, signed.public_key, signed.signature)
+            insert_rows(connection, schema.signatures, [row])
+
+    def _book_after(self, reader: Reader, round: int) -> AccountBook | None:
+        """The accounts after a round that is posted, the last one; None without tokens."""
+        if self.secret is None or not self.header.get("rules"):
+            return None
+        if self._book is None or self._book[0] != round:
+            if self._book is not None and self._book[0] == round - 1:
+                book, since = self._book[1], round
+            else:
+                book, since = AccountBook(self.header["clients"], self.secret), OPENING
+            for number in range(since, round + 1):
+                book.post(number, (one.transfer for one in reader.transfers(round=number)))
+            # Until the transaction is committed nobody else sees it; if it fails, the round is posted again.
+            self._book = (round, book)
+        return self._book[1]
+
+    def ledger_head(self, round: int, hash: str, book: AccountBook | None) -> LedgerHead:
+        """What is signed of a round."""
+        return LedgerHead(self.name, self.begun, round, hash, None if book is None else book.root())
+
+    def statement(self, client: int, round: int | None = None, since: int | None = None) -> Statement:
+        """What can be said of a client's account after a round, or now.
+
+        Args:
+            client: Whose.
+            round: After which; None: the last one.
+            since: The round of a statement that the client has already; what it told is left out.
+
+        Raises:
+            InputError: There is no such client or round, or the run has no tokens.
+        """
+        if client not in self.header["clients"]:
+            raise InputError(f"run {self.name!r} has no client {client}")
+        with self.snapshot() as reader:
+            posted = reader.last() if round is None else reader.posted(round)
+            if posted is None:
+                missing = "rounds" if round is None else f"round {round}"
+                raise InputError(f"run {self.name!r} has no {missing}")
+            book = self._book_after(reader, posted.round)
+            if book is None:
+                raise InputError(f"run {self.name!r} has no tokens, or is of a release without statements")
+            head, found = self.ledger_head(posted.round, posted.hash, book), reader.signature(posted.round)
+            signed = None if found is None else SignedHead(head, found.public_key, found.signature)
+            entries: dict[int, list[list[Any]]] = {}
+            for one in reader.transfers(client):
+                if one.round <= posted.round:
+                    moved = entries_by_client([one.transfer])[client]
+                    entries.setdefault(one.round, []).extend(moved)
+            return make_statement(book, head, signed, client, list(entries.items()), since)
 
     @contextmanager
     def snapshot(self) -> Iterator[Reader]:
@@ -208,7 +366,7 @@ class RunStore:
     def head(self) -> str:
         """The newest hash of the chain. Kept elsewhere, it shows later whether the history was changed."""
         last = self._last()
-        return run_hash(self.name, self.header) if last is None else last.hash
+        return self.begun if last is None else last.hash
 
     def lines(self) -> Iterator[dict[str, Any]]:
         """What the round loop reported, a dict per round."""
@@ -233,61 +391,6 @@ def _make_folder(path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"cannot make the folder of {path}: {error.strerror}") from error
-
-
-def _header_text(run: str, header: Mapping[str, Any]) -> str:
-    """The header as JSON.
-
-    Raises:
-        InputError: It cannot be the header of a run.
-    """
-    if not run or not run.isprintable():
-        raise InputError(f"a run needs a printable name, not {run!r}")
-    try:
-        text = json.dumps(header, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"the run's header cannot be kept as JSON: {error}") from error
-    members = json.loads(text).get("clients")
-    if not isinstance(members, list) or not all(isinstance(i, int) and 0 <= i < 2**31 for i in members):
-        raise InputError("the run's header needs clients, a list of their ids")
-    if len(set(members)) < len(members):
-        raise InputError("the run's header names a client twice")
-    if header.get("rules") and not isinstance(header["rules"], Mapping):
-        raise InputError("the run's header has rules that are not a mapping")
-    return text
-
-
-def _read_header(text: Any, name: str, url: URL) -> dict[str, Any]:
-    """The header from its JSON. It is not trusted: another program may have changed the database."""
-    try:
-        header = json.loads(text)
-        if not isinstance(header, dict):
-            raise ValueError("it is not an object")
-        _header_text(name, header)
-    except (ValueError, TypeError, RecursionError) as error:
-        raise InputError(
-            f"{database.display_url(url)}: the header of run {name!r} cannot be read: {error}"
-        ) from error
-    return header
-
-
-def _find_run(connection: Connection, name: str) -> tuple[int, str] | None:
-    found = select(schema.runs.c.id, schema.runs.c.header).where(schema.runs.c.name == name)
-    row = connection.execute(found).first()
-    return None if row is None else (row.id, row.header)
-
-
-def _choose_run(known: Sequence[str], run: str | None, url: URL) -> str:
-    """The name of the run to open: the given one, or the only one."""
-    if run is not None and run not in known:
-        raise InputError(f"{database.display_url(url)} has no run {run!r}; it holds {_list_names(known)}")
-    if run is None and len(known) != 1:
-        raise InputError(f"{database.display_url(url)} holds {_list_names(known)}; name a run with --run")
-    return known[0] if run is None else run
-
-
-def _list_names(known: Sequence[str]) -> str:
-    return ", ".join(known) or "no runs"
 
 
 def insert_rows(connection: Connection, table: Table, rows: Sequence[Sequence[Any]]) -> None:

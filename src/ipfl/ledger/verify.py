@@ -1,7 +1,8 @@
-"""Verifies a run's history: sums, a replay of every round, the hash chain.
+"""Verifies a run's history: sums, a replay of every round, the hash chain, signatures.
 
 Per round, in this order, so that a changed entry is named itself and not only the hash that it breaks:
-numbering, replay of auction and rewards, overdraft at every transfer, empty escrow and pools, metrics, hash.
+numbering, replay of auction and rewards, overdraft at every transfer, empty escrow and pools, metrics, hash,
+signature. What the run left in its folder is checked elsewhere (`ipfl.runs.audit`).
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from sqlalchemy import Table
 
 from ipfl.core import ClientId, Fact, Seat, Transfer, is_below_quorum
 from ipfl.ledger.accounts import ISSUER, account_name, describe_transfer
-from ipfl.ledger.lines import metrics_of, round_hash, run_hash
-from ipfl.ledger.reader import PostedRound, Reader
+from ipfl.ledger.findings import Finding as Finding
+from ipfl.ledger.lines import metrics_of, round_hash
+from ipfl.ledger.reader import PostedRound, Reader, parse_files
 from ipfl.ledger.schema import OPENING, row_tables
+from ipfl.ledger.signatures import SignatureCheck
 from ipfl.ledger.store import RunStore
 
 
@@ -44,39 +47,35 @@ MakeReplay = Callable[[Mapping[str, Fact], Sequence[ClientId]], Replay]
 """Makes the replay of a run from the rules of its market and its clients."""
 
 
-@dataclass(frozen=True)
-class Finding:
-    """The first thing that is wrong."""
-
-    round: int | None
-    """None where it concerns the whole run."""
-    sequence: int | None
-    """Of the transfer, or of the row that `what` names; None where it concerns the round as a whole."""
-    what: str
-
-    def __str__(self) -> str:
-        if self.round is None:
-            return self.what
-        place = "opening" if self.round == OPENING else f"round {self.round}"
-        entry = "" if self.sequence is None else f", entry {self.sequence}"
-        return f"{place}{entry}: {self.what}"
-
-
-def verify(store: RunStore, make_replay: MakeReplay | None = None) -> Finding | None:
+def verify(
+    store: RunStore,
+    make_replay: MakeReplay | None = None,
+    *,
+    public_key: str | None = None,
+    expect: str | None = None,
+) -> Finding | None:
     """Checks a whole run as of this moment.
 
     Args:
         store: The run.
         make_replay: Makes the replay of its market, such as `IPFL.replay`; needed if its header has rules.
+        public_key: Who must have signed it; None: anybody, or nobody.
+        expect: A hash that was noted earlier, of any round or closing; None: none was.
 
     Returns:
         The first wrong thing in the order of the rounds, None if all is well.
     """
     with store.snapshot() as reader:
-        return next(findings(store, reader, make_replay), None)
+        return next(findings(store, reader, make_replay, public_key, expect), None)
 
 
-def findings(store: RunStore, reader: Reader, make_replay: MakeReplay | None) -> Iterator[Finding]:
+def findings(
+    store: RunStore,
+    reader: Reader,
+    make_replay: MakeReplay | None,
+    public_key: str | None = None,
+    expect: str | None = None,
+) -> Iterator[Finding]:
     """All that is wrong, the first thing first; what follows it may be its consequence."""
     members = sorted(store.header["clients"])
     if reader.clients() != members:
@@ -91,7 +90,8 @@ def findings(store: RunStore, reader: Reader, make_replay: MakeReplay | None) ->
         if replay is None:
             yield Finding(None, None, "the run has a market whose rules are not known here")
             return
-    hash, balances = run_hash(store.name, store.header), dict.fromkeys(members, 0)
+    balances, hashes = dict.fromkeys(members, 0), {OPENING: store.begun}
+    chain = _Chain(store.begun, SignatureCheck(store, public_key), store.has_files)
     expected = OPENING
     for posted in reader.all_posted():
         if posted.round == 0 and replay is None:
@@ -99,9 +99,25 @@ def findings(store: RunStore, reader: Reader, make_replay: MakeReplay | None) ->
         if posted.round != expected:
             yield Finding(expected, None, "missing")
         expected = posted.round + 1
-        yield from _round_findings(reader, posted, replay, balances, hash, store.header.get("min_clients"))
-        hash = posted.hash
+        yield from _round_findings(reader, posted, replay, balances, chain, store.header.get("min_clients"))
+        chain.hash = hashes[posted.round] = posted.hash
     yield from _balance_findings(reader.kept_balances(), balances)
+    if len(hashes) > 1 or reader.last() is not None:
+        yield from chain.signatures.last_round_findings(max(hashes))
+    closings = reader.closings()
+    yield from chain.signatures.closing_findings(closings, hashes)
+    if expect is not None and expect not in {*hashes.values(), *(closing.hash for closing in closings)}:
+        rounds = sum(round >= 0 for round in hashes)
+        yield Finding(None, None, f"none of its {rounds} rounds has the expected hash {expect}")
+
+
+@dataclass
+class _Chain:
+    """What the next round must follow."""
+
+    hash: str
+    signatures: SignatureCheck
+    has_files: bool
 
 
 def _round_findings(
@@ -109,7 +125,7 @@ def _round_findings(
     posted: PostedRound,
     replay: Replay | None,
     balances: dict[int, int],
-    hash: str,
+    chain: _Chain,
     min_clients: int | None,
 ) -> Iterator[Finding]:
     """What is wrong with a round; `balances` are those before it, and become those after it."""
@@ -134,10 +150,29 @@ def _round_findings(
     yield from _unsettled_findings(posted.round, balances)
     if metrics != reader.metrics(posted.round):
         yield Finding(posted.round, None, "the metrics are not the numbers of the round's line")
-    if posted.previous != hash:
+    yield from _hash_findings(posted, line, chain)
+    yield from chain.signatures.round_findings(reader, posted, transfers)
+
+
+def _hash_findings(posted: PostedRound, line: Mapping[str, Any], chain: _Chain) -> Iterator[Finding]:
+    """The round follows the one before it, and has the hash of all that is recorded of it."""
+    if posted.previous != chain.hash:
         yield Finding(posted.round, None, "the hash of the round before is not the one recorded here")
-    if round_hash(posted.previous, posted.round, posted.checkpoint, line) != posted.hash:
+    if (posted.files is not None) != chain.has_files:
+        yield Finding(posted.round, None, "it names files although its run does not, or the reverse")
+    files = None if posted.files is None else parse_files(f"round {posted.round}", posted.files)
+    if round_hash(posted.previous, posted.round, posted.checkpoint, line, files) != posted.hash:
         yield Finding(posted.round, None, "what is recorded does not have the hash that was recorded with it")
+
+
+def chain_findings(store: RunStore, reader: Reader) -> Iterator[Finding]:
+    """What is wrong with hashes and signatures alone; nothing is replayed or added up."""
+    chain = _Chain(store.begun, SignatureCheck(store), store.has_files)
+    for posted in reader.all_posted():
+        line = reader.line(posted)
+        yield from _hash_findings(posted, line, chain)
+        yield from chain.signatures.round_findings(reader, posted, line.get("transfers") or ())
+        chain.hash = posted.hash
 
 
 def _quorum_findings(round: int, line: Mapping[str, Any], min_clients: int | None) -> Iterator[Finding]:

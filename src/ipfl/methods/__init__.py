@@ -111,7 +111,7 @@ def method(name: str, /, **settings: Any) -> Method[Any]:
     """Builds a method by its name; the keywords are its hyper-parameters (`ipfl methods NAME` lists them)."""
     from pydantic import ValidationError
 
-    from ipfl.core.sections import RENAMED_KEYS, one_line
+    from ipfl.core.sections import RENAMED_KEYS, check_numbers, one_line
 
     kind, known = method_class(name), method_fields(name)
     for key in settings:
@@ -120,9 +120,16 @@ def method(name: str, /, **settings: Any) -> Method[Any]:
                 raise InputError(f"method.{key} is now called {new}")
             raise unknown(f"hyper-parameter of {name}", key, known)
     try:
-        return kind(**settings)
+        built = kind(**settings)
     except ValidationError as error:
         raise InputError(one_line(error, None, "method")) from error
+    for key in known:
+        value = getattr(built, key)
+        try:
+            check_numbers(value)
+        except ValueError as error:
+            raise InputError(f"method.{key} {error}, not {value!r:.50}") from error
+    return built
 
 
 def method_settings(method: Method[Any]) -> dict[str, Any]:
@@ -130,6 +137,12 @@ def method_settings(method: Method[Any]) -> dict[str, Any]:
     fields: dict[str, Any] = dataclasses.asdict(method) if dataclasses.is_dataclass(method) else {}
     as_json: dict[str, Any] = json.loads(json.dumps(fields, default=repr))
     return {"name": method_reference(method), **as_json}
+
+
+def check_target(method: Method[Any], target: str) -> None:
+    """Refuses a method that needs classes where something else is predicted."""
+    if method.needs_classes and target != "classes":
+        raise InputError(f"method {method.name!r} needs classes, but the task's target is {target!r}")
 
 
 def check_clusters(method: Method[Any], clients: int) -> None:

@@ -82,7 +82,8 @@ class FedALA(OneModelMethod):
         train = me.data("train")
         rows = me.rng.permutation(len(train))[: max(1, round(self.share * len(train)))]
         samples = me.network.points(Samples(train.x[rows], train.y[rows]))
-        settings = TrainConfig(lr=1, batch_size=me.settings.batch_size, epochs=1)
+        same = {"batch_size": me.settings.batch_size, "drop_last": me.settings.drop_last}
+        settings = TrainConfig(lr=1, epochs=1, **same)
         epoch_losses: list[float] = []
         for _ in range(MAX_INITIAL_EPOCHS if initial_stage else 1):
             sgd(me.network, blend.model, samples, settings, me.rng, objective=blend)

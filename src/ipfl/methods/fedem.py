@@ -29,7 +29,6 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 from pydantic.dataclasses import dataclass
-from torch.nn.functional import cross_entropy
 
 from ipfl.client.client import Client
 from ipfl.client.network import Network
@@ -115,7 +114,7 @@ def weighted_loss(shares: NDArray[np.float64], network: Network) -> Objective:
     weights = network.put(shares.astype(np.float32))
 
     def add_gradient(network: Network, batch: Batch) -> None:
-        losses = cross_entropy(network.forward(batch.inputs), batch.labels, reduction="none")
+        losses = network.loss.per_point(network.forward(batch.inputs), batch.labels)
         (losses @ weights[batch.positions] / len(batch)).backward()  # type: ignore[no-untyped-call]
 
     return add_gradient

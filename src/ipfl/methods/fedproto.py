@@ -26,7 +26,6 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 from pydantic.dataclasses import dataclass
-from torch.nn.functional import cross_entropy
 
 from ipfl.client.client import Client
 from ipfl.client.network import Network
@@ -66,6 +65,7 @@ class FedProto(Method[Prototypes]):
     name: ClassVar[str] = "fedproto"
     summary: ClassVar[str] = "own networks, held together by common class prototypes (Tan et al. 2022)"
     needs_probe: ClassVar[bool] = False
+    needs_classes: ClassVar[bool] = True
 
     lam: float = Field(
         1.0, ge=0, allow_inf_nan=False, description="λ, strength of the pull to the prototypes"
@@ -122,7 +122,7 @@ class PrototypeObjective:
         labels = batch.labels
         features, scores = network.features(batch.inputs)
         differences = (features - self.prototypes[labels])[self.known[labels]]
-        loss = cross_entropy(scores, labels) + self.lam * differences.square().sum() / features.numel()
+        loss = network.loss.mean(scores, labels) + self.lam * differences.square().sum() / features.numel()
         loss.backward()  # type: ignore[no-untyped-call]
 
 

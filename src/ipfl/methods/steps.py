@@ -74,13 +74,13 @@ def merge(earlier: Mapping[ClientId, V], later: Mapping[ClientId, V]) -> dict[Cl
 
 
 def loss_table(models: Sequence[Vector], me: Client, part: Part) -> NDArray[np.float64]:
-    """(models, n): cross entropy of every point of one part under every model."""
+    """(models, n): loss of every point of one part under every model."""
     table = np.stack([me.losses(model, part) for model in models])
     return np.nan_to_num(table, nan=WORST_LOSS, posinf=WORST_LOSS)
 
 
 def mean_losses(models: Sequence[Vector], me: Client, part: Part) -> NDArray[np.float64]:
-    """(models,): mean cross entropy of one part under every model."""
+    """(models,): mean loss of one part under every model."""
     return np.asarray(loss_table(models, me, part).mean(axis=1))
 
 

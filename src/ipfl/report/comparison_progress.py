@@ -19,7 +19,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, Tex
 from rich.table import Column, Table
 from rich.text import Text
 
-from ipfl.report.progress import LABEL_WIDTH, ProgressLines, accuracy, print_events
+from ipfl.report.progress import LABEL_WIDTH, ProgressLines, accuracy, can_draw_bars, print_events
 from ipfl.runs.result import Observer
 
 Clock = Callable[[], float]
@@ -108,7 +108,7 @@ class ComparisonProgress:
 
     def __init__(self, console: Console, clock: Clock = time.monotonic):
         self.console, self.pace = console, ComparisonPace(clock)
-        self.bars = _make_bars(console, clock) if console.is_terminal else None
+        self.bars = _make_bars(console, clock) if can_draw_bars(console) else None
         self.whole: TaskID | None = None
 
     def __enter__(self) -> ComparisonProgress:

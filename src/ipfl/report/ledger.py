@@ -23,25 +23,33 @@ def rolled_back_note(rounds: Sequence[int]) -> str:
     return f"{subject} rolled back: all bids went back, nobody was paid."
 
 
-def accounts_table(accounts: Mapping[int, AccountSummary], title: str) -> Table:
-    """A row per client, and one with the sums."""
+def accounts_table(
+    accounts: Mapping[int, AccountSummary], title: str, names: Mapping[int, str] | None = None
+) -> Table:
+    """A row per client, by its name if it has one, and one with the sums."""
     columns = ("client", *AccountSummary._fields)
-    table = plain_table(*columns, right=columns, title=title)
+    table = plain_table(*columns, right=columns[1:] if names else columns, title=title)
     for client, account in accounts.items():
-        table.add_row(str(client), *map(_tokens, account))
+        table.add_row((names or {}).get(client, str(client)), *map(_tokens, account))
     if len(accounts) > 1:
         table.add_section()
         table.add_row("all", *(_tokens(sum(column)) for column in zip(*accounts.values(), strict=True)))
     return table
 
 
-def transfers_table(transfers: Iterable[PostedTransfer], title: str) -> Table:
-    """A row per transfer, in the order posted."""
+def transfers_table(
+    transfers: Iterable[PostedTransfer], title: str, names: Mapping[int, str] | None = None
+) -> Table:
+    """A row per transfer, in the order posted; clients by their names if they have any."""
+    named = names or {}
     numbers = ("round", "entry", "client", "tokens")
     table = plain_table("round", "entry", "client", "why", "from", "to", "tokens", right=numbers, title=title)
     for posted in transfers:
-        place = (round_name(posted.round), str(posted.sequence), str(posted.transfer.client))
-        table.add_row(*place, posted.reason, *posted.account_names, _tokens(posted.transfer.amount))
+        client, transfer = posted.transfer.client, posted.transfer
+        place = (round_name(posted.round), str(posted.sequence), named.get(client, str(client)))
+        sides = zip((transfer.source, transfer.target), posted.account_names, strict=True)
+        accounts = [named.get(account, name) for account, name in sides]
+        table.add_row(*place, posted.reason, *accounts, _tokens(transfer.amount))
     return table
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import Any
 
 from rich.console import Console
@@ -23,8 +24,18 @@ MAX_EVENTS = 5
 
 def progress_observer(console: Console, label: str) -> Observer:
     """Shows the progress of a run: a bar on a terminal, lines elsewhere."""
-    kind = ProgressBar if console.is_terminal else ProgressLines
+    kind = ProgressBar if can_draw_bars(console) else ProgressLines
     return kind(console, label)
+
+
+def progress_console() -> Console:
+    """Where progress is shown: the standard error output, or the output of a notebook's cell."""
+    return Console(stderr=True)
+
+
+def can_draw_bars(console: Console) -> bool:
+    """Whether a console can change what it has shown: a terminal, or a notebook with widgets."""
+    return console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None)
 
 
 def accuracy(line: Mapping[str, Any]) -> str | None:
@@ -60,7 +71,7 @@ class ProgressLines:
         self.accuracy = accuracy(line) or self.accuracy
         if done * LINES_PER_RUN // self.rounds > (done - 1) * LINES_PER_RUN // self.rounds:
             newest = f", accuracy {self.accuracy}" if self.accuracy else ""
-            text = f"{self.prefix}{self.label}: round {done}/{self.rounds}{newest}"
+            text = f"{self.prefix}{self.label}: {done} of {self.rounds} rounds{newest}"
             self.console.print(text, highlight=False, soft_wrap=True)
 
     def finish(self) -> None:
@@ -118,7 +129,7 @@ def print_events(console: Console, line: Mapping[str, Any], printed: int, label:
         printed += 1
         if printed <= MAX_EVENTS:
             console.print(
-                f"  {run}round {line['round'] + 1}: {event}", style="yellow", markup=False, highlight=False
+                f"  {run}round {line['round']}: {event}", style="yellow", markup=False, highlight=False
             )
         elif printed == MAX_EVENTS + 1:
             console.print(f"  {run}more events: see metrics.jsonl", style="yellow", markup=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -59,18 +60,20 @@ def run_table(summary: Mapping[str, Any]) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="dim", no_wrap=True)
     table.add_column()
-    for name, value in _run_rows(summary):
+    for name, value in run_rows(summary):
         table.add_row(name, escape(value))
     return table
 
 
-def _run_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+def run_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Names and texts of the figures of a run."""
     rounds, clients = summary["rounds"], summary["clients"]
     each = f", {summary['seconds'] / rounds:.2f} s each" if rounds else ""
+    early = "; stopped early: no better for a while" if summary.get("stopped_early") else ""
     rows = [
         ("method", summary["method"]),
         ("task", f"{summary['dataset']}, {summary['partition']}, {clients} clients, seed {summary['seed']}"),
-        ("rounds", f"{rounds} in {summary['seconds']:.1f} s{each}"),
+        ("rounds", f"{rounds} in {summary['seconds']:.1f} s{each}{early}"),
     ]
     accuracies = {
         "personalized accuracy": summary["personalized_accuracy"],
@@ -80,6 +83,9 @@ def _run_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     for name, figure in accuracies.items():
         if figure:
             rows.append((name, f"{format_mean_std(figure)} % over clients"))
+    for name, figure in summary.get("metrics", {}).items():
+        if figure:
+            rows.append((name, f"{figure['mean']:.4g} ± {figure['std']:.2g} over clients"))
     if summary["cluster_accuracy"] and summary["clusters"]:
         for number, clusters in enumerate(summary["cluster_accuracy"]):
             percents = "  ".join(map(format_percent, clusters))
@@ -113,29 +119,39 @@ def _adversary_rows(attacks: Mapping[str, Any]) -> list[tuple[str, str]]:
 def comparison_table(comparison: Comparison) -> Table:
     """A row per method; traffic is per client and round, seconds per round."""
     many = f", mean of {len(comparison.seeds)} seeds" if len(comparison.seeds) > 1 else ""
-    # On two lines: the label of a variant may be long.
-    numbers = ["accuracy", f"PMA over\n{comparison.reference}", "opt-outs", "purity", "s", "up", "down"]
+    labels = {name: _on_lines(name) for name in comparison.entries}
+    # Rows of variants have several lines anyway; with traffic on two of them, there is room for settings.
+    traffic = ["up,\ndown"] if any("\n" in label for label in labels.values()) else ["up", "down"]
+    # The reference on a line of its own: the label of a variant may be long.
+    over = f"PMA over\n{_on_lines(comparison.reference)}"
+    numbers = ["accuracy", over, "opt-outs", "purity", "s", *traffic]
     title = f"Personalized accuracy in % after {comparison.config.rounds} rounds{many}"
     table = plain_table("method", *numbers, right=numbers, title=title)
+    table.columns[0].no_wrap, table.columns[0].overflow = False, "fold"  # never the numbers
     for name, entry in comparison.entries.items():
-        figures = entry.figures()
+        label, figures = escape(labels[name]), entry.figures()
         if not entry.results or entry.failures:
-            table.add_row(
-                name, _why_empty(entry.failures), *[""] * 6, style="red" if entry.failures else "dim"
-            )
+            style = "red" if entry.failures else "dim"
+            table.add_row(label, _why_empty(entry.failures), style=style)
             continue
         opt_outs = figures["opt_outs"]
+        sizes = [format_size(figures[f"bytes_{way}_per_client_round"]) for way in ("up", "down")]
         table.add_row(
-            name,
+            label,
             format_mean_std(figures["personalized_accuracy"]),
             "reference" if name == comparison.reference else format_mean_std(figures["pma"], signed=True),
             NO_VALUE if opt_outs is None else f"{opt_outs:.1f}".removesuffix(".0"),
             format_percent(figures["purity"]),
             f"{figures['seconds_per_round']:.2f}",
-            format_size(figures["bytes_up_per_client_round"]),
-            format_size(figures["bytes_down_per_client_round"]),
+            *(sizes if len(traffic) == 2 else ["\n".join(sizes)]),
         )
     return table
+
+
+def _on_lines(label: str) -> str:
+    """A label with each setting of a variant on a line of its own."""
+    name, *settings = re.split(r":(?=[^:=]+=)", label)
+    return "\n".join([name, *(f" {setting}" for setting in settings)])
 
 
 def _why_empty(failures: Mapping[int, str]) -> str:
@@ -154,8 +170,9 @@ def comparison_notes(comparison: Comparison) -> list[str]:
     if clients is None:
         return []
     return [
-        f"Mean ± standard deviation over {clients} clients. PMA: points gained over {comparison.reference};",
-        "opt-outs: clients that gain none. s: seconds per round.",
+        f"Mean ± standard deviation over {clients} clients.",
+        f"PMA: points gained over {comparison.reference}; opt-outs: clients that gain none.",
+        "s: seconds per round.",
         "up, down: traffic per client and round.",
     ]
 
@@ -188,7 +205,9 @@ def datasets_table(data_dir: Path | None) -> Table:
         classes = NO_VALUE if source.classes is None else str(source.classes)
         place = locate(name, data_dir)
         here = place if place == "bundled" else "yes" if place else "no"
-        table.add_row(name, classes, shape, escape(source.summary), NO_VALUE if name == "npz" else here)
+        table.add_row(
+            name, classes, shape, escape(source.summary), NO_VALUE if source.read_user_file else here
+        )
     return table
 
 
@@ -198,7 +217,7 @@ def dataset_sources(data_dir: Path | None) -> list[str]:
 
     lines = []
     for name, source in DATASETS.items():
-        place = locate(name, data_dir) or ("set task.path" if name == "npz" else "not here")
+        place = locate(name, data_dir) or ("set task.path" if source.read_user_file else "not here")
         lines += [f"{name:10}{place}", f"{'':10}from: {source.origin}", f"{'':10}licence: {source.license}"]
     return lines
 

@@ -1,22 +1,262 @@
-"""Verifies the ledger of a run with the replay of its own method."""
+"""Verifies a run: its ledger with the replay of its own method, its key, and every file of its folder."""
 
 from __future__ import annotations
 
+import json
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
 from ipfl.errors import InputError
+from ipfl.ledger.anchors import anchor_findings
+from ipfl.ledger.findings import Finding
+from ipfl.ledger.reader import PostedClosing, Reader, parse_files
+from ipfl.ledger.schema import OPENING
+from ipfl.ledger.signing import KEY_FILE, SigningKey
 from ipfl.ledger.store import RunStore
-from ipfl.ledger.verify import Finding, verify
-from ipfl.methods import method_class
+from ipfl.ledger.verify import chain_findings
+from ipfl.runs.accounts import accounts_findings
+from ipfl.runs.checkpoint import file_digest
+from ipfl.runs.evidence import all_files, file_findings
+from ipfl.runs.folder import METRICS, OFFER, PLAN, SERVER_MODELS, SUMMARY, RunOutput, line_text
+from ipfl.runs.market_audit import verify_run as verify_run
 
 
-def verify_run(store: RunStore) -> Finding | None:
-    """The first thing that is wrong with a run's history; None if all is well."""
-    if not store.header.get("rules"):
-        return verify(store)
-    name = str(store.header.get("method"))
-    if ":" in name:  # a store from elsewhere must not make us import code
-        text = f"the market of {name!r} can be replayed in Python only: verify(store, YourMethod.replay)"
-        return Finding(None, None, text)
+def find_key(output: RunOutput) -> SigningKey | None:
+    """The key that signs a run: the one given, or the one beside its folder, made if it is not there.
+
+    Without a place for a key of its own the run is not signed, and a warning says so.
+    """
+    if output.signing_key is not None:
+        return SigningKey.read_or_make(output.signing_key)
+    path = key_beside(Path(output.path))
     try:
-        return verify(store, getattr(method_class(name), "replay", None))
+        return SigningKey.read_or_make(path)
     except InputError as error:
-        return Finding(None, None, f"the run's method is not known here: {error}")
+        if path.exists():
+            raise
+        warnings.warn(f"the ledger is NOT SIGNED: {error}; --signing-key names a place", stacklevel=2)
+        return None
+
+
+@contextmanager
+def key_of_new_run(output: RunOutput) -> Iterator[SigningKey | None]:
+    """The key that signs a new run; one that was made for it is gone again if the run cannot begin."""
+    path = key_beside(Path(output.path)) if output.signing_key is None else Path(output.signing_key)
+    was_there = path.exists()
+    key = find_key(output)
+    try:
+        yield key
+    except Exception:
+        if not was_there:
+            path.unlink(missing_ok=True)
+        raise
+
+
+def key_beside(folder: Path) -> Path:
+    """Where the key is: beside the run, or beside the comparison that it belongs to."""
+    around = folder.resolve().parent
+    return (around.parents[1] if (around.parent / PLAN).is_file() else around) / KEY_FILE
+
+
+def refuse_other_key(store: RunStore, output: RunOutput) -> None:
+    """Refuses to go on with a run that another key signed, unless the key was named.
+
+    Raises:
+        InputError: Rounds are signed, and not by the key at hand.
+    """
+    with store.snapshot() as reader:
+        last = reader.last()
+        found = None if last is None else reader.signature(last.round)
+    at_hand = None if store.key is None else store.key.public
+    if found is not None and found.public_key != at_hand and output.signing_key is None:
+        raise InputError(
+            f"the run in {output.path} is signed by the key {found.public_key}, "
+            f"which is not {key_beside(Path(output.path))}: name the file of its signing key"
+        )
+
+
+def refuse_changed_files(store: RunStore, folder: Path, done: int) -> None:
+    """Refuses to go on with a run whose files or rounds are not those that it wrote.
+
+    Args:
+        store: The run.
+        folder: Its folder.
+        done: The last round with a checkpoint, −1 if there is none.
+
+    Raises:
+        InputError: What was changed.
+    """
+    with store.snapshot() as reader:
+        wrong = next((str(one) for one in chain_findings(store, reader)), None)
+        if wrong is None and store.has_files:
+            wrong = next(file_findings(folder, reader.files(), done), None)
+    if wrong is not None:
+        raise InputError(f"the run in {folder} was changed, and cannot go on: {wrong}")
+
+
+@dataclass
+class Audit:
+    """A check of a run, and what it looked at.
+
+    Args:
+        store: The run.
+        folder: Its folder; None: only the ledger is checked.
+        public_key: Who must have signed; None: anybody, or nobody.
+        expect: A hash that was noted earlier.
+        anchor: A file elsewhere with hashes of the run.
+    """
+
+    store: RunStore
+    folder: Path | None = None
+    public_key: str | None = None
+    expect: str | None = None
+    anchor: Path | None = None
+    files: int = 0
+    """How many files were compared with their hash."""
+    notes: list[str] = field(default_factory=list)
+    """What is not wrong, but was not proven either."""
+
+    def finding(self) -> Finding | None:
+        """The first thing that is wrong; None if all is well."""
+        found = verify_run(self.store, public_key=self.public_key, expect=self.expect)
+        if found is not None:
+            return found
+        with self.store.snapshot() as reader:
+            if self.anchor is not None and (found := next(self._anchored(reader), None)) is not None:
+                return found
+        return self._accounts_finding() or self.folder_finding()
+
+    def _accounts_finding(self) -> Finding | None:
+        try:
+            return next(accounts_findings(self.store, self.folder), None)
+        except InputError as error:
+            self.notes.append(f"the opening balances are not compared: {error}")
+            return None
+
+    def folder_finding(self) -> Finding | None:
+        """The first thing that is wrong with the files, compared with a ledger that is right."""
+        with self.store.snapshot() as reader:
+            return None if self.folder is None else next(self._folder_findings(self.folder, reader), None)
+
+    def report(self) -> list[str]:
+        """What was verified, for people; after `finding` found nothing."""
+        store = self.store
+        with store.snapshot() as reader:
+            last, closings = reader.last(), reader.closings()
+            signature = None if last is None else reader.signature(last.round)
+        played, planned = 0 if last is None else last.round + 1, store.header.get("rounds")
+        is_planned = isinstance(planned, int) and played <= planned  # rounds may have been added
+        rounds = (
+            f"{played} of {planned} rounds" if is_planned else f"{played} round{'' if played == 1 else 's'}"
+        )
+        files = "" if self.folder is None else f", {self.files} files"
+        signer = "NOT SIGNED" if signature is None else f"signed by {signature.public_key}"
+        lines = [f"{store.name}: {rounds} verified{files}, {signer}, hash {store.head()}"]
+        if closings and last is not None and closings[-1].round == last.round:
+            lines.append(f"with results: {closings[-1].hash}")
+        return lines + [f"note: {note}" for note in self.notes]
+
+    def _anchored(self, reader: Reader) -> Iterator[Finding]:
+        assert self.anchor is not None
+        return anchor_findings(self.anchor, self.store, reader)
+
+    def _folder_findings(self, folder: Path, reader: Reader) -> Iterator[Finding]:
+        if self.store.has_files and not (folder / METRICS).exists() and not reader.has_evidence():
+            self.folder = None  # a store without a run's folder around it
+            return
+        closings, last = reader.closings(), reader.last()
+        closing = closings[-1] if closings else None
+        played = OPENING if last is None else last.round
+        is_closed = closing is not None and closing.round == played
+        texts = _metrics_findings(folder, reader, is_whole=is_closed or not self.store.has_files)
+        yield from (Finding(None, None, text) for text in texts)
+        yield from self._summary_findings(folder, closing, played)
+        if not self.store.has_files:
+            self.notes.append(
+                "an earlier release wrote the run: checkpoint, models and memories are not covered"
+            )
+            return
+        results = {} if closing is None else parse_files("the closing", closing.files)
+        if is_closed:
+            texts = self._closed_findings(folder, results, reader.files())
+        else:
+            texts = self._running_findings(folder, results, reader)
+        yield from (Finding(None, None, text) for text in texts)
+        if closing is None:
+            self.notes.append("the run has not ended: only what its rounds wrote is covered")
+        elif not is_closed:
+            self.notes.append(f"the run has gone on since it ended after {closing.round + 1} rounds")
+
+    def _closed_findings(
+        self, folder: Path, results: Mapping[str, str], posted: Mapping[str, tuple[int, str]]
+    ) -> Iterator[str]:
+        """A run that has ended holds exactly the files that its closing names."""
+        there = {*all_files(folder)}
+        for path, digest in results.items():
+            writer = f"round {posted[path][0]} wrote" if path in posted else "the run wrote when it ended"
+            if path not in there:
+                yield f"{path} is missing, which {writer}"
+            elif file_digest(folder / path) != digest:
+                yield f"{path} is not the file that {writer}"
+        self.files = len(results)
+        for path in sorted(there - {*results}):
+            if "/" in path or path in (SUMMARY, OFFER):
+                yield f"{path} is not a file that the run wrote"
+            else:
+                self.notes.append(f"{path} is not a file of the run")
+
+    def _running_findings(self, folder: Path, results: Mapping[str, str], reader: Reader) -> Iterator[str]:
+        """A run that goes on has its last checkpoint and what led to it, and the results of its last end."""
+        posted, there = reader.files(), {*all_files(folder)}
+        done = max((one.round for one in reader.all_posted() if one.checkpoint is not None), default=OPENING)
+        yield from file_findings(folder, posted, done)
+        self.files = len(there & {*posted})
+        for path, digest in results.items():
+            if path in (SUMMARY, OFFER) or path.startswith(f"{SERVER_MODELS}/"):
+                self.files += 1
+                if path not in there or file_digest(folder / path) != digest:
+                    yield f"{path} is not the file that the run wrote when it last ended"
+        if not results and SUMMARY in there:
+            yield f"{SUMMARY} is there, but nothing that the run posted covers it"
+
+    def _summary_findings(
+        self, folder: Path, closing: PostedClosing | None, played: int
+    ) -> Iterator[Finding]:
+        """The summary is of the run's last end, or of the last round if the run is of an older release."""
+        if not (folder / SUMMARY).is_file():
+            return
+        try:
+            summary: Any = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
+            rounds, head = summary["rounds"], summary["ledger"]
+        except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+            yield Finding(None, None, f"{SUMMARY} cannot be read: {' '.join(repr(error).split())[:100]}")
+            return
+        ended = played if closing is None else closing.round
+        if rounds != ended + 1:
+            text = f"{SUMMARY} says {rounds} rounds, the ledger {max(0, ended + 1)}"
+            yield Finding(None, None, text)
+        elif head != (self.store.head() if closing is None else closing.head):
+            yield Finding(None, None, f"{SUMMARY} names another ledger: {head}")
+
+
+def _metrics_findings(folder: Path, reader: Reader, *, is_whole: bool) -> Iterator[str]:
+    """`metrics.jsonl` repeats the lines of the store; a run that goes on may not have written all of them."""
+    try:
+        written = (folder / METRICS).read_bytes().splitlines(keepends=True)
+    except OSError as error:
+        yield f"{METRICS} cannot be read: {error.strerror}"
+        return
+    posted = [one for one in reader.all_posted() if one.round != OPENING]
+    for number, text in enumerate(written):
+        if number >= len(posted):
+            yield f"{METRICS} has line {number + 1}, of a round that is not in the ledger"
+            return
+        if text != line_text(reader.line(posted[number])).encode():
+            yield f"{METRICS}, line {number + 1}, is not what round {posted[number].round} reported"
+            return
+    if is_whole and len(written) < len(posted):
+        yield f"{METRICS} has {len(written)} lines for {len(posted)} rounds"

@@ -8,16 +8,17 @@ written; it comes from the fresh state too.
 from __future__ import annotations
 
 import dataclasses
-import os
+import hashlib
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from pydantic import BaseModel
 
 from ipfl.core import Record
-from ipfl.core.files import read_record, write_record
+from ipfl.core.files import make_folder, read_record, remove, sync, write_record
 from ipfl.errors import InputError
 
 
@@ -123,24 +124,42 @@ def _examples(like: Any) -> dict[str, Any]:
     return found
 
 
+class WrittenFile(NamedTuple):
+    """A file that is on disk."""
+
+    name: str
+    digest: str
+    """SHA-256."""
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 class Checkpoints:
     """The folder of checkpoints: the last committed one, and perhaps one that is not committed yet."""
 
     def __init__(self, folder: Path):
         self.folder = folder
 
-    def write(self, round: int, state: Any) -> str:
-        """Writes the state after a round and returns the file's name; it is on disk when this returns."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        path = self.folder / f"round-{round}.safetensors"
+    def write(self, round: int, state: Any) -> WrittenFile:
+        """Writes the state after a round; it is on disk when this returns."""
+        make_folder(self.folder)
+        path = self.folder / self.name(round)
         write_record(path, pack_state(state))
-        for synced in (path, self.folder):  # the content, and the name
-            handle = os.open(synced, os.O_RDONLY)
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)
-        return path.name
+        # The hash is computed from the system's cache while the disk is written: neither waits for the other.
+        with ThreadPoolExecutor(1) as beside:
+            digest = beside.submit(file_digest, path)
+            for synced in (path, self.folder):  # the content, and the name
+                sync(synced)
+        return WrittenFile(path.name, digest.result())
+
+    @staticmethod
+    def name(round: int) -> str:
+        """Name of the file with the state after a round."""
+        return f"round-{round}.safetensors"
 
     def read(self, name: str, like: Any) -> Any:
         """The state in a file."""
@@ -152,4 +171,4 @@ class Checkpoints:
         """Removes all other checkpoints, finished or not."""
         for path in self.folder.glob("round-*"):
             if path.name != name:
-                path.unlink(missing_ok=True)
+                remove(path)

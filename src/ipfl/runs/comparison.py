@@ -11,29 +11,36 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from ipfl.client.task import Task
 from ipfl.core import Method
-from ipfl.core.files import write_json
+from ipfl.core.files import FolderLock, write_json
 from ipfl.errors import InputError
 from ipfl.ledger.database import STORE_FILE
 from ipfl.methods import REFERENCE, check_clusters
-from ipfl.runs.config import Config
-from ipfl.runs.folder import METRICS, source_commit
-from ipfl.runs.plots import plot_files, save_plots
+from ipfl.runs.config import Config, RunConfig
+from ipfl.runs.finished import FinishedRun
+from ipfl.runs.folder import METRICS, check_folder_path, source_commit
+from ipfl.runs.folder import PLAN as PLAN
+from ipfl.runs.frames import comparison_frame
+from ipfl.runs.method_labels import Methods, folder_names, label_methods
+from ipfl.runs.models import ServerModelsOnly
 from ipfl.runs.result import Observer, Result
-from ipfl.runs.run_order import RunOrder, RunOutcome
+from ipfl.runs.run_order import MakeTask, RunOrder, RunOutcome, TaskCache, make_task_cache
 from ipfl.runs.run_pool import MakePool, RunPool, local_pool
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 COMPARISON = "compare.json"
-PLAN = "plan.json"
-"""What a comparison was begun with; there from its start on, so that it can be resumed."""
+FIGURE_FILES = ("convergence.png", "convergence.pdf", "pma.png", "pma.pdf")
+"""Figures that `ipfl compare` draws beside it; known here because another comparison must not leave them."""
 MakeObserver = Callable[[str, int, int], Observer | None]
 """Makes the observer of a run from its label, its number and how many there are."""
 
@@ -41,6 +48,7 @@ FIGURES = (
     "personalized_accuracy",
     "global_accuracy",
     "unseen_accuracy",
+    "metrics",
     "pma",
     "opt_outs",
     "participation_rate",
@@ -63,6 +71,11 @@ class MethodRuns:
     """Why a run did not finish, by seed."""
     pma: dict[int, dict[int, float]] = field(default_factory=dict)
     """PMA of each client, by seed."""
+
+    @property
+    def void_seeds(self) -> list[int]:
+        """Seeds of runs in which no round counted."""
+        return [seed for seed, result in self.results.items() if result.summary.get("counted") == 0]
 
     def sort(self, seeds: Sequence[int]) -> None:
         """Puts all in the order of the seeds: figures must not depend on the order in which runs end."""
@@ -99,11 +112,11 @@ def _mean(values: Iterable[Any]) -> Any:
     return float(np.mean(known))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison:
     """Methods side by side."""
 
-    config: Config
+    config: RunConfig
     seeds: tuple[int, ...]
     entries: dict[str, MethodRuns]
     """By method, in the order asked for."""
@@ -128,32 +141,49 @@ class Comparison:
             "commit": source_commit(),
         }
 
+    def table(self) -> pd.DataFrame:
+        """A row for each method: means over clients and seeds, and how many runs failed. Needs pandas."""
+        return comparison_frame(self)
+
+    def __repr__(self) -> str:
+        lines = [f"Comparison of {len(self.entries)} methods, seeds {', '.join(map(str, self.seeds))}"]
+        for label, entry in self.entries.items():
+            accuracy = entry.figures()["personalized_accuracy"]
+            shown = "no finished run" if accuracy is None else f"{100 * accuracy['mean']:.1f} %"
+            lines.append(f"  {label:<24}{shown}")
+        return "\n".join(lines)
+
     def save(self, folder: Path) -> None:
-        """Writes the plots, and `compare.json`."""
-        save_plots(self.entries, self.reference, folder)
+        """Writes `compare.json`."""
         write_json(folder / COMPARISON, self.summary())
 
 
 def comparison_files(folder: Path) -> list[Path]:
     """All files that a comparison may write beside those of its runs."""
-    return [folder / COMPARISON, folder / PLAN, *plot_files(folder)]
+    return [folder / name for name in (COMPARISON, PLAN, *FIGURE_FILES)]
 
 
 def prepare(config: Config, methods: Iterable[Method[Any]], seed: int) -> Task:
     """Builds the task, and finds what would stop a run before anything is written."""
     task = Task.build(config.task, seed)
-    for method in methods:
-        check_clusters(method, len(task.data.clients))
-    task.network(seed)
+    check_task(task, methods, seed)
     return task
 
 
+def check_task(task: Task, methods: Iterable[Method[Any]], seed: int) -> None:
+    """Finds what would stop a run of one of these methods on a task."""
+    for method in methods:
+        check_clusters(method, len(task.data.clients))
+    task.network(seed)
+
+
 def compare(
-    config: Config,
-    methods: Sequence[str],
-    seeds: Sequence[int] | None = None,
+    config: RunConfig,
+    methods: Methods,
+    seeds: int | Sequence[int] | None = None,
     *,
-    reference: str = REFERENCE,
+    task: Task | MakeTask | None = None,
+    reference: str | Method[Any] = REFERENCE,
     out: Path | str | None = None,
     overwrite: bool = False,
     resume: bool = False,
@@ -164,12 +194,17 @@ def compare(
     """Runs several methods, each with every seed, on the same data and the same budget.
 
     Args:
-        config: Task, rounds and settings; its `[method]` keys go to each method that has them.
-        methods: Their names, with settings of their own if wanted (`Config.build_methods`); the reference is
-            added if it is not among them.
-        seeds: For data, partition and training; None for the config's own.
+        config: Rounds and settings; a `Config` also says which task, and its `[method]` keys go to each
+            method
+            that has them.
+        methods: Their names, with settings of their own if wanted (`Config.build_methods`), or methods; as a
+            dict,
+            by the labels that they get. The reference is added if it is not among them.
+        seeds: How many, from the config's on, or which; for data, partition and training. None for the
+            config's own.
+        task: A task of your own, or what makes one for a seed; None: as the config says.
         reference: The method that PMA is measured against, named in the same way.
-        out: Folder for `METHOD/seed-S/`, `compare.json` and plots; None keeps all in memory.
+        out: Folder for `METHOD/seed-S/` and `compare.json`; None keeps all in memory.
         overwrite: Replace a comparison that the folder holds.
         resume: Go on with the comparison that the folder holds; everything else must be as it was
             (`read_plan` tells). Finished runs are not played again.
@@ -184,28 +219,47 @@ def compare(
         The comparison. A method that failed is in it with the reason; after Ctrl-C, it holds what was
         finished until then. A result from another process has no `state`.
     """
-    names = list(dict.fromkeys([*methods, reference]))
-    seeds = (config.seed,) if seeds is None else tuple(dict.fromkeys(seeds))
-    if not seeds:
-        raise InputError("there is no seed to run with")
-    built = config.build_methods(names)
-    task = prepare(config, built.values(), seeds[0])
-    folder = None if out is None else Path(out)
+    chosen_seeds = _choose_seeds(seeds, config)
+    built, reference_label = label_methods(config, methods, reference)
+    tasks = make_task_cache(config, task, chosen_seeds[0])
+    first = config.model_copy(update={"seed": chosen_seeds[0]})
+    check_task(tasks.get(first), built.values(), chosen_seeds[0])
+    folder = None if out is None else check_folder_path(Path(out))
     if resume and folder is None:
         raise InputError("a comparison that is resumed needs a folder (out)")
-    if folder is not None and not resume:
-        _prepare_folder(folder, overwrite=overwrite)
-        Plan(config, names, list(seeds), reference).write(folder)
-    entries = {name: MethodRuns(method) for name, method in built.items()}
-    series = _RunSeries(config, entries, reference, seeds, folder, resume, make_observer)
-    first = config.model_copy(update={"seed": seeds[0]})
-    pool = (make_pool or local_pool(workers))(series.max_at_once, first, task)
-    with closing(pool):
-        series.run_all(pool)
-    comparison = Comparison(config, seeds, entries, reference, series.is_interrupted, folder)
-    if folder is not None:
-        comparison.save(folder)
+    entries = {label: MethodRuns(method) for label, method in built.items()}
+    with ExitStack() as stack:
+        if folder is not None:
+            stack.callback(_lock_folder(folder).release)
+        if folder is not None and not resume:
+            _prepare_folder(folder, overwrite=overwrite)
+            named = not isinstance(methods, Mapping) and all(
+                isinstance(n, str) for n in [*methods, reference]
+            )
+            if isinstance(config, Config) and named and not tasks.is_own:
+                Plan(config, list(built), list(chosen_seeds), reference_label).write(folder)
+            else:  # nothing that a file could say
+                write_json(folder / PLAN, {"config": None})
+        series = _RunSeries(
+            config, entries, reference_label, chosen_seeds, folder, resume, make_observer, tasks
+        )
+        pool = (make_pool or local_pool(workers))(series.max_at_once, first, tasks)
+        with closing(pool):
+            series.run_all(pool)
+        comparison = Comparison(config, chosen_seeds, entries, reference_label, series.is_interrupted, folder)
+        if folder is not None:
+            comparison.save(folder)
     return comparison
+
+
+def _choose_seeds(seeds: int | Sequence[int] | None, config: RunConfig) -> tuple[int, ...]:
+    if seeds is None:
+        return (config.seed,)
+    if isinstance(seeds, int):
+        seeds = range(config.seed, config.seed + seeds)
+    if not seeds:
+        raise InputError("there is no seed to run with")
+    return tuple(dict.fromkeys(seeds))
 
 
 class Plan(NamedTuple):
@@ -225,11 +279,15 @@ def read_plan(folder: Path) -> Plan:
     """The plan of a comparison that was begun in a folder."""
     try:
         plan = json.loads((folder / PLAN).read_text(encoding="utf-8"))
+        if plan["config"] is None:
+            raise InputError(f"the comparison in {folder} was begun in Python: resume it there")
         names, seeds = [str(name) for name in plan["methods"]], [int(seed) for seed in plan["seeds"]]
         return Plan(Config.of(plan["config"]), names, seeds, str(plan["reference"]))
     except OSError as error:
         raise InputError(f"there is no comparison to resume in {folder}") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except InputError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{folder / PLAN} is not the plan of a comparison: {error!r}") from error
 
 
@@ -237,13 +295,14 @@ def read_plan(folder: Path) -> Plan:
 class _RunSeries:
     """Runs every method with every seed, and enters what comes out."""
 
-    config: Config
+    config: RunConfig
     entries: dict[str, MethodRuns]
     reference: str
     seeds: tuple[int, ...]
     folder: Path | None
     resume: bool
     make_observer: MakeObserver | None
+    tasks: TaskCache
     waiting: list[tuple[str, int]] = field(default_factory=list)
     """Method and seed of the runs to begin, in this order."""
     references: dict[int, Result | None] = field(default_factory=dict)
@@ -310,12 +369,22 @@ class _RunSeries:
         if result is None:
             entry.failures[seed] = str(outcome.failure)
         else:
-            entry.results[seed] = result
+            entry.results[seed] = self._with_models(result, outcome.order)
             reference = None if name == self.reference else self.references[seed]
             if result.last is not None and reference is not None:
                 entry.pma[seed] = result.last.pma(reference.reference(result.last.round)) or {}
         if outcome.is_interrupted:
             raise KeyboardInterrupt
+
+    def _with_models(self, result: Result, order: RunOrder) -> Result:
+        """A result with what its models come from, which must not keep the data of every seed in memory."""
+
+        def get_task() -> Task:
+            return self.tasks.get(order.config)
+
+        if order.folder is not None:
+            return replace(result, source=FinishedRun(order.folder, result.summary, get_task))
+        return result if result.source else replace(result, source=ServerModelsOnly(get_task, order.seed))
 
     def _end_runs(self, pool: RunPool) -> None:
         """After Ctrl-C: every run ends in order, unless Ctrl-C is pressed again."""
@@ -328,7 +397,9 @@ class _RunSeries:
             pool.close()
 
     def _order(self, name: str, seed: int, workers: int | None) -> RunOrder:
-        path = None if self.folder is None else self.folder / name / f"seed-{seed}"
+        path = (
+            None if self.folder is None else self.folder / folder_names(self.entries)[name] / f"seed-{seed}"
+        )
         reference = None if name == self.reference else self.references[seed]
         return RunOrder(
             name,
@@ -341,7 +412,7 @@ class _RunSeries:
             reference_method=None if reference is None else self.entries[self.reference].method.name,
         )
 
-    def _config(self, name: str, seed: int) -> Config:
+    def _config(self, name: str, seed: int) -> RunConfig:
         config = self.config.model_copy(update={"seed": seed})
         if name != self.reference:
             return config
@@ -356,19 +427,22 @@ class _RunSeries:
         return self.make_observer(label, self.begun, len(self.seeds) * len(self.entries))
 
 
-def _prepare_folder(folder: Path, *, overwrite: bool) -> None:
-    """Makes the folder; refuses one with results, or removes those that a comparison left there."""
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder} is a file, not a folder for results")
-    runs = [metrics.parent for metrics in folder.glob(f"*/seed-*/{METRICS}")]
-    is_run = (folder / METRICS).exists()
-    if is_run or (not overwrite and (runs or (folder / COMPARISON).exists())):
-        hint = "choose another --out" if is_run else "choose another --out or pass --overwrite"
-        raise InputError(f"{folder} already holds a run; {hint}")
+def _lock_folder(folder: Path) -> FolderLock:
+    """Makes the folder, and keeps other processes out of it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"cannot write results to {folder}: {error.strerror}") from error
+    return FolderLock(folder)
+
+
+def _prepare_folder(folder: Path, *, overwrite: bool) -> None:
+    """Refuses a folder with results, or removes those that a comparison left there."""
+    runs = [metrics.parent for metrics in folder.glob(f"*/seed-*/{METRICS}")]
+    is_run = (folder / METRICS).exists()
+    if is_run or (not overwrite and (runs or (folder / COMPARISON).exists())):
+        hint = "choose another folder" if is_run else "overwrite it, or choose another folder"
+        raise InputError(f"{folder} already holds a run; {hint}")
     for old in runs:
         shutil.rmtree(old)
     for parent in {old.parent for old in runs}:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import ConfigDict, Field, model_validator
 
 from ipfl import methods
-from ipfl.client.settings import TrainConfig
+from ipfl.client.settings import PrivacyConfig, TrainConfig
+from ipfl.core.plugins import look_beside
 from ipfl.core.sections import MAX_INT32, RENAMED_KEYS, AggregateConfig, Section
 from ipfl.data.settings import TaskConfig
 from ipfl.errors import InputError, unknown
@@ -37,6 +38,12 @@ class EvaluateConfig(Section):
     )
     holdout: int = Field(
         500, ge=1, le=MAX_INT32, description="test samples per distribution for the accuracy of server models"
+    )
+    metrics: tuple[str, ...] | None = Field(
+        None,
+        description="reported beside the accuracy: accuracy | balanced_accuracy | macro_f1 | auroc | "
+        "log_loss | mae | r2 | `module:callable` (truth, predicted) → number; omitted: what is usual for "
+        "the target",
     )
 
 
@@ -75,10 +82,17 @@ class RunConfig(Section):
         description="decides everything random: partition, initial parameters, selections, shuffles",
     )
     rounds: int = Field(30, ge=1, le=MAX_INT32, description="number of rounds")
+    patience: int | None = Field(
+        None,
+        ge=1,
+        le=MAX_INT32,
+        description="stop after so many rounds without better models on clients' goals; omitted: never",
+    )
     train: TrainConfig = Field(default_factory=TrainConfig)
     evaluate: EvaluateConfig = Field(default_factory=EvaluateConfig)
     clients: ClientsConfig = Field(default_factory=ClientsConfig)
     aggregate: AggregateConfig = Field(default_factory=AggregateConfig)
+    privacy: PrivacyConfig = Field(default_factory=PrivacyConfig)
     adversary: AdversaryConfig = Field(default_factory=AdversaryConfig)
     strategy: StrategyConfig = Field(default_factory=StrategyConfig)
     faults: FaultsConfig = Field(default_factory=FaultsConfig)
@@ -86,8 +100,17 @@ class RunConfig(Section):
     @model_validator(mode="after")
     def _goal_is_not_trained_on(self) -> Self:
         """What clients decide by must be new to their models: probe and goal mostly hold the same points."""
-        if self.clients.leave and self.train.use_probe:
-            raise ValueError("clients.leave = true decides by points that train.use_probe = true trains on")
+        if self.train.use_probe and (self.clients.leave or self.patience is not None):
+            decider = "clients.leave = true" if self.clients.leave else "patience"
+            raise ValueError(f"{decider} decides by points that train.use_probe = true trains on")
+        return self
+
+    @model_validator(mode="after")
+    def _cosine_ends_with_the_run(self) -> Self:
+        """What the clients need to know of the run's length goes with the settings that they get."""
+        if self.train.lr_decay == "cosine" and self.train.decay_rounds is None:
+            train = self.train.model_copy(update={"decay_rounds": self.rounds})
+            object.__setattr__(self, "train", train)  # the section is frozen from now on
         return self
 
     def record(self, built: Iterable[Method[Any]]) -> dict[str, Any]:
@@ -120,8 +143,12 @@ class Config(RunConfig):
             InputError: What is wrong, on one line, with the dotted key.
         """
         tree = {} if path is None else _read(Path(path))
+        if path is not None:
+            look_beside(Path(path))
+            _find_data_beside(Path(path), tree)
         for key, value in [*map(_assignment, sets), *(overrides or {}).items()]:
             _put(tree, key, value)
+        _refuse_bare_hyperparameters(tree)
         return cls.of(tree)
 
     def build_method(self, name: str | None = None) -> Method[Any]:
@@ -156,13 +183,27 @@ class Config(RunConfig):
 
 def _read(path: Path) -> dict[str, Any]:
     try:
+        if path.exists() and not path.is_file():  # a pipe would be waited for
+            raise InputError(f"config {path} is not a file")
         return tomllib.loads(path.read_text(encoding="utf-8"))
+    except InputError:
+        raise
     except OSError as error:
         raise InputError(f"cannot read config {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise InputError(f"config {path} is not a text file in UTF-8") from error
     except (ValueError, RecursionError) as error:  # also numbers of thousands of digits, or too many brackets
         raise InputError(f"config {path} is not valid TOML: {error}") from error
+
+
+def _find_data_beside(config: Path, tree: dict[str, Any]) -> None:
+    """Makes `task.path` name a file beside the config, if it is there and not in the current folder."""
+    task = tree.get("task")
+    given = task.get("path") if isinstance(task, dict) else None
+    if isinstance(given, str) and not Path(given).expanduser().exists():
+        beside = config.resolve().parent / given
+        if beside.exists():
+            tree["task"] = {**tree["task"], "path": str(beside)}
 
 
 def _assignment(text: str) -> tuple[str, Any]:
@@ -178,11 +219,27 @@ def _assignment(text: str) -> tuple[str, Any]:
     return key, value if isinstance(parsed, datetime.time | datetime.date) else parsed
 
 
+def method_name(label: str) -> str:
+    """The name (or `module:Class`) in a label `NAME:key=value:key=value`."""
+    return _variant(label)[0]
+
+
 def _variant(label: str) -> tuple[str, dict[str, Any]]:
     """Splits `NAME:key=value:key=value` into the name (or `module:Class`) and its own settings."""
     parts = label.split(":")
     own = next((n for n, part in enumerate(parts) if "=" in part), len(parts))
     return ":".join(parts[:own]), dict(_assignment(setting) for setting in parts[own:])
+
+
+def _refuse_bare_hyperparameters(tree: Mapping[str, Any]) -> None:
+    """Says where a hyper-parameter of the chosen method belongs, if its section was forgotten."""
+    strange = [key for key in tree if key not in Config.model_fields]
+    chosen = tree.get("method")
+    name = chosen.get("name", methods.DEFAULT) if isinstance(chosen, dict) else methods.DEFAULT
+    if strange and name in methods.METHODS:
+        for key in strange:
+            if key in methods.method_fields(name):
+                raise InputError(f"unknown key {key!r}; did you mean 'method.{key}'?")
 
 
 def _put(tree: dict[str, Any], key: str, value: Any) -> None:

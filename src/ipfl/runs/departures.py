@@ -27,7 +27,7 @@ class Departures:
     def __init__(self, config: ClientsConfig, reference: Result | None):
         if config.leave and reference is None:
             raise InputError(
-                "clients.leave = true needs a reference run (ipfl compare, or `reference=` in Python)"
+                "clients.leave = true needs a reference run: a comparison has one, `ipfl.run` takes one"
             )
         self.config, self.reference = config, reference
         self.departed: set[ClientId] = set()

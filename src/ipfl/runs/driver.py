@@ -1,21 +1,39 @@
 """Drives one round: carries its asks to the engine, checks the replies, counts what travels.
 
-This is the boundary: every reply is checked here, once, against what its ask declares (`ReplySchema`). What
-does not hold never reaches a method, and becomes an event.
+Every reply goes through the boundary here, once (`ipfl.core.boundary`), whatever engine brought it. What does
+not hold never reaches a method, and becomes an event about its client.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from ipfl.core import Ask, Bytes, ClientId, Engine, Event, PhaseReplies, Replies, Round, holdout_distribution
+from ipfl.core import (
+    EMPTY,
+    Ask,
+    Bytes,
+    ClientId,
+    Engine,
+    Event,
+    PhaseReplies,
+    Record,
+    Replies,
+    Round,
+    holdout_distribution,
+)
+from ipfl.core.boundary import check_content, check_form
 from ipfl.core.profile import measure
-from ipfl.core.replies import InvalidReplyError
+from ipfl.core.records import BUDGET_SPENT, PRIVACY_LOSS, Fact, split_privacy_facts
+from ipfl.core.replies import DivergedReplyError, InvalidReplyError, NonNegative, ReplySchema
 from ipfl.core.rounds import SERVER_FAULTS
 
 S = TypeVar("S")
+MIN_DIVERGED = 2
+"""Replies that must have diverged before it is said that all did."""
+PRIVACY_FACTS = ReplySchema({PRIVACY_LOSS: NonNegative, BUDGET_SPENT: bool})
+BUDGET_TEXT = "did not answer: its privacy budget is spent"
 
 
 @dataclass
@@ -26,13 +44,38 @@ class Traffic(Bytes):
     """Clients that were asked and did not answer."""
     invalid: dict[ClientId, str] = field(default_factory=dict)
     """Clients (or the server's own holdouts) with an invalid reply, and what was wrong with it."""
+    diverged: dict[str, int] = field(default_factory=dict)
+    """Actions whose replies were all of models that diverged, and how many there were."""
+    epsilon: dict[ClientId, float] = field(default_factory=dict)
+    """ε so far of the clients that said so."""
+    spent: set[ClientId] = field(default_factory=set)
+    """Clients that did not answer because their privacy budget is spent."""
+
+    def take_privacy(self, client: ClientId, told: Mapping[str, Fact]) -> None:
+        """Notes what a client says of its privacy.
+
+        Raises:
+            InvalidReplyError: It is no such thing.
+        """
+        if not told:
+            return
+        PRIVACY_FACTS.check(EMPTY, Record({}, {BUDGET_SPENT: False, **told}))
+        self.epsilon[client] = float(told[PRIVACY_LOSS])
+        if told.get(BUDGET_SPENT):
+            self.spent.add(client)
 
     def events(self) -> list[Event]:
         """What a person should know of it."""
         return [
+            *(Event("diverged", None, _all_diverged(*found)) for found in self.diverged.items()),
             *(Event("no_answer", client, "did not answer") for client in sorted(self.silent)),
+            *(Event("budget_spent", client, BUDGET_TEXT) for client in sorted(self.spent)),
             *(_invalid_reply(client, reason) for client, reason in sorted(self.invalid.items())),
         ]
+
+
+def _all_diverged(action: str, clients: int) -> str:
+    return f"the {action} of all {clients} clients that answered diverged: lower train.lr"
 
 
 def _invalid_reply(client: ClientId, reason: str) -> Event:
@@ -55,24 +98,40 @@ def exchange(ask: Ask, engine: Engine, round: int, traffic: Traffic) -> Replies:
 def _exchange(ask: Ask, engine: Engine, round: int, traffic: Traffic) -> Replies:
     told = len(engine.events)
     replies = engine.ask(ask, round)
-    valid = {}
+    valid: dict[ClientId, Record] = {}
+    diverged: dict[ClientId, str] = {}
     for client, sent in ask.to.items():  # once: a message may be made from disk when it is looked at
         reply = replies.get(client)
         if client >= 0:
             traffic.down += sent.nbytes
-            traffic.up += 0 if reply is None else reply.nbytes
         if reply is None:
             if client >= 0:
                 traffic.silent.add(client)
             continue
         try:
-            ask.expects.check(sent, reply)
+            check_form(reply, ask.expects.limits(sent))
+            traffic.up += reply.nbytes if client >= 0 else 0
+            reply, about_privacy = split_privacy_facts(reply)
+            traffic.take_privacy(client, about_privacy)
+            if client in traffic.spent:
+                continue
+            check_content(ask.expects, sent, reply)
             valid[client] = reply
+        except DivergedReplyError as error:
+            (diverged if client >= 0 else traffic.invalid)[client] = str(error)
         except InvalidReplyError as error:
             traffic.invalid[client] = str(error)
+    # One client that diverged may have broken data; where all did, the fault is not theirs.
+    is_everywhere = len(diverged) >= MIN_DIVERGED and len(diverged) == len(replies)
+    if is_everywhere:
+        traffic.diverged[ask.action] = len(diverged)
+    else:
+        traffic.invalid |= diverged
     arrived = PhaseReplies(sorted(valid.items()))
     faults = (event.client for event in engine.events[told:] if event.kind in SERVER_FAULTS)
     arrived.server_faults = frozenset(client for client in faults if client is not None)
+    if is_everywhere:
+        arrived.server_faults |= frozenset(diverged)
     return arrived
 
 

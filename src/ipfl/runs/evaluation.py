@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ipfl.client.runner import ASSESS, EVALUATE
+from ipfl.client.prediction_metrics import choose_metrics
+from ipfl.client.runner import ASSESS, EVALUATE, WANTED_METRICS
 from ipfl.client.settings import TrainConfig
 from ipfl.client.task import Task
 from ipfl.core import (
@@ -21,7 +22,7 @@ from ipfl.core import (
     personalize_cost,
     stream,
 )
-from ipfl.core.replies import Count, NonNegative, ReplySchema, Whole, list_of
+from ipfl.core.replies import Count, NonNegative, Number, ReplySchema, Whole, list_of
 from ipfl.errors import NotSupportedError
 from ipfl.runs.config import EvaluateConfig
 from ipfl.runs.driver import Traffic, exchange
@@ -54,7 +55,9 @@ class Budget:
 
 
 def _expect_scores(sent: Record) -> dict[str, Any]:
-    expected = {"n": Whole, "hits": NonNegative, "goal_n": Whole, "goal_hits": NonNegative}
+    expected: dict[str, Any] = {"n": Whole, "hits": NonNegative, "goal_n": Whole, "goal_hits": NonNegative}
+    if wanted := sent.facts.get(WANTED_METRICS):
+        expected["metrics"] = list_of(Number | None, len(wanted))
     return expected | ({"global_hits": NonNegative} if "global" in sent.params else {})
 
 
@@ -65,8 +68,8 @@ def _are_possible(facts: Mapping[str, Any]) -> bool:
 
 
 SCORES = ReplySchema(_expect_scores, rule=_are_possible)
-"""Hits of a client's predictor among `n` test points and among `goal_n` points of its goal; and hits of the
-model `global`, if it was sent, among the test points."""
+"""Hits of a client's predictor among `n` test points and among `goal_n` points of its goal; hits of the model
+`global`, if it was sent, among the test points; and the metrics that are wanted."""
 
 
 def _accuracies(replies: Replies, key: str, points: str = "n") -> dict[ClientId, float]:
@@ -82,6 +85,7 @@ class Evaluator:
     def __init__(self, task: Task, method: Method[Any], config: EvaluateConfig, seed: int):
         self.task, self.method, self.config, self.seed = task, method, config, seed
         self.clients = self._choose()
+        self.metrics = choose_metrics(config.metrics, task.target)
 
     def _choose(self) -> tuple[ClientId, ...]:
         everyone = self.task.data.clients
@@ -116,6 +120,9 @@ class Evaluator:
         offers = {client: self.method.offer(state, client) for client in self.clients}
         if last and data.unseen:
             offers |= self._offers_to_unseen(engine, state)
+        if self.metrics:
+            wanted = {WANTED_METRICS: list(self.metrics)}
+            offers = {c: Record(offer.params, {**offer.facts, **wanted}) for c, offer in offers.items()}
         replies = self._ask(Ask(EVALUATE, offers, SCORES), engine, round)
         accuracy, shared = _accuracies(replies, "hits"), _accuracies(replies, "global_hits")
         goal = _accuracies(replies, "goal_hits", "goal_n")
@@ -129,6 +136,10 @@ class Evaluator:
             purity=self._purity(state, majority),
             unseen={c: value for c, value in accuracy.items() if c in data.unseen},
             goal={c: value for c, value in goal.items() if c in personalized},
+            metrics={
+                name: {c: replies[c].facts["metrics"][place] for c in personalized}
+                for place, name in enumerate(self.metrics)
+            },
         )
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""A finished run, read back from its folder: a personalized model for anyone, without a server.
+"""A finished run, read back from its folder: its figures, everyone's models, and models for newcomers.
 
 Anyone with some labelled points and the folder of a run gets the model that the method would give to a new
 client: the same `personalize` that clients run, on the offer that the run's server would send.
@@ -7,29 +7,57 @@ client: the same `personalize` that clients run, on the offer that the run's ser
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import BaseModel, Field, ValidationError, field_validator
-from safetensors.torch import save_file
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 
-from ipfl.client.client import Client
-from ipfl.client.network import Network, Shape, build_network, model_factory
-from ipfl.client.predictors import Mixture, NearestPrototype, Predictor
+from ipfl.client.memory import ClientMemory
+from ipfl.client.models import Factory, model_factory
+from ipfl.client.network import Network, build_network
+from ipfl.client.predictors import Predictor
 from ipfl.client.settings import TrainConfig
-from ipfl.client.training import evaluate, one_thread
-from ipfl.core import EMPTY, Method, Record
+from ipfl.client.targets import find_loss
+from ipfl.client.task import Task
+from ipfl.client.training import evaluate
+from ipfl.core import ClientId, Method, Record, Transfer, Vector
 from ipfl.core.files import read_record
+from ipfl.core.plugins import refuse_code
+from ipfl.core.rounds import with_typed_rows
 from ipfl.core.sections import one_line
-from ipfl.data.dataset import check_features, check_labels
-from ipfl.data.federated import Parts, Samples
-from ipfl.errors import InputError
-from ipfl.methods import method
-from ipfl.runs.folder import OFFER, SUMMARY
+from ipfl.data.settings import TaskConfig
+from ipfl.data.targets import Target, TargetKind
+from ipfl.errors import InputError, NotSupportedError
+from ipfl.ledger.database import STORE_FILE
+from ipfl.ledger.schema import OPENING
+from ipfl.ledger.store import RunStore
+from ipfl.methods import method as make_method
+from ipfl.runs.checkpoint import Checkpoints
+from ipfl.runs.config import RunConfig
+from ipfl.runs.folder import (
+    CHECKPOINTS,
+    CLIENT_MODELS,
+    MEMORY,
+    METRICS,
+    OFFER,
+    PREDICTORS,
+    SERVER_MODELS,
+    SUMMARY,
+    is_on_nodes,
+)
+from ipfl.runs.loop import make_setup
+from ipfl.runs.metrics import Evaluation
+from ipfl.runs.models import PlayedRun, StoredVectors, kept_clients, on_its_node, read_predictor
+from ipfl.runs.newcomer import Newcomers
+from ipfl.runs.result import Line, Result
 
 MAX_PARAMETERS = 2**26
 """Of a model of ours, if the offer has no vector that shows its size."""
@@ -43,7 +71,7 @@ class _Task(BaseModel):
 
 class _Config(BaseModel):
     method: dict[str, Any]
-    task: _Task
+    task: _Task | None = None
     train: dict[str, Any]
 
     @field_validator("method")
@@ -54,13 +82,34 @@ class _Config(BaseModel):
         return settings
 
 
+class _Target(BaseModel):
+    """What is predicted; the units of numbers are as many as there are outputs."""
+
+    kind: TargetKind
+    outputs: Size
+    mean: list[float]
+    scale: list[Annotated[float, Field(gt=0)]]
+
+    @model_validator(mode="after")
+    def _one_unit_per_output(self) -> Self:
+        units = self.outputs if self.kind == "regression" else 0
+        if len(self.mean) != units or len(self.scale) != units:
+            raise ValueError(f"a target of {self.outputs} outputs needs {units} units")
+        return self
+
+
 class _Summary(BaseModel):
     """What of a summary is needed here. Whole numbers only: a user's model is called with the shape."""
 
     config: _Config
     input_shape: Annotated[list[Size], Field(min_length=1, max_length=4)]
+    input_dtype: Annotated[str, Field(pattern=r"^(u?int(8|16|32|64)|float(16|32|64))$")] | None = None
     classes: Size
+    model: str | None = None
+    target: _Target | None = None
+    tokens: Size | None = None
     seed: Annotated[int, Field(strict=True, ge=0, lt=2**63)]
+    data_seed: Annotated[int, Field(strict=True, ge=0, lt=2**63)] | None = None
     rounds: Annotated[int, Field(strict=True, ge=0, lt=2**31)]
 
 
@@ -73,108 +122,271 @@ def _read_summary(folder: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         reason = one_line(error, None) if isinstance(error, ValidationError) else str(error)
         raise InputError(
-            f"{folder / SUMMARY} is not the summary of a run of `ipfl run`: {' '.join(reason.split())}"
+            f"{folder / SUMMARY} is not the summary of a run: {' '.join(reason.split())}"
         ) from error
     return dict(summary)
 
 
-def _check_size(path: Path, offer: Record, model: str, shape: Shape, classes: int) -> None:
-    """Refuses a model of ours that is not as large as the offer's vectors, before it takes memory."""
-    if ":" in model:
-        return  # a user's own code
-    try:
-        with torch.device("meta"):
-            size = sum(parameter.numel() for parameter in model_factory(model)(shape, classes).parameters())
-    except (RuntimeError, OverflowError, TypeError) as error:
-        raise InputError(f"the model {model!r} cannot be made for points of shape {shape}") from error
-    sizes = {vector.size for vector in offer.params.values()}
-    if sizes - {size} or (size > MAX_PARAMETERS and not sizes):
-        raise InputError(f"{path} does not fit the model {model!r} for points of shape {shape}")
+def _target(summary: dict[str, Any]) -> Target:
+    """What the run predicted; a class, in summaries that do not say."""
+    if (found := summary.get("target")) is None:
+        return Target("classes", summary["classes"])
+    return Target(found["kind"], found["outputs"], tuple(found["mean"]), tuple(found["scale"]))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class FinishedRun:
-    """What a run left behind for clients that come later."""
+    """The folder of a run: gives models to its clients, and to those that come later."""
 
+    folder: Path
     summary: dict[str, Any]
-    method: Method[Any]
-    offer: Record
-    network: Network
+    given_task: Callable[[], Task] | None = None
+    """Data and network, if somebody has them at hand."""
+    given_model: Factory | None = None
+    """The network, likewise."""
 
     @classmethod
-    def open(cls, folder: Path | str) -> FinishedRun:
+    def open(
+        cls,
+        folder: Path | str,
+        *,
+        task: Task | None = None,
+        model: str | Factory | None = None,
+        trust: bool = True,
+    ) -> FinishedRun:
         """Reads the folder of a run.
 
+        Args:
+            folder: Where it is.
+            task: Its data and network; None: as the summary says.
+            model: Its network, if the summary cannot name it; a name, or a callable as in
+                `Task.from_clients`.
+            trust: Whether code that the folder names (`module:callable`) may be imported. False for a folder
+                from somebody else.
+
         Raises:
-            InputError: There is no finished run, or its files do not fit together.
+            InputError: There is no finished run, its files do not fit together, or it names code.
         """
         folder = Path(folder)
+        factory = None if model is None else model_factory(model)
         summary = _read_summary(folder)
-        settings, model = dict(summary["config"]["method"]), summary["config"]["task"]["model"]
-        shape, classes = tuple(summary["input_shape"]), summary["classes"]
-        offer = read_record(folder / OFFER)
-        _check_size(folder / OFFER, offer, model, shape, classes)
-        network = build_network(model_factory(model), shape, classes, summary["seed"])
+        if not trust:
+            refuse_code([summary.get("model"), summary["config"]], folder)
+        return cls(folder, summary, None if task is None else lambda: task, factory)
+
+    @property
+    def _settings(self) -> Mapping[str, Any]:
+        config: Mapping[str, Any] = self.summary["config"]
+        return config
+
+    @cached_property
+    def task(self) -> Task:
+        """Data and network of the run, made again if nobody has them at hand."""
+        if self.given_task is not None:
+            return self.given_task()
+        task = self._settings.get("task")
+        if task is None:
+            raise NotSupportedError(
+                f"the data of the run in {self.folder} was given in Python: pass the task, "
+                "such as ipfl.load(folder, task=task)"
+            )
+        seed = self.summary.get("data_seed")
+        return Task.build(TaskConfig.of(task), self.summary["seed"] if seed is None else seed)
+
+    def _factory(self) -> Factory:
+        name = self.summary.get("model") or (self._settings.get("task") or {}).get("model")
+        if self.given_model is not None:
+            return self.given_model
+        if name is None:
+            raise NotSupportedError(
+                f"the network of the run in {self.folder} was made by a function that cannot be imported: "
+                "pass it, such as ipfl.load(folder, model=network)"
+            )
+        factory = model_factory(name, self.summary.get("tokens"))
+        if ":" not in name:
+            self._check_size(name, factory)
+        return factory
+
+    def _check_size(self, model: str, factory: Factory) -> None:
+        """Refuses a model of ours that is not as large as the offer's vectors, before it takes memory."""
+        shape = tuple(self.summary["input_shape"])
+        try:
+            with torch.device("meta"):
+                size = sum(p.numel() for p in factory(shape, self.summary["classes"]).parameters())
+        except (RuntimeError, OverflowError, TypeError) as error:
+            raise InputError(f"the model {model!r} cannot be made for points of shape {shape}") from error
+        path = self.folder / OFFER
+        sizes = {vector.size for vector in self._offer.params.values()} if path.exists() else set()
+        if sizes - {size} or (size > MAX_PARAMETERS and not sizes):
+            raise InputError(f"{path} does not fit the model {model!r} for points of shape {shape}")
+
+    @cached_property
+    def _fresh(self) -> tuple[Network, Vector]:
+        """The network, and its parameters before the first round."""
+        if self.given_task is not None:
+            network = self.task.network(self.summary["seed"])
+            if list(network.input_shape) != self.summary["input_shape"]:
+                raise InputError(
+                    f"the task has points of shape {network.input_shape}, "
+                    f"the run in {self.folder} of {tuple(self.summary['input_shape'])}"
+                )
+        else:
+            shape, classes = tuple(self.summary["input_shape"]), self.summary["classes"]
+            target = _target(self.summary)
+            network = build_network(self._factory(), shape, classes, self.summary["seed"], target)
+        network.loss = find_loss(TrainConfig.of(self._settings["train"]).loss, network.target)
+        return network, network.read()
+
+    @property
+    def network(self) -> Network:
+        """The network of the run."""
+        return self._fresh[0]
+
+    @cached_property
+    def method(self) -> Method[Any]:
+        """The method of the run."""
+        settings = dict(self._settings["method"])
+        return make_method(settings.pop("name"), **settings)
+
+    @cached_property
+    def _offer(self) -> Record:
+        """What the server would send to a new client."""
+        if not (self.folder / OFFER).exists():
+            name = self._settings["method"]["name"]
+            raise NotSupportedError(f"not supported: {name} has no model for clients that it never met")
+        return read_record(self.folder / OFFER)
+
+    @cached_property
+    def _newcomers(self) -> Newcomers:
+        offer, (network, initial) = self._offer, self._fresh
         for name, vector in offer.params.items():
             if vector.shape != (network.size,) or vector.dtype != np.float32:
-                raise InputError(f"{folder / OFFER}: {name!r} does not fit the model {model!r}")
-        return cls(summary, method(settings.pop("name"), **settings), offer, network)
+                raise InputError(f"{self.folder / OFFER}: {name!r} does not fit the network")
+        train = TrainConfig.of(self._settings["train"])
+        classes, seed, rounds = (int(self.summary[key]) for key in ("classes", "seed", "rounds"))
+        return Newcomers(self.method, offer, network, initial, classes, train, seed, rounds)
 
-    def _samples(self, x: NDArray[Any], y: NDArray[Any]) -> Samples:
-        shape, classes = self.network.input_shape, int(self.summary["classes"])
-        if x.shape[1:] != shape and (*x.shape[1:], 1) == shape:
-            x = x[..., None]  # grey images may come without a channel axis
-        if not x.ndim or x.shape[1:] != shape or y.shape != x.shape[:1] or not y.size:
-            raise InputError(
-                f"expected points of shape {shape} with a label each, not x {x.shape}, y {y.shape}"
-            )
-        points, classed = check_features(x, "x"), check_labels(y, len(x), "y")
-        if classed.max() >= classes:
-            raise InputError(f"labels must be from 0 to {classes - 1}, not {y.min()} to {y.max()}")
-        return Samples(points, classed)
+    def check_newcomers(self) -> None:
+        """Refuses a run that has nothing for clients that come later.
+
+        Raises:
+            NotSupportedError: The method has no model for clients that it has never met.
+        """
+        _ = self._offer
 
     def personalize(self, x: NDArray[Any], y: NDArray[Any]) -> Predictor:
-        """The model for a client whose goal is to be good at points like these."""
-        goal = self._samples(x, y)
-        me = Client(
-            id=0,
-            round=int(self.summary["rounds"]),
-            action="personalize",
-            seed=int(self.summary["seed"]),
-            classes=int(self.summary["classes"]),
-            parts=Parts(goal, goal, goal, goal),
-            network=self.network,
-            settings=TrainConfig.of(self.summary["config"]["train"]),
-            initial=self.network.read(),
-        )
-        try:
-            with one_thread():
-                predictor: Predictor = self.method.personalize(self.offer, EMPTY, me)
-                return predictor
-        except InputError:
-            raise
-        except (LookupError, TypeError, ValueError, ArithmeticError) as error:
-            reason = " ".join(repr(error).split())
-            raise InputError(f"the run's {OFFER} does not fit its method: {reason}") from error
+        """What a new client predicts with, that is to be good at points like these.
+
+        Raises:
+            NotSupportedError: The method has no model for clients that it has never met.
+            InputError: The points do not fit the run.
+        """
+        return self._newcomers.personalize(x, y)
 
     def accuracy(self, model: Predictor, x: NDArray[Any], y: NDArray[Any]) -> float:
         """Accuracy of a model on some points."""
-        return evaluate(self.network, model, self._samples(x, y)).accuracy
+        return evaluate(self.network, model, self._newcomers.samples(x, y)).accuracy
 
-    def save(self, model: Predictor, path: Path) -> None:
-        """Writes a model with the tensor names and shapes of its module.
+    @cached_property
+    def models(self) -> Mapping[str, Vector]:
+        """The server's models."""
+        files = sorted((self.folder / SERVER_MODELS).glob("*.safetensors"), key=_by_number)
+        return StoredVectors({file.stem: file for file in files}, self._read_model)
 
-        Of a mixture, every model goes under `model_0.`, `model_1.`, … with the `weights` beside them; of
-        prototypes, the model as it is and a tensor `prototypes`.
-        """
-        if isinstance(model, Mixture):
-            tensors = {"weights": torch.tensor(model.weights)}
-            for number, one in enumerate(model.models):
-                named = self.network.state_dict(one).items()
-                tensors |= {f"model_{number}.{name}": tensor for name, tensor in named}
-        elif isinstance(model, NearestPrototype):
-            prototypes = {"prototypes": torch.from_numpy(model.prototypes)}
-            tensors = self.network.state_dict(model.model) | prototypes
-        else:
-            tensors = self.network.state_dict(model)
-        save_file(tensors, path)
+    def _read_model(self, path: Path) -> Vector:
+        try:
+            return self.network.flatten(load_file(path))
+        except (SafetensorError, OSError, InputError) as error:
+            raise InputError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
+
+    @cached_property
+    def _kept(self) -> tuple[ClientId, ...]:
+        return kept_clients(self.folder / PREDICTORS)
+
+    @cached_property
+    def clients(self) -> tuple[ClientId, ...]:
+        """Whose models can be asked for."""
+        if self._kept and self.given_task is None:
+            return self._kept
+        if is_on_nodes(self.folder):
+            return tuple(range(self.summary["clients"]))
+        return tuple(sorted([*self.task.data.clients, *self.task.data.unseen]))
+
+    def predictor(self, client: ClientId) -> Predictor:
+        """What a client predicts with after the last round."""
+        if client in self._kept:
+            return read_predictor(self.folder / PREDICTORS, client, self.network)
+        if is_on_nodes(self.folder):
+            raise on_its_node(client)
+        return self._played.predictor(client)
+
+    @cached_property
+    def _played(self) -> PlayedRun:
+        """The run as it was after its last round."""
+        keys = RunConfig.model_fields.keys()
+        config = RunConfig.of({key: value for key, value in self._settings.items() if key in keys})
+        fresh = self.method.init(make_setup(self.task, config, ClientMemory(self.folder / CLIENT_MODELS)))
+        checkpoints, rounds = Checkpoints(self.folder / CHECKPOINTS), int(self.summary["rounds"])
+        name = Checkpoints.name(rounds - 1)
+        if rounds and not (checkpoints.folder / name).exists():
+            raise InputError(f"{checkpoints.folder / name} is missing: resume the run to its end first")
+        state = checkpoints.read(name, fresh) if rounds else fresh
+        memory = ClientMemory(self.folder / MEMORY)
+        return PlayedRun(self.task, self.method, state, config.train, config.seed, memory, rounds)
+
+
+def _by_number(path: Path) -> tuple[int, str]:
+    """Clusters in ascending number."""
+    number = path.stem.rpartition("_")[2]
+    return (int(number) if number.isascii() and number.isdigit() else -1), path.stem
+
+
+def load(
+    folder: Path | str,
+    *,
+    task: Task | None = None,
+    model: str | Factory | None = None,
+) -> Result:
+    """A finished run from its folder: the same figures, tables and models as in the result of `ipfl.run`.
+
+    Data and network are found again by what the summary says of them, when they are needed. Of data that was
+    given in Python, the folder keeps the clients' models (up to a gigabyte). A network that was made by a
+    function in a notebook or script cannot be found again: pass it.
+
+    Args:
+        folder: Where the run was written to.
+        task: Data and network of the run, if they cannot be found, or are at hand already.
+        model: The network of the run; a name, or a callable as in `Task.from_clients`.
+
+    Raises:
+        InputError: There is no finished run, or its files do not fit together.
+    """
+    finished = FinishedRun.open(folder, task=task, model=model)
+    history, evaluations = read_history(finished.folder)
+    opening = _read_opening(finished.folder)
+    return Result(finished.summary, history, evaluations, None, finished.models, opening, finished)
+
+
+def read_history(folder: Path) -> tuple[list[Line], dict[int, Evaluation]]:
+    """The line of every round, and the evaluations by round."""
+    path = folder / METRICS
+    try:
+        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        evaluations = {
+            line["round"]: Evaluation.from_line(line["round"], line["evaluation"])
+            for line in lines
+            if "evaluation" in line
+        }
+        return [with_typed_rows(line) for line in lines], evaluations
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from error
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise InputError(f"{path} is damaged: {' '.join(repr(error).split())}") from error
+
+
+def _read_opening(folder: Path) -> tuple[Transfer, ...]:
+    """Transfers before round 0; none if the store is elsewhere."""
+    if not (folder / STORE_FILE).exists():
+        return ()
+    with RunStore.open(folder) as store, store.snapshot() as reader:
+        return tuple(posted.transfer for posted in reader.transfers(round=OPENING))

@@ -15,13 +15,18 @@ from typing import Any
 from sqlalchemy import event
 from sqlalchemy.exc import OperationalError
 
-from ipfl.core import Transfer
+from ipfl.core import ClientId, Transfer
 from ipfl.core.retry import resume_advice, retry_while_disk_full
 from ipfl.errors import InputError
+from ipfl.ledger.anchors import append_head, newest_head
 from ipfl.ledger.database import StoreError
+from ipfl.ledger.schema import OPENING
 from ipfl.ledger.store import RunStore
+from ipfl.runs.accounts import mark_accounts
+from ipfl.runs.audit import find_key, key_of_new_run, refuse_changed_files, refuse_other_key
 from ipfl.runs.checkpoint import Checkpoints
-from ipfl.runs.folder import RunFolder, RunOutput
+from ipfl.runs.evidence import RoundFiles, result_files
+from ipfl.runs.folder import CHECKPOINTS, RunFolder, RunOutput
 from ipfl.runs.result import Line
 from ipfl.stress.faults import Outage, disk_full_error
 from ipfl.stress.settings import FaultsConfig
@@ -46,14 +51,25 @@ class Journal:
         self.address: str | Path = self.folder.path if output.store is None else output.store
         self.name = self.folder.path.resolve().name
         self.checkpoints = Checkpoints(self.folder.checkpoints)
+        self.output = output
+        self._files = RoundFiles(self.folder.path)
         self._store: RunStore | None = None
         self._committing: int | None = None
 
     def begin(self, header: Mapping[str, Any], opening: Sequence[Transfer]) -> None:
-        """Starts a new run: an empty folder, a header, opening balances."""
-        self.folder.open()
-        self._store = RunStore.create(self.address, self.name, header)
-        self._open_accounts(opening)
+        """Starts a new run with header and opening balances; an earlier one goes once that is done."""
+        with self.folder.staged() as staging:
+            address = staging if self.address == self.folder.path else self.address
+            with (
+                key_of_new_run(self.output) as key,
+                RunStore.create(address, self.name, header, key=key) as prepared,
+            ):
+                if opening:
+                    prepared.commit_opening(opening)
+            self.folder.take(staging)
+        self._store = RunStore.open(self.address, self.name, key=find_key(self.output))
+        mark_accounts(self.output, is_open=True)
+        self._anchor()
         self._plan_outages()
 
     def header(self) -> dict[str, Any]:
@@ -71,30 +87,44 @@ class Journal:
         """What the last committed checkpoint says, with everything later taken back.
 
         Args:
-            header: What the run would be begun with now; it must be what it was begun with.
+            header: What the run would be begun with now; it must be what it was begun with, but for rounds
+                that are added.
             opening: Opening balances: posting them again is no harm, and they may be missing.
             fresh: The state before round 0, to compare with and to return if nothing was committed.
 
         Returns:
             The lines of all rounds up to the checkpoint, and the state after them.
         """
-        self._store = RunStore.open(self.address, self.name)
+        self.folder.lock()
+        self._store = RunStore.open(self.address, self.name, key=find_key(self.output))
+        refuse_other_key(self._store, self.output)
+        mark_accounts(self.output, is_open=True)
         for key in ("method", "seed", "rounds", "clients", "rules", "min_clients"):
             now = json.loads(json.dumps(header[key]))
             begun = self._store.header.get(key, now)
-            if begun != now:
+            if begun != now and not (key == "rounds" and now > begun):
                 raise InputError(f"the run in {self.folder.path} was begun with {key} {begun}, not {now}")
         self._open_accounts(opening)
         with self._store.snapshot() as reader:
             posted = [one for one in reader.all_posted() if one.checkpoint is not None]
-        done, state = -1, fresh
-        if posted:
+        done, name, state = -1, None, fresh
+        self.folder.tidy()
+        if not posted:
+            self.folder.clear()
+        else:
             done, name = posted[-1].round, posted[-1].checkpoint
-            assert name is not None
+        refuse_changed_files(self._store, self.folder.path, done)
+        if name is not None:
             state = self.checkpoints.read(name, fresh)
             self.checkpoints.keep_only(name)
         lines = [line for line in self._store.lines() if line["round"] <= done]
+        if len(lines) > header["rounds"]:
+            raise InputError(
+                f"the run in {self.folder.path} has {len(lines)} rounds already, "
+                f"more than {header['rounds']}: say how many there are to be"
+            )
         self.folder.rewrite(lines)
+        self._files.accept_until(done)
         self._plan_outages()
         return lines, state
 
@@ -137,14 +167,51 @@ class Journal:
         round = int(line["round"])
         if self._disk_outage.is_on(round):
             raise disk_full_error(round)
-        name = None
+        name, files = None, self._files.changed()
         if last or (round + 1) % self.every == 0:
-            name = self.checkpoints.write(round, state)
-        self._store.commit_round(round, line, name)
+            written = self.checkpoints.write(round, state)
+            name, files[f"{CHECKPOINTS}/{written.name}"] = written.name, written.digest
+        self._store.commit_round(round, line, name, files)
+        self._files.accept()
+        self._anchor()
         if name is not None:
             self.checkpoints.keep_only(name)
         self.folder.add_round(line)
         return name is not None
+
+    def _anchor(self, *, is_closed: bool = False) -> None:
+        """Writes the newest hash to the file elsewhere."""
+        if self.output.anchor is not None and self._store is not None:
+            append_head(self.output.anchor, newest_head(self._store, is_closed=is_closed))
+
+    def commit_results(self) -> None:
+        """Posts the hashes of all files that the run wrote after its last round."""
+        assert self._store is not None, "begin or resume first"
+        with self._store.snapshot() as reader:
+            posted = reader.files()
+        if self._store.has_files:
+            late = self._files.changed()
+            self._store.commit_closing(result_files(self.folder.path, posted) | late)
+        self._anchor(is_closed=True)
+        mark_accounts(self.output, is_open=False)
+
+    def tell_account(self, client: ClientId, since: int | None) -> Mapping[str, Any] | None:
+        """The signed statement of a client's account; None without signatures, or if there is nothing new.
+
+        Args:
+            client: Whose.
+            since: The round of the statement that it had last; None: it had none.
+        """
+        assert self._store is not None, "begin or resume first"
+        header = self._store.header
+        if self._store.key is None or self._store.secret is None or not header.get("rules"):
+            return None
+        if client not in header["clients"]:  # an unseen client has no account
+            return None
+        last = self._store.last_round()
+        if since is not None and since == (OPENING if last is None else last):
+            return None
+        return self._store.statement(client, since=since).to_json()
 
     def head(self) -> str:
         """The newest hash of the store's chain, for safe keeping elsewhere."""
@@ -155,6 +222,7 @@ class Journal:
         """Closes the store."""
         if self._store is not None:
             self._store.close()
+        self.folder.release()
 
 
 def read_header(folder: Path, store: str | None = None) -> dict[str, Any]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from ipfl.client.memory import ClientMemory
+from ipfl.client.models import model_reference
 from ipfl.client.task import Task
 from ipfl.core import (
     Bytes,
@@ -26,21 +28,39 @@ from ipfl.core import (
 from ipfl.core.profile import bytes_written, measure
 from ipfl.core.retry import is_disk_full, retry_while_disk_full
 from ipfl.core.signals import InterruptHandler
+from ipfl.data.federated import tokens_of
 from ipfl.errors import InputError
-from ipfl.methods import check_clusters, method_reference
+from ipfl.methods import check_clusters, check_target, method_reference
 from ipfl.methods.client_model_store import ClientModelStore
+from ipfl.runs.accounts import CarriedAccounts
 from ipfl.runs.config import RunConfig
 from ipfl.runs.departures import Departures
 from ipfl.runs.driver import Traffic, drive
+from ipfl.runs.early_stopping import is_learned
 from ipfl.runs.evaluation import Evaluator
 from ipfl.runs.folder import source_commit
 from ipfl.runs.journal import Journal
 from ipfl.runs.metrics import Evaluation
+from ipfl.runs.privacy_report import privacy_report
 from ipfl.runs.result import Line, Observer, Result
 
 
-def make_setup(task: Task, config: RunConfig, server_memory: ClientMemory) -> Setup:
-    """What a method may know before the first round."""
+def make_setup(
+    task: Task,
+    config: RunConfig,
+    server_memory: ClientMemory,
+    carried: CarriedAccounts | None = None,
+    planned_rounds: int | None = None,
+) -> Setup:
+    """What a method may know before the first round.
+
+    Args:
+        task: Data and model.
+        config: How it is run.
+        server_memory: Where the server keeps models of single clients.
+        carried: Accounts of earlier runs; None: all are opened anew.
+        planned_rounds: How many rounds the run was begun with; None: those of the config.
+    """
     network = task.network(config.seed)
     try:
         features: int | None = network.classifier.in_features
@@ -50,16 +70,23 @@ def make_setup(task: Task, config: RunConfig, server_memory: ClientMemory) -> Se
         params=network.read(),
         clients=task.data.clients,
         per_round=config.train.per_round or max(1, len(task.data.clients) // 2),
-        rounds=config.rounds,
+        rounds=config.rounds if planned_rounds is None else planned_rounds,
         classes=task.data.classes,
         seed=config.seed,
+        target=task.target.kind,
         epochs=config.train.epochs,
         features=features,
         holdouts=tuple(holdout_id(d) for d in task.holdouts),
         make_params=lambda n: task.network(int(stream(config.seed, "start", n).integers(2**31))).read(),
         aggregate=config.aggregate,
         client_models=ClientModelStore(server_memory),
+        balances={} if carried is None else carried.brought(task.data.clients),
     )
+
+
+def _texts_by_id(names: Mapping[int, str]) -> dict[str, str] | None:
+    """Names of clients by id, as JSON has them; None if there are none."""
+    return {str(client): name for client, name in names.items()} or None
 
 
 class RoundLoop:
@@ -75,6 +102,7 @@ class RoundLoop:
         journal: Keeps every round; None: nothing outlives the process.
         observer: Told about every round.
         trial: What decided about the precision of the training; None: there was no need.
+        carried: Accounts of earlier runs; None: all are opened anew.
     """
 
     def __init__(
@@ -88,15 +116,21 @@ class RoundLoop:
         journal: Journal | None,
         observer: Observer | None,
         trial: Mapping[str, Any] | None = None,
+        carried: CarriedAccounts | None = None,
     ):
         check_clusters(method, len(task.data.clients))
+        check_target(method, task.target.kind)
         self.task, self.method, self.config, self.engine = task, method, config, engine
         self.server_memory, self.departures = server_memory, departures
         self.journal, self.observer, self.trial = journal, observer, trial
-        setup = make_setup(task, config, server_memory)
+        self.carried = carried
+        # Opening balances and the like depend on the plan, and stay as they were if rounds are added.
+        begun = None if journal is None or not journal.is_resumed else journal.header().get("rounds")
+        setup = make_setup(task, config, server_memory, carried, begun)
         self.state = method.init(setup)
         self.evaluator = Evaluator(task, method, config.evaluate, config.seed)
         self.budget = self.evaluator.budget(self.state, config.train, setup.per_round, config.rounds)
+        self.opening: tuple[Transfer, ...] = ()
         self.history: list[Line] = []
         self.evaluations: dict[int, Evaluation] = {}
         self.is_interrupted = False
@@ -107,12 +141,18 @@ class RoundLoop:
         """The newest one."""
         return self.evaluations[max(self.evaluations)] if self.evaluations else None
 
+    @property
+    def is_stopped_early(self) -> bool:
+        """Whether the clients' models have not become better for as long as `patience` allows."""
+        return is_learned(self.evaluations, self.config.patience)
+
     def begin_or_resume(self, opening: Sequence[Transfer]) -> None:
         """Starts the journal, or goes on where an earlier process stopped.
 
         Args:
             opening: Transfers before round 0; none without a market.
         """
+        self.opening = tuple(opening)
         if self.journal is None:
             return
         if not self.journal.is_resumed:
@@ -133,6 +173,8 @@ class RoundLoop:
         try:
             with InterruptHandler() as interrupt:
                 for round in range(len(self.history), self.config.rounds):
+                    if self.is_stopped_early:
+                        break
                     interrupt.raise_if_requested()
                     line = self._round(round)
                     # What is in the store must be in the history, and the reverse.
@@ -150,7 +192,7 @@ class RoundLoop:
 
     def _keep(self, line: Line) -> None:
         """Commits a round."""
-        is_last = line["round"] == self.config.rounds - 1
+        is_last = line["round"] == self.config.rounds - 1 or self.is_stopped_early
         if self.journal is None or self.journal.commit(line, self.state, last=is_last):
             self._commit(line["round"])
         self.history.append(line)
@@ -170,11 +212,13 @@ class RoundLoop:
         if is_below_quorum(done.seats, self.config.train.min_clients):
             done = self._roll_back(done, round)
             line["rolled_back"] = True
+        if traffic.epsilon:
+            line["epsilon"] = [[client, traffic.epsilon[client]] for client in sorted(traffic.epsilon)]
         line |= {"seats": done.seats, **({} if done.market is None else done.market.line())}
         is_last = round == self.config.rounds - 1
         if self.evaluator.is_due(round, is_last, self.budget):
             with measure("evaluation", round=round):
-                evaluation = self.evaluator(self.engine, done.state, round, last=is_last)
+                evaluation = self._evaluate(done.state, round, is_last=is_last)
                 line["evaluation"] = self._figures(evaluation) | evaluation.line()
                 self._add_evaluation(evaluation)
         travelled: Bytes = traffic
@@ -225,6 +269,17 @@ class RoundLoop:
         self.engine.roll_back(round - 1)
         self.server_memory.forget_after(round - 1)
 
+    def _evaluate(self, state: Any, round: int, *, is_last: bool) -> Evaluation:
+        """Evaluates a round; if it turns out to be the last one, on the unseen clients as well."""
+        evaluation = self.evaluator(self.engine, state, round, last=is_last)
+        if (
+            not is_last
+            and self.task.data.unseen
+            and is_learned({**self.evaluations, round: evaluation}, self.config.patience)
+        ):
+            return self.evaluator(self.engine, state, round, last=True)
+        return evaluation
+
     def _add_evaluation(self, evaluation: Evaluation) -> None:
         self.evaluations[evaluation.round] = evaluation
         self.budget.spent += self.budget.per_evaluation
@@ -242,11 +297,25 @@ class RoundLoop:
             "seed": config.seed,
             "rounds": config.rounds,
             "clients": list(self.task.data.clients),
+            "client_names": _texts_by_id(self.task.client_names),
             "rules": dict(self.method.rules(self.state)) if isinstance(self.method, HasMarket) else {},
             "min_clients": config.train.min_clients,
             "trial": self.trial,
-            "config": config.record([self.method]),
+            "data_seed": self._data_seed,
+            "config": self._record(),
+            **({} if self.carried is None else {"accounts": self.carried.record(self.task.data.clients)}),
         }
+
+    @property
+    def _data_seed(self) -> int | None:
+        """What the data was made with; None: it is the user's own."""
+        return None if self.task.config is None else self.task.seed
+
+    def _record(self) -> dict[str, Any]:
+        """The config as it is recorded: what it says of the data is that of the task, whatever was passed."""
+        record, task = self.config.record([self.method]), self.task.config
+        record.pop("task", None)
+        return record if task is None else {**record, "task": task.model_dump(mode="json")}
 
     def result(
         self, attacks: Mapping[str, Any] | None, strategy: Mapping[str, Any] | None, head: str | None
@@ -267,27 +336,38 @@ class RoundLoop:
             "method": self.method.name,
             "dataset": data.name,
             "input_shape": list(data.input_shape),
+            "input_dtype": self.task.input_dtype,
             "classes": data.classes,
+            "model": model_reference(self.task.factory),
+            "target": asdict(self.task.target),
+            "tokens": tokens_of(data),
             "partition": data.partition,
             "clients": len(data.clients) + len(data.unseen),
             "unseen": len(data.unseen),
+            "client_names": _texts_by_id(self.task.client_names),
             "clusters": len(clusters) or None,
             "rounds": len(self.history),
+            "counted": sum(1 for line in self.history if any(seat.delivered for seat in line["seats"])),
             "seed": config.seed,
+            "data_seed": self._data_seed,
             **figures,
+            "metrics_per_client": {} if last is None else {n: dict(v) for n, v in last.metrics.items()},
             "reference": None if reference is None else reference.summary["method"],
             "evaluated_round": last.round if last else None,
             "left": len(self.departures.departed),
+            "decided": [e.text for line in self.history for e in line["events"] if e.kind == "task_decided"],
             "adversary": attacks,
             "strategy": strategy,
+            "privacy": privacy_report(self.config.privacy, self.history),
             "report": self.method.report(self.state) if isinstance(self.method, HasReport) else {},
             "ledger": head,
             "bytes_down": sum(line["bytes_down"] for line in self.history),
             "bytes_up": sum(line["bytes_up"] for line in self.history),
             "interrupted": self.is_interrupted,
+            "stopped_early": self.is_stopped_early,
             "seconds": round(time.perf_counter() - self._start_time, 3),
             "trial": self.trial,
-            "config": config.record([self.method]),
+            "config": self._record(),
             "commit": source_commit(),
         }
-        return Result(summary, self.history, self.evaluations, self.state, models)
+        return Result(summary, self.history, self.evaluations, self.state, models, self.opening)

@@ -23,6 +23,11 @@ def mean_and_std(values: Sequence[float] | Mapping[ClientId, float] | None) -> d
     return {"mean": float(numbers.mean()), "std": float(numbers.std())}
 
 
+def _known(values: Mapping[ClientId, float | None]) -> dict[ClientId, float]:
+    """Those that have a value."""
+    return {client: value for client, value in values.items() if value is not None}
+
+
 def purity(preferred: Mapping[ClientId, int], majority: Mapping[ClientId, int | None]) -> float | None:
     """Share of clients that prefer the cluster of their majority distribution, under the best matching.
 
@@ -56,6 +61,8 @@ class Evaluation:
     unseen: Mapping[ClientId, float] = field(default_factory=dict)
     goal: Mapping[ClientId, float] = field(default_factory=dict)
     """Accuracy of the same models on each client's `goal`: what clients know, and may decide by."""
+    metrics: Mapping[str, Mapping[ClientId, float | None]] = field(default_factory=dict)
+    """Of the same models on test data, by name (`evaluate.metrics`); None where one is not defined."""
 
     def line(self) -> dict[str, Any]:
         """What `metrics.jsonl` keeps per client, enough to make this evaluation again."""
@@ -66,6 +73,7 @@ class Evaluation:
             "goal": [self.goal.get(client) for client in self.personalized],
             "unseen_clients": list(self.unseen),
             "unseen": list(self.unseen.values()),
+            "metrics_per_client": {name: list(values.values()) for name, values in self.metrics.items()},
         }
 
     @classmethod
@@ -80,6 +88,10 @@ class Evaluation:
             unseen=dict(zip(line["unseen_clients"], line["unseen"], strict=True)),
             goal={
                 c: value for c, value in zip(line["clients"], line["goal"], strict=True) if value is not None
+            },
+            metrics={
+                name: dict(zip(line["clients"], values, strict=True))
+                for name, values in line.get("metrics_per_client", {}).items()
             },
         )
 
@@ -99,6 +111,7 @@ class Evaluation:
             "cluster_accuracy": self.cluster_accuracy,
             "purity": self.purity,
             "unseen_accuracy": mean_and_std(self.unseen),
+            "metrics": {name: mean_and_std(_known(values)) for name, values in self.metrics.items()},
             "pma": mean_and_std(pma),
             "opt_outs": opt_outs,
             "participation_rate": None if opt_outs is None or not pma else 1 - opt_outs / len(pma),

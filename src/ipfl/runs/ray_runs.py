@@ -17,12 +17,11 @@ from dataclasses import replace
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ipfl.client.task import Task
 from ipfl.core.signals import InterruptHandler
 from ipfl.engines.local import count_cores
 from ipfl.engines.local_ray import RAY_ENVIRONMENT, changed_environment, ray_arguments, short_temp_folder
 from ipfl.errors import InputError
-from ipfl.runs.config import Config
+from ipfl.runs.config import RunConfig
 from ipfl.runs.result import Observer
 from ipfl.runs.run_order import RunOrder, RunOutcome, TaskCache, interrupted_outcome, play_run
 from ipfl.runs.run_pool import MakePool, RemoteObserver, RunPool, share_of_workers
@@ -44,7 +43,11 @@ def ray_pool(workers: int | None = None, print_line: Callable[[str], object] = l
     if importlib.util.find_spec("ray") is None:
         raise InputError('ray is not installed; install the extra with: pip install "ipfl[ray]"')
 
-    def make_pool(runs: int, config: Config, task: Task) -> RunPool:
+    def make_pool(runs: int, config: RunConfig, tasks: TaskCache) -> RunPool:
+        if tasks.is_own:
+            raise InputError(
+                "Ray cannot play runs of a task that was made in Python: name data and model in a Config"
+            )
         address = os.environ.get("RAY_ADDRESS")
         print_line(f"connecting to Ray at {address} …" if address else "starting Ray …")
         return RayRuns(runs, workers, config, address)
@@ -62,7 +65,7 @@ class RayRuns:
         address: Of a cluster; None: a Ray of its own.
     """
 
-    def __init__(self, runs: int, workers: int | None, config: Config, address: str | None):
+    def __init__(self, runs: int, workers: int | None, config: RunConfig, address: str | None):
         import ray
         from ray.util.queue import Queue
 

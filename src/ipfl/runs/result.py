@@ -1,13 +1,25 @@
-"""What a run leaves in memory: its summary, its history, its models; and what watches it while it runs."""
+"""What a run leaves: its summary, its history, everyone's models; and what watches it while it runs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from html import escape
+from typing import TYPE_CHECKING, Any, Protocol
 
-from ipfl.core import ClientId, Vector
+from ipfl.core import ClientId, Transfer, Vector
+from ipfl.errors import InputError, NotSupportedError, unknown
 from ipfl.runs.metrics import Evaluation
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+    from numpy.typing import ArrayLike, NDArray
+    from torch import Tensor
+
+    from ipfl.client.client_model import ClientModel
+    from ipfl.client.network import Network
+    from ipfl.client.predictors import Predictor
 
 Line = dict[str, Any]
 """What `metrics.jsonl` says of a round, with typed rows (`ipfl.core.rounds.ROW_TYPES`)."""
@@ -26,9 +38,31 @@ class Observer(Protocol):
         """The run is over, however it ended."""
 
 
-@dataclass(frozen=True)
+class ModelSource(Protocol):
+    """Where the models of a run come from: its memory, or its folder (`ipfl.runs.models`)."""
+
+    @property
+    def network(self) -> Network:
+        """The network of the run."""
+        ...
+
+    @property
+    def clients(self) -> tuple[ClientId, ...]:
+        """Whose models can be asked for, ascending; the unseen clients included."""
+        ...
+
+    def predictor(self, client: ClientId) -> Predictor:
+        """What a client predicts with after the last round."""
+        ...
+
+    def personalize(self, x: NDArray[Any], y: NDArray[Any]) -> Predictor:
+        """What a new client would predict with, that is to be good at points like these."""
+        ...
+
+
+@dataclass(frozen=True, repr=False)
 class Result:
-    """A finished (or interrupted) run."""
+    """A finished (or interrupted) run, just played or read from its folder (`ipfl.load`)."""
 
     summary: dict[str, Any]
     history: list[Line]
@@ -36,7 +70,13 @@ class Result:
     evaluations: dict[int, Evaluation]
     """By round."""
     state: Any
+    """The state of the method's server side; None if the run was read from its folder."""
     models: Mapping[str, Vector] = field(default_factory=dict)
+    """The server's models as flat vectors in a layout of our own; `model` makes ordinary modules of them."""
+    opening: tuple[Transfer, ...] = ()
+    """Transfers of tokens before round 0."""
+    source: ModelSource | None = field(default=None, compare=False)
+    """Where models come from; None: nowhere any more."""
 
     @property
     def last(self) -> Evaluation | None:
@@ -49,6 +89,11 @@ class Result:
         figure = self.summary["personalized_accuracy"]
         return None if figure is None else float(figure["mean"])
 
+    @property
+    def accuracies(self) -> Mapping[ClientId, float]:
+        """Accuracy of each client's own model after the last round; empty if nothing was evaluated."""
+        return {} if self.last is None else self.last.personalized
+
     def evaluation_at(self, round: int) -> Evaluation | None:
         """The newest evaluation up to that round."""
         known = [r for r in self.evaluations if r <= round]
@@ -58,3 +103,154 @@ class Result:
         """Accuracies ρ_i for PMA: those of the newest evaluation up to that round."""
         evaluation = self.evaluation_at(round)
         return None if evaluation is None else evaluation.personalized
+
+    def model(
+        self, which: ClientId | str | None = None, /, *, client: ClientId | str | None = None
+    ) -> ClientModel:
+        """A client's model, or one of the server's, as an ordinary `nn.Module` that takes raw points.
+
+        It takes a batch of points as they were given to the run and returns class scores; what happens to
+        points before they reach the network is inside. Of a method that mixes models or compares prototypes,
+        it does that. `state_dict()` loads into the plain network.
+
+        Args:
+            which: A client's id or name, or the name of a server model, such as `"cluster_0"` or `"global"`.
+            client: A client's id or name: `model(client=3)` is `model(3)`.
+
+        Raises:
+            InputError: There is no such client or model.
+            NotSupportedError: There is, but not here: such as on the client's own node.
+        """
+        from ipfl.client.client_model import make_model
+
+        wanted = which if client is None else client
+        if wanted is None or (which is not None and client is not None):
+            raise InputError('name one model, such as model(client=3) or model("cluster_0")')
+        source = self._models()
+        named = self.client_ids.get(wanted) if isinstance(wanted, str) else wanted
+        is_client = client is not None or (named is not None and wanted not in self.models)
+        predictor = (
+            self._client_model(wanted if named is None else named)
+            if is_client
+            else self._server_model(str(wanted))
+        )
+        return make_model(source.network, predictor, self.summary.get("input_dtype"))
+
+    def predict(self, which: ClientId | str, x: ArrayLike | Tensor) -> NDArray[Any]:
+        """What a client, or a server model, predicts for raw points: a class, labels, or numbers for each.
+
+        For many calls, keep `model(which)`: here it is made anew each time.
+        """
+        from ipfl.client.client_model import class_scores, decide
+
+        model = self.model(which)
+        return decide(class_scores(model, x), model.target)
+
+    def predict_proba(self, which: ClientId | str, x: ArrayLike | Tensor) -> NDArray[np.float32]:
+        """(n, classes): the probabilities of the classes for raw points."""
+        from ipfl.client.client_model import class_scores, probabilities
+
+        model = self.model(which)
+        return probabilities(class_scores(model, x), model.target)
+
+    def personalize(self, x: NDArray[Any], y: NDArray[Any]) -> ClientModel:
+        """The model that a new client would get, from some labelled points of its own.
+
+        Raises:
+            NotSupportedError: The method has no model for clients that it has never met.
+        """
+        from ipfl.client.client_model import make_model
+
+        source = self._models()
+        return make_model(source.network, source.personalize(x, y), self.summary.get("input_dtype"))
+
+    def _models(self) -> ModelSource:
+        if self.source is None:
+            raise NotSupportedError("this result has no models: it was put together from figures alone")
+        return self.source
+
+    def _server_model(self, name: str) -> Vector:
+        if name not in self.models:
+            raise unknown("server model", name, self.models)
+        return self.models[name]
+
+    @property
+    def client_ids(self) -> Mapping[str, ClientId]:
+        """Ids of the clients that have names, by name."""
+        return {name: int(client) for client, name in (self.summary.get("client_names") or {}).items()}
+
+    def _client_model(self, client: ClientId | str) -> Predictor:
+        source = self._models()
+        if isinstance(client, str):
+            raise unknown("client", client, self.client_ids)
+        if client not in source.clients:
+            raise InputError(f"there is no client {client!r}; there are {_named(source.clients)}")
+        return source.predictor(int(client))
+
+    def clients(self) -> pd.DataFrame:
+        """A row for each client: accuracies after the last round, trainings, tokens. Needs pandas."""
+        from ipfl.runs.frames import client_frame
+
+        return client_frame(self)
+
+    def rounds(self) -> pd.DataFrame:
+        """A row for each round: who trained, accuracies if it was evaluated, bytes, events. Needs pandas."""
+        from ipfl.runs.frames import round_frame
+
+        return round_frame(self)
+
+    def ledger(self) -> pd.DataFrame:
+        """A row for each movement of tokens, those of round −1 before the first round. Needs pandas."""
+        from ipfl.runs.frames import ledger_frame
+
+        return ledger_frame(self)
+
+    def _facts(self) -> dict[str, str]:
+        """What a person wants to see first."""
+        summary = self.summary
+        facts = {
+            "method": summary.get("method"),
+            "data": _joined(summary.get("dataset"), summary.get("partition")),
+            "clients": summary.get("clients"),
+            "rounds": f"{summary.get('rounds')}{' (interrupted)' if summary.get('interrupted') else ''}",
+            "seed": summary.get("seed"),
+            "accuracy": _percent(summary.get("personalized_accuracy")),
+            "global model": _percent(summary.get("global_accuracy")),
+            "unseen clients": _percent(summary.get("unseen_accuracy")),
+            "PMA": _percent(summary.get("pma")),
+            "models": _joined(*self.models),
+        }
+        return {name: str(fact) for name, fact in facts.items() if fact not in (None, "")}
+
+    def __repr__(self) -> str:
+        lines = (f"  {name:<15}{fact}" for name, fact in self._facts().items())
+        return "\n".join(["Result", *lines])
+
+    def _repr_html_(self) -> str:
+        """How notebooks show it."""
+        rows = (
+            f"<tr><th style='text-align:left'>{escape(name)}</th>"
+            f"<td style='text-align:left'>{escape(fact)}</td></tr>"
+            for name, fact in self._facts().items()
+        )
+        return f"<table>{''.join(rows)}</table>"
+
+
+MAX_NAMED = 8
+"""Names that a line of text has at most."""
+
+
+def _joined(*names: Any) -> str:
+    known = [str(name) for name in names if name is not None]
+    return ", ".join(known[:MAX_NAMED] + (["…"] if len(known) > MAX_NAMED else []))
+
+
+def _named(clients: tuple[ClientId, ...]) -> str:
+    if clients == tuple(range(len(clients))):
+        return f"0 to {len(clients) - 1}"
+    return _joined(*clients)
+
+
+def _percent(figure: Mapping[str, float] | None) -> str | None:
+    """`85.0 % ± 3.1`: mean and standard deviation over clients."""
+    return None if figure is None else f"{100 * figure['mean']:.1f} % ± {100 * figure['std']:.1f}"

@@ -4,29 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack, closing, suppress
+from dataclasses import replace
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
 from typing import Any
 from weakref import finalize
 
+from ipfl.client.dry_pass import check_training
 from ipfl.client.hardware import settle
 from ipfl.client.memory import ClientMemory
-from ipfl.client.network import Network
 from ipfl.client.settings import TrainConfig
 from ipfl.client.task import Task
 from ipfl.core import NEWCOMER, Engine, HasMarket, Method
+from ipfl.core.engine import TellsAccounts
 from ipfl.core.profile import measure
 from ipfl.core.retry import retry_while_disk_full
 from ipfl.engines import EngineContext, EngineFactory
 from ipfl.engines.local import LocalEngine, local_engine
 from ipfl.errors import InputError, NotSupportedError
+from ipfl.runs.accounts import CarriedAccounts, open_accounts
 from ipfl.runs.attack_report import attack_report
 from ipfl.runs.config import RunConfig
 from ipfl.runs.departures import Departures
 from ipfl.runs.folder import RunFolder, RunOutput
 from ipfl.runs.journal import Journal
 from ipfl.runs.loop import RoundLoop
+from ipfl.runs.models import PlayedRun, write_predictors
 from ipfl.runs.result import Observer, Result
 from ipfl.stress import make_wrapper
 from ipfl.stress.attackers import Adversary
@@ -64,16 +68,21 @@ def run(
     config = config or RunConfig()
     journal = None if out is None else Journal(_as_output(out), config.faults)
     folder = None if journal is None else journal.folder
+    carried = None if journal is None else _carry_accounts(journal, method)
     config, trial = _settle_training(config, task, journal)
     departures = Departures(config.clients, reference)
     adversary = Adversary.make(config.adversary, task.data, config.seed)
     wrap = make_wrapper(adversary, FaultPlan.make(config.faults, config.seed), config.strategy, config.seed)
-    memory = None if folder is None else folder.memory
-    context = EngineContext(task, method, config.train, config.seed, memory, config.clients.deadline, wrap)
+    memory = _client_memory(folder)
+    context = EngineContext(
+        task, method, config.train, config.seed, memory.folder, config.clients.deadline, wrap, config.privacy
+    )
     with ExitStack() as stack:
         if journal is not None:
             stack.callback(journal.close)
         with measure("set-up"):
+            with_probe = config.train.use_probe and not method.needs_probe
+            check_training(task, config.train, config.seed, with_probe=with_probe)
             running_engine = stack.enter_context(closing((engine or local_engine())(context)))
             loop = RoundLoop(
                 task,
@@ -85,9 +94,12 @@ def run(
                 journal,
                 observer,
                 trial,
+                carried,
             )
             opening = method.opening_transfers(loop.state) if isinstance(method, HasMarket) else ()
             loop.begin_or_resume(opening)
+            if journal is not None and isinstance(running_engine, TellsAccounts):
+                running_engine.tell_account = journal.tell_account
         loop.play_rounds()
         head = None if journal is None else journal.head()
         strategy = _strategy_report(config, running_engine, task)
@@ -95,15 +107,14 @@ def run(
         None if adversary is None else attack_report(adversary, opening, loop.history, loop.last_evaluation)
     )
     result = loop.result(attacks, strategy, head)
-    if folder is not None:
+    played = PlayedRun(task, method, loop.state, config.train, config.seed, memory, len(loop.history))
+    if journal is not None and folder is not None:
         with measure("results"):
-            network = task.network(config.seed)
             retry_while_disk_full(
-                lambda: _write_results(folder, result, method, network),
-                "cannot write the results",
-                folder.path,
+                lambda: _write_results(folder, result, played), "cannot write the results", folder.path
             )
-    return result
+            journal.commit_results()
+    return replace(result, source=played)
 
 
 def _settle_training(
@@ -121,6 +132,17 @@ def _settle_training(
     return config.model_copy(update={"train": train}), trial
 
 
+def _carry_accounts(journal: Journal, method: Method[Any]) -> CarriedAccounts | None:
+    """The accounts that the run begins with, or was begun with; None: all are opened anew."""
+    if journal.is_resumed and (told := journal.header().get("accounts")):
+        journal.output = replace(journal.output, accounts=told["name"])
+    if journal.output.accounts is None:
+        return None
+    if not isinstance(method, HasMarket):
+        raise InputError(f"accounts that outlive a run need a method with tokens, and {method.name} has none")
+    return open_accounts(journal.output)
+
+
 def _strategy_report(config: RunConfig, engine: Engine, task: Task) -> Mapping[str, Any] | None:
     """What clients that think for themselves did; None if they do not."""
     if config.strategy.cost is None:
@@ -136,17 +158,28 @@ def _as_output(out: RunOutput | Path | str) -> RunOutput:
 
 def _server_memory(folder: RunFolder | None) -> ClientMemory:
     """Where the server keeps models of single clients."""
-    if folder is not None:
-        return ClientMemory(folder.client_models)
-    memory = ClientMemory(Path(mkdtemp(prefix="ipfl-client-models-")))
-    # The result's state can be used for as long as anybody holds it.
-    finalize(memory, rmtree, memory.folder, ignore_errors=True)
+    return _temporary_memory("client-models") if folder is None else ClientMemory(folder.client_models)
+
+
+def _client_memory(folder: RunFolder | None) -> ClientMemory:
+    """Where clients keep what they remember: the result's models are made from it."""
+    return _temporary_memory("memory") if folder is None else ClientMemory(folder.memory)
+
+
+def _temporary_memory(name: str) -> ClientMemory:
+    """A memory that is there for as long as anybody holds it."""
+    parent = Path(mkdtemp(prefix=f"ipfl-{name}-"))
+    memory = ClientMemory(parent / name)  # engines put a file of their own beside it
+    finalize(memory, rmtree, parent, ignore_errors=True)
     return memory
 
 
-def _write_results(folder: RunFolder, result: Result, method: Method[Any], network: Network) -> None:
+def _write_results(folder: RunFolder, result: Result, played: PlayedRun) -> None:
     """The files of a finished run; may be repeated."""
-    folder.write_models(result.models, network)
+    folder.write_models(result.models, played.network)
     with suppress(NotSupportedError):  # without the file, `ipfl personalize` says so
-        folder.write_offer(method.offer(result.state, NEWCOMER))
+        folder.write_offer(played.method.offer(result.state, NEWCOMER))
+    is_here = played.task.config is None and played.task.input_dtype is not None
+    if is_here and result.history:  # otherwise they can be made again, or are on nodes of their own
+        write_predictors(folder.predictors, played.clients, played.predictor)
     folder.write_summary(result.summary)

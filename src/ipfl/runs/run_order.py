@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ from ipfl.client.task import Task
 from ipfl.core import Method
 from ipfl.data.settings import TaskConfig
 from ipfl.engines.local import local_engine
-from ipfl.runs.config import Config
+from ipfl.errors import InputError
+from ipfl.runs.config import Config, RunConfig
 from ipfl.runs.folder import RunOutput
 from ipfl.runs.metrics import Evaluation
 from ipfl.runs.result import Observer, Result
@@ -25,7 +27,7 @@ class RunOrder:
     label: str
     """Of the method, such as `ditto:lam=2`."""
     method: Method[Any]
-    config: Config
+    config: RunConfig
     """With the seed of the run."""
     folder: Path | None
     """None: the results stay in memory."""
@@ -57,22 +59,68 @@ class RunOutcome:
     def without_state(self) -> RunOutcome:
         """What can leave the process: the method's state may name files that end with it."""
         order = replace(self.order, reference=None)
-        result = None if self.result is None else replace(self.result, state=None)
+        result = None if self.result is None else replace(self.result, state=None, source=None)
         return replace(self, order=order, result=result)
 
 
+MakeTask = Callable[[int], Task]
+"""Makes the task of a seed."""
+
+
 class TaskCache:
-    """The task of the last run: the next one often has the same data."""
+    """The task of the last run: the next one often has the same data.
 
-    def __init__(self, config: TaskConfig | None = None, seed: int = 0, task: Task | None = None):
-        self._key, self._task = (config, seed), task
+    Args:
+        make: Makes tasks of the user's own; None: the config of a run says what its task is.
+        task: One that is at hand already.
+        config: That it was built from.
+        seed: Likewise.
+    """
 
-    def get(self, config: TaskConfig, seed: int) -> Task:
-        """The task of this config and seed."""
-        if self._task is None or self._key != (config, seed):
+    def __init__(
+        self,
+        make: MakeTask | None = None,
+        task: Task | None = None,
+        config: TaskConfig | None = None,
+        seed: int = 0,
+    ):
+        self._make, self._task, self._key = make, task, (config, seed)
+
+    @property
+    def is_own(self) -> bool:
+        """Whether tasks are the user's own, which only this process can make."""
+        return self._make is not None
+
+    def get(self, config: RunConfig) -> Task:
+        """The task of a run with this config."""
+        described = config.task if isinstance(config, Config) and self._make is None else None
+        key = described, config.seed
+        if self._task is None or self._key != key:
             self._task = None  # its memory, before the next one needs as much
-            self._key, self._task = (config, seed), Task.build(config, seed)
+            self._task, self._key = self._make_task(described, config.seed), key
         return self._task
+
+    def _make_task(self, config: TaskConfig | None, seed: int) -> Task:
+        if self._make is not None:
+            return self._make(seed)
+        assert config is not None, "a config without a task needs somebody who makes it"
+        return Task.build(config, seed)
+
+
+def make_task_cache(config: RunConfig, task: Task | MakeTask | None, seed: int) -> TaskCache:
+    """What makes the tasks of all seeds."""
+    if task is None:
+        if not isinstance(config, Config):
+            raise InputError("a comparison needs a task")
+        return TaskCache(None, Task.build(config.task, seed), config.task, seed)
+    if not isinstance(task, Task):
+        return TaskCache(task)
+    return TaskCache(partial(_task_of_seed, task))
+
+
+def _task_of_seed(task: Task, seed: int) -> Task:
+    """The same data for every seed if it is the user's own; else partitioned anew."""
+    return task if task.config is None or seed == task.seed else Task.build(task.config, seed)
 
 
 def play_run(order: RunOrder, observer: Observer | None, tasks: TaskCache) -> RunOutcome:
@@ -87,7 +135,7 @@ def play_run(order: RunOrder, observer: Observer | None, tasks: TaskCache) -> Ru
         reference = Result({"method": order.reference_method}, [], dict(order.reference), None)
     try:
         result = run(
-            tasks.get(order.config.task, order.seed),
+            tasks.get(order.config),
             order.method,
             order.config,
             engine=local_engine(order.workers),

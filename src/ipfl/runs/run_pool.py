@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from ipfl.client.task import Task
 from ipfl.engines.local import count_cores
-from ipfl.runs.config import Config
+from ipfl.runs.config import RunConfig
 from ipfl.runs.result import Observer
 from ipfl.runs.run_order import RunOrder, RunOutcome, TaskCache, play_run
 
@@ -37,9 +36,9 @@ class RunPool(Protocol):
         """Ends all that is still there, by force."""
 
 
-MakePool = Callable[[int, Config, Task], RunPool]
+MakePool = Callable[[int, RunConfig, TaskCache], RunPool]
 """Makes a pool from how many runs there can be at the same time at most, the config with the first seed, and
-the task of that seed, which is at hand already."""
+what makes the tasks, with that of the first seed at hand already."""
 
 
 class RemoteObserver:
@@ -98,10 +97,9 @@ def local_pool(workers: int | None = None) -> MakePool:
             there are more of them than runs, the clients of a run are spread over its share.
     """
 
-    def make_pool(runs: int, config: Config, task: Task) -> RunPool:
+    def make_pool(runs: int, config: RunConfig, tasks: TaskCache) -> RunPool:
         from ipfl.runs.run_processes import RunProcesses, can_fork
 
-        tasks = TaskCache(config.task, config.seed, task)
         if workers == 0 or not can_fork():
             return SameProcess(workers, tasks)
         processes = count_cores() if workers is None else workers
@@ -111,7 +109,7 @@ def local_pool(workers: int | None = None) -> MakePool:
     return make_pool
 
 
-def share_of_workers(processes: int, runs: int, config: Config) -> int:
+def share_of_workers(processes: int, runs: int, config: RunConfig) -> int:
     """Worker processes for the clients of each run, the same for all, so that their times can be compared.
 
     0 if a run has one process, which then plays the clients itself; but only a process can be ended when a

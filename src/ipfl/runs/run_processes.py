@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import multiprocessing as mp
 import os
+import pickle
 import signal
 import sys
 from collections import deque
@@ -26,6 +27,7 @@ import torch
 
 from ipfl.core.signals import InterruptHandler
 from ipfl.engines.worker import end_process
+from ipfl.errors import InputError
 from ipfl.runs.result import Observer
 from ipfl.runs.run_order import RunOrder, RunOutcome, TaskCache, interrupted_outcome, play_run
 from ipfl.runs.run_pool import RemoteObserver
@@ -97,6 +99,14 @@ class RunProcesses:
         if chosen is None:  # one died
             chosen = RunProcess.start(self._tasks, self._processes)
             self._processes.append(chosen)
+        try:
+            pickle.dumps(order.method)
+        except Exception as error:  # whatever a user's class does there
+            reason = " ".join(str(error).split())
+            raise InputError(
+                f"method {order.label!r} cannot be sent to another process ({reason}): "
+                "define its class at the top of a module, or play all in this process (workers=0)"
+            ) from error
         chosen.order, chosen.observer = order, RemoteObserver(observer)
         with suppress(BrokenPipeError, ConnectionResetError):  # it died idle; `wait` will find out
             chosen.pipe.send((order, observer is not None))
@@ -163,7 +173,7 @@ def death_text(code: int | None, *, has_folder: bool) -> str:
     if code is not None and code < 0:
         name = signal.Signals(-code).name
         how = f"was killed by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
-    advice = "; --resume plays it on from its last checkpoint" if has_folder else ""
+    advice = "; resume plays it on from its last checkpoint" if has_folder else ""
     return f"the process of this run {how}{advice}"
 
 
@@ -216,12 +226,16 @@ def _serve(pipe: Connection, others: list[Connection], tasks: TaskCache, parent:
         while True:
             order, is_observed = pipe.recv()
             observer = _PipeObserver(pipe, is_observed, stop, parent)
-            try:
-                outcome = play_run(order, observer, tasks)
-            except KeyboardInterrupt:
-                outcome = interrupted_outcome(order)
-            pipe.send(outcome.without_state())
+            pipe.send(_play(order, observer, tasks))
     os._exit(0)
+
+
+def _play(order: RunOrder, observer: Observer, tasks: TaskCache) -> RunOutcome:
+    """Plays a run. Nobody holds its state afterwards, whose files go with it."""
+    try:
+        return play_run(order, observer, tasks).without_state()
+    except KeyboardInterrupt:
+        return interrupted_outcome(order)
 
 
 def _end_with_parent(parent: int) -> None:

@@ -7,7 +7,7 @@ answer. Which clients attack is a seeded choice.
 - `free_rider`: returns the model as it came.
 - `noisy_free_rider`: returns it with noise, `strength` times as long as its honest update.
 - `replay`: returns it with the step that the model made since the client last saw it, once more.
-- `label_flip`: trains and scores with every label y as y + 1.
+- `label_flip`: trains and scores with every label y as y + 1; several labels are turned, numbers mirrored.
 - `sign_flip`: sends its update the other way round, `strength` times.
 - `scaled`: sends its update `strength` times.
 - `liar`: trains honestly, but claims `strength` times its samples, and that its favourite model is always
@@ -29,7 +29,9 @@ from numpy.typing import NDArray
 from ipfl.client.client import Client
 from ipfl.client.runner import TRAIN, ClientRunner, Job
 from ipfl.core import EMPTY, ClientId, Fact, Record, Vector, stream
-from ipfl.data.federated import FederatedData, Parts, Samples
+from ipfl.core.records import BUDGET_SPENT, split_privacy_facts
+from ipfl.data.federated import FederatedData, Parts, Samples, target_of
+from ipfl.data.targets import Target
 from ipfl.stress.seen_models import SECOND_MEMORY, last_step, with_seen
 from ipfl.stress.settings import AdversaryConfig, AttackKind
 from ipfl.stress.wrapper import RunnerWrapper
@@ -54,13 +56,13 @@ class Adversary:
 
     config: AdversaryConfig
     clients: tuple[ClientId, ...]
-    classes: int
+    target: Target
     seed: int
 
     @classmethod
     def make(cls, config: AdversaryConfig, data: FederatedData, seed: int) -> Adversary | None:
         """The adversary of a run; None if nobody attacks."""
-        adversary = cls(config, data.clients, data.classes, seed)
+        adversary = cls(config, data.clients, target_of(data), seed)
         return adversary if adversary.attackers else None
 
     @cached_property
@@ -87,7 +89,7 @@ class Adversary:
 
     def _flipped(self, parts: Parts) -> Parts:
         def flip(samples: Samples) -> Samples:
-            return Samples(samples.x, (samples.y + 1) % self.classes)
+            return Samples(samples.x, self.target.falsify(samples.y))
 
         return Parts(flip(parts.train), flip(parts.probe), flip(parts.goal), parts.test)
 
@@ -195,11 +197,16 @@ class Cheating(RunnerWrapper[ClientRunner]):
         if job.is_evaluation or job.client not in self.adversary.attackers:
             return self.inner.run(job)
         data = self.inner.task.data
-        honest = self.inner.run(job, lambda me: self.adversary.disguise(me, data))
+        honest, about_privacy = split_privacy_facts(
+            self.inner.run(job, lambda me: self.adversary.disguise(me, data))
+        )
+        if BUDGET_SPENT in about_privacy:
+            return Record({}, about_privacy)
         seen = EMPTY
         if self.adversary.config.kind == "replay":
             seen = self.memory.load(job.client + SECOND_MEMORY)
             if job.action == PREFERENCE:
                 kept = Record(with_seen(seen, job.record.params))
                 self.memory.save(job.client + SECOND_MEMORY, kept, job.round)
-        return self.adversary.reply(job.client, job.action, job.round, job.record, honest, seen)
+        reply = self.adversary.reply(job.client, job.action, job.round, job.record, honest, seen)
+        return replace(reply, facts={**reply.facts, **about_privacy})

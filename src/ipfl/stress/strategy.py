@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from ipfl.client.memory import ClientMemory
 from ipfl.client.runner import TRAIN, Delivery, Job, Runner
 from ipfl.core import ClientId, Record, Vector, stream
+from ipfl.core.records import BUDGET_SPENT
 from ipfl.stress.attackers import PREFERENCE
 from ipfl.stress.seen_models import SECOND_MEMORY, last_step, with_seen
 from ipfl.stress.settings import Action, StrategyConfig
@@ -110,6 +111,8 @@ class Strategic(RunnerWrapper[Runner]):
     def _prefer(self, job: Job) -> Delivery:
         """Learns what the last action brought, picks the next one, and bids or not."""
         honest = self.inner.run(job)
+        if BUDGET_SPENT in honest.facts:
+            return Delivery(job, honest)
         mine = self.memory.load(job.client + SECOND_MEMORY)
         known = mine.facts
         hits, n = honest.facts["hits"], honest.facts["n"]

@@ -37,7 +37,7 @@ class Loopback(Grid):
         self.keys: dict[int, bytes] = {}
         self.sent: list[Message] = []
         self.fault: Fault = lambda ask, reply: reply
-        self._replies: dict[str, Message] = {}
+        self.unread: dict[str, Message] = {}
         self._numbers = count()
 
     def join(self, node: int, app: NodeApp, key: bytes = b"", **node_config):
@@ -66,11 +66,11 @@ class Loopback(Grid):
             app, context = self.nodes[ask.metadata.dst_node_id]
             reply = self.fault(ask, app(ask, context))
             if reply is not None:
-                self._replies[ask.metadata.message_id] = reply
+                self.unread[ask.metadata.message_id] = reply
         return accepted
 
     def pull_messages(self, message_ids):
-        return [self._replies.pop(key) for key in message_ids if key in self._replies]
+        return [self.unread.pop(key) for key in message_ids if key in self.unread]
 
     def send_and_receive(self, messages, *, timeout=None):
         raise NotImplementedError

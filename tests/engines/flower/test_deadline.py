@@ -15,9 +15,10 @@ from tests.engines.flower.loopback import (
     run,
     without_text,
 )
+from tests.small_runs import ask_anything
 
 from ipfl.client.runner import EVALUATE
-from ipfl.core import Ask, Record
+from ipfl.core import Record
 from ipfl.deploy.app import ServerConfig, run_server
 from ipfl.engines.flower.client import NodeApp
 from ipfl.engines.flower.simulation import engine_on
@@ -94,7 +95,7 @@ class TestSimulated:
         grid, most = Loopback(), []
         join_nodes(grid, tmp_path, 6)
         pull = grid.pull_messages
-        grid.pull_messages = lambda keys: most.append(len(keys)) or pull(keys)
+        grid.pull_messages = lambda keys: most.append(len(grid.unread)) or pull(keys)
         simulated_run(grid, config(clients={"deadline": 60.0}), tmp_path, workers=2)
         assert max(most) == 2
 
@@ -112,7 +113,7 @@ class TestEngine:
         make = engine_factory(grid, config(), deadline=None, client_deadline=0.05, raise_client_errors=raises)
         engine = make(context_of(config()))
         record = Record({"global": engine.task.network(0).read()})
-        assert list(engine.ask(Ask("train", {1: record, SLOW_CLIENT: record}), 0)) == [1]
+        assert list(engine.ask(ask_anything("train", {1: record, SLOW_CLIENT: record}), 0)) == [1]
         assert without_text(engine.events) == [("overdue", SLOW_CLIENT)]
         engine.close()
 
@@ -120,7 +121,7 @@ class TestEngine:
         engine = engine_factory(grid, config(), deadline=0.3, client_deadline=0.01)(context_of(config()))
         record = Record({"global": engine.task.network(0).read()})
         grid.looks = 50  # of 1 ms each
-        assert list(engine.ask(Ask(EVALUATE, {1: record, SLOW_CLIENT: record}), 0)) == [1, 2]
+        assert list(engine.ask(ask_anything(EVALUATE, {1: record, SLOW_CLIENT: record}), 0)) == [1, 2]
         engine.close()
 
 

@@ -11,7 +11,12 @@ from flwr.common.constant import ErrorCode, Status, SubStatus
 from flwr.supercore.error.base import ApiErrorCode
 
 from ipfl.engines.flower import flwr_internals
-from ipfl.engines.flower.flwr_internals import EXPIRED_ERROR_CODES, FLWR_VERSION, SuperNodeTasks
+from ipfl.engines.flower.flwr_internals import (
+    EXPIRED_ERROR_CODES,
+    FLWR_VERSION,
+    SUPERLINK_NODE_ID,
+    SuperNodeTasks,
+)
 
 PACKAGE = Path(__file__).parents[3] / "src" / "ipfl"
 ADAPTER = PACKAGE / "engines" / "flower" / "flwr_internals.py"
@@ -46,6 +51,7 @@ def test_what_it_uses_is_there():
     assert EXPIRED_ERROR_CODES == (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE)
     assert all(Error(code, "").code == code for code in EXPIRED_ERROR_CODES)
     SuperNodeTasks("127.0.0.1:1", b"secret")  # imports all that a worker needs; connects later
+    assert SUPERLINK_NODE_ID == flwr.common.constant.SUPERLINK_NODE_ID
 
 
 @pytest.mark.parametrize(
@@ -55,6 +61,12 @@ def test_what_it_uses_is_there():
         (flwr_internals.NO_ANSWER_TEXT, "supercore/retry/grpc_retry.py"),
         (flwr_internals.NO_ANSWER_TEXT, "supercore/retry/http_retry.py"),
         (flwr_internals.BAD_PRIVATE_KEY_TEXT, "supernode/cli/flower_supernode.py"),
+        # What is replaced by functions of our own:
+        ("    uvicorn.run(", "superlink/cli/flower_superlink.py"),
+        ("subprocess.Popen(", "supercore/superexec/executor/subprocess_executor.py"),
+        ("        install_from_fab(fab.content, skip_prompt=True)", "supernode/runtime/run_clientapp.py"),
+        ("load_client_app_fn = get_load_client_app_fn(", "supernode/runtime/run_clientapp.py"),
+        (flwr_internals.TOKEN_REFUSED_TEXT, "cli/utils.py"),
     ],
 )
 def test_flower_still_prints_what_we_look_for(text, file):

@@ -1,14 +1,18 @@
 """Which nodes take part: registered keys decide, and what does not fit the run is refused."""
 
+import json
+from dataclasses import replace
+
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from tests.engines.flower.loopback import TINY, Loopback, join_nodes, without_text
 
 import ipfl
 from ipfl.client.settings import TrainConfig
-from ipfl.engines.flower.membership import Membership, NodeDirectory, NodeRefusedError
+from ipfl.engines.flower.membership import Membership, NodeDirectory, NodeRefusedError, agree_on_task
 from ipfl.engines.flower.protocol import NodeInfo, RunSettings
 from ipfl.engines.flower.transport import Transport
+from ipfl.errors import InputError
 
 CLASSES = 3
 
@@ -33,7 +37,9 @@ class TestDirectory:
         assert directory.unknown([9, 10, 11, 12, 13]) == [9]
 
     def test_late_comers_must_fit(self):
-        directory = NodeDirectory(model_size=15, allowed_clients=frozenset({0, 1}))
+        directory = NodeDirectory(
+            model_size=15, allowed_clients=frozenset({0, 1}), input_shape=info(0).input_shape
+        )
         directory.add(10, info(0), b"")
         for node, said, why in (
             (11, info(1, size=16), "16 parameters, not 15"),
@@ -53,12 +59,76 @@ class TestDirectory:
         assert directory.node_of(0) == 20
 
 
+def greeting(**changes):
+    """What a node of client 0 says of itself, with other values in some fields."""
+    said = {"clients": [0], "size": 15, "classes": 3, "input_shape": [4], "sizes": {"0": {"train": 3}}}
+    return json.dumps(said | changes)
+
+
+MALFORMED_GREETINGS = {
+    "a list": "[]",
+    "nothing": "{}",
+    "an error that is no text": '{"error": 3}',
+    "half of it": '{"clients": [0], "sizes": {"x": 1}}',
+    "900 brackets": "[" * 900,
+    "60,000 brackets": "[" * 60_000,
+    "10,000 braces": '{"a":' * 10_000,
+    "5,000 digits": '{"classes": 1' + "0" * 5000 + "}",
+    "a client abc": greeting(sizes={"abc": {"train": 3}}),
+    "a client of 5,000 digits": greeting(sizes={"9" * 5000: {"train": 3}}),
+    "a client ²": greeting(sizes={"²": {"train": 3}}),
+    "text for a count": greeting(sizes={"0": {"train": "three"}}),
+    "sizes null": greeting(sizes=None),
+    "sizes a list": greeting(sizes=[1]),
+    "sizes a text": greeting(sizes="x"),
+    "clients as texts": greeting(clients=["0"]),
+    "no clients": greeting(clients=[]),
+    "a client beyond 32 bits": greeting(clients=[2**40]),
+    "classes as a text": greeting(classes="3"),
+    "three million classes": greeting(classes=3_000_000),
+    "classes below 0": greeting(classes=-1),
+    "a length of 0": greeting(input_shape=[0]),
+    "65 dimensions": greeting(input_shape=[1] * 65),
+    "a length beyond 32 bits": greeting(input_shape=[2**62]),
+    "no parameters": greeting(size=0),
+    "an error that is an object": greeting(error={"a": 1}),
+}
+"""First replies that no honest node sends; none of them may end a run."""
+
+
+class TestAgreement:
+    """Shape and classes of a task: three nodes of which one lies."""
+
+    def test_one_node_cannot_inflate_the_task(self):
+        found = agree_on_task([info(0), info(1), replace(info(2), classes=60_000)])
+        assert (found.input_shape, found.classes) == (info(0).input_shape, info(0).classes)
+        assert [(event.kind, event.client) for event in found.events] == [("task_decided", None)]
+
+    def test_nor_choose_its_shape_by_being_first(self):
+        found = agree_on_task([info(0, shape=(9, 9)), info(1), info(2)])
+        assert found.input_shape == info(1).input_shape
+        assert len(found.events) == 1
+
+    def test_agreement_is_no_event(self):
+        assert agree_on_task([info(0), info(1)]).events == ()
+
+    def test_the_operator_decides_without_a_vote(self):
+        found = agree_on_task([info(0), replace(info(1), classes=7)], classes=7)
+        assert (found.classes, found.events) == (7, ())
+
+    def test_half_is_no_majority(self):
+        with pytest.raises(InputError, match=r"do not agree on the number of classes: .* --classes N"):
+            agree_on_task([info(0), replace(info(1), classes=7)])
+
+
 class TestMembership:
-    @pytest.mark.parametrize("text", ["[]", "{}", '{"error": 3}', '{"clients": [0], "sizes": {"x": 1}}'])
-    def test_a_malformed_first_reply_refuses_the_node_and_not_the_run(self, tmp_path, text):
+    @pytest.mark.parametrize("name", MALFORMED_GREETINGS)
+    def test_a_malformed_first_reply_refuses_the_node_and_not_the_run(self, tmp_path, name):
         grid = Loopback()
         join_nodes(grid, tmp_path, 2)
-        malformed = RecordDict({"head": ConfigRecord({"json": text}), "arrays": ArrayRecord({})})
+        malformed = RecordDict(
+            {"head": ConfigRecord({"json": MALFORMED_GREETINGS[name]}), "arrays": ArrayRecord({})}
+        )
         grid.fault = lambda ask, reply: (
             Message(malformed, reply_to=ask) if ask.metadata.dst_node_id == 100 else reply
         )

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.app.error import Error
 from tests.engines.flower.loopback import (
     TINY,
@@ -15,11 +15,13 @@ from tests.engines.flower.loopback import (
     run,
     without_text,
 )
+from tests.small_runs import ask_anything
 
 import ipfl
 from ipfl.client.runner import ClientFailedError
 from ipfl.client.task import Task
 from ipfl.core import Ask, Record, holdout_id
+from ipfl.core.replies import Count, ReplySchema
 from ipfl.engines.flower.protocol import pack_missing, payload_bytes, unpack
 from ipfl.errors import InputError
 from ipfl.runs.config import Config, EvaluateConfig
@@ -94,9 +96,9 @@ class TestSameResults:
         settings = config(server_samples=5)
         engine = engine_factory(grid, settings)(context_of(settings))
         before = len(grid.sent)
-        replies = engine.ask(Ask("train", {holdout_id(0): model(engine)}), 0)
+        replies = engine.ask(ask_anything("train", {holdout_id(0): model(engine)}), 0)
         assert list(replies) == [holdout_id(0)]
-        replies = engine.ask(Ask("assess", {0: Record(model(engine).params, {"limit": 10})}), 0)
+        replies = engine.ask(ask_anything("assess", {0: Record(model(engine).params, {"limit": 10})}), 0)
         assert replies[0].facts["n"] == 10
         assert len(grid.sent) == before
         engine.close()
@@ -138,7 +140,7 @@ class TestWhatTravels:
         settings = len(engine.settings.to_json())
         record, start = model(engine), len(grid.sent)
         for round in range(3):
-            engine.ask(Ask("train", {0: record}), round)
+            engine.ask(ask_anything("train", {0: record}), round)
         first, *later = [payload_bytes(message.content) for message in grid.sent[start:]]
         assert size + settings < first < size + settings + 600  # the header is a few hundred bytes
         assert max(later) < 600
@@ -146,11 +148,11 @@ class TestWhatTravels:
 
     def test_a_node_that_lost_everything_is_sent_everything(self, grid, engine, tmp_path):
         record = model(engine)
-        expected = engine.ask(Ask("train", {0: record}), 0)
+        expected = engine.ask(ask_anything("train", {0: record}), 0)
         for path in (tmp_path / "nodes" / "received" / "0").iterdir():
             path.unlink()
         start = len(grid.sent)
-        again = engine.ask(Ask("train", {0: record}), 0)
+        again = engine.ask(ask_anything("train", {0: record}), 0)
         assert again[0].params["global"].tobytes() == expected[0].params["global"].tobytes()
         assert len(grid.sent) == start + 2
         assert engine.events == []
@@ -160,7 +162,7 @@ class TestWhatTravels:
             return Message(pack_missing([]), reply_to=ask)
 
         grid.fault = forgetful
-        assert engine.ask(Ask("train", {0: model(engine)}), 0) == {}
+        assert engine.ask(ask_anything("train", {0: model(engine)}), 0) == {}
         assert without_text(engine.events) == [("client_failed", 0)]
 
     def test_the_line_of_a_round_says_what_travelled(self, grid):
@@ -180,6 +182,13 @@ def reply_with(ask, **changes):
     return Message(content, reply_to=ask)
 
 
+def raw_reply(ask, text='{"client": 0, "params": {"w": "0"}, "facts": {}}', shape=(0,), data=b""):
+    """A reply with any text as its header, and one array of any shape."""
+    array = Array(dtype="float32", shape=shape, stype="ipfl.raw", data=data)
+    content = RecordDict({"head": ConfigRecord({"json": text}), "arrays": ArrayRecord({"0": array})})
+    return Message(content, reply_to=ask)
+
+
 FAULTS = {
     "late": (lambda ask: None, "overdue"),
     "an error of Flower's": (lambda ask: Message(Error(0, "it \n fell"), reply_to=ask), "client_failed"),
@@ -192,6 +201,19 @@ FAULTS = {
     "no header": (lambda ask: Message(RecordDict(), reply_to=ask), "malformed_reply"),
 }
 """Instead of a reply, what arrives (None: nothing), and the kind of event that it becomes."""
+
+HOSTILE = {
+    "200,000 brackets": (lambda ask: raw_reply(ask, "[" * 200_000), "malformed_reply"),
+    "5,000 brackets": (lambda ask: raw_reply(ask, "[" * 5_000), "malformed_reply"),
+    "no elements, 2**62 columns": (lambda ask: raw_reply(ask, shape=(0, 2**62)), "malformed_reply"),
+    "65 dimensions": (lambda ask: raw_reply(ask, shape=(1,) * 65), "malformed_reply"),
+    "a length below 0": (lambda ask: raw_reply(ask, shape=(-1,)), "malformed_reply"),
+    "characters that steer a terminal": (
+        lambda ask: reply_with(ask, error="\x1b[2J\x07", kind="failed"),
+        "client_failed",
+    ),
+}
+"""The same, on purpose."""
 
 FACTS = ("n", "hits", "global_hits", "bids", "loss", "cluster_0", "cluster_1")
 INVALID = {
@@ -216,15 +238,47 @@ def replace_replies(grid, node, fault):
 
 
 class TestFaults:
-    @pytest.mark.parametrize("name", FAULTS)
+    @pytest.mark.parametrize("name", FAULTS | HOSTILE)
     def test_of_one_client(self, grid, engine, name):
         """It is absent and an event says why, on one line; the others' answers count."""
-        fault, kind = FAULTS[name]
+        fault, kind = (FAULTS | HOSTILE)[name]
         replace_replies(grid, 100, fault)
-        replies = engine.ask(Ask("train", {0: model(engine), 1: model(engine)}), 0)
+        replies = engine.ask(ask_anything("train", {0: model(engine), 1: model(engine)}), 0)
         assert list(replies) == [1]
         assert without_text(engine.events) == [(kind, 0)]
-        assert "\n" not in engine.events[0].text
+        assert engine.events[0].text.isprintable()
+
+    def test_a_reply_is_no_larger_than_a_valid_one(self, grid, engine):
+        """6 MB for a model of 650 parameters: refused by its size, before anything of it is read."""
+        data = bytes(6 * 10**6)
+        replace_replies(grid, 100, lambda ask: raw_reply(ask, shape=(len(data) // 4,), data=data))
+        sent = model(engine)
+        schema = ReplySchema({"n": Count}, {"global": 650})
+        assert list(engine.ask(Ask("train", {0: sent, 1: sent}, schema), 0)) == [1]
+        assert "its arrays have 6000000 bytes, 2600 at most are expected" in engine.events[0].text
+
+    def test_facts_nested_900_deep(self, grid):
+        """json reads them, and would fail later, when their bytes are counted."""
+        nested = json.loads("[" * 900 + "]" * 900)
+        replace_replies(grid, 100, lambda ask: reply_with(ask, facts={"n": nested}))
+        result = run(config(), engine_factory(grid, config()))
+        kinds = {(event.kind, event.client) for line in result.history for event in line["events"]}
+        assert ("invalid_reply", 0) in kinds
+
+    def test_what_flower_cannot_parse_is_about_one_client(self, grid, engine):
+        """Flower parses a reply while it is pulled: the others' replies must not be lost with it."""
+        pull = grid.pull_messages
+
+        def fail_for_one(keys):
+            for ask in grid.sent:
+                if ask.metadata.message_id in keys and ask.metadata.dst_node_id == 100:
+                    raise ValueError("the bytes of an object do not match its id")
+            return pull(keys)
+
+        grid.pull_messages = fail_for_one
+        replies = engine.ask(ask_anything("train", {0: model(engine), 1: model(engine)}), 0)
+        assert list(replies) == [1]
+        assert without_text(engine.events) == [("client_failed", 0)]
 
     @pytest.mark.parametrize("name", COMPARED)
     @pytest.mark.parametrize("fault", FAULTS)
@@ -249,42 +303,42 @@ class TestFaults:
 
     def test_a_client_that_raises(self, grid, engine):
         """The node answers with the error; the ask has no vector that the method wants."""
-        assert engine.ask(Ask("train", {0: Record()}), 0) == {}
+        assert engine.ask(ask_anything("train", {0: Record()}), 0) == {}
         assert without_text(engine.events) == [("client_failed", 0)]
 
     def test_engines_that_raise_do_so_like_the_local_one(self, grid, engine):
         engine.raise_client_errors = True
         with pytest.raises(ClientFailedError, match="KeyError: 'global'"):
-            engine.ask(Ask("train", {0: Record()}), 0)
+            engine.ask(ask_anything("train", {0: Record()}), 0)
 
     def test_a_server_with_another_model(self, grid):
         settings = config()
         other = Task.build(settings.task.model_copy(update={"model": "mlp"}), 0)
         engine = engine_factory(grid, settings)(context_of(settings, other))
-        assert engine.ask(Ask("train", {0: model(engine)}), 0) == {}
+        assert engine.ask(ask_anything("train", {0: model(engine)}), 0) == {}
         assert without_text(engine.events) == [("client_failed", 0)]
         engine.raise_client_errors = True
         with pytest.raises(InputError, match="the model here has 650 parameters"):  # 8·8·10 weights + 10
-            engine.ask(Ask("train", {0: model(engine)}), 0)
+            engine.ask(ask_anything("train", {0: model(engine)}), 0)
         engine.close()
 
     def test_a_run_id_that_leads_out_of_the_nodes_folder(self, grid, engine, tmp_path):
         """A node keeps what its clients remember in a folder of this name."""
         engine.attempts.run_id = "../elsewhere"
-        assert engine.ask(Ask("train", {0: model(engine)}), 0) == {}
+        assert engine.ask(ask_anything("train", {0: model(engine)}), 0) == {}
         assert without_text(engine.events) == [("client_failed", 0)]
         assert not (tmp_path / "nodes" / "elsewhere").exists()
 
     def test_messages_of_an_attempt_given_up_are_refused(self, grid, engine):
-        engine.ask(Ask("train", {0: model(engine)}), 0)
+        engine.ask(ask_anything("train", {0: model(engine)}), 0)
         engine.roll_back(-1)
-        engine.ask(Ask("train", {0: model(engine)}), 0)
+        engine.ask(ask_anything("train", {0: model(engine)}), 0)
         engine.attempts.first_rounds.pop()
-        assert engine.ask(Ask("train", {0: model(engine)}), 0) == {}
+        assert engine.ask(ask_anything("train", {0: model(engine)}), 0) == {}
         assert without_text(engine.events) == [("client_failed", 0)]
         engine.raise_client_errors = True
         with pytest.raises(ClientFailedError, match="attempt 0 was given up"):
-            engine.ask(Ask("train", {0: model(engine)}), 0)
+            engine.ask(ask_anything("train", {0: model(engine)}), 0)
 
 
 class TestNodes:
@@ -294,15 +348,15 @@ class TestNodes:
         app, context = grid.nodes[103]
         grid.leave(103)
         assert engine.present(everyone) == (0, 1, 2, 4, 5)
-        assert engine.ask(Ask("train", {3: model(engine)}), 0) == {}
+        assert engine.ask(ask_anything("train", {3: model(engine)}), 0) == {}
         assert without_text(engine.events) == [("not_connected", 3)]
         grid.join(203, app, **context.node_config)
         assert engine.present(everyone) == everyone
-        assert list(engine.ask(Ask("train", {3: model(engine)}), 0)) == [3]
+        assert list(engine.ask(ask_anything("train", {3: model(engine)}), 0)) == [3]
 
     def test_a_node_that_dies_in_a_round(self, grid, engine):
         grid.leave(100)
-        replies = engine.ask(Ask("train", {0: model(engine), 1: model(engine)}), 0)
+        replies = engine.ask(ask_anything("train", {0: model(engine), 1: model(engine)}), 0)
         assert list(replies) == [1]
         assert without_text(engine.events) == [("client_failed", 0)]
 

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 from tests.engines.flower.loopback import context_of, run, without_text
+from tests.small_runs import ask_anything
 
 from ipfl.client.runner import ClientFailedError
-from ipfl.core import Ask, Record
+from ipfl.core import Record
 from ipfl.core.rounds import with_typed_rows
 from ipfl.engines.flower.client import NodeApp, NodeFolders
 from ipfl.engines.flower.membership import Membership, NodeDirectory
@@ -102,7 +103,7 @@ def test_a_client_that_raises_ends_the_run_with_its_traceback(simulation):
         closing(engine_factory(simulation, settings)(context_of(settings))) as engine,
         pytest.raises(ClientFailedError, match=r"(?s)client 0 failed:.*Traceback.*KeyError: 'global'"),
     ):
-        engine.ask(Ask("train", {0: Record()}), 0)
+        engine.ask(ask_anything("train", {0: Record()}), 0)
 
 
 def test_settings_that_nodes_cannot_use(simulation, tmp_path):
@@ -199,7 +200,8 @@ class TestEnds:
             assert "interrupted after" in process.stderr.read()
             wait_until(lambda: not running_processes(process.pid), 20)
         assert json.loads((out / "summary.json").read_text())["interrupted"]
-        assert [path.name for path in tmp_path.iterdir()] == ["run"]  # no temporary folder is left
+        names = sorted(path.name for path in tmp_path.iterdir())
+        assert names == ["run", "signing.key"]  # no temporary folder is left
         done = rounds_in(out)
         with started("--resume", str(out), "--nodes", "3", "--quiet") as process:
             wait_for_rounds(out, done + 2, process)
@@ -261,7 +263,7 @@ def test_the_example_for_an_app_of_ones_own(tmp_path):
         [sys.executable, "app.py"], cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert re.search(r"^round 2/2: 4 clients, [\d,]+ bytes down", done.stdout, re.M), done.stdout
+    assert re.search(r"^2 of 2 rounds: 4 clients, [\d,]+ bytes down", done.stdout, re.M), done.stdout
     assert float(re.search(r"^accuracy ([\d.]+)%$", done.stdout, re.M)[1]) > 50
     summary = json.loads((tmp_path / "runs/mine/summary.json").read_text())
     assert summary["input_shape"] == [8, 8, 1]

@@ -16,6 +16,10 @@ from ipfl.methods.ipfl.state import MarketState
 SIZE = 3
 
 
+UNDISTURBED = {"robust": False, "contribution": "loo", "subsidy": 0, "trial_rounds": 0}
+"""Settings that make a round's tokens easy to derive by hand."""
+
+
 def paper(**settings: Any) -> IPFL:
     """IP-FL with the rules as they are printed."""
     return IPFL(preset="paper", **settings)
@@ -26,9 +30,10 @@ def market(**settings: Any) -> IPFL:
 
     Client i adds i to every coordinate, and a model is the better the larger it is. So who adds more than the
     mean of the other providers contributes something, and who adds less takes something away. Without
-    screening, which would take updates in one direction for copies.
+    screening, which would take updates in one direction for copies, without a subsidy (all that is earned was
+    paid by somebody) and without free rounds.
     """
-    return IPFL(**({"robust": False, "contribution": "loo"} | settings))
+    return IPFL(**{**UNDISTURBED, **settings})
 
 
 def train(client: ClientId, ask: Record) -> Record:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from benchmarks.economy import DrawnContributions, Economy, Population, simulate
+
+from economy import DrawnContributions, Economy, Population, simulate
 
 
 @pytest.mark.parametrize("clusters", [2, 4])
@@ -19,7 +20,7 @@ def test_a_small_economy_under_the_default_rules(clusters: int) -> None:
 
 def test_it_is_the_opening_that_keeps_clients_in_the_market() -> None:
     # Five prices for thirty rounds: who contributes little cannot pay any more.
-    end = simulate(clients=20, clusters=2, rounds=30, opening=500)
+    end = simulate(clients=20, clusters=2, rounds=30, opening=500, subsidy=0)
     assert end.broke > 0.05
     assert end.poorest < 1
 
@@ -30,7 +31,8 @@ def test_the_printed_rules_can_be_played_too() -> None:
 
 
 def test_tokens_are_those_that_were_issued() -> None:
-    economy = Economy(DrawnContributions(clusters=2, allowance=3), Population.make(10, 2, seed=1), 5)
+    method = DrawnContributions(clusters=2, allowance=3, subsidy=0)
+    economy = Economy(method, Population.make(10, 2, seed=1), 5)
     for _ in range(5):
         economy.play()
     bank = economy.state.bank

@@ -27,6 +27,7 @@ from tests.methods.ipfl.scripted import (
 )
 
 from ipfl.core import Event, Record
+from ipfl.ledger.accounts import ISSUER
 from ipfl.methods.ipfl.method import IPFL
 from ipfl.methods.ipfl.server_steps import LOST_PRIORITY
 from ipfl.methods.ipfl.state import NO_BID, MarketState, merge_alike
@@ -90,6 +91,19 @@ class TestWillingPayers:
             for i, wage in zip(good, wages, strict=True):
                 expected[i] += wage
             assert {i: int(state.bank.balances[i]) - OPENING for i in ids} == expected
+
+    def test_subsidy_is_issued_for_those_that_earn_and_shared_by_rank(self):
+        # As above, with half a price issued for each provider that earns: one earns 300 + 50, two share
+        # 300 + 100 by rank: 133⅓ and 266⅔, whole tokens by the largest remainder: 133 and 267.
+        state, (first,), _ = play(market(subsidy=0.5), 1, HONEST)
+        issued = [row for row in first.done.market.transfers if row.source == ISSUER]
+        for k in (0, 1):
+            ids = sorted(seat.client for seat in first.done.seats if seat.cluster == k)
+            good = [i for i in ids if i > np.mean([j for j in ids if j != i])]
+            assert [(row.client, row.amount) for row in issued if row.cluster == k] == [(i, 50) for i in good]
+            wages = [350] if len(good) == 1 else [133, 267]
+            assert [int(state.bank.balances[i]) - OPENING + 100 for i in good] == wages
+        assert state.bank.issued == 8 * OPENING + 50 * len(issued)
 
     def test_everyone_pays_for_its_bids_whether_it_has_a_seat_or_not(self):
         # Four clients bid for each cluster: pools of 400, of which providers with ψ > 0 get everything.

@@ -142,12 +142,12 @@ class TestClient:
 
     def test_log_probabilities_by_hand(self):
         # Logits (2, −2) at x = 2: log σ(4) and log σ(−4); at x = 0 two halves.
-        logs = client((2, 0)).log_probabilities(RIGHT, points((2, 1), (0, 0)))
+        logs = client((2, 0)).log_scores(RIGHT, points((2, 1), (0, 0)))
         np.testing.assert_allclose(np.exp(logs), [[sigma(4), sigma(-4)], [0.5, 0.5]], rtol=1e-5)
 
     def test_log_probabilities_of_no_points(self):
         me = client((2, 0))
-        assert me.log_probabilities(RIGHT, me.data("goal")).shape == (0, 2)
+        assert me.log_scores(RIGHT, me.data("goal")).shape == (0, 2)
 
 
 class TestAdapt:

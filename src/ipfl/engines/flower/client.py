@@ -20,7 +20,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 import ipfl.engines.flower  # noqa: F401 (switches telemetry off)
-from ipfl.client.network import Factory, model_factory
+from ipfl.client.models import Factory, model_factory
 from ipfl.client.runner import ClientRunner, Job
 from ipfl.client.task import Task
 from ipfl.client.training import one_thread
@@ -28,6 +28,7 @@ from ipfl.core import ClientId
 from ipfl.data import from_clients
 from ipfl.data.archives import read_points
 from ipfl.data.federated import Parts, Samples
+from ipfl.engines.flower.accounts import keep_statement
 from ipfl.engines.flower.memory import ArrayCache, NodeMemory, StaleAttemptError
 from ipfl.engines.flower.protocol import (
     HELLO,
@@ -51,6 +52,8 @@ from ipfl.errors import InputError
 
 MAX_RUNNERS = 64
 """Runners that one process keeps: in a simulation it plays many nodes in turn."""
+SEEDED_NOISE = "seeded-noise"
+"""Key of a node's own config, for tests: its noise follows from the run's seed, which is no secret."""
 Loader = Callable[[Context], Any]
 """One client's own data, in any form that `ipfl.data.from_clients` accepts for a client."""
 
@@ -262,6 +265,8 @@ class NodeApp(ClientApp):
         memory = NodeMemory(folders.memory / ask.run_id)
         memory.committed = ask.committed
         memory.join_attempt(ask.client, ask.first_rounds)
+        if ask.statement is not None and not keep_statement(memory.folder / str(ask.client), ask):
+            return pack_missing(())
         job = Job(action, ask.round, ask.client, record)
         reply = _with_memory(runner, memory).run(job)
         cache.add_ask({key: arrays[key] for key in named})
@@ -280,7 +285,8 @@ class NodeApp(ClientApp):
 
     def _build_runner(self, settings: RunSettings, context: Context, folders: NodeFolders) -> ClientRunner:
         """Finds the node's data and its model."""
-        if has_own_data(context, self.loader):
+        is_own = has_own_data(context, self.loader)
+        if is_own:
             path = Path(str(context.node_config.get("data")))
             own = self.loader(context) if self.loader else read_data_file(path)
             client = _read_node_number(context, "client", "partition-id")
@@ -288,7 +294,15 @@ class NodeApp(ClientApp):
             task = Task(OwnData(client, own, settings), factory)
         else:
             task = Task.build(settings.task, settings.seed)
-        return ClientRunner(task, settings.method, settings.train, settings.seed, NodeMemory(folders.memory))
+        return ClientRunner(
+            task,
+            settings.method,
+            settings.train,
+            settings.seed,
+            NodeMemory(folders.memory),
+            settings.privacy,
+            is_seeded=not is_own or SEEDED_NOISE in context.node_config,
+        )
 
 
 def _with_memory(runner: ClientRunner, memory: NodeMemory) -> ClientRunner:

@@ -12,7 +12,21 @@ any release: after an upgrade, check each entry, then change `FLWR_VERSION` (a t
 - `flwr.supercore.runtime.RuntimeHttpClient` with its interceptors and retries, `AcquireTaskRequest` and
   `TaskType`: a worker of our own that takes tasks from a SuperNode (`--isolation process`).
 - `flwr.supernode.runtime.run_clientapp`: to run one task, which is one message to the ClientApp.
+- `flwr.supernode.start_client_internal`: its functions `_pull_and_store_message` and `_push_messages`, with
+  their keywords `pull_object` and `push_object`, to know that a SuperNode is at work; and
+  `flwr.supernode.cli.flower_supernode`, to run one in a process of ours.
+- The tables of a SuperLink's database that hold messages, to empty them between two starts.
 - `flwr.supercore.app_utils.start_parent_process_monitor`: to end a task's process when the worker ends.
+
+For `ipfl.deploy`, which decides who may do what:
+
+- `flower_superlink` calls `uvicorn.run`, and `SubprocessExecutor` calls `subprocess.Popen` with `--token`: to
+  run both commands with other functions in these places.
+- The names of the SuperLink's routes are in `ipfl.deploy.front`, where `flwr` looks for an access token in
+  `ipfl.deploy.operator_access`.
+- `PushMessagesRequest`: whom a message that a node pushes is from.
+- `build_fab_from_disk`, `load_app`; and `install_from_fab` and `get_load_client_app_fn`, by which
+  `run_clientapp` installs and imports an app: to run no other app than the node's own.
 
 Three assumptions are made elsewhere: `NodeApp` (client.py) overrides `ClientApp.__call__`; flwr reads
 `FLWR_TELEMETRY_ENABLED` once, when it is imported (`__init__.py`); and a connected SuperNode ends with exit
@@ -22,6 +36,13 @@ code 0 only if the server has unregistered its key (`ipfl.deploy.supernode`).
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -48,8 +69,15 @@ BAD_PRIVATE_KEY_TEXT = "private key"
 """A SuperNode prints this, in upper or lower case, before it ends because it cannot use its key file."""
 KEY_ALREADY_REGISTERED_TEXT = "[code: 23]"
 """In the error message of `flwr supernode register` if the key is registered (PUBLIC_KEY_ALREADY_IN_USE)."""
+TOKEN_REFUSED_TEXT = "Authentication failed"
+"""In what `flwr` prints if the server does not accept its access token."""
+MESSAGE_TABLES = ("message_ins", "message_res", "objects", "object_children", "run_objects")
+"""Tables of a SuperLink's database with messages and their content."""
 COMPLETED_STATUS = "finished:completed"
 """Status that Flower gives a run whose ServerApp returned without an exception."""
+
+SUPERLINK_NODE_ID = 1
+"""Flower's id of the server, as sender and receiver of messages."""
 
 
 def run_simulation(server: ServerApp, client: ClientApp, nodes: int, backend: dict[str, Any]) -> None:
@@ -64,6 +92,42 @@ def run_simulation(server: ServerApp, client: ClientApp, nodes: int, backend: di
     import flwr.simulation  # with it comes Ray, which takes a second to import
 
     flwr.simulation.run_simulation(server, client, nodes, backend_config=backend)
+
+
+def beat_while_at_work(beat: Callable[[], object]) -> None:
+    """Has a SuperNode of this process call `beat` whenever it gets on.
+
+    That is when it has asked its server for messages, whether there were any or not, and after each part of a
+    message that it received or sent. It is not called while a SuperNode waits for the worker's reply.
+    """
+    import flwr.supernode.start_client_internal
+
+    module: Any = flwr.supernode.start_client_internal
+    pull, push = module._pull_and_store_message, module._push_messages
+
+    def beating(call: Callable[..., Any]) -> Callable[..., Any]:
+        def call_and_beat(*args: Any, **named: Any) -> Any:
+            found = call(*args, **named)
+            beat()
+            return found
+
+        return call_and_beat
+
+    def pull_and_beat(**given: Any) -> Any:
+        return beating(pull)(**given | {"pull_object": beating(given["pull_object"])})
+
+    def push_and_beat(**given: Any) -> Any:
+        return beating(push)(**given | {"push_object": beating(given["push_object"])})
+
+    module._pull_and_store_message, module._push_messages = pull_and_beat, push_and_beat
+
+
+def run_supernode(arguments: list[str]) -> None:
+    """Runs the command `flower-supernode` in this process."""
+    from flwr.supernode.cli import flower_supernode
+
+    sys.argv = ["flower-supernode", *arguments]
+    flower_supernode()
 
 
 class SuperNodeTasks:
@@ -111,3 +175,87 @@ class SuperNodeTasks:
         """Runs a task in this process, which ends when its parent does."""
         self._monitor_parent(os.getppid())
         self._run_clientapp(self._address, token, insecure=True)
+
+
+def run_superlink(options: list[str], serve: Callable[..., None]) -> None:
+    """Runs the command `flower-superlink` with `serve` instead of `uvicorn.run`."""
+    import uvicorn
+
+    uvicorn.run = serve
+    from flwr.superlink.cli.flower_superlink import flower_superlink
+
+    sys.argv = ["flower-superlink", *options]
+    flower_superlink()
+
+
+def run_superexec(options: list[str], start_task: Callable[..., subprocess.Popen[bytes]]) -> None:
+    """Runs the command `flower-superexec` with `start_task` instead of `subprocess.Popen` for its tasks."""
+    executor: Any = import_module("flwr.supercore.superexec.executor.subprocess_executor")
+    executor.subprocess = SimpleNamespace(Popen=start_task, DEVNULL=subprocess.DEVNULL)
+    from flwr.supercore.cli.flower_superexec import flower_superexec
+
+    sys.argv = ["flower-superexec", *options]
+    flower_superexec()
+
+
+@dataclass(frozen=True)
+class PushedMessage:
+    """What a request to push a message says."""
+
+    node: int
+    """Whose signature the request has."""
+    sender: int
+    receiver: int
+    is_reply: bool
+
+
+def read_pushed_message(body: bytes) -> PushedMessage:
+    """Reads the request by which a node pushes a message.
+
+    Raises:
+        ValueError: It is not one, or has not exactly one message.
+    """
+    from flwr.proto.fleet_pb2 import PushMessagesRequest
+
+    try:
+        request = PushMessagesRequest.FromString(body)
+    except Exception as error:  # protobuf has errors of its own
+        raise ValueError("not a message") from error
+    if len(request.messages_list) != 1 or len(request.message_object_trees) != 1:
+        raise ValueError("not exactly one message")
+    metadata = request.messages_list[0].metadata
+    return PushedMessage(
+        node=request.node.node_id,
+        sender=metadata.src_node_id,
+        receiver=metadata.dst_node_id,
+        is_reply=bool(metadata.reply_to_message_id),
+    )
+
+
+def bundle_app(folder: Path) -> bytes:
+    """The bundle that Flower makes of an app's files, as a server sends it; ValueError if it is no app."""
+    from flwr.cli.build import build_fab_from_disk
+
+    return build_fab_from_disk(folder)
+
+
+def load_client_app(folder: Path) -> Any:
+    """Imports what an app's pyproject.toml names as its ClientApp."""
+    from flwr.common.config import get_project_config
+    from flwr.supercore.object_ref import load_app
+
+    reference = get_project_config(folder)["tool"]["flwr"]["app"]["components"]["clientapp"]
+    return load_app(reference, ValueError, folder)
+
+
+def pin_client_app(client_app: ClientApp, check_bundle: Callable[[bytes], None]) -> None:
+    """From now on, `SuperNodeTasks.run` runs this app.
+
+    `check_bundle` gets what the server sent; an error that it raises becomes an error reply to the server.
+    """
+    runtime: Any = import_module("flwr.supernode.runtime.run_clientapp")
+    for name in ("install_from_fab", "get_load_client_app_fn"):
+        if not hasattr(runtime, name):
+            raise RuntimeError(f"this version of flwr has no {name}: apps cannot be checked")
+    runtime.install_from_fab = lambda bundle, **options: check_bundle(bundle)
+    runtime.get_load_client_app_fn = lambda **options: lambda *name_of_app: client_app

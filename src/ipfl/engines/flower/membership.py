@@ -2,18 +2,25 @@
 
 A node says in its first reply which clients' data it holds. If keys are registered (`client_of_key`), its key
 decides, and what it says must agree; otherwise the first node that claims a client gets it.
+
+What the task looks like (the shape of a sample, the number of classes) comes from the operator, or from what
+more than half of the nodes say (`agree_on_task`): one node can neither choose it nor inflate it.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from ipfl.core import ClientId, Event
+from ipfl.core.boundary import as_invalid, printable
+from ipfl.core.replies import InvalidReplyError
 from ipfl.engines.flower.protocol import (
     HELLO,
-    MalformedError,
+    HELLO_LIMITS,
     NodeInfo,
     RunSettings,
     encode_text,
@@ -31,8 +38,72 @@ JOIN_POLL_SECONDS = 0.2
 """Seconds between two looks for nodes that join."""
 
 
+T = TypeVar("T", bound=Hashable)
+
+
 class NodeRefusedError(RuntimeError):
     """A node cannot take part; the text says why."""
+
+
+def agree(claims: Iterable[T], what: str, how_to_set: str) -> tuple[T, int, int]:
+    """What more than half of the nodes say.
+
+    Args:
+        claims: What each of them says.
+        what: What it is about, for the message.
+        how_to_set: How the operator decides it instead, for the message.
+
+    Returns:
+        The value, how many say so, and how many there are.
+
+    Raises:
+        InputError: There is no majority.
+    """
+    counts = Counter(claims)
+    value, most = counts.most_common(1)[0]
+    if 2 * most <= counts.total():
+        said = ", ".join(f"{claim} ({number} nodes)" for claim, number in counts.most_common(5))
+        raise InputError(f"the nodes do not agree on {what}: {said}; {how_to_set}")
+    return value, most, counts.total()
+
+
+@dataclass(frozen=True)
+class TaskAgreement:
+    """What the task of a run looks like, and why."""
+
+    input_shape: tuple[int, ...]
+    classes: int
+    events: tuple[Event, ...]
+    """One, if the nodes did not all say the same."""
+
+
+def agree_on_task(nodes: Iterable[NodeInfo], classes: int | None = None) -> TaskAgreement:
+    """Decides shape and classes: by the operator's word, else by what more than half of the nodes say.
+
+    Args:
+        nodes: What the nodes say of their data.
+        classes: The operator's number of classes; None: the nodes decide.
+
+    Raises:
+        InputError: The nodes do not agree, and the operator has not decided.
+    """
+    known, events = list(nodes), []
+    shape, for_shape, total = agree(
+        (info.input_shape for info in known), "the shape of a sample", "see what their data is"
+    )
+    if for_shape < total:
+        events.append(f"samples have the shape {shape}, as {for_shape} of {total} nodes say")
+    if classes is None:
+        fitting = [info for info in known if info.input_shape == shape]
+        number, for_number, total = agree(
+            (info.classes for info in fitting),
+            "the number of classes",
+            "ipfl deploy run --classes N sets it",
+        )
+        if for_number < total:
+            events.append(f"there are {number} classes, as {for_number} of {total} nodes say")
+    told = tuple(Event("task_decided", None, text) for text in events)
+    return TaskAgreement(shape, number if classes is None else classes, told)
 
 
 @dataclass
@@ -41,7 +112,7 @@ class NodeDirectory:
 
     client_of_key: ClientOfKey | None = None
     input_shape: tuple[int, ...] | None = None
-    """Shape of a sample in this run; None: that of the first node."""
+    """Shape of a sample in this run; None: not decided yet, any will do."""
     model_size: int | None = None
     """Number of parameters of the model; None: not known yet."""
     allowed_clients: frozenset[ClientId] | None = None
@@ -75,7 +146,6 @@ class NodeDirectory:
         except NodeRefusedError:
             self.refused.add(node)
             raise
-        self.input_shape = info.input_shape
         self.nodes[node] = info
         self._node_of |= dict.fromkeys(info.clients, node)
 
@@ -154,15 +224,17 @@ class Membership:
             self.events.append(Event("node_silent", None, text))
             return
         try:
-            header, _ = unpack(reply.content)
-            if "error" in header:
-                reason = " ".join(read_field(header, "error", str).split())
+            with as_invalid():
+                header, _ = unpack(reply.content, HELLO_LIMITS)
+                reason = printable(read_field(header, "error", str)) if "error" in header else None
+                info = None if reason is not None else NodeInfo.read(header)
+            if info is None:
                 raise NodeRefusedError(f"node {node} cannot take part: {reason}")
-            self.directory.add(node, NodeInfo.read(header), key)
+            self.directory.add(node, info, key)
         except NodeRefusedError as error:
             self.directory.refused.add(node)
             self.events.append(Event("node_refused", None, str(error)))
-        except MalformedError as error:
+        except InvalidReplyError as error:
             self.directory.refused.add(node)
             text = f"node {node} sent a malformed message: {error}"
             self.events.append(Event("node_refused", None, text))

@@ -21,20 +21,22 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ipfl.client.runner import EVALUATE
-from ipfl.client.settings import TrainConfig
+from ipfl.client.settings import PrivacyConfig, TrainConfig
 from ipfl.core import ClientId, Method, Record, Vector
+from ipfl.core.replies import InvalidReplyError, ReplyLimits
+from ipfl.core.sections import MAX_INT32
 from ipfl.data.settings import TaskConfig
 from ipfl.errors import InputError
 from ipfl.methods import method as build_method
@@ -47,13 +49,45 @@ RAW_BYTES = "ipfl.raw"
 DTYPES = ("float32", "float16", "uint8")
 HEX_NAME = re.compile(r"[0-9a-f]{32}")
 """Digests and run ids. A node uses them as file names, so it accepts nothing else under these names."""
+MIN_HEADER_BYTES = 2**16
+"""What every header may have: an error is a text, perhaps a traceback, and missing arrays are a list."""
+VECTOR_HEADER_BYTES = 256
+"""What a vector adds to the header: its name and its digest."""
+MAX_CLASSES = 2**16
+"""Of a task: more is a mistake or an attack, as the last layer of every model grows with it."""
+MAX_CLIENTS_ON_NODE = 2**20
+MAX_DIMENSIONS = 8
+"""Of a sample."""
 NumpyArray = NDArray[Any]
 ArraysByDigest = Mapping[str, NumpyArray]
 Header = dict[str, Any]
 
 
-class MalformedError(ValueError):
+class MalformedError(InvalidReplyError):
     """A message that does not follow the protocol; the text says what is wrong."""
+
+
+@dataclass(frozen=True)
+class MessageLimits:
+    """How large a message may be; checked before anything of it is parsed."""
+
+    header_bytes: int
+    arrays: int
+    """Number of arrays."""
+    array_bytes: int
+    """All arrays together."""
+
+    @classmethod
+    def of(cls, reply: ReplyLimits) -> MessageLimits:
+        """Those of a message with such a reply: its facts, and a digest for each vector."""
+        header = MIN_HEADER_BYTES + reply.facts_bytes + VECTOR_HEADER_BYTES * reply.vectors
+        return cls(header, reply.vectors, reply.vector_bytes)
+
+
+HELLO_LIMITS = MessageLimits(2**25, 0, 0)
+"""What a node may say of itself: counts for each of its clients, and no arrays."""
+ASK_LIMITS = MessageLimits(2**28, 2**16, 2**36)
+"""What a server may send to a node, which cannot know how large the model is."""
 
 
 class ErrorKind(StrEnum):
@@ -153,15 +187,35 @@ def pack_error(text: str, kind: ErrorKind) -> RecordDict:
     return pack({"error": text, "kind": kind}, {})
 
 
-def unpack(content: RecordDict) -> tuple[Header, dict[str, NumpyArray]]:
-    """Header and arrays of a message; the arrays are read-only views of its bytes."""
+def unpack(content: RecordDict, limits: MessageLimits = ASK_LIMITS) -> tuple[Header, dict[str, NumpyArray]]:
+    """Header and arrays of a message; the arrays are read-only views of its bytes.
+
+    Args:
+        content: What came.
+        limits: How large it may be.
+
+    Raises:
+        MalformedError: It does not follow the protocol, or is larger than these limits.
+    """
     head, arrays = content.get("head"), content.get("arrays")
     if not isinstance(head, ConfigRecord) or not isinstance(arrays, ArrayRecord):
         raise MalformedError("it has no header or no arrays")
+    text = head.get("json")
+    if not isinstance(text, str):
+        raise MalformedError("its header is not a text")
+    if len(text) > limits.header_bytes:
+        raise MalformedError(f"its header has {len(text)} bytes, {limits.header_bytes} at most are expected")
+    if len(arrays) > limits.arrays:
+        raise MalformedError(f"it has {len(arrays)} arrays, {limits.arrays} at most are expected")
+    size = sum(len(array.data) for array in arrays.values())
+    if size > limits.array_bytes:
+        raise MalformedError(f"its arrays have {size} bytes, {limits.array_bytes} at most are expected")
     try:
-        header = json.loads(str(head.get("json")), parse_int=_parse_int64)
+        header = json.loads(text, parse_int=_parse_int64)
     except json.JSONDecodeError as error:
         raise MalformedError(f"its header is not JSON: {error}") from error
+    except RecursionError as error:
+        raise MalformedError("its header is nested too deeply") from error
     if not isinstance(header, dict):
         raise MalformedError("its header is not a JSON object")
     return header, {key: _numpy_array(key, array) for key, array in arrays.items()}
@@ -169,11 +223,12 @@ def unpack(content: RecordDict) -> tuple[Header, dict[str, NumpyArray]]:
 
 def _numpy_array(key: str, array: Array) -> NumpyArray:
     if array.stype != RAW_BYTES or array.dtype not in DTYPES:
-        raise MalformedError(f"an array of type {array.dtype!r} in form {array.stype!r}")
+        raise MalformedError(f"an array of type {array.dtype!r:.50} in form {array.stype!r:.50}")
     dtype, shape = np.dtype(array.dtype), tuple(array.shape)
-    if any(length < 0 for length in shape) or math.prod(shape) * dtype.itemsize != len(array.data):
-        raise MalformedError(f"{len(array.data)} bytes for an array of shape {shape}")
-    values = np.frombuffer(array.data, dtype=dtype).reshape(shape)
+    # Vectors and texts are flat: nothing else is made of a shape, which may have any number of dimensions.
+    if len(shape) != 1 or shape[0] * dtype.itemsize != len(array.data):
+        raise MalformedError(f"{len(array.data)} bytes for an array of shape {shape!r:.100}")
+    values = np.frombuffer(array.data, dtype=dtype)
     if array_digest(values) != key:
         raise MalformedError("an array whose bytes do not match its digest")
     return values
@@ -190,7 +245,7 @@ def read_field(header: Header, key: str, kind: type) -> Any:
     """One field of a header, which must be of this type."""
     value = header.get(key)
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is int):
-        raise MalformedError(f"{key!r} is {value!r}")
+        raise MalformedError(f"{key!r} is {value!r:.100}")
     return value
 
 
@@ -221,7 +276,8 @@ def payload_bytes(content: RecordDict) -> int:
     arrays, head = content.get("arrays"), content.get("head")
     texts: Iterable[Any] = head.values() if isinstance(head, ConfigRecord) else ()
     vectors = arrays.values() if isinstance(arrays, ArrayRecord) else ()
-    return sum(len(array.data) for array in vectors) + sum(len(str(text).encode()) for text in texts)
+    length = sum(len(str(text).encode(errors="replace")) for text in texts)
+    return sum(len(array.data) for array in vectors) + length
 
 
 @dataclass(frozen=True)
@@ -244,10 +300,13 @@ class AskHeader:
     """Whether vectors of the reply travel as float16."""
     digests: Mapping[str, str]
     facts: Mapping[str, Any]
+    statement: Mapping[str, Any] | None = None
+    """What the ledger says of the client's account (`ipfl.ledger.statements`); None: nothing new."""
 
     def to_header(self) -> Header:
         """The fields under the names that travel."""
-        return {
+        told = {} if self.statement is None else {"statement": self.statement}
+        return told | {
             "client": self.client,
             "round": self.round,
             "committed": self.committed,
@@ -277,6 +336,7 @@ class AskHeader:
             float16=read_field(header, "half", bool),
             digests=digests,
             facts=read_field(header, "facts", dict),
+            statement=read_field(header, "statement", dict) if "statement" in header else None,
         )
 
 
@@ -327,20 +387,43 @@ class NodeInfo:
     @classmethod
     def read(cls, header: Header) -> NodeInfo:
         """Checks every field."""
-        by_client = read_field(header, "sizes", dict)
-        samples = {}
-        for client in by_client:
-            if not client.isascii() or not client.isdigit():
-                raise MalformedError(f"'sizes' has the client {client!r}")
-            counts = read_field(by_client, client, dict)
-            samples[int(client)] = {part: max(1, read_field(counts, part, int)) for part in counts}
+        try:
+            found = _Greeting.model_validate(header)
+        except ValidationError as error:
+            detail = error.errors(include_url=False)[0]
+            where = ".".join(map(str, detail["loc"]))
+            raise MalformedError(f"{where:.50}: {detail['msg']}") from error
         return cls(
-            clients=_read_counts(header, "clients"),
-            model_size=read_field(header, "size", int),
-            classes=read_field(header, "classes", int),
-            input_shape=_read_counts(header, "input_shape"),
-            samples=samples,
+            clients=tuple(found.clients),
+            model_size=found.size,
+            classes=found.classes,
+            input_shape=tuple(found.input_shape),
+            samples={
+                int(client): {part: max(1, count) for part, count in counts.items()}
+                for client, counts in found.sizes.items()
+            },
         )
+
+
+_Size = Annotated[int, Field(ge=1, le=MAX_INT32)]
+_ClientNumber = Annotated[int, Field(ge=0, le=MAX_INT32)]
+_ClientText = Annotated[str, Field(pattern=r"^[0-9]{1,10}$")]
+_PartName = Annotated[str, Field(max_length=20)]
+
+
+class _Greeting(BaseModel):
+    """What a node may say of itself, under the names that travel."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    clients: Annotated[list[_ClientNumber], Field(min_length=1, max_length=MAX_CLIENTS_ON_NODE)]
+    size: _Size
+    classes: Annotated[int, Field(ge=1, le=MAX_CLASSES)]
+    input_shape: Annotated[list[_Size], Field(min_length=1, max_length=MAX_DIMENSIONS)]
+    sizes: Annotated[
+        dict[_ClientText, Annotated[dict[_PartName, _ClientNumber], Field(max_length=8)]],
+        Field(max_length=MAX_CLIENTS_ON_NODE),
+    ]
 
 
 @dataclass(frozen=True)
@@ -353,6 +436,8 @@ class RunSettings:
     seed: int
     classes: int | None
     """Number of classes; None as long as the server has to learn it from its nodes."""
+    privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
+    """What replies may give away."""
 
     def to_json(self) -> str:
         """The text that travels."""
@@ -363,6 +448,7 @@ class RunSettings:
                 "task": self.task.model_dump(mode="json"),
                 "seed": self.seed,
                 "classes": self.classes,
+                "privacy": self.privacy.model_dump(mode="json"),
             }
         )
 
@@ -381,7 +467,15 @@ class RunSettings:
                 train=TrainConfig.of(content["train"]),
                 task=TaskConfig.of(content["task"]),
                 seed=int(content["seed"]),
-                classes=None if content["classes"] is None else int(content["classes"]),
+                classes=_read_classes(content["classes"]),
+                privacy=PrivacyConfig.of(content["privacy"]),
             )
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise InputError(f"the server's settings cannot be read: {error}") from error
+
+
+def _read_classes(value: Any) -> int | None:
+    """The number of classes that a server sends; a node builds a model for so many."""
+    if value is not None and not 1 <= int(value) <= MAX_CLASSES:
+        raise ValueError(f"{value!r:.50} classes, {MAX_CLASSES} at most are possible")
+    return None if value is None else int(value)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +21,9 @@ from ipfl.client.runner import ASSESS, EVALUATE, ClientFailedError, ClientRunner
 from ipfl.client.task import Task
 from ipfl.client.training import one_thread
 from ipfl.core import Ask, Bytes, ClientId, Event, Record, Replies
+from ipfl.core.boundary import as_invalid, printable
+from ipfl.core.engine import TellAccount
+from ipfl.core.replies import InvalidReplyError
 from ipfl.data.federated import Parts, Samples
 from ipfl.engines import ATTEMPTS_FILE
 from ipfl.engines.flower.membership import Membership
@@ -29,6 +33,7 @@ from ipfl.engines.flower.protocol import (
     Encoder,
     ErrorKind,
     MalformedError,
+    MessageLimits,
     ReplyHeader,
     RunSettings,
     decode,
@@ -41,6 +46,8 @@ from ipfl.engines.flower.protocol import (
 from ipfl.engines.flower.transport import IncomingReply, NodeId, OutgoingMessage
 from ipfl.errors import InputError
 
+MAX_EVENT_TEXT = 2000
+"""Characters of an event about a client: a traceback has some."""
 UNKNOWN_SAMPLES = {"train": 1, "probe": 1, "goal": 1, "test": 1}
 """Counts of a client that has not said any: `evaluate.every = "auto"` derives its costs from them."""
 
@@ -111,6 +118,7 @@ class FlowerEngine:
             client is left out of the phase.
         wait_seconds: How long to wait for a node if none is connected.
         print_line: Called with each line of the countdown while it waits.
+        tell_account: What the ledger says of a client's account; None: nodes are told nothing.
         resources: Closed with the engine.
     """
 
@@ -124,6 +132,7 @@ class FlowerEngine:
     raise_client_errors: bool = False
     wait_seconds: float = 0.0
     print_line: Callable[[str], object] = print
+    tell_account: TellAccount | None = None
     resources: ExitStack = field(default_factory=ExitStack)
 
     def __post_init__(self) -> None:
@@ -133,6 +142,8 @@ class FlowerEngine:
         self.runner = ClientRunner(self.task, self.settings.method, train, seed, ClientMemory(folder))
         self._settings_digest, self._settings_text = encode_text(self.settings.to_json())
         self._cache_index: dict[tuple[ClientId, NodeId], CacheIndex] = {}
+        self._told: dict[tuple[ClientId, NodeId], int] = {}
+        """Round of the last statement that a node has taken."""
 
     @property
     def traffic(self) -> Bytes | None:
@@ -172,20 +183,22 @@ class FlowerEngine:
                 self._leave_out("not_connected", client, ask.action, "its node is not connected")
             else:
                 remote[client] = ask.to[client]
-        replies |= self._exchange(ask.action, round, remote)
+        replies |= self._exchange(ask, round, remote)
         return dict(sorted(replies.items()))
 
-    def _exchange(
-        self, action: str, round: int, records: Mapping[ClientId, Record]
-    ) -> dict[ClientId, Record]:
+    def _exchange(self, ask: Ask, round: int, records: Mapping[ClientId, Record]) -> dict[ClientId, Record]:
         """Sends each client the arrays that it does not have, or all if it replies that some are missing."""
         replies: dict[ClientId, Record] = {}
+        action = ask.action
         encoder = Encoder(float16=self.float16)
         deadline = None if action == EVALUATE else self.client_deadline
         remaining = list(records)
         for send_all in (False, True):
+            statements = {client: self._statement(client, send_all) for client in remaining}
             messages = {
-                client: self._message(action, round, client, records[client], encoder, send_all)
+                client: self._message(
+                    action, round, client, records[client], encoder, send_all, statements[client]
+                )
                 for client in remaining
             }
             remaining = []
@@ -194,12 +207,15 @@ class FlowerEngine:
                     self._leave_out("overdue", client, action, reply.error)
                     continue
                 try:
-                    replies[client] = _read_reply(client, reply)
+                    limits = MessageLimits.of(ask.expects.limits(records[client]))
+                    replies[client] = _read_reply(client, reply, limits)
                     digests, _ = encoder.encode(records[client])
                     self._index_of(client).add_ask({self._settings_digest, *digests.values()})
+                    if statement := statements.get(client):
+                        self._told[client, self._node_of(client)] = int(statement["head"]["round"])
                 except MissingArraysError:
                     remaining.append(client)
-                except MalformedError as error:
+                except InvalidReplyError as error:
                     self._leave_out("malformed_reply", client, action, f"its reply is malformed: {error}")
                 except (InputError, ClientFailedError) as error:
                     self._raise_or_leave_out(client, action, error)
@@ -207,8 +223,22 @@ class FlowerEngine:
             self._leave_out("client_failed", client, action, "it does not keep the arrays that it is sent")
         return replies
 
+    def _statement(self, client: ClientId, send_all: bool) -> Mapping[str, Any] | None:
+        """What a client's node is told of its account: what is new, or all."""
+        if self.tell_account is None or not self.memory_on_nodes:
+            return None
+        known = self._told.get((client, self._node_of(client)))
+        return self.tell_account(client, None if send_all else known)
+
     def _message(
-        self, action: str, round: int, client: ClientId, record: Record, encoder: Encoder, send_all: bool
+        self,
+        action: str,
+        round: int,
+        client: ClientId,
+        record: Record,
+        encoder: Encoder,
+        send_all: bool,
+        statement: Mapping[str, Any] | None,
     ) -> OutgoingMessage:
         digests, arrays = encoder.encode(record)
         index = self._index_of(client)
@@ -223,6 +253,7 @@ class FlowerEngine:
             float16=self.float16,
             digests=digests,
             facts=record.facts,
+            statement=statement,
         )
         named = {self._settings_digest: self._settings_text, **arrays}
         sent = {key: array for key, array in named.items() if send_all or key not in index}
@@ -248,7 +279,7 @@ class FlowerEngine:
             raise ClientFailedError(f"client {client} failed:\n{error}") from error
 
     def _leave_out(self, kind: str, client: ClientId, action: str, reason: str) -> None:
-        text = f"did not answer {action!r}: {' '.join(reason.split())}"
+        text = f"did not answer {action!r}: {printable(reason, MAX_EVENT_TEXT)}"
         self.events.append(Event(kind, client, text))
 
     def commit(self, round: int) -> None:
@@ -265,24 +296,28 @@ class FlowerEngine:
         self.resources.close()
 
 
-def _read_reply(client: ClientId, reply: IncomingReply) -> Record:
+def _read_reply(client: ClientId, reply: IncomingReply, limits: MessageLimits) -> Record:
     """A client's record.
 
     Raises:
         MissingArraysError: The node must be sent all arrays.
         InputError: The node cannot do what it is asked with its data and settings.
         ClientFailedError: The client's code raised, or the reply did not arrive.
-        MalformedError: The reply does not follow the protocol.
+        InvalidReplyError: The reply does not follow the protocol, or cannot be read for any other reason.
     """
     if reply.content is None:
         raise ClientFailedError(reply.error)
-    header, arrays = unpack(reply.content)
-    if "missing" in header:
+    with as_invalid():
+        header, arrays = unpack(reply.content, limits)
+        problem = read_field(header, "error", str) if "error" in header else None
+        record = None
+        if problem is None and "missing" not in header:
+            content = ReplyHeader.read(header)
+            if content.client != client:
+                raise MalformedError(f"it is a reply of client {content.client}")
+            record = decode(content.digests, arrays, content.facts)
+    if problem is not None:
+        raise (InputError if header.get("kind") == ErrorKind.INPUT else ClientFailedError)(problem)
+    if record is None:
         raise MissingArraysError
-    if "error" in header:
-        text = read_field(header, "error", str)
-        raise InputError(text) if header.get("kind") == ErrorKind.INPUT else ClientFailedError(text)
-    content = ReplyHeader.read(header)
-    if content.client != client:
-        raise MalformedError(f"it is a reply of client {content.client}")
-    return decode(content.digests, arrays, content.facts)
+    return record

@@ -181,7 +181,7 @@ def simulation_engine(
         refuse_wrapped_clients(context)
         clients = _count_clients(context)
         if nodes is not None and nodes > clients:
-            raise InputError(f"--nodes {nodes}: there are only {clients} clients to put on them")
+            raise InputError(f"{nodes} nodes: there are only {clients} clients to put on them")
         print_line("starting Flower and Ray …")
         with ExitStack() as stack:
             temporary = Path(stack.enter_context(TemporaryDirectory(prefix="ipfl-nodes-")))
@@ -221,12 +221,15 @@ def engine_on(
         float16: Whether models travel as float16.
         resources: Closed with the engine, or at once if the clients do not come.
     """
+    from ipfl.client.settings import PrivacyConfig
     from ipfl.engines.flower.membership import Membership, NodeDirectory
     from ipfl.engines.flower.protocol import RunSettings
     from ipfl.engines.flower.server import FlowerEngine
     from ipfl.engines.flower.transport import Transport
 
-    settings = RunSettings(context.method, context.train, task, context.seed, classes=None)
+    settings = RunSettings(
+        context.method, context.train, task, context.seed, None, context.privacy or PrivacyConfig()
+    )
     # A client's time runs from the sending of its message. With a deadline there is one message for each
     # worker process, so that no time passes while a message waits for a process that is free.
     in_flight = max(MIN_IN_FLIGHT, 4 * simulation.workers) if context.deadline is None else simulation.workers

@@ -12,6 +12,7 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from ipfl.core import Bytes
+from ipfl.core.boundary import printable
 from ipfl.engines.flower.flwr_internals import EXPIRED_ERROR_CODES
 from ipfl.engines.flower.protocol import payload_bytes
 
@@ -80,9 +81,10 @@ class Transport:
                 for key in set(batch) - set(sent.values()):
                     yield key, IncomingReply(None, "the message could not be delivered")
             looked_at = time.monotonic()  # before the look, which may take a while
-            for reply in self.grid.pull_messages(list(waiting)):
-                key = waiting.pop(reply.metadata.reply_to_message_id)
-                yield key, self._read(reply, messages[key].node, limit)
+            for message_id in list(waiting):
+                reply = self._pull(message_id, messages[waiting[message_id]].node, limit)
+                if reply is not None:
+                    yield waiting.pop(message_id), reply
             self.check_alive()
             if limit is not None:
                 for message_id in [one for one in waiting if looked_at > sent_at[one] + limit]:
@@ -105,11 +107,28 @@ class Transport:
                 self.traffic.down += payload_bytes(messages[key].content)
         return sent
 
+    def _pull(self, message_id: str, node: NodeId, limit: float | None) -> IncomingReply | None:
+        """The reply to one message; None: there is none yet.
+
+        Each is pulled by itself: what is wrong with one must not take the others with it. Flower parses a
+        reply while it is pulled, and raises whatever it comes upon.
+        """
+        try:
+            for reply in self.grid.pull_messages([message_id]):
+                if reply.metadata.reply_to_message_id == message_id:
+                    return self._read(reply, node, limit)
+        except Exception as error:
+            self.check_alive()
+            return IncomingReply(
+                None, printable(f"its reply cannot be read: {type(error).__name__}: {error}")
+            )
+        return None
+
     def _read(self, reply: Message, node: NodeId, limit: float | None) -> IncomingReply:
         if reply.has_error() and reply.error.code in EXPIRED_ERROR_CODES:
             return _late_reply(limit)
         if reply.has_error():
-            reason = " ".join((reply.error.reason or "").split())
+            reason = printable(reply.error.reason or "")
             return IncomingReply(None, reason or f"error {reply.error.code}")
         if reply.metadata.src_node_id != node:
             return IncomingReply(None, f"the reply came from node {reply.metadata.src_node_id}")

@@ -65,6 +65,22 @@ def upgrade(engine: Engine) -> None:
             raise InputError(f"{display_url(engine.url)} {text}") from error
 
 
+def check_revision(engine: Engine) -> None:
+    """Refuses a database that lacks migrations or has more than are known here; changes nothing.
+
+    Raises:
+        InputError: It was written by another release.
+    """
+    with engine.connect() as connection:
+        try:
+            current = current_revision(read_only(connection))
+        except CommandError as error:  # more than one revision
+            raise InputError(f"{display_url(engine.url)} is not a run store: {error}") from error
+    if current != newest_revision():
+        text = f"was written by another release of ipfl (schema {current}); `ipfl ledger show` updates it"
+        raise InputError(f"{display_url(engine.url)} {text}")
+
+
 def holds_store(engine: Engine) -> bool:
     """Whether there is a run store in the database at all."""
     with engine.connect() as connection:

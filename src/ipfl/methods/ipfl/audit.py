@@ -28,11 +28,13 @@ class AuditedMarket(ServerSteps):
             "positive": self.rewarded == "positive",
             "reimburse": self.reimburse,
             "forfeit": self.forfeit,
+            "subsidy": self.subsidy_tokens if self.moves_tokens else 0,
+            **({"brought": {str(c): b for c, b in sorted(state.brought.items())}} if state.brought else {}),
         }
 
     def opening_transfers(self, state: MarketState) -> tuple[Transfer, ...]:
-        """The same balance for everyone."""
-        return opening_transfers(state.ids.tolist(), state.opening)
+        """The same balance for everyone who brings none along from an earlier run."""
+        return opening_transfers(state.ids.tolist(), state.opening, state.brought)
 
     def roll_back(self, state: MarketState, market: Market) -> Market:
         """All bids go back, and no allowance is issued: clients that could pay only out of it did not bid."""

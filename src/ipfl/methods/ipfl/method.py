@@ -42,6 +42,7 @@ from ipfl.core import (
     Vector,
     stream,
 )
+from ipfl.errors import InputError
 from ipfl.methods.ipfl.appraisal import per_class_f1
 from ipfl.methods.ipfl.arrays import Bools
 from ipfl.methods.ipfl.audit import AuditedMarket
@@ -59,6 +60,7 @@ from ipfl.methods.ipfl.state import (
     take_preferences,
 )
 from ipfl.methods.ipfl.token_manager import TokenManager
+from ipfl.methods.ipfl.tokens import MAX_TOKENS
 from ipfl.methods.ipfl.updates import ask_training, collect_updates, mean_samples
 from ipfl.methods.ipfl.warm_start import initial_clusters
 from ipfl.methods.steps import training_passes
@@ -74,7 +76,10 @@ class IPFL(AuditedMarket, Method[MarketState]):
     def init(self, setup: Setup) -> MarketState:
         """K models with the same parameters, the same balance for all."""
         opening = self.opening_balance(setup.rounds)
-        self.check(opening, has_holdouts=bool(setup.holdouts))
+        self.check(opening, has_holdouts=bool(setup.holdouts), has_classes=setup.target == "classes")
+        most = len(setup.clients) * (opening + setup.rounds * self.allowance)
+        if most > MAX_TOKENS:  # now, and not in the round that would issue one too many
+            raise InputError(f"method.allowance = {self.allowance}: {most} tokens in all, over {MAX_TOKENS}")
         k = min(self.max_clusters, len(setup.clients)) if self.clusters == "auto" else self.clusters
         return MarketState.start(setup, k, opening)
 

@@ -64,7 +64,7 @@ class OwnPoints:
 def mix_on_evidence(models: Sequence[Vector], importance: Floats, points: OwnPoints, me: Client) -> Vector:
     """The paper's mix Σ_k υ_ik ω_k, unless the client's points are evidence for another one."""
     candidates = [mix(models, weights) for weights in candidate_weights(importance)]
-    scores = [calibrated_hits(_logs(candidate, points, me), points.labels) for candidate in candidates]
+    scores = [_scores(_logs(candidate, points, me), points, me) for candidate in candidates]
     return candidates[choose_on_evidence(scores)]
 
 
@@ -81,17 +81,25 @@ def fine_tune_on_evidence(start: Vector, points: OwnPoints, me: Client) -> Vecto
     """
     train, folds = me.data("train"), np.arange(len(points.trained)) % FOLDS
     tuned = _on_the_way(start, fine_tune(start, me, AUTO_EPOCHS))
-    on_trained = np.empty((len(tuned), len(points.trained), me.classes))
+    columns = me.classes if me.predicts_classes else 1
+    on_trained = np.empty((len(tuned), len(points.trained), columns))
     for fold in range(FOLDS):
         left_out = np.flatnonzero(folds == fold)
         others = _take(train, np.delete(np.arange(len(train)), left_out))
         without = _on_the_way(start, fine_tune(start, me, AUTO_EPOCHS, on=others))
         for logs, model in zip(on_trained, without, strict=True):
-            logs[left_out] = me.log_probabilities(model, _take(points.trained, left_out))
+            logs[left_out] = me.log_scores(model, _take(points.trained, left_out))
     tables = [_logs(start, points, me)]
     for logs, model in zip(on_trained, tuned, strict=True):
-        tables.append(np.concatenate([me.log_probabilities(model, points.held_back), logs]))
-    return [start, *tuned][choose_on_evidence([calibrated_hits(table, points.labels) for table in tables])]
+        tables.append(np.concatenate([me.log_scores(model, points.held_back), logs]))
+    return [start, *tuned][choose_on_evidence([_scores(table, points, me) for table in tables])]
+
+
+def _scores(table: NDArray[np.float64], points: OwnPoints, me: Client) -> NDArray[np.float64]:
+    """(n,): soft score of every point; of classes, with the model as sure of itself as it should be."""
+    if me.predicts_classes:
+        return calibrated_hits(table, points.labels)
+    return np.nan_to_num(np.exp(table[:, 0]), nan=0.0)
 
 
 def _on_the_way(start: Vector, end: Vector) -> list[Vector]:
@@ -100,8 +108,8 @@ def _on_the_way(start: Vector, end: Vector) -> list[Vector]:
 
 
 def _logs(model: Vector, points: OwnPoints, me: Client) -> NDArray[np.float64]:
-    """(n, classes): log-probabilities of all points under one model."""
-    parts = [me.log_probabilities(model, samples) for samples in (points.held_back, points.trained)]
+    """(n, classes) or (n, 1): what `Client.log_scores` says of all points under one model."""
+    parts = [me.log_scores(model, samples) for samples in (points.held_back, points.trained)]
     return np.concatenate(parts)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ipfl.core import Bid, ClientId, Contribution, Fact, Seat
-from ipfl.ledger.accounts import opening_transfers
+from ipfl.ledger.accounts import opening_balances, opening_transfers
 from ipfl.ledger.lines import METRIC_KEYS, by_cluster
 from ipfl.ledger.verify import ReplayedRound
 from ipfl.methods.ipfl import tokens
@@ -36,7 +36,8 @@ class MarketReplay:
     Args:
         rules: `price`, `opening`, `eta`, `gamma`, `clusters`; may be left out: `allowance` (0), `incentive`
             (true), `positive` (false: providers are rewarded even if they contributed nothing), `reimburse`
-            ("printed") and `forfeit` (false: seats that delivered nothing are refunded).
+            ("printed"), `forfeit` (false: seats that delivered nothing are refunded), `subsidy` (0) and
+            `brought` (none: tokens from an earlier run by client).
         clients: All clients that have an account.
     """
 
@@ -52,18 +53,23 @@ class MarketReplay:
             "positive" if rules.get("positive", False) else "all",
             float(rules["eta"]),
             float(rules["gamma"]),
+            int(rules.get("subsidy", 0)),
         )
         self.forfeit = bool(rules.get("forfeit", False))
         self.allowance = int(rules.get("allowance", 0))
         self.incentive = bool(rules.get("incentive", True))
-        self.bank, _ = tokens.open_accounts(len(self.ids), self.clusters, self.opening_balance)
+        told = dict(rules.get("brought") or {})
+        self.brought = {int(client): int(tokens) for client, tokens in told.items()}
+        opening = opening_balances(self.ids.tolist(), self.opening_balance, self.brought)
+        self.bank, _ = tokens.open_accounts(len(self.ids), self.clusters, opening)
         self.omega = np.zeros((len(self.ids), self.clusters), np.int64)
         self.best = np.full(self.clusters, np.nan)
         self.usual_score = np.full((len(self.ids), self.clusters), np.nan)
 
     def opening(self) -> ReplayedRound:
         """What the opening must have moved."""
-        return ReplayedRound(opening_transfers(self.ids.tolist(), self.opening_balance))
+        transfers = opening_transfers(self.ids.tolist(), self.opening_balance, self.brought)
+        return ReplayedRound(transfers)
 
     def round(self, line: Mapping[str, Any]) -> ReplayedRound:
         """What a round must have moved; nothing where the market was closed (a line without `bids`)."""

@@ -240,7 +240,9 @@ class ServerSteps(ClientSide):
             return {}
         return settlement.settle(
             manager,
-            settlement.SettlementRule(self.reimburse, self.rewarded, self.eta, self.gamma),
+            settlement.SettlementRule(
+                self.reimburse, self.rewarded, self.eta, self.gamma, self.subsidy_tokens
+            ),
             settlement.Served(
                 payments,
                 seats,

@@ -22,6 +22,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "paper": {
         "payers": "seated",
         "access": "open",
+        "trial_rounds": 0,
         "hits": "hard",
         "mix": "paper",
         "adapt": 0,
@@ -35,6 +36,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "rewarded": "all",
         "reimburse": "printed",
         "eta": 0.5,
+        "subsidy": 0.0,
         "share": 0.0,
         "robust": False,
     },
@@ -73,7 +75,7 @@ class IPFLSettings:
         "paid", description="who gets the round's models: those who paid for at least one, or everyone"
     )
     trial_rounds: Annotated[int, Field(ge=0)] = Field(
-        0, description="queries in which a new client gets the models free of charge"
+        5, description="queries in which a new client gets the models free of charge"
     )
     threshold: Share | None = Field(None, description="T_h on the importance weights; omitted: 1/K")
     hits: Literal["soft", "hard"] = Field(
@@ -150,6 +152,9 @@ class IPFLSettings:
         None, description="opening balance; omitted: a price for every round, 100 at least"
     )
     allowance: Annotated[int, Field(ge=0)] = Field(0, description="tokens issued to every client each round")
+    subsidy: Annotated[float, Field(ge=0, le=100)] = Field(
+        2.0, description="prices issued into a cluster's pool for every update that earns"
+    )
     forfeit: bool = Field(
         True, description="who has a seat and delivers nothing loses its price and priority"
     )
@@ -174,8 +179,8 @@ class IPFLSettings:
         filled = {**PRESETS.get(str(named.get("preset")), {}), **named}
         return type(given)(given.args, filled) if has_arguments else filled
 
-    def check(self, opening: int, *, has_holdouts: bool) -> None:
-        """Refuses settings that cannot work together, or not without samples at the server.
+    def check(self, opening: int, *, has_holdouts: bool, has_classes: bool = True) -> None:
+        """Refuses settings that cannot work together, or not without samples at the server, or classes.
 
         Raises:
             InputError: Which ones.
@@ -183,10 +188,19 @@ class IPFLSettings:
         check_rules(self.price, opening, self.eta, self.gamma)
         if not has_holdouts and (self.initial_clustering or self.contribution == "server"):
             raise InputError('initial_clustering and contribution = "server" need task.server_samples > 0')
+        if self.initial_clustering and not has_classes:
+            raise InputError(
+                "method.initial_clustering compares clients by class: it needs classes to predict"
+            )
 
     def opening_balance(self, rounds: int) -> int:
         """Tokens that every client starts with: a price for every round, if nothing else is set."""
         return max(MIN_OPENING, rounds) * self.price if self.opening is None else self.opening
+
+    @property
+    def subsidy_tokens(self) -> int:
+        """Whole tokens that are issued for an update that earns."""
+        return round(self.subsidy * self.price)
 
     @property
     def market_opens(self) -> int:

@@ -24,6 +24,8 @@ class SettlementRule:
     rewarded: Literal["positive", "all"]
     eta: float
     gamma: float
+    subsidy: int = 0
+    """In tokens."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,7 @@ def settle(
             refunded=_refunded(served, rule, k, providers[earning]),
             reimbursed=owed,
             share=share,
+            subsidy=rule.subsidy,
         )
         if len(providers):
             shares[k] = share

@@ -24,7 +24,7 @@ from ipfl.core import (
 )
 from ipfl.core.sections import AggregateConfig
 from ipfl.core.vectors import mean
-from ipfl.ledger.accounts import Bank
+from ipfl.ledger.accounts import Bank, opening_balances
 from ipfl.methods.ipfl import market_stats, tokens
 from ipfl.methods.ipfl.arrays import Bools, Floats, Ints
 from ipfl.methods.ipfl.preferences import importance_weights
@@ -103,12 +103,14 @@ class MarketState:
     collapsed: bool = False
     merged: tuple[tuple[int, int, int], ...] = ()
     """(round, kept, dropped) of every merge under `clusters = "auto"`."""
+    brought: Mapping[ClientId, int] = field(default_factory=dict)
+    """Tokens that clients brought along from an earlier run, instead of the opening."""
 
     @classmethod
     def start(cls, setup: Setup, clusters: int, opening: int) -> MarketState:
         """The market before the first round: K equal models, equal balances, no bids."""
-        n = len(setup.clients)
-        bank, _ = tokens.open_accounts(n, clusters, opening)
+        n, brought = len(setup.clients), setup.balances
+        bank, _ = tokens.open_accounts(n, clusters, opening_balances(sorted(setup.clients), opening, brought))
         return cls(
             ids=np.asarray(sorted(setup.clients), np.int64),
             models=(setup.params,) * clusters,
@@ -141,6 +143,7 @@ class MarketState:
             held=setup.client_models,
             directions=(None,) * clusters,
             public_steps=((),) * clusters,
+            brought=dict(brought),
         )
 
     @property

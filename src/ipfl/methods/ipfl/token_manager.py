@@ -71,6 +71,7 @@ class TokenManager:
         refunded: Ints,
         reimbursed: Ints,
         share: float,
+        subsidy: int = 0,
     ) -> None:
         """Eq. reimbursement and Eq. reward_distribution; the pool is empty afterwards.
 
@@ -82,8 +83,11 @@ class TokenManager:
             refunded: Who gets the pool back if nobody earns it.
             reimbursed: Whom the share U_k goes to.
             share: U_k.
+            subsidy: Tokens issued for each of those that earn.
         """
         self._post(tokens.reimburse(self.bank, cluster, reimbursed, share))
+        if subsidy and len(earning):
+            self._post(tokens.subsidise(self.bank, cluster, earning, subsidy))
         self._post(tokens.reward(self.bank, cluster, earning, psi, omega, refunded))
 
     @property

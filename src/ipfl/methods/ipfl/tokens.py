@@ -11,7 +11,8 @@ In the order of a round, per cluster k with price τ_p:
                 Eq. reimbursement, pays it. Printed as a deduction from every client it would destroy
                 tokens; the text says what is meant, and since the reward pool shrinks by as much it is
                 the penalty on the providers at the same time.
-5. `reward`     Eq. reward_distribution: the rest of the pool by rank. The pool is empty again.
+5. `subsidise`  beyond the paper: new tokens for the pool, so that training pays beyond what consumers pay.
+6. `reward`     Eq. reward_distribution: the rest of the pool by rank. The pool is empty again.
 
 One price and one opening balance for all: section Fairness, "Opportunity fairness".
 """
@@ -49,8 +50,11 @@ def check_rules(price: int, opening: int, eta: float, gamma: float) -> None:
             raise InputError(f"{name} must be between 0 and 1, not {value}")
 
 
-def open_accounts(n: int, k: int, opening: int) -> tuple[Bank, Transfers]:
-    """A bank of n clients and k clusters in which every client was issued the same opening balance."""
+def open_accounts(n: int, k: int, opening: Ints | int) -> tuple[Bank, Transfers]:
+    """A bank of n clients and k clusters in which every client was issued its opening balance.
+
+    It is the same for all, unless clients bring balances along from an earlier run.
+    """
     empty = Bank(np.zeros(n, np.int64), np.zeros(k, np.int64), np.zeros(k, np.int64), 0)
     return _issue(empty, opening, Kind.OPEN)
 
@@ -58,6 +62,19 @@ def open_accounts(n: int, k: int, opening: int) -> tuple[Bank, Transfers]:
 def allowance(bank: Bank, amount: int) -> tuple[Bank, Transfers]:
     """Issues the same income to every client."""
     return _issue(bank, amount, Kind.ALLOWANCE)
+
+
+def subsidise(bank: Bank, cluster: int, providers: Ints, amount: int) -> tuple[Bank, Transfers]:
+    """Issues `amount` into the pool of a cluster for each provider that earns there.
+
+    What consumers pay is all that providers can earn, so together they gain nothing; who has a cost of
+    training would rather keep the models that it has. The subsidy is what the work is worth to the server.
+    """
+    _check_issue(bank, amount, len(providers))
+    issued = Transfers.of(
+        Kind.ALLOWANCE, ISSUER, pool(np.array(cluster)), amount, cluster, np.sort(providers)
+    )
+    return post(bank, issued), issued
 
 
 def auction(bank: Bank, bid_ranks: Ints, price: int) -> tuple[Bank, Transfers, Bools]:
@@ -250,15 +267,22 @@ def _pay_out(
     return post(bank, transfers), transfers
 
 
-def _issue(bank: Bank, amount: int, kind: Kind) -> tuple[Bank, Transfers]:
+def _issue(bank: Bank, amount: Ints | int, kind: Kind) -> tuple[Bank, Transfers]:
     n = len(bank.balances)
-    if amount < 0 or bank.issued + n * amount > MAX_TOKENS:
-        raise InputError(
-            f"cannot issue {amount} tokens to each of {n} clients (from 0 to {MAX_TOKENS} in all)"
-        )
+    _check_issue(bank, amount, n)
     client = np.arange(n, dtype=np.int32)
     transfers = Transfers.of(kind, ISSUER, client, amount, NO_CLUSTER, client)
     return post(bank, transfers), transfers
+
+
+def _check_issue(bank: Bank, amount: Ints | int, n: int) -> None:
+    """Refuses amounts, one for each of n clients or the same for all, that are not tokens or too many."""
+    amounts = [amount] if isinstance(amount, int) else amount.tolist()
+    each = n // len(amounts) if amounts else 0
+    if min(amounts, default=0) < 0 or bank.issued + each * sum(amounts) > MAX_TOKENS:
+        raise InputError(
+            f"cannot issue {amount} tokens for each of {n} clients (from 0 to {MAX_TOKENS} in all)"
+        )
 
 
 def _entries(where: Bools) -> tuple[NDArray[np.int32], NDArray[np.int16]]:

@@ -1,0 +1,213 @@
+"""What a gradient gives away, against noise; and what privacy costs in accuracy, against ε.
+
+    python experiments/privacy.py --seeds 5
+
+The attack (`ipfl.stress.reconstruction`) is on one gradient over the 12 probe points of every client of
+the digits. Accuracy is that of whole runs on the digits with a linear model. Clips and learning rates were
+chosen on seed 100.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import fmean
+
+import numpy as np
+
+from grid import HERE, Figures, Runs, markdown_table, marks, parse_arguments, play_missing, write_between
+from ipfl.client.client import Client
+from ipfl.client.privacy_accountant import Releases
+from ipfl.client.private_client import PrivateClient
+from ipfl.client.settings import PrivacyConfig, TrainConfig
+from ipfl.client.task import Task
+from ipfl.core import EMPTY, stream
+from ipfl.engines.local import local_engine
+from ipfl.runs.comparison import prepare
+from ipfl.runs.config import Config
+from ipfl.runs.run import run
+from ipfl.stress.reconstruction import correlation, count_misplaced, guess_label_counts, guess_point
+
+RESULTS = HERE / "results" / "privacy.json"
+DOCUMENT = HERE.parent / "docs" / "privacy.md"
+FIGURE = HERE.parent / "docs" / "img" / "privacy.png"
+DELTA = 1e-5
+ATTACK_NOISE = {
+    "no protection": None,
+    "clip only": 1e-9,
+    **{f"noise {z:g}": z for z in (0.1, 0.3, 1.0, 3.0, 10.0)},
+}
+RUN_NOISE = (0.1, 0.3, 1.0, 3.0)
+MECHANISMS = {
+    "update": ("privacy.mechanism=update", "privacy.clip=0.3"),
+    "sgd": (
+        "privacy.mechanism=sgd",
+        "privacy.clip=0.3",
+        "train.epochs=1",
+        "train.batch_size=16",
+        "train.lr=0.3",
+    ),
+}
+METHODS = ("ipfl", "fedavg")
+
+
+def grid() -> dict[str, tuple[str, ...]]:
+    """Settings by name: attack / protection, or method / mechanism / noise."""
+    found: dict[str, tuple[str, ...]] = {f"attack / {name}": () for name in ATTACK_NOISE}
+    for method in METHODS:
+        found[f"{method} / no protection"] = (f"method.name={method}",)
+        for mechanism, settings in MECHANISMS.items():
+            for noise in RUN_NOISE:
+                more = (
+                    f"method.name={method}",
+                    *settings,
+                    f"privacy.noise={noise}",
+                    f"privacy.delta={DELTA}",
+                )
+                found[f"{method} / {mechanism} / noise {noise:g}"] = more
+    return found
+
+
+GRID = grid()
+
+
+def play(setting: str, seed: int) -> Figures:
+    """One run's figures, or those of the attack on all clients of one partition."""
+    kind, *rest = setting.split(" / ")
+    if kind == "attack":
+        return attack(ATTACK_NOISE[rest[0]], seed)
+    config = Config.load(None, [*GRID[setting], "task.model=softmax", f"seed={seed}"])
+    method = config.build_method()
+    result = run(prepare(config, [method], seed), method, config, engine=local_engine(workers=0))
+    privacy = result.summary["privacy"]
+    epsilon = None if privacy is None else privacy["largest_epsilon"]
+    return {"accuracy": result.personalized_accuracy, "epsilon": epsilon}
+
+
+def attack(noise: float | None, seed: int) -> Figures:
+    """Mean over clients: points put into wrong classes, and the correlation of guessed and true points."""
+    config = Config.load(None, ["task.model=softmax", f"seed={seed}"])
+    task = Task.build(config.task, seed)
+    network = task.network(seed)
+    zeros = np.zeros(network.size, np.float32)
+    misplaced, alike = [], []
+    for client in task.data.clients:
+        parts = task.data.parts(client)
+        me = Client(client, 0, "appraise", seed, task.data.classes, parts, network, TrainConfig(), zeros)
+        if noise is not None:
+            privacy = PrivacyConfig(noise=noise, clip=1.0)
+            me = PrivateClient.of(me, privacy, stream(seed, "privacy", client), EMPTY)
+        gradient, n = me.gradient(zeros, "probe"), len(parts.probe)
+        counts = np.bincount(parts.probe.y, minlength=task.data.classes).astype(np.float64)
+        misplaced.append(count_misplaced(guess_label_counts(gradient, network, n), counts))
+        inputs = network.inputs(network.points(parts.probe).x).flatten(1).double().numpy()
+        for label in np.flatnonzero(counts == 1):
+            (place,) = np.flatnonzero(parts.probe.y == label)
+            alike.append(correlation(guess_point(gradient, network, int(label), n), inputs[place]))
+    return {"points": n, "misplaced": fmean(misplaced), "correlation": fmean(alike)}
+
+
+def one_release(name: str) -> float | None:
+    """ε of one gradient with the noise of a protection; None: there is no bound."""
+    noise = ATTACK_NOISE[name]
+    if noise is None or noise < 1e-6:
+        return None
+    releases = Releases()
+    releases.add(noise)
+    return releases.epsilon(DELTA)
+
+
+def attack_table(runs: Runs) -> str:
+    """What the attack finds, by protection."""
+    rows = []
+    for name in ATTACK_NOISE:
+        found = runs.get(f"attack / {name}", {})
+        if found:
+            epsilon = one_release(name)
+            rows.append(
+                [
+                    name,
+                    "–" if epsilon is None else f"{epsilon:.1f}",
+                    f"{fmean(one['misplaced'] for one in found.values()):.2f}",
+                    f"{fmean(one['correlation'] for one in found.values()):.2f}",
+                    ", ".join(found),
+                ]
+            )
+    head = [
+        "protection",
+        "ε of one gradient",
+        "points in the wrong class, of 12",
+        "correlation of images",
+        "seeds",
+    ]
+    return markdown_table(head, rows)
+
+
+def run_table(runs: Runs) -> str:
+    """Accuracy and ε of whole runs."""
+    rows = []
+    for setting in GRID:
+        found = runs.get(setting, {})
+        if found and not setting.startswith("attack"):
+            method, mechanism, *noise = setting.split(" / ")
+            known = [one["epsilon"] for one in found.values() if one["epsilon"] is not None]
+            accuracy = 100 * fmean(one["accuracy"] for one in found.values())
+            epsilon = f"{fmean(known):.1f}" if known else "–"
+            rows.append([method, mechanism, *(noise or ["–"]), epsilon, f"{accuracy:.1f}", ", ".join(found)])
+    return markdown_table(["method", "mechanism", "noise", "ε", "accuracy, %", "seeds"], rows)
+
+
+def draw(runs: Runs, path: Path) -> None:
+    """Left: the attack against noise. Right: accuracy against ε."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
+    noise = [(z, runs.get(f"attack / {name}", {})) for name, z in ATTACK_NOISE.items() if z and z > 1e-6]
+    known = [(z, list(found.values())) for z, found in noise if found]
+    left.plot(
+        [z for z, _ in known], [fmean(one["correlation"] for one in f) for _, f in known], "o-", label="image"
+    )
+    left.plot(
+        [z for z, _ in known],
+        [1 - fmean(one["misplaced"] / one["points"] for one in f) for _, f in known],
+        "s--",
+        label="labels",
+    )
+    left.set(
+        xscale="log", xlabel="noise", ylabel="correlation, share of labels", title="What one gradient tells"
+    )
+    for method in METHODS:
+        plain = list(runs.get(f"{method} / no protection", {}).values())
+        if plain:
+            right.axhline(100 * fmean(one["accuracy"] for one in plain), lw=0.8, ls=":", color="grey")
+        for mechanism in MECHANISMS:
+            every = [list(runs.get(f"{method} / {mechanism} / noise {z:g}", {}).values()) for z in RUN_NOISE]
+            pairs = [
+                (fmean(o["epsilon"] for o in f), 100 * fmean(o["accuracy"] for o in f)) for f in every if f
+            ]
+            if pairs:
+                right.plot(*zip(*pairs, strict=True), "o-", label=f"{method}, {mechanism}")
+    right.set(
+        xscale="log", xlabel="ε (largest of a client, δ = 1e-5)", ylabel="accuracy, %", title="What it costs"
+    )
+    for axis in (left, right):
+        axis.grid(alpha=0.3)
+        axis.legend(fontsize=8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=130)
+
+
+def main() -> None:
+    """Plays what is missing, and writes the tables and the figure."""
+    given = parse_arguments(__doc__, 5)
+    seeds = range(given.first, given.first + given.seeds)
+    runs = play_missing(RESULTS, [s for s in GRID if given.only in s], seeds, play, given.processes)
+    write_between(DOCUMENT, marks("experiments/privacy.py, the attack"), attack_table(runs))
+    write_between(DOCUMENT, marks("experiments/privacy.py, whole runs"), run_table(runs))
+    draw(runs, FIGURE)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""`ipfl console`: runs, clients and tokens in a browser. Only typer is imported at the top."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ipfl.errors import InputError
+
+
+def console(
+    runs: Annotated[
+        Path | None, typer.Option("--runs", metavar="DIR", help="Folder with runs; default: runs.")
+    ] = None,
+    store: Annotated[
+        str | None, typer.Option("--store", metavar="URL", help="A database with runs, instead of a folder.")
+    ] = None,
+    host: Annotated[
+        str, typer.Option("--host", help="Address to listen on; others than this machine's need --auth.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Port to listen on.")] = 8080,
+    auth: Annotated[
+        bool,
+        typer.Option("--auth", help="Ask for tokens: the operator sees all, a client its own page."),
+    ] = False,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--token-file",
+            metavar="FILE",
+            help="Holds the operator's token, made if it is not there; default: DIR/console-token.",
+        ),
+    ] = None,
+    allow_start: Annotated[
+        bool,
+        typer.Option("--allow-start", help="Let the operator start runs though other machines are let in."),
+    ] = False,
+) -> None:
+    """Open a web console: runs side by side, their clients, every token.
+
+    Reads the run stores and changes nothing in them. Runs in progress are followed live.
+    With --auth, runs can also be started, stopped and resumed.
+    """
+    try:
+        from ipfl.console.app import TOKEN_FILE, open_console, serve
+    except ModuleNotFoundError as error:
+        if error.name and error.name.startswith("ipfl"):
+            raise
+        raise InputError('the console needs more packages: pip install "ipfl[ui]"') from error
+    opened = open_console(runs, store, host, auth=auth, token_file=token_file, allow_start=allow_start)
+    shown = f"[{host}]" if ":" in host else host
+    typer.echo(f"http://{shown}:{port} (Ctrl-C ends it)", err=True)
+    if auth:
+        path = token_file or (opened.runs.folder or Path()) / TOKEN_FILE
+        typer.echo(f"the operator's token is in {path}", err=True)
+    serve(opened, host, port)

@@ -1,0 +1,273 @@
+"""A client whose replies are clipped and noised: the one place through which everything private leaves.
+
+A method works with a `PrivateClient` as with any other. What it gets from `score` and `gradient`, and with
+`privacy.mechanism = "sgd"` from `train`, is noisy already, and so is all that it makes of that, such as bids.
+Everything else that it may look at (points, labels, losses of points, and models trained without
+noise) is watched, and so is what it remembers of it. A reply after such a look is protected when it leaves:
+
+- vectors are clipped and noised, as updates of the model that was sent under their name (`update`), or
+  refused (`sgd`);
+- facts are refused, but for `n`, the size of a part, which is no secret.
+
+So a method that tells more than noise can protect is stopped by what it does, not by its name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ipfl.client.client import Client, Part
+from ipfl.client.network import Points
+from ipfl.client.predictors import Predictor
+from ipfl.client.privacy_accountant import Releases
+from ipfl.client.private_gradients import NoisyGradient, PoissonBatches, clipped_sum
+from ipfl.client.settings import PrivacyConfig
+from ipfl.client.training import Batch, Objective, Pull, Score, evaluate, losses, sgd
+from ipfl.core import Record, Vector
+from ipfl.core.records import Fact
+from ipfl.data.federated import Samples
+from ipfl.errors import InputError
+
+MAX_LOSS = 5.0
+"""The loss of a point counts up to this in a sum that leaves the client: what one point can change."""
+LOOKED = "looked"
+"""Marks what a client remembers of its points without noise."""
+
+
+class WatchedSamples(Samples):
+    """Samples that say when they are looked at; how many there are is no secret."""
+
+    def __init__(self, samples: Samples, on_look: Callable[[], None]):
+        object.__setattr__(self, "_samples", samples)
+        object.__setattr__(self, "_on_look", on_look)
+
+    def __len__(self) -> int:
+        return len(self.__dict__["_samples"])
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("x", "y"):
+            self._on_look()
+            return getattr(self._samples, name)
+        return super().__getattribute__(name)
+
+
+@dataclass
+class PhaseLog:
+    """What happened at a client between an ask and its reply."""
+
+    releases: Releases = field(default_factory=Releases)
+    has_looked: bool = False
+    """Whether anything was seen without noise."""
+    noisy_vectors: list[Vector] = field(default_factory=list)
+    """Vectors that are noisy already."""
+
+
+class NoisyScore(Score):
+    """A score each of whose numbers is noised when it is first looked at, and counted then."""
+
+    def __init__(
+        self, true: Score, noised: Callable[[float, float], float], clipped_loss: Callable[[], float]
+    ):
+        object.__setattr__(self, "n", true.n)
+        object.__setattr__(self, "_known", {})
+        object.__setattr__(
+            self, "_true", {"hits": lambda: true.hits, "soft": lambda: true.soft, "loss": clipped_loss}
+        )
+        object.__setattr__(self, "_noised", noised)
+
+    def __getattribute__(self, name: str) -> Any:
+        if name not in ("hits", "soft", "loss"):
+            return super().__getattribute__(name)
+        known: dict[str, float] = self._known
+        if name not in known:
+            most = MAX_LOSS if name == "loss" else 1.0
+            known[name] = (
+                min(max(self._noised(self._true[name](), most), 0.0), most * self.n) if self.n else 0.0
+            )
+        return known[name]
+
+
+@dataclass(frozen=True)
+class PrivateClient(Client):
+    """A client that sends nothing about single points; see the module's docstring."""
+
+    privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
+    noise: np.random.Generator = field(default_factory=np.random.default_rng)
+    log: PhaseLog = field(default_factory=PhaseLog)
+
+    @classmethod
+    def of(
+        cls, me: Client, privacy: PrivacyConfig, noise: np.random.Generator, mine: Record
+    ) -> PrivateClient:
+        """A client as it works under `[privacy]`.
+
+        Args:
+            me: The same without protection.
+            privacy: How much.
+            noise: Where its noise comes from.
+            mine: What it remembers.
+        """
+        own = {name: getattr(me, name) for name, one in Client.__dataclass_fields__.items() if one.init}
+        return cls(**own, privacy=privacy, noise=noise, log=PhaseLog(has_looked=LOOKED in mine.facts))
+
+    def _look(self) -> None:
+        self.log.has_looked = True
+
+    def _noised(self, value: float, sensitivity: float) -> float:
+        self.log.releases.add(self.privacy.noise)
+        return float(value + self.noise.normal(0, self.privacy.noise * sensitivity))
+
+    def _unwatched(self, part: Part, limit: int | None = None) -> Points:
+        """The points, for what becomes noisy here."""
+        if (part, limit) not in self._points:
+            self._points[part, limit] = self.network.points(Client.data(self, part, limit))
+        return self._points[part, limit]
+
+    def data(self, part: Part, limit: int | None = None) -> Samples:
+        """The samples of one part; to look at one of them is noticed."""
+        return WatchedSamples(super().data(part, limit), self._look)
+
+    def points(self, part: Part, limit: int | None = None) -> Points:
+        """The same on the network's device."""
+        self._look()
+        return self._unwatched(part, limit)
+
+    def train(
+        self,
+        start: Vector,
+        *,
+        epochs: int | None = None,
+        lr: float | None = None,
+        pull: Pull | None = None,
+        objective: Objective | None = None,
+        on: Samples | None = None,
+    ) -> Vector:
+        """Local training, with noise in every step if the mechanism is `sgd`."""
+        if self.privacy.mechanism == "update":
+            self._look()
+            return super().train(start, epochs=epochs, lr=lr, pull=pull, objective=objective, on=on)
+        if objective is not None:
+            raise InputError(
+                "privacy.mechanism=sgd needs the ordinary loss, whose gradient is a sum over points; "
+                "this method has another one: use privacy.mechanism=update"
+            )
+        if ":" in (self.settings.augment or ""):
+            raise InputError("privacy.mechanism=sgd needs to know that train.augment mixes no points")
+        points = self._unwatched("train") if on is None else self.network.points(on)
+        batches = PoissonBatches(len(points), self.settings.batch_size)
+        size, passes = batches.rate * len(points), self.settings.epochs if epochs is None else epochs
+        privacy = self.privacy
+        noisy = NoisyGradient(privacy.clip, privacy.noise * privacy.clip, size, self.noise)
+        self.log.releases.add(privacy.noise, batches.steps * passes, batches.rate)
+        trained = sgd(
+            self.network,
+            start,
+            points,
+            self.settings,
+            self.noise,  # who is in a batch must be as secret as the noise
+            epochs=epochs,
+            lr=lr,
+            pull=pull,
+            objective=noisy,
+            draw=batches,
+        )
+        if len(trained) > self.network.trained:  # statistics of the points, such as batch norm's
+            trained[self.network.trained :] = start[self.network.trained :]
+        return trained
+
+    def score(self, predictor: Predictor, part: Part, limit: int | None = None) -> Score:
+        """How a model does on one part, with noise on each number that is looked at."""
+        points = self._unwatched(part, limit)
+
+        def clipped_loss() -> float:
+            if not isinstance(predictor, np.ndarray):
+                raise InputError("[privacy] has no bound for the summed loss of a mixture")
+            return float(np.minimum(losses(self.network, predictor, points), MAX_LOSS).sum())
+
+        return NoisyScore(evaluate(self.network, predictor, points), self._noised, clipped_loss)
+
+    def losses(self, params: Vector, part: Part, limit: int | None = None) -> NDArray[np.float64]:
+        """Cross entropy of every point of one part: a look at the points."""
+        self._look()
+        return losses(self.network, params, self._unwatched(part, limit))
+
+    def gradient(self, params: Vector, on: Part | Samples) -> Vector:
+        """Gradient of the mean loss, of points that are clipped one by one, with noise."""
+        points = self.network.points(on) if isinstance(on, Samples) else self._unwatched(on)
+        self.network.load(params)
+        self.network.module.eval()
+        batch = Batch(self.network.inputs(points.x), points.y, self.network.put(np.arange(len(points))))
+        total = clipped_sum(self.network, batch, self.privacy.clip).cpu().numpy().astype(np.float64)
+        total += self.noise.normal(0, self.privacy.noise * self.privacy.clip, total.size)
+        whole = np.zeros(self.network.size, np.float32)
+        whole[: self.network.trained] = total / max(len(points), 1)
+        self.log.releases.add(self.privacy.noise)
+        self.log.noisy_vectors.append(whole)
+        return whole
+
+    def protect(self, reply: Record, ask: Record) -> Record:
+        """The reply as it may leave.
+
+        Args:
+            reply: What the method's client side answers.
+            ask: What it was sent.
+
+        Raises:
+            InputError: It holds something that noise cannot protect.
+        """
+        if not self.log.has_looked:
+            return reply
+        for name, value in reply.facts.items():
+            if name != "n" or value not in self._sizes():
+                raise InputError(
+                    f"[privacy] cannot protect {name!r}, which clients of this method send: "
+                    "it is made of single points (docs/privacy.md lists what is possible)"
+                )
+        params = {name: self._protect_vector(name, vector, ask) for name, vector in reply.params.items()}
+        return Record(params, reply.facts)
+
+    def _protect_vector(self, name: str, vector: Vector, ask: Record) -> Vector:
+        if any(vector is one for one in self.log.noisy_vectors):
+            return vector
+        if self.privacy.mechanism == "sgd":
+            raise InputError(
+                f"privacy.mechanism=sgd cannot protect {name!r}: this method uses the points outside of "
+                "training; use privacy.mechanism=update"
+            )
+        known = ask.params.get(name, self.initial)
+        before = known if known.shape == vector.shape else np.zeros_like(vector)
+        step = vector.astype(np.float64) - before
+        if not np.isfinite(step).all():
+            step = np.zeros(len(step))
+        clip = self.privacy.clip
+        step *= min(1.0, clip / max(float(np.linalg.norm(step)), np.finfo(float).tiny))
+        self.log.releases.add(self.privacy.noise)
+        # Two updates of length `clip` can lie 2·clip apart.
+        return np.asarray(
+            before + step + self.noise.normal(0, 2 * clip * self.privacy.noise, len(step)), np.float32
+        )
+
+    def _sizes(self) -> set[Fact]:
+        """What `n` may be: the size of a part, or 1 where all clients weigh the same."""
+        return {1, *(len(getattr(self.parts, part)) for part in ("train", "probe", "goal"))}
+
+    def remember(self, remembered: Record, mine: Record) -> Record:
+        """What the client remembers, marked if it was made without noise."""
+        if remembered is mine or not self.log.has_looked or LOOKED in remembered.facts:
+            return remembered
+        return replace(remembered, facts={**remembered.facts, LOOKED: True})
+
+
+def noise_path(ask: Record) -> int:
+    """A number of what was asked, for the noise of its answer: two asks must not share it."""
+    digest = hashlib.blake2b(digest_size=4)
+    for name in sorted(ask.params):
+        digest.update(name.encode() + ask.params[name].tobytes())
+    digest.update(repr(sorted((key, repr(value)) for key, value in ask.facts.items())).encode())
+    return int.from_bytes(digest.digest())

@@ -1,0 +1,148 @@
+"""Who may see what: the operator everything, a client its own page.
+
+Without `--auth` everybody who can reach the console is the operator; it then listens on this machine only.
+
+The operator's token is a secret in a file. A client's token is the client's name with a code that only the
+holder of that secret can compute, so there is no list of tokens to keep or to lose: with a new secret, all
+old tokens are void. Tokens travel in the header `Authorization` or in a cookie, never in an address.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import os
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+
+from fastapi import HTTPException
+from starlette.requests import HTTPConnection
+
+from ipfl.errors import InputError
+
+COOKIE = "ipfl_console"
+TOKEN_BYTES = 32
+MIN_LENGTH = 32
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who asks."""
+
+    is_operator: bool
+    run: str | None = None
+    """Of a client: the key of its run."""
+    client: int | None = None
+
+
+class Tokens:
+    """Makes and checks tokens."""
+
+    def __init__(self, secret: str):
+        self._secret = secret.encode()
+
+    @classmethod
+    def load(cls, path: Path) -> Tokens:
+        """Reads the operator's token from its file; makes one if there is no file.
+
+        Raises:
+            InputError: The file cannot be used, or others can read it.
+        """
+        try:
+            if not path.exists():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+                with os.fdopen(file, "w") as new:
+                    new.write(secrets.token_urlsafe(TOKEN_BYTES) + "\n")
+            if path.stat().st_mode & 0o077:
+                raise InputError(f"others can read the operator's token: chmod 600 {path}")
+            secret = path.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"cannot use the operator's token in {path}: {error}") from error
+        if len(secret) < MIN_LENGTH or not secret.isascii() or not secret.isprintable() or "." in secret:
+            raise InputError(f"{path} holds no token: delete it, and a new one is made")
+        return cls(secret)
+
+    def client_token(self, run: str, client: int) -> str:
+        """The token that opens one client's page."""
+        place = base64.urlsafe_b64encode(run.encode()).decode().rstrip("=")
+        return f"{client}.{place}.{self._code(run, client)}"
+
+    def _code(self, run: str, client: int) -> str:
+        message = f"client\0{run}\0{client}".encode()
+        code = hmac.new(self._secret, message, hashlib.sha256).digest()
+        return base64.urlsafe_b64encode(code).decode().rstrip("=")
+
+    def identify(self, token: str) -> Identity | None:
+        """Whose token it is; None: nobody's. Takes the same time however much of it is right."""
+        if hmac.compare_digest(token.encode(), self._secret):
+            return Identity(is_operator=True)
+        client_text, _, rest = token.partition(".")
+        place, _, code = rest.partition(".")
+        if not (client_text.isascii() and client_text.isdigit() and len(client_text) < 11):
+            return None
+        try:
+            run = base64.urlsafe_b64decode(place + "=" * (-len(place) % 4)).decode()
+        except ValueError:
+            return None
+        client = int(client_text)
+        if not hmac.compare_digest(code.encode(), self._code(run, client).encode()):
+            return None
+        return Identity(is_operator=False, run=run, client=client)
+
+
+class SignInNeeded(HTTPException):
+    """Nobody is signed in, or with a token that is not valid."""
+
+    def __init__(self) -> None:
+        super().__init__(401, "sign in with a token", {"WWW-Authenticate": "Bearer"})
+
+
+@dataclass(frozen=True)
+class Access:
+    """The rules of one console."""
+
+    tokens: Tokens | None
+    """None: no `--auth`, everybody may read."""
+    may_start: bool = False
+    """Whether the operator may start runs at all."""
+
+    def identify(self, request: HTTPConnection) -> Identity | None:
+        """Who asks; None: nobody that is known."""
+        if self.tokens is None:
+            return Identity(is_operator=True)
+        kind, _, token = request.headers.get("authorization", "").partition(" ")
+        if kind.lower() != "bearer":
+            token = request.cookies.get(COOKIE, "")
+        return self.tokens.identify(token.strip()) if token else None
+
+    def require_operator(self, request: HTTPConnection) -> Identity:
+        """Refuses everybody but the operator; without `--auth` everybody is."""
+        identity = self.identify(request)
+        if identity is None:
+            raise SignInNeeded
+        if not identity.is_operator:
+            raise HTTPException(403, "this needs the operator's token; yours opens one client's page")
+        return identity
+
+    def require_client(self, request: HTTPConnection, run: str, client: int) -> Identity:
+        """Refuses everybody but the operator and that client."""
+        identity = self.identify(request)
+        if identity is None:
+            raise SignInNeeded
+        if not identity.is_operator and (identity.run, identity.client) != (run, client):
+            raise HTTPException(403, "your token opens another client's page")
+        return identity
+
+    def require_starter(self, request: HTTPConnection) -> Identity:
+        """Refuses everybody who may not start runs: that needs `--auth` and the operator's token."""
+        if self.tokens is None:
+            raise HTTPException(403, "start the console with --auth to start, stop and resume runs from it")
+        identity = self.require_operator(request)
+        if not self.may_start:
+            raise HTTPException(
+                403, "runs are started from the console only on 127.0.0.1, or with --allow-start"
+            )
+        return identity

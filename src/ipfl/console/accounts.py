@@ -1,0 +1,342 @@
+"""One client: its balance, every movement of its tokens in words, its wishes, its accuracy, stay or leave."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import and_, case, func, or_, select
+
+from ipfl.console.auction import Place, places
+from ipfl.console.figures import (
+    MAX_EVALUATIONS,
+    client_accuracies,
+    count_clients,
+    evaluated_rounds,
+    reference_run,
+    thin,
+)
+from ipfl.console.records import (
+    ClientDetail,
+    ClientPage,
+    ClientRow,
+    Movement,
+    MovementPage,
+    Series,
+    Wish,
+)
+from ipfl.console.run_list import FoundRun, RunList
+from ipfl.errors import InputError
+from ipfl.ledger.reader import AccountSummary, Reader
+from ipfl.ledger.schema import OPENING, balances, clients, row_tables, transfers
+from ipfl.ledger.store import RunStore
+from ipfl.runs.folder import SUMMARY, is_on_nodes
+
+bids, seats, contributions = (row_tables[name] for name in ("bids", "seats", "contributions"))
+
+
+def is_member(reader: Reader, client: int) -> bool:
+    """Whether the run has this client."""
+    where = and_(clients.c.run_id == reader.run_id, clients.c.client == client)
+    return reader.connection.execute(select(clients.c.client).where(where)).first() is not None
+
+
+def list_clients(reader: Reader, offset: int, limit: int) -> ClientPage:
+    """A part of the clients in ascending id, with what each paid and earned."""
+    found = select(clients.c.client).where(clients.c.run_id == reader.run_id).order_by(clients.c.client)
+    shown = list(reader.connection.scalars(found.offset(offset).limit(limit)))
+    accounts = account_rows(reader, shown)
+    return ClientPage(total=count_clients(reader), offset=offset, clients=accounts)
+
+
+def account_rows(reader: Reader, shown: Sequence[int]) -> list[ClientRow]:
+    """What some clients were issued, paid and earned; sums made by the database."""
+    c, totals = transfers.c, defaultdict[int, dict[str, int]](dict)
+    is_payment = (c.source >= 0).label("is_payment")
+    # What moves between escrow, pool and issuer on a client's behalf is neither paid nor received by it.
+    is_own = or_(c.source >= 0, c.target >= 0)
+    where = and_(c.run_id == reader.run_id, c.client.in_(shown), is_own)
+    summed = select(c.client, c.kind, is_payment, func.sum(c.amount)).where(where)
+    for who, kind, is_paid, total in reader.connection.execute(summed.group_by(c.client, c.kind, is_payment)):
+        name = "paid" if is_paid else kind
+        totals[who][name] = totals[who].get(name, 0) + int(total)
+    held = and_(balances.c.run_id == reader.run_id, balances.c.account.in_(shown))
+    now = {
+        row.account: row.balance
+        for row in reader.connection.execute(select(balances.c.account, balances.c.balance).where(held))
+    }
+    rows = []
+    for who in shown:
+        sums = totals[who]
+        account = AccountSummary(
+            issued=sums.get("open", 0) + sums.get("allowance", 0),
+            paid=sums.get("paid", 0),
+            refunded=sums.get("refund", 0),
+            reimbursed=sums.get("reimbursement", 0),
+            earned=sums.get("reward", 0),
+            balance=now.get(who, 0),
+        )
+        rows.append(ClientRow(client=who, **account._asdict()))
+    return rows
+
+
+def client_detail(runs: RunList, found: FoundRun, client: int) -> ClientDetail | None:
+    """One client; None if the run has no such client."""
+    with runs.read(found) as (store, reader):
+        if not is_member(reader, client):
+            return None
+        account = account_rows(reader, [client])[0] if store.header.get("rules") else None
+        wishes_round, wishes = _newest_wishes(reader, client)
+        numbers = evaluated_rounds(reader)
+        accuracy = client_accuracies(reader, numbers[-1]).get(client) if numbers else None
+        threshold = _threshold(runs, found, client, numbers[-1]) if numbers else None
+        statement = _statement_note(store, reader)
+        name = store.client_names.get(client)
+    verdict, gains = _verdict(accuracy, threshold)
+    return ClientDetail(
+        run=found.key,
+        client=client,
+        name=name,
+        account=account,
+        wishes=wishes,
+        wishes_round=wishes_round,
+        accuracy=accuracy,
+        threshold=threshold,
+        verdict=verdict,
+        gains=gains,
+        statement=statement,
+        has_model=has_models(found),
+    )
+
+
+def _statement_note(store: RunStore, reader: Reader) -> str | None:
+    """Of which round a client's statement of account would be, and who signed it; None: there is none."""
+    last = reader.last()
+    if store.secret is None or not store.header.get("rules") or last is None:
+        return None
+    found = reader.signature(last.round)
+    signer = "not signed: the run has no key" if found is None else f"signed by {found.public_key}"
+    return f"After round {round_label(last.round)}, {signer}."
+
+
+def make_statement(found: FoundRun, client: int) -> dict[str, Any]:
+    """A client's statement of account as JSON, as `ipfl ledger prove` writes it.
+
+    Raises:
+        InputError: The run has no tokens or no such client.
+    """
+    # A store of its own: it keeps the accounts that it has added up, and requests are served side by side.
+    with RunStore.open(found.address, found.run, retry_seconds=0, read_only=True) as store:
+        return store.statement(client).to_json()
+
+
+def has_models(found: FoundRun) -> bool:
+    """Whether clients' models can be had: the run has ended, and not on nodes that keep them."""
+    return found.folder is not None and (found.folder / SUMMARY).is_file() and not is_on_nodes(found.folder)
+
+
+def write_model(found: FoundRun, client: int, path: Path) -> None:
+    """Writes a client's model to a file, as `ipfl export` does.
+
+    Raises:
+        InputError: There is no such model here, or only code of others could make it.
+    """
+    from ipfl.client.export import export_model
+    from ipfl.runs.finished import FinishedRun, load
+
+    if found.folder is None or not has_models(found):
+        raise InputError("models can be downloaded once a run in a folder has ended")
+    FinishedRun.open(found.folder, trust=False)  # refuses code of others, before anything is imported
+    export_model(load(found.folder).model(client), path)
+
+
+def _newest_wishes(reader: Reader, client: int) -> tuple[int | None, list[Wish]]:
+    mine = and_(bids.c.run_id == reader.run_id, bids.c.client == client)
+    newest = reader.connection.scalar(select(func.max(bids.c.round)).where(mine))
+    if newest is None:
+        return None, []
+    rows = select(bids.c.cluster, bids.c.rank, bids.c.score).where(mine, bids.c.round == newest)
+    found = reader.connection.execute(rows.order_by(bids.c.rank))
+    return newest, [Wish(cluster=row.cluster, rank=row.rank + 1, score=row.score) for row in found]
+
+
+def _threshold(runs: RunList, found: FoundRun, client: int, round: int) -> float | None:
+    """What the reference gives this client: at its newest evaluation up to that round."""
+    reference = reference_run(runs, found)
+    if reference is None or reference == found:
+        return None
+    with runs.read(reference) as (_, reader):
+        known = [number for number in evaluated_rounds(reader) if number <= round]
+        return client_accuracies(reader, known[-1]).get(client) if known else None
+
+
+def _verdict(accuracy: float | None, threshold: float | None) -> tuple[str, bool | None]:
+    if accuracy is None:
+        return "Not evaluated yet.", None
+    if threshold is None:
+        return (
+            "No reference run to measure against: `ipfl compare` plays one and tells who would leave.",
+            None,
+        )
+    gain = 100 * (accuracy - threshold)
+    if gain > 0:
+        return f"Stays: its model is {gain:.1f} points better than the reference gives it.", True
+    worse = "no better than" if abs(gain) < 0.05 else f"{-gain:.1f} points worse than"
+    return f"Has reason to leave: its model is {worse} what the reference gives it.", False
+
+
+def client_series(runs: RunList, found: FoundRun, client: int) -> Series:
+    """Balance, first wish, contribution, accuracy and threshold of a client over rounds."""
+    with runs.read(found) as (_, reader):
+        values: dict[str, dict[int, float]] = {"balance": _balances(reader, client)}
+        values["preferred"] = _by_round(reader, bids, bids.c.cluster, client, bids.c.rank == 0)
+        values["psi"] = _by_round(reader, contributions, contributions.c.psi, client)
+        shown = thin(evaluated_rounds(reader), MAX_EVALUATIONS)
+        values["accuracy"] = _accuracies(reader, client, shown)
+    reference = reference_run(runs, found)
+    if reference is not None and reference != found:
+        with runs.read(reference) as (_, reader):
+            known = set(evaluated_rounds(reader)) & set(shown)
+            values["threshold"] = _accuracies(reader, client, sorted(known))
+    kept = sorted({round for column in values.values() for round in column})
+    columns: dict[str, list[float | None]] = {
+        name: [column.get(round) for round in kept] for name, column in values.items() if column
+    }
+    return Series(round=kept, columns=columns)
+
+
+def _accuracies(reader: Reader, client: int, numbers: Sequence[int]) -> dict[int, float]:
+    found = {number: client_accuracies(reader, number).get(client) for number in numbers}
+    return {number: value for number, value in found.items() if value is not None}
+
+
+def _by_round(reader: Reader, table: Any, column: Any, client: int, *more: Any) -> dict[int, float]:
+    where = and_(table.c.run_id == reader.run_id, table.c.client == client, column.is_not(None), *more)
+    rows = select(table.c.round, func.max(column)).where(where).group_by(table.c.round)
+    return {row[0]: row[1] for row in reader.connection.execute(rows)}
+
+
+def _changes(reader: Reader, client: int) -> dict[int, int]:
+    """What each round added to a client's balance."""
+    c = transfers.c
+    delta = func.sum(case((c.target == client, c.amount), else_=0)) - func.sum(
+        case((c.source == client, c.amount), else_=0)
+    )
+    where = and_(c.run_id == reader.run_id, or_(c.source == client, c.target == client))
+    rows = select(c.round, delta).where(where).group_by(c.round).order_by(c.round)
+    return {number: int(change) for number, change in reader.connection.execute(rows)}
+
+
+def _balances(reader: Reader, client: int) -> dict[int, float]:
+    balance, found = 0, {}
+    for number, change in _changes(reader, client).items():
+        balance += change
+        found[number] = float(balance)
+    return found
+
+
+def movements(reader: Reader, client: int, before: int | None, limit: int) -> MovementPage:
+    """A client's movements in words, the newest first, from the rounds before the given one."""
+    changes = _changes(reader, client)
+    after: dict[int, int] = {}
+    balance = 0
+    for number, change in changes.items():
+        balance += change
+        after[number] = balance
+    trained = set(_by_round(reader, seats, seats.c.cluster, client))
+    every = {*changes, *trained}
+    older = sorted(number for number in every if before is None or number < before)
+    shown = older[-limit:][::-1]
+    told = _tell(reader, client, shown)
+    found = []
+    for number in shown:
+        known = [round for round in after if round <= number]
+        held = after[max(known)] if known else 0
+        found.append(Movement(round=number, change=changes.get(number, 0), balance=held, words=told[number]))
+    return MovementPage(movements=found, before=shown[-1] if len(older) > limit else None)
+
+
+def _tell(reader: Reader, client: int, numbers: Sequence[int]) -> dict[int, str]:
+    """Round → what the client did in it, in words."""
+    sums: dict[int, dict[tuple[str, int], int]] = defaultdict(lambda: defaultdict(int))
+    c = transfers.c
+    is_own = or_(c.source == client, c.target == client)
+    where = and_(c.run_id == reader.run_id, c.round.in_(numbers), is_own)
+    rows = select(c.round, c.kind, c.cluster, c.source, c.amount).where(where)
+    for row in reader.connection.execute(rows.order_by(c.round, c.sequence)):
+        sums[row.round]["paid" if row.source == client else row.kind, row.cluster] += row.amount
+    s = seats.c
+    where = and_(s.run_id == reader.run_id, s.round.in_(numbers), s.client == client)
+    seated = {
+        (row.round, row.cluster): bool(row.delivered)
+        for row in reader.connection.execute(select(s.round, s.cluster, s.delivered).where(where))
+    }
+    ranked = places(reader, numbers, [client])
+    return {
+        number: describe_round(
+            sums[number],
+            {cluster: came for (round, cluster), came in seated.items() if round == number},
+            {cluster: place for (round, _, cluster), place in ranked.items() if round == number},
+        )
+        for number in numbers
+    }
+
+
+def describe_round(
+    sums: Mapping[tuple[str, int], int], seated: Mapping[int, bool], ranked: Mapping[int, Place]
+) -> str:
+    """What a client did in one round, such as `paid 100 for cluster 2, ranked 3rd of 8, earned 140`.
+
+    Args:
+        sums: (kind of the transfer, or `paid`; cluster) → tokens.
+        seated: Cluster in which it was asked to train → whether it delivered.
+        ranked: Cluster → rank of its contribution.
+    """
+    sentences = []
+    if amount := sums.get(("open", -1)):
+        sentences.append(f"started with {amount} tokens")
+    if amount := sums.get(("allowance", -1)):
+        sentences.append(f"received an allowance of {amount}")
+    for cluster in sorted({cluster for _, cluster in sums} | {*seated}):
+        told = _describe_cluster(cluster, sums, seated.get(cluster), ranked.get(cluster))
+        if told:
+            sentences.append(", ".join(told))
+    return "; ".join(sentences)
+
+
+def _describe_cluster(
+    cluster: int, sums: Mapping[tuple[str, int], int], delivered: bool | None, place: Place | None
+) -> list[str]:
+    told, where = [], "" if cluster < 0 else f" in cluster {cluster}"
+    paid = sums.get(("paid", cluster), 0)
+    if paid:
+        told.append(f"paid {paid} for cluster {cluster}")
+        where = ""
+    if delivered is False:
+        told.append(f"was asked to train{where} and delivered nothing")
+    elif delivered and place is None:
+        told.append(f"trained{where}")
+    elif delivered and place is not None:
+        told.append(f"ranked {ordinal(place.place)} of {place.of}{where}")
+    if amount := sums.get(("refund", cluster)):
+        told.append(f"got {amount} back")
+    if amount := sums.get(("reimbursement", cluster)):
+        told.append(f"got {amount} of the pool back")
+    if amount := sums.get(("reward", cluster)):
+        told.append(f"earned {amount}")
+    elif delivered and paid:
+        told.append("earned nothing")
+    return told
+
+
+def ordinal(number: int) -> str:
+    """1st, 2nd, 3rd, 4th, 11th, 21st."""
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{'th' if number % 100 in (11, 12, 13) else ending}"
+
+
+def round_label(round: int) -> str:
+    """A round's number, or `opening`."""
+    return "opening" if round == OPENING else str(round)

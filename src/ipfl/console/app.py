@@ -1,0 +1,160 @@
+"""Puts the console together, and serves it."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from importlib.metadata import version
+from pathlib import Path
+
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.exception_handlers import http_exception_handler, request_validation_exception_handler
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, RedirectResponse, Response
+from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.staticfiles import StaticFiles
+
+from ipfl.console import api, pages
+from ipfl.console.access import Access, SignInNeeded, Tokens
+from ipfl.console.console import Console
+from ipfl.console.guard import LOOPBACK, Guard, Limits
+from ipfl.console.run_list import RunList
+from ipfl.errors import InputError
+from ipfl.ledger.database import StoreError
+
+TOKEN_FILE = "console-token"
+
+
+def make_app(console: Console, hosts: frozenset[str] | None = LOOPBACK) -> FastAPI:
+    """The web application.
+
+    Args:
+        console: Runs and rules.
+        hosts: Names that it may be asked under; None: any.
+    """
+    app = FastAPI(
+        title="ipfl console",
+        version=version("ipfl"),
+        description="Runs, clients and tokens, read from the run stores.",
+        openapi_url="/api/openapi.json",
+        docs_url=None,  # FastAPI's own pages load their scripts from elsewhere
+        redoc_url=None,
+    )
+    app.state.console = console
+    app.include_router(api.router)
+    app.include_router(pages.router)
+    app.mount("/static", StaticFiles(directory=Path(__file__).parent / "static"), name="static")
+    app.add_exception_handler(InputError, _input_error)
+    app.add_exception_handler(SignInNeeded, _http_error)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(StarletteHTTPException, _http_error)
+    app.add_exception_handler(RequestValidationError, _validation_error)
+    app.add_middleware(Guard, hosts=hosts, limits=console.limits)
+    return app
+
+
+def _wants_page(request: Request) -> bool:
+    return not request.url.path.startswith(("/api/", "/static/"))
+
+
+def _error_page(request: Request, status: int, text: str) -> Response:
+    console = request.app.state.console
+    name = "problem.html" if pages.is_fragment(request) else "error.html"
+    answer = pages.render(request, name, console, status=status, text=text)
+    # htmx leaves a page as it is after an error, and nobody would see why.
+    answer.status_code = 200 if pages.is_fragment(request) and status in (400, 503) else status
+    return answer
+
+
+async def _input_error(request: Request, error: Exception) -> Response:
+    status = 503 if isinstance(error, StoreError) else 400
+    text = " ".join(str(error).split())
+    if _wants_page(request):
+        return _error_page(request, status, text)
+    return JSONResponse({"detail": text}, status)
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, StarletteHTTPException)
+    if not _wants_page(request):
+        return await http_exception_handler(request, error)
+    if error.status_code == 401:
+        if pages.is_fragment(request):
+            return Response(status_code=204, headers={"hx-redirect": "/login"})
+        return RedirectResponse("/login", 303)
+    return _error_page(request, error.status_code, str(error.detail))
+
+
+async def _validation_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    if not _wants_page(request):
+        return await request_validation_exception_handler(request, error)
+    return _error_page(request, 422, "the address of this page is not one of ours")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an address."""
+    try:
+        return host in LOOPBACK or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def open_console(
+    runs: Path | None,
+    store: str | None,
+    host: str,
+    *,
+    auth: bool,
+    token_file: Path | None = None,
+    allow_start: bool = False,
+    limits: Limits | None = None,
+) -> Console:
+    """A console with its rules, checked.
+
+    Raises:
+        InputError: Another address than this machine's without `auth`; no such folder or database.
+    """
+    if not auth and not is_loopback(host):
+        raise InputError(f"--host {host} lets other machines in: that needs --auth (see docs/console.md)")
+    if runs is not None and store is not None:
+        raise InputError("--runs and --store exclude each other")
+    folder = None if store is not None else runs or Path("runs")
+    if folder is not None and not folder.is_dir():
+        if runs is not None:
+            raise InputError(f"there is no folder {folder} with runs")
+        folder.mkdir(parents=True)
+    found = RunList(folder, store)
+    found.find()
+    path = token_file or (folder or Path()) / TOKEN_FILE
+    tokens = Tokens.load(path) if auth else None
+    may_start = auth and folder is not None and (is_loopback(host) or allow_start)
+    return Console(found, Access(tokens, may_start), limits or Limits())
+
+
+def allowed_hosts(host: str) -> frozenset[str] | None:
+    """Names that a console at an address may be asked under; None: any, as at 0.0.0.0."""
+    if host in ("0.0.0.0", "::"):
+        return None
+    return LOOPBACK if is_loopback(host) else LOOPBACK | {host.lower()}
+
+
+def serve(console: Console, host: str, port: int) -> None:
+    """Serves until Ctrl-C. Requests are not logged."""
+    import uvicorn
+
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listening = socket.create_server((host, port), family=family)
+    except OSError as error:
+        raise InputError(f"cannot listen on {host}:{port}: {error.strerror}; try another --port") from error
+    config = uvicorn.Config(
+        make_app(console, allowed_hosts(host)),
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=1,  # live connections would keep it open
+        h11_max_incomplete_event_size=16_384,
+    )
+    with listening:
+        uvicorn.Server(config).run(sockets=[listening])

@@ -1,0 +1,391 @@
+"""Figures of whole runs: the list of runs, accuracy over rounds, clusters, and runs side by side.
+
+Sums and choices are made by the database; what is sent is bounded, however long the run is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Table, and_, func, select
+
+from ipfl.console.records import (
+    ComparedRun,
+    ComparedRuns,
+    Cost,
+    Flow,
+    FlowLink,
+    HeatMap,
+    MeanStd,
+    RunDetail,
+    RunRow,
+    Series,
+)
+from ipfl.console.run_list import FoundRun, RunList
+from ipfl.errors import InputError
+from ipfl.ledger.accounts import ISSUER
+from ipfl.ledger.reader import Reader
+from ipfl.ledger.schema import OPENING, balances, clients, metrics, rounds, row_tables
+from ipfl.ledger.store import RunStore
+from ipfl.runs.comparison import PLAN
+from ipfl.runs.folder import SUMMARY, TRACE
+
+MAX_POINTS = 1_000
+"""Rounds of a chart; of longer runs every n-th is shown, and always the last."""
+MAX_EVALUATIONS = 200
+"""Evaluations that are read whole, with a value per client."""
+FLOW_STEPS = 6
+"""Rounds between which the flow of clients is shown."""
+MAX_TRACE_BYTES = 50_000_000
+ACCURACY = "evaluation.personalized_accuracy"
+COLUMNS = {
+    "accuracy": f"{ACCURACY}.mean",
+    "accuracy_std": f"{ACCURACY}.std",
+    "pma": "evaluation.pma.mean",
+    "pma_std": "evaluation.pma.std",
+    "participation": "evaluation.participation_rate",
+    "purity": "evaluation.purity",
+    "gini": "economy.gini",
+    "bytes_up": "bytes_up",
+    "bytes_down": "bytes_down",
+}
+"""Column of a series → metric in the store."""
+
+
+def list_runs(runs: RunList) -> list[RunRow]:
+    """A row for every run, the newest first; a run that cannot be read says why."""
+    rows = [run_row(runs, found) for found in runs.find().values()]
+    return sorted(rows, key=lambda row: (-(row.updated or 0), row.name))
+
+
+def run_row(runs: RunList, found: FoundRun) -> RunRow:
+    """The row of a run; never raises because of what the run holds."""
+    try:
+        with runs.read(found) as (store, reader):
+            row = _stored_row(found, store, reader)
+    except InputError as error:
+        text = " ".join(str(error).split())
+        return RunRow(
+            key=found.key, name=found.name, state="unreadable", problem=text, updated=found.updated()
+        )
+    if row.state == "unfinished" and not _is_interrupted(found) and runs.is_fresh(found, row.done):
+        return row.model_copy(update={"state": "running"})
+    return row
+
+
+def _stored_row(found: FoundRun, store: RunStore, reader: Reader) -> RunRow:
+    header, config = store.header, _mapping(store.header.get("config"))
+    task, method = _mapping(config.get("task")), _mapping(config.get("method"))
+    done = posted_rounds(reader)
+    planned = header.get("rounds")
+    planned = planned if isinstance(planned, int) else done
+    evaluated, figures = _last_evaluation(reader)
+    seed = header.get("seed")
+    return RunRow(
+        key=found.key,
+        name=found.name,
+        state="finished" if done >= planned else "unfinished",
+        method=str(header.get("method", "")),
+        dataset=str(task.get("dataset", "own data")),
+        partition=f"{task['distributions']}, {task.get('partition')}" if "distributions" in task else "",
+        seed=seed if isinstance(seed, int) else None,
+        clients=count_clients(reader),
+        clusters=str(method.get("clusters", "")),
+        done=done,
+        rounds=planned,
+        accuracy=_mean_std(figures, ACCURACY),
+        pma=_mean_std(figures, "evaluation.pma"),
+        participation=figures.get("evaluation.participation_rate"),
+        evaluated=evaluated,
+        tokens=issued_tokens(reader) if header.get("rules") else None,
+        updated=found.updated(),
+    )
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def posted_rounds(reader: Reader) -> int:
+    """Number of committed rounds."""
+    newest = select(func.max(rounds.c.round)).where(rounds.c.run_id == reader.run_id)
+    return int(reader.connection.scalar(newest) or 0) + 1 if has_rounds(reader) else 0
+
+
+def has_rounds(reader: Reader) -> bool:
+    """Whether a round was committed."""
+    where = and_(rounds.c.run_id == reader.run_id, rounds.c.round > OPENING)
+    return reader.connection.execute(select(rounds.c.round).where(where).limit(1)).first() is not None
+
+
+def count_clients(reader: Reader) -> int:
+    """Number of clients of the run."""
+    counted = select(func.count()).select_from(clients).where(clients.c.run_id == reader.run_id)
+    return int(reader.connection.scalar(counted) or 0)
+
+
+def issued_tokens(reader: Reader) -> int:
+    """All tokens that there are."""
+    where = and_(balances.c.run_id == reader.run_id, balances.c.account == ISSUER)
+    return -int(reader.connection.scalar(select(balances.c.balance).where(where)) or 0)
+
+
+def _last_evaluation(reader: Reader) -> tuple[int | None, dict[str, float]]:
+    numbers = evaluated_rounds(reader)
+    return (numbers[-1], reader.metrics(numbers[-1])) if numbers else (None, {})
+
+
+def evaluated_rounds(reader: Reader) -> list[int]:
+    """Rounds that were evaluated, ascending."""
+    where = and_(metrics.c.run_id == reader.run_id, metrics.c.name == f"{ACCURACY}.mean")
+    return list(reader.connection.scalars(select(metrics.c.round).where(where).order_by(metrics.c.round)))
+
+
+def _mean_std(figures: Mapping[str, float], name: str) -> MeanStd | None:
+    if f"{name}.mean" not in figures:
+        return None
+    return MeanStd(mean=figures[f"{name}.mean"], std=figures.get(f"{name}.std", 0.0))
+
+
+def _read_json(path: Path) -> Mapping[str, Any]:
+    """A file of a run; empty if it is not there or not JSON, as while it is being written."""
+    try:
+        return _mapping(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, RecursionError):
+        return {}
+
+
+def _is_interrupted(found: FoundRun) -> bool:
+    return found.folder is not None and bool(_read_json(found.folder / SUMMARY).get("interrupted"))
+
+
+def run_detail(runs: RunList, found: FoundRun) -> RunDetail:
+    """A run with its settings and costs.
+
+    Raises:
+        InputError: It cannot be read.
+    """
+    row = run_row(runs, found)
+    store = runs.open(found)
+    with store.snapshot() as reader:
+        traffic = {name: _total(reader, name) for name in ("bytes_up", "bytes_down")}
+    summary = _read_json(found.folder / SUMMARY) if found.folder else {}
+    seconds = summary.get("seconds")
+    reference = reference_run(runs, found)
+    return RunDetail(
+        **row.model_dump(),
+        **traffic,
+        head=store.head(),
+        reference=None if reference is None else reference.key,
+        has_market=bool(store.header.get("rules")),
+        seconds=float(seconds) if isinstance(seconds, int | float) else None,
+        costs=phase_costs(found),
+        settings=changed_settings(store.header.get("config")),
+    )
+
+
+def _total(reader: Reader, name: str) -> int:
+    where = and_(metrics.c.run_id == reader.run_id, metrics.c.name == name)
+    return int(reader.connection.scalar(select(func.sum(metrics.c.value)).where(where)) or 0)
+
+
+def changed_settings(config: Any) -> dict[str, str]:
+    """What a run's config has that is not the default, by dotted key."""
+    from ipfl.runs.config import Config
+
+    plain = Config().model_dump(mode="json")
+    found: dict[str, str] = {}
+    for section, value in _mapping(config).items():
+        if section == "method":
+            found["method.name"] = str(_mapping(value).get("name", ""))
+            continue
+        inner = value if isinstance(value, Mapping) else {"": value}
+        default = plain.get(section)
+        for key, one in inner.items():
+            usual = default.get(key) if isinstance(default, Mapping) else default
+            if one != usual:
+                found[f"{section}.{key}".rstrip(".")] = json.dumps(one, ensure_ascii=False).strip('"')
+    return found
+
+
+def phase_costs(found: FoundRun) -> list[Cost]:
+    """Seconds and bytes of each phase, from the trace of a profiled run."""
+    path = None if found.folder is None else found.folder / TRACE
+    try:
+        if path is None or path.stat().st_size > MAX_TRACE_BYTES:
+            return []
+        return _phase_costs(path, path.stat().st_mtime_ns)
+    except (OSError, KeyError, TypeError, ValueError):  # not there, or not a trace of ours
+        return []
+
+
+@lru_cache(maxsize=16)
+def _phase_costs(path: Path, _: int) -> list[Cost]:
+    totals: dict[str, Cost] = {}
+    around: list[tuple[float, Cost]] = []
+    spans = _read_json(path).get("traceEvents")
+    on_server = [s for s in spans or () if isinstance(s, dict) and s.get("ph") == "X" and s.get("tid") == 0]
+    for span in sorted(on_server, key=lambda s: (float(s["ts"]), -float(s["dur"]))):
+        name, moved, begun = str(span["name"]), _mapping(span.get("args")), float(span["ts"])
+        cost = totals.setdefault(name, Cost(phase=name, times=0, seconds=0, bytes_down=0, bytes_up=0))
+        while around and begun >= around[-1][0]:
+            around.pop()
+        if around:  # its time is not that of the phase around it
+            around[-1][1].seconds -= float(span["dur"]) / 1e6
+        around.append((begun + float(span["dur"]), cost))
+        cost.times += 1
+        cost.seconds += float(span["dur"]) / 1e6
+        cost.bytes_down += int(moved.get("bytes_down", 0))
+        cost.bytes_up += int(moved.get("bytes_up", 0))
+    return sorted(totals.values(), key=lambda cost: -cost.seconds)
+
+
+def reference_run(runs: RunList, found: FoundRun) -> FoundRun | None:
+    """The run of the same comparison and seed that PMA is measured against."""
+    if found.folder is None:
+        return None
+    name = _read_json(found.folder.parent.parent / PLAN).get("reference")
+    wanted = found.folder.parent.parent / str(name) / found.folder.name
+    return next((run for run in runs.find().values() if name and run.folder == wanted), None)
+
+
+def thin(numbers: Sequence[int], most: int) -> list[int]:
+    """At most so many of the numbers, evenly spread, the first and the last among them."""
+    if len(numbers) <= most:
+        return list(numbers)
+    step = (len(numbers) - 1) / (most - 1)
+    return sorted({numbers[round(index * step)] for index in range(most)})
+
+
+def series(reader: Reader, columns: Iterable[str] = COLUMNS) -> Series:
+    """Figures over rounds."""
+    wanted = {COLUMNS[column]: column for column in columns}
+    shown = thin(range(posted_rounds(reader)), MAX_POINTS)
+    evaluated = set(thin(evaluated_rounds(reader), MAX_POINTS))
+    kept = sorted({*shown, *evaluated})
+    place = {number: index for index, number in enumerate(kept)}
+    found: dict[str, list[float | None]] = {column: [None] * len(kept) for column in wanted.values()}
+    where = and_(metrics.c.run_id == reader.run_id, metrics.c.name.in_(wanted))
+    for row in reader.connection.execute(
+        select(metrics.c.round, metrics.c.name, metrics.c.value).where(where)
+    ):
+        if row.round in place:
+            found[wanted[row.name]][place[row.round]] = row.value
+    kept_columns = {name: values for name, values in found.items() if any(v is not None for v in values)}
+    return Series(round=kept, columns=kept_columns)
+
+
+def evaluation(reader: Reader, round: int) -> Mapping[str, Any]:
+    """What an evaluation measured, with a value per client."""
+    return _mapping(reader.rest(round).get("evaluation"))
+
+
+def heat_map(reader: Reader) -> HeatMap:
+    """The newest accuracy of every server model on every distribution."""
+    for round in reversed(evaluated_rounds(reader)[-5:]):
+        table = evaluation(reader, round).get("cluster_accuracy")
+        if table:
+            models = [f"cluster {k}" for k in range(len(table[0]))] if len(table[0]) > 1 else ["global"]
+            kinds = [f"distribution {d}" for d in range(len(table))]
+            return HeatMap(round=round, models=models, distributions=kinds, accuracy=table)
+    return HeatMap(round=None, models=[], distributions=[], accuracy=[])
+
+
+def flow(reader: Reader) -> Flow:
+    """How many clients moved from which preferred cluster to which, between a few rounds."""
+    table, is_preferred = _preferences(reader)
+    if table is None:
+        return Flow(rounds=[], links=[])
+    where = and_(table.c.run_id == reader.run_id, table.c.cluster >= 0)
+    first, last = reader.connection.execute(
+        select(func.min(table.c.round), func.max(table.c.round)).where(where)
+    ).one()
+    if first is None or first == last:
+        return Flow(rounds=[], links=[])
+    chosen = thin(range(first, last + 1), FLOW_STEPS)
+    links: list[FlowLink] = []
+    for before, after in pairwise(chosen):
+        a, b = table.alias("a"), table.alias("b")
+        joined = and_(
+            a.c.run_id == reader.run_id,
+            b.c.run_id == reader.run_id,
+            a.c.round == before,
+            b.c.round == after,
+            a.c.client == b.c.client,
+            a.c.cluster >= 0,
+            b.c.cluster >= 0,
+            *((a.c.rank == 0, b.c.rank == 0) if is_preferred else ()),
+        )
+        pairs = (
+            select(a.c.cluster, b.c.cluster, func.count()).where(joined).group_by(a.c.cluster, b.c.cluster)
+        )
+        for here, there, count in reader.connection.execute(pairs.order_by(a.c.cluster, b.c.cluster)):
+            links.append(
+                FlowLink(
+                    from_round=before, from_cluster=here, to_round=after, to_cluster=there, clients=count
+                )
+            )
+    return Flow(rounds=chosen if links else [], links=links)
+
+
+def _preferences(reader: Reader) -> tuple[Table | None, bool]:
+    """Where preferences stand: the first wish of bids, else the cluster in which clients trained."""
+    for name in ("bids", "seats"):
+        table = row_tables[name]
+        where = and_(table.c.run_id == reader.run_id, table.c.cluster >= 0)
+        if reader.connection.execute(select(table.c.round).where(where).limit(1)).first():
+            return table, name == "bids"
+    return None, False
+
+
+def client_accuracies(reader: Reader, round: int) -> dict[int, float]:
+    """Accuracy of each client's own model in an evaluation."""
+    measured = evaluation(reader, round)
+    return dict(zip(measured.get("clients", ()), measured.get("personalized", ()), strict=False))
+
+
+def compare_runs(runs: RunList, chosen: Sequence[FoundRun], reference: FoundRun) -> ComparedRuns:
+    """Convergence of several runs, and what each client gains over the reference run."""
+    baseline = _final_accuracies(runs, reference)
+    found: list[ComparedRun] = []
+    for one in chosen:
+        with runs.read(one) as (_, reader):
+            convergence = series(reader, ["accuracy"])
+        mine = _final_accuracies(runs, one)
+        gains = sorted(mine[i] - baseline[i] for i in mine if i in baseline) if one != reference else []
+        found.append(
+            ComparedRun(
+                run=run_row(runs, one),
+                convergence=convergence,
+                pma=gains,
+                mean_pma=sum(gains) / len(gains) if gains else None,
+                share_gaining=sum(gain > 0 for gain in gains) / len(gains) if gains else None,
+            )
+        )
+    return ComparedRuns(reference=reference.key, runs=found, warnings=_differences(found))
+
+
+def _final_accuracies(runs: RunList, run: FoundRun) -> dict[int, float]:
+    with runs.read(run) as (_, reader):
+        numbers = evaluated_rounds(reader)
+        return client_accuracies(reader, numbers[-1]) if numbers else {}
+
+
+def _differences(found: Sequence[ComparedRun]) -> list[str]:
+    """Why the runs may not be comparable."""
+    fields = {
+        "data sets": "dataset",
+        "partitions": "partition",
+        "numbers of clients": "clients",
+        "seeds": "seed",
+        "numbers of rounds": "evaluated",
+    }
+    different = [
+        name for name, field in fields.items() if len({getattr(one.run, field) for one in found}) > 1
+    ]
+    return [f"These runs have different {name}." for name in different]

@@ -1,0 +1,404 @@
+"""The pages. Every one is whole HTML that works before any script has run; charts fetch the JSON API."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path as FilePath
+from typing import Annotated, Any
+from urllib.parse import parse_qs, urlencode
+
+from fastapi import APIRouter, HTTPException, Query, Request, Response
+from fastapi.responses import HTMLResponse, RedirectResponse
+from fastapi.templating import Jinja2Templates
+from starlette.concurrency import run_in_threadpool
+
+from ipfl.console import accounts, api, figures
+from ipfl.console.access import COOKIE
+from ipfl.console.auction import round_detail
+from ipfl.console.console import ClientNumber, ConsoleOf, ForClient, ForOperator, ForStarter, Run
+from ipfl.console.form import make_form, read_form
+from ipfl.console.guard import peer_of
+from ipfl.console.records import KINDS, Command, Kind, State
+from ipfl.console.transfers import Search, find_transfers
+from ipfl.errors import InputError
+from ipfl.report.tables import format_size
+
+HERE = FilePath(__file__).parent
+PAGE_SIZE = 50
+RUNS_PER_PAGE = 100
+router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
+templates = Jinja2Templates(HERE / "templates")
+
+
+def percent(value: float | None) -> str:
+    """A share in percent, or a dash."""
+    return "–" if value is None else f"{100 * value:.1f} %"
+
+
+def points(value: float | None) -> str:
+    """A difference of shares in percentage points, or a dash."""
+    return "–" if value is None else f"{100 * value:+.1f} pts".replace("-", "−")
+
+
+def tokens(value: int | None) -> str:
+    """A number of tokens with thin spaces, or a dash."""
+    return "–" if value is None else f"{value:,}".replace(",", "\u202f").replace("-", "−")
+
+
+def ago(moment: float | None) -> str:
+    """How long ago something was."""
+    if moment is None:
+        return ""
+    seconds = max(0.0, time.time() - moment)
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit} ago"
+    return "just now"
+
+
+templates.env.filters.update(
+    percent=percent, points=points, tokens=tokens, ago=ago, size=format_size, round_label=accounts.round_label
+)
+
+
+def render(request: Request, template: str, console: Any, **values: Any) -> HTMLResponse:
+    """A page with what all pages need."""
+    identity = console.access.identify(request)
+    shared = {
+        "identity": identity,
+        "has_auth": console.access.tokens is not None,
+        "may_start": console.access.tokens is not None and console.access.may_start,
+        "runs_folder": console.runs.folder,
+    }
+    return templates.TemplateResponse(request, template, shared | values)
+
+
+def is_fragment(request: Request) -> bool:
+    """Whether only a part of a page is wanted."""
+    return request.headers.get("hx-request") == "true"
+
+
+@router.get("/")
+def show_runs(
+    request: Request,
+    console: ConsoleOf,
+    _: ForOperator,
+    text: Annotated[str, Query(max_length=200)] = "",
+    state: Annotated[State | str, Query(max_length=20)] = "",
+    offset: api.Offset = 0,
+) -> Response:
+    """All runs; as a fragment only their table."""
+    every = figures.list_runs(console.runs)
+    known = ("running", "finished", "unfinished", "unreadable")
+    rows = api.select_runs(every, text, state if state in known else None)  # type: ignore[arg-type]
+    return render(
+        request,
+        "runs_table.html" if is_fragment(request) else "runs.html",
+        console,
+        rows=rows[offset : offset + RUNS_PER_PAGE],
+        total=len(rows),
+        every=len(every),
+        offset=offset,
+        page=RUNS_PER_PAGE,
+        text=text,
+        state=state,
+        failures=console.starter.failures(),
+    )
+
+
+@router.get("/compare")
+def show_comparison(
+    request: Request,
+    console: ConsoleOf,
+    _: ForOperator,
+    run: Annotated[list[str], Query(max_length=api.MAX_COMPARED)] = [],  # noqa: B006 (FastAPI copies it)
+    reference: Annotated[str | None, Query(max_length=500)] = None,
+) -> Response:
+    """Runs side by side."""
+    chosen = [console.find(key) for key in dict.fromkeys(run)]
+    if len(chosen) < 2:
+        return render(request, "compare.html", console, compared=None, source="")
+    measured = api.choose_reference(console, chosen, reference)
+    compared = figures.compare_runs(console.runs, chosen, measured)
+    query = urlencode([("run", one.key) for one in chosen] + [("reference", measured.key)])
+    return render(request, "compare.html", console, compared=compared, source=f"/api/compare?{query}")
+
+
+@router.get("/runs/{run}")
+def show_run(request: Request, console: ConsoleOf, identity: ForOperator, run: Run) -> Response:
+    """One run."""
+    detail = api.get_run(console, identity, run)
+    with console.runs.read(run) as (_store, reader):
+        members = accounts.list_clients(reader, 0, PAGE_SIZE)
+        newest = round_detail(reader, max(0, detail.done - 1), 0, PAGE_SIZE)
+    return render(request, "run.html", console, run=detail, members=members, detail=newest, page=PAGE_SIZE)
+
+
+@router.get("/runs/{run}/head")
+def show_run_head(request: Request, console: ConsoleOf, identity: ForOperator, run: Run) -> Response:
+    """The figures on top of a run's page, as a fragment."""
+    return render(request, "run_head.html", console, run=api.get_run(console, identity, run))
+
+
+@router.get("/runs/{run}/rounds")
+def show_round(
+    request: Request,
+    console: ConsoleOf,
+    _: ForOperator,
+    run: Run,
+    round: Annotated[str, Query(max_length=40)] = "",
+    offset: api.Offset = 0,
+) -> Response:
+    """The auction of a round, as a fragment; without a number the newest."""
+    row = figures.run_row(console.runs, run)
+    wanted = _number(round, "the round")
+    number = row.done - 1 if wanted is None else wanted
+    with console.runs.read(run) as (_store, reader):
+        found = round_detail(reader, number, offset, PAGE_SIZE)
+    return render(
+        request,
+        "round.html",
+        console,
+        run=row,
+        detail=found,
+        number=number,
+        page=PAGE_SIZE,
+        is_newest=wanted is None,
+    )
+
+
+@router.get("/runs/{run}/clients")
+def show_clients(
+    request: Request, console: ConsoleOf, _: ForOperator, run: Run, offset: api.Offset = 0
+) -> Response:
+    """A part of a run's clients, as a fragment."""
+    with console.runs.read(run) as (store, reader):
+        members = accounts.list_clients(reader, offset, PAGE_SIZE)
+        has_market = bool(store.header.get("rules"))
+    shown = {"key": run.key, "has_market": has_market}
+    return render(request, "clients_table.html", console, run=shown, members=members, page=PAGE_SIZE)
+
+
+@router.get("/runs/{run}/clients/{client}")
+def show_client(
+    request: Request, console: ConsoleOf, _: ForClient, run: Run, client: ClientNumber
+) -> Response:
+    """One client."""
+    detail = accounts.client_detail(console.runs, run, client)
+    if detail is None:
+        raise HTTPException(404, f"the run has no client {client}")
+    row = figures.run_row(console.runs, run)
+    with console.runs.read(run) as (_store, reader):
+        moved = accounts.movements(reader, client, None, PAGE_SIZE)
+    return render(request, "client.html", console, run=row, detail=detail, moved=moved)
+
+
+@router.get("/runs/{run}/clients/{client}/head")
+def show_client_head(
+    request: Request, console: ConsoleOf, _: ForClient, run: Run, client: ClientNumber
+) -> Response:
+    """The figures on top of a client's page, as a fragment."""
+    detail = accounts.client_detail(console.runs, run, client)
+    if detail is None:
+        raise HTTPException(404, f"the run has no client {client}")
+    return render(request, "client_head.html", console, run=figures.run_row(console.runs, run), detail=detail)
+
+
+@router.get("/runs/{run}/clients/{client}/movements")
+def show_movements(
+    request: Request,
+    console: ConsoleOf,
+    _: ForClient,
+    run: Run,
+    client: ClientNumber,
+    before: api.RoundQuery = None,
+) -> Response:
+    """A part of a client's movements, as a fragment."""
+    with console.runs.read(run) as (_store, reader):
+        moved = accounts.movements(reader, client, before, PAGE_SIZE)
+    return render(
+        request, "movements.html", console, run=figures.run_row(console.runs, run), client=client, moved=moved
+    )
+
+
+@router.post("/runs/{run}/clients/{client}/token")
+def show_token(
+    request: Request, console: ConsoleOf, identity: ForOperator, run: Run, client: ClientNumber
+) -> Response:
+    """A client's token, for the operator to hand out, as a fragment."""
+    made = api.make_token(console, identity, run, client)
+    return render(request, "token.html", console, token=made.token)
+
+
+def _number(text: str, name: str, least: int = 0) -> int | None:
+    """A whole number of a search field; None if it is empty."""
+    if not text.strip():
+        return None
+    try:
+        number = int(text.strip()[:20])
+    except ValueError:
+        raise InputError(f"{name} is a whole number") from None
+    if not least <= number < 2**31:
+        raise InputError(f"{name} is a number from {least} up")
+    return number
+
+
+Short = Annotated[str, Query(max_length=40)]
+
+
+@router.get("/runs/{run}/ledger")
+def show_ledger(
+    request: Request,
+    console: ConsoleOf,
+    _: ForOperator,
+    run: Run,
+    client: Short = "",
+    round: Short = "",
+    kind: Short = "",
+    cluster: Short = "",
+    after: api.Place = None,
+    until: api.Place = None,
+) -> Response:
+    """The ledger of a run; as a fragment only its table."""
+    given = {"client": client, "round": round, "kind": kind, "cluster": cluster}
+    problem, found = None, None
+    try:
+        wanted: Kind | None = kind if kind in KINDS else None  # type: ignore[assignment]
+        number = -1 if round.strip().lower() == "opening" else _number(round, "the round", -1)
+        search = Search(_number(client, "the client"), number, wanted, _number(cluster, "the cluster"))
+        with console.runs.read(run) as (_store, reader):
+            found = find_transfers(reader, search, after, until, PAGE_SIZE)
+    except InputError as error:
+        problem = str(error)
+    return render(
+        request,
+        "ledger_table.html" if is_fragment(request) else "ledger.html",
+        console,
+        run=figures.run_row(console.runs, run),
+        found=found,
+        problem=problem,
+        given={name: value for name, value in given.items() if value},
+        query=urlencode({name: value for name, value in given.items() if value}),
+        kinds=KINDS,
+        check=console.verifier.result(run),
+    )
+
+
+@router.post("/runs/{run}/verification")
+def verify(request: Request, console: ConsoleOf, _: ForOperator, run: Run) -> Response:
+    """Begins a check, as a fragment."""
+    row = figures.run_row(console.runs, run)
+    return render(request, "verification.html", console, run=row, check=console.verifier.start(run))
+
+
+@router.get("/runs/{run}/verification")
+def show_verification(request: Request, console: ConsoleOf, _: ForOperator, run: Run) -> Response:
+    """The state of a check, as a fragment."""
+    row = figures.run_row(console.runs, run)
+    return render(request, "verification.html", console, run=row, check=console.verifier.result(run))
+
+
+@router.get("/start")
+def show_start(request: Request, console: ConsoleOf, _: ForOperator) -> Response:
+    """The form that starts a run."""
+    number, folder = 1, console.runs.folder
+    while folder is not None and (folder / f"run-{number}").exists():
+        number += 1
+    plan = {"name": [f"run-{number}"], "methods": ["ipfl"]}
+    form = make_form()
+    try:
+        command = Command(command=console.starter.command(read_form(plan)))
+    except InputError as error:
+        command = Command(command="", problem=str(error))
+    return render(request, "start.html", console, form=form, name=f"run-{number}", command=command)
+
+
+async def _filled(request: Request) -> dict[str, list[str]]:
+    """The fields of a form. Its size is limited in front of here."""
+    body = await request.body()
+    return parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=300)
+
+
+@router.post("/start/command")
+async def show_command(request: Request, console: ConsoleOf, _: ForOperator) -> Response:
+    """The equivalent command, as a fragment."""
+    filled = await _filled(request)
+    command = await run_in_threadpool(api.preview_command, console, _, filled)
+    return render(request, "command.html", console, command=command)
+
+
+@router.post("/start")
+async def start(request: Request, console: ConsoleOf, _: ForStarter) -> Response:
+    """Starts a run and goes to the list of runs."""
+    filled = await _filled(request)
+    try:
+        started = await run_in_threadpool(lambda: console.starter.start(read_form(filled)))
+    except InputError as error:
+        return render(request, "command.html", console, command=Command(command="", problem=str(error)))
+    return _go(request, f"/?{urlencode({'text': started.name})}")
+
+
+@router.post("/runs/{run}/stop")
+def stop(request: Request, console: ConsoleOf, _: ForStarter, run: Run) -> Response:
+    """Stops a run."""
+    console.starter.stop(run)
+    return _go(request, f"/runs/{run.key}")
+
+
+@router.post("/runs/{run}/resume")
+def resume(request: Request, console: ConsoleOf, identity: ForStarter, run: Run) -> Response:
+    """Resumes a run."""
+    api.resume_run(console, identity, run)
+    return _go(request, f"/runs/{run.key}")
+
+
+def _go(request: Request, address: str) -> Response:
+    """Sends the browser to another page."""
+    if is_fragment(request):
+        return Response(status_code=204, headers={"hx-redirect": address})
+    return RedirectResponse(address, 303)
+
+
+@router.get("/login")
+def show_login(request: Request, console: ConsoleOf) -> Response:
+    """The form for a token."""
+    return render(request, "login.html", console, problem=None)
+
+
+@router.post("/login")
+async def login(request: Request, console: ConsoleOf) -> Response:
+    """Takes a token into a cookie that scripts cannot read and other sites cannot send."""
+    access = console.access
+    if access.tokens is None:
+        return RedirectResponse("/", 303)
+    if not console.sign_ins.take(peer_of(request.scope)):
+        answer = render(request, "login.html", console, problem="Too many attempts. Wait a minute.")
+        answer.status_code = 429
+        return answer
+    given = (await _filled(request)).get("token", [""])[0].strip()
+    identity = access.tokens.identify(given)
+    if identity is None:
+        problem = "This token is not valid here. Copy it whole, without spaces."
+        answer = render(request, "login.html", console, problem=problem)
+        answer.status_code = 401
+        return answer
+    home = "/" if identity.is_operator else f"/runs/{identity.run}/clients/{identity.client}"
+    response = RedirectResponse(home, 303)
+    response.set_cookie(
+        COOKIE,
+        given,
+        max_age=12 * 3600,
+        httponly=True,
+        samesite="strict",
+        secure=request.url.scheme == "https",
+        path="/",
+    )
+    return response
+
+
+@router.post("/logout")
+def logout() -> Response:
+    """Forgets the token."""
+    response = RedirectResponse("/login", 303)
+    response.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
+    return response

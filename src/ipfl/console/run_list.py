@@ -1,0 +1,181 @@
+"""Finds the runs under a folder or in a database, and opens their stores for reading only."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+
+from sqlalchemy import select
+from sqlalchemy.exc import DBAPIError
+
+from ipfl.errors import InputError
+from ipfl.ledger import database, schema
+from ipfl.ledger.database import STORE_FILE
+from ipfl.ledger.migrations import holds_store
+from ipfl.ledger.reader import Reader
+from ipfl.ledger.store import RunStore
+
+MAX_DEPTH = 4
+"""Folders inside each other that are looked through: a comparison is DIR/METHOD/seed-S."""
+MAX_RUNS = 5_000
+SCAN_SECONDS = 1.0
+"""How long a list of runs is used before the folders are looked through again."""
+RUNNING_SECONDS = 60.0
+"""A run without news for longer counts as stopped."""
+
+
+@dataclass(frozen=True)
+class FoundRun:
+    """A run that can be opened."""
+
+    key: str
+    """Its name in addresses: no slashes."""
+    name: str
+    address: str
+    """Of its store."""
+    run: str | None
+    """Its name in the store; None: the only one."""
+    folder: Path | None = None
+
+    def stamp(self) -> tuple[int, ...]:
+        """Changes whenever something is written; empty for a run that is not in a file."""
+        if self.folder is None:
+            return ()
+        found: list[int] = []
+        for name in (STORE_FILE, f"{STORE_FILE}-wal", "summary.json"):
+            try:
+                status = (self.folder / name).stat()
+                found += [status.st_ino, status.st_mtime_ns, status.st_size]
+            except OSError:
+                found.append(0)
+        return tuple(found)
+
+    def updated(self) -> float | None:
+        """When its store was written to last, in seconds since 1970."""
+        times = []
+        for name in (STORE_FILE, f"{STORE_FILE}-wal"):
+            try:
+                times.append((self.folder / name).stat().st_mtime if self.folder else 0.0)
+            except OSError:
+                continue
+        return max(times, default=None) if self.folder else None
+
+
+@dataclass
+class _Opened:
+    store: RunStore
+    inode: int
+
+
+@dataclass
+class RunList:
+    """The runs of a folder, or of a database."""
+
+    folder: Path | None = None
+    store_url: str | None = None
+    _found: dict[str, FoundRun] = field(default_factory=dict)
+    _scanned: float = float("-inf")
+    _opened: dict[str, _Opened] = field(default_factory=dict)
+    _news: dict[str, tuple[int, float]] = field(default_factory=dict)
+    _lock: Lock = field(default_factory=Lock)
+
+    def find(self) -> dict[str, FoundRun]:
+        """All runs by key, as of a moment ago."""
+        with self._lock:
+            if time.monotonic() - self._scanned > SCAN_SECONDS:
+                runs = self._in_folder() if self.folder is not None else self._in_database()
+                self._found = {run.key: run for run in runs}
+                self._scanned = time.monotonic()
+            return self._found
+
+    def forget(self) -> None:
+        """Looks through the folders at the next question: something was begun."""
+        self._scanned = float("-inf")
+
+    def _in_folder(self) -> Iterator[FoundRun]:
+        assert self.folder is not None
+        taken: set[str] = set()
+        for count, folder in enumerate(sorted(_run_folders(self.folder))):
+            if count >= MAX_RUNS:
+                return
+            relative = folder.relative_to(self.folder)
+            name = folder.resolve().name if relative == Path() else relative.as_posix()
+            key = make_key(name)
+            while key in taken:
+                key += "~"
+            taken.add(key)
+            yield FoundRun(key, name, str(folder), None, folder)
+
+    def _in_database(self) -> Iterator[FoundRun]:
+        assert self.store_url is not None
+        url = database.parse_address(self.store_url)
+        engine = database.make_read_only_engine(url)
+        try:
+            if not holds_store(engine):
+                raise InputError(f"{database.display_url(url)} holds no run store")
+            with engine.connect() as connection, database.read_only(connection).begin():
+                names = list(connection.scalars(select(schema.runs.c.name).order_by(schema.runs.c.name)))
+        except DBAPIError as error:
+            raise database.explain(error, url, "cannot open the run store") from None
+        finally:
+            engine.dispose()
+        for name in names[:MAX_RUNS]:
+            if isinstance(name, str):
+                yield FoundRun(make_key(name), name, self.store_url, name)
+
+    def open(self, run: FoundRun) -> RunStore:
+        """The store of a run. It is kept open-able: connections last for one question each.
+
+        Raises:
+            InputError: It cannot be read; the text says why.
+        """
+        stamp = run.stamp()
+        inode = stamp[0] if stamp else 0
+        known = self._opened.get(run.key)
+        if known is not None and known.inode == inode:
+            return known.store
+        store = RunStore.open(run.address, run.run, retry_seconds=0, read_only=True)
+        self._opened[run.key] = _Opened(store, inode)
+        return store
+
+    @contextmanager
+    def read(self, run: FoundRun) -> Iterator[tuple[RunStore, Reader]]:
+        """A run as of this moment."""
+        store = self.open(run)
+        with store.snapshot() as reader:
+            yield store, reader
+
+    def is_fresh(self, run: FoundRun, done: int) -> bool:
+        """Whether the run had news lately: a file that was written, or a round more than last time."""
+        updated = run.updated()
+        if updated is not None:
+            return time.time() - updated < RUNNING_SECONDS
+        now = time.monotonic()
+        before, since = self._news.get(run.key, (done, float("-inf")))
+        since = now if done > before else since
+        self._news[run.key] = (done, since)
+        return now - since < RUNNING_SECONDS
+
+
+def make_key(name: str) -> str:
+    """A run's name in addresses."""
+    return name.replace("/", "~")
+
+
+def _run_folders(top: Path) -> Iterator[Path]:
+    """Folders with a run store; nothing is looked for inside them."""
+    for path, folders, files in os.walk(top):
+        here = Path(path)
+        depth = len(here.relative_to(top).parts)
+        if STORE_FILE in files:
+            folders.clear()
+            yield here
+        elif depth >= MAX_DEPTH:
+            folders.clear()
+        else:
+            folders[:] = sorted(name for name in folders if not name.startswith("."))

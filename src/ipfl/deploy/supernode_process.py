@@ -1,0 +1,25 @@
+"""A SuperNode that shows that it is at work: it touches a file when it has asked its server for messages.
+
+    python -m ipfl.deploy.supernode_process HEARTBEAT_FILE ARGUMENT…
+
+The arguments are those of `flower-supernode`. Whether its process runs says little: after an answer that it
+did not expect, such as HTTP 500, the loop that asks for messages ends or waits for good, and the process
+stays. So `ipfl.deploy.supernode` looks at the file.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from ipfl.engines.flower.flwr_internals import beat_while_at_work, run_supernode
+
+
+def main(heartbeat: Path, arguments: list[str]) -> None:
+    """Runs a SuperNode in this process."""
+    beat_while_at_work(heartbeat.touch)
+    run_supernode(arguments)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])

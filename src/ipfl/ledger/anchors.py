@@ -1,0 +1,93 @@
+"""Anchors: heads of a run in a plain file elsewhere, a JSON line each, to be compared later.
+
+The file is best on another machine or in the hands of another person: then not even the operator of the
+server, who holds the signing key, can rewrite the rounds that it names.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ipfl.errors import InputError
+from ipfl.ledger.findings import Finding
+from ipfl.ledger.reader import Reader
+from ipfl.ledger.store import RunStore
+
+
+def newest_head(store: RunStore, *, is_closed: bool = False) -> dict[str, Any]:
+    """What an anchor keeps of the newest round, or of the closing."""
+    with store.snapshot() as reader:
+        last, closings = reader.last(), reader.closings()
+        found = None if last is None else reader.signature(last.round)
+    content: dict[str, Any] = {"run": store.name, "begun": store.begun}
+    if is_closed and closings:
+        closing = closings[-1]
+        return content | {
+            "round": closing.round,
+            "closing": closing.hash,
+            "public_key": closing.public_key,
+            "signature": closing.signature,
+        }
+    content |= {"round": None if last is None else last.round, "hash": store.head()}
+    return content | ({} if found is None else found._asdict())
+
+
+def append_head(path: Path, head: Mapping[str, Any]) -> None:
+    """Adds a head to an anchor, unless it is the last one there already; on disk when this returns.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    line = json.dumps(head) + "\n"
+    with path.open("a+", encoding="utf-8") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - len(line.encode())))
+        if file.read() == line:
+            return
+        file.write(line)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _read_heads(path: Path, run: str) -> list[dict[str, Any]]:
+    """The heads of the runs of one name, in order."""
+    heads = []
+    try:
+        for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            head = json.loads(text)
+            if not isinstance(head, dict):
+                raise ValueError(f"line {number} is not an object")
+            if head.get("run") == run:
+                heads.append(head)
+    except OSError as error:
+        raise InputError(f"cannot read the anchor {path}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} is not an anchor: {error}") from error
+    return heads
+
+
+def anchor_findings(path: Path, store: RunStore, reader: Reader) -> Iterator[Finding]:
+    """What an anchor says otherwise than the run."""
+    heads = _read_heads(path, store.name)
+    if not heads:
+        yield Finding(None, None, f"the anchor {path} does not know a run {store.name!r}")
+        return
+    begun = heads[-1].get("begun")
+    if begun != store.begun:
+        yield Finding(None, None, f"the anchor {path} knows another run {store.name!r}, with another header")
+        return
+    hashes = {posted.round: posted.hash for posted in reader.all_posted()}
+    closings = {closing.hash for closing in reader.closings()}
+    for head in heads:
+        if head.get("begun") != begun or head.get("round") is None:
+            continue
+        round = head["round"]
+        if round not in hashes:
+            yield Finding(round, None, f"missing, although the anchor {path} knows it")
+        elif "hash" in head and hashes[round] != head["hash"]:
+            yield Finding(round, None, f"it has another hash than in the anchor {path}")
+        elif "closing" in head and head["closing"] not in closings:
+            yield Finding(None, None, f"the results are not those that the anchor {path} knows")

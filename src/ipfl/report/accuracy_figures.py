@@ -1,0 +1,373 @@
+"""Figures of accuracy: by round, over clients, and of methods side by side.
+
+Up to `MAX_OVERLAID` methods are lines in one panel. Beyond that every method has a panel of its own, best
+first, with all others behind it in pale grey: fourteen lines in one panel cannot be told apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ipfl.core.figures import GREY, LINE_STYLES, PALE, LineStyle, add_values, label_line_ends, line_style
+from ipfl.report.run_set import RunSet, Seeds
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure, SubFigure
+
+MAX_OVERLAID = 6
+"""Methods that can be told apart in one panel."""
+COLUMNS = 4
+"""Panels in a row."""
+PANEL_HEIGHT = 1.55
+"""Inches."""
+Curve = tuple[list[int], NDArray[np.float64]]
+"""Rounds, counted from 1, and a row of values (%) for each seed."""
+
+
+def accuracy_curve(runs: Seeds) -> Curve:
+    """Mean accuracy over clients, in the rounds that every seed evaluated."""
+    shared = sorted(set.intersection(*(set(run.evaluations) for run in runs.values())))
+    means = [
+        [100 * float(np.mean(list(run.evaluations[r].personalized.values()))) for r in shared]
+        for run in runs.values()
+    ]
+    return [r + 1 for r in shared], np.array(means).reshape(len(runs), len(shared))
+
+
+def draw_convergence(figure: Figure, runs: RunSet) -> None:
+    """Mean accuracy over clients by round; a band shows the standard deviation over seeds.
+
+    Of a single run: the band holds the middle half of the clients.
+    """
+    curves = {name: accuracy_curve(seeds) for name, seeds in runs.runs.items() if _is_evaluated(seeds)}
+    if len(curves) == 1 and len(next(iter(runs.runs.values()))) == 1:
+        _draw_clients_of_one_run(figure, runs)
+        return
+    draw_curves(figure, curves, line_styles(runs), "accuracy, mean over clients (%)")
+
+
+def _is_evaluated(seeds: Seeds) -> bool:
+    return bool(accuracy_curve(seeds)[0])
+
+
+def _draw_clients_of_one_run(figure: Figure, runs: RunSet) -> None:
+    axes, run = figure.subplots(), runs.first
+    rounds = sorted(run.evaluations)
+    clients = [100 * np.array(list(run.evaluations[r].personalized.values())) for r in rounds]
+    low, middle, high = np.array([np.percentile(values, (25, 50, 75)) for values in clients]).T
+    x, style = [r + 1 for r in rounds], line_style(0)
+    axes.fill_between(
+        x, low, high, color=style.colour, alpha=0.2, linewidth=0, label="middle half of the clients"
+    )
+    (line,) = axes.plot(
+        x, [values.mean() for values in clients], "-o", color=style.colour, markersize=4, label="mean"
+    )
+    add_values(line, [f"round {r}: mean {values.mean():.1f} %" for r, values in zip(x, clients, strict=True)])
+    axes.plot(x, middle, "--", color="#000000", linewidth=1.2, label="median client")
+    axes.set_xlabel("round")
+    axes.set_ylabel("accuracy of the clients (%)")
+    axes.locator_params(axis="x", integer=True)
+    axes.legend(loc="best")
+
+
+def line_styles(runs: RunSet) -> dict[str, LineStyle]:
+    """How each method's line looks, the same in every figure of these runs."""
+    return {name: line_style(number) for number, name in enumerate(runs.runs)}
+
+
+def draw_curves(
+    figure: Figure | SubFigure,
+    curves: Mapping[str, Curve],
+    styles: Mapping[str, LineStyle],
+    label: str,
+    limits: tuple[float, float] | None = None,
+) -> None:
+    """Curves of methods by round, in one panel or in many.
+
+    Args:
+        figure: Where to.
+        curves: By method.
+        styles: Likewise.
+        label: Of the vertical axis, with its unit.
+        limits: Of the vertical axis.
+    """
+    many = any(len(values) > 1 for _, values in curves.values())
+    below = "round" + (" (bands: standard deviation over seeds)" if many else "")
+
+    def draw(axes: Axes, name: str, colour: str | None) -> None:
+        style = styles[name] if len(curves) <= MAX_OVERLAID else styles[name]._replace(line="-")
+        _draw_curve(axes, name, curves[name], style, colour)
+        if limits:
+            axes.set_ylim(*limits)
+        axes.locator_params(axis="x", integer=True, nbins=5)
+
+    if len(curves) <= MAX_OVERLAID:
+        axes = figure.subplots()
+        for name in curves:
+            draw(axes, name, None)
+        axes.set_xlabel(below)
+        axes.set_ylabel(label)
+        axes.margins(x=0.01)
+        ends = [
+            (values[:, -1].mean(), f"{name} {values[:, -1].mean():.1f}", styles[name].colour)
+            for name, (_, values) in curves.items()
+        ]
+        label_line_ends(axes, ends)
+        return
+    ranked = sorted(curves, key=lambda name: -curves[name][1][:, -1].mean())
+    titles = {name: f"{name} {curves[name][1][:, -1].mean():.1f}" for name in ranked}
+    draw_panels(figure, titles, draw, below, label)
+
+
+def _draw_curve(axes: Axes, name: str, curve: Curve, style: LineStyle, colour: str | None) -> None:
+    rounds, values = curve
+    middle = values.mean(axis=0)
+    if colour is not None:
+        axes.plot(rounds, middle, "-", color=colour, linewidth=0.8, zorder=1)
+        return
+    size = 3.5 if len(rounds) <= 30 else 0
+    (line,) = axes.plot(rounds, middle, style.line, color=style.colour, marker=style.marker, markersize=size)
+    texts = [f"{name}, round {r}: {value:.1f} %" for r, value in zip(rounds, middle, strict=True)]
+    add_values(line, texts if size else texts[-1:])
+    if len(values) > 1:
+        spread = values.std(axis=0, ddof=1)
+        axes.fill_between(
+            rounds, middle - spread, middle + spread, color=style.colour, alpha=0.15, linewidth=0
+        )
+
+
+def draw_panels(
+    figure: Figure | SubFigure,
+    titles: Mapping[str, str],
+    draw: Callable[[Axes, str, str | None], None],
+    below: str,
+    beside: str,
+) -> None:
+    """A panel for each name, with all others behind it in pale grey.
+
+    Args:
+        figure: Where to; its height is set.
+        titles: Of the panels by name, in their order.
+        draw: Draws one name, in a colour of its own (None) or in the given one.
+        below: What the horizontal axis is.
+        beside: What the vertical axis is.
+    """
+    rows = -(-len(titles) // COLUMNS)
+    set_height(figure, 0.7 + rows * PANEL_HEIGHT)
+    panels = list(figure.subplots(rows, COLUMNS, sharex=True, sharey=True, squeeze=False).flat)
+    for axes, name in zip(panels, titles, strict=False):
+        for other in titles:
+            if other != name:
+                draw(axes, other, PALE)
+        draw(axes, name, None)
+        axes.set_title(titles[name], fontsize=8.5, fontweight="bold")
+    for axes in panels[len(titles) :]:
+        axes.set_axis_off()
+    # The last panel of every column is not always in the last row.
+    for number, axes in enumerate(panels):
+        if number + COLUMNS >= len(titles) and number < len(titles):
+            axes.xaxis.set_tick_params(labelbottom=True)
+    figure.supxlabel(below, fontsize=9.5)
+    figure.supylabel(beside, fontsize=9.5)
+
+
+def set_height(figure: Figure | SubFigure, height: float) -> None:
+    """Makes a whole figure so high; a part of one keeps its share."""
+    from matplotlib.figure import Figure
+
+    if isinstance(figure, Figure):
+        figure.set_figheight(height)
+
+
+def draw_pma(figure: Figure, runs: RunSet) -> None:
+    """Share of clients whose PMA is at most x. Those in the grey gain nothing: they would rather opt out."""
+    gains = {
+        name: [100 * value for clients in runs.pma(name).values() for value in clients.values()]
+        for name in runs.runs
+        if runs.pma(name)
+    }
+    label = f"PMA: accuracy minus that of {runs.reference} (percentage points)"
+    _draw_distributions(
+        figure, gains, line_styles(runs), label, "clients with at most this PMA (%)", "pp", opt_outs=True
+    )
+
+
+def draw_accuracy(figure: Figure, runs: RunSet) -> None:
+    """Share of clients whose personalized accuracy is at most x."""
+    values = {
+        name: [100 * value for run in seeds.values() if run.last for value in run.last.personalized.values()]
+        for name, seeds in runs.runs.items()
+    }
+    values = {name: clients for name, clients in values.items() if clients}
+    label = "accuracy of the client's own model (%)"
+    _draw_distributions(
+        figure, values, line_styles(runs), label, "clients with at most this accuracy (%)", "%"
+    )
+
+
+def _draw_distributions(
+    figure: Figure,
+    values: Mapping[str, list[float]],
+    styles: Mapping[str, LineStyle],
+    below: str,
+    beside: str,
+    unit: str,
+    opt_outs: bool = False,
+) -> None:
+    """Cumulative distributions over clients; the lower a line, the better."""
+    lowest, highest = min(map(min, values.values())), max(map(max, values.values()))
+    if opt_outs:
+        lowest, highest = min(lowest, 0.0), max(highest, 0.0)
+    margin = 0.05 * max(highest - lowest, 1.0)
+    left, right = lowest - margin, highest + margin
+
+    def draw(axes: Axes, name: str, colour: str | None) -> None:
+        ordered, style = np.sort(values[name]), styles[name]
+        shares = 100 * np.arange(len(ordered) + 1) / len(ordered)
+        is_alone = colour is not None or len(values) > MAX_OVERLAID
+        # Without marks, dashes must tell lines apart where colours are not seen.
+        dashes = LINE_STYLES[list(styles).index(name) % len(LINE_STYLES)]
+        line, width = "-" if is_alone else dashes, None if colour is None else 0.8
+        (drawn,) = axes.step(
+            [left, *ordered, right], [*shares, 100], line, where="post", color=colour or style.colour,
+            linewidth=width, label=name,
+        )  # fmt: skip
+        if colour is None:
+            middle = f"{name}: median {np.median(ordered):.1f} {unit}"
+            add_values(
+                drawn,
+                [f"{middle}, {100 * np.mean(ordered <= 0):.0f} % at 0 or below" if opt_outs else middle],
+            )
+            if opt_outs:
+                _mark_opt_outs(axes, left)
+        axes.set_xlim(left, right)
+        axes.set_ylim(0, 102)
+
+    ranked = sorted(values, key=lambda name: -float(np.median(values[name])))
+    if len(values) > MAX_OVERLAID:
+        draw_panels(
+            figure, {n: _distribution_title(n, values[n], opt_outs) for n in ranked}, draw, below, beside
+        )
+        return
+    axes = figure.subplots()
+    for name in ranked:
+        draw(axes, name, None)
+    axes.set_xlabel(below)
+    axes.set_ylabel(beside)
+    if len(values) > 1:
+        figure.legend(loc="outside right center")
+
+
+def _distribution_title(name: str, values: list[float], opt_outs: bool) -> str:
+    return (
+        f"{name} {np.median(values):+.1f}".replace("-", "−")
+        if opt_outs
+        else f"{name} {np.median(values):.1f}"
+    )
+
+
+def _mark_opt_outs(axes: Axes, left: float) -> None:
+    """The grey where clients gain nothing; once in a panel."""
+    if not axes.patches:
+        axes.axvspan(left, 0, color="#666666", alpha=0.1, linewidth=0)
+        axes.axvline(0, color="#666666", linewidth=0.8)
+
+
+def draw_ablation(figure: Figure, runs: RunSet) -> None:
+    """Methods as bars: mean accuracy, and the share of clients that gain; dots are seeds."""
+    figures = {
+        "accuracy, mean over clients (%)": {
+            name: [100 * run.summary["personalized_accuracy"]["mean"] for run in seeds.values() if run.last]
+            for name, seeds in runs.runs.items()
+        },
+        f"clients that gain over {runs.reference} (%)": {
+            name: [100 * float(np.mean([v > 0 for v in gains.values()])) for gains in runs.pma(name).values()]
+            for name in runs.runs
+        },
+    }
+    shown = {label: values for label, values in figures.items() if any(values.values())}
+    first = next(iter(shown.values()))
+    ranked = sorted((name for name in first if first[name]), key=lambda name: float(np.mean(first[name])))
+    set_height(figure, 1.0 + 0.27 * len(ranked))
+    panels = figure.subplots(1, len(shown), sharey=True, squeeze=False)[0]
+    for axes, (label, values) in zip(panels, shown.items(), strict=True):
+        for place, name in enumerate(ranked):
+            _draw_bar(axes, place, name, values[name])
+        axes.set_xlabel(label)
+        axes.set_xlim(0, 112)
+        axes.set_xticks(range(0, 101, 20))
+        axes.grid(visible=False, axis="y")
+    panels[0].set_yticks(range(len(ranked)), ranked)
+
+
+def _draw_bar(axes: Axes, place: int, name: str, values: list[float]) -> None:
+    if not values:
+        axes.text(1, place, "reference", va="center", color=GREY, fontsize=8)
+        return
+    mean, colour = float(np.mean(values)), line_style(0).colour
+    (bar,) = axes.barh(place, mean, color=colour, alpha=0.75, height=0.7)
+    spread = f" ± {np.std(values, ddof=1):.1f} over {len(values)} seeds" if len(values) > 1 else ""
+    add_values(bar, [f"{name}: {mean:.1f} %{spread}"])
+    if len(values) > 1:
+        axes.scatter(values, [place] * len(values), s=9, color="#000000", zorder=3, linewidths=0)
+    axes.text(max([mean, *values]) + 1.5, place, f"{mean:.1f}", va="center", fontsize=8)
+
+
+def draw_participation(figure: Figure, runs: RunSet) -> None:
+    """Clients that are still there, and clients that gain over the reference, by round."""
+    there = {
+        name: [
+            100 * line["clients"] / max(1, run.summary["clients"])
+            for run in seeds.values()
+            for line in run.history
+        ]
+        for name, seeds in runs.runs.items()
+    }
+    styles = line_styles(runs)
+    gain = {name: gain_curve(seeds) for name, seeds in runs.runs.items()}
+    gain = {name: curve for name, curve in gain.items() if curve[0]}
+    if all(len(set(values)) <= 1 for values in there.values()):
+        draw_curves(figure, gain, styles, "clients that gain (PMA > 0, %)", (0, 103))
+        return
+    stayed = {name: there_curve(seeds) for name, seeds in runs.runs.items()}
+    if not gain:
+        draw_curves(figure, stayed, styles, "clients still there (%)", (0, 103))
+        return
+    set_height(
+        figure, 6.6 if len(stayed) <= MAX_OVERLAID else 1.6 + 2 * PANEL_HEIGHT * -(-len(stayed) // COLUMNS)
+    )
+    upper, lower = figure.subfigures(2, 1, squeeze=False)[:, 0]
+    draw_curves(upper, stayed, styles, "clients still there (%)", (0, 103))
+    draw_curves(lower, gain, styles, "clients that gain (PMA > 0, %)", (0, 103))
+
+
+def gain_curve(seeds: Seeds) -> Curve:
+    """Share of clients with PMA > 0, in the rounds that every seed evaluated against a reference."""
+    rates = [
+        {
+            line["round"]: 100 * line["evaluation"]["participation_rate"]
+            for line in run.history
+            if line.get("evaluation", {}).get("participation_rate") is not None
+        }
+        for run in seeds.values()
+    ]
+    return _shared(rates)
+
+
+def there_curve(seeds: Seeds) -> Curve:
+    """Share of clients that could be asked, in the rounds that every seed has played."""
+    shares: list[dict[int, float]] = [
+        {line["round"]: 100 * line["clients"] / max(1, run.summary["clients"]) for line in run.history}
+        for run in seeds.values()
+    ]
+    return _shared(shares)
+
+
+def _shared(values: list[dict[int, Any]]) -> Curve:
+    shared = sorted(set.intersection(*(set(one) for one in values)))
+    return [r + 1 for r in shared], np.array([[one[r] for r in shared] for one in values], dtype=np.float64)

@@ -1,0 +1,249 @@
+"""Figures of clusters and of the market: who prefers what, who has which tokens, what contributions earn.
+
+These need single clients, so each method is shown by its first seed.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ipfl.core import Transfer
+from ipfl.core.figures import COLOURS, GREY, PALE, add_values, label_line_ends
+from ipfl.report.accuracy_figures import set_height
+from ipfl.report.run_set import RunSet, Seeds, client_name
+from ipfl.runs.result import Result
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MAX_SHOWN = 6
+"""Methods with a panel each; further ones are left out, and the figure says so."""
+MAX_CELLS = 12
+"""Rows or columns of a heat map that leave room for numbers."""
+
+
+def _panels(figure: Figure, names: list[str], height: float) -> list[Axes]:
+    """A panel for each method, two in a row."""
+    columns = min(2, len(names))
+    rows = -(-len(names) // columns)
+    set_height(figure, 0.5 + rows * height)
+    panels = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for axes in panels[len(names) :]:
+        axes.set_axis_off()
+    for axes, name in zip(panels, names, strict=False):
+        axes.set_title(name)
+    return panels[: len(names)]
+
+
+def _first(seeds: Seeds) -> Result:
+    return next(iter(seeds.values()))
+
+
+def cluster_accuracy(seeds: Seeds) -> NDArray[np.float64] | None:
+    """[distribution][cluster] in percent, the mean over seeds; clusters in the order of the distributions.
+
+    Cluster numbers mean nothing and differ between seeds: every seed's clusters are put in the order
+    that has most accuracy on the diagonal (Hungarian method). Seeds with another number of clusters than
+    the first are left out.
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    found: list[NDArray[np.float64]] = []
+    for run in seeds.values():
+        if not run.summary["cluster_accuracy"] or not run.summary["clusters"]:
+            continue
+        table = 100 * np.array(run.summary["cluster_accuracy"], dtype=np.float64)
+        _, matched = linear_sum_assignment(table, maximize=True)
+        rest = [k for k in range(table.shape[1]) if k not in set(matched)]
+        found.append(table[:, [*matched, *rest]])
+    same = [table for table in found if table.shape == found[0].shape]
+    return np.mean(same, axis=0) if same else None
+
+
+def draw_clusters(figure: Figure, runs: RunSet) -> None:
+    """Accuracy of every cluster model on every distribution, as a heat map with its numbers."""
+    tables = {name: cluster_accuracy(seeds) for name, seeds in runs.runs.items()}
+    shown = {name: table for name, table in tables.items() if table is not None}
+    columns = min(4, len(shown))
+    rows = -(-len(shown) // columns)
+    set_height(figure, 0.5 + rows * (2.6 if columns < 4 else 2.0))
+    panels = list(figure.subplots(rows, columns, squeeze=False).flat)
+    low, high = min(t.min() for t in shown.values()), max(t.max() for t in shown.values())
+    for axes, (name, table) in zip(panels, shown.items(), strict=False):
+        image = axes.imshow(
+            table,
+            cmap="cividis",
+            vmin=low,
+            vmax=high,
+            aspect="equal" if max(table.shape) <= 2 * min(table.shape) else "auto",
+        )
+        axes.set_title(name)
+        axes.grid(visible=False)
+        axes.set_xticks(range(table.shape[1]))
+        axes.set_yticks(range(table.shape[0]))
+        axes.set_xlabel("cluster")
+        axes.set_ylabel("distribution")
+        if max(table.shape) <= MAX_CELLS:
+            for (row, column), value in np.ndenumerate(table):
+                colour = "white" if value < (low + high) / 2 else "black"
+                axes.text(column, row, f"{value:.1f}", ha="center", va="center", color=colour, fontsize=9)
+    for axes in panels[len(shown) :]:
+        axes.set_axis_off()
+    figure.colorbar(image, ax=panels, label="accuracy (%)", shrink=0.9)
+
+
+def preferred_clusters(run: Result) -> tuple[list[int], list[int], NDArray[np.float64]]:
+    """Rounds with bids, counted from 1; clients; the most wanted cluster, [client][round] (NaN: no bid)."""
+    lines = [line for line in run.history if line.get("bids")]
+    clients = sorted({bid.client for line in lines for bid in line["bids"]})
+    place = {client: row for row, client in enumerate(clients)}
+    found = np.full((len(clients), len(lines)), np.nan)
+    for column, line in enumerate(lines):
+        for bid in line["bids"]:
+            if bid.rank == 0:
+                found[place[bid.client], column] = bid.cluster
+    return [line["round"] + 1 for line in lines], clients, found
+
+
+def draw_preferences(figure: Figure, runs: RunSet) -> None:
+    """A row for each client, a column for each round, coloured by the cluster that it wants most."""
+    from matplotlib.colors import ListedColormap
+    from matplotlib.patches import Patch
+
+    chosen = [name for name, seeds in runs.runs.items() if has_bids(seeds)][:MAX_SHOWN]
+    clusters: set[int] = set()
+    for axes, name in zip(_panels(figure, chosen, 2.9), chosen, strict=True):
+        run = _first(runs.runs[name])
+        rounds, clients, wanted = preferred_clusters(run)
+        last = np.array([row[~np.isnan(row)][-1] if (~np.isnan(row)).any() else -1 for row in wanted])
+        order = np.lexsort((np.nanmean(np.where(np.isnan(wanted), -1, wanted), axis=1), last))
+        clusters |= {int(k) for k in np.unique(wanted[~np.isnan(wanted)])}
+        edges = [*(r - 0.5 for r in rounds), rounds[-1] + 0.5]
+        axes.pcolormesh(
+            edges, np.arange(len(clients) + 1), wanted[order] % len(COLOURS), cmap=ListedColormap(COLOURS),
+            vmin=-0.5, vmax=len(COLOURS) - 0.5, rasterized=True,
+        )  # fmt: skip
+        if len(clients) <= 30:
+            axes.set_yticks(
+                np.arange(len(clients)) + 0.5,
+                _short_names(run, [clients[row] for row in order]),
+                fontsize=6.5,
+            )
+        axes.grid(visible=False)
+        axes.set_xlabel("round")
+        axes.set_ylabel("client, by its last choice")
+        axes.locator_params(axis="x", integer=True)
+    figure.legend(
+        handles=[Patch(color=COLOURS[k % len(COLOURS)], label=f"cluster {k}") for k in sorted(clusters)],
+        loc="outside lower center", ncols=6,
+    )  # fmt: skip
+
+
+def _short_names(run: Result, clients: list[int]) -> list[str]:
+    """Names for the ticks of an axis that says that these are clients."""
+    return [client_name(run, client).removeprefix("client ") for client in clients]
+
+
+def has_bids(seeds: Seeds) -> bool:
+    """Whether clients of the first seed made bids."""
+    return any(line.get("bids") for line in _first(seeds).history)
+
+
+def has_tokens(seeds: Seeds) -> bool:
+    """Whether anyone was paid in the first seed."""
+    rows = (transfer for line in _first(seeds).history for transfer in line.get("transfers", ()))
+    return any(transfer.kind == "reward" for transfer in rows)
+
+
+def balances_over_time(run: Result) -> tuple[list[int], NDArray[np.float64]]:
+    """Rounds, from 0 (the opening), and balances, [round][client].
+
+    The opening is in no line: it is the balance at the end minus all that moved. Where the end is not
+    known, balances begin at 0.
+    """
+    numbers = sorted(
+        {side for line in run.history for t in line.get("transfers", ()) for side in _clients(t)}
+    )
+    end = run.summary["report"].get("balances")
+    clients = list(range(max([len(end or ()), *(n + 1 for n in numbers)], default=0)))
+    changes = np.zeros((len(run.history) + 1, len(clients)))
+    for row, line in enumerate(run.history, start=1):
+        for transfer in line.get("transfers", ()):
+            if transfer.source >= 0:
+                changes[row, transfer.source] -= transfer.amount
+            if transfer.target >= 0:
+                changes[row, transfer.target] += transfer.amount
+    balances = changes.cumsum(axis=0)
+    if isinstance(end, list) and len(end) == len(clients):
+        balances += np.array(end, dtype=np.float64) - balances[-1]
+    return [0, *(line["round"] + 1 for line in run.history)], balances
+
+
+def _clients(transfer: Transfer) -> list[int]:
+    return [account for account in (transfer.source, transfer.target) if account >= 0]
+
+
+def draw_tokens(figure: Figure, runs: RunSet) -> None:
+    """Balance of every client by round; the median, the middle half, and who ends with most and least."""
+    chosen = [name for name, seeds in runs.runs.items() if has_tokens(seeds)][:MAX_SHOWN]
+    for axes, name in zip(_panels(figure, chosen, 2.9), chosen, strict=True):
+        run = _first(runs.runs[name])
+        rounds, balances = balances_over_time(run)
+        for client, values in enumerate(balances.T):
+            (line,) = axes.plot(rounds, values, "-", color=PALE, linewidth=0.8)
+            add_values(line, [f"{client_name(run, client)}: {values[-1]:.0f} tokens at the end"])
+        low, middle, high = np.percentile(balances, (25, 50, 75), axis=1)
+        axes.fill_between(rounds, low, high, color=COLOURS[0], alpha=0.2, linewidth=0)
+        axes.plot(rounds, middle, "-", color=COLOURS[0])
+        richest, poorest = int(balances[-1].argmax()), int(balances[-1].argmin())
+        axes.plot(rounds, balances[:, richest], "--", color=COLOURS[2], linewidth=1.3)
+        axes.plot(rounds, balances[:, poorest], ":", color=COLOURS[1], linewidth=1.3)
+        axes.locator_params(axis="x", integer=True)
+        axes.set_xlabel("round (band: middle half of the clients)")
+        axes.set_ylabel("tokens")
+        axes.margins(x=0.01)
+        ends = [
+            (middle[-1], "median", COLOURS[0]),
+            (balances[-1, richest], client_name(run, richest), COLOURS[2]),
+            (balances[-1, poorest], client_name(run, poorest), COLOURS[1]),
+        ]
+        label_line_ends(axes, ends, 8)
+
+
+def contributions_and_rewards(run: Result) -> dict[int, tuple[float, int]]:
+    """Of every client that ever trained: the sum of its contributions ψ, and of its rewards in tokens."""
+    contributed: dict[int, float] = defaultdict(float)
+    earned: dict[int, int] = defaultdict(int)
+    for line in run.history:
+        for row in line.get("contributions", ()):
+            contributed[row.client] += row.psi or 0.0
+        for transfer in line.get("transfers", ()):
+            if transfer.kind == "reward":
+                earned[transfer.client] += transfer.amount
+    return {client: (contributed[client], earned[client]) for client in sorted({*contributed, *earned})}
+
+
+def draw_contributions(figure: Figure, runs: RunSet) -> None:
+    """What every client contributed, and what it was paid for it."""
+    from scipy.stats import spearmanr
+
+    chosen = [name for name, seeds in runs.runs.items() if has_tokens(seeds)][:MAX_SHOWN]
+    for axes, name in zip(_panels(figure, chosen, 2.9), chosen, strict=True):
+        run = _first(runs.runs[name])
+        found = contributions_and_rewards(run)
+        x, y = np.array(list(found.values()), dtype=np.float64).reshape(-1, 2).T
+        points = axes.scatter(x, y, s=22, color=COLOURS[0], alpha=0.8, linewidths=0)
+        add_values(
+            points,
+            [f"{client_name(run, c)}: ψ {psi:.3g}, {tokens} tokens" for c, (psi, tokens) in found.items()],
+        )
+        axes.axvline(0, color=GREY, linewidth=0.8)
+        axes.set_xlabel("contribution: sum of ψ over the rounds")
+        axes.set_ylabel("rewards (tokens)")
+        if len(set(x)) > 1 and len(set(y)) > 1:
+            axes.set_title(f"{name}: rank correlation {spearmanr(x, y).statistic:.2f}")

@@ -1,0 +1,287 @@
+"""Runs to be shown together: read from folders, or taken from a comparison.
+
+Nothing in a folder is trusted: what is not a run as `ipfl run` writes it is refused with one line.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BaseModel, Field, ValidationError
+
+from ipfl.core import ClientId
+from ipfl.core.sections import one_line
+from ipfl.errors import InputError
+from ipfl.ledger.lines import check_line
+from ipfl.methods import REFERENCE
+from ipfl.runs.folder import SUMMARY
+from ipfl.runs.method_labels import folder_names
+from ipfl.runs.result import Result
+
+if TYPE_CHECKING:
+    from ipfl.runs.comparison import Comparison
+
+COMPARISON = "compare.json"
+Seeds = Mapping[int, Result]
+"""Runs of one method by seed."""
+
+
+@dataclass(frozen=True)
+class RunSet:
+    """Runs to be shown together."""
+
+    runs: Mapping[str, Seeds]
+    """By the name of the method or run, then by seed; none is empty."""
+    reference: str | None = None
+    """The one among them that PMA is measured against."""
+    failures: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
+    """Why runs of a method are missing, by seed."""
+
+    @property
+    def first(self) -> Result:
+        """Any of the runs, for what they have in common."""
+        return next(iter(next(iter(self.runs.values())).values()))
+
+    @property
+    def task(self) -> str:
+        """What all of them ran on; only what they agree on."""
+        summaries = [run.summary for seeds in self.runs.values() for run in seeds.values()]
+
+        def agreed(key: str) -> Any:
+            values = [summary[key] for summary in summaries]
+            return values[0] if all(value == values[0] for value in values) else None
+
+        parts = [str(agreed(key)) for key in ("dataset", "partition") if agreed(key) is not None]
+        if (clients := agreed("clients")) is not None:
+            parts.append(f"{clients} clients")
+        most = max(len(seeds) for seeds in self.runs.values())
+        return ", ".join([*parts, *([f"{most} seeds"] if most > 1 else [])])
+
+    def pma(self, name: str) -> dict[int, dict[ClientId, float]]:
+        """PMA of each client after the last round, by seed; of seeds whose reference is there."""
+        if self.reference is None or name == self.reference:
+            return {}
+        found = {}
+        for seed, run in self.runs[name].items():
+            reference = self.runs[self.reference].get(seed)
+            if run.last is not None and reference is not None:
+                found[seed] = run.last.pma(reference.reference(run.last.round)) or {}
+        return {seed: gains for seed, gains in found.items() if gains}
+
+
+def of_comparison(comparison: Comparison) -> RunSet | None:
+    """The runs of a comparison; None if none was finished."""
+    runs = {name: entry.results for name, entry in comparison.entries.items() if entry.results}
+    reference = comparison.reference if comparison.reference in runs else None
+    failures = {name: entry.failures for name, entry in comparison.entries.items() if entry.failures}
+    return RunSet(runs, reference, failures) if runs else None
+
+
+def read_run_set(folders: Sequence[Path]) -> RunSet:
+    """The runs in these folders; each holds a run or a comparison."""
+    if len(folders) == 1 and not is_run(folders[0]):
+        return _read_comparison(folders[0])
+    runs: dict[str, dict[int, Result]] = {}
+    reference = REFERENCE
+    for folder in folders:
+        if is_run(folder):
+            _add(runs, read_run(folder), folder)
+            continue
+        compared = _read_comparison(folder)
+        reference = compared.reference or reference
+        for name, seeds in compared.runs.items():
+            for run in seeds.values():
+                _add(runs, run, folder / name, name)
+    return RunSet(runs, reference if reference in runs and len(runs) > 1 else None)
+
+
+def _add(runs: dict[str, dict[int, Result]], run: Result, folder: Path, name: str | None = None) -> None:
+    """Adds a run under its method's name, or under its folder's if that place is taken."""
+    name, seed = name or run.summary["method"], run.summary["seed"]
+    if seed in runs.get(name, {}):
+        name = str(folder)
+    if seed in runs.setdefault(name, {}):
+        raise InputError(f"{folder} is named twice")
+    runs[name][seed] = run
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder holds a finished run."""
+    return (folder / SUMMARY).exists()
+
+
+def check_outside_runs(path: Path) -> None:
+    """Refuses to write into the folder of a run: `ipfl ledger verify` accepts only the run's own files."""
+    for folder in (path.resolve(), *path.resolve().parents):
+        if is_run(folder):
+            raise InputError(f"{path} is in the folder of a run, which holds only what the run wrote")
+
+
+def is_comparison(folder: Path) -> bool:
+    """Whether a folder holds a comparison with at least one finished run."""
+    return next(_runs_of(folder), None) is not None
+
+
+def find_results(folder: Path) -> list[Path]:
+    """The runs and comparisons in a folder, or in the folders inside it."""
+    if is_run(folder) or is_comparison(folder):
+        return [folder]
+    if not folder.is_dir():
+        raise InputError(f"{folder} is no folder of a run, a comparison or results")
+    found = [inner for inner in sorted(folder.iterdir()) if is_run(inner) or is_comparison(inner)]
+    if not found:
+        raise InputError(f"{folder} holds no finished run and no comparison")
+    return found
+
+
+def _runs_of(folder: Path) -> Iterator[Path]:
+    """Folders of the finished runs of a comparison."""
+    return (file.parent for file in sorted(folder.glob(f"*/seed-*/{SUMMARY}")))
+
+
+def _read_comparison(folder: Path) -> RunSet:
+    summary = _read_json(folder / COMPARISON) if (folder / COMPARISON).exists() else {}
+    methods = summary.get("methods")
+    order = list(methods) if isinstance(methods, dict) else []
+    labels = {name: label for label, name in folder_names(order).items()}
+    runs: dict[str, dict[int, Result]] = {}
+    for place in _runs_of(folder):
+        run = read_run(place)
+        runs.setdefault(labels.get(place.parent.name, place.parent.name), {})[run.summary["seed"]] = run
+    if not runs:
+        raise InputError(f"{folder} holds no finished run and no comparison")
+    names = sorted(runs, key=lambda name: order.index(name) if name in order else len(order))
+    reference = summary.get("reference", REFERENCE)
+    failures = {name: _failures(methods[name]) for name in order} if isinstance(methods, dict) else {}
+    return RunSet(
+        {name: dict(sorted(runs[name].items())) for name in names},
+        reference if reference in runs and len(runs) > 1 else None,
+        {name: why for name, why in failures.items() if why},
+    )
+
+
+def _failures(figures: Any) -> dict[int, str]:
+    failures = figures.get("failures") if isinstance(figures, dict) else None
+    if not isinstance(failures, dict):
+        return {}
+    return {int(seed): str(why) for seed, why in failures.items() if str(seed).isdecimal()}
+
+
+class _MeanStd(BaseModel):
+    mean: float
+    std: float
+
+
+Count = Annotated[int, Field(ge=0)]
+
+
+class _Summary(BaseModel):
+    """What figures and pages need of a summary."""
+
+    method: str
+    dataset: str
+    partition: str
+    clients: Count
+    rounds: Count
+    seed: Count
+    seconds: float
+    bytes_up: Count
+    bytes_down: Count
+    clusters: int | None
+    personalized_accuracy: _MeanStd | None
+    global_accuracy: _MeanStd | None
+    unseen_accuracy: _MeanStd | None
+    pma: _MeanStd | None
+    opt_outs: int | None
+    participation_rate: float | None
+    purity: float | None
+    left: Count
+    cluster_accuracy: list[list[float]] | None
+    report: dict[str, Any]
+    config: dict[str, Any]
+    client_names: dict[str, str] | None = None
+
+
+class _Evaluated(BaseModel):
+    """What is needed of an evaluation in `metrics.jsonl`."""
+
+    clients: list[int]
+    personalized: list[float]
+    cluster_accuracy: list[list[float]] | None
+    participation_rate: float | None
+
+
+class MethodFigures(BaseModel):
+    """What a `compare.json` says of a method, or of one of its runs."""
+
+    personalized_accuracy: _MeanStd | None
+    pma: _MeanStd | None
+    opt_outs: float | None
+    purity: float | None
+    seconds_per_round: float | None
+    bytes_up_per_client_round: float | None
+    bytes_down_per_client_round: float | None
+    seeds: dict[str, MethodFigures] = Field(default_factory=dict)
+    failures: dict[str, str] = Field(default_factory=dict)
+
+
+class ComparisonFile(BaseModel):
+    """A `compare.json` alone, without the folders of its runs."""
+
+    methods: Annotated[dict[str, MethodFigures], Field(min_length=1)]
+    reference: str
+    config: dict[str, Any]
+    commit: str | None = None
+
+
+def read_comparison_file(file: Path) -> ComparisonFile:
+    """The figures of a comparison whose runs are elsewhere."""
+    try:
+        return ComparisonFile.model_validate(_read_json(file))
+    except (ValidationError, RecursionError) as error:
+        reason = one_line(error, None) if isinstance(error, ValidationError) else str(error)
+        raise InputError(
+            f"{file} is not the {COMPARISON} of a comparison: {' '.join(reason.split())}"
+        ) from error
+
+
+def read_run(folder: Path) -> Result:
+    """A run as `summary.json` and `metrics.jsonl` tell it; `ipfl.load` also finds its models and data."""
+    from ipfl.runs.finished import read_history  # imports torch
+
+    summary = _read_json(folder / SUMMARY)
+    try:
+        _Summary.model_validate(summary)
+        history, evaluations = read_history(folder)
+        checked = [check_line(line["round"], line) for line in history]
+        for line in checked:
+            if "evaluation" in line:
+                _Evaluated.model_validate(line["evaluation"])
+    except ValidationError as error:
+        reason = one_line(error, None)
+        raise InputError(f"{folder} is not a run of `ipfl run`: {' '.join(reason.split())}") from error
+    except (ValueError, LookupError, TypeError) as error:
+        raise InputError(f"{folder} is not a run of `ipfl run`: {' '.join(str(error).split())}") from error
+    return Result(summary, checked, evaluations, None)
+
+
+def client_name(run: Result, client: ClientId) -> str:
+    """How a client is called in figures and tables: its own name if the data has names, else its number."""
+    name = (run.summary.get("client_names") or {}).get(str(client))
+    return f"client {client}" if name is None else str(name)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} is not JSON: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict):
+        raise InputError(f"{path} is not what a run or a comparison writes")
+    return content

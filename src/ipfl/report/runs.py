@@ -1,0 +1,102 @@
+"""Runs as tables for the terminal: a list of them, the clients of one, two side by side; 80 columns wide."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.markup import escape
+from rich.table import Table
+
+from ipfl.report.tables import NO_VALUE, format_percent, format_size, plain_table
+from ipfl.runs.overview import SHARES, RunEntry, to_json
+
+
+def runs_table(entries: Sequence[RunEntry], inside: Path) -> Table:
+    """A row per run; folders without what they have in common."""
+    numbers = ["clients", "rounds", "seed", "acc. %"]
+    table = plain_table("run", "method", "data", *numbers, "state", right=numbers)
+    table.columns[0].no_wrap, table.columns[0].overflow = False, "fold"
+    for entry in entries:
+        name = Path(entry.folder).relative_to(inside).as_posix()
+        is_whole = entry.rounds == entry.planned_rounds or entry.planned_rounds is None
+        rounds = _text(entry.rounds) if is_whole else f"{entry.rounds}/{entry.planned_rounds}"
+        table.add_row(
+            escape(inside.name if name == "." else name),
+            escape(_text(entry.method)),
+            escape(_text(entry.dataset)),
+            _text(entry.clients),
+            rounds,
+            _text(entry.seed),
+            format_percent(entry.accuracy),
+            entry.state,
+            style=None if entry.state == "finished" else "dim",
+        )
+    return table
+
+
+CLIENT_COLUMNS = {
+    "accuracy": "own model %",
+    "global_accuracy": "global %",
+    "asked": "asked",
+    "trained": "trained",
+    "tokens": "tokens",
+    "paid": "paid",
+    "earned": "earned",
+}
+"""Header of each figure of a client."""
+
+
+def client_table(rows: Sequence[Mapping[str, Any]], names: Mapping[int, str]) -> Table:
+    """A row per client, by its name if it has one; columns that nobody has a value for are left out."""
+    shown = {key: text for key, text in CLIENT_COLUMNS.items() if any(r.get(key) is not None for r in rows)}
+    table = plain_table("client", *shown.values(), right=[*shown.values(), *([] if names else ["client"])])
+    for row in rows:
+        figures = [format_percent(row[key]) if key.endswith("accuracy") else str(row[key]) for key in shown]
+        client = names.get(row["client"], str(row["client"]))
+        table.add_row(escape(client) + (" (unseen)" if row.get("unseen") else ""), *figures)
+    return table
+
+
+def settings_table(changed: Mapping[str, tuple[Any, Any]]) -> Table:
+    """Settings that differ, a row each."""
+    table = plain_table("setting", "A", "B")
+    for key, (one, other) in changed.items():
+        table.add_row(escape(key), *(NO_VALUE if v is None else escape(to_json(v)) for v in (one, other)))
+    return table
+
+
+def figures_table(figures: Mapping[str, tuple[Any, Any]]) -> Table:
+    """Figures of two runs, and what the second has more."""
+    numbers = ["A", "B", "B − A"]
+    table = plain_table("result", *numbers, right=numbers)
+    for key, (one, other) in figures.items():
+        more = None if None in (one, other) else other - one
+        name = key.replace("_", " ") + (" %" if key in SHARES else "")
+        table.add_row(name, _figure(key, one), _figure(key, other), _figure(key, more, signed=True))
+    return table
+
+
+def gains_note(gains: Mapping[int, float]) -> str | None:
+    """How many clients are better off in the second run; None if the runs have no client in common."""
+    if not gains:
+        return None
+    better, worse = sum(gain > 0 for gain in gains.values()), sum(gain < 0 for gain in gains.values())
+    return f"Of {len(gains)} clients, {better} are better off in B and {worse} in A."
+
+
+def _figure(key: str, value: Any, *, signed: bool = False) -> str:
+    if value is None:
+        return NO_VALUE
+    sign = "−" if value < 0 else "+" if signed and value > 0 else ""
+    size = abs(value)
+    if key in SHARES:
+        return sign + format_percent(size)
+    if key.startswith("bytes"):
+        return sign + format_size(size)
+    return sign + (f"{size:.1f}" if isinstance(size, float) else str(size))
+
+
+def _text(value: object) -> str:
+    return NO_VALUE if value is None else str(value)

@@ -1,0 +1,50 @@
+"""What a study is: numbers that are computed once, and a figure that is drawn from them alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+from ipfl.core.figures import LineStyle, line_style
+
+Numbers = dict[str, Any]
+"""What JSON can hold."""
+
+
+@dataclass(frozen=True)
+class Study:
+    """A statement of the paper, checked by numbers."""
+
+    summary: str
+    """What is shown, in one line."""
+    place: str
+    """Where the paper says it."""
+    compute: Callable[[int, int], Numbers]
+    """From seed and number of trials."""
+    draw: Callable[[Figure, Numbers], None]
+    """Draws what `compute` returned."""
+    height: float = 3.4
+    """Of the figure, in inches."""
+
+
+STYLES: dict[str, LineStyle] = {
+    name: line_style(number) for number, name in enumerate(("local", "federated", "clustered", "mixed"))
+}
+"""The same procedure looks the same in every figure."""
+
+
+def draw_points(
+    axes: Axes, x: list[float], points: list[dict[str, float]], style: LineStyle, **options: Any
+) -> None:
+    """Simulated values with their 95 % bands."""
+    low = [point["mean"] - point["low"] for point in points]
+    high = [point["high"] - point["mean"] for point in points]
+    axes.errorbar(
+        x, [point["mean"] for point in points], (low, high), fmt=style.marker, color=style.colour,
+        markersize=3.5, capsize=2, elinewidth=1, **options,
+    )  # fmt: skip

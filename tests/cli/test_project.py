@@ -1,0 +1,110 @@
+"""`ipfl new` writes a project that runs at once; completion; the package as others install it."""
+
+import os
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+import pytest
+from tests.cli.test_cli import IPFL, ipfl, refused
+
+ROOT = Path(__file__).parents[2]
+
+
+class TestNew:
+    def test_it_runs_at_once(self, tmp_path, monkeypatch):
+        """Its commands, as its README has them, and its test; in this process, which is faster."""
+        assert ipfl("new", tmp_path / "mine").exit_code == 0
+        readme = (tmp_path / "mine" / "README.md").read_text()
+        assert readme.startswith("# mine\n")
+        *commands, test = re.findall(r"^\$ (.*?)(?:  .*)?$", readme, re.M)
+        assert len(commands) == 4
+        assert test == "python -m pytest"
+        monkeypatch.chdir(tmp_path / "mine")
+        monkeypatch.setattr(sys, "path", [str(tmp_path / "mine"), *sys.path])
+        try:
+            for command in commands:
+                words = command.split()[1:]
+                done = ipfl(
+                    *words, *(("--rounds", 2, "--workers", 0) if words[0] in ("run", "compare") else ())
+                )
+                assert done.exit_code == 0, done.output
+                assert words[0] != "show" or "north" in done.stdout
+            runpy.run_path("test_project.py")["test_a_short_run"]()
+        finally:
+            for name in ("my_data", "my_network"):
+                sys.modules.pop(name, None)
+
+    def test_a_folder_with_something_in_it(self, tmp_path):
+        (tmp_path / "notes.txt").touch()
+        assert "not an empty folder" in refused("new", tmp_path)
+        assert [file.name for file in tmp_path.iterdir()] == ["notes.txt"]
+
+
+class TestCompletion:
+    @pytest.mark.parametrize("typed, offered", [("ipfl pers", "personalize"), ("ipfl ledger ver", "verify")])
+    def test_bash(self, typed, offered):
+        """What the shell asks when the tabulator is pressed."""
+        words = {
+            "COMP_WORDS": typed,
+            "COMP_CWORD": str(len(typed.split()) - 1),
+            "_IPFL_COMPLETE": "complete_bash",
+        }
+        done = subprocess.run([IPFL], env=os.environ | words, capture_output=True, text=True, check=False)
+        assert done.stdout.split() == [offered], done.stderr
+
+    def test_the_script(self):
+        done = subprocess.run(
+            [IPFL, "--show-completion", "bash"], capture_output=True, text=True, check=False
+        )
+        assert "_IPFL_COMPLETE=complete_bash" in done.stdout
+
+
+@pytest.mark.slow
+def test_what_others_install(tmp_path):
+    """A wheel and an sdist, each installed into an empty environment that only sees our dependencies."""
+    (tmp_path / "source").mkdir()
+    for name in ("README.md", "LICENSE", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path / "source")
+    shutil.copytree(ROOT / "src", tmp_path / "source" / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    build = [
+        sys.executable,
+        "-m",
+        "hatchling",
+        "build",
+        "-t",
+        "wheel",
+        "-t",
+        "sdist",
+        "-d",
+        tmp_path / "dist",
+    ]
+    subprocess.run(build, cwd=tmp_path / "source", check=True, capture_output=True)
+    built = sorted((tmp_path / "dist").iterdir())
+    assert [file.suffix for file in built] == [".whl", ".gz"]
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    for number, file in enumerate(built):
+        place = tmp_path / f"environment-{number}"
+        venv.create(place, with_pip=False)
+        (packages,) = place.glob("lib/python*/site-packages")
+        (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
+        where = ["--python", place / "bin" / "python"]
+        options = ["--no-deps", "--no-index", "--no-build-isolation", "--quiet"]
+        subprocess.run(
+            [sys.executable, "-m", "pip", *where, "install", *options, file], check=True, env=environment
+        )
+        code = "import importlib.util; print(importlib.util.find_spec('ipfl').origin)"
+        found = subprocess.check_output([place / "bin" / "python", "-c", code], text=True, env=environment)
+        assert Path(found.strip()).is_relative_to(place)
+        made = tmp_path / f"project-{number}"
+        for command in (
+            ["new", made],
+            ["run", made / "ipfl.toml", "--rounds", "1", "--out", made / "run", "-q"],
+        ):
+            subprocess.run([place / "bin" / "ipfl", *command], check=True, env=environment, cwd=tmp_path)
+        assert (made / "run" / "summary.json").exists()

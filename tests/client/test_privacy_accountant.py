@@ -1,0 +1,57 @@
+import math
+
+import pytest
+
+from ipfl.client.privacy_accountant import ORDERS, PrivacyBook, Releases, sum_releases
+
+DELTA = 1e-5
+
+
+def releases(noise, count=1, rate=1.0):
+    found = Releases()
+    found.add(noise, count, rate)
+    return found
+
+
+class TestEpsilon:
+    def test_nothing_released(self):
+        assert Releases().epsilon(DELTA) == 0
+
+    def test_one_gaussian(self):
+        # The Rényi divergence of two Gaussians one sensitivity apart is α/(2z²); to ε by Canonne et al. 2020,
+        # Proposition 12: ε = α/(2z²) + log((α−1)/α) − (log δ + log α)/(α−1), the least over α.
+        # With z = 1 that is 4.75.
+        by_hand = min(
+            a / 2 + math.log((a - 1) / a) - (math.log(DELTA) + math.log(a)) / (a - 1) for a in ORDERS
+        )
+        assert releases(1.0).epsilon(DELTA) == pytest.approx(by_hand) == pytest.approx(4.75, abs=0.01)
+
+    def test_four_with_twice_the_noise_are_as_one(self):
+        # 4·α/(2·2²) = α/2
+        assert releases(2.0, 4).epsilon(DELTA) == pytest.approx(releases(1.0).epsilon(DELTA))
+
+    def test_steps_on_few_points_tell_less(self):
+        assert releases(1.0, 10, 0.1).epsilon(DELTA) < releases(1.0, 10).epsilon(DELTA) / 3
+
+    def test_sums(self):
+        both = sum_releases([releases(1.0, 2), releases(1.0, 3), releases(1.0, 1, 0.5)])
+        assert both.steps == {(1.0, 1.0): 5, (1.0, 0.5): 1}
+
+
+class TestBook:
+    def test_a_repeated_phase_counts_once_if_its_noise_is_the_same(self, tmp_path):
+        book = PrivacyBook(tmp_path, is_seeded=True)
+        for phase in ("0/train/7", "0/train/7", "1/train/9"):
+            book.save(3, book.with_phase(3, phase, releases(1.0)))
+        assert sum_releases(book.load(3).values()).steps == {(1.0, 1.0): 2}
+
+    def test_and_every_time_if_it_is_secret(self, tmp_path):
+        for phase in ("0/train/7", "0/train/7", "1/train/9"):
+            book = PrivacyBook(tmp_path, is_seeded=False)  # another process may have written it
+            book.save(3, book.with_phase(3, phase, releases(1.0, 2, 0.25)))
+        assert sum_releases(book.load(3).values()).steps == {(1.0, 0.25): 6}
+
+    def test_clients_have_books_of_their_own(self, tmp_path):
+        book = PrivacyBook(tmp_path, is_seeded=True)
+        book.save(3, book.with_phase(3, "0/train/7", releases(1.0)))
+        assert book.load(4) == {}

@@ -1,0 +1,265 @@
+"""The console in a real browser: Debian's Chromium, at the width of a desk and of a phone, light and dark.
+
+One browser and one server for all tests. They run in the order of this file: the last one starts a run.
+"""
+
+import json
+import os
+import re
+import shutil
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import uvicorn
+from playwright.sync_api import expect, sync_playwright
+from tests.console.conftest import make_app, open_for
+from tests.ledger.example_runs import LINE
+
+from ipfl.console.pages import percent, points, tokens
+from ipfl.ledger.store import RunStore
+
+pytestmark = [pytest.mark.slow, pytest.mark.waits]
+AXE = (Path(__file__).parent / "vendor/axe.min.js").read_text()
+SHOTS = os.environ.get("IPFL_SCREENSHOTS")
+"""A folder: every page is photographed into it."""
+WIDE, NARROW = (1280, 800), (390, 844)
+IPFL, FEDAVG = "both~ipfl~seed-0", "both~fedavg~seed-0"
+PATIENCE = 30_000
+"""Milliseconds that a busy machine may take for a page."""
+
+
+@pytest.fixture(scope="module")
+def folder(runs_folder, tmp_path_factory):
+    """Runs of our own: a run is added to them."""
+    copy = tmp_path_factory.mktemp("browser") / "runs"
+    shutil.copytree(runs_folder, copy)
+    return copy
+
+
+@pytest.fixture(scope="module")
+def console(folder):
+    found = open_for(folder, auth=True)
+    yield found
+    for process in found.starter._processes.values():
+        if process.poll() is None:
+            process.kill()
+
+
+@pytest.fixture(scope="module")
+def address(console):
+    config = uvicorn.Config(
+        make_app(console), port=0, log_level="debug", access_log=True, timeout_graceful_shutdown=1
+    )
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.02)
+    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    server.should_exit = True
+    thread.join(20)
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    path = shutil.which("chromium")
+    if path is None:
+        pytest.fail("the tests of the console need Chromium: apt-get install chromium")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+def sign_in(chromium, address, token, size, scheme):
+    """A page whose errors fail the test that uses it."""
+    width, height = size
+    context = chromium.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
+    context.set_default_timeout(PATIENCE)
+    page = context.new_page()
+    page.problems = []
+    page.on("pageerror", lambda error: page.problems.append(str(error)))
+    page.on("console", lambda said: page.problems.append(said.text) if said.type == "error" else None)
+    page.goto(f"{address}/login")
+    page.get_by_label("Token").fill(token)
+    page.get_by_role("button", name="Sign in").click()
+    page.wait_for_url(lambda url: "/login" not in url)
+    return page
+
+
+@pytest.fixture(scope="module")
+def token(folder, console):
+    return (folder.parent / "token").read_text().strip()
+
+
+@pytest.fixture(scope="module")
+def desk(chromium, address, token):
+    return sign_in(chromium, address, token, WIDE, "light")
+
+
+@pytest.fixture(scope="module")
+def phone(chromium, address, token):
+    return sign_in(chromium, address, token, NARROW, "dark")
+
+
+def visit(page, address):
+    page.goto(address)
+    charts = page.locator("[data-chart]").count()
+    expect(page.locator("[data-chart][data-drawn]")).to_have_count(charts, timeout=PATIENCE)
+
+
+def shoot(page, name):
+    if SHOTS:
+        page.screenshot(path=f"{SHOTS}/console-{name}.png", full_page=True)
+
+
+PAGES = {
+    "runs": "/",
+    "run": f"/runs/{IPFL}",
+    "run-live": "/runs/begun",
+    "client": f"/runs/{IPFL}/clients/3",
+    "client-live": "/runs/begun/clients/5",
+    "ledger": f"/runs/{IPFL}/ledger",
+    "ledger-live": "/runs/begun/ledger",
+    "compare": f"/compare?run={IPFL}&run={FEDAVG}",
+    "start": "/start",
+}
+
+
+@pytest.mark.parametrize("width", ["desk", "phone"])
+@pytest.mark.parametrize("name", PAGES)
+def test_page_is_whole_accessible_and_not_too_wide(request, address, name, width):
+    page = request.getfixturevalue(width)
+    visit(page, address + PAGES[name])
+    shoot(page, f"{name}-{width}")
+    # Every chart of a recorded run has something to show.
+    if name in ("run", "client", "compare"):
+        assert page.locator("[data-chart]:not(:has(canvas))").count() == 0
+    page.evaluate(AXE)
+    found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    serious = [
+        (one["id"], [node["target"] for node in one["nodes"]])
+        for one in found["violations"]
+        if one["impact"] in ("serious", "critical")
+    ]
+    assert serious == []
+    assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+    assert page.problems == []
+
+
+def test_numbers_are_those_of_the_store(desk, address, folder):
+    summary = json.loads((folder / "both/ipfl/seed-0/summary.json").read_text())
+    visit(desk, f"{address}/runs/{IPFL}")
+    expect(desk.locator("#fact-accuracy")).to_have_text(percent(summary["personalized_accuracy"]["mean"]))
+    expect(desk.locator("#fact-round")).to_have_text("3 of 3")
+    shown = desk.locator("#clients tbody tr td:last-child").all_inner_texts()
+    assert shown == [tokens(balance) for balance in summary["report"]["balances"]]
+    visit(desk, f"{address}/runs/{IPFL}/clients/3")
+    expect(desk.locator("#fact-balance")).to_contain_text(tokens(summary["report"]["balances"][3]))
+
+
+def test_compare_two_runs(desk, address, folder):
+    visit(desk, address)
+    button = desk.get_by_role("button", name="Compare the ticked runs")
+    expect(button).to_be_disabled()
+    desk.get_by_label("Compare both/ipfl/seed-0").check()
+    desk.get_by_label("Compare both/fedavg/seed-0").check()
+    button.click()
+    desk.wait_for_url("**/compare?**")
+    summary = json.loads((folder / "both/ipfl/seed-0/summary.json").read_text())
+    row = desk.locator("#compared tr", has_text="both/ipfl/seed-0")
+    expect(row).to_contain_text(points(summary["pma"]["mean"]))
+    expect(row).to_contain_text(percent(summary["participation_rate"]))
+    expect(desk.locator("[data-chart]:has(canvas)")).to_have_count(2)
+
+
+def test_filter_runs_with_the_keyboard(desk, address):
+    visit(desk, address)
+    desk.keyboard.press("Tab")
+    expect(desk.get_by_text("Skip to the content")).to_be_focused()
+    desk.get_by_label("Filter").fill("fedavg")
+    expect(desk.locator("#runs tbody tr")).to_have_count(1)
+    expect(desk.locator("#runs tbody tr")).to_contain_text("both/fedavg/seed-0")
+
+
+def test_search_and_verify_the_ledger(desk, address, folder):
+    visit(desk, f"{address}/runs/{IPFL}/ledger")
+    with RunStore.open(folder / "both/ipfl/seed-0") as store:
+        posted, head = store.transfers(), store.head()
+    expect(desk.locator("#transfer-count")).to_have_text(f"{tokens(len(posted))} transfers")
+    if len(posted) > 50:
+        desk.get_by_role("link", name="Next").click()
+        expect(desk.locator("#transfers tbody tr").first).to_contain_text(posted[50].reason)
+    desk.get_by_label("Kind").select_option("reward")
+    rewards = [one for one in posted if one.transfer.kind == "reward"]
+    expect(desk.locator("#transfer-count")).to_have_text(re.compile(rf"^{len(rewards)} transfers?$"))
+    desk.get_by_role("button", name="Verify the whole history").click()
+    expect(desk.locator("#verification")).to_contain_text("The history is right.", timeout=PATIENCE)
+    expect(desk.locator("#verification")).to_contain_text(head)
+
+
+def test_round_can_be_chosen(desk, address):
+    visit(desk, f"{address}/runs/{IPFL}")
+    expect(desk.locator("#round h3").first).to_contain_text("Round 2")
+    desk.get_by_label("Round", exact=True).fill("1")
+    expect(desk.locator("#round h3").first).to_contain_text("Round 1")
+
+
+def test_new_round_is_seen_within_two_seconds(desk, phone, address, folder):
+    """A run in progress: its next round is committed while its pages are open."""
+    visit(desk, f"{address}/runs/begun")
+    visit(phone, f"{address}/runs/begun/clients/5")
+    for page in (desk, phone):
+        expect(page.locator("#live-state")).to_contain_text("Live", timeout=PATIENCE)
+    expect(desk.locator("#fact-round")).to_have_text("1 of 3")
+    with RunStore.open(folder / "begun") as store:
+        # The same round again: client 5 pays 20, gets 10 back and earns 7, and has 22 − 3.
+        store.commit_round(1, {**LINE, "round": 1, "events": ()}, "checkpoint-1")
+    begun = time.monotonic()
+    expect(desk.locator("#fact-round")).to_have_text("2 of 3", timeout=PATIENCE)
+    seconds = time.monotonic() - begun
+    expect(phone.locator("#fact-balance")).to_contain_text("19", timeout=PATIENCE)
+    expect(phone.locator("#movements tbody tr").first).to_contain_text("earned 7")
+    # Two seconds on an idle machine; a busy one is given some more.
+    assert seconds < 2 + os.getloadavg()[0]
+
+
+def test_client_sees_only_itself(chromium, desk, address):
+    visit(desk, f"{address}/runs/{IPFL}/clients/3")
+    desk.get_by_role("button", name="Show the token").click()
+    token = desk.locator("#token code").last.inner_text()
+    page = sign_in(chromium, address, token, NARROW, "light")
+    page.wait_for_url(f"**/runs/{IPFL}/clients/3")
+    expect(page.get_by_role("heading", name="Client 3")).to_be_visible()
+    expect(page.locator("[data-chart]:has(canvas)")).to_have_count(3, timeout=PATIENCE)
+    for other in (f"/runs/{IPFL}/clients/2", f"/runs/{IPFL}", "/", "/start"):
+        page.goto(address + other)
+        expect(page.get_by_role("heading", name="Not yours to see")).to_be_visible()
+    page.context.close()
+
+
+def test_start_a_run_and_watch_it(desk, address, folder, token, capfd):
+    visit(desk, f"{address}/start")
+    desk.get_by_label("Name").fill("mine")
+    desk.get_by_label("Clients", exact=True).first.fill("0")
+    expect(desk.locator("#command .problem")).to_contain_text("task.clients", timeout=PATIENCE)
+    for label, value in (("Clients", "4"), ("Rounds", "2"), ("Samples per client", "20")):
+        desk.get_by_label(label, exact=True).first.fill(value)
+    desk.get_by_label("Model", exact=True).select_option("softmax")
+    command = desk.locator("#command code")
+    expect(command).to_contain_text("task.model=softmax", timeout=PATIENCE)
+    expect(command).to_contain_text("ipfl run --set task.clients=4 --set task.samples=20")
+    desk.get_by_role("button", name="Start", exact=True).click()
+    desk.wait_for_url("**/?text=mine")
+    row = desk.locator("#runs tbody tr", has_text="mine")
+    expect(row).to_contain_text("2 of 2", timeout=180_000)
+    desk.get_by_role("link", name="mine").click()
+    with RunStore.open(folder / "mine") as store:
+        accuracy = list(store.lines())[-1]["evaluation"]["personalized_accuracy"]["mean"]
+    expect(desk.locator("#fact-accuracy")).to_have_text(percent(accuracy))
+    assert [text for text in desk.problems if "ERR_" not in text] == []
+    # Requests were logged by this server, which is set to tell all: no token is among them.
+    told = "".join(capfd.readouterr())
+    assert token not in told

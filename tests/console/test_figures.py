@@ -1,0 +1,345 @@
+"""What the console shows equals what the stores hold; the numbers of `worked` are derived in `LINE`."""
+
+import json
+import shutil
+import sqlite3
+import time
+
+import pytest
+from fastapi.testclient import TestClient
+from safetensors.torch import load_file
+from tests.console.conftest import make_app, open_for
+
+import ipfl
+from ipfl.console.accounts import describe_round, ordinal
+from ipfl.console.auction import Place
+from ipfl.console.figures import thin
+from ipfl.ledger.export import csv_lines
+from ipfl.ledger.store import RunStore
+
+
+@pytest.fixture(scope="module")
+def console(runs_folder):
+    return open_for(runs_folder)
+
+
+@pytest.fixture(scope="module")
+def web(console):
+    return TestClient(make_app(console), base_url="http://127.0.0.1")
+
+
+@pytest.fixture
+def get(web):
+    def ask(address):
+        answer = web.get(f"/api{address}")
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    return ask
+
+
+class TestWorkedRound:
+    def test_clusters(self, get):
+        """Cluster 1: bids of 2 and 9; seats of 9 and of 5 by lot, who fails; 9 and 5 pay 10 into the pool.
+
+        The 10 of client 2 go back from the escrow, those of client 5 from the pool: 20 refunded; 9 earns 10.
+        """
+        first, second = get("/runs/worked/rounds/0")["clusters"]
+        assert first == {
+            "cluster": 0, "bids": 2, "paid": 20, "added": 0, "refunded": 0, "reimbursed": 0, "rewarded": 20,
+            "seats": 2, "by_lot": 0, "delivered": 2, "probe_accuracy": 0.5,
+        }  # fmt: skip
+        assert second == {
+            "cluster": 1, "bids": 2, "paid": 20, "added": 0, "refunded": 20, "reimbursed": 0, "rewarded": 10,
+            "seats": 2, "by_lot": 1, "delivered": 1, "probe_accuracy": 0.75,
+        }  # fmt: skip
+
+    def test_participants(self, get):
+        found = get("/runs/worked/rounds/0")
+        told = {(one["client"], one["cluster"]): one for one in found["participants"]}
+        assert found["total"] == len(told) == 5
+        assert told[2, 1]["why"] == "bid, no seat"
+        assert told[2, 1]["wish"] == 1
+        assert (told[2, 1]["paid"], told[2, 1]["refunded"]) == (10, 10)
+        assert told[5, 1]["why"] == "chosen by lot, to explore"
+        assert told[5, 1]["delivered"] is False
+        assert (told[5, 0]["place"], told[5, 0]["of"], told[5, 0]["earned"]) == (2, 2, 7)
+        assert told[2, 0]["place"] == 1
+
+    def test_participants_are_paged(self, get):
+        pages = [get(f"/runs/worked/rounds/0?limit=2&offset={offset}") for offset in (0, 2, 4)]
+        found = [(one["client"], one["cluster"]) for page in pages for one in page["participants"]]
+        assert found == [(2, 0), (2, 1), (5, 0), (5, 1), (9, 1)]
+
+    @pytest.mark.parametrize(
+        "client, change, balance, words",
+        [
+            (
+                2,
+                3,
+                28,
+                "paid 10 for cluster 0, ranked 1st of 2, earned 13; paid 10 for cluster 1, got 10 back",
+            ),
+            (
+                5,
+                -3,
+                22,
+                "paid 10 for cluster 0, ranked 2nd of 2, earned 7; "
+                "paid 10 for cluster 1, was asked to train and delivered nothing, got 10 back",
+            ),
+            (9, 0, 25, "paid 10 for cluster 1, ranked 1st of 1, earned 10"),
+        ],
+    )
+    def test_movements_in_words(self, get, client, change, balance, words):
+        newest, opening = get(f"/runs/worked/clients/{client}/movements")["movements"]
+        assert newest == {"round": 0, "change": change, "balance": balance, "words": words}
+        assert opening == {"round": -1, "change": 25, "balance": 25, "words": "started with 25 tokens"}
+
+    def test_movements_are_paged(self, get):
+        first = get("/runs/worked/clients/2/movements?limit=1")
+        assert [one["round"] for one in first["movements"]] == [0]
+        rest = get(f"/runs/worked/clients/2/movements?limit=1&before={first['before']}")
+        assert [one["round"] for one in rest["movements"]] == [-1]
+        assert rest["before"] is None
+
+    def test_client(self, get):
+        found = get("/runs/worked/clients/2")
+        assert found["account"] == {
+            "client": 2, "issued": 25, "paid": 20, "refunded": 10, "reimbursed": 0, "earned": 13,
+            "balance": 28,
+        }  # fmt: skip
+        assert [(wish["cluster"], wish["rank"]) for wish in found["wishes"]] == [(1, 1), (0, 2)]
+        assert get("/runs/worked/clients/2/series")["columns"]["balance"] == [25, 28]
+
+    def test_event(self, get):
+        (event,) = get("/runs/worked/rounds/0")["events"]
+        assert (event["kind"], event["client"]) == ("no_answer", 5)
+
+
+class TestWords:
+    def test_as_promised(self):
+        sums = {("paid", 2): 100, ("reward", 2): 140}
+        assert describe_round(sums, {2: True}, {2: Place(0.5, 3, 8)}) == (
+            "paid 100 for cluster 2, ranked 3rd of 8, earned 140"
+        )
+
+    def test_of_a_method_without_market(self):
+        assert describe_round({}, {-1: True}, {}) == "trained"
+        assert describe_round({}, {-1: False}, {}) == "was asked to train and delivered nothing"
+
+    def test_allowance_and_reimbursement(self):
+        sums = {("allowance", -1): 5, ("paid", 0): 10, ("reimbursement", 0): 4}
+        assert describe_round(sums, {}, {}) == (
+            "received an allowance of 5; paid 10 for cluster 0, got 4 of the pool back"
+        )
+
+    def test_ordinals(self):
+        named = {
+            1: "1st",
+            2: "2nd",
+            3: "3rd",
+            4: "4th",
+            11: "11th",
+            12: "12th",
+            13: "13th",
+            21: "21st",
+            112: "112th",
+        }
+        assert {number: ordinal(number) for number in named} == named
+
+
+class TestLedger:
+    def test_pages_forwards_and_back_are_the_whole_ledger(self, get, runs_folder):
+        with RunStore.open(runs_folder / "worked") as store:
+            posted = [(one.round, one.sequence, one.transfer.amount) for one in store.transfers()]
+        found, place, pages = [], "", []
+        while True:
+            page = get(f"/runs/worked/transfers?limit=5{place}")
+            assert page["total"] == len(posted) == 3 + 13
+            pages.append(page["transfers"])
+            found += [(one["round"], one["sequence"], one["amount"]) for one in page["transfers"]]
+            if page["last"] is None:
+                break
+            place = f"&after={page['last']}"
+        assert found == posted
+        back = get(f"/runs/worked/transfers?limit=5&until={page['first']}")
+        assert back["transfers"] == pages[-2]
+
+    @pytest.mark.parametrize(
+        "search, total",
+        # 3 rewards; client 9: opening, bid, fee, reward; cluster 1: 2 bids, 2 fees, 2 refunds, 1 reward
+        [
+            ("kind=reward", 3),
+            ("client=9", 4),
+            ("cluster=1", 7),
+            ("round=-1", 3),
+            ("client=9&kind=bid", 1),
+            ("client=3", 0),
+        ],
+    )
+    def test_search(self, get, search, total):
+        found = get(f"/runs/worked/transfers?{search}")
+        assert found["total"] == len(found["transfers"]) == total
+
+    def test_csv(self, web, runs_folder):
+        with RunStore.open(runs_folder / "worked") as store:
+            assert web.get("/api/runs/worked/transfers.csv").text == "".join(csv_lines(store))
+
+    def test_verification_finds_a_changed_entry(self, runs_folder, tmp_path):
+        runs = tmp_path / "runs"
+        shutil.copytree(runs_folder / "worked", runs / "worked")
+        web = TestClient(make_app(open_for(runs)), base_url="http://127.0.0.1")
+        found = _verified(web)
+        assert (found["state"], found["rounds"]) == ("valid", 1)
+        with RunStore.open(runs / "worked") as store:
+            assert found["hash"] == store.head()
+        with sqlite3.connect(runs / "worked" / "run.db") as database:
+            database.execute("DROP TRIGGER transfers_no_update")
+            database.execute("UPDATE transfers SET amount = 14 WHERE kind = 'reward' AND client = 2")
+        found = _verified(web)
+        assert found["state"] == "wrong"
+        assert "round 0, entry 10" in found["text"]  # four bids, four fees, two refunds come before
+
+
+def _verified(web):
+    assert web.post("/api/runs/worked/verification").status_code == 202
+    for _ in range(200):
+        found = web.get("/api/runs/worked/verification").json()
+        if found["state"] != "checking":
+            return found
+        time.sleep(0.05)
+    raise AssertionError("the check does not end")
+
+
+@pytest.fixture(scope="module")
+def summaries(runs_folder):
+    return {
+        name: json.loads((runs_folder / f"both/{name}/seed-0/summary.json").read_text())
+        for name in ("ipfl", "fedavg")
+    }
+
+
+class TestRealRuns:
+    def test_list(self, get, summaries):
+        rows = {row["key"]: row for row in get("/runs")["runs"]}
+        assert set(rows) == {"worked", "begun", "damaged", "both~ipfl~seed-0", "both~fedavg~seed-0"}
+        row, summary = rows["both~ipfl~seed-0"], summaries["ipfl"]
+        assert row["accuracy"] == summary["personalized_accuracy"]
+        assert row["pma"] == summary["pma"]
+        assert row["participation"] == summary["participation_rate"]
+        assert row["tokens"] == summary["report"]["issued"]
+        assert (row["state"], row["done"], row["rounds"], row["clients"]) == ("finished", 3, 3, 6)
+        assert rows["damaged"]["state"] == "unreadable"
+        assert "is not a run store" in rows["damaged"]["problem"]
+        # Two rounds to go; written a moment ago, or a minute where other tests take the processor.
+        assert rows["begun"]["state"] in ("running", "unfinished")
+
+    @pytest.mark.parametrize(
+        "text, total", [("fedavg", 1), ("digits", 2), ("seed-0 ipfl", 1), ("nothing", 0)]
+    )
+    def test_filter(self, get, text, total):
+        assert get(f"/runs?text={text}")["total"] == total
+
+    def test_series(self, get, runs_folder):
+        lines = (runs_folder / "both/ipfl/seed-0/metrics.jsonl").read_text().splitlines()
+        lines = [json.loads(line) for line in lines]
+        columns = get("/runs/both~ipfl~seed-0/series")["columns"]
+        assert columns["accuracy"] == [one["evaluation"]["personalized_accuracy"]["mean"] for one in lines]
+        assert columns["pma"] == [one["evaluation"]["pma"]["mean"] for one in lines]
+        assert columns["bytes_up"] == [one["bytes_up"] for one in lines]
+
+    def test_heat_map(self, get, summaries):
+        assert get("/runs/both~ipfl~seed-0/heat-map")["accuracy"] == summaries["ipfl"]["cluster_accuracy"]
+
+    def test_flow_counts_every_bidder_once(self, get, runs_folder):
+        lines = [json.loads(line) for line in (runs_folder / "both/ipfl/seed-0/metrics.jsonl").open()]
+        wanted = [{bid[0]: bid[1] for bid in line.get("bids", ()) if bid[2] == 0} for line in lines]
+        found = get("/runs/both~ipfl~seed-0/flow")
+        for before, after in zip(found["rounds"], found["rounds"][1:], strict=False):
+            links = [link for link in found["links"] if link["from_round"] == before]
+            assert sum(link["clients"] for link in links) == len(wanted[before].keys() & wanted[after].keys())
+        assert len(found["rounds"]) >= 2
+
+    def test_comparison(self, get, summaries):
+        found = get("/compare?run=both~ipfl~seed-0&run=both~fedavg~seed-0")
+        assert found["reference"] == "both~fedavg~seed-0"
+        ours, reference = found["runs"]
+        assert ours["mean_pma"] == pytest.approx(summaries["ipfl"]["pma"]["mean"])
+        assert ours["share_gaining"] == pytest.approx(summaries["ipfl"]["participation_rate"])
+        assert len(ours["pma"]) == 6
+        assert reference["pma"] == []
+        assert found["warnings"] == []
+
+    def test_client_against_its_threshold(self, get, runs_folder):
+        lines = {
+            name: json.loads((runs_folder / f"both/{name}/seed-0/metrics.jsonl").read_text().splitlines()[-1])
+            for name in ("ipfl", "fedavg")
+        }
+        for client in range(6):
+            found = get(f"/runs/both~ipfl~seed-0/clients/{client}")
+            mine, theirs = (lines[name]["evaluation"]["personalized"][client] for name in ("ipfl", "fedavg"))
+            assert (found["accuracy"], found["threshold"]) == (mine, theirs)
+            assert found["gains"] is (mine > theirs)
+            assert found["verdict"].startswith("Stays" if mine > theirs else "Has reason to leave")
+
+    def test_tokens_that_the_issuer_adds_belong_to_pools(self, get, runs_folder):
+        lines = [json.loads(line) for line in (runs_folder / "both/ipfl/seed-0/metrics.jsonl").open()]
+        added = [sum(t[3] for t in line["transfers"] if t[1] == -1 and t[2] < -1) for line in lines]
+        assert sum(added) > 0
+        for number, amount in enumerate(added):
+            clusters = get(f"/runs/both~ipfl~seed-0/rounds/{number}")["clusters"]
+            assert sum(one["added"] for one in clusters) == amount
+        for one in get("/runs/both~ipfl~seed-0/clients")["clients"]:
+            received = one["issued"] + one["refunded"] + one["reimbursed"] + one["earned"]
+            assert received - one["paid"] == one["balance"]
+
+    def test_balances_are_those_of_the_report(self, get, summaries):
+        found = get("/runs/both~ipfl~seed-0/clients")["clients"]
+        assert [one["balance"] for one in found] == summaries["ipfl"]["report"]["balances"]
+
+    def test_statement_is_the_one_that_the_ledger_proves(self, get, runs_folder):
+        with RunStore.open(runs_folder / "both/ipfl/seed-0") as store:
+            proven = store.statement(3).to_json()
+        assert get("/runs/both~ipfl~seed-0/clients/3/statement") == proven
+        assert proven["public_key"] in get("/runs/both~ipfl~seed-0/clients/3")["statement"]
+
+    def test_model_is_the_one_that_the_run_gives(self, web, runs_folder, tmp_path):
+        answer = web.get("/api/runs/both~ipfl~seed-0/clients/3/model")
+        assert answer.status_code == 200
+        (tmp_path / "mine").write_bytes(answer.content)
+        found, own = load_file(tmp_path / "mine"), ipfl.load(runs_folder / "both/ipfl/seed-0").model(3)
+        assert {name: tensor.tolist() for name, tensor in found.items()} == {
+            name: tensor.tolist() for name, tensor in own.state_dict().items()
+        }
+
+    def test_client_without_market(self, get):
+        assert get("/runs/both~fedavg~seed-0/clients/0")["account"] is None
+
+    def test_nothing_is_written(self, web, runs_folder):
+        folder = runs_folder / "both/ipfl/seed-0"
+        store, files = folder / "run.db", sorted(folder.rglob("*"))
+        before = store.read_bytes()
+        for address in ("", "/ledger", "/clients/0", "/rounds", "/clients"):
+            assert web.get(f"/runs/both~ipfl~seed-0{address}").status_code == 200
+        assert store.read_bytes() == before
+        assert sorted(folder.rglob("*")) == files
+        assert not list(folder.glob("run.db-*"))  # no log of the database either
+
+    def test_connections_cannot_write(self, console):
+        store = console.runs.open(console.find("worked"))
+        with store.engine.connect() as connection, pytest.raises(Exception, match="readonly"):
+            connection.exec_driver_sql("CREATE TABLE mine (a)")
+
+    def test_stream_of_a_finished_run_ends(self, web):
+        text = web.get("/api/runs/worked/stream").text
+        assert 'event: round\ndata: {"done": 1, "rounds": 1, "state": "finished"}' in text
+        assert text.endswith("event: end\ndata: {}\n\n")
+
+
+def test_long_series_are_thinned_with_both_ends():
+    # 10 numbers to 4: indices 0, 3, 6, 9
+    assert thin(range(10), 4) == [0, 3, 6, 9]
+    assert thin([5, 7], 4) == [5, 7]
+    found = thin(range(100_000), 1000)
+    assert len(found) == 1000
+    assert (found[0], found[-1]) == (0, 99_999)

@@ -1,0 +1,134 @@
+"""Processes of the console: started, counted, stopped; what a failed one said. The command is a stand-in."""
+
+import time
+
+import pytest
+
+from ipfl.console import starting
+from ipfl.console.form import CODE, Plan, make_form, read_form
+from ipfl.console.records import RunRow
+from ipfl.console.run_list import FoundRun, RunList
+from ipfl.console.starting import Starter
+from ipfl.errors import InputError
+from ipfl.runs.config import Config
+
+WAITS = """import signal, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
+print("up", flush=True)
+time.sleep(60)
+"""
+FAILS = "import sys; print('working'); sys.exit('error: no such data set')"
+
+
+@pytest.fixture
+def starter(tmp_path):
+    found = Starter(RunList(tmp_path / "runs"))
+    (tmp_path / "runs").mkdir()
+    yield found
+    for process in found._processes.values():
+        process.kill()
+        process.wait()
+
+
+def plan(name):
+    return Plan(name, ("fedavg",), ("rounds=2",))
+
+
+def wait_until(is_so):
+    for _ in range(1000):
+        if is_so():
+            return
+        time.sleep(0.02)
+    raise AssertionError("it does not happen")
+
+
+def run_in(starter, name):
+    return FoundRun(name, name, str(starter.folder / name), None, starter.folder / name)
+
+
+def test_stop_is_an_interrupt_and_only_for_own_runs(starter, monkeypatch):
+    monkeypatch.setattr(starting, "MAIN", WAITS)
+    assert starter.start(plan("mine")).key == "mine"
+    log = starter.folder / ".console/mine.log"
+    wait_until(lambda: log.read_text() == "up\n")
+    mine = run_in(starter, "mine")
+    assert starter.can_stop(mine)
+    assert not starter.can_stop(run_in(starter, "other"))
+    with pytest.raises(InputError, match="under way"):
+        starter.resume(mine)
+    starter.stop(mine)
+    wait_until(lambda: starter.alive() == [])
+    assert "KeyboardInterrupt" in log.read_text()
+    row = RunRow(key="mine", name="mine", state="unfinished")
+    assert starter.can_resume(mine, row)
+    assert not starter.can_resume(mine, row.model_copy(update={"state": "finished"}))
+    assert starter.resume(mine).name == "mine"
+    assert starter._processes["mine"].args[-3:] == ["run", "--resume", str(starter.folder / "mine")]
+
+
+def test_no_more_than_four_at_a_time(starter, monkeypatch):
+    monkeypatch.setattr(starting, "MAIN", WAITS)
+    for number in range(4):
+        starter.start(plan(f"run-{number}"))
+    with pytest.raises(InputError, match="4 runs of this console are under way"):
+        starter.start(plan("run-4"))
+
+
+def test_failure_tells_the_last_line(starter, monkeypatch):
+    monkeypatch.setattr(starting, "MAIN", FAILS)
+    starter.start(plan("mine"))
+    wait_until(lambda: starter.alive() == [])
+    assert starter.failures() == {"mine": "error: no such data set"}
+
+
+def test_console_of_a_database_starts_nothing():
+    with pytest.raises(InputError, match="--runs DIR"):
+        Starter(RunList(None, "sqlite:///x.db")).start(plan("mine"))
+
+
+class TestForm:
+    def test_has_every_setting_but_paths_and_the_method(self):
+        form = make_form()
+        shown = {field.key for part in (form.first, *form.sections.values()) for field in part}
+        content = Config().model_dump(mode="json")
+        every = {
+            f"{name}.{key}" if isinstance(value, dict) else name
+            for name, value in content.items()
+            for key in (value if isinstance(value, dict) else [""])
+        }
+        assert shown == every - {"task.path", "task.data_dir", "method.name"}
+
+    def test_kinds_and_limits_come_from_the_schema(self):
+        form = make_form()
+        fields = {field.key: field for part in (form.first, *form.sections.values()) for field in part}
+        assert (fields["rounds"].kind, fields["rounds"].default, fields["rounds"].minimum) == (
+            "integer",
+            "30",
+            1,
+        )
+        assert (fields["train.momentum"].kind, fields["train.momentum"].maximum) == ("number", 1)
+        assert (fields["clients.leave"].kind, fields["clients.leave"].default) == ("boolean", "false")
+        assert fields["aggregate.rule"].choices[:2] == ("mean", "trimmed_mean")
+        assert fields["evaluate.every"].kind == "text"  # a number, or auto
+
+    def test_the_filled_in_defaults_are_the_default_run(self):
+        form = make_form()
+        fields = [field for part in (form.first, *form.sections.values()) for field in part]
+        filled = {field.key: [field.default] for field in fields} | {"name": ["a"], "methods": ["ipfl"]}
+        assert read_form(filled) == Plan("a", ("ipfl",), ())
+
+    def test_settings_that_can_name_code_say_so(self):
+        """By their descriptions the form refuses it."""
+        form = make_form()
+        fields = {field.key: field for part in (form.first, *form.sections.values()) for field in part}
+        for key in ("train.optimizer", "train.augment", "train.loss", "evaluate.metrics"):
+            assert CODE in fields[key].description
+
+    def test_no_data_sets_that_read_a_file(self):
+        (dataset,) = (field for field in make_form().first if field.key == "task.dataset")
+        assert {"digits", "cifar10"} <= set(dataset.choices)
+        assert not {"npz", "csv", "parquet", "images"} & set(dataset.choices)
+
+    def test_samples_that_are_shown_are_those_that_are_used(self):
+        given = {"name": ["a"], "methods": ["ipfl"], "task.dataset": ["cifar10"], "task.samples": ["60"]}
+        assert read_form(given).sets == ("task.dataset=cifar10", "task.samples=60")

@@ -1,0 +1,140 @@
+"""A node is watched by what it does: one that is connected and does nothing any more is started again."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+import sys
+import time
+from pathlib import Path
+
+import flwr.supernode.start_client_internal as flower
+import pytest
+
+from ipfl.deploy import supernode
+from ipfl.deploy.folder import NodeFolder, NodeSettings
+from ipfl.deploy.message_store import clean_message_store
+from ipfl.deploy.processes import Processes, RunningProcess
+from ipfl.deploy.supernode import run_node, wait_until_silent
+from ipfl.engines.flower.flwr_internals import beat_while_at_work
+from ipfl.errors import InputError
+
+
+class TestHeartbeat:
+    """What a SuperNode does between two heartbeats, with Flower's own functions replaced."""
+
+    @pytest.fixture
+    def beats(self, monkeypatch):
+        """How often it has beaten; Flower's functions as they are given here."""
+        found: list[int] = []
+
+        def patched(pull=lambda **given: None, push=lambda **given: None):
+            monkeypatch.setattr(flower, "_pull_and_store_message", pull)
+            monkeypatch.setattr(flower, "_push_messages", push)
+            beat_while_at_work(lambda: found.append(1))
+            return found
+
+        return patched
+
+    def test_a_look_for_messages_is_a_beat_also_without_any(self, beats):
+        found = beats()
+        for _ in range(3):
+            assert flower._pull_and_store_message(pull_object=None) is None
+        assert len(found) == 3
+
+    def test_an_http_500_is_none(self, beats):
+        def fail(**given):
+            raise RuntimeError("HTTP 500")
+
+        found = beats(pull=fail)
+        with pytest.raises(RuntimeError):
+            flower._pull_and_store_message(pull_object=None)
+        assert found == []
+
+    def test_every_part_of_a_long_message_is_one(self, beats):
+        found = beats(push=lambda **given: [given["push_object"](part) for part in range(4)])
+        flower._push_messages(push_object=lambda part: part)
+        assert len(found) == 4 + 1
+
+    def test_the_functions_are_still_flowers(self):
+        """Keywords that the heartbeat relies on."""
+        assert "pull_object" in flower._pull_and_store_message.__code__.co_varnames
+        assert "push_object" in flower._push_messages.__code__.co_varnames
+
+
+SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
+WORK = "import pathlib, time\nfor _ in range(10):\n    pathlib.Path({!r}).touch()\n    time.sleep(0.1)\n"
+
+
+class TestSilence:
+    def test_of_a_process_that_runs_and_does_nothing(self, tmp_path):
+        (tmp_path / "heartbeat").touch()
+        with Processes(tmp_path) as processes:
+            processes.start("supernode", SLEEP, os.environ, tmp_path)
+            assert wait_until_silent(processes, tmp_path / "heartbeat", 0.3)
+
+    def test_there_is_none_while_it_works(self, tmp_path):
+        """It works for about a second, longer than it may be silent, and ends."""
+        file = tmp_path / "heartbeat"
+        file.touch()
+        with Processes(tmp_path) as processes:
+            processes.start("supernode", [sys.executable, "-c", WORK.format(str(file))], os.environ, tmp_path)
+            assert not wait_until_silent(processes, file, 5.0)
+
+    def test_a_silent_node_is_started_again(self, tmp_path, monkeypatch):
+        """The first SuperNode stays connected and does nothing; the second one ends in order."""
+        folder, starts, said = NodeFolder(tmp_path), list[str](), list[str]()
+        (tmp_path / folder.flower_home.name).mkdir(exist_ok=True)
+        settings = NodeSettings(server="127.0.0.1:1", client=3, data=Path("x"), memory=Path("y"))
+
+        def start(processes: Processes, *_: object, **__: object) -> RunningProcess:
+            starts.append("")
+            command = SLEEP if len(starts) == 1 else [sys.executable, "-c", ""]
+            return processes.start("supernode", command, os.environ, tmp_path)
+
+        monkeypatch.setattr(supernode, "prepare_node", lambda folder: settings)
+        monkeypatch.setattr(supernode, "start_node", start)
+        monkeypatch.setattr(supernode, "wait_for_connection", lambda *_: None)
+        monkeypatch.setattr(supernode, "SILENT_SECONDS", 0.3)
+        begun = time.monotonic()
+        with pytest.raises(InputError, match="no longer registered"):
+            run_node(folder, said.append)
+        assert (len(starts), time.monotonic() - begun < 20) == (2, True)
+        assert sum("has not asked for messages" in line for line in said) == 1
+
+
+class TestPrivateFiles:
+    def test_messages_go_and_nodes_stay(self, tmp_path):
+        file = tmp_path / "superlink.db"
+        with sqlite3.connect(file) as database:
+            for table in ("node", "message_res", "objects"):
+                database.execute(f"CREATE TABLE {table} (content)")
+                database.execute(f"INSERT INTO {table} VALUES (zeroblob(1000000))")
+        file.chmod(0o644)
+        before = file.stat().st_size
+        clean_message_store(file)
+        with sqlite3.connect(file) as database:
+            counts = [
+                database.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
+                for table in ("node", "message_res", "objects")
+            ]
+        assert counts == [1, 0, 0]
+        assert file.stat().st_size < before / 2
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+    def test_a_new_store_is_private_from_the_start(self, tmp_path):
+        clean_message_store(tmp_path / "superlink.db")
+        assert stat.S_IMODE((tmp_path / "superlink.db").stat().st_mode) == 0o600
+
+    def test_what_is_no_store(self, tmp_path):
+        (tmp_path / "superlink.db").write_bytes(b"something else" * 100)
+        with pytest.raises(InputError, match="cannot be used"):
+            clean_message_store(tmp_path / "superlink.db")
+
+    def test_what_processes_write_is_for_their_user(self, tmp_path):
+        with Processes(tmp_path / "logs") as processes:
+            writing = [sys.executable, "-c", "open('messages', 'w')"]
+            processes.start("writer", writing, os.environ, tmp_path).popen.wait(30)
+        for path in (tmp_path / "messages", tmp_path / "logs" / "writer.log"):
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600

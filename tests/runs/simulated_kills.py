@@ -1,0 +1,110 @@
+"""A process that dies at a numbered operation on its files or its store, without a process for each death.
+
+Every operation of `ipfl.core.files` and every commit of the store is counted. At the chosen one the folder is
+copied as it is on disk at this moment (the store with its log), and an exception ends the run. Whatever that
+exception makes the run clean up happens in the old folder; the copy is what a killed process leaves, and the
+run goes on from there.
+
+What this does not simulate: a power failure (what was written but not synced is kept here, in order), a death
+inside SQLite's own writes, deaths of worker processes (`test_resume.py` kills real ones), other databases,
+and memory on deployed nodes.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy.engine.default import DefaultDialect
+from tests.small_runs import run_small
+
+import ipfl
+from ipfl.core import files
+from ipfl.runs.folder import holds_run
+
+SETTINGS: dict[str, Any] = {
+    "rounds": 3,
+    "seed": 3,
+    "train": ipfl.TrainConfig(per_round=2, epochs=1),
+    "evaluate": ipfl.EvaluateConfig(every=3, holdout=4),
+}
+TASK = {"clients": 3, "samples": 8, "test_samples": 4, "distributions": "permuted:2"}
+AFTER_CONTENT = ("written", "appended")
+"""Operations after which a file may have been written in part."""
+
+
+def copy_key(folder: Path, other: Path) -> None:
+    """The key of a run lies beside its folder, and goes with it."""
+    if (key := folder.parent / "signing.key").exists():
+        shutil.copy2(key, other.parent)
+
+
+class KilledError(BaseException):
+    """The process dies here; not an `Exception`, so that nothing handles it."""
+
+
+class Kill:
+    """Counts operations, and dies at one of them.
+
+    Args:
+        folder: Of the run.
+        image: Where a copy of the folder goes at that moment.
+        at: The number of the operation, from 1; 0: none, all are only counted.
+        torn: Whether a file that has just been written is left with half of its content.
+    """
+
+    def __init__(self, folder: Path, image: Path, at: int = 0, torn: bool = False):
+        self.folder, self.image, self.at, self.torn = folder, image, at, torn
+        self.kinds: list[str] = []
+
+    def operation(self, kind: str, path: Path) -> None:
+        """An operation is about to happen."""
+        if self.at and len(self.kinds) >= self.at:
+            return  # dead already: this is the exception on its way
+        self.kinds.append(kind)
+        if len(self.kinds) != self.at:
+            return
+        if self.torn and kind in AFTER_CONTENT and path.is_file():
+            os.truncate(path, path.stat().st_size // 2 if kind == "written" else path.stat().st_size - 9)
+        if self.folder.exists():
+            shutil.copytree(self.folder, self.image)
+            copy_key(self.folder, self.image)
+        raise KilledError
+
+    def __enter__(self) -> Kill:
+        self._patch = pytest.MonkeyPatch()
+        self._patch.setattr(files, "before_operation", self.operation)
+        commit = DefaultDialect.do_commit
+
+        def counted(dialect: Any, connection: Any) -> None:
+            if not connection.total_changes:
+                commit(dialect, connection)  # only read
+                return
+            self.operation("commit", self.folder)
+            commit(dialect, connection)
+            self.operation("committed", self.folder)
+
+        self._patch.setattr(DefaultDialect, "do_commit", counted)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._patch.undo()
+
+
+def play(task: ipfl.Task, method: str, folder: Path, *, overwrite: bool = False) -> None:
+    """Begins a run, or goes on with the one that the folder holds."""
+    resume = not overwrite and holds_run(folder)
+    run_small(task, method, folder, resume=resume, overwrite=overwrite, **SETTINGS)
+
+
+def is_killed(task: ipfl.Task, method: str, kill: Kill, *, overwrite: bool = False) -> bool:
+    """Plays until the operation; returns whether the run got that far."""
+    try:
+        with kill:
+            play(task, method, kill.folder, overwrite=overwrite)
+    except KilledError:
+        return True
+    return False

@@ -1,0 +1,207 @@
+"""A run begins whole or leaves no trace, alone in its folder; bad input of any kind has the exit code 2."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.runs.killed_runs import run_contents
+from tests.small_runs import run_small, small_task
+from typer.testing import CliRunner
+
+from ipfl.cli import app
+from ipfl.core import files
+from ipfl.core.files import FolderLock
+from ipfl.errors import InputError
+from ipfl.runs.finished import FinishedRun
+from ipfl.runs.folder import holds_run
+
+SMALL_RUN = [
+    *("--set", "rounds=1", "--set", "task.clients=3", "--set", "task.samples=8"),
+    *("--set", "task.model=softmax", "--set", "method.name=fedavg", "--workers", "0", "-q"),
+]
+
+
+@pytest.fixture(scope="module")
+def task():
+    return small_task(clients=3, samples=8)
+
+
+@pytest.fixture
+def old(task, tmp_path):
+    """A finished run."""
+    run_small(task, "fedavg", tmp_path / "run", rounds=2)
+    return tmp_path / "run"
+
+
+def command(*arguments: object):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+class TestOverwrite:
+    @pytest.mark.parametrize(
+        "refused",
+        [
+            ["--store", "postgresql+psycopg://nobody@127.0.0.1:9/none?connect_timeout=1"],
+            ["--set", "method.name=ipfl", "--set", "method.beta=nan"],
+            ["--set", "method.name=ipfl", "--set", "method.allowance=9000000000000000000"],
+            ["--set", "train.lr=1e300"],
+            ["--set", "task.model=no_such_module:model"],
+        ],
+    )
+    def test_what_cannot_begin_leaves_the_earlier_run(self, old, refused):
+        before = run_contents(old)
+        done = command("run", *SMALL_RUN, "--out", old, "--overwrite", *refused)
+        assert done.exit_code == 2, done.output
+        assert run_contents(old) == before
+        assert not (old / ".begin").exists()
+
+    def test_a_name_that_the_database_has_already(self, old, tmp_path):
+        store = f"sqlite:///{tmp_path / 'shared.db'}"
+        assert command("run", *SMALL_RUN, "--out", tmp_path / "a" / "run", "--store", store).exit_code == 0
+        before = run_contents(old)
+        done = command("run", *SMALL_RUN, "--out", old, "--overwrite", "--store", store)
+        assert (done.exit_code, "already holds a run" in done.output) == (2, True)
+        assert run_contents(old) == before
+
+    def test_what_cannot_begin_leaves_no_folder(self, tmp_path):
+        out = tmp_path / "new" / "folder"
+        store = f"sqlite:///{tmp_path / 'no-folder' / 'x' / chr(0)}"
+        assert command("run", *SMALL_RUN, "--out", out, "--store", store).exit_code == 2
+        assert list(tmp_path.iterdir()) == []
+
+
+class TestHalfFolders:
+    @pytest.mark.parametrize("name", ["run.db", "metrics.jsonl", ".begin/run.db"])
+    def test_a_folder_without_a_committed_opening_counts_as_empty(self, task, tmp_path, name):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+        assert not holds_run(tmp_path)
+        assert run_small(task, "fedavg", tmp_path, rounds=1).summary["rounds"] == 1
+
+    def test_a_file_that_is_no_store_is_not_written_over(self, task, tmp_path):
+        (tmp_path / "run.db").write_bytes(b"a diary of somebody" * 100)
+        with pytest.raises(InputError, match="already holds a run"):
+            run_small(task, "fedavg", tmp_path, rounds=1)
+
+
+class TestLock:
+    @pytest.fixture(autouse=True)
+    def at_once(self, monkeypatch):
+        monkeypatch.setattr(files, "LOCK_SECONDS", 0.1)
+
+    @pytest.mark.parametrize("how", ["resume", "overwrite"])
+    def test_two_processes_at_once(self, task, old, how):
+        before = run_contents(old)
+        lock = FolderLock(old)
+        try:
+            with pytest.raises(InputError, match="another process is at work in"):
+                run_small(task, "fedavg", old, rounds=2, **{how: True})
+        finally:
+            lock.release()
+        assert run_contents(old) == before
+        run_small(task, "fedavg", old, rounds=2, resume=True)
+
+    def test_it_ends_with_its_process(self, tmp_path):
+        child = os.fork()
+        if child == 0:
+            FolderLock(tmp_path)
+            os._exit(0)
+        os.waitpid(child, 0)
+        FolderLock(tmp_path).release()
+
+    def test_two_comparisons_at_once(self, tmp_path):
+        plan = ["--methods", "fedavg", *SMALL_RUN[:-3], "-q", "--workers", "0", "--out", tmp_path / "compare"]
+        assert command("compare", *plan).exit_code == 0
+        lock = FolderLock(tmp_path / "compare")
+        assert command("compare", "--resume", tmp_path / "compare", "-q").exit_code == 2
+        lock.release()
+
+
+class TestExitCodes:
+    @pytest.mark.parametrize(
+        "bad",
+        [
+            ["--out", "a\0b"],
+            ["--out", "x" * 300],
+            ["--out", "\x07"],
+            ["--workers", "99999"],
+            ["--set", "train.lr=1e300"],
+            ["--set", "train.lr=nan"],
+            ["--set", "train.weight_decay=inf"],
+            ["--set", "train.min_clients=100000000000000000000"],
+            ["--set", "task.size_spread=1e39"],
+            ["--set", "faults.full_disk=[99999999999999999999]"],
+            ["--set", "task.dataset=raising_data:make"],
+            ["--set", "method.name=ipfl", "--set", "method.feedback=inf"],
+            ["--set", "method.name=ipfl", "--set", "method.beta_psi=-inf"],
+            ["--set", "method.name=ipfl", "--set", "method.merge_after=100000000000000000000"],
+            ["--set", "method.name=ditto", "--set", "method.lam=nan"],
+            ["--set", "method.name=fedprox", "--set", "method.mu=1e300"],
+        ],
+    )
+    def test_bad_input_of_any_kind_is_2(self, tmp_path, monkeypatch, bad):
+        monkeypatch.chdir(tmp_path)
+        Path("raising_data.py").write_text("def make():\n    raise KeyError('x')\n")
+        done = command("run", *SMALL_RUN, *bad)
+        assert (done.exit_code, len(done.output.splitlines())) == (2, 1), done.output
+        assert [path.name for path in tmp_path.iterdir() if path.name != "__pycache__"] == ["raising_data.py"]
+
+    def test_no_method_is_named(self, tmp_path):
+        assert command("compare", "--methods", " ,", "--out", tmp_path / "x").exit_code == 2
+
+    @pytest.mark.parametrize("kind", ["pipe", "folder"])
+    def test_a_config_that_is_no_file(self, tmp_path, kind):
+        path = tmp_path / "config.toml"
+        if kind == "pipe":
+            os.mkfifo(path)
+        else:
+            path.mkdir()
+        done = command("run", path, *SMALL_RUN, "--out", tmp_path / "out")
+        assert (done.exit_code, "is not a file" in done.output) == (2, True)
+
+    def test_0_needs_a_round_that_counted(self, tmp_path):
+        """Three clients cannot be five: every round is rolled back."""
+        done = command("run", *SMALL_RUN, "--set", "train.min_clients=5", "--out", tmp_path / "out")
+        assert (done.exit_code, "no round counted" in done.output) == (1, True)
+
+    def test_nor_is_a_comparison_without_one_a_success(self, tmp_path):
+        plan = ["--methods", "fedavg", *SMALL_RUN, "--set", "train.min_clients=5", "--out", tmp_path / "out"]
+        assert command("compare", *plan).exit_code == 1
+
+
+class TestTrust:
+    """A folder from elsewhere: whose method, model or data is code imports nothing by itself."""
+
+    @pytest.fixture
+    def foreign(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        Path("foreign_model.py").write_text(
+            "from pathlib import Path\nfrom ipfl.client.models import Softmax\n"
+            "Path('imported').write_text('')\ndef model(shape, classes): return Softmax(shape, classes)\n"
+        )
+        sys.modules.pop("foreign_model", None)
+        done = command("run", *SMALL_RUN, "--set", "task.model=foreign_model:model", "--out", "run")
+        assert done.exit_code == 0, done.output
+        Path("imported").unlink()
+        del sys.modules["foreign_model"]
+        return Path("run")
+
+    def test_resume_and_personalize(self, foreign, tmp_path):
+        np.savez("mine.npz", x=np.zeros((3, 8, 8, 1), np.float32), y=np.arange(3))
+        personalize = ["personalize", foreign, "--data", "mine.npz", "--out", "mine.safetensors"]
+        export = ["export", foreign, "--model", "global"]
+        for refused in (["run", "--resume", foreign, "-q"], personalize, export):
+            done = command(*refused)
+            assert (done.exit_code, "trust its origin" in done.output) == (2, True), done.output
+            assert not Path("imported").exists()
+        assert command(*personalize, "--trust").exit_code == 0
+        assert Path("imported").exists()
+        assert command("run", "--resume", foreign, "-q", "--workers", "0", "--trust").exit_code == 0
+
+    def test_in_python(self, foreign):
+        with pytest.raises(InputError, match=r"names code to import \(foreign_model:model\)"):
+            FinishedRun.open(foreign, trust=False)

@@ -1,0 +1,152 @@
+"""Every example of docs/own-data.md, run in the order in which it stands there."""
+
+import json
+import re
+import shlex
+import sys
+import types
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+import ipfl
+from ipfl.cli import app
+from ipfl.engines.local import local_engine
+from ipfl.runs.run import run
+
+DOCUMENT = (Path(__file__).parent.parent / "docs/own-data.md").read_text()
+FILE_BEFORE = re.compile(r"`([\w.]+)`:\s*\Z")
+
+
+def visits(rows=160):
+    """Four hospitals of 40 visits each; who is ill depends on age and blood pressure."""
+    rng = np.random.default_rng(0)
+    age, pressure = rng.integers(20, 90, rows), rng.normal(130, 15, rows)
+    return pd.DataFrame(
+        {
+            "hospital": np.resize(["Bern", "Basel", "Chur", "Zürich"], rows),
+            "age": age,
+            "sex": rng.choice(["f", "m"], rows),
+            "pressure": pressure,
+            "outcome": np.where(age > 65, "ill", np.where(pressure > 130, "watch", "healthy")),
+        }
+    )
+
+
+class DirichletStandIn:
+    """What a partitioner of flwr-datasets offers: the number of its parts, and each of them.
+
+    The package itself does not install beside the pinned `fsspec`; see the document.
+    """
+
+    def __init__(self, num_partitions, partition_by, alpha, min_partition_size):
+        self.num_partitions, self.dataset = num_partitions, None
+
+    def load_partition(self, partition_id):
+        return self.dataset.shard(self.num_partitions, partition_id)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with the files that the document speaks of."""
+    folder = tmp_path_factory.mktemp("own")
+    visits().to_csv(folder / "visits.csv", index=False)
+    visits().to_parquet(folder / "visits.parquet")
+    for client in ("Bern", "Basel"):
+        for label in ("cat", "dog"):
+            (folder / "photos" / client / label).mkdir(parents=True)
+            for number in range(5):
+                picture = Image.fromarray(np.full((8, 8, 3), 20 * number, np.uint8))
+                picture.save(folder / "photos" / client / label / f"{number}.png")
+    return folder
+
+
+@pytest.mark.slow
+def test_every_example_runs(place, monkeypatch, capsys):
+    monkeypatch.chdir(place)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    stand_in = types.ModuleType("flwr_datasets.partitioner")
+    stand_in.DirichletPartitioner = DirichletStandIn
+    monkeypatch.setitem(sys.modules, "flwr_datasets", types.ModuleType("flwr_datasets"))
+    monkeypatch.setitem(sys.modules, "flwr_datasets.partitioner", stand_in)
+    # No worker processes: the runs are tiny.
+    monkeypatch.setattr(ipfl, "run", lambda *given: run(*given, engine=local_engine(workers=0)))
+    names, ran = {}, []
+    parts = re.split(r"```(python|toml|console)\n(.*?)```", DOCUMENT, flags=re.DOTALL)
+    for before, language, block in zip(parts[::3], parts[1::3], parts[2::3], strict=False):
+        if file := FILE_BEFORE.search(before):
+            Path(file[1]).write_text(block)
+        elif language == "python":
+            exec(block, names)
+        for line in block.splitlines() if language == "console" else ():
+            _, *words = shlex.split(line.removeprefix("$ "))
+            more = ["--workers", "0"] if words[0] == "run" else [] if "--plot" in words else ["--no-plot"]
+            done = CliRunner().invoke(app, [*words, *more])
+            assert done.exit_code == 0, done.output
+            ran.append(done.stdout)
+    check_what_was_printed(capsys.readouterr().out, ran, names)
+
+
+def check_what_was_printed(printed, ran, names):
+    assert "Task(dataframe: 4 clients, 3 classes, points (4,))" in printed
+    assert re.search(r"^Zürich \d+\.\d%$", printed, re.M)
+    assert "{0: 'Basel', 1: 'Bern', 2: 'Chur'}" in printed
+    assert "Task(huggingface: 3 clients, 2 classes, points (8, 8, 3)) ('cat', 'dog')" in printed
+    assert names["points"].shape == (3, 4)
+    assert len(names["task"].data.clients) == 3  # the partitioner's, the last of the document
+    described, run_shown, parquet, photos, mine, with_plot = ran
+    assert re.search(r"^ Bern +26 +6 +8 ", described, re.M)  # 40 visits: 8 test, 32 training, of them 6 probe
+    assert re.search(r"^ Bern +26 +6 +8 ", parquet, re.M)
+    assert "visits.csv, natural, 4 clients" in run_shown
+    assert re.search(r"^ Basel +6 +2 +2 +2 ", photos, re.M)
+    assert "mine, 10:90, 6 clients" in mine
+    assert "Picture in visits.png" in with_plot
+    assert Path("visits.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_all_that_is_listed_has_its_section():
+    table = DOCUMENT.split("\n## ")[0]
+    for target in re.findall(r"\]\(#([\w-]+)\)", DOCUMENT):
+        headings = [line.lstrip("# ").lower().replace(" ", "-") for line in DOCUMENT.splitlines()]
+        assert target in headings, target
+    assert table.count("\n| ") >= 10
+
+
+@pytest.fixture(scope="module")
+def folder(place):
+    """The run of `visits.toml`: the first test's, or a new one."""
+    if not (place / "runs/visits").exists():
+        settings = [f"task.path={place}/visits.csv", "task.client=hospital", "task.target=outcome"]
+        sets = [word for setting in [*settings, "rounds=3"] for word in ("--set", setting)]
+        out = str(place / "runs/visits")
+        assert CliRunner().invoke(app, ["run", *sets, "--workers", "0", "--out", out]).exit_code == 0
+    return place / "runs/visits"
+
+
+class TestNames:
+    """Client names in the files of the run of `visits.toml`."""
+
+    def test_summary(self, folder):
+        summary = json.loads((folder / "summary.json").read_text())
+        assert summary["client_names"] == {"0": "Basel", "1": "Bern", "2": "Chur", "3": "Zürich"}
+        assert (summary["dataset"], summary["clients"]) == ("visits.csv", 4)
+
+    def test_ledger(self, folder):
+        shown = CliRunner().invoke(app, ["ledger", "show", str(folder), "--client", "Chur"]).stdout
+        assert re.search(r"^ Chur +10 000 ", shown, re.M)
+        assert "Basel" not in shown
+        every = CliRunner().invoke(app, ["ledger", "show", str(folder)]).stdout
+        assert all(name in every for name in ("Basel", "Bern", "Chur", "Zürich"))
+        header, first, *_ = CliRunner().invoke(app, ["ledger", "export", str(folder)]).stdout.splitlines()
+        assert header.endswith(",client,client_name")
+        assert first.endswith(",0,Basel")
+
+    def test_wrong_name(self, folder):
+        done = CliRunner().invoke(app, ["ledger", "show", str(folder), "--client", "Churr"])
+        assert done.exit_code == 2
+        assert "did you mean 'Chur'?" in done.stderr

@@ -1,0 +1,274 @@
+"""The documentation site: its first pages are true, every document is in it, and it needs no network."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import ipfl
+from ipfl.cli import app
+from ipfl.ledger.accounts import statement
+from ipfl.methods.ipfl import tokens
+from ipfl.methods.ipfl.preferences import choose_bids, importance_weights
+from ipfl.methods.ipfl.scheduler import Selection
+from ipfl.methods.ipfl.settings import IPFLSettings
+from ipfl.methods.ipfl.settlement import Served, SettlementRule, settle
+from ipfl.methods.ipfl.token_manager import TokenManager
+
+ROOT = Path(__file__).parent.parent
+SMALLER = ("task.clients=6", "task.samples=20", "task.model=softmax", "rounds=1")
+SMALL = ["--workers", "0", *(word for setting in SMALLER for word in ("--set", setting))]
+
+
+def text(name):
+    return (ROOT / name).read_text()
+
+
+class TestStart:
+    START = text("docs/start.md")
+
+    @pytest.mark.slow
+    def test_commands_run_and_the_columns_are_explained(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        compare, show = re.findall(r"^\$ ipfl (.*)$", self.START, re.M)
+        compared = CliRunner().invoke(app, [*shlex.split(compare), *SMALL])
+        assert compared.exit_code == 0, compared.output
+        (shown,) = re.findall(r"^ method .*$", self.START, re.M)
+        (printed,) = re.findall(r"^ method .*$", compared.output, re.M)
+        assert printed.split() == shown.split()
+        explained = ", ".join(re.findall(r"^\| ([\w, -]+) \| \w", self.START, re.M)).split(", ")
+        assert set(explained) >= set(shown.split()) - {"method", "fedavg"}
+        for plot in re.findall(r"`(\w+\.png)`", self.START):
+            assert (tmp_path / "runs/first" / plot).exists()
+        account = CliRunner().invoke(app, shlex.split(show))
+        assert account.exit_code == 0, account.output
+        assert "opening balance" in account.output
+
+    def test_own_data_in_fifteen_lines(self, capsys):
+        (example,) = re.findall(r"```python\n(.*?)```", self.START, re.S)
+        assert len([line for line in example.splitlines() if line]) <= 15
+        exec(example.replace("rounds=10", "rounds=2"), {})
+        *towns, predicted = capsys.readouterr().out.splitlines()[-7:]
+        assert [re.fullmatch(r"(\w+) \d+%", line)[1] for line in towns] == [
+            *("Basel", "Bern", "Chur", "Davos", "Sion", "Thun")
+        ]
+        assert re.fullmatch(r"\[('(high|low)'(, )?){3}\]", predicted)
+
+
+class TestConcepts:
+    """The round of docs/concepts.md, played with the code of the market. It is derived there."""
+
+    PAGE = text("docs/concepts.md")
+    NAMES = ("Anna", "Ben", "Cleo", "Dan")
+    MEANS = np.array([0.6, 0.4])
+    PRICE, ETA, GAMMA, SUBSIDY = 100, 0.1, 0.1, 200
+    SEATS = np.array([[1, 0], [0, 0], [0, 1], [1, 0]], bool)
+
+    def table(self, heading):
+        """Rows of the four clients in the section's tables, without their names."""
+        (part,) = re.findall(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", self.PAGE, re.M | re.S)
+        rows = re.findall(rf"^\| ({'|'.join(self.NAMES)}) \|(.*)\|$", part, re.M)
+        return {name: [cell.strip() for cell in cells.split("|")] for name, cells in rows}
+
+    def scores(self):
+        return np.array(
+            [[float(cell) for cell in row[:2]] for row in self.table("1. What suits me?").values()]
+        )
+
+    def play(self, delivered=SEATS, psi=None):
+        """The round from the scores on; who delivers what differs in the last table of the page."""
+        psi = {0: [0.3, 0.1], 1: [0.2]} if psi is None else psi
+        ranks = np.full((4, 2), -1)
+        for client, scores in enumerate(self.scores()):
+            for rank, cluster in enumerate(choose_bids(importance_weights(scores, self.MEANS))):
+                ranks[client, cluster] = rank
+        manager = TokenManager(tokens.open_accounts(4, 2, 10_000)[0], self.PRICE)
+        paid = manager.collect_bids(ranks)
+        nobody = np.empty(0, np.int64)
+        selection = Selection((np.array([0, 3]), np.array([2])), (nobody, nobody), 0)
+        seats, payments = manager.charge(paid, selection, np.ones(4, bool))
+        assert (seats == self.SEATS).all()
+        pools = manager.bank.pool.tolist()
+        usual = self.scores()
+        usual[[1, 3], 0] = 0.625, 0.75
+        rule = SettlementRule("shortfall", "positive", self.ETA, self.GAMMA, self.SUBSIDY)
+        contributions = {cluster: np.array(values) for cluster, values in psi.items()}
+        omega = np.zeros((4, 2), int)
+        served = Served(payments, seats, delivered, contributions, omega, self.scores(), usual)
+        shares = settle(manager, rule, served, {})
+        return manager, pools, shares
+
+    def test_settings_are_the_defaults(self):
+        rules = IPFLSettings()
+        assert (rules.price, rules.eta, rules.gamma) == (self.PRICE, self.ETA, self.GAMMA)
+        assert rules.subsidy_tokens == self.SUBSIDY
+        assert rules.opening_balance(30) == 10_000
+
+    def test_weights_and_bids(self):
+        np.testing.assert_allclose(self.scores().mean(axis=0), self.MEANS)
+        for row in self.table("1. What suits me?").values():
+            scores = np.array([float(cell) for cell in row[:2]])
+            np.testing.assert_allclose(scores / self.MEANS, [float(cell) for cell in row[2].split(", ")])
+            weights = importance_weights(scores, self.MEANS)
+            assert [f"{weight:.2f}" for weight in weights] == row[3:5]
+            assert choose_bids(weights) == [int(cell) for cell in row[5].split(", ")]
+
+    def test_payments(self):
+        _, pools, _ = self.play()
+        said = self.table("2. Who pays").values()
+        assert pools == [sum(int(row[cluster] or 0) for row in said) for cluster in (0, 1)]
+        assert "| in the pool | {} | {} |".format(*pools) in self.PAGE
+
+    def test_claims(self):
+        rows = list(self.table("4. Who gets something back").values())
+        score, usual, claim = (np.array([float(row[column]) for row in rows]) for column in (0, 1, 3))
+        np.testing.assert_allclose(tokens.shortfalls(score, usual, self.GAMMA), claim)
+        _, _, shares = self.play()
+        assert shares == pytest.approx({0: 0.04, 1: 0.0})
+
+    def test_accounts_afterwards(self):
+        manager, _, _ = self.play()
+        account = statement(manager.transfers, 4)
+        rows = np.array(
+            [[int(cell) for cell in row] for row in self.table("The accounts afterwards").values()]
+        )
+        found = [account.paid, account.reimbursed, account.earned, manager.bank.balances]
+        assert rows.T.tolist() == [[10_000] * 4, *(column.tolist() for column in found)]
+        assert manager.bank.issued == rows[:, -1].sum() == 40_600
+        wages = self.table("5. Who earns")
+        assert [int("".join(wages[name])) for name in ("Anna", "Cleo", "Dan")] == [459, 400, 229]
+        assert account.earned.tolist() == [459, 0, 400, 229]
+
+    def test_what_if(self):
+        nothing = self.SEATS.copy()
+        nothing[3, 0] = False
+        lost, _, _ = self.play(nothing, {0: [0.3], 1: [0.2]})
+        useless, _, _ = self.play(psi={0: [0.3, 0.0], 1: [0.2]})
+        for manager in (lost, useless):
+            assert statement(manager.transfers, 4).earned.tolist() == [288 + 200, 0, 400, 0]
+
+
+def documents():
+    """Every page of docs/, by its place there."""
+    return {file.relative_to(ROOT / "docs").as_posix() for file in (ROOT / "docs").rglob("*.md")}
+
+
+class TestNavigation:
+    PLACES = re.findall(r"^ +- (?:.+: )?([\w/-]+\.md)$", text("mkdocs.yml"), re.M)
+
+    def test_every_document_is_there_once(self):
+        assert documents() <= set(self.PLACES)
+        assert len(self.PLACES) == len(set(self.PLACES))
+
+    def test_every_place_exists(self):
+        for place in self.PLACES:
+            assert (ROOT / "docs" / place).exists() or (ROOT / place).exists(), place
+
+    def test_every_name_of_the_api_has_its_entry(self):
+        shown = re.findall(
+            r"^::: ipfl\.(.+)$", "".join(map(Path.read_text, (ROOT / "docs/api").glob("*.md"))), re.M
+        )
+        names = {place.split(".")[-1] for place in shown}
+        fields = ipfl.RunConfig.model_fields.values()
+        sections = {field.default_factory.__name__ for field in fields if field.default_factory}
+        assert names == {*ipfl.__all__, *sections} - {"__version__"}
+
+
+class Links(HTMLParser):
+    """What a built page refers to, what it loads, and which anchors it has."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.links, self.loaded, self.anchors = [], [], set()
+        self.feed(html)
+
+    def handle_starttag(self, tag, attrs):
+        values = dict(attrs)
+        self.anchors |= {values[key] for key in ("id", "name") if values.get(key)}
+        if tag == "a" and "href" in values:
+            self.links.append(values["href"])
+        elif tag in ("script", "img", "iframe") and "src" in values:
+            self.loaded.append(values["src"])
+        elif tag == "link" and values.get("rel") != "canonical":
+            self.loaded.append(values["href"])
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The built site. It is built with proxies that lead nowhere: nothing may come from the network."""
+    folder = tmp_path_factory.mktemp("site")
+    nowhere = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), "http://127.0.0.1:9")
+    built = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--site-dir", folder],
+        cwd=ROOT,
+        env={**os.environ, **nowhere, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert built.returncode == 0, built.stderr
+    assert "WARNING" not in built.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pages(site):
+    return {file: Links(file.read_text()) for file in site.rglob("*.html") if file.name != "404.html"}
+
+
+@pytest.mark.slow
+class TestBuilt:
+    def test_every_document_is_a_page_that_the_search_knows(self, site):
+        index = (site / "search/search_index.js").read_text()
+        for place in documents():
+            page = place.replace(".md", ".html")
+            assert (site / page).exists()
+            assert f'"location":"{page}' in index
+
+    def test_links_lead_somewhere(self, pages):
+        checked = 0
+        for page, found in pages.items():
+            for link in found.links:
+                parts = urlsplit(link)
+                if parts.scheme:
+                    assert parts.scheme in ("https", "mailto"), link
+                    continue
+                target = (page.parent / unquote(parts.path)).resolve() if parts.path else page
+                assert target.exists(), f"{page.name}: {link}"
+                if parts.fragment and target in pages:
+                    assert unquote(parts.fragment) in pages[target].anchors | {"__top"}, (
+                        f"{page.name}: {link}"
+                    )
+                checked += 1
+        assert checked > 1000
+
+    def test_nothing_is_loaded_from_elsewhere(self, pages):
+        for page, found in pages.items():
+            for source in found.loaded:
+                assert not urlsplit(source).netloc, f"{page.name}: {source}"
+                assert (page.parent / urlsplit(source).path).exists(), f"{page.name}: {source}"
+
+    def test_diagrams_are_drawn_by_what_the_site_brings_along(self, pages):
+        """The theme would load it from the network if the page had not done so before."""
+        drawn = [page for page in pages if 'class="mermaid"' in page.read_text()]
+        assert "architecture.html" in [page.name for page in drawn]
+        for page in drawn:
+            html = page.read_text()
+            assert html.index("mermaid.tiny.js") < html.index("assets/javascripts/bundle")
+
+    def test_settings_have_their_descriptions(self, site):
+        html = (site / "api/settings.html").read_text()
+        for section in (ipfl.TrainConfig, ipfl.EvaluateConfig, ipfl.ClientsConfig):
+            for name, field in section.model_fields.items():
+                assert f'id="{section.__module__}.{section.__name__}.{name}"' in html
+                assert " ".join(re.findall(r"\w+", field.description)[:3]) in re.sub(
+                    r"\W+", " ", re.sub("<[^>]+>", "", html)
+                ), name
