@@ -43,7 +43,7 @@ class Starter:
             InputError: The console reads a database, not a folder.
         """
         if self.runs.folder is None:
-            raise InputError("runs are started from the console of a folder, not of a database")
+            raise InputError("runs are started from a console of a folder: ipfl console --runs DIR")
         return self.runs.folder
 
     def command(self, plan: Plan) -> str:
