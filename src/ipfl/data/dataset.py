@@ -261,15 +261,25 @@ def split_dataset(
         raise InputError(f"{name}: labels have shape {y.shape}, expected one for each point")
     strata = y if target == "classes" else np.zeros(len(y), dtype=np.int64)
     is_test = choose_test_points(strata if group is None else group, TEST_SHARE, name)
+    return divide_points(name, x, y, group, is_test, classes=classes, target=target, **more)
+
+
+def divide_points(
+    name: str,
+    x: NDArray[Any],
+    y: NDArray[Any],
+    group: NDArray[Any] | None,
+    is_test: NDArray[np.bool_],
+    **fields: Any,
+) -> Dataset:
+    """A data set of points of which some are test points; `fields` are the other fields of `Dataset`."""
     return Dataset(
         name=name,
         x_train=x[~is_test],
         y_train=y[~is_test],
         x_test=x[is_test],
         y_test=y[is_test],
-        classes=classes,
         group_train=None if group is None else group[~is_test],
         group_test=None if group is None else group[is_test],
-        target=target,
-        **more,
+        **fields,
     )

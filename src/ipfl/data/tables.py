@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ipfl.data.dataset import TEST_SHARE, Dataset, choose_test_points
+from ipfl.data.dataset import TEST_SHARE, Dataset, choose_test_points, divide_points
 from ipfl.data.settings import TaskConfig
 from ipfl.data.table_encoding import (
     TableEncoding,
@@ -61,15 +61,13 @@ def read_table(rows: pd.DataFrame, settings: TaskConfig, name: str) -> Dataset:
     is_test = choose_test_points(strata if group is None else group, TEST_SHARE, "table")
     raw, encoding = _encode(rows, settings, name, group, clients, is_test)
     x = encoding.standardized(raw, group if settings.standardize == "client" else None)
-    return Dataset(
-        name=name,
-        x_train=x[~is_test],
-        y_train=y[~is_test],
-        x_test=x[is_test],
-        y_test=y[is_test],
+    return divide_points(
+        name,
+        x,
+        y,
+        group,
+        is_test,
         classes=len(classes) or 1,
-        group_train=None if group is None else group[~is_test],
-        group_test=None if group is None else group[is_test],
         group_names=None if group is None else tuple(clients),
         class_names=tuple(classes) or None,
         encoding=encoding,

@@ -38,7 +38,9 @@ def find_key(output: RunOutput) -> SigningKey | None:
     except InputError as error:
         if path.exists():
             raise
-        warnings.warn(f"the ledger is NOT SIGNED: {error}; --signing-key names a place", stacklevel=2)
+        warnings.warn(
+            f"the ledger is NOT SIGNED: {error}; name another place for the signing key", stacklevel=2
+        )
         return None
 
 
