@@ -1,9 +1,11 @@
-"""For all tests: in which order they start, and that Ctrl-C reaches the processes that they start."""
+"""For all tests: in which order they start, that none sees code of another, that Ctrl-C reaches processes."""
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
+from collections.abc import Iterator
 from itertools import groupby, islice
 
 import pytest
@@ -30,3 +32,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         size = (len(items) - len(ordered)) // (workers - worker)
         ordered += [*piece, *islice(others, max(0, size - len(piece)))]
     items[:] = [*ordered, *others]
+
+
+@pytest.fixture(autouse=True)
+def own_code_is_forgotten(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Modules that a test wrote and imported are imported afresh by the next one: many are called `mine`."""
+    yield
+    written = str(tmp_path_factory.getbasetemp())
+    for name, module in list(sys.modules.items()):
+        if (getattr(module, "__file__", None) or "").startswith(written):
+            del sys.modules[name]
