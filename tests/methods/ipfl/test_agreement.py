@@ -54,6 +54,14 @@ class TestAgreement:
     def test_a_single_update_is_compared_with_the_running_direction(self):
         assert agreement(np.array([[3.0, 4]]), np.ones(1), np.array([1.0, 0]))[0] == pytest.approx(3 / 5)
 
+    def test_a_running_direction_that_most_contradict_is_left_out(self):
+        # Three go one way, one the other way. With M = (−4, 0) ψ would be −1, −1, −1, 1: M is what is wrong.
+        # Without it client 0 is beside (1 + 1 − 1)/4 = ¼ of its way, client 3 beside ¾ of the other way.
+        steps = np.array([[1.0, 0], [1, 0], [1, 0], [-1, 0]])
+        for direction in ([-4.0, 0], [4.0, 0]):
+            found = contributions_by_agreement(steps, np.ones(4), np.array(direction), ())
+            np.testing.assert_allclose(found, [1, 1, 1, -1])
+
     @given(
         arrays(np.float64, (4, 5), elements=st.floats(-2, 2, width=16)),
         arrays(np.float64, 4, elements=st.floats(0.5, 9)),

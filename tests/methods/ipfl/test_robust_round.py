@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from tests.federation import Answer, Played
 from tests.methods.ipfl.scripted import (
     HONEST,
@@ -19,6 +20,41 @@ from tests.methods.ipfl.scripted import (
 from ipfl.core import Record
 from ipfl.methods.ipfl.method import IPFL
 from ipfl.methods.ipfl.state import MarketState
+from ipfl.methods.ipfl.updates import ClusterUpdates
+
+
+class TestRecords:
+    """What keeps an update out of the mean is the client's record, not one round."""
+
+    def step_after(self, record: float, way: float) -> float:
+        """How far the model goes if clients 0, 1 and 2 go one step, and client 3 `way` of it.
+
+        Client 3 has trained nine times before, with this mean contribution.
+        """
+        method_ = IPFL(clusters=1)
+        state = method_.init(setup(size=64))
+        omega, records = np.zeros_like(state.omega), np.full_like(state.record, np.nan)
+        omega[3], records[3] = 9, record
+        state = replace(state, omega=omega, record=records)
+        step = np.random.default_rng(0).normal(size=64).astype(np.float32)
+        models = tuple(state.models[0] + step * share for share in (1, 1, 1, way))
+        updates = ClusterUpdates(state.models[0], (0, 1, 2, 3), models, np.ones(4), np.ones(4, bool))
+        with pytest.raises(StopIteration) as done:  # nothing is asked of anybody
+            next(method_.aggregate_and_appraise(state, {0: updates}))
+        moved = done.value.value.models[0] - state.models[0]
+        return float(moved @ step / (step @ step))
+
+    def test_one_bad_round_does_not_count(self):
+        # Contributions 1, 1, 1, −1; record 0.9·0.8 − 0.1·1 = 0.62, over a tenth of the median: (3 − 1)/4.
+        assert self.step_after(0.8, -1) == pytest.approx(0.5, abs=1e-5)
+
+    def test_nor_does_one_good_one(self):
+        # 0.9·(−0.3) + 0.1·1 = −0.17: left out, the mean of the others is 1.
+        assert self.step_after(-0.3, 0.5) == pytest.approx(1.0, abs=1e-5)
+
+    def test_who_is_new_is_judged_by_the_round(self):
+        assert self.step_after(np.nan, -1) == pytest.approx(1.0, abs=1e-5)
+        assert self.step_after(np.nan, 0.5) == pytest.approx((3 + 0.5) / 4, abs=1e-5)
 
 
 class TestRobust:

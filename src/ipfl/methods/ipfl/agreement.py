@@ -5,6 +5,9 @@ the running direction of the cluster. No client is compared with its own update 
 asked of anybody, and on networks it follows the quality of a client's data better than the loss does
 (docs/reading.md, 3).
 
+M_k may be wrong: a round of attackers, or a model that overshot. If the median update of a round contradicts
+it, it is left out of that round's comparison. Else the many who are right would count as wrong from then on.
+
 Every buyer of the models knows M_k as well, and could send the cluster's last steps instead of training,
 with noise added so that it looks like an update of its own. So ψ_i is at most 0 where nothing of the update
 is new: taken are all updates without their projection onto what everybody knows (the last `PUBLIC_STEPS`
@@ -85,6 +88,8 @@ def contributions_by_agreement(
 ) -> NDArray[np.float64]:
     """(n,) ψ of one cluster's updates; NaN where there is nothing to compare an update with."""
     psi = agreement(steps, weights, direction)
+    if direction is not None and np.isfinite(psi).any() and np.nanmedian(psi) < 0:
+        psi = agreement(steps, weights)
     return np.where(is_new(steps, public), psi, np.minimum(psi, 0.0))
 
 

@@ -98,18 +98,18 @@ class IPFL(AuditedMarket, Method[MarketState]):
         replies = yield ask_training(before, seats)  # lines 4 and 7: M_k to the clients of ζ_k, U_k back
         updates, delivered = collect_updates(before, seats, replies, self.guards)
         lost = self.refund_lost_seats(before, manager, seats & ~delivered, replies)
-        models, psi, accuracy = yield from self.aggregate_and_appraise(before, updates)  # lines 8 and 18
+        appraised = yield from self.aggregate_and_appraise(before, updates)  # lines 8 and 18
+        psi, accuracy = appraised.psi, appraised.accuracy
         remembered = self.remember_contributions(before, seats & ~lost, delivered, psi)
         # Eqs. reimbursement_utility, reimbursement and reward_distribution
         share = self.settle(before, manager, payments & ~lost, seats, delivered, psi, accuracy)
         after = self.after_round(
             before,
             manager,
-            models,
+            appraised,
             seats,
             delivered,
             remembered,
-            accuracy,
             payments,
             mean_samples(updates, before.samples),
             round,

@@ -8,7 +8,8 @@ Beyond the paper, each a guard of its own:
 - `lengths`: updates much longer than the others do not count.
 - `counts`: of sample counts, twice the median counts at most.
 - `clip`: updates are shortened to their median length before the mean.
-- `noise`: updates whose contribution is small beside the median one are left out of the mean.
+- `noise`: updates of clients whose contributions are small beside the median one are left out of the mean.
+  What counts is a client's record in the cluster, this round included: a single round says little.
 
 Which of them does what was measured one by one: docs/adversaries.md.
 """
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 MIN_CONTRIBUTION = 0.1
 """A contribution below this share of the median one is noise."""
+RECORD_DECAY = 0.9
+"""Weight of the past in a client's record; its first ten contributions count alike."""
 COPY_COSINE = 0.95
 """Cosine from which on two updates are one."""
 MAX_LENGTH = 3.0

@@ -54,6 +54,8 @@ class MarketState:
     """(K,) mean accuracy of each cluster model over the last query; ones before the first."""
     psi: NDArray[np.float64]
     """(N, K) remembered contributions ψ_ki, NaN = unknown."""
+    record: NDArray[np.float64]
+    """(N, K) mean agreement of a client's updates with the others', NaN = unknown; see `robust`."""
     omega: NDArray[np.int64]
     """(N, K) participation Ω_ki: rounds trained in the cluster."""
     best: NDArray[np.float64]
@@ -120,6 +122,7 @@ class MarketState:
             importance=np.full((n, clusters), np.nan),
             means=np.ones(clusters),
             psi=np.full((n, clusters), np.nan),
+            record=np.full((n, clusters), np.nan),
             omega=np.zeros((n, clusters), np.int64),
             best=np.full(clusters, np.nan),
             earned=np.zeros(n, np.int64),
