@@ -10,6 +10,9 @@ from itertools import groupby, islice
 
 import pytest
 
+# Several tests run at the same time. Threads inside torch would wait for each other, and take up to 50 times
+# the processor time (the test of an LSTM).
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 # A shell starts background jobs with SIGINT ignored, and so would be every process below them.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
