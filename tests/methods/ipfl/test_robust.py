@@ -33,6 +33,19 @@ class TestScreen:
         assert find_originals(np.array(steps)).tolist() == [0, 0, 2, 2]
         assert screen(updates(steps), EVERY_GUARD).is_fair.tolist() == [True, False, True, False]
 
+    def test_copies_with_noise_of_a_quarter(self):
+        # Cosines 1/(1 + ¼²) = 0.94 of the first two, 0 of all other pairs: over max(0.85, (1 + 0)/2).
+        steps = np.array([[1.0, 0.25, 0, 0, 0], [1, 0, 0.25, 0, 0], [0, 0, 0, 1, 0], [0, 0, 0, 0, 1]])
+        assert find_originals(steps).tolist() == [0, 0, 2, 3]
+        # There are but these two: they may be alike by chance.
+        assert find_originals(steps[:2]).tolist() == [0, 1]
+
+    def test_where_all_are_alike_nobody_copies(self):
+        # All cosines are 1/(1 + ¼²) = 0.94, under (1 + 0.94)/2; the fifth is the first once more.
+        steps = np.hstack([np.ones((4, 1)), np.eye(4) / 4])
+        assert find_originals(steps).tolist() == [0, 1, 2, 3]
+        assert find_originals(np.vstack([steps, steps[0]])).tolist() == [0, 1, 2, 3, 0]
+
     def test_the_way_back_is_no_copy(self):
         assert find_originals(np.array([[1.0, 0], [-1, 0]])).tolist() == [0, 1]
 

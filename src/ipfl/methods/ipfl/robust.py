@@ -33,8 +33,10 @@ MIN_CONTRIBUTION = 0.1
 """A contribution below this share of the median one is noise."""
 RECORD_DECAY = 0.9
 """Weight of the past in a client's record; its first ten contributions count alike."""
-COPY_COSINE = 0.95
-"""Cosine from which on two updates are one."""
+COPY_COSINE = 0.85
+"""Cosine from which on two updates are one, if the median cosine of two updates is not near it."""
+COPY_COSINE_OF_TWO = 0.95
+"""The same where there are two updates in all, and nothing to compare them with."""
 MAX_LENGTH = 3.0
 """An update longer than so many medians is not used."""
 MAX_SAMPLES = 2.0
@@ -55,10 +57,16 @@ def screen(updates: ClusterUpdates, guards: frozenset[Guard]) -> ClusterUpdates:
 
 
 def find_originals(steps: UpdateMatrix) -> NDArray[np.int64]:
-    """(n,) for every update the first one that it is all but the same as: itself, unless it is a copy."""
+    """(n,) for every update the first one that it is all but the same as: itself, unless it is a copy.
+
+    Copies with noise of a quarter of their length have a cosine of 1/(1 + 1/16) = 0.94. So may honest updates
+    of small models in the first rounds, all of them: copies are as near to 1 as to the median cosine, or nearer.
+    """
     length = np.linalg.norm(steps, axis=1)
     cosine = (steps @ steps.T) / np.maximum(np.outer(length, length), np.finfo(float).tiny)
-    alike = cosine >= COPY_COSINE
+    pairs = cosine[np.triu_indices(len(steps), 1)]
+    limit = max(COPY_COSINE, (1 + float(np.median(pairs))) / 2) if len(pairs) > 1 else COPY_COSINE_OF_TWO
+    alike = cosine >= limit
     np.fill_diagonal(alike, True)
     return np.asarray(alike.argmax(axis=1), np.int64)
 
