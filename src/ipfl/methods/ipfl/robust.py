@@ -59,8 +59,8 @@ def screen(updates: ClusterUpdates, guards: frozenset[Guard]) -> ClusterUpdates:
 def find_originals(steps: UpdateMatrix) -> NDArray[np.int64]:
     """(n,) for every update the first one that it is all but the same as: itself, unless it is a copy.
 
-    Copies with noise of a quarter of their length have a cosine of 1/(1 + 1/16) = 0.94. So may honest updates
-    of small models in the first rounds, all of them: copies are as near to 1 as to the median cosine, or nearer.
+    Copies with noise of a quarter of their length have a cosine of 1/(1 + 1/16) = 0.94. So may all
+    honest updates of a small model in the first rounds: copies are as near to 1 as to the median cosine.
     """
     length = np.linalg.norm(steps, axis=1)
     cosine = (steps @ steps.T) / np.maximum(np.outer(length, length), np.finfo(float).tiny)
