@@ -52,11 +52,11 @@ setup: $(READY)  ## create .venv with the pinned dependencies of everything, tes
 $(CORE): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "ipfl needs Python 3.11 or newer (make PYTHON=python3.12 …)" >&2; exit 1; }
 	@$(PYTHON) -m venv .venv || { echo "python3 -m venv failed; on Debian: apt-get install python3-venv" >&2; exit 1; }
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	$(BIN)/pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e .
 	@touch $@
 
 $(READY): $(CORE)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	$(BIN)/pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	@touch $@
 
 clean:  ## remove .venv and caches
