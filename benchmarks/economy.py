@@ -86,7 +86,7 @@ class DrawnContributions(IPFL):
         yield from ()
         psi = {k: found.steps[:, 0] for k, found in updates.items()}
         accuracy = {k: float(state.means[k]) for k in updates}
-        return Appraisal(state.models, psi, accuracy, state.record)
+        return Appraisal(state.models, psi, accuracy, state.record, state.usual_length)
 
 
 class Economy:

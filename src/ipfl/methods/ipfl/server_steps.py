@@ -28,7 +28,7 @@ from ipfl.methods.ipfl import agreement, profiler, scheduler, settlement
 from ipfl.methods.ipfl.appraisal import Accuracies, Contributions, appraise, measure_accuracy
 from ipfl.methods.ipfl.arrays import Bools, Floats
 from ipfl.methods.ipfl.client_side import ClientSide
-from ipfl.methods.ipfl.robust import RECORD_DECAY, is_above_noise
+from ipfl.methods.ipfl.robust import RECORD_DECAY, is_above_noise, usual_length_after
 from ipfl.methods.ipfl.state import MarketState, keep_bought_models, usual_score_after
 from ipfl.methods.ipfl.token_manager import TokenManager
 from ipfl.methods.ipfl.updates import Updates
@@ -54,6 +54,8 @@ class Appraisal:
     accuracy: Accuracies
     record: NDArray[np.float64]
     """(N, K) the clients' records, this round included."""
+    usual_length: NDArray[np.float64]
+    """(K,) the same of the lengths of updates."""
 
 
 class ServerSteps(ClientSide):
@@ -168,7 +170,10 @@ class ServerSteps(ClientSide):
         if self.reimburse == "printed" and self.incentive and not accuracy:
             accuracy = yield from measure_accuracy(models, fair)
         spread = {k: _spread(values, updates[k].is_fair) for k, values in psi.items()}
-        return Appraisal(models, spread, accuracy, record)
+        lengths = state.usual_length.copy()
+        for k, found in used.items() if "lengths" in self.guards else ():
+            lengths[k] = usual_length_after(float(lengths[k]), found)
+        return Appraisal(models, spread, accuracy, record, lengths)
 
     def share_models(self, state: MarketState, models: list[Vector]) -> tuple[Vector, ...]:
         """Moves the cluster models towards their mean, as far as it serves the clients as well."""
@@ -203,6 +208,7 @@ class ServerSteps(ClientSide):
             bank=manager.bank,
             psi=psi,
             record=appraised.record,
+            usual_length=appraised.usual_length,
             omega=state.omega + delivered,
             best=best,
             earned=state.earned + manager.earned,
