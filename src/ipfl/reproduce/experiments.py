@@ -114,6 +114,8 @@ class Experiment(_File):
     """Column → measure → method → what the paper prints."""
     note: str = ""
     """What is to be said of it, such as how the text is read."""
+    found: str = ""
+    """In words: where our results differ from the paper's, and why."""
 
     def own_settings(self, scale: Scale) -> Settings:
         """Settings of the experiment itself at a scale."""

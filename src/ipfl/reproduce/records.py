@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
-import re
 import subprocess
-from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -181,14 +179,25 @@ def write_record(folder: Path, record: ExperimentRecord) -> Path:
     return path
 
 
-def compact_json(content: Mapping[str, Any]) -> str:
-    """JSON whose lists of numbers are one line each, so that a person can read the file and its changes."""
-    text = json.dumps(content, indent=1, ensure_ascii=False)
-    # No line break is inside of a string there.
-    innermost = re.compile(r"\[\n\s+([^\[\]{}]*?)\n\s+\]")
-    for _ in range(2):  # lists in lists
-        text = innermost.sub(lambda found: "[" + re.sub(r"\n\s+", " ", found[1]) + "]", text)
-    return text + "\n"
+def compact_json(content: Any) -> str:
+    """JSON with a line for each key, whose lists of numbers are one line: people read it and its changes."""
+    return _indented(content, 0) + "\n"
+
+
+def _indented(value: Any, depth: int) -> str:
+    if isinstance(value, dict) and value:
+        pairs = ((json.dumps(str(key), ensure_ascii=False), of) for key, of in value.items())
+        items, (start, end) = [f"{key}: {_indented(of, depth + 1)}" for key, of in pairs], "{}"
+    elif isinstance(value, list) and _has_dicts(value):
+        items, (start, end) = [_indented(one, depth + 1) for one in value], "[]"
+    else:
+        return json.dumps(value, ensure_ascii=False)
+    inner = " " * (depth + 1)
+    return f"{start}\n{inner}" + f",\n{inner}".join(items) + f"\n{' ' * depth}{end}"
+
+
+def _has_dicts(values: list[Any]) -> bool:
+    return any(isinstance(one, dict) or (isinstance(one, list) and _has_dicts(one)) for one in values)
 
 
 def this_machine() -> dict[str, Any]:

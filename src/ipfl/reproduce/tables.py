@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from ipfl.core.files import write_text
 from ipfl.errors import InputError
+from ipfl.report.figures import FIGURES
 from ipfl.report.tables import plain_table
 from ipfl.reproduce.experiments import Experiment, Scale, experiment_names, read_common, read_experiment
 from ipfl.reproduce.measures import MEASURES
+from ipfl.reproduce.pictures import picture_name, pictures, save_pictures
 from ipfl.reproduce.records import ColumnRecord, ExperimentRecord, read_record
 from ipfl.reproduce.statistics import Standing, Values, spread, standing
 
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 BEGIN = "<!-- made by `ipfl reproduce tables`; do not edit -->"
+PICTURES = "img/reproduce"
+"""Beside the document."""
 END = "<!-- end of `ipfl reproduce tables` -->"
 
 
@@ -138,7 +142,10 @@ def experiment_text(experiment: Experiment, record: ExperimentRecord | None, sca
         title = f"**{name}**" if name else ""
         parts += [text for text in (title, markdown_table(head, rows)) if text]
         parts += _standing_lines(experiment, record, name)
-    parts.append(_made_with(record))
+        for figure in pictures(experiment, record, name):
+            title = FIGURES[figure].title.format(reference=method_title(record.reference))
+            parts.append(f"![{title}, {name}]({PICTURES}/{picture_name(experiment, name, figure)})")
+    parts += [text for text in (experiment.found, _made_with(record)) if text]
     if record.failures:
         parts.append("Failed: " + "; ".join(record.failures) + ".")
     return "\n\n".join(parts)
@@ -196,7 +203,13 @@ def write_document(document: Path, results: Path, scale: Scale) -> list[Path]:
         raise InputError(
             f"{document} must have these two lines once, with nothing but tables between: {BEGIN} {END}"
         )
+    files = [document]
+    for name in experiment_names():
+        experiment = read_experiment(name)
+        record = None if experiment.kind == "theory" else read_record(results, name, scale)
+        if record is not None and experiment.figures:
+            files += save_pictures(experiment, record, document.parent / PICTURES)
     head, rest = before.split(BEGIN)
     tail = rest.split(END)[1]
     write_text(document, f"{head}{BEGIN}\n\n{document_text(results, scale)}\n\n{END}{tail}")
-    return [document]
+    return files
