@@ -56,6 +56,8 @@ class Grid(_File):
 
     lr_factors: Annotated[tuple[float, ...], Field(min_length=1)]
     """Multiples of the task's learning rate."""
+    rounds_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Runs of the grid have this share of the rounds."""
     main: Mapping[str, MainParameter]
     """By the label of the method. Variants that are not here are tuned with what they are variants of."""
 

@@ -18,6 +18,7 @@ from ipfl.errors import InputError
 from ipfl.reproduce.experiments import Experiment, Scale, Settings, read_common
 from ipfl.reproduce.plan import PlannedRun, base_settings, has_grid, main_parameter, plan_run
 from ipfl.reproduce.records import RunRecord, compact_json, read_json
+from ipfl.runs.config import Config
 
 FIRST_SEED = 100
 
@@ -58,7 +59,9 @@ def plan_tuning(experiment: Experiment, scale: Scale, seeds: Sequence[int]) -> l
         "train.use_probe": False,
         "clients.leave": False,
     }
-    rate = float(base.get("train.lr", 0.1))
+    whole = Config.load(None, (), base)
+    base["rounds"] = max(1, round(read_common().grid.rounds_share * whole.rounds))
+    rate = whole.train.lr
     found = []
     for label in dict.fromkeys([*experiment.labels, *experiment.also_tuned]):
         if not has_grid(label):
