@@ -1,4 +1,6 @@
-"""An experiment that takes a second: two methods, four clients, one round."""
+"""An experiment that takes a second: two methods, four clients, one round; and what is kept of a run."""
+
+from ipfl.reproduce.records import RunRecord
 
 COMMON = """
 order = []
@@ -55,3 +57,27 @@ def write_experiments(folder):
     for name, text in (("common", COMMON), ("tiny", TINY), ("other", OTHER), ("leaving", LEAVING)):
         (folder / f"{name}.toml").write_text(text)
     return folder
+
+
+def record(key="k", **changes):
+    """What is kept of a run of two clients."""
+    content = {
+        "key": key,
+        "seed": 0,
+        "settings": {},
+        "commit": None,
+        "version": "0",
+        "rounds": 4,
+        "seconds": 8.0,
+        "bytes_up": 16_000_000,
+        "bytes_down": 0,
+        "clients": [0, 1],
+        "personalized": [0.5, 0.9],
+        "goal": 0.6,
+        "unseen": [],
+        "cluster_accuracy": None,
+        "purity": None,
+        "left": 0,
+        "curve": [],
+    }
+    return RunRecord(**{**content, **changes})

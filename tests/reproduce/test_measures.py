@@ -3,33 +3,11 @@
 import json
 
 import pytest
+from tests.reproduce.small_experiment import record
 
 from ipfl.reproduce.measures import MEASURES, matched_clusters
-from ipfl.reproduce.records import RunRecord, compact_json
+from ipfl.reproduce.records import compact_json
 from ipfl.reproduce.statistics import interval, spread, standing
-
-
-def record(key="k", **changes):
-    content = {
-        "key": key,
-        "seed": 0,
-        "settings": {},
-        "commit": None,
-        "version": "0",
-        "rounds": 4,
-        "seconds": 8.0,
-        "bytes_up": 16_000_000,
-        "bytes_down": 0,
-        "clients": [0, 1],
-        "personalized": [0.5, 0.9],
-        "goal": 0.6,
-        "unseen": [],
-        "cluster_accuracy": None,
-        "purity": None,
-        "left": 0,
-        "curve": [],
-    }
-    return RunRecord(**{**content, **changes})
 
 
 def value(name, run, reference=None):

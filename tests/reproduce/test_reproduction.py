@@ -1,9 +1,11 @@
 """The command, from the first run to the table."""
 
 import json
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from tests.reproduce.small_experiment import record
 from typer.testing import CliRunner
 
 from ipfl.cli import app
@@ -56,23 +58,30 @@ def test_runs_of_another_commit_are_refused_unless_allowed(tiny, tmp_path, monke
     run(tmp_path, "other", "--scale", "smoke")
     before = run_folders(tmp_path)
     for module in ("play", "reproduction"):
-        monkeypatch.setattr(f"ipfl.reproduce.{module}.is_this_code", lambda commit: False)
+        monkeypatch.setattr(f"ipfl.reproduce.{module}.is_this_code", lambda record: False)
     refused = run(tmp_path, "other", "--scale", "smoke", code=2)
     (line,) = refused.stderr.splitlines()
     assert "is of commit" in line
-    assert "--any-commit" in line
-    run(tmp_path, "other", "--scale", "smoke", "--any-commit")
+    assert "--other-commit" in line
+    run(tmp_path, "other", "--scale", "smoke", "--other-commit", "use")
     assert run_folders(tmp_path) == before
+    run(tmp_path, "other", "--scale", "smoke", "--other-commit", "replay")
+    after = run_folders(tmp_path)
+    assert after.keys() == before.keys()
+    assert after != before
 
 
 def test_code_above_the_round_loop_may_differ(monkeypatch):
-    records.is_this_code.cache_clear()
     commit = records.source_commit()
     if commit is None:
         pytest.skip("not in a git repository")
-    assert records.is_this_code(commit)
-    assert not records.is_this_code("0" * 40)
-    assert not records.is_this_code(None)
+    assert records.is_this_code(record(commit=commit))
+    assert not records.is_this_code(record(commit="0" * 40))
+    assert not records.is_this_code(record(commit=None))
+    # Of an installed package, whose commit nobody knows, the version tells.
+    monkeypatch.setattr(records, "source_commit", lambda: None)
+    assert not records.is_this_code(record(commit=None))
+    assert records.is_this_code(record(commit=None, version=version("ipfl")))
 
 
 def test_tuned_settings_are_used_and_shown(tiny, tmp_path):

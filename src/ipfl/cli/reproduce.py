@@ -46,8 +46,9 @@ Results = Annotated[
     Path, typer.Option("--out", metavar="DIR", help="Folder for the numbers, NAME/SCALE.json.")
 ]
 Runs = Annotated[Path, typer.Option("--runs", metavar="DIR", help="Folder for the runs; resumed from there.")]
-AnyCommit = Annotated[
-    bool, typer.Option("--any-commit", help="Use finished runs of another commit, instead of refusing them.")
+OtherCommit = Annotated[
+    Literal["refuse", "use", "replay"],
+    typer.Option("--other-commit", help="What to do with finished runs of another commit."),
 ]
 RESULTS, RUNS = Path("experiments/results"), Path("runs/reproduce")
 
@@ -89,7 +90,7 @@ def run_experiments(
     out: Results = RESULTS,
     runs: Runs = RUNS,
     workers: RunProcesses = None,
-    any_commit: AnyCommit = False,
+    other_commit: OtherCommit = "refuse",
     quiet: Quiet = False,
     data_dir: DataDir = None,
 ) -> None:
@@ -105,7 +106,7 @@ def run_experiments(
     wanted = experiment_names() if names == ["all"] else list(dict.fromkeys(names))
     experiments = [read_experiment(name) for name in wanted]
     with comparison_observers(quiet) as make_observer:
-        options = PlayOptions(runs, out, workers, any_commit, make_observer)
+        options = PlayOptions(runs, out, workers, other_commit, make_observer)
         outcome = reproduce(experiments, scale, _read_seeds(seeds, 0), options)
     if not quiet:
         _print_tables(wanted, scale, out)
@@ -122,7 +123,7 @@ def tune(
     out: Results = RESULTS,
     runs: Runs = RUNS,
     workers: RunProcesses = None,
-    any_commit: AnyCommit = False,
+    other_commit: OtherCommit = "refuse",
     quiet: Quiet = False,
     data_dir: DataDir = None,
 ) -> None:
@@ -138,7 +139,7 @@ def tune(
 
     _use_data(data_dir)
     with comparison_observers(quiet) as make_observer:
-        options = PlayOptions(runs, out, workers, any_commit, make_observer)
+        options = PlayOptions(runs, out, workers, other_commit, make_observer)
         outcome = tune_methods(read_experiment(name), scale, _read_seeds(seeds, FIRST_SEED), options)
     _finish(outcome)
 

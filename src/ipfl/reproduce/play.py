@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ipfl.core.files import FolderLock, remove_folder
 from ipfl.errors import InputError
@@ -23,6 +23,9 @@ from ipfl.runs.folder import METRICS, SUMMARY, source_commit
 from ipfl.runs.result import Result
 from ipfl.runs.run_order import RunOrder, RunOutcome, make_task_cache
 from ipfl.runs.run_pool import MakePool, RunPool, local_pool
+
+OtherCommit = Literal["refuse", "use", "replay"]
+"""What to do with a finished run of another commit."""
 
 
 @dataclass
@@ -41,7 +44,7 @@ def play_runs(
     folder: Path,
     *,
     known: Mapping[str, RunRecord],
-    allow_other_code: bool = False,
+    other_commit: OtherCommit = "refuse",
     workers: int | None = None,
     make_observer: MakeObserver | None = None,
     make_pool: MakePool | None = None,
@@ -52,7 +55,7 @@ def play_runs(
         runs: Which; those with the same key are one run.
         folder: Where runs are, and go to.
         known: Runs whose numbers are at hand.
-        allow_other_code: Use finished runs of another commit too.
+        other_commit: What to do with a finished run of another commit.
         workers: As in `ipfl.compare`.
         make_observer: Likewise.
         make_pool: Likewise.
@@ -72,12 +75,15 @@ def play_runs(
             record = known.get(key) or _finished(run, folder)
             if record is None:
                 continue
-            if not allow_other_code and not is_this_code(record.commit):
+            if other_commit == "use" or is_this_code(record):
+                played.records[key] = record
+            elif other_commit == "refuse":
                 raise InputError(
                     f"{run.label}, seed {run.seed}: its finished run is of commit {str(record.commit)[:10]}, "
-                    f"the code here is {str(source_commit())[:10]}; remove it, or pass --any-commit"
+                    f"the code here is {str(source_commit())[:10]}: --other-commit use, or replay"
                 )
-            played.records[key] = record
+            else:
+                remove_folder(folder / key)
         missing = _missing(wanted, played, folder)
         if missing:
             series = _Series(missing, folder, played, make_observer)

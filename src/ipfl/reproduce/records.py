@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import subprocess
+from collections.abc import Iterable
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -168,6 +169,12 @@ def read_record(folder: Path, name: str, scale: str) -> ExperimentRecord | None:
         raise InputError(f"{path} is not the result of an experiment: {one_line(error, None)}") from error
 
 
+def read_all_runs(folder: Path, names: Iterable[str], scale: str) -> dict[str, RunRecord]:
+    """All runs in the results of some experiments, by key."""
+    found = (read_record(folder, name, scale) for name in names)
+    return {key: run for record in found if record is not None for key, run in record.records.items()}
+
+
 def write_record(folder: Path, record: ExperimentRecord) -> Path:
     """Writes the numbers of an experiment."""
     path = result_file(folder, record.name, record.scale)
@@ -214,17 +221,22 @@ def this_machine() -> dict[str, Any]:
     }
 
 
+def is_this_code(record: RunRecord) -> bool:
+    """Whether a run was played by the code that is here now; of an installed package, by its version."""
+    if record.commit is None and source_commit() is None:
+        return record.version == version("ipfl")
+    return _is_same_code(record.commit)
+
+
 @cache
-def is_this_code(commit: str | None) -> bool:
-    """Whether a run of that commit was played by the code that is here now.
+def _is_same_code(commit: str | None) -> bool:
+    """Whether a commit has the code that is here now.
 
     What stands above the round loop (commands, reports, experiments) cannot change a run, and may differ.
     """
     now = source_commit()
-    if commit == now:
-        return True
-    if commit is None or now is None:
-        return False
+    if commit is None or now is None or commit == now:
+        return commit == now
     package = Path(__file__).resolve().parents[1]
     done = subprocess.run(
         ["git", "-C", str(package), "diff", "--quiet", commit, "--", *CODE], capture_output=True, check=False

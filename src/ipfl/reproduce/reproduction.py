@@ -7,14 +7,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ipfl.reproduce.experiments import Experiment, Scale
+from ipfl.reproduce.experiments import Experiment, Scale, experiment_names
 from ipfl.reproduce.plan import Column, PlannedRun, plan_experiment
-from ipfl.reproduce.play import Played, play_runs
+from ipfl.reproduce.play import OtherCommit, Played, play_runs
 from ipfl.reproduce.records import (
     ColumnRecord,
     ExperimentRecord,
     RunRecord,
     is_this_code,
+    read_all_runs,
     read_record,
     this_machine,
     write_record,
@@ -41,7 +42,7 @@ class PlayOptions:
     results: Path
     """Folder for the numbers, `NAME/SCALE.json`."""
     workers: int | None = None
-    allow_other_code: bool = False
+    other_commit: OtherCommit = "refuse"
     make_observer: MakeObserver | None = None
     make_pool: MakePool | None = None
 
@@ -51,7 +52,7 @@ class PlayOptions:
             runs,
             self.runs,
             known=known,
-            allow_other_code=self.allow_other_code,
+            other_commit=self.other_commit,
             workers=self.workers,
             make_observer=self.make_observer,
             make_pool=self.make_pool,
@@ -97,7 +98,7 @@ def reproduce(
         before = read_record(options.results, experiment.name, scale)
         columns = plan_experiment(experiment, scale, _all_seeds(seeds, before), tuned_settings(tuning))
         planned.append(_Planned(experiment, columns, tuning, before))
-    known = {key: run for one in planned if one.before is not None for key, run in one.before.records.items()}
+    known = read_all_runs(options.results, experiment_names(), scale)
     wanted = [
         run
         for one in planned
@@ -108,7 +109,7 @@ def reproduce(
     played = options.play(wanted, known)
     outcome.is_interrupted = played.is_interrupted
     for one in planned:
-        record = _collect(one, scale, played, known, options.allow_other_code)
+        record = _collect(one, scale, played, known, options.other_commit)
         outcome.failures += record.failures
         if record.seeds:
             outcome.files.append(write_record(options.results, record))
@@ -120,7 +121,7 @@ def _all_seeds(seeds: Sequence[int], before: ExperimentRecord | None) -> list[in
 
 
 def _collect(
-    one: _Planned, scale: Scale, played: Played, known: dict[str, RunRecord], allow_other_code: bool
+    one: _Planned, scale: Scale, played: Played, known: dict[str, RunRecord], other_commit: OtherCommit
 ) -> ExperimentRecord:
     """The numbers of an experiment; of seeds that were not asked for, those that still hold."""
     columns, failures, seeds = {}, [], set()
@@ -129,7 +130,7 @@ def _collect(
         for (label, seed), run in column.runs.items():
             record = played.records.get(run.key)
             if record is None and (old := known.get(run.key)) is not None:
-                record = old if allow_other_code or is_this_code(old.commit) else None
+                record = old if other_commit == "use" or is_this_code(old) else None
             if record is not None:
                 runs[label][seed] = record
                 seeds.add(seed)
