@@ -2,9 +2,9 @@
 
     python examples/marketplace.py --out .
 
-In spring a fifth of the clients joins; in autumn the data of some changes. From week 8 on a client leaves if,
-on its own points, its model is no better than one model for all. Whoever wants models pays tokens for them,
-and earns tokens by training them.
+In spring a fifth of the clients joins; in autumn the data of some changes. Every four weeks, from week 8 on,
+a client looks whether its model is better on its own points than one model for all, and leaves if it is not.
+Whoever wants models pays tokens for them, and earns tokens by training them.
 """
 
 import argparse
@@ -22,21 +22,21 @@ parser.add_argument("--out", type=Path, default=Path())
 given = parser.parse_args()
 
 joining, change = max(1, given.rounds // 4), max(2, 2 * given.rounds // 3)
-task = ipfl.Task.load(clients=15, samples=80, drift_round=change, drift_share=0.3)
+task = ipfl.Task.load(clients=20, drift_round=change, drift_share=0.2)
 config = ipfl.RunConfig(
     rounds=given.rounds,
     clients=ipfl.ClientsConfig(join_round=joining, leave=True, grace=7),
-    evaluate=ipfl.EvaluateConfig(every=2),
+    evaluate=ipfl.EvaluateConfig(every=4),
 )
 compared = ipfl.compare(task, ["ipfl", "fedavg"], config=config)
 market, plain = (compared.entries[label].results[0] for label in ("ipfl", "fedavg"))
-print(f"{market.summary['left']} of 15 clients left; accuracy {market.personalized_accuracy:.1%}")
+print(f"{market.summary['left']} of 20 clients left; accuracy {market.personalized_accuracy:.1%}")
 
 figure = Figure(figsize=(8, 7), layout="constrained")
 there, accuracy, tokens = figure.subplots(3, sharex=True)
 weeks = [line["round"] + 1 for line in market.history]
 there.step(weeks, [line["clients"] for line in market.history], where="mid", color="#0072B2")
-there.set(ylabel="clients there", ylim=(0, 16.5), title="A year on the marketplace")
+there.set(ylabel="clients there", ylim=(0, 21.5), title="A year on the marketplace")
 for week, text in ((joining + 1, "some join"), (change + 1, "the data of some changes")):
     there.text(week + 0.4, 1, text, fontsize=9)
 for run, name, colour in ((market, "IP-FL", "#0072B2"), (plain, "one model for all", "#D55E00")):
