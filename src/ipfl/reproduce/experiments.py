@@ -116,6 +116,8 @@ class Experiment(_File):
     """Column → measure → method → what the paper prints."""
     note: str = ""
     """What is to be said of it, such as how the text is read."""
+    differs: str = ""
+    """How the scale cpu differs from the paper, if not as the task says."""
     found: str = ""
     """In words: where our results differ from the paper's, and why."""
 

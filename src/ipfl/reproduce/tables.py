@@ -135,7 +135,7 @@ def experiment_text(experiment: Experiment, record: ExperimentRecord | None, sca
         return "\n\n".join([*parts, experiment.note])
     if record is None:
         return "\n\n".join([*parts, f"No result is committed yet (`ipfl reproduce {experiment.name}`)."])
-    differs = read_common().tasks[experiment.task].differs
+    differs = experiment.differs or read_common().tasks[experiment.task].differs
     parts.append(f"Scale {scale}: {differs}. {experiment.note}".strip())
     for name in record.columns:
         head, rows = _head_and_rows(experiment, record, name)
