@@ -49,7 +49,7 @@ def _cell(values: Values | None, digits: int) -> str:
     if not values:
         return "–"
     mean, deviation = fmean(values.values()), spread(list(values.values()))
-    return f"{mean:.{digits}f}" + ("" if deviation is None else f" ± {deviation:.{digits}f}")
+    return _with_minus(f"{mean:.{digits}f}" + ("" if deviation is None else f" ± {deviation:.{digits}f}"))
 
 
 def _head_and_rows(
@@ -69,7 +69,7 @@ def _head_and_rows(
         for measure in experiment.measures:
             cells.append(_cell(values[measure].get(label), MEASURES[measure].digits))
             if measure in printed:
-                cells.append(str(printed[measure].get(label, "–")))
+                cells.append(_with_minus(str(printed[measure].get(label, "–"))))
         rows.append(cells)
     return head, rows
 
@@ -114,10 +114,25 @@ def standings(experiment: Experiment, record: ExperimentRecord, name: str) -> di
 
 
 def _standing_text(label: str, one: Standing, digits: int) -> str:
-    text = f"{method_title(label)} is {one.rank} of {one.methods}, {one.difference:+.{digits}f}"
+    return f"{method_title(label)}: {_rank_text(one)}, {_difference_text(one, digits)}"
+
+
+def _rank_text(one: Standing) -> str:
+    """Whether it is first, or level with the first: nobody is better beyond the interval."""
+    text = f"{one.rank} of {one.methods}"
+    return f"**{text}**" if one.rank == 1 else f"{text}, level" if one.is_first_or_level else text
+
+
+def _difference_text(one: Standing, digits: int) -> str:
+    text = f"{one.difference:+.{digits}f}"
     if one.interval is not None:
         text += f" [{one.interval[0]:+.{digits}f}, {one.interval[1]:+.{digits}f}]"
-    return f"{text} to {method_title(one.best_other)}"
+    return f"{_with_minus(text)} against {method_title(one.best_other)}"
+
+
+def _with_minus(text: str) -> str:
+    """Numbers with a minus sign instead of a hyphen."""
+    return text.replace("-", "−")
 
 
 def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -183,13 +198,42 @@ def _settings_text(settings: Mapping[str, Any]) -> str:
     return ", ".join(f"`{key} = {value}`" for key, value in settings.items())
 
 
+def overview_text(records: Mapping[str, ExperimentRecord]) -> str | None:
+    """Where our methods stand in every table by its first measure; None without results."""
+    rows, ours = [], dict[str, None]()
+    for name, record in records.items():
+        experiment = read_experiment(name)
+        for column in record.columns:
+            found = standings(experiment, record, column)
+            if not found:
+                continue
+            measure, of = next(iter(found.items()))
+            ours |= dict.fromkeys(of)
+            digits = MEASURES[measure].digits
+            cells = {
+                label: f"{_rank_text(one)}, {_difference_text(one, digits)}" for label, one in of.items()
+            }
+            rows.append((f"[{name}](#{name})", column, MEASURES[measure].title, cells))
+    if not rows:
+        return None
+    head = ["experiment", "column", "by", *map(method_title, ours)]
+    return markdown_table(head, [[*row, *(of.get(label, "–") for label in ours)] for *row, of in rows])
+
+
+def _read_records(results: Path, scale: Scale) -> dict[str, ExperimentRecord]:
+    """The results of all experiments that have any."""
+    names = [name for name in experiment_names() if read_experiment(name).kind == "runs"]
+    found = {name: read_record(results, name, scale) for name in names}
+    return {name: record for name, record in found.items() if record is not None}
+
+
 def document_text(results: Path, scale: Scale) -> str:
     """What stands between the marks of the document."""
-    parts = [read_common().introduction.strip()]
+    records = _read_records(results, scale)
+    overview = overview_text(records)
+    parts = [read_common().introduction.strip(), *([overview] if overview else [])]
     for name in experiment_names():
-        experiment = read_experiment(name)
-        record = None if experiment.kind == "theory" else read_record(results, name, scale)
-        parts.append(experiment_text(experiment, record, scale))
+        parts.append(experiment_text(read_experiment(name), records.get(name), scale))
     return "\n\n".join(parts)
 
 
@@ -204,11 +248,9 @@ def write_document(document: Path, results: Path, scale: Scale) -> list[Path]:
             f"{document} must have these two lines once, with nothing but tables between: {BEGIN} {END}"
         )
     files = [document]
-    for name in experiment_names():
-        experiment = read_experiment(name)
-        record = None if experiment.kind == "theory" else read_record(results, name, scale)
-        if record is not None and experiment.figures:
-            files += save_pictures(experiment, record, document.parent / PICTURES)
+    for name, record in _read_records(results, scale).items():
+        if read_experiment(name).figures:
+            files += save_pictures(read_experiment(name), record, document.parent / PICTURES)
     head, rest = before.split(BEGIN)
     tail = rest.split(END)[1]
     write_text(document, f"{head}{BEGIN}\n\n{document_text(results, scale)}\n\n{END}{tail}")
