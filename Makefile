@@ -8,7 +8,7 @@ READY := .venv/.ready
 TEST_PROCESSES ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 3)')
 PYTEST = $(BIN)/pytest -n $(TEST_PROCESSES) --dist worksteal
 
-.PHONY: run test quick nightly lint bench bench-bank bench-console bench-methods chromium docs setup clean
+.PHONY: run test quick nightly lint bench bench-bank bench-console bench-methods chromium docs setup tables clean
 
 run: $(CORE)  ## the main job: IP-FL against FedAvg on the bundled digits
 	$(BIN)/ipfl compare --methods ipfl,fedavg --seeds 1 --out runs/default --overwrite
@@ -43,6 +43,9 @@ bench-methods: $(READY)  ## what every method costs beside FedAvg
 
 chromium:
 	@command -v chromium >/dev/null || { echo "the tests of the console need Chromium: apt-get install chromium" >&2; exit 1; }
+
+tables: $(CORE)  ## the tables of the paper in docs/results.md, from the numbers in experiments/results
+	$(BIN)/ipfl reproduce tables
 
 docs: $(READY)  ## the documentation site, in build/docs: open build/docs/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build

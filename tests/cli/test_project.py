@@ -72,6 +72,7 @@ def test_what_others_install(tmp_path):
     for name in ("README.md", "LICENSE", "pyproject.toml"):
         shutil.copy(ROOT / name, tmp_path / "source")
     shutil.copytree(ROOT / "src", tmp_path / "source" / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "experiments/paper", tmp_path / "source" / "experiments/paper")
     build = [
         sys.executable,
         "-m",
@@ -103,6 +104,7 @@ def test_what_others_install(tmp_path):
         assert Path(found.strip()).is_relative_to(place)
         made = tmp_path / f"project-{number}"
         for command in (
+            ["reproduce", "list"],  # the experiments are installed too
             ["new", made],
             ["run", made / "ipfl.toml", "--rounds", "1", "--out", made / "run", "-q"],
         ):

@@ -55,6 +55,10 @@ class ClientsConfig(Section):
         description="clients leave for good if their model is no better on their goal than the reference's",
     )
     grace: int = Field(10, ge=0, le=MAX_INT32, description="rounds before a client may leave")
+    join_round: int | None = Field(
+        None, ge=1, le=MAX_INT32, description="round at which some clients join; omitted: all from the start"
+    )
+    join_share: float = Field(0.2, gt=0, lt=1, description="share of the clients that join at join_round")
     deadline: Annotated[float, Field(gt=0)] | None = Field(
         None,
         description="seconds for an answer, by the clock; clients that take longer are left out",

@@ -33,6 +33,7 @@ from ipfl.errors import InputError
 from ipfl.methods import check_clusters, check_target, method_reference
 from ipfl.methods.client_model_store import ClientModelStore
 from ipfl.runs.accounts import CarriedAccounts
+from ipfl.runs.arrivals import Arrivals
 from ipfl.runs.config import RunConfig
 from ipfl.runs.departures import Departures
 from ipfl.runs.driver import Traffic, drive
@@ -124,6 +125,7 @@ class RoundLoop:
         self.server_memory, self.departures = server_memory, departures
         self.journal, self.observer, self.trial = journal, observer, trial
         self.carried = carried
+        self.arrivals = Arrivals(config.clients, task.data.clients, config.seed)
         # Opening balances and the like depend on the plan, and stay as they were if rounds are added.
         begun = None if journal is None or not journal.is_resumed else journal.header().get("rounds")
         setup = make_setup(task, config, server_memory, carried, begun)
@@ -240,7 +242,8 @@ class RoundLoop:
 
         It leaves nothing behind if the disk is full, and may be repeated then.
         """
-        members = tuple(c for c in self.task.data.clients if c not in self.departures.departed)
+        joined = (c for c in self.task.data.clients if self.arrivals.has_joined(c, round))
+        members = tuple(c for c in joined if c not in self.departures.departed)
         roster, traffic = Roster(self.engine.present(members)), Traffic()
         try:
             done = drive(self.method.round(self.state, roster, round), self.engine, round, traffic)
