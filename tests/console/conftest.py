@@ -13,7 +13,7 @@ from ipfl.console.console import Console
 from ipfl.console.guard import Limits
 from ipfl.core import Event
 from ipfl.core.files import write_json
-from ipfl.runs.folder import PLAN
+from ipfl.runs.file_names import PLAN
 
 MANY = Limits(per_second=1e6, burst=1e6, sign_ins_per_minute=1e6)
 """So that tests are not slowed down; the limits have tests of their own."""

@@ -286,7 +286,7 @@ def _report_profile(profile: Profile, folder: Path, *, is_printed: bool) -> None
     """Writes the trace, and prints where the time went."""
     from ipfl.core.files import write_json
     from ipfl.report.profile import profile_table
-    from ipfl.runs.folder import TRACE
+    from ipfl.runs.file_names import TRACE
 
     write_json(folder / TRACE, profile.trace())
     if not is_printed:

@@ -32,7 +32,8 @@ from ipfl.errors import InputError
 from ipfl.ledger.reader import AccountSummary, Reader
 from ipfl.ledger.schema import OPENING, balances, clients, row_tables, transfers
 from ipfl.ledger.store import RunStore
-from ipfl.runs.folder import SUMMARY, is_on_nodes
+from ipfl.runs.file_names import SUMMARY
+from ipfl.runs.folder import is_on_nodes
 
 bids, seats, contributions = (row_tables[name] for name in ("bids", "seats", "contributions"))
 

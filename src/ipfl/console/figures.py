@@ -33,7 +33,7 @@ from ipfl.ledger.reader import Reader
 from ipfl.ledger.schema import OPENING, balances, clients, metrics, rounds, row_tables
 from ipfl.ledger.store import RunStore
 from ipfl.runs.comparison import PLAN
-from ipfl.runs.folder import SUMMARY, TRACE
+from ipfl.runs.file_names import SUMMARY, TRACE
 
 MAX_POINTS = 1_000
 """Rounds of a chart; of longer runs every n-th is shown, and always the last."""

@@ -18,7 +18,7 @@ from ipfl.core.sections import one_line
 from ipfl.errors import InputError
 from ipfl.ledger.lines import check_line
 from ipfl.methods import REFERENCE
-from ipfl.runs.folder import SUMMARY
+from ipfl.runs.file_names import SUMMARY
 from ipfl.runs.method_labels import folder_names
 from ipfl.runs.result import Result
 

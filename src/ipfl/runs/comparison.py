@@ -25,9 +25,10 @@ from ipfl.errors import InputError
 from ipfl.ledger.database import STORE_FILE
 from ipfl.methods import REFERENCE, check_clusters
 from ipfl.runs.config import Config, RunConfig
+from ipfl.runs.file_names import METRICS
+from ipfl.runs.file_names import PLAN as PLAN
 from ipfl.runs.finished import FinishedRun
-from ipfl.runs.folder import METRICS, check_folder_path, source_commit
-from ipfl.runs.folder import PLAN as PLAN
+from ipfl.runs.folder import check_folder_path, source_commit
 from ipfl.runs.frames import comparison_frame
 from ipfl.runs.method_labels import Methods, folder_names, label_methods
 from ipfl.runs.models import ServerModelsOnly

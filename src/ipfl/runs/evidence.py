@@ -15,7 +15,7 @@ from typing import NamedTuple
 from ipfl.core.files import DRAFT_SUFFIX, RECORD_SUFFIX
 from ipfl.ledger.database import STORE_FILE
 from ipfl.runs.checkpoint import file_digest
-from ipfl.runs.folder import CHECKPOINTS, CLIENT_MODELS, MEMORY, METRICS, TRACE
+from ipfl.runs.file_names import CHECKPOINTS, CLIENT_MODELS, MEMORY, METRICS, TRACE
 
 MEMORIES = (MEMORY, CLIENT_MODELS)
 """Folders with a folder per client and a file per round."""

@@ -44,20 +44,19 @@ from ipfl.engines import ATTEMPTS_FILE
 from ipfl.errors import InputError
 from ipfl.ledger import schema
 from ipfl.ledger.database import STORE_FILE
+from ipfl.runs.file_names import (
+    CHECKPOINTS,
+    CLIENT_MODELS,
+    MEMORY,
+    METRICS,
+    OFFER,
+    PREDICTORS,
+    PRIVACY,
+    SERVER_MODELS,
+    SUMMARY,
+    TRACE,
+)
 
-SUMMARY = "summary.json"
-METRICS = "metrics.jsonl"
-SERVER_MODELS = "model"
-MEMORY = "memory"
-PRIVACY = "privacy"
-"""Beside `memory`: what clients have released so far (`ipfl.client.privacy_accountant`)."""
-CLIENT_MODELS = "client_models"
-OFFER = "offer.safetensors"
-CHECKPOINTS = "checkpoint"
-TRACE = "trace.json"
-PREDICTORS = "predictors"
-PLAN = "plan.json"
-"""In the folder of a comparison: what it was begun with; there from its start on, for a resume."""
 STAGING = ".begin"
 """Folder in which a new run is prepared, beside the one that it replaces."""
 
