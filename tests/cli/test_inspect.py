@@ -1,6 +1,8 @@
 """Short options, JSON for scripts, and commands that look at runs which are there already."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 from tests.cli.test_cli import ipfl, refused
@@ -100,6 +102,16 @@ class TestList:
         assert max(map(len, shown.splitlines())) <= 80
         assert "c/fedprox+mu=0.5" in shown
 
+    def test_it_is_quick(self, place):
+        script = (
+            "import atexit, sys; from ipfl.cli import main\n"
+            "atexit.register(lambda: print('torch' in sys.modules, 'sqlalchemy' in sys.modules)); main()"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", script, "list", place], capture_output=True, text=True, check=True
+        )
+        assert done.stdout.splitlines()[-1] == "False False"
+
     def test_nothing_there(self, tmp_path):
         assert ipfl("list", tmp_path).stdout == f"no runs in {tmp_path}\n"
         assert "there is no folder" in refused("list", tmp_path / "nowhere")
@@ -123,6 +135,13 @@ class TestShow:
         assert "holds a comparison" in refused("show", place / "c")
         assert "holds a comparison" in refused("diff", place / "a", place / "c")
         assert "holds no finished run" in refused("show", tmp_path)
+
+
+class TestExport:
+    def test_a_client_by_its_name(self, place, tmp_path):
+        done = ipfl("export", place / "named", "--client", "south", "--model", "global", "--out", tmp_path)
+        assert done.stdout.splitlines()[0] == f"client south: {tmp_path / 'client-1.safetensors'}"
+        assert "did you mean 'south'?" in refused("export", place / "named", "--client", "sout")
 
 
 class TestDiff:

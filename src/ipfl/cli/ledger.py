@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ipfl.errors import InputError, near_hint
+from ipfl.cli.options import client_id
+from ipfl.errors import InputError
 
 if TYPE_CHECKING:
     from ipfl.ledger.store import RunStore
@@ -42,16 +42,6 @@ def _open(run: str, name: str | None) -> RunStore:
     return RunStore.open(run, name)
 
 
-def _client_id(text: str, names: Mapping[int, str]) -> int:
-    """The id of a client that is given by its id or its name; a name comes first."""
-    by_name = {name: client for client, name in names.items()}
-    if text in by_name:
-        return by_name[text]
-    if not text.isascii() or not text.isdigit() or len(text) > 10:
-        raise InputError(f"there is no client {text!r}{near_hint(text, by_name)}")
-    return int(text)
-
-
 @app.command(epilog="For example:\n\nipfl ledger show runs/mine --client 3")
 def show(
     run: Run,
@@ -74,7 +64,7 @@ def show(
 
     with _open(run, name) as store, store.snapshot() as reader:
         names = store.client_names
-        client = None if client_text is None else _client_id(client_text, names)
+        client = None if client_text is None else client_id(client_text, names)
         if client is not None and client not in reader.clients():
             raise InputError(f"run {store.name!r} has no client {client_text}")
         if round is not None and round not in reader.round_numbers():
@@ -142,7 +132,9 @@ def _expected_key(given: str | None, folder: Path | None) -> str | None:
 @app.command(epilog="For example:\n\nipfl ledger prove runs/mine --client 3 > client-3.json")
 def prove(
     run: Run,
-    client: Annotated[int, typer.Option("--client", metavar="I", help="Whose account.")],
+    client: Annotated[
+        str, typer.Option("--client", metavar="I", help="Whose account: the client's id, or its name.")
+    ],
     name: Name = None,
     round: Annotated[
         int | None, typer.Option("--round", metavar="R", help="After this round; default: the last one.")
@@ -155,7 +147,8 @@ def prove(
     import json
 
     with _open(run, name) as store:
-        typer.echo(json.dumps(store.statement(client, round).to_json()))
+        who = client_id(client, store.client_names)
+        typer.echo(json.dumps(store.statement(who, round).to_json()))
 
 
 @app.command(epilog="For example:\n\nipfl ledger check client-3.json --against runs/mine")
