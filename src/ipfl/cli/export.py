@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ipfl.cli.options import Trust, client_id
+from ipfl.cli.options import Trust
 from ipfl.errors import InputError
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ def export(
     Transfers of tokens: ipfl ledger export.
     """
     from ipfl.client.export import check_format, export_model
+    from ipfl.core.client_names import find_client
     from ipfl.runs.finished import FinishedRun, load
 
     if not (clients or everyone or models):
@@ -64,7 +65,7 @@ def export(
         FinishedRun.open(run, trust=False)  # refuses code of others, before anything is imported
     result = load(run)
     names = {client: name for name, client in result.client_ids.items()}
-    chosen_clients = [client_id(text, names) for text in clients or []]
+    chosen_clients = [find_client(text, names) for text in clients or []]
     wanted = _wanted(result, chosen_clients, everyone, models or [])
     paths = _paths(wanted, out, run, chosen)
     for path in paths.values():

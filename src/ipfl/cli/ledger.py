@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ipfl.cli.options import client_id
 from ipfl.errors import InputError
 
 if TYPE_CHECKING:
@@ -59,12 +58,13 @@ def show(
     """
     from rich.console import Console
 
+    from ipfl.core.client_names import find_client
     from ipfl.ledger.schema import OPENING
     from ipfl.report.ledger import accounts_table, rolled_back_note, round_name, transfers_table
 
     with _open(run, name) as store, store.snapshot() as reader:
         names = store.client_names
-        client = None if client_text is None else client_id(client_text, names)
+        client = None if client_text is None else find_client(client_text, names)
         if client is not None and client not in reader.clients():
             raise InputError(f"run {store.name!r} has no client {client_text}")
         if round is not None and round not in reader.round_numbers():
@@ -146,8 +146,10 @@ def prove(
     """
     import json
 
+    from ipfl.core.client_names import find_client
+
     with _open(run, name) as store:
-        who = client_id(client, store.client_names)
+        who = find_client(client, store.client_names)
         typer.echo(json.dumps(store.statement(who, round).to_json()))
 
 

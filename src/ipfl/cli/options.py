@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from ipfl.errors import InputError, near_hint
+from ipfl.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
     from rich.console import Console
 
@@ -307,16 +307,6 @@ def comparison_observers(quiet: bool) -> Iterator[MakeObserver | None]:
 
     with ComparisonProgress(Console(stderr=True)) as progress:
         yield progress
-
-
-def client_id(text: str, names: Mapping[int, str]) -> int:
-    """The id of a client that is given by its id or its name; a name comes first."""
-    by_name = {name: client for client, name in names.items()}
-    if text in by_name:
-        return by_name[text]
-    if not text.isascii() or not text.isdigit() or len(text) > 10:
-        raise InputError(f"there is no client {text!r}{near_hint(text, by_name)}")
-    return int(text)
 
 
 def print_json(content: Any) -> None:

@@ -156,6 +156,25 @@ class FolderLock:
             self._handle = None
 
 
+def is_locked(folder: Path) -> bool | None:
+    """Whether a process holds a folder (`FolderLock`); None if this system cannot tell."""
+    try:
+        import fcntl
+
+        handle = os.open(folder, os.O_RDONLY)
+    except (ImportError, OSError):
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # a file system without locks
+        return None
+    finally:
+        os.close(handle)
+    return False
+
+
 def write_text(path: Path, text: str) -> None:
     """Writes a text file whole or not at all."""
     with atomic_write(path) as draft:

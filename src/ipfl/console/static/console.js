@@ -266,9 +266,19 @@ document.addEventListener("change", (event) => {
 });
 document.addEventListener("htmx:afterSwap", showTicked);
 
+// The settings of a method are shown while it is chosen.
+function showChosenMethods() {
+  for (const box of document.querySelectorAll('input[name="methods"]')) {
+    const settings = document.querySelector(`details[data-method="${CSS.escape(box.value)}"]`);
+    if (settings) settings.hidden = !box.checked;
+  }
+}
+document.addEventListener("change", (event) => { if (event.target.name === "methods") showChosenMethods(); });
+
 document.addEventListener("DOMContentLoaded", () => {
   for (const box of document.querySelectorAll('#runs input[name="run"]:checked')) ticked.add(box.value);
   showTicked();
+  showChosenMethods();
   if (document.body.dataset.live) listen(document.body.dataset.live);
   if (!window.echarts) return;
   drawAll(false);
