@@ -100,7 +100,8 @@ class TestList:
         assert rows["broken"][-1] == "damaged"
         shown = ipfl("list", place).stdout
         assert max(map(len, shown.splitlines())) <= 80
-        assert "c/fedprox+mu=0.5" in shown
+        assert " c/fedprox+mu=0.5/ " in shown  # what does not fit goes on after a slash
+        assert "\n seed-0 " in shown
 
     def test_it_is_quick(self, place):
         script = (

@@ -32,8 +32,27 @@ Sets = Annotated[
         "--set", metavar="KEY=VALUE", help="Change one setting, such as task.partition=30:70. Repeatable."
     ),
 ]
+
+
+def complete_method(incomplete: str) -> list[str]:
+    """Methods that begin so, for the shell's completion; without a summary, which would import torch."""
+    from ipfl.methods import METHODS
+
+    return [name for name in METHODS if name.startswith(incomplete)]
+
+
+def complete_dataset(incomplete: str) -> list[str]:
+    """Data sets that begin so, for the shell's completion."""
+    from ipfl.data.catalogue import DATASETS
+
+    return [name for name in DATASETS if name.startswith(incomplete)]
+
+
 MethodName = Annotated[
-    str | None, typer.Option("--method", metavar="NAME", help="Same as --set method.name=NAME.")
+    str | None,
+    typer.Option(
+        "--method", metavar="NAME", help="Same as --set method.name=NAME.", autocompletion=complete_method
+    ),
 ]
 RoundCount = Annotated[
     int | None, typer.Option("--rounds", min=1, metavar="R", help="Same as --set rounds=R.")
@@ -42,7 +61,10 @@ ClientCount = Annotated[
     int | None, typer.Option("--clients", min=1, metavar="N", help="Same as --set task.clients=N.")
 ]
 DatasetName = Annotated[
-    str | None, typer.Option("--dataset", metavar="NAME", help="Same as --set task.dataset=NAME.")
+    str | None,
+    typer.Option(
+        "--dataset", metavar="NAME", help="Same as --set task.dataset=NAME.", autocompletion=complete_dataset
+    ),
 ]
 Json = Annotated[
     bool, typer.Option("--json", help="Print the result as JSON, and nothing else on standard output.")

@@ -12,9 +12,28 @@ from rich.table import Table
 from ipfl.report.tables import NO_VALUE, format_percent, format_size, plain_table
 from ipfl.runs.overview import SHARES, RunEntry, to_json
 
+NAME_WIDTH = 20
+"""Of a run's folder in a terminal of 80 columns."""
 
-def runs_table(entries: Sequence[RunEntry], inside: Path) -> Table:
-    """A row per run; folders without what they have in common."""
+
+def _folded(name: str, width: int) -> str:
+    """The path of a folder in lines that end at a slash, where one is too long."""
+    lines = [""]
+    for part in name.split("/"):
+        if lines[-1] and len(lines[-1]) + len(part) + 1 > width:
+            lines.append("")
+        lines[-1] += f"{part}/"
+    return "\n".join(lines).removesuffix("/")
+
+
+def runs_table(entries: Sequence[RunEntry], inside: Path, width: int = 80) -> Table:
+    """A row per run; folders without what they have in common.
+
+    Args:
+        entries: The runs.
+        inside: Where they were looked for.
+        width: Columns of the terminal.
+    """
     numbers = ["clients", "rounds", "seed", "acc. %"]
     table = plain_table("run", "method", "data", *numbers, "state", right=numbers)
     table.columns[0].no_wrap, table.columns[0].overflow = False, "fold"
@@ -23,7 +42,7 @@ def runs_table(entries: Sequence[RunEntry], inside: Path) -> Table:
         is_whole = entry.rounds == entry.planned_rounds or entry.planned_rounds is None
         rounds = _text(entry.rounds) if is_whole else f"{entry.rounds}/{entry.planned_rounds}"
         table.add_row(
-            escape(inside.name if name == "." else name),
+            escape(_folded(inside.name if name == "." else name, NAME_WIDTH + max(0, width - 80))),
             escape(_text(entry.method)),
             escape(_text(entry.dataset)),
             _text(entry.clients),
