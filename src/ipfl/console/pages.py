@@ -193,7 +193,7 @@ def show_client(
     row = figures.run_row(console.runs, run)
     with console.runs.read(run) as (_store, reader):
         moved = accounts.movements(reader, client, None, PAGE_SIZE)
-    return render(request, "client.html", console, run=row, detail=detail, moved=moved)
+    return render(request, "client.html", console, run=row, detail=detail, moved=moved, is_newest=True)
 
 
 @router.get("/runs/{run}/clients/{client}/head")
@@ -220,7 +220,13 @@ def show_movements(
     with console.runs.read(run) as (_store, reader):
         moved = accounts.movements(reader, client, before, PAGE_SIZE)
     return render(
-        request, "movements.html", console, run=figures.run_row(console.runs, run), client=client, moved=moved
+        request,
+        "movements.html",
+        console,
+        run=figures.run_row(console.runs, run),
+        client=client,
+        moved=moved,
+        is_newest=before is None,
     )
 
 
