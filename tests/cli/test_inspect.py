@@ -9,6 +9,7 @@ from tests.cli.test_cli import ipfl, refused
 from tests.small_runs import run_small
 
 from ipfl.client.task import Task
+from ipfl.report.tables import format_count
 
 TINY = ["--workers", "0", "--set", "task.model=softmax", "--clients", "4", "--quiet"]
 
@@ -88,6 +89,9 @@ class TestList:
     def test_rows_and_states(self, place, tmp_path):
         (tmp_path / "begun").mkdir()
         (tmp_path / "begun" / "metrics.jsonl").write_text("{}\n{}\n{}\n")
+        (tmp_path / "mlflow" / "artifacts").mkdir(parents=True)  # copies, as `--track mlflow` leaves them
+        (tmp_path / "mlflow" / "meta.yaml").touch()
+        (tmp_path / "mlflow" / "artifacts" / "metrics.jsonl").touch()
         (tmp_path / "broken").mkdir()
         (tmp_path / "broken" / "metrics.jsonl").touch()
         (tmp_path / "broken" / "summary.json").write_text("{")
@@ -96,6 +100,7 @@ class TestList:
             for row in ipfl("list", tmp_path).stdout.splitlines()
             if row.strip()
         }
+        assert "mlflow" not in "".join(rows)
         assert rows["begun"] == ["–", "–", "–", "3", "–", "–", "not", "finished"]
         assert rows["broken"][-1] == "damaged"
         shown = ipfl("list", place).stdout
@@ -130,7 +135,7 @@ class TestShow:
         assert "earned" in shown
         clients = json.loads(ipfl("show", place / "a", "--json").stdout)["clients"]
         assert [client["client"] for client in clients] == [0, 1, 2, 3]
-        assert all(str(client["tokens"]) in shown for client in clients)
+        assert all(format_count(client["tokens"]) in shown for client in clients)
 
     def test_what_is_no_run(self, place, tmp_path):
         assert "holds a comparison" in refused("show", place / "c")

@@ -225,10 +225,7 @@ def test_new_round_is_seen_within_two_seconds(desk, phone, address, folder):
             taken.append(time.monotonic() - begun)
             expect(phone.locator("#fact-balance")).to_contain_text("19", timeout=PATIENCE)
             expect(phone.locator("#movements tbody tr").first).to_contain_text(f"{number}")
-    print(f"seconds until a round was seen: {taken}, load {os.getloadavg()[0]:.1f}")
-    # No allowance, unless others keep every core busy: then there is nothing to be measured here.
-    load = os.getloadavg()[0]
-    assert min(taken) < (2 if load < 2 * (os.cpu_count() or 1) else 2 + load)
+    assert min(taken) < 2, taken  # 0.3 and 0.5 s on two cores with a load of 18
 
 
 def test_client_sees_only_itself(chromium, desk, address):

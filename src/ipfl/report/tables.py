@@ -33,6 +33,11 @@ def format_mean_std(figure: Mapping[str, float] | None, *, signed: bool = False)
     return f"{100 * figure['mean']:{'+' if signed else ''}.1f} ± {100 * figure['std']:.1f}"
 
 
+def format_count(number: int | None) -> str:
+    """A whole number, such as tokens, in groups of three digits."""
+    return NO_VALUE if number is None else f"{number:,}".replace(",", " ")
+
+
 def format_size(nbytes: float | None) -> str:
     """Bytes in a unit that people read."""
     if nbytes is None:

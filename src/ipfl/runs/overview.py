@@ -65,7 +65,9 @@ def find_runs(folder: Path) -> list[RunEntry]:
 def _run_folders(folder: Path) -> Iterator[Path]:
     """Folders of runs, in order; what is inside of one is not looked at."""
     for place, below, files in os.walk(folder):
-        if METRICS in files:
+        if "meta.yaml" in files:  # of MLflow, with copies of runs that are listed already
+            below.clear()
+        elif METRICS in files:
             below.clear()
             yield Path(place)
         below.sort()
