@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 MAX_WORKERS = 256
 """Processes that one command may start."""
 
-ConfigFile = Annotated[Path | None, typer.Argument(metavar="CONFIG.toml")]
+ConfigFile = Annotated[
+    Path | None,
+    typer.Argument(metavar="CONFIG.toml", help="Settings; `ipfl run --show-config` writes such a file."),
+]
 Sets = Annotated[
     list[str] | None,
     typer.Option(
@@ -77,12 +80,13 @@ Workers = Annotated[
     int | None,
     typer.Option(
         "--workers",
+        metavar="N",
         min=0,
         max=MAX_WORKERS,
         help="Worker processes; default one per core, 0 none. Changes no result.",
     ),
 ]
-Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Same as --set seed=S.")]
+Seed = Annotated[int | None, typer.Option("--seed", metavar="S", min=0, help="Same as --set seed=S.")]
 Resume = Annotated[
     Path | None,
     typer.Option("--resume", metavar="DIR", help="Go on with what was begun in this folder, as it was set."),
@@ -139,6 +143,7 @@ RunProcesses = Annotated[
     int | None,
     typer.Option(
         "--workers",
+        metavar="N",
         min=0,
         max=MAX_WORKERS,
         help="Runs side by side; default one per core, 0: one after the other. Changes no result.",

@@ -68,7 +68,9 @@ ReferenceName = Annotated[
     str,
     typer.Option("--reference", metavar="METHOD", help="What PMA is measured against, such as local."),
 ]
-SeedCount = Annotated[int, typer.Option("--seeds", min=1, help="Number of seeds, from the config's on.")]
+SeedCount = Annotated[
+    int, typer.Option("--seeds", metavar="N", min=1, help="Number of seeds, from the config's on.")
+]
 
 
 def run(
