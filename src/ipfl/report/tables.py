@@ -196,7 +196,10 @@ def method_table(fields: Sequence[Hyperparameter]) -> Table:
     """The hyper-parameters of one method."""
     table = plain_table("hyper-parameter", "default", "what it does")
     for field in fields:
-        table.add_row(field.name, escape(str(field.default)), escape(field.description))
+        default = NO_VALUE if field.default is None else str(field.default)
+        # As one writes it in a config.
+        default = default.lower() if isinstance(field.default, bool) else default
+        table.add_row(field.name, escape(default), escape(field.description))
     return table
 
 
