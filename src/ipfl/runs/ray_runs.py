@@ -58,7 +58,7 @@ def _pack_task(make: MakeTask) -> bytes:
     from ray import cloudpickle
 
     try:
-        return bytes(cloudpickle.dumps(make))
+        return bytes(cloudpickle.dumps(make))  # type: ignore[no-untyped-call]
     except Exception as error:  # whatever somebody else's class raises when it is pickled
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise InputError(
