@@ -169,17 +169,11 @@ def check(
 
     Exit code 1 if the statement proves nothing, or if the ledger of --against denies it.
     """
-    import json
-
+    from ipfl.core.files import read_json
     from ipfl.ledger.signing import read_public_key
     from ipfl.ledger.statements import denial, read_statement
 
-    try:
-        content = json.loads(statement.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"cannot read {statement}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{statement} is no statement of account: {error}") from error
+    content = read_json(statement, "statement of account")
     key = None if public_key is None else read_public_key(public_key)
     try:
         told = read_statement(content, key)

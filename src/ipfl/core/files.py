@@ -186,6 +186,27 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     write_text(path, json.dumps(content, indent=2) + "\n")
 
 
+def read_json(path: Path, what: str) -> dict[str, Any]:
+    """Reads a JSON file of somebody's, which is not trusted.
+
+    Args:
+        path: Where it is.
+        what: What it should be, in messages.
+
+    Raises:
+        InputError: It cannot be read, or is not a JSON object.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} is no {what}: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict):
+        raise InputError(f"{path} is no {what}")
+    return content
+
+
 def write_record(path: Path, record: Record) -> None:
     """Writes a record whole or not at all."""
     # safetensors writes the memory of a strided view as it lies there.
