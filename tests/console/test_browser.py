@@ -244,7 +244,7 @@ def test_client_sees_only_itself(chromium, desk, address):
 
 def test_start_a_run_and_watch_it(desk, address, folder, token, capfd):
     visit(desk, f"{address}/start")
-    desk.get_by_label("Name").fill("mine")
+    desk.get_by_label("Name", exact=True).fill("mine")
     desk.get_by_label("Clients", exact=True).first.fill("0")
     expect(desk.locator("#command .problem")).to_contain_text("task.clients", timeout=PATIENCE)
     for label, value in (("Clients", "4"), ("Rounds", "2"), ("Samples per client", "20")):
