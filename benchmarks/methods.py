@@ -31,7 +31,7 @@ from ipfl.engines import EngineContext
 from ipfl.engines.local import LocalEngine
 from ipfl.methods import METHODS, REFERENCE
 from ipfl.runs.config import EvaluateConfig, RunConfig
-from ipfl.runs.folder import CLIENT_MODELS, MEMORY
+from ipfl.runs.file_names import CLIENT_MODELS, MEMORY
 from round import SETTINGS, make_task, memory_measured
 
 ROUNDS = 4

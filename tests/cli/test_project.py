@@ -58,6 +58,17 @@ class TestCompletion:
         done = subprocess.run([IPFL], env=os.environ | words, capture_output=True, text=True, check=False)
         assert done.stdout.split() == [offered], done.stderr
 
+    @pytest.mark.parametrize("shell", ["zsh", "fish"])
+    def test_other_shells(self, shell):
+        """Also names of methods; tried by hand in both shells, as `--install-completion` leaves them."""
+        words = {
+            "_IPFL_COMPLETE": f"complete_{shell}",
+            "_TYPER_COMPLETE_ARGS": "ipfl run --method fedpro",
+            "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+        }
+        done = subprocess.run([IPFL], env=os.environ | words, capture_output=True, text=True, check=False)
+        assert set(re.findall(r"\w+", done.stdout)) - {"_arguments"} == {"fedproto", "fedprox"}, done.stderr
+
     def test_the_script(self):
         done = subprocess.run(
             [IPFL, "--show-completion", "bash"], capture_output=True, text=True, check=False

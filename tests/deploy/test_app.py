@@ -100,6 +100,21 @@ class TestRun:
         assert again.summary["classes"] == CLASSES
         assert again.summary["clients"] == 3
 
+    def test_tables_on_the_nodes(self, place):
+        """Each node has a CSV file with two of the three classes; the run's config says their order."""
+        (place / "run.toml").write_text(
+            'rounds = 1\n[task]\nmodel = "softmax"\ntarget = "y"\nclass_names = ["a", "b", "c"]\n'
+        )
+        grid = Loopback()
+        for client, labels in enumerate(("ab", "bc")):
+            rows = "\n".join(f"{number},{number % 5},{labels[number % 2]}" for number in range(20))
+            (place / f"{client}.csv").write_text(f"age,dose,y\n{rows}\n")
+            data = {"data": str(place / f"{client}.csv"), "memory": str(place / f"node-{client}")}
+            grid.join(10 + client, NodeApp(), client=client, **data)
+        result = run_server(grid, server_config(place, nodes=2, classes=3))
+        assert (result.summary["classes"], result.summary["input_shape"]) == (3, [2])
+        assert set(result.last.personalized) == {0, 1}
+
     def test_a_model_of_ones_own(self, place):
         def model(shape, classes):
             return nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, classes))
@@ -112,6 +127,11 @@ class TestRun:
         result = run_server(grid, server_config(place, nodes=2), model)
         size = 4 * 5 + 5 + 5 * CLASSES + CLASSES
         assert {len(vector) for vector in result.models.values()} == {size}
+        # The summary tells of the app's own data, network and clients, not of those that a config would name.
+        told = result.summary
+        assert (told["dataset"], told["partition"], told["clients"]) == ("remote", "own", 2)
+        assert (told["input_shape"], told["classes"], told["model"]) == ([4], CLASSES, None)
+        assert "task" not in told["config"]
         with pytest.raises(InputError, match=rf"has a model of {size} parameters, not 15"):
             run_server(grid, server_config(place, nodes=2, out=str(place / "other")))  # softmax: 4 · 3 + 3
 

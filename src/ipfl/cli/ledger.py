@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ipfl.errors import InputError, near_hint
+from ipfl.errors import InputError
 
 if TYPE_CHECKING:
     from ipfl.ledger.store import RunStore
@@ -42,16 +41,6 @@ def _open(run: str, name: str | None) -> RunStore:
     return RunStore.open(run, name)
 
 
-def _client_id(text: str, names: Mapping[int, str]) -> int:
-    """The id of a client that is given by its id or its name; a name comes first."""
-    by_name = {name: client for client, name in names.items()}
-    if text in by_name:
-        return by_name[text]
-    if not text.isascii() or not text.isdigit() or len(text) > 10:
-        raise InputError(f"there is no client {text!r}{near_hint(text, by_name)}")
-    return int(text)
-
-
 @app.command(epilog="For example:\n\nipfl ledger show runs/mine --client 3")
 def show(
     run: Run,
@@ -69,12 +58,13 @@ def show(
     """
     from rich.console import Console
 
+    from ipfl.core.client_names import find_client
     from ipfl.ledger.schema import OPENING
     from ipfl.report.ledger import accounts_table, rolled_back_note, round_name, transfers_table
 
     with _open(run, name) as store, store.snapshot() as reader:
         names = store.client_names
-        client = None if client_text is None else _client_id(client_text, names)
+        client = None if client_text is None else find_client(client_text, names)
         if client is not None and client not in reader.clients():
             raise InputError(f"run {store.name!r} has no client {client_text}")
         if round is not None and round not in reader.round_numbers():
@@ -142,7 +132,9 @@ def _expected_key(given: str | None, folder: Path | None) -> str | None:
 @app.command(epilog="For example:\n\nipfl ledger prove runs/mine --client 3 > client-3.json")
 def prove(
     run: Run,
-    client: Annotated[int, typer.Option("--client", metavar="I", help="Whose account.")],
+    client: Annotated[
+        str, typer.Option("--client", metavar="I", help="Whose account: the client's id, or its name.")
+    ],
     name: Name = None,
     round: Annotated[
         int | None, typer.Option("--round", metavar="R", help="After this round; default: the last one.")
@@ -154,8 +146,11 @@ def prove(
     """
     import json
 
+    from ipfl.core.client_names import find_client
+
     with _open(run, name) as store:
-        typer.echo(json.dumps(store.statement(client, round).to_json()))
+        who = find_client(client, store.client_names)
+        typer.echo(json.dumps(store.statement(who, round).to_json()))
 
 
 @app.command(epilog="For example:\n\nipfl ledger check client-3.json --against runs/mine")
@@ -174,17 +169,11 @@ def check(
 
     Exit code 1 if the statement proves nothing, or if the ledger of --against denies it.
     """
-    import json
-
+    from ipfl.core.files import read_json
     from ipfl.ledger.signing import read_public_key
     from ipfl.ledger.statements import denial, read_statement
 
-    try:
-        content = json.loads(statement.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"cannot read {statement}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{statement} is no statement of account: {error}") from error
+    content = read_json(statement, "statement of account")
     key = None if public_key is None else read_public_key(public_key)
     try:
         told = read_statement(content, key)

@@ -46,6 +46,11 @@ class TaskConfig(Section):
     categorical: tuple[str, ...] = Field(
         (), description="csv, parquet: columns of numbers that name categories; text always does"
     )
+    class_names: tuple[str, ...] = Field(
+        (),
+        description="csv, parquet, images: the classes in their order, also those that do not occur here; "
+        "omitted: those that occur, sorted",
+    )
     standardize: Literal["server", "client", "none"] = Field(
         "server",
         description="csv, parquet: numbers to mean 0 and spread 1, by the sums of all clients at the server, "

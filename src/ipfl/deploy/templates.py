@@ -19,7 +19,8 @@ idle_seconds = {idle_seconds}
 NODE_TOML = """\
 server = "{server}"     # a name or address that server.crt covers
 client = {client}                  # the account that this node's key is registered for
-data = "data.npz"           # x and y, and x_test and y_test if there are test points; stays on the node
+data = "data.npz"           # x and y, and x_test and y_test if there are test points; stays on the node;
+                            # or a CSV or Parquet file, or a folder of images (docs/deploy.md)
 memory = "memory"           # folder for what the client remembers between rounds; keep it over restarts
 app = "app"                 # the Flower app; this node runs no other one, whatever the server sends
 modules = []                # modules that a run's config may name as module:callable

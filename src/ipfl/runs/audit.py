@@ -21,7 +21,8 @@ from ipfl.ledger.verify import chain_findings
 from ipfl.runs.accounts import accounts_findings
 from ipfl.runs.checkpoint import file_digest
 from ipfl.runs.evidence import all_files, file_findings
-from ipfl.runs.folder import METRICS, OFFER, PLAN, SERVER_MODELS, SUMMARY, RunOutput, line_text
+from ipfl.runs.file_names import METRICS, OFFER, PLAN, SERVER_MODELS, SUMMARY
+from ipfl.runs.folder import RunOutput, line_text
 from ipfl.runs.market_audit import verify_run as verify_run
 
 

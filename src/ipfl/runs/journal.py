@@ -26,7 +26,8 @@ from ipfl.runs.accounts import mark_accounts
 from ipfl.runs.audit import find_key, key_of_new_run, refuse_changed_files, refuse_other_key
 from ipfl.runs.checkpoint import Checkpoints
 from ipfl.runs.evidence import RoundFiles, result_files
-from ipfl.runs.folder import CHECKPOINTS, RunFolder, RunOutput
+from ipfl.runs.file_names import CHECKPOINTS
+from ipfl.runs.folder import RunFolder, RunOutput
 from ipfl.runs.result import Line
 from ipfl.stress.faults import Outage, disk_full_error
 from ipfl.stress.settings import FaultsConfig

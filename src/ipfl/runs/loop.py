@@ -169,15 +169,24 @@ class RoundLoop:
                 self._add_evaluation(Evaluation.from_line(line["round"], line["evaluation"]))
 
     def play_rounds(self) -> None:
-        """Plays the rounds that are left, until Ctrl-C. Only whole rounds, evaluated, enter the history."""
+        """Plays the rounds that are left, until Ctrl-C or a request in the run's folder.
+
+        Only whole rounds, evaluated, enter the history.
+        """
         if self.observer is not None:
             self.observer.start(self.method.name, self.config.rounds)
+        folder = None if self.journal is None else self.journal.folder
+        if folder is not None:
+            folder.forget_stop()
         try:
             with InterruptHandler() as interrupt:
                 for round in range(len(self.history), self.config.rounds):
                     if self.is_stopped_early:
                         break
                     interrupt.raise_if_requested()
+                    if folder is not None and folder.is_stop_requested():
+                        folder.forget_stop()
+                        raise KeyboardInterrupt
                     line = self._round(round)
                     # What is in the store must be in the history, and the reverse.
                     with interrupt.delay(), measure("store", round=round) as span:

@@ -26,8 +26,8 @@ from ipfl.client.task import Task
 from ipfl.client.training import one_thread
 from ipfl.core import ClientId
 from ipfl.data import from_clients
-from ipfl.data.archives import read_points
 from ipfl.data.federated import Parts, Samples
+from ipfl.data.node_data import read_node_data
 from ipfl.engines.flower.accounts import keep_statement
 from ipfl.engines.flower.memory import ArrayCache, NodeMemory, StaleAttemptError
 from ipfl.engines.flower.protocol import (
@@ -106,15 +106,6 @@ class OwnData:
     def server_holdout(self, distribution: int) -> Samples | None:
         """None: only a server has one."""
         return None
-
-
-def read_data_file(path: Path) -> dict[str, tuple[Any, Any]]:
-    """A node's own file: x and y, and x_test and y_test if it has test samples of its own."""
-    points = read_points(path)
-    parts = {"train": (points["x"], points["y"])}
-    if "x_test" in points and "y_test" in points:
-        parts["test"] = (points["x_test"], points["y_test"])
-    return parts
 
 
 def has_own_data(context: Context, loader: Loader | None) -> bool:
@@ -288,7 +279,7 @@ class NodeApp(ClientApp):
         is_own = has_own_data(context, self.loader)
         if is_own:
             path = Path(str(context.node_config.get("data")))
-            own = self.loader(context) if self.loader else read_data_file(path)
+            own = self.loader(context) if self.loader else read_node_data(path, settings.task)
             client = _read_node_number(context, "client", "partition-id")
             factory = self.model or model_factory(settings.task.model)
             task = Task(OwnData(client, own, settings), factory)
