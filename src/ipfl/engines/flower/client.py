@@ -22,6 +22,7 @@ from flwr.clientapp import ClientApp
 import ipfl.engines.flower  # noqa: F401 (switches telemetry off)
 from ipfl.client.models import Factory, model_factory
 from ipfl.client.runner import ClientRunner, Job
+from ipfl.client.secure_sum import with_secure_sums
 from ipfl.client.task import Task
 from ipfl.client.training import one_thread
 from ipfl.core import ClientId
@@ -268,7 +269,7 @@ class NodeApp(ClientApp):
         if ask.statement is not None and not keep_statement(memory.folder / str(ask.client), ask):
             return pack_missing(())
         job = Job(action, ask.round, ask.client, record)
-        reply = _with_memory(runner, memory).run(job)
+        reply = with_secure_sums(_with_memory(runner, memory)).run(job)
         cache.add_ask({key: arrays[key] for key in named})
         digests, vectors = Encoder(float16=ask.float16).encode(reply)
         return pack(ReplyHeader(ask.client, digests, reply.facts).to_header(), vectors)

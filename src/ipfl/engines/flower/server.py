@@ -136,6 +136,8 @@ class FlowerEngine:
     resources: ExitStack = field(default_factory=ExitStack)
 
     def __post_init__(self) -> None:
+        if self.float16 and self.settings.privacy.secure_sum != "off":
+            raise InputError("privacy.secure_sum needs exact numbers: models cannot travel as float16")
         self.events = self.membership.events
         folder = self.memory or Path(self.resources.enter_context(TemporaryDirectory(prefix="ipfl-")))
         train, seed = self.settings.train, self.settings.seed
