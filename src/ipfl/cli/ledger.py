@@ -12,6 +12,8 @@ import typer
 from ipfl.errors import InputError, near_hint
 
 if TYPE_CHECKING:
+    from ipfl.ledger.receipts import Receipt
+    from ipfl.ledger.statements import Statement
     from ipfl.ledger.store import RunStore
 
 app = typer.Typer(
@@ -161,7 +163,11 @@ def prove(
 @app.command(epilog="For example:\n\nipfl ledger check client-3.json --against runs/mine")
 def check(
     statement: Annotated[
-        Path, typer.Argument(metavar="STATEMENT", help="From `ipfl ledger prove`, or from a node's memory.")
+        Path,
+        typer.Argument(
+            metavar="STATEMENT",
+            help="From `ipfl ledger prove` or a node's memory; or a receipt, from there or from a run.",
+        ),
     ],
     public_key: PublicKey = None,
     against: Annotated[
@@ -170,12 +176,13 @@ def check(
     ] = None,
     name: Name = None,
 ) -> None:
-    """Check a client's statement of account, and whether the ledger still says the same.
+    """Check a client's statement of account, or a node's receipt for one; and whether the ledger agrees.
 
-    Exit code 1 if the statement proves nothing, or if the ledger of --against denies it.
+    Exit code 1 if it proves nothing, or if the ledger of --against denies it.
     """
     import json
 
+    from ipfl.ledger.receipts import read_receipt
     from ipfl.ledger.signing import read_public_key
     from ipfl.ledger.statements import denial, read_statement
 
@@ -187,7 +194,10 @@ def check(
         raise InputError(f"{statement} is no statement of account: {error}") from error
     key = None if public_key is None else read_public_key(public_key)
     try:
-        told = read_statement(content, key)
+        if isinstance(content, dict) and content.get("ipfl") == "receipt":
+            told: Statement | Receipt = read_receipt(content, key)
+        else:
+            told = read_statement(content, key)
     except InputError as error:
         typer.echo(f"error: {statement}: {error}", err=True)
         raise typer.Exit(1) from None

@@ -100,6 +100,7 @@ def run(
             loop.begin_or_resume(opening)
             if journal is not None and isinstance(running_engine, TellsAccounts):
                 running_engine.tell_account = journal.tell_account
+                running_engine.keep_receipt = journal.keep_receipt
         loop.play_rounds()
         head = None if journal is None else journal.head()
         strategy = _strategy_report(config, running_engine, task)
