@@ -50,14 +50,12 @@ def export(
     Transfers of tokens: ipfl ledger export.
     """
     from ipfl.client.export import check_format, export_model
-    from ipfl.runs.finished import FinishedRun, load
+    from ipfl.runs.finished import load
 
     if not (clients or everyone or models):
         raise InputError("say which models: --client 3, --all or --model cluster_0")
     chosen = check_format(format_name)
-    if not trust:
-        FinishedRun.open(run, trust=False)  # refuses code of others, before anything is imported
-    result = load(run)
+    result = load(run, trust=trust)
     wanted = _wanted(result, clients or [], everyone, models or [])
     paths = _paths(wanted, out, run, chosen)
     for path in paths.values():
