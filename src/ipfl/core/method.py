@@ -94,6 +94,8 @@ class Setup:
     """How replies become one model."""
     client_models: ClientModels | None = None
     """An empty store on disk, for methods that keep models of single clients on the server."""
+    noise: float = 0.0
+    """What clients put on all that they send, in multiples of what one point can change (`privacy.noise`)."""
     balances: Mapping[ClientId, int] = field(default_factory=dict)
     """Tokens that clients bring along from an earlier run; who is not in it opens as usual."""
 

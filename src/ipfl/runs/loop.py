@@ -81,6 +81,7 @@ def make_setup(
         make_params=lambda n: task.network(int(stream(config.seed, "start", n).integers(2**31))).read(),
         aggregate=config.aggregate,
         client_models=ClientModelStore(server_memory),
+        noise=config.privacy.noise,
         balances={} if carried is None else carried.brought(task.data.clients),
     )
 

@@ -77,7 +77,12 @@ class IPFL(AuditedMarket, Method[MarketState]):
     def init(self, setup: Setup) -> MarketState:
         """K models with the same parameters, the same balance for all."""
         opening = self.opening_balance(setup.rounds)
-        self.check(opening, has_holdouts=bool(setup.holdouts), has_classes=setup.target == "classes")
+        self.check(
+            opening,
+            has_holdouts=bool(setup.holdouts),
+            has_classes=setup.target == "classes",
+            is_noisy=setup.noise > 0,
+        )
         most = len(setup.clients) * (opening + setup.rounds * self.allowance)
         if most > MAX_TOKENS:  # now, and not in the round that would issue one too many
             raise InputError(f"method.allowance = {self.allowance}: {most} tokens in all, over {MAX_TOKENS}")
