@@ -60,6 +60,11 @@ def server_config(place, **changes):
     )
 
 
+def enumerate_balances(result):
+    """(client, tokens) at the end of a run."""
+    return zip((0, 1, 4), result.summary["report"]["balances"], strict=True)
+
+
 class TestRun:
     def test_the_server_learns_shape_and_classes_and_keeps_books(self, grid, place, capsys):
         result = run_server(grid, server_config(place))
@@ -71,6 +76,23 @@ class TestRun:
         printed = capsys.readouterr().out.splitlines()
         assert printed[0] == "ipfl: 2 rounds"
         assert printed[-1].startswith("2 of 2 rounds: 3 clients, ")
+
+    def test_balances_outlive_a_run_and_heads_go_to_an_anchor(self, grid, place):
+        """The second run opens with what the first left, and the anchor knows every round of both."""
+        anchor = place / "heads.jsonl"
+        more = {"accounts": "club", "anchor": str(anchor)}
+        first = run_server(grid, server_config(place, **more))
+        second = run_server(grid, server_config(place, out=str(place / "second"), **more))
+        opened = {transfer.target: transfer.amount for transfer in second.opening}
+        assert opened == dict(enumerate_balances(first))
+        heads = [json.loads(line) for line in anchor.read_text().splitlines()]
+        # For each run: the opening, two rounds, the closing.
+        assert [(head["run"], head["round"]) for head in heads] == [
+            (run, round) for run in ("out", "second") for round in (-1, 0, 1, 1)
+        ]
+        assert (place / "club.accounts.json").exists()
+        with pytest.raises(InputError, match="plain name"):
+            run_server(grid, server_config(place, out=str(place / "third"), accounts="../club"))
 
     def test_no_point_leaves_its_node(self, grid, place):
         """No message holds a row of anybody's data."""

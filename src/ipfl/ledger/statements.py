@@ -220,8 +220,22 @@ class Ledger(Protocol):
         ...
 
 
-def denial(told: Statement, ledger: Ledger) -> str | None:
-    """In what a ledger says otherwise than a statement that was signed earlier; None: it says the same."""
+class Told(Protocol):
+    """What was said of an account: a statement, or the receipt for one."""
+
+    @property
+    def head(self) -> LedgerHead:
+        """Of the round after which it was said."""
+        ...
+
+    @property
+    def account(self) -> Account:
+        """What was said."""
+        ...
+
+
+def denial(told: Told, ledger: Ledger) -> str | None:
+    """In what a ledger says otherwise than what was signed earlier; None: it says the same."""
     if ledger.begun != told.head.begun:
         return "it is of a run with another name or header"
     try:
@@ -299,19 +313,13 @@ def read_statement(content: Any, public_key: str | None = None) -> Statement:
 def _parse(content: Mapping[str, Any]) -> Statement:
     if content["ipfl"] != "account statement" or content["format"] != STATEMENT_FORMAT:
         raise ValueError("another kind or format")
-    told = dict(content["head"])
-    if told.pop("ipfl") != "ledger head":
-        raise ValueError("another kind of head")
-    head = LedgerHead(**told)
-    for name, kind in (("run", str), ("begun", str), ("round", int), ("hash", str), ("accounts", str)):
-        if type(told[name]) is not kind:
-            raise TypeError(f"{name} is {told[name]!r}")
+    head = parse_head(content["head"])
     signed = None
     if content["public_key"] is not None:
         if not PUBLIC_KEY.fullmatch(content["public_key"]):
             raise ValueError("the public key")
         signed = SignedHead(head, content["public_key"], str(content["signature"]))
-    account, start = (_parse_account(content[name]) for name in ("account", "start"))
+    account, start = (parse_account(content[name]) for name in ("account", "start"))
     if account.client != start.client:
         raise ValueError("two clients")
     entries = [_parse_entry(entry) for entry in content["entries"]]
@@ -319,7 +327,19 @@ def _parse(content: Mapping[str, Any]) -> Statement:
     return Statement(account, int(content["index"]), int(content["size"]), path, signed, head, start, entries)
 
 
-def _parse_account(content: Mapping[str, Any]) -> Account:
+def parse_head(content: Mapping[str, Any]) -> LedgerHead:
+    """A head from its JSON; other exceptions than those of our own are for the caller."""
+    told = dict(content)
+    if told.pop("ipfl") != "ledger head":
+        raise ValueError("another kind of head")
+    for name, kind in (("run", str), ("begun", str), ("round", int), ("hash", str), ("accounts", str)):
+        if type(told[name]) is not kind:
+            raise TypeError(f"{name} is {told[name]!r}")
+    return LedgerHead(**told)
+
+
+def parse_account(content: Mapping[str, Any]) -> Account:
+    """An account from its JSON, in the same way."""
     account = Account(**content)
     if type(account.client) is not int or type(account.balance) is not int or type(account.head) is not str:
         raise TypeError("an account is a client, a balance and a head")

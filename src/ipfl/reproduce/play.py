@@ -19,7 +19,8 @@ from ipfl.report.run_set import read_run
 from ipfl.reproduce.plan import PlannedRun
 from ipfl.reproduce.records import RunRecord, is_this_code, make_record
 from ipfl.runs.comparison import MakeObserver
-from ipfl.runs.folder import METRICS, SUMMARY, source_commit
+from ipfl.runs.file_names import METRICS, SUMMARY
+from ipfl.runs.folder import source_commit
 from ipfl.runs.result import Result
 from ipfl.runs.run_order import RunOrder, RunOutcome, make_task_cache
 from ipfl.runs.run_pool import MakePool, RunPool, local_pool

@@ -9,7 +9,6 @@ FedAvg, and local training in its Limitations.
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
@@ -20,11 +19,14 @@ import numpy as np
 
 from ipfl.client.task import Task
 from ipfl.core import Method
-from ipfl.core.files import FolderLock, write_json
+from ipfl.core.files import write_json
 from ipfl.errors import InputError
 from ipfl.methods import REFERENCE, check_clusters
+from ipfl.runs.comparison_folder import COMPARISON as COMPARISON
+from ipfl.runs.comparison_folder import FIGURE_FILES as FIGURE_FILES
+from ipfl.runs.comparison_folder import ComparisonFolder, lock_folder
+from ipfl.runs.comparison_folder import comparison_files as comparison_files
 from ipfl.runs.config import Config, RunConfig
-from ipfl.runs.file_names import METRICS
 from ipfl.runs.file_names import PLAN as PLAN
 from ipfl.runs.folder import check_folder_path, source_commit
 from ipfl.runs.frames import comparison_frame
@@ -38,9 +40,6 @@ from ipfl.runs.run_series import RunSeries
 if TYPE_CHECKING:
     import pandas as pd
 
-COMPARISON = "compare.json"
-FIGURE_FILES = ("convergence.png", "convergence.pdf", "pma.png", "pma.pdf")
-"""Figures that `ipfl compare` draws beside it; known here because another comparison must not leave them."""
 
 FIGURES = (
     "personalized_accuracy",
@@ -156,11 +155,6 @@ class Comparison:
         write_json(folder / COMPARISON, self.summary())
 
 
-def comparison_files(folder: Path) -> list[Path]:
-    """All files that a comparison may write beside those of its runs."""
-    return [folder / name for name in (COMPARISON, PLAN, *FIGURE_FILES)]
-
-
 def prepare(config: Config, methods: Iterable[Method[Any]], seed: int) -> Task:
     """Builds the task, and finds what would stop a run before anything is written."""
     task = Task.build(config.task, seed)
@@ -227,10 +221,13 @@ def compare(
         raise InputError("a comparison that is resumed needs a folder (out)")
     entries = {label: MethodRuns(method) for label, method in built.items()}
     with ExitStack() as stack:
-        if folder is not None:
-            stack.callback(_lock_folder(folder).release)
-        if folder is not None and not resume:
-            _prepare_folder(folder, overwrite=overwrite)
+        place = None if folder is None else ComparisonFolder(folder)
+        if folder is not None and place is not None:
+            stack.callback(lock_folder(folder).release)
+            place.recover()
+            stack.callback(place.settle)
+        if folder is not None and place is not None and not resume:
+            place.prepare(overwrite=overwrite)
             named = not isinstance(methods, Mapping) and all(
                 isinstance(n, str) for n in [*methods, reference]
             )
@@ -245,7 +242,7 @@ def compare(
         with closing(pool):
             series.run_all(pool)
         comparison = Comparison(config, chosen_seeds, entries, reference_label, series.is_interrupted, folder)
-        if folder is not None:
+        if folder is not None and place is not None and place.settle():
             comparison.save(folder)
     return comparison
 
@@ -287,28 +284,3 @@ def read_plan(folder: Path) -> Plan:
         raise
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{folder / PLAN} is not the plan of a comparison: {error!r}") from error
-
-
-def _lock_folder(folder: Path) -> FolderLock:
-    """Makes the folder, and keeps other processes out of it."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot write results to {folder}: {error.strerror}") from error
-    return FolderLock(folder)
-
-
-def _prepare_folder(folder: Path, *, overwrite: bool) -> None:
-    """Refuses a folder with results, or removes those that a comparison left there."""
-    runs = [metrics.parent for metrics in folder.glob(f"*/seed-*/{METRICS}")]
-    is_run = (folder / METRICS).exists()
-    if is_run or (not overwrite and (runs or (folder / COMPARISON).exists())):
-        hint = "choose another folder" if is_run else "overwrite it, or choose another folder"
-        raise InputError(f"{folder} already holds a run; {hint}")
-    for old in runs:
-        shutil.rmtree(old)
-    for parent in {old.parent for old in runs}:
-        if not any(parent.iterdir()):
-            parent.rmdir()
-    for file in comparison_files(folder):
-        file.unlink(missing_ok=True)

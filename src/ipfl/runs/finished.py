@@ -60,6 +60,16 @@ def _target(summary: dict[str, Any]) -> Target:
     return Target(found["kind"], found["outputs"], tuple(found["mean"]), tuple(found["scale"]))
 
 
+def _named_code(summary: dict[str, Any], *, has_task: bool, has_model: bool) -> list[Any]:
+    """What of a summary would be imported; not what is at hand already."""
+    config = {**summary["config"]}
+    if has_task:
+        config.pop("task", None)
+    elif has_model and config.get("task"):
+        config["task"] = {key: value for key, value in config["task"].items() if key != "model"}
+    return [config] if has_task or has_model else [summary.get("model"), config]
+
+
 @dataclass(frozen=True, eq=False)
 class FinishedRun:
     """The folder of a run: gives models to its clients, and to those that come later."""
@@ -78,7 +88,7 @@ class FinishedRun:
         *,
         task: Task | None = None,
         model: str | Factory | None = None,
-        trust: bool = True,
+        trust: bool = False,
     ) -> FinishedRun:
         """Reads the folder of a run.
 
@@ -87,8 +97,8 @@ class FinishedRun:
             task: Its data and network; None: as the summary says.
             model: Its network, if the summary cannot name it; a name, or a callable as in
                 `Task.from_clients`.
-            trust: Whether code that the folder names (`module:callable`) may be imported. False for a folder
-                from somebody else.
+            trust: Whether code that the folder names (`module:callable`) may be imported: it may be somebody
+                else's. Code that a run of this process has used is never asked about.
 
         Raises:
             InputError: There is no finished run, its files do not fit together, or it names code.
@@ -97,7 +107,7 @@ class FinishedRun:
         factory = None if model is None else model_factory(model)
         summary = read_summary(folder)
         if not trust:
-            refuse_code([summary.get("model"), summary["config"]], folder)
+            refuse_code(_named_code(summary, has_task=task is not None, has_model=model is not None), folder)
         return cls(folder, summary, None if task is None else lambda: task, factory)
 
     @property
@@ -272,6 +282,7 @@ def load(
     *,
     task: Task | None = None,
     model: str | Factory | None = None,
+    trust: bool = False,
 ) -> Result:
     """A finished run from its folder: the same figures, tables and models as in the result of `ipfl.run`.
 
@@ -283,11 +294,13 @@ def load(
         folder: Where the run was written to.
         task: Data and network of the run, if they cannot be found, or are at hand already.
         model: The network of the run; a name, or a callable as in `Task.from_clients`.
+        trust: Whether code that the folder names (`module:callable`) may be imported: it may be somebody
+            else's. Code that a run of this process has used is never asked about.
 
     Raises:
-        InputError: There is no finished run, or its files do not fit together.
+        InputError: There is no finished run, its files do not fit together, or it names code.
     """
-    finished = FinishedRun.open(folder, task=task, model=model)
+    finished = FinishedRun.open(folder, task=task, model=model, trust=trust)
     history, evaluations = read_history(finished.folder)
     opening = _read_opening(finished.folder)
     return Result(finished.summary, history, evaluations, None, finished.models, opening, finished)

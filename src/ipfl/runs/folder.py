@@ -52,6 +52,7 @@ from ipfl.runs.file_names import (
     OFFER,
     PREDICTORS,
     PRIVACY,
+    RECEIPTS,
     SERVER_MODELS,
     STOP_REQUEST,
     SUMMARY,
@@ -245,7 +246,7 @@ class RunFolder:
 
     def clear(self) -> None:
         """Removes what rounds have left; for a run of which no round was committed."""
-        for folder in (SERVER_MODELS, MEMORY, PRIVACY, CLIENT_MODELS, CHECKPOINTS, PREDICTORS):
+        for folder in (SERVER_MODELS, MEMORY, PRIVACY, CLIENT_MODELS, CHECKPOINTS, PREDICTORS, RECEIPTS):
             if (self.path / folder).exists():
                 remove_folder(self.path / folder)
         for old in (SUMMARY, OFFER, TRACE):

@@ -44,6 +44,7 @@ from ipfl.runs.journal import Journal
 from ipfl.runs.metrics import Evaluation
 from ipfl.runs.privacy_report import privacy_report
 from ipfl.runs.result import Line, Observer, Result
+from ipfl.runs.secure_sum import SecureSums
 
 
 def make_setup(
@@ -81,6 +82,7 @@ def make_setup(
         make_params=lambda n: task.network(int(stream(config.seed, "start", n).integers(2**31))).read(),
         aggregate=config.aggregate,
         client_models=ClientModelStore(server_memory),
+        noise=config.privacy.noise,
         balances={} if carried is None else carried.brought(task.data.clients),
     )
 
@@ -129,6 +131,7 @@ class RoundLoop:
         # Opening balances and the like depend on the plan, and stay as they were if rounds are added.
         begun = None if journal is None or not journal.is_resumed else journal.header().get("rounds")
         setup = make_setup(task, config, server_memory, carried, begun)
+        self.sums = SecureSums.plan(method, config, min(setup.per_round, len(setup.clients)))
         self.state = method.init(setup)
         self.evaluator = Evaluator(task, method, config.evaluate, config.seed)
         self.budget = self.evaluator.budget(self.state, config.train, setup.per_round, config.rounds)
@@ -255,7 +258,8 @@ class RoundLoop:
         members = tuple(c for c in joined if c not in self.departures.departed)
         roster, traffic = Roster(self.engine.present(members)), Traffic()
         try:
-            done = drive(self.method.round(self.state, roster, round), self.engine, round, traffic)
+            phases = self.method.round(self.state, roster, round)
+            done = drive(phases, self.engine, round, traffic, self.sums)
             return done, len(roster.clients), traffic
         except OSError as error:
             if is_disk_full(error):

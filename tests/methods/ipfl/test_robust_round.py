@@ -149,3 +149,25 @@ class TestRobust:
         state, _, _ = play(IPFL(), 8, script, size=self.SIZE)
         assert [len(steps) for steps in state.public_steps] == [5, 5]
         assert all(direction is not None and direction.any() for direction in state.directions)
+
+    def test_private_updates_are_not_taken_for_noise(self):
+        """With noise for privacy all updates look untrained: only where that is declared do models move."""
+        rng = np.random.default_rng(1)
+
+        def noise(client: int, ask: Record) -> Record:
+            moved = {
+                name: (m + rng.normal(size=self.SIZE)).astype(np.float32) for name, m in ask.params.items()
+            }
+            return Record(moved, {"n": 10})
+
+        method_ = IPFL()
+        before = method_.init(setup(8, size=self.SIZE))
+        steps = {}
+        for declared in (False, True):
+            state = replace(before, is_noisy=declared)
+            after, done, _ = play(method_, 1, HONEST | {"train": noise}, state=state)
+            steps[declared] = [float(np.abs(m).max()) for m in after.models]
+            earned = [row.psi for row in done[0].done.market.contributions]
+            assert any(psi > 0 for psi in earned) == declared
+        assert max(steps[False]) == 0
+        assert min(steps[True]) > 0

@@ -22,13 +22,14 @@ from flwr.clientapp import ClientApp
 import ipfl.engines.flower  # noqa: F401 (switches telemetry off)
 from ipfl.client.models import Factory, model_factory
 from ipfl.client.runner import ClientRunner, Job
+from ipfl.client.secure_sum import with_secure_sums
 from ipfl.client.task import Task
 from ipfl.client.training import one_thread
 from ipfl.core import ClientId
 from ipfl.data import from_clients
 from ipfl.data.federated import Parts, Samples
 from ipfl.data.node_data import read_node_data
-from ipfl.engines.flower.accounts import keep_statement
+from ipfl.engines.flower.accounts import countersign, keep_statement
 from ipfl.engines.flower.memory import ArrayCache, NodeMemory, StaleAttemptError
 from ipfl.engines.flower.protocol import (
     HELLO,
@@ -256,13 +257,16 @@ class NodeApp(ClientApp):
         memory = NodeMemory(folders.memory / ask.run_id)
         memory.committed = ask.committed
         memory.join_attempt(ask.client, ask.first_rounds)
-        if ask.statement is not None and not keep_statement(memory.folder / str(ask.client), ask):
-            return pack_missing(())
+        own_folder, receipt = memory.folder / str(ask.client), None
+        if ask.statement is not None:
+            if not keep_statement(own_folder, ask):
+                return pack_missing(())
+            receipt = countersign(own_folder, folders.memory).to_json()
         job = Job(action, ask.round, ask.client, record)
-        reply = _with_memory(runner, memory).run(job)
+        reply = with_secure_sums(_with_memory(runner, memory)).run(job)
         cache.add_ask({key: arrays[key] for key in named})
         digests, vectors = Encoder(float16=ask.float16).encode(reply)
-        return pack(ReplyHeader(ask.client, digests, reply.facts).to_header(), vectors)
+        return pack(ReplyHeader(ask.client, digests, reply.facts, receipt).to_header(), vectors)
 
     def _runner_for(
         self, settings: str, text: NumpyArray, context: Context, folders: NodeFolders

@@ -84,12 +84,27 @@ def is_new(steps: Floats, public: Sequence[Vector]) -> NDArray[np.bool_]:
 
 
 def contributions_by_agreement(
-    steps: Floats, weights: Floats, direction: Floats | None, public: Sequence[Vector]
+    steps: Floats,
+    weights: Floats,
+    direction: Floats | None,
+    public: Sequence[Vector],
+    *,
+    is_noisy: bool = False,
 ) -> NDArray[np.float64]:
-    """(n,) ψ of one cluster's updates; NaN where there is nothing to compare an update with."""
+    """(n,) ψ of one cluster's updates; NaN where there is nothing to compare an update with.
+
+    Args:
+        steps: (n, P) updates Δ_i.
+        weights: (n,) of the mean.
+        direction: (P,) M_k; None: there is none yet.
+        public: What everybody knows.
+        is_noisy: Whether honest clients put noise on their updates: then nothing can be said of what is new.
+    """
     psi = agreement(steps, weights, direction)
     if direction is not None and np.isfinite(psi).any() and np.nanmedian(psi) < 0:
         psi = agreement(steps, weights)
+    if is_noisy:
+        return psi
     return np.where(is_new(steps, public), psi, np.minimum(psi, 0.0))
 
 

@@ -42,8 +42,9 @@ from ipfl.core import (
     Vector,
     stream,
 )
+from ipfl.core.method import Sums
 from ipfl.errors import InputError
-from ipfl.methods.ipfl.appraisal import per_class_f1
+from ipfl.methods.ipfl.appraisal import per_class_f1, weigh_by_points
 from ipfl.methods.ipfl.arrays import Bools
 from ipfl.methods.ipfl.audit import AuditedMarket
 from ipfl.methods.ipfl.market_stats import market_stats
@@ -76,7 +77,12 @@ class IPFL(AuditedMarket, Method[MarketState]):
     def init(self, setup: Setup) -> MarketState:
         """K models with the same parameters, the same balance for all."""
         opening = self.opening_balance(setup.rounds)
-        self.check(opening, has_holdouts=bool(setup.holdouts), has_classes=setup.target == "classes")
+        self.check(
+            opening,
+            has_holdouts=bool(setup.holdouts),
+            has_classes=setup.target == "classes",
+            is_noisy=setup.noise > 0,
+        )
         most = len(setup.clients) * (opening + setup.rounds * self.allowance)
         if most > MAX_TOKENS:  # now, and not in the round that would issue one too many
             raise InputError(f"method.allowance = {self.allowance}: {most} tokens in all, over {MAX_TOKENS}")
@@ -161,6 +167,14 @@ class IPFL(AuditedMarket, Method[MarketState]):
         rng = stream(state.seed, "initial clusters")
         clusters = initial_clusters(f1, clients, state.ids, len(state.models), self.varied_classes, rng)
         return assign_bids(state, clusters)
+
+    def sums(self) -> Sums:
+        """The gradient of a cluster is a sum; contributions to it are measured on single updates."""
+        is_asked = self.contribution == "clients" and self.incentive
+        return Sums(
+            gradients={"appraise": weigh_by_points} if is_asked else {},
+            needs_single="contributions, which are measured on every update",
+        )
 
     def personalize_cost(self, state: MarketState) -> int:
         """Every cluster model once, every candidate for the mix, and the epochs of fine-tuning.

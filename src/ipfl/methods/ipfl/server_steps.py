@@ -154,10 +154,15 @@ class ServerSteps(ClientSide):
         if self.contribution == "momentum" and self.incentive:
             for k, found in fair.items():
                 psi[k] = agreement.contributions_by_agreement(
-                    found.steps, found.weights, state.directions[k], known_to_all(state, k)
+                    found.steps,
+                    found.weights,
+                    state.directions[k],
+                    known_to_all(state, k),
+                    is_noisy=state.is_noisy,
                 )
                 record = _with_record(state, record, k, found.clients, psi[k])
-            if "noise" in self.guards:
+            # Noise for privacy looks like an update that nobody trained: the guard would drop them all.
+            if "noise" in self.guards and not state.is_noisy:
                 used = {
                     k: found.only(is_above_noise(record[state.rows(found.clients), k]))
                     for k, found in fair.items()

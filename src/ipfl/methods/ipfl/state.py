@@ -110,6 +110,9 @@ class MarketState:
     brought: Mapping[ClientId, int] = field(default_factory=dict)
     """Tokens that clients brought along from an earlier run, instead of the opening."""
 
+    is_noisy: bool = False
+    """Whether clients put noise on their updates (`privacy.noise`)."""
+
     @classmethod
     def start(cls, setup: Setup, clusters: int, opening: int) -> MarketState:
         """The market before the first round: K equal models, equal balances, no bids."""
@@ -140,6 +143,7 @@ class MarketState:
             usual_score=np.full((n, clusters), np.nan),
             likes_mean=0.0,
             epochs=setup.epochs,
+            is_noisy=setup.noise > 0,
             points=np.nan,
             samples=np.nan,
             drawn=np.full(n, -1),
