@@ -104,7 +104,7 @@ def play(given: Tables, steps: dict[str, float]) -> TokenManager:
         steps[step], begun = now - begun, now
 
     manager = TokenManager(bank, PRICE)
-    paid = manager.collect_bids(np.where(given.available[:, None], given.bid_ranks, -1))
+    paid = manager.collect_bids(given.bid_ranks, given.available)
     lap("auction")
     n_r = count_explorers(clients, UNEXPLORED)
     known = Bidders(
@@ -148,7 +148,7 @@ def market(clients: int, bids: int) -> None:
     worked = time.process_time() - worked
     top = peak()
     conserved(manager)
-    total, count = sum(steps.values()), len(manager.transfers)
+    total, count = sum(steps.values()), len(manager.rows(np.arange(clients)))
     print(
         f"market, {bids:2} bids each: {total:.2f} s ({worked:.2f} s of processor), "
         f"peak {top:,.0f} MB ({top - IMPORTS:,.0f} without imports), {count:,} transfers; "
