@@ -290,13 +290,22 @@ class RunStore:
         metrics = [(*key, *metric) for metric in metrics_of(posting.line).items()]
         insert_rows(connection, schema.metrics, metrics)
         if self.key is not None:
-            book = self._book_after(Reader(connection, self.run_id), posting.round)
+            moved = posting.line.get("transfers", ())
+            book = self._book_after(Reader(connection, self.run_id), posting.round, moved)
             signed = SignedHead.make(self.ledger_head(posting.round, hash, book), self.key)
             row = (*key, signed.head.accounts, signed.public_key, signed.signature)
             insert_rows(connection, schema.signatures, [row])
 
-    def _book_after(self, reader: Reader, round: int) -> AccountBook | None:
-        """The accounts after a round that is posted, the last one; None without tokens."""
+    def _book_after(
+        self, reader: Reader, round: int, moved: Sequence[Transfer] | None = None
+    ) -> AccountBook | None:
+        """The accounts after a round that is posted, the last one; None without tokens.
+
+        Args:
+            reader: Of this run.
+            round: Its number.
+            moved: Its transfers; None: they are read.
+        """
         if self.secret is None or not self.header.get("rules"):
             return None
         if self._book is None or self._book[0] != round:
@@ -305,7 +314,8 @@ class RunStore:
             else:
                 book, since = AccountBook(self.header["clients"], self.secret), OPENING
             for number in range(since, round + 1):
-                book.post(number, (one.transfer for one in reader.transfers(round=number)))
+                read = (one.transfer for one in reader.transfers(round=number))
+                book.post(number, read if moved is None or number != round else moved)
             # Until the transaction is committed nobody else sees it; if it fails, the round is posted again.
             self._book = (round, book)
         return self._book[1]
