@@ -4,8 +4,8 @@
     make bench PARTS="bank clients"     # some parts; the others keep their figures
     python benchmarks/bench.py --page   # only the page, from the figures that are there
 
-Parts run one after the other, in the order of the document. After each of them the files are written, so that what was
-measured stays when a later part fails.
+Parts run one after the other, in the order of the document. After each of them the files are written, so that
+what was measured stays when a later part fails.
 """
 
 from __future__ import annotations

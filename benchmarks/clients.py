@@ -1,7 +1,7 @@
 """What the number of clients costs: set-up, round and peak memory of FedAvg and IP-FL, in turns.
 
-10 clients at work, 20 grey images of 28×28 each, a fifth of them kept to score models; everything is written to disk,
-the ledger too. A run's last round, which is evaluated, is not counted.
+10 clients at work, 20 grey images of 28×28 each, a fifth of them kept to score models; everything is written
+to disk, the ledger too. A run's last round, which is evaluated, is not counted.
 """
 
 from __future__ import annotations

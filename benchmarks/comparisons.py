@@ -1,7 +1,7 @@
 """Comparisons: runs side by side, one process each, beside one run after the other on all cores.
 
-6 methods × 2 seeds on the digits, 4 rounds. Beside it a control: what the machine gave at that time to two plain
-processes, which share nothing.
+6 methods × 2 seeds on the digits, 4 rounds. Beside it a control: what the machine gave at that time to two
+plain processes, which share nothing.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from flwr.common import Context, ndarrays_to_parameters
 from flwr.server import ServerApp, ServerAppComponents, ServerConfig
 from flwr.server.strategy import FedAvg
 from flwr.simulation import run_simulation
+
 from plain_loop import PlainCNN, Work, train_plainly
 
 WORK = Work.read(os.environ["IPFL_BENCH_WORK"])

@@ -1,7 +1,8 @@
 """Our round beside other frameworks': the plain loop, PFLlib's loop, `pfl` and Flower's simulation, in turns.
 
-`pfl` and Flower are installed from the package index, each into an environment of its own in `build/bench-envs`; only
-PyTorch and NumPy are those of this project, by links, so that nothing large is fetched and all compute alike.
+`pfl` and Flower are installed from the package index, each into an environment of its own in
+`build/bench-envs`; only PyTorch and NumPy are those of this project, by links, so that nothing large is
+fetched and all compute alike.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ ENVIRONMENTS = HERE.parent / "build" / "bench-envs"
 PACKAGES = {"pfl": ["pfl==0.6.0"], "flower": ["flwr[simulation]==1.41.0"]}
 """What is installed into each environment."""
 SHARED = (
-    "torch", "torchgen", "functorch", "numpy", "numpy.libs", "sympy", "mpmath", "networkx", "jinja2", "markupsafe",
-    "filelock", "fsspec", "typing_extensions.py",
+    "torch", "torchgen", "functorch", "numpy", "numpy.libs", "sympy", "mpmath", "networkx", "jinja2",
+    "markupsafe", "filelock", "fsspec", "typing_extensions.py",
 )  # fmt: skip
 """What the environments take from this one: PyTorch and what it needs."""
 SIZES = (((32, 32, 3), 50), ((28, 28, 1), 10))

@@ -1,4 +1,4 @@
-"""How the benchmarks measure: each measurement in a process of its own, and what the machine was doing meanwhile."""
+"""How the benchmarks measure: each in a process of its own; and what the machine was doing meanwhile."""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@
 Work of a round: 10 clients, all at work, 100 CIFAR-shaped samples each, batch 50, one epoch, the paper's CNN
 (582,000 parameters), one core. Each method takes turns with FedAvg in a process of its own, so that a ratio
 is between rounds of the same minute; the first round, in which some methods prepare, is left out of the
-ratio and shown apart. Memory and disk: 10 of 1,000 clients at work, 20 samples each, 4 rounds, the peak of all processes.
+ratio and shown apart. Memory and disk: 10 of 1,000 clients at work, 20 samples each, 4 rounds, the peak of
+all processes.
 """
 
 from __future__ import annotations

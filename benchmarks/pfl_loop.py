@@ -21,8 +21,9 @@ from pfl.data.sampling import get_user_sampler
 from pfl.hyperparam.base import NNTrainHyperParams
 from pfl.metrics import Metrics, Weighted
 from pfl.model.pytorch import PyTorchModel
-from plain_loop import LR, PlainCNN, Work, as_floats, as_tensors
 from torch import Tensor, nn
+
+from plain_loop import LR, PlainCNN, Work, as_floats, as_tensors
 
 
 class Model(PlainCNN):

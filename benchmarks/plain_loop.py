@@ -2,9 +2,10 @@
 
     python benchmarks/plain_loop.py plain|pfllib '{"clients": 4, …}'   # JSON: a `Work`
 
-PFLlib's loop is written down from its description: an object per client with a model and an optimizer of its own,
-a `DataLoader` of float tensors that shuffles and drops the last, smaller batch, parameters copied one by one to the
-client before and summed one by one on the server after training, a learning-rate schedule that is made but not used.
+PFLlib's loop is written down from its description: an object per client with a model and an optimizer of its
+own, a `DataLoader` of float tensors that shuffles and drops the last, smaller batch, parameters copied one
+by one to the client before and summed one by one on the server after training, a learning-rate schedule that
+is made but not used.
 
 Needs PyTorch and NumPy only, so that it also runs in the environments of other frameworks.
 """

@@ -12,12 +12,14 @@ BUSY = 1.5
 
 INTRODUCTION = """# Benchmarks
 
-Made by `make bench` from `benchmarks/results.json`; not edited by hand. `make bench PARTS="bank clients"` measures some
-parts again and leaves the others as they are. The module named in each part says how it is measured.
+Made by `make bench` from `benchmarks/results.json`; not edited by hand. `make bench PARTS="bank clients"`
+measures some parts again and leaves the others as they are. The module named in each part says how it is
+measured.
 
-Ratios are between runs that took turns, so that a busy moment hits both; in brackets the least and the most of the turns.
-Seconds are those of the machine at that time and compare within a table only. `load` is the number of processes that
-wanted a core (over a minute), at the beginning and at the end of a part, the part's own included.
+Ratios are between runs that took turns, so that a busy moment hits both; in brackets the least and the most
+of the turns. Seconds are those of the machine at that time and compare within a table only. `load` is the
+number of processes that wanted a core (over a minute), at the beginning and at the end of a part, the part's
+own included.
 """
 
 
@@ -94,7 +96,7 @@ def steps(rows: Sequence[Row]) -> Iterator[str]:
         yield ""
         yield "bfloat16 was not measured: this processor does not compute in it."
     yield ""
-    yield "Goals: float32 at least 1.7× the plain loop, bf16 2.3×; 85 % of the products' rate; 3 % outside of the step."
+    yield "Goals: float32 at least 1.7× the plain loop, bf16 2.3×; 85 % of the products' rate; 3 % outside."
 
 
 def cores(rows: Sequence[Row]) -> Iterator[str]:
@@ -112,7 +114,7 @@ def cores(rows: Sequence[Row]) -> Iterator[str]:
 
 def frameworks(rows: Sequence[Row]) -> Iterator[str]:
     """Other frameworks."""
-    yield "`frameworks.py`, one core, by the clock; the same network and the same number of samples and steps."
+    yield "`frameworks.py`, one core, by the clock; the same network, samples and steps."
     yield ""
     yield from table(
         ["image", "batch", "", "round, s", "beside the plain loop"],
@@ -160,9 +162,9 @@ def clients(rows: Sequence[Row]) -> Iterator[str]:
     yield "Goals: 1.3× for IP-FL; 50,000 clients within 2 GB, set up within 10 s."
     yield ""
     yield (
-        "What the ratio is made of: at least two clients for each seat are asked, and each scores all models and their "
-        "mean. With 16 samples and one epoch of training that alone is half of the training's passes. With 100 samples "
-        "and more a round of IP-FL costs what the next table but one says."
+        "What the ratio is made of: at least two clients for each seat are asked, and each scores all "
+        "models and their mean. With 16 samples and one epoch of training that alone is half of the training's "
+        "passes. “Every method” below has the same ratio for clients with 100 samples."
     )
 
 
@@ -198,15 +200,15 @@ def methods(rows: Sequence[Row]) -> Iterator[str]:
     )
     yield ""
     yield (
-        "**server's share** is the part of the ratio that is spent on the server; **up**, **down**: what a client at work "
-        "sends and gets in a round; **peak**: all processes, 1,000 clients, 10 at work; **disk**: what is kept of each "
-        "client that has been at work."
+        "**server's share** is the part of the ratio that is spent on the server; **up**, **down**: what a "
+        "client at work sends and gets in a round; **peak**: all processes, 1,000 clients, 10 at work; "
+        "**disk**: what is kept of each client that has been at work."
     )
 
 
 def bank(rows: Sequence[Row]) -> Iterator[str]:
     """The market of a million clients, and its transfers in databases."""
-    yield "`bank.py`: a round of the market for a million clients and 16 clusters, half of the clients with a seat."
+    yield "`bank.py`: a round of the market for a million clients and 16 clusters, half of them with a seat."
     yield ""
     markets = [row for row in rows if "bids" in row]
     yield from table(
@@ -227,7 +229,7 @@ def bank(rows: Sequence[Row]) -> Iterator[str]:
     yield ""
     yield "Goal: 16 bids each within 2 s and 1 GB (1,024 MB)."
     yield ""
-    yield "The transfers of a round with one bid each of a tenth as many clients, posted in one durable transaction:"
+    yield "The transfers of a round with one bid each of a tenth as many clients, in one transaction:"
     yield ""
     yield from table(
         ["database", "rows", "s", "rows/s", "processor s here", "peak, MB"],
@@ -250,9 +252,10 @@ def comparisons(rows: Sequence[Row]) -> Iterator[str]:
     """Runs side by side."""
     for row in rows:
         yield (
-            f"`comparisons.py`: {row['runs']} runs on {row['cores']} cores, one process each, beside one run after the "
-            f"other on all cores: {spread(row['gain'], row['least'], row['most'])}. Goal: 1.8×. Control, plain processes "
-            f"at the same time: {spread(row['control'], row['control least'], row['control most'])}."
+            f"`comparisons.py`: {row['runs']} runs on {row['cores']} cores, one process each, beside one run "
+            f"after the other on all cores: {spread(row['gain'], row['least'], row['most'])}. Goal: 1.8×. "
+            f"Control, plain processes at the same time: "
+            f"{spread(row['control'], row['control least'], row['control most'])}."
         )
 
 

@@ -1,10 +1,10 @@
 """Our round beside a plain PyTorch loop on the same work, with the share of the matrix-product rate.
 
-Work of a round: some clients, one epoch, the paper's CNN; 32×32×3 and 28×28 in batches of 10, 50 and 128. The plain
-loop is what one writes first (`plain_loop`). On one core the contestants take turns, each in a process of its own
-(the allocator's setting is of a process), and what counts is the time that the core worked for them; the least of all
-repeats. Ratios are between runs of this very minute on this very machine; seconds are not comparable with anybody
-else's.
+Work of a round: some clients, one epoch, the paper's CNN; 32×32×3 and 28×28 in batches of 10, 50 and 128.
+The plain loop is what one writes first (`plain_loop`). On one core the contestants take turns, each in a
+process of its own (the allocator's setting is of a process), and what counts is the time that the core
+worked for them; the least of all repeats. Ratios are between runs of this very minute on this very machine;
+seconds are not comparable with anybody else's.
 
 The share of the matrix-product rate is that of the products which the layers' forward and backward passes
 are (a convolution's as if its patches were copied already): first against `torch.mm` of these very shapes,
@@ -16,7 +16,6 @@ from __future__ import annotations
 import json
 import multiprocessing as mp
 import os
-import statistics
 import sys
 import threading
 import time
@@ -50,7 +49,7 @@ COLOUR, GREY = (32, 32, 3), (28, 28, 1)
 SIZES = tuple((shape, batch) for shape in (COLOUR, GREY) for batch in (10, 50, 128))
 """Shape of an image, and batch."""
 ONE_SAMPLE = 1e-9
-"""Share that a client keeps to score models with: a single one, and it trains on all others, as the plain loop."""
+"""Share that a client keeps to score models with: one sample; it trains on the others, as the plain loop."""
 
 
 SETTINGS = TrainConfig(lr=LR, batch_size=50, epochs=1, per_round=PER_ROUND)
@@ -285,7 +284,7 @@ def count(number: int) -> int:
 
 
 def measure_cores(*, quick: bool) -> list[dict[str, Any]]:
-    """All cores beside one, by the clock; and what the machine gave to two plain processes at the same time."""
+    """All cores beside one, by the clock; and what the machine gave to plain processes at the same time."""
     clients = list(range(4 if quick else PER_ROUND))
     task, batch = make_task(2 * len(clients), 21 if quick else 201), 50
     cores, number = len(os.sched_getaffinity(0)), 10**5 if quick else 10**7
