@@ -48,7 +48,7 @@ def prepare(name: str) -> str | None:
     for path in found:
         if path.exists():
             (site / path.name).symlink_to(path)
-    command = [folder / "bin" / "python", "-m", "pip", "install", "-q", *PACKAGES[name]]
+    command = [str(folder / "bin" / "python"), "-m", "pip", "install", "-q", *PACKAGES[name]]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         return f"cannot be installed: {last_line(done.stderr)}"

@@ -163,8 +163,8 @@ def clients(rows: Sequence[Row]) -> Iterator[str]:
     yield ""
     yield (
         "What the ratio is made of: at least two clients for each seat are asked, and each scores all "
-        "models and their mean. With 16 samples and one epoch of training that alone is half of the training's "
-        "passes. “Every method” below has the same ratio for clients with 100 samples."
+        "models and their mean. With 16 samples and one epoch of training that alone is half of the "
+        "training's passes. “Every method” below has the same ratio for clients with 100 samples."
     )
 
 

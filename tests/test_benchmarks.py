@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
+import pytest
+import torch
+
 import bank
 import bench
-import numpy as np
 import plain_loop
-import pytest
 import report
-import torch
 
 HERE = Path(bench.__file__).parent
 

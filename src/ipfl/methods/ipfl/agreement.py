@@ -65,8 +65,8 @@ def products_beyond_public(steps: Floats, public: Sequence[Vector]) -> NDArray[n
     """(n, n) scalar products of what is left of the updates without their projection onto what is public.
 
     With unit vectors b of what is public, and λ and v of the table of their products: an update's coordinates
-    in the orthonormal basis Σ_j v_j·b_j / √λ are those of Δ·b. Only tables of products are needed, no basis of
-    long vectors.
+    in the orthonormal basis Σ_j v_j·b_j / √λ are those of Δ·b. Only tables of products are needed, no
+    basis of long vectors.
     """
     products = np.asarray(steps @ steps.T, np.float64)
     if not public:
