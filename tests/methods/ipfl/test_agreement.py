@@ -122,7 +122,7 @@ class TestNew:
         assert is_new(steps, public).tolist() == [True, True, False]
 
     def test_as_with_a_basis_of_long_vectors(self):
-        # The slow way: a QR decomposition. Public are four directions, the third nearly the sum of two others.
+        # The slow way: a QR decomposition. Public are four directions, one nearly the sum of two others.
         rng = np.random.default_rng(3)
         public = list(rng.normal(size=(4, self.P)).astype(np.float32))
         public[2] = public[0] + public[1] + 1e-3 * public[2]
