@@ -8,7 +8,7 @@ READY := .venv/.ready
 TEST_PROCESSES ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 3)')
 PYTEST = $(BIN)/pytest -n $(TEST_PROCESSES) --dist worksteal
 
-.PHONY: run test quick nightly lint bench bench-bank bench-console bench-methods chromium docs setup tables clean
+.PHONY: run test quick nightly lint bench bench-console chromium docs setup tables clean
 
 run: $(CORE)  ## the main job: IP-FL against FedAvg on the bundled digits
 	$(BIN)/ipfl compare --methods ipfl,fedavg --seeds 1 --out runs/default --overwrite
@@ -29,17 +29,11 @@ lint: $(READY)  ## style, types, layers between packages, declared dependencies
 	$(BIN)/lint-imports
 	$(BIN)/deptry .
 
-bench: $(READY)  ## our round beside a plain PyTorch loop, with peak memory
-	$(BIN)/python benchmarks/round.py
-
-bench-bank: $(READY)  ## a round of the market for a million clients, and its transfers into two databases
-	$(BIN)/python benchmarks/bank.py
+bench: $(READY)  ## all benchmarks, some 20 minutes; PARTS="bank clients" for some; figures in benchmarks/README.md
+	$(BIN)/python benchmarks/bench.py $(PARTS)
 
 bench-console: $(READY)  ## the console on a million transfers, and on 500 rounds of 1,000 clients
 	$(BIN)/python benchmarks/console.py
-
-bench-methods: $(READY)  ## what every method costs beside FedAvg
-	$(BIN)/python benchmarks/methods.py --write
 
 chromium:
 	@command -v chromium >/dev/null || { echo "the tests of the console need Chromium: apt-get install chromium" >&2; exit 1; }

@@ -101,7 +101,6 @@ class AccountBook:
     def __init__(self, clients: Iterable[ClientId], secret: str):
         self._secret = bytes.fromhex(secret)
         self.accounts = {client: Account(client, 0, self.start(client)) for client in sorted(clients)}
-        self._leaves = {client: account.leaf() for client, account in self.accounts.items()}
         self._places = {client: place for place, client in enumerate(self.accounts)}
         self._tree: MerkleTree | None = None
 
@@ -111,11 +110,13 @@ class AccountBook:
 
     def post(self, round: int, transfers: Iterable[Transfer]) -> None:
         """Enters the transfers of a round."""
-        self._tree = None
-        for client, moved in entries_by_client(transfers).items():
-            if client in self.accounts:  # a changed database can hold others; `verify` names them
-                self.accounts[client] = account = self.accounts[client].after((round, moved))
-                self._leaves[client] = account.leaf()
+        moved = entries_by_client(transfers)
+        changed = [client for client in moved if client in self.accounts]
+        # A changed database can hold others; `verify` names them.
+        for client in changed:
+            self.accounts[client] = self.accounts[client].after((round, moved[client]))
+        if self._tree is not None:
+            self._tree.replace({self._places[client]: self.accounts[client].leaf() for client in changed})
 
     def root(self) -> str:
         """Root of the tree of all accounts."""
@@ -127,8 +128,8 @@ class AccountBook:
         return index, [node.hex() for node in self._merkle_tree().audit_path(index)]
 
     def _merkle_tree(self) -> MerkleTree:
-        """The tree as it is now, made once for all statements of a round."""
-        self._tree = self._tree or MerkleTree(self._leaves.values())
+        """The tree as it is now, made once; a round replaces the leaves of those whose tokens moved."""
+        self._tree = self._tree or MerkleTree(account.leaf() for account in self.accounts.values())
         return self._tree
 
 

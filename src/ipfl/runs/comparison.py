@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from ipfl.client.hardware import settle
 from ipfl.client.task import Task
 from ipfl.core import Method
 from ipfl.core.files import write_json
@@ -121,6 +122,8 @@ class Comparison:
     """The one among them that PMA is measured against."""
     interrupted: bool = False
     out: Path | None = None
+    trial: Mapping[str, Any] | None = None
+    """What decided about the precision of all runs; None: there was no need."""
 
     @property
     def failed(self) -> bool:
@@ -135,6 +138,7 @@ class Comparison:
             "interrupted": self.interrupted,
             "methods": {name: entry.figures() for name, entry in self.entries.items()},
             "config": self.config.record([entry.method for entry in self.entries.values()]),
+            "trial": self.trial,
             "commit": source_commit(),
         }
 
@@ -226,22 +230,29 @@ def compare(
             stack.callback(lock_folder(folder).release)
             place.recover()
             stack.callback(place.settle)
+        trial = _read_trial(folder) if resume and folder is not None else None
+        if trial is None and config.train.precision == "auto":
+            _, found = settle(config.train, tasks.get(first), chosen_seeds[0])
+            trial = None if found is None else found.record()
         if folder is not None and place is not None and not resume:
             place.prepare(overwrite=overwrite)
             named = not isinstance(methods, Mapping) and all(
                 isinstance(n, str) for n in [*methods, reference]
             )
             if isinstance(config, Config) and named and not tasks.is_own:
-                Plan(config, list(built), list(chosen_seeds), reference_label).write(folder)
+                Plan(config, list(built), list(chosen_seeds), reference_label).write(folder, trial)
             else:  # nothing that a file could say
-                write_json(folder / PLAN, {"config": None})
+                write_json(folder / PLAN, {"config": None, "trial": trial})
+        settled = _with_precision(config, trial)
         series = RunSeries(
-            config, entries, reference_label, chosen_seeds, folder, resume, make_observer, tasks
+            settled, entries, reference_label, chosen_seeds, folder, resume, make_observer, tasks
         )
         pool = (make_pool or local_pool(workers))(series.max_at_once, first, tasks)
         with closing(pool):
             series.run_all(pool)
-        comparison = Comparison(config, chosen_seeds, entries, reference_label, series.is_interrupted, folder)
+        comparison = Comparison(
+            config, chosen_seeds, entries, reference_label, series.is_interrupted, folder, trial
+        )
         if folder is not None and place is not None and place.settle():
             comparison.save(folder)
     return comparison
@@ -265,9 +276,26 @@ class Plan(NamedTuple):
     seeds: list[int]
     reference: str
 
-    def write(self, folder: Path) -> None:
-        """Writes it to the folder of the comparison."""
-        write_json(folder / PLAN, {**self._asdict(), "config": self.config.model_dump(mode="json")})
+    def write(self, folder: Path, trial: Mapping[str, Any] | None = None) -> None:
+        """Writes it to the folder of the comparison, with what decided about the precision of its runs."""
+        content = {**self._asdict(), "config": self.config.model_dump(mode="json"), "trial": trial}
+        write_json(folder / PLAN, content)
+
+
+def _read_trial(folder: Path) -> Mapping[str, Any] | None:
+    """What decided about the precision when a comparison was begun; None: nothing that is known."""
+    try:
+        trial = json.loads((folder / PLAN).read_text(encoding="utf-8")).get("trial")
+    except (OSError, ValueError, AttributeError):  # `read_plan` says what is wrong with it
+        return None
+    return trial if isinstance(trial, dict) and trial.get("chosen") in ("float32", "bf16") else None
+
+
+def _with_precision(config: RunConfig, trial: Mapping[str, Any] | None) -> RunConfig:
+    """The settings of the runs: in the precision that one trial chose for all of them."""
+    if trial is None:
+        return config
+    return config.model_copy(update={"train": config.train.model_copy(update={"precision": trial["chosen"]})})
 
 
 def read_plan(folder: Path) -> Plan:

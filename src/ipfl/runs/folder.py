@@ -325,5 +325,7 @@ class RunFolder:
 
 def line_text(line: Mapping[str, Any]) -> str:
     """A line of `metrics.jsonl`: the round first, then all in order, so that equal lines are equal bytes."""
-    rest = json.dumps({key: value for key, value in line.items() if key != "round"}, sort_keys=True)
+    rest = json.dumps(
+        {key: value for key, value in line.items() if key != "round"}, sort_keys=True, default=list
+    )
     return f'{{"round": {line["round"]}, {rest[1:]}\n'

@@ -52,7 +52,6 @@ from ipfl.methods.ipfl.mixing import SHARPNESS
 from ipfl.methods.ipfl.personalization import AUTO_EPOCHS, FOLDS, SHARES
 from ipfl.methods.ipfl.preferences import preference_query
 from ipfl.methods.ipfl.state import (
-    NO_BID,
     MarketState,
     assign_bids,
     figures,
@@ -98,7 +97,7 @@ class IPFL(AuditedMarket, Method[MarketState]):
         before = yield from self.ask_preferences(before, bidders, round)  # line 17: P_B ← ClientPreferences
         manager = TokenManager(state.bank, self.price)
         manager.issue_allowance(self.allowance if self.moves_tokens else 0)
-        paid = manager.collect_bids(np.where(bidders[:, None], before.bid_ranks, NO_BID))  # line 5
+        paid = manager.collect_bids(before.bid_ranks, bidders)  # line 5
         selection = self.select(before, manager, paid, bidders, round)  # lines 11–13 and 19–22
         seats, payments = manager.charge(paid, selection, self.served(before, round))  # line 6
         replies = yield ask_training(before, seats)  # lines 4 and 7: M_k to the clients of ζ_k, U_k back

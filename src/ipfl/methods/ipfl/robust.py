@@ -75,8 +75,9 @@ def find_originals(steps: UpdateMatrix) -> NDArray[np.int64]:
     Copies with noise of a quarter of their length have a cosine of 1/(1 + 1/16) = 0.94. So may all
     honest updates of a small model in the first rounds: copies are as near to 1 as to the median cosine.
     """
-    length = np.linalg.norm(steps, axis=1)
-    cosine = (steps @ steps.T) / np.maximum(np.outer(length, length), np.finfo(float).tiny)
+    products = steps @ steps.T
+    length = np.sqrt(products.diagonal())
+    cosine = products / np.maximum(np.outer(length, length), np.finfo(float).tiny)
     pairs = cosine[np.triu_indices(len(steps), 1)]
     limit = max(COPY_COSINE, (1 + float(np.median(pairs))) / 2) if len(pairs) > 1 else COPY_COSINE_OF_TWO
     alike = cosine >= limit
@@ -90,7 +91,7 @@ def is_too_long(steps: UpdateMatrix, usual_length: float = math.nan) -> NDArray[
     Where the median is far from the usual one, the usual one decides, unless all updates are far from it:
     then it is the model that changed.
     """
-    lengths = np.linalg.norm(steps, axis=1)
+    lengths = np.sqrt(np.einsum("ij,ij->i", steps, steps))  # a third of the time of `norm`
     moved = lengths[lengths > 0]
     typical = float(np.median(moved)) if len(moved) else 0.0
     limit = MAX_LENGTH * float(np.fmin(typical, MAX_GROWTH * usual_length))

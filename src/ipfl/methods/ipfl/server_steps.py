@@ -219,7 +219,7 @@ class ServerSteps(ClientSide):
             earned=state.earned + manager.earned,
             samples=samples,
             seats_had=state.seats_had + seats,
-            seats_net=state.seats_net + np.where(seats, manager.net(len(models)), 0),
+            seats_net=state.seats_net + np.where(seats, manager.net, 0),
             usual_score=usual_score_after(state.usual_score, state.score, state.bid_ranks >= 0),
             is_paying=np.where(
                 asked, payments.any(axis=1) | (state.times_asked <= self.trial_rounds), state.is_paying
