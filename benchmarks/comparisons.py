@@ -25,7 +25,7 @@ def seconds_of(config: Config, names: list[str], seeds: int, *, is_spread: bool)
     """Of one comparison."""
     pool = local_pool() if is_spread else lambda runs, first, tasks: SameProcess(None, tasks)
     begun = time.perf_counter()
-    compare(config, names, seeds, make_pool=pool)  # type: ignore[arg-type]
+    compare(config, names, seeds, make_pool=pool)
     return time.perf_counter() - begun
 
 

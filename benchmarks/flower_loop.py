@@ -41,7 +41,7 @@ def arrays_of(model: torch.nn.Module) -> list[Any]:
     return [value.numpy() for value in model.state_dict().values()]
 
 
-class Client(NumPyClient):  # type: ignore[misc]
+class Client(NumPyClient):
     """The plain loop's training."""
 
     def __init__(self, client: int):
@@ -57,7 +57,7 @@ class Client(NumPyClient):  # type: ignore[misc]
         return arrays_of(model), WORK.samples, {}
 
 
-class TimedFedAvg(FedAvg):  # type: ignore[misc]
+class TimedFedAvg(FedAvg):
     """Notes when each round begins and ends."""
 
     def configure_fit(self, *given: Any, **more: Any) -> Any:
