@@ -54,6 +54,7 @@ $(CORE): pyproject.toml constraints.txt
 
 $(READY): $(CORE)
 	$(BIN)/pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@$(BIN)/python -m compileall -q -j 0 .venv/lib >/dev/null 2>&1 || true  # on all cores, which pip does not
 	@touch $@
 
 clean:  ## remove .venv and caches

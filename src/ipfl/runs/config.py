@@ -204,10 +204,14 @@ def _find_data_beside(config: Path, tree: dict[str, Any]) -> None:
     """Makes `task.path` name a file beside the config, if it is there and not in the current folder."""
     task = tree.get("task")
     given = task.get("path") if isinstance(task, dict) else None
-    if isinstance(given, str) and not Path(given).expanduser().exists():
+    if not isinstance(given, str):
+        return
+    try:
         beside = config.resolve().parent / given
-        if beside.exists():
+        if not Path(given).expanduser().exists() and beside.exists():
             tree["task"] = {**tree["task"], "path": str(beside)}
+    except (OSError, ValueError, RuntimeError):  # no path at all: whoever reads the data says so
+        return
 
 
 def _assignment(text: str) -> tuple[str, Any]:

@@ -209,6 +209,8 @@ class RoundLoop:
         is_last = line["round"] == self.config.rounds - 1 or self.is_stopped_early
         if self.journal is None or self.journal.commit(line, self.state, last=is_last):
             self._commit(line["round"])
+        if "transfers" in line:  # until now they were made while they were read; what users get is plain JSON
+            line["transfers"] = tuple(line["transfers"])
         self.history.append(line)
 
     def _commit(self, round: int) -> None:
