@@ -50,7 +50,11 @@ def table(runs: Runs) -> str:
         found = [list(runs.get(f"{case} / {defence}", {}).values()) for defence in DEFENCES]
         if all(found):
             rows.append([case, *map(_cell, found), str(len(found[0]))])
-    return markdown_table(["", *DEFENCES, "seeds"], rows)
+    return (
+        markdown_table(["", *DEFENCES, "seeds"], rows)
+        if rows
+        else "No runs of the present rules are committed yet."
+    )
 
 
 def _cell(found: list[Figures]) -> str:
