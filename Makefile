@@ -8,7 +8,7 @@ READY := .venv/.ready
 TEST_PROCESSES ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 3)')
 PYTEST = $(BIN)/pytest -n $(TEST_PROCESSES) --dist worksteal
 
-.PHONY: run test quick nightly lint bench bench-bank bench-console bench-methods chromium docs setup clean
+.PHONY: run test quick nightly lint bench bench-console chromium docs setup tables clean
 
 run: $(CORE)  ## the main job: IP-FL against FedAvg on the bundled digits
 	$(BIN)/ipfl compare --methods ipfl,fedavg --seeds 1 --out runs/default --overwrite
@@ -29,20 +29,17 @@ lint: $(READY)  ## style, types, layers between packages, declared dependencies
 	$(BIN)/lint-imports
 	$(BIN)/deptry .
 
-bench: $(READY)  ## our round beside a plain PyTorch loop, with peak memory
-	$(BIN)/python benchmarks/round.py
-
-bench-bank: $(READY)  ## a round of the market for a million clients, and its transfers into two databases
-	$(BIN)/python benchmarks/bank.py
+bench: $(READY)  ## all benchmarks, some 20 minutes; PARTS="bank clients" for some; figures in benchmarks/README.md
+	$(BIN)/python benchmarks/bench.py $(PARTS)
 
 bench-console: $(READY)  ## the console on a million transfers, and on 500 rounds of 1,000 clients
 	$(BIN)/python benchmarks/console.py
 
-bench-methods: $(READY)  ## what every method costs beside FedAvg
-	$(BIN)/python benchmarks/methods.py --write
-
 chromium:
 	@command -v chromium >/dev/null || { echo "the tests of the console need Chromium: apt-get install chromium" >&2; exit 1; }
+
+tables: $(CORE)  ## the tables of the paper in docs/results.md, from the numbers in experiments/results
+	$(BIN)/ipfl reproduce tables
 
 docs: $(READY)  ## the documentation site, in build/docs: open build/docs/index.html
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
@@ -52,11 +49,12 @@ setup: $(READY)  ## create .venv with the pinned dependencies of everything, tes
 $(CORE): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "ipfl needs Python 3.11 or newer (make PYTHON=python3.12 …)" >&2; exit 1; }
 	@$(PYTHON) -m venv .venv || { echo "python3 -m venv failed; on Debian: apt-get install python3-venv" >&2; exit 1; }
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	$(BIN)/pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e .
 	@touch $@
 
 $(READY): $(CORE)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	$(BIN)/pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@$(BIN)/python -m compileall -q -j 0 .venv/lib >/dev/null 2>&1 || true  # on all cores, which pip does not
 	@touch $@
 
 clean:  ## remove .venv and caches

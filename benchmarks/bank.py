@@ -1,6 +1,7 @@
 """The bank at a million clients: a round of the market, and its transfers into SQLite and PostgreSQL.
 
-    make bench-bank       # or: python benchmarks/bank.py [--clients 1000000] [--repeats 3]
+    python benchmarks/bank.py market 1000000 16     # one market, in this process
+    python benchmarks/bank.py post 100000 postgresql   # one database
 
 The market: auction, selection, payments, reimbursement and rewards of 16 clusters, by the functions that a
 round of IP-FL calls, on tables of the types that it keeps. Then the round's transfers, posted by
@@ -12,10 +13,7 @@ not deliver, and one in two of those through a fault of the server's.
 
 from __future__ import annotations
 
-import argparse
-import resource
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -36,6 +34,7 @@ from ipfl.methods.ipfl.arrays import Bools
 from ipfl.methods.ipfl.scheduler import BidderRule, Bidders, count_explorers, count_places, select
 from ipfl.methods.ipfl.settlement import Served, SettlementRule, settle
 from ipfl.methods.ipfl.token_manager import TokenManager
+from measuring import in_process
 
 CLUSTERS, PRICE, OPENING = 16, 100, 10_000
 BIDS = (1, 4, 8, 16)
@@ -48,7 +47,9 @@ SECONDS, MEGABYTES = 2.0, 1024
 
 def peak() -> float:
     """Peak memory of this process, in MB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    # Not `ru_maxrss`, which begins with that of the process that started this one.
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) / 1024
 
 
 IMPORTS = peak()
@@ -104,7 +105,7 @@ def play(given: Tables, steps: dict[str, float]) -> TokenManager:
         steps[step], begun = now - begun, now
 
     manager = TokenManager(bank, PRICE)
-    paid = manager.collect_bids(np.where(given.available[:, None], given.bid_ranks, -1))
+    paid = manager.collect_bids(given.bid_ranks, given.available)
     lap("auction")
     n_r = count_explorers(clients, UNEXPLORED)
     known = Bidders(
@@ -139,8 +140,8 @@ def conserved(manager: TokenManager) -> None:
         raise RuntimeError("the tokens do not add up")
 
 
-def market(clients: int, bids: int) -> None:
-    """Plays one round and prints what it took."""
+def market(clients: int, bids: int) -> dict[str, Any]:
+    """Plays one round; what it took."""
     steps: dict[str, float] = {}
     given = tables(clients, bids)
     worked = time.process_time()
@@ -148,13 +149,16 @@ def market(clients: int, bids: int) -> None:
     worked = time.process_time() - worked
     top = peak()
     conserved(manager)
-    total, count = sum(steps.values()), len(manager.transfers)
-    print(
-        f"market, {bids:2} bids each: {total:.2f} s ({worked:.2f} s of processor), "
-        f"peak {top:,.0f} MB ({top - IMPORTS:,.0f} without imports), {count:,} transfers; "
-        f"{', '.join(f'{step} {seconds:.2f}' for step, seconds in steps.items())}"
-        f"{'' if total < SECONDS and top < MEGABYTES else f'; over {SECONDS:.0f} s or {MEGABYTES} MB'}"
-    )
+    total, count = sum(steps.values()), len(manager.rows(np.arange(clients)))
+    return {
+        "bids": bids,
+        "transfers": count,
+        "seconds": total,
+        "processor": worked,
+        "peak": top,
+        "without imports": top - IMPORTS,
+        "steps": steps,
+    }
 
 
 @contextmanager
@@ -178,9 +182,9 @@ def place(kind: str) -> Iterator[str]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def post(clients: int, bids: int, kind: str) -> None:
-    """Posts the opening and a round, prints rows per second, and reads the balances back."""
-    manager = play(tables(clients, bids), {})
+def post(clients: int, kind: str) -> dict[str, Any]:
+    """Posts the opening and a round with one bid each, and reads the balances back; what it took."""
+    manager = play(tables(clients, BIDS[0]), {})
     rows = manager.rows(np.arange(clients))
     with place(kind) as where, RunStore.create(where, "bank", {"clients": list(range(clients))}) as store:
         opening = opening_transfers(range(clients), OPENING)
@@ -190,11 +194,14 @@ def post(clients: int, bids: int, kind: str) -> None:
         store.commit_round(0, {"round": 0, "transfers": rows})
         done, worked = time.perf_counter(), time.process_time() - worked
         check_posted(store, manager)
-    print(
-        f"posted to {kind}: opening {clients:,} rows in {opened - begun:.1f} s, "
-        f"round {len(rows):,} rows in {done - opened:.1f} s = {len(rows) / (done - opened):,.0f} rows/s "
-        f"({worked:.1f} s of processor here); balances agree, sum 0; peak {peak():,.0f} MB"
-    )
+    return {
+        "kind": kind,
+        "rows": len(rows),
+        "opening": opened - begun,
+        "seconds": done - opened,
+        "processor": worked,
+        "peak": peak(),
+    }
 
 
 def check_posted(store: RunStore, manager: TokenManager) -> None:
@@ -207,32 +214,17 @@ def check_posted(store: RunStore, manager: TokenManager) -> None:
         raise RuntimeError(f"the database holds other balances: {wrong[:3]}, {between}")
 
 
-def run_alone(*arguments: Any) -> None:
-    """Runs a measurement in a process of its own."""
-    subprocess.run([sys.executable, __file__, *map(str, arguments)], check=True)
-
-
-def main() -> None:
-    """All measurements, or a single one in a child."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--clients", type=int, default=1_000_000)
-    parser.add_argument("--repeats", type=int, default=3, help="how often each market is played")
-    parser.add_argument("--market", type=int, metavar="BIDS", help=argparse.SUPPRESS)
-    parser.add_argument("--post", choices=("sqlite", "postgresql"), help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.market:
-        market(options.clients, options.market)
-    elif options.post:
-        post(options.clients, BIDS[0], options.post)
-    else:
-        for bids in BIDS:
-            for _ in range(options.repeats):
-                run_alone("--clients", options.clients, "--market", bids)
-        for kind in ("sqlite", "postgresql"):
-            run_alone("--clients", options.clients, "--post", kind)
+def measure(*, quick: bool) -> list[dict[str, Any]]:
+    """A row per number of bids, the median of three; then a row per database."""
+    clients, repeats = (1000, 1) if quick else (1_000_000, 3)
+    rows = []
+    for bids in BIDS:
+        found = [in_process("bank", "market", clients=clients, bids=bids) for _ in range(repeats)]
+        rows.append(sorted(found, key=lambda one: one["processor"])[repeats // 2])
+    kinds = ("sqlite",) if quick else ("sqlite", "postgresql")
+    return rows + [in_process("bank", "post", clients=clients // 10, kind=kind) for kind in kinds]
 
 
 if __name__ == "__main__":
-    main()
+    what, size, rest = sys.argv[1:]
+    print(market(int(size), int(rest)) if what == "market" else post(int(size), rest))

@@ -22,10 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ipfl.core import Ask, ClientId, Record, Replies, Roster, Setup, Vector, stream
-from ipfl.methods.ipfl.appraisal import Accuracies, Contributions
 from ipfl.methods.ipfl.market_stats import gini, rank_correlation
 from ipfl.methods.ipfl.method import IPFL
 from ipfl.methods.ipfl.preferences import choose_bids, importance_weights, mean_returns
+from ipfl.methods.ipfl.server_steps import Appraisal
 from ipfl.methods.ipfl.state import MarketState
 from ipfl.methods.ipfl.updates import Updates
 
@@ -81,11 +81,12 @@ class DrawnContributions(IPFL):
 
     def aggregate_and_appraise(
         self, state: MarketState, updates: Updates
-    ) -> Generator[Ask, Replies, tuple[tuple[Vector, ...], Contributions, Accuracies]]:
+    ) -> Generator[Ask, Replies, Appraisal]:
         """Contributions as they were sent; accuracies as clients said before the round."""
         yield from ()
         psi = {k: found.steps[:, 0] for k, found in updates.items()}
-        return state.models, psi, {k: float(state.means[k]) for k in updates}
+        accuracy = {k: float(state.means[k]) for k in updates}
+        return Appraisal(state.models, psi, accuracy, state.record, state.usual_length)
 
 
 class Economy:

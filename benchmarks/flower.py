@@ -31,7 +31,7 @@ from ipfl.engines import EngineContext, EngineFactory
 from ipfl.engines.flower.simulation import simulation_engine
 from ipfl.engines.local import count_cores, local_engine
 from ipfl.runs.config import Config
-from ipfl.runs.folder import METRICS
+from ipfl.runs.file_names import METRICS
 from ipfl.runs.result import Result
 
 PHASES = ("preference", "train", "appraise", "evaluate")

@@ -1,13 +1,10 @@
-"""Our round beside a plain PyTorch loop on the same work, in one run; and peak memory by clients.
+"""Our round beside a plain PyTorch loop on the same work, with the share of the matrix-product rate.
 
-    make bench            # or: python benchmarks/round.py [--repeats 5]
-
-Work of a round: 10 of 100 clients, 500 images each, one epoch, the paper's CNN; 32×32×3 in batches of 50, and
-28×28 in batches of 10, 50 and 128. The plain loop is what one writes first: the same layers with ReLU before
-pooling, `torch.optim.SGD`, float tensors made per batch. On one core the contestants take turns, each in a
-process of its own (the allocator's setting is of a process), and what counts is the time that the core worked
-for them; the least of all repeats, with the median behind it. Ratios are between runs of this very minute on
-this very machine; the seconds are not comparable with anybody else's.
+Work of a round: some clients, one epoch, the paper's CNN; 32×32×3 and 28×28 in batches of 10, 50 and 128.
+The plain loop is what one writes first (`plain_loop`). On one core the contestants take turns, each in a
+process of its own (the allocator's setting is of a process), and what counts is the time that the core
+worked for them; the least of all repeats. Ratios are between runs of this very minute on this very machine;
+seconds are not comparable with anybody else's.
 
 The share of the matrix-product rate is that of the products which the layers' forward and backward passes
 are (a convolution's as if its patches were copied already): first against `torch.mm` of these very shapes,
@@ -16,12 +13,9 @@ then against the rate of one large product, 1024 × 1024 × 1024.
 
 from __future__ import annotations
 
-import argparse
-import copy
+import json
 import multiprocessing as mp
 import os
-import statistics
-import subprocess
 import sys
 import threading
 import time
@@ -30,12 +24,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ipfl.client.models import CNN
 from ipfl.client.settings import TrainConfig
 from ipfl.client.task import Task
 from ipfl.client.training import one_thread
@@ -47,17 +41,18 @@ from ipfl.data.settings import TaskConfig
 from ipfl.engines import EngineContext
 from ipfl.engines.local import LocalEngine
 from ipfl.methods.fedavg import FedAvg
-from ipfl.methods.steps import average_models
-from ipfl.runs.config import RunConfig
-from ipfl.runs.run import run
+from ipfl.methods.steps import average_models, expect_update
+from plain_loop import CLASSES, LR, PFLlibClient, PlainCNN, Work, pfllib_round, plain_round, timed_rounds
 
-CLASSES, PER_ROUND, SAMPLES = 10, 10, 500
+PER_ROUND = 10
 COLOUR, GREY = (32, 32, 3), (28, 28, 1)
-SIZES = ((COLOUR, 50), (GREY, 10), (GREY, 50), (GREY, 128))
+SIZES = tuple((shape, batch) for shape in (COLOUR, GREY) for batch in (10, 50, 128))
 """Shape of an image, and batch."""
+ONE_SAMPLE = 1e-9
+"""Share that a client keeps to score models with: one sample; it trains on the others, as the plain loop."""
 
 
-SETTINGS = TrainConfig(lr=0.01, batch_size=50, epochs=1, per_round=PER_ROUND)
+SETTINGS = TrainConfig(lr=LR, batch_size=50, epochs=1, per_round=PER_ROUND)
 
 
 def settings(batch: int, precision: str = "float32") -> TrainConfig:
@@ -74,7 +69,12 @@ def random_images() -> Dataset:
     return Dataset("random", images[:train], labels[:train], images[train:], labels[train:], CLASSES)
 
 
-def make_task(clients: int, samples: int, shape: tuple[int, ...] = COLOUR) -> Task:
+def make_task(
+    clients: int,
+    samples: int,
+    shape: tuple[int, ...] = COLOUR,
+    probe: float = ONE_SAMPLE,
+) -> Task:
     """A federation of that size on random images."""
     os.environ["IPFL_BENCH_IMAGES"] = str(clients * samples)
     os.environ["IPFL_BENCH_SHAPE"] = ",".join(map(str, shape))
@@ -85,42 +85,16 @@ def make_task(clients: int, samples: int, shape: tuple[int, ...] = COLOUR) -> Ta
         partition="random",
         clients=clients,
         samples=samples,
-        probe=1e-9,  # a single sample: all the others are trained on, as in the plain loop
+        probe=probe,
+        test_samples=20,
     )
     return Task.build(config, 0)
 
 
-class PlainCNN(CNN):
-    """The same network as it is usually written: pooling after the ReLU."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Class scores."""
-        x = self.pool(torch.relu(self.conv1(x)))
-        x = self.pool(torch.relu(self.conv2(x)))
-        x = torch.relu(self.conv3(x)).flatten(1)
-        return self.out(torch.relu(self.hidden(x)))  # type: ignore[no-any-return]
-
-
-def plain_round(task: Task, batch: int, clients: list[int]) -> None:
-    """FedAvg as in a tutorial: copy the model, train it, average the state dicts."""
-    model = PlainCNN(task.data.input_shape, CLASSES)
-    states = []
-    for client in clients:
-        local = copy.deepcopy(model)
-        optimizer = torch.optim.SGD(local.parameters(), lr=settings(batch).lr)
-        data = task.data.parts(client).train
-        x = torch.from_numpy(data.x).permute(0, 3, 1, 2).contiguous()
-        y = torch.from_numpy(data.y)
-        order = torch.randperm(len(y))
-        for first in range(0, len(y), batch):
-            chosen = order[first : first + batch]
-            optimizer.zero_grad()
-            scores = local(x[chosen].float().div(127.5).sub(1))
-            nn.functional.cross_entropy(scores, y[chosen]).backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-        states.append(local.state_dict())
-    mean = {name: torch.stack([state[name] for state in states]).mean(0) for name in states[0]}
-    model.load_state_dict(mean)
+def plain_data(task: Task, clients: list[int]) -> list[tuple[Any, Any]]:
+    """What the plain loop trains on: what our clients train on."""
+    parts = [task.data.parts(client).train for client in clients]
+    return [(part.x, part.y) for part in parts]
 
 
 def bare_round(engine: LocalEngine, task: Task, batch: int, clients: list[int]) -> None:
@@ -143,7 +117,8 @@ def bare_round(engine: LocalEngine, task: Task, batch: int, clients: list[int]) 
 def our_round(engine: LocalEngine, clients: list[int]) -> None:
     """One FedAvg training phase and its aggregation."""
     start = Record({"global": engine.runner.network.read()})
-    replies = engine.ask(Ask("train", dict.fromkeys(clients, start)), 0)
+    expected = expect_update({"global": engine.runner.network.size})
+    replies = engine.ask(Ask("train", dict.fromkeys(clients, start), expected), 0)
     if len(replies) != len(clients):
         raise RuntimeError("clients are missing")
     average_models(replies, "global", start.params["global"], AggregateConfig())
@@ -217,27 +192,32 @@ class Contestant:
         return min(self.seconds)
 
 
-def one_core(repeats: int, shape: tuple[int, ...], batch: int, per_round: int, *, with_bf16: bool) -> None:
-    """Prints the ratios on one core for one size."""
-    task, clients = make_task(2 * per_round, SAMPLES + 1, shape), list(range(per_round))
-    steps = per_round * -(-SAMPLES // batch)
+def one_core(shape: tuple[int, ...], batch: int, *, quick: bool) -> dict[str, Any]:
+    """The ratios on one core for one size."""
+    per_round, repeats = (2, 1) if quick else (4, 4)
+    samples = (
+        2 * batch if quick else -(-250 // batch) * batch
+    )  # no smaller last batch, which PFLlib would drop
+    task, clients = make_task(2 * per_round, samples + 1, shape), list(range(per_round))
+    steps = per_round * -(-samples // batch)
     products = layer_products(shape, batch)
     pairs = [(torch.randn(m, k), torch.randn(k, n)) for m, k, n in products]
     large = [(torch.randn(1024, 1024), torch.randn(1024, 1024))]
+    precisions = ("float32", "bf16") if has_bf16() else ("float32",)
     engines = {
         precision: LocalEngine(EngineContext(task, FedAvg(), settings(batch, precision), seed=0), workers=0)
-        for precision in ("float32", "bf16")
+        for precision in precisions
     }
+    data, model = plain_data(task, clients), PlainCNN(shape)
+    theirs = [PFLlibClient(model, one, batch) for one in data]
     works: dict[str, Callable[[], object]] = {
-        "plain loop": partial(plain_round, task, batch, clients),
-        "ours, float32": partial(our_round, engines["float32"], clients),
-        "ours, bf16": partial(our_round, engines["bf16"], clients),
+        "plain loop": partial(plain_round, model, data, batch),
+        "PFLlib's loop": partial(pfllib_round, model, theirs),
+        **{f"ours, {one}": partial(our_round, engine, clients) for one, engine in engines.items()},
         "step alone": partial(bare_round, engines["float32"], task, batch, clients),
         "products of the layers": partial(multiply, pairs, steps),
         "large product": partial(multiply, large, 20),
     }
-    if not with_bf16:
-        del works["ours, bf16"]
     contestants = {name: Contestant(name, work, []) for name, work in works.items()}
     for turn in range(repeats + 1):
         for contestant in contestants.values():
@@ -246,54 +226,91 @@ def one_core(repeats: int, shape: tuple[int, ...], batch: int, per_round: int, *
         contestant.end()
     for engine in engines.values():
         engine.close()
-    print(f"{'×'.join(map(str, shape))}, batch {batch}, one core:")
-    plain = contestants["plain loop"]
-    for name in [name for name in works if "product" not in name]:
-        one = contestants[name]
-        ratios = sorted(theirs / own for theirs, own in zip(plain.seconds, one.seconds, strict=True))
-        print(
-            f"  {name:14} {one.best:6.2f} s (median {statistics.median(one.seconds):6.2f})  "
-            f"{plain.best / one.best:4.2f}× the plain loop ({ratios[0]:.2f} to {ratios[-1]:.2f})"
-        )
-    ours = contestants["ours, float32"].best
+    best = {name: contestant.best for name, contestant in contestants.items()}
+    ours, rate = best["ours, float32"], 20 * 2 * 1024**3 / best["large product"]
     operations = steps * sum(2 * m * k * n for m, k, n in products)
-    rate = 20 * 2 * 1024**3 / contestants["large product"].best
-    print(f"  outside of the step: {1 - contestants['step alone'].best / ours:.1%} of ours")
-    print(
-        f"  matrix products: {contestants['products of the layers'].best / ours:.0%} of their rate in these "
-        f"shapes, {operations / ours / rate:.0%} of that of a large product ({rate / 1e9:.0f} Gflop/s)",
-        flush=True,
-    )
+    return {
+        "size": "×".join(map(str, shape)),
+        "batch": batch,
+        "seconds": best,
+        "ratios": {
+            name: _ratios(contestants["plain loop"].seconds, contestants[name].seconds)
+            for name in works
+            if "product" not in name
+        },
+        "outside of the step": 1 - best["step alone"] / ours,
+        "rate in these shapes": best["products of the layers"] / ours,
+        "rate of a large product": operations / ours / rate,
+        "Gflop/s": rate / 1e9,
+    }
 
 
-def best(repeats: int, *contestants: Callable[[], None]) -> list[float]:
-    """Least seconds of each by the clock; they take turns, so that a busy moment hits all of them."""
-    seconds = [float("inf")] * len(contestants)
+def _ratios(plain: list[float], own: list[float]) -> list[float]:
+    """Plain over own: of the best, and the least and most of the turns."""
+    turns = [theirs / one for theirs, one in zip(plain, own, strict=True)]
+    return [min(plain) / min(own), min(turns), max(turns)]
+
+
+def has_bf16() -> bool:
+    """Whether this processor computes in bfloat16; elsewhere it is emulated, many times slower."""
+    flags = Path("/proc/cpuinfo").read_text().split() if Path("/proc/cpuinfo").exists() else []
+    return "avx512_bf16" in flags or "amx_bf16" in flags
+
+
+def measure_steps(*, quick: bool) -> list[dict[str, Any]]:
+    """A row per size and batch."""
+    return [one_core(shape, batch, quick=quick) for shape, batch in (SIZES[:1] if quick else SIZES)]
+
+
+def best(repeats: int, *contestants: Callable[[], object]) -> list[list[float]]:
+    """Seconds of each by the clock; they take turns, so that a busy moment hits all of them."""
+    seconds: list[list[float]] = [[] for _ in contestants]
     for contestant in contestants:
         contestant()
     for _ in range(repeats):
         for place, contestant in enumerate(contestants):
             begun = time.perf_counter()
             contestant()
-            seconds[place] = min(seconds[place], time.perf_counter() - begun)
+            seconds[place].append(time.perf_counter() - begun)
     return seconds
 
 
-def all_cores(repeats: int) -> None:
-    """Prints the ratios with all cores, by the clock."""
-    task, clients, batch = make_task(2 * PER_ROUND, SAMPLES + 1), list(range(PER_ROUND)), 50
-    cores = len(os.sched_getaffinity(0))
+def count(number: int) -> int:
+    """Plain work for a core, to see what two of them can do at this moment."""
+    total = 0
+    for one in range(number):
+        total += one & 7
+    return total
+
+
+def measure_cores(*, quick: bool) -> list[dict[str, Any]]:
+    """All cores beside one, by the clock; and what the machine gave to plain processes at the same time."""
+    clients = list(range(4 if quick else PER_ROUND))
+    task, batch = make_task(2 * len(clients), 21 if quick else 201), 50
+    cores, number = len(os.sched_getaffinity(0)), 10**5 if quick else 10**7
     context = EngineContext(task, FedAvg(), settings(batch), seed=0)
-    with LocalEngine(context, workers=cores) as engine, LocalEngine(context, workers=1) as single:
-        plain, ours, alone = best(
-            repeats,
-            lambda: plain_round(task, batch, clients),
+    data, model = plain_data(task, clients), PlainCNN(COLOUR)
+    with (
+        LocalEngine(context, workers=cores) as engine,
+        LocalEngine(context, workers=1) as single,
+        mp.get_context("fork").Pool(cores) as pool,
+    ):
+        plain, ours, alone, side_by_side, one_by_one = best(
+            1 if quick else 4,
+            lambda: plain_round(model, data, batch),
             lambda: our_round(engine, clients),
             lambda: our_round(single, clients),
+            lambda: pool.map(count, [number] * cores, chunksize=1),
+            lambda: [pool.apply(count, (number,)) for _ in range(cores)],
         )
-    print(f"{'×'.join(map(str, COLOUR))}, batch {batch}, {cores} cores:")
-    print(f"  plain, {cores} threads {plain:.2f} s, ours {ours:.2f} s: {plain / ours:.2f}× the plain loop")
-    print(f"  one worker {alone:.2f} s: {cores} are {alone / ours:.2f}× as fast", flush=True)
+    return [
+        {
+            "cores": cores,
+            "beside the plain loop": _ratios(plain, ours),
+            "beside one worker": _ratios(alone, ours),
+            "control": _ratios(one_by_one, side_by_side),
+        }
+    ]
 
 
 def family_memory(pid: int) -> int:
@@ -326,34 +343,13 @@ def memory_measured() -> Iterator[list[int]]:
         thread.join()
 
 
-def measure(clients: int, samples: int) -> None:
-    """Runs three rounds of FedAvg with evaluation and prints the peak of this process and its workers."""
-    with memory_measured() as peak:
-        run(make_task(clients, samples), FedAvg(), RunConfig(rounds=3, train=SETTINGS))
-    print(f"peak memory, {clients:,} clients × {samples} samples: {peak[-1] / 2**20:,.0f} MB")
-
-
 def main() -> None:
-    """Speed here, memory in fresh processes."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--repeats", type=int, default=5, help="rounds of each contestant; the fastest counts"
-    )
-    parser.add_argument("--clients", type=int, default=PER_ROUND, help="clients at work in a round")
-    parser.add_argument("--without-bf16", action="store_true", help="for machines that only emulate it")
-    parser.add_argument("--memory", nargs=2, type=int, metavar=("CLIENTS", "SAMPLES"), help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.memory:
-        measure(*options.memory)
-        return
-    for shape, batch in SIZES:
-        one_core(options.repeats, shape, batch, options.clients, with_bf16=not options.without_bf16)
-    all_cores(options.repeats)
-    for clients, samples in ((100, 500), (5000, 20)):
-        command = [sys.executable, __file__, "--memory", str(clients), str(samples)]
-        subprocess.run(command, check=True)
+    """Prints the seconds of our rounds as JSON: `--rounds-of '{"clients": 4, …}'`, a `Work`."""
+    work = Work.read(sys.argv[2])
+    task = make_task(work.clients, work.samples + 1, work.shape)
+    context = EngineContext(task, FedAvg(), settings(work.batch), seed=0)
+    with LocalEngine(context, workers=0) as engine:
+        print(json.dumps(timed_rounds(work, lambda: our_round(engine, list(range(work.clients))))))
 
 
 if __name__ == "__main__":

@@ -38,14 +38,19 @@ GRID = {
 
 
 def play(setting: str, seed: int) -> Figures:
-    """One run's figures. Without attackers: those of the same clients when they are honest."""
-    config = Config.load(HERE / "adversaries.toml", GRID[setting], {"seed": seed})
+    """One run's figures."""
+    return play_settings(GRID[setting], seed, clean=setting.startswith(CLEAN))
+
+
+def play_settings(settings: tuple[str, ...], seed: int, *, clean: bool) -> Figures:
+    """One run's figures. Without attackers (`clean`): those of the same clients when they are honest."""
+    config = Config.load(HERE / "adversaries.toml", settings, {"seed": seed})
     method = config.build_method()
     task = prepare(config, [method], seed)
     adversary = Adversary.make(config.adversary, task.data, seed)
     assert adversary is not None
     assert isinstance(method, HasMarket)
-    if setting.startswith(CLEAN):
+    if clean:
         config = config.model_copy(update={"adversary": AdversaryConfig()})
     result = run_method(task, method, config, engine=local_engine(workers=0))
     assert result.last is not None

@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from ipfl.runs.folder import PLAN
+from ipfl.runs.file_names import PLAN
 from ipfl.runs.method_labels import folder_names
 
 HERE = Path(__file__).resolve().parent

@@ -1,16 +1,20 @@
 """What a gradient gives away, against noise; and what privacy costs in accuracy, against ε.
 
-    python experiments/privacy.py --seeds 5
+    OMP_NUM_THREADS=1 python experiments/privacy.py --seeds 5
+
+Needs EMNIST (`IPFL_DATA`, or it is downloaded); `--only digits` and `--only attack` do without.
 
 The attack (`ipfl.stress.reconstruction`) is on one gradient over the 12 probe points of every client of
-the digits. Accuracy is that of whole runs on the digits with a linear model. Clips and learning rates were
-chosen on seed 100.
+the digits. Accuracy is that of whole runs with a linear model, on the digits and on the letters of EMNIST.
+Clips and learning rates were chosen on seed 100 of the digits.
 """
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 
@@ -48,22 +52,28 @@ MECHANISMS = {
     ),
 }
 METHODS = ("ipfl", "fedavg")
+TASKS = {
+    "digits": (),
+    "emnist": (
+        "task.dataset=emnist",
+        "task.distributions=halves",
+        "task.partition=10:90",
+        "task.clients=40",
+        "task.samples=200",
+    ),
+}
+"""Settings of every data set; the digits are the default."""
 
 
 def grid() -> dict[str, tuple[str, ...]]:
-    """Settings by name: attack / protection, or method / mechanism / noise."""
+    """Settings by name: attack / protection, or data set / method / mechanism / noise."""
     found: dict[str, tuple[str, ...]] = {f"attack / {name}": () for name in ATTACK_NOISE}
-    for method in METHODS:
-        found[f"{method} / no protection"] = (f"method.name={method}",)
-        for mechanism, settings in MECHANISMS.items():
-            for noise in RUN_NOISE:
-                more = (
-                    f"method.name={method}",
-                    *settings,
-                    f"privacy.noise={noise}",
-                    f"privacy.delta={DELTA}",
-                )
-                found[f"{method} / {mechanism} / noise {noise:g}"] = more
+    for (task, of_task), method in product(TASKS.items(), METHODS):
+        plain = (*of_task, f"method.name={method}")
+        found[f"{task} / {method} / no protection"] = plain
+        for (mechanism, settings), noise in product(MECHANISMS.items(), RUN_NOISE):
+            more = (*plain, *settings, f"privacy.noise={noise}", f"privacy.delta={DELTA}")
+            found[f"{task} / {method} / {mechanism} / noise {noise:g}"] = more
     return found
 
 
@@ -148,22 +158,25 @@ def run_table(runs: Runs) -> str:
     for setting in GRID:
         found = runs.get(setting, {})
         if found and not setting.startswith("attack"):
-            method, mechanism, *noise = setting.split(" / ")
+            task, method, mechanism, *noise = setting.split(" / ")
             known = [one["epsilon"] for one in found.values() if one["epsilon"] is not None]
             accuracy = 100 * fmean(one["accuracy"] for one in found.values())
             epsilon = f"{fmean(known):.1f}" if known else "–"
-            rows.append([method, mechanism, *(noise or ["–"]), epsilon, f"{accuracy:.1f}", ", ".join(found)])
-    return markdown_table(["method", "mechanism", "noise", "ε", "accuracy, %", "seeds"], rows)
+            named = [task, method, mechanism, *(noise or ["–"])]
+            rows.append([*named, epsilon, f"{accuracy:.1f}", ", ".join(found)])
+    return markdown_table(["data", "method", "mechanism", "noise", "ε", "accuracy, %", "seeds"], rows)
 
 
 def draw(runs: Runs, path: Path) -> None:
-    """Left: the attack against noise. Right: accuracy against ε."""
+    """First the attack against noise, then accuracy against ε, by data set."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
+    shown = [task for task in TASKS if any(name.startswith(f"{task} /") for name in runs)]
+    width = 5 * (1 + len(shown))
+    figure, (left, *others) = plt.subplots(1, 1 + len(shown), figsize=(width, 3.6), layout="constrained")
     noise = [(z, runs.get(f"attack / {name}", {})) for name, z in ATTACK_NOISE.items() if z and z > 1e-6]
     known = [(z, list(found.values())) for z, found in noise if found]
     left.plot(
@@ -178,25 +191,33 @@ def draw(runs: Runs, path: Path) -> None:
     left.set(
         xscale="log", xlabel="noise", ylabel="correlation, share of labels", title="What one gradient tells"
     )
-    for method in METHODS:
-        plain = list(runs.get(f"{method} / no protection", {}).values())
-        if plain:
-            right.axhline(100 * fmean(one["accuracy"] for one in plain), lw=0.8, ls=":", color="grey")
-        for mechanism in MECHANISMS:
-            every = [list(runs.get(f"{method} / {mechanism} / noise {z:g}", {}).values()) for z in RUN_NOISE]
-            pairs = [
-                (fmean(o["epsilon"] for o in f), 100 * fmean(o["accuracy"] for o in f)) for f in every if f
-            ]
-            if pairs:
-                right.plot(*zip(*pairs, strict=True), "o-", label=f"{method}, {mechanism}")
-    right.set(
-        xscale="log", xlabel="ε (largest of a client, δ = 1e-5)", ylabel="accuracy, %", title="What it costs"
-    )
-    for axis in (left, right):
+    for task, axis in zip(shown, others, strict=True):
+        draw_cost(runs, task, axis)
+    for axis in (left, *others):
         axis.grid(alpha=0.3)
         axis.legend(fontsize=8)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=130)
+
+
+def draw_cost(runs: Runs, task: str, axis: Any) -> None:
+    """Accuracy against ε on one data set; dotted: without protection."""
+    for method in METHODS:
+        plain = list(runs.get(f"{task} / {method} / no protection", {}).values())
+        if plain:
+            axis.axhline(100 * fmean(one["accuracy"] for one in plain), lw=0.8, ls=":", color="grey")
+        for mechanism in MECHANISMS:
+            names = [f"{task} / {method} / {mechanism} / noise {z:g}" for z in RUN_NOISE]
+            every = [list(found.values()) for name in names if (found := runs.get(name))]
+            pairs = [(fmean(o["epsilon"] for o in f), 100 * fmean(o["accuracy"] for o in f)) for f in every]
+            if pairs:
+                axis.plot(*zip(*pairs, strict=True), "o-", label=f"{method}, {mechanism}")
+    axis.set(
+        xscale="log",
+        xlabel="ε (largest of a client, δ = 1e-5)",
+        ylabel="accuracy, %",
+        title=f"What it costs: {task}",
+    )
 
 
 def main() -> None:

@@ -146,6 +146,11 @@ class TestNames:
         assert header.endswith(",client,client_name")
         assert first.endswith(",0,Basel")
 
+    def test_statement(self, folder):
+        proven = CliRunner().invoke(app, ["ledger", "prove", str(folder), "--client", "Chur"])
+        by_id = CliRunner().invoke(app, ["ledger", "prove", str(folder), "--client", "2"])
+        assert (proven.exit_code, proven.stdout) == (0, by_id.stdout)
+
     def test_wrong_name(self, folder):
         done = CliRunner().invoke(app, ["ledger", "show", str(folder), "--client", "Churr"])
         assert done.exit_code == 2

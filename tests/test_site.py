@@ -3,6 +3,7 @@
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -11,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 import numpy as np
 import pytest
+from playwright.sync_api import expect, sync_playwright
 from typer.testing import CliRunner
 
 import ipfl
@@ -272,3 +274,32 @@ class TestBuilt:
                 assert " ".join(re.findall(r"\w+", field.description)[:3]) in re.sub(
                     r"\W+", " ", re.sub("<[^>]+>", "", html)
                 ), name
+
+
+@pytest.mark.slow
+@pytest.mark.waits
+def test_search_and_pages_in_a_browser_without_network(site):
+    """From the files, as people open them: the search finds a page, and no page complains of anything."""
+    path = shutil.which("chromium")
+    if path is None:
+        pytest.fail("the test of the site needs Chromium: apt-get install chromium")
+    problems = []
+    with (
+        sync_playwright() as playwright,
+        playwright.chromium.launch(executable_path=path, args=["--no-sandbox"]) as browser,
+    ):
+        page = browser.new_context(offline=True).new_page()
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("console", lambda said: problems.append(said.text) if said.type == "error" else None)
+        page.on("requestfailed", lambda request: problems.append(request.url))
+        page.goto((site / "index.html").as_uri())
+        page.get_by_placeholder("Search").first.click()
+        page.keyboard.type("escrow")
+        found = page.locator(".md-search-result__item a").first
+        expect(found).to_be_visible(timeout=30_000)
+        found.click()
+        expect(page.locator("article")).to_contain_text("escrow", timeout=30_000)
+        for name in ("api/run.html", "architecture.html"):
+            page.goto((site / name).as_uri())
+        expect(page.locator(".mermaid").first).to_be_visible(timeout=30_000)
+    assert problems == []

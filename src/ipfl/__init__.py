@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ipfl.api import Interrupted, compare, load, run
     from ipfl.client.client_model import ClientModel
     from ipfl.client.export import export_model
-    from ipfl.client.settings import TrainConfig
+    from ipfl.client.settings import PrivacyConfig, TrainConfig
     from ipfl.client.task import Task
     from ipfl.core import Method
     from ipfl.core.sections import AggregateConfig
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ipfl.runs.comparison import Comparison
     from ipfl.runs.config import ClientsConfig, Config, EvaluateConfig, RunConfig
     from ipfl.runs.folder import RunOutput
+    from ipfl.runs.ray_runs import ray_pool
     from ipfl.runs.result import Observer, Result
     from ipfl.stress.settings import AdversaryConfig, FaultsConfig, StrategyConfig
 
@@ -49,6 +50,7 @@ _HOME = {
     "Method": "core",
     "NotSupportedError": "errors",
     "Observer": "runs.result",
+    "PrivacyConfig": "client.settings",
     "Result": "runs.result",
     "RunConfig": "runs.config",
     "RunOutput": "runs.folder",
@@ -62,6 +64,7 @@ _HOME = {
     "load": "api",
     "local_engine": "engines.local",
     "method": "methods",
+    "ray_pool": "runs.ray_runs",
     "run": "api",
 }
 """Name → module that defines it."""
@@ -81,6 +84,7 @@ __all__ = [
     "Method",
     "NotSupportedError",
     "Observer",
+    "PrivacyConfig",
     "Result",
     "RunConfig",
     "RunOutput",
@@ -95,6 +99,7 @@ __all__ = [
     "load",
     "local_engine",
     "method",
+    "ray_pool",
     "run",
 ]
 

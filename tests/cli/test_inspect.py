@@ -1,12 +1,15 @@
 """Short options, JSON for scripts, and commands that look at runs which are there already."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 from tests.cli.test_cli import ipfl, refused
 from tests.small_runs import run_small
 
 from ipfl.client.task import Task
+from ipfl.report.tables import format_count
 
 TINY = ["--workers", "0", "--set", "task.model=softmax", "--clients", "4", "--quiet"]
 
@@ -86,6 +89,9 @@ class TestList:
     def test_rows_and_states(self, place, tmp_path):
         (tmp_path / "begun").mkdir()
         (tmp_path / "begun" / "metrics.jsonl").write_text("{}\n{}\n{}\n")
+        (tmp_path / "mlflow" / "artifacts").mkdir(parents=True)  # copies, as `--track mlflow` leaves them
+        (tmp_path / "mlflow" / "meta.yaml").touch()
+        (tmp_path / "mlflow" / "artifacts" / "metrics.jsonl").touch()
         (tmp_path / "broken").mkdir()
         (tmp_path / "broken" / "metrics.jsonl").touch()
         (tmp_path / "broken" / "summary.json").write_text("{")
@@ -94,11 +100,23 @@ class TestList:
             for row in ipfl("list", tmp_path).stdout.splitlines()
             if row.strip()
         }
+        assert "mlflow" not in "".join(rows)
         assert rows["begun"] == ["–", "–", "–", "3", "–", "–", "not", "finished"]
         assert rows["broken"][-1] == "damaged"
         shown = ipfl("list", place).stdout
         assert max(map(len, shown.splitlines())) <= 80
-        assert "c/fedprox+mu=0.5" in shown
+        assert " c/fedprox+mu=0.5/ " in shown  # what does not fit goes on after a slash
+        assert "\n seed-0 " in shown
+
+    def test_it_is_quick(self, place):
+        script = (
+            "import atexit, sys; from ipfl.cli import main\n"
+            "atexit.register(lambda: print('torch' in sys.modules, 'sqlalchemy' in sys.modules)); main()"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", script, "list", place], capture_output=True, text=True, check=True
+        )
+        assert done.stdout.splitlines()[-1] == "False False"
 
     def test_nothing_there(self, tmp_path):
         assert ipfl("list", tmp_path).stdout == f"no runs in {tmp_path}\n"
@@ -117,12 +135,19 @@ class TestShow:
         assert "earned" in shown
         clients = json.loads(ipfl("show", place / "a", "--json").stdout)["clients"]
         assert [client["client"] for client in clients] == [0, 1, 2, 3]
-        assert all(str(client["tokens"]) in shown for client in clients)
+        assert all(format_count(client["tokens"]) in shown for client in clients)
 
     def test_what_is_no_run(self, place, tmp_path):
         assert "holds a comparison" in refused("show", place / "c")
         assert "holds a comparison" in refused("diff", place / "a", place / "c")
         assert "holds no finished run" in refused("show", tmp_path)
+
+
+class TestExport:
+    def test_a_client_by_its_name(self, place, tmp_path):
+        done = ipfl("export", place / "named", "--client", "south", "--model", "global", "--out", tmp_path)
+        assert done.stdout.splitlines()[0] == f"client south: {tmp_path / 'client-1.safetensors'}"
+        assert "did you mean 'south'?" in refused("export", place / "named", "--client", "sout")
 
 
 class TestDiff:

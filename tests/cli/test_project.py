@@ -58,6 +58,17 @@ class TestCompletion:
         done = subprocess.run([IPFL], env=os.environ | words, capture_output=True, text=True, check=False)
         assert done.stdout.split() == [offered], done.stderr
 
+    @pytest.mark.parametrize("shell", ["zsh", "fish"])
+    def test_other_shells(self, shell):
+        """Also names of methods; tried by hand in both shells, as `--install-completion` leaves them."""
+        words = {
+            "_IPFL_COMPLETE": f"complete_{shell}",
+            "_TYPER_COMPLETE_ARGS": "ipfl run --method fedpro",
+            "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+        }
+        done = subprocess.run([IPFL], env=os.environ | words, capture_output=True, text=True, check=False)
+        assert set(re.findall(r"\w+", done.stdout)) - {"_arguments"} == {"fedproto", "fedprox"}, done.stderr
+
     def test_the_script(self):
         done = subprocess.run(
             [IPFL, "--show-completion", "bash"], capture_output=True, text=True, check=False
@@ -72,6 +83,7 @@ def test_what_others_install(tmp_path):
     for name in ("README.md", "LICENSE", "pyproject.toml"):
         shutil.copy(ROOT / name, tmp_path / "source")
     shutil.copytree(ROOT / "src", tmp_path / "source" / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "experiments/paper", tmp_path / "source" / "experiments/paper")
     build = [
         sys.executable,
         "-m",
@@ -103,6 +115,7 @@ def test_what_others_install(tmp_path):
         assert Path(found.strip()).is_relative_to(place)
         made = tmp_path / f"project-{number}"
         for command in (
+            ["reproduce", "list"],  # the experiments are installed too
             ["new", made],
             ["run", made / "ipfl.toml", "--rounds", "1", "--out", made / "run", "-q"],
         ):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import socket
+
 import numpy as np
 import pytest
 import torch
 from tests.federation import run_here
 
 import ipfl
+from ipfl.client import adapters
 from ipfl.client.settings import TrainConfig
 from ipfl.errors import InputError
 
@@ -92,8 +95,25 @@ def test_adapters_travel_and_are_paid_for(task, tmp_path):
 
 def test_what_cannot_be_loaded(tmp_path):
     tokens = [(np.ones((8, STEPS), np.int64), np.arange(8) % 2)]
-    with pytest.raises(InputError, match=r"model 'hf:.*' cannot be loaded"):
+    with pytest.raises(InputError, match=r"model 'hf:.*' cannot be loaded: there is no such folder"):
         ipfl.Task.from_clients(tokens, model=f"hf:{tmp_path / 'nothing'}").network(0)
     images = [(np.ones((8, 4, 4, 1), np.uint8), np.arange(8) % 2)]
     with pytest.raises(InputError, match="needs token ids"):
         ipfl.Task.from_clients(images, model="hf:some/model").network(0)
+
+
+def test_a_hub_that_cannot_be_reached(monkeypatch):
+    """One line at once, instead of a minute of attempts."""
+    monkeypatch.setattr(adapters, "_is_hub_reachable", lambda: False)
+    with pytest.raises(InputError, match="hub cannot be reached, and the model is not in its cache") as told:
+        adapters.AdapterFactory("somebody/some-model")((8,), 2)
+    assert len(str(told.value).splitlines()) == 1
+
+
+def test_whether_the_hub_answers(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"http://127.0.0.1:{server.getsockname()[1]}"
+        monkeypatch.setenv("HF_ENDPOINT", address)
+        monkeypatch.setattr(adapters, "getproxies", dict)
+        assert adapters._is_hub_reachable()
+    assert not adapters._is_hub_reachable()

@@ -290,6 +290,22 @@ class TestSettle:
         assert resumed.summary["trial"] == first.summary["trial"]
         assert resumed.summary["config"]["train"] == first.summary["config"]["train"]
 
+    def test_a_comparison_settles_it_once(self, monkeypatch, tmp_path):
+        trials = []
+        monkeypatch.setattr(
+            hardware, "try_precisions", lambda *_: trials.append(1) or Trial("float32", 1.0, 2.0)
+        )
+        config = ipfl.RunConfig(rounds=1, train=TrainConfig(precision="auto", epochs=1))
+        given = {"seeds": 2, "config": config, "out": tmp_path, "workers": 0}
+        done = ipfl.compare(self.TASK, [FedAvg()], **given)
+        assert len(trials) == 1
+        assert done.summary()["trial"] == {"chosen": "float32", "float32": 1.0, "bf16": 2.0}
+        runs = [result for entry in done.entries.values() for result in entry.results.values()]
+        assert [run.summary["config"]["train"]["precision"] for run in runs] == ["float32", "float32"]
+        again = ipfl.compare(self.TASK, [FedAvg()], **given, resume=True)
+        assert len(trials) == 1
+        assert again.summary()["trial"] == done.summary()["trial"]
+
     def test_workers_do_the_same_as_one_process(self):
         def trained(precision: str, workers: int) -> bytes:
             config = ipfl.RunConfig(rounds=2, train=TrainConfig(precision=precision, epochs=1))

@@ -116,7 +116,7 @@ def images(n, rng):
     [
         ("resnet8", images, 6),
         ("cnn1d", sequences, 8),
-        pytest.param("lstm", sequences, 40, marks=pytest.mark.slow),
+        ("lstm", sequences, 40),
         ("transformer", sequences, 8),
         ("lstm", sentences, 15),
         ("transformer", sentences, 8),

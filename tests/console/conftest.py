@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -13,17 +14,24 @@ from ipfl.console.console import Console
 from ipfl.console.guard import Limits
 from ipfl.core import Event
 from ipfl.core.files import write_json
-from ipfl.runs.folder import PLAN
+from ipfl.runs.file_names import PLAN
 
 MANY = Limits(per_second=1e6, burst=1e6, sign_ins_per_minute=1e6)
 """So that tests are not slowed down; the limits have tests of their own."""
 SCRIPT = "<script>alert(1)</script>"
 
 
-def make_worked(folder: Path, rounds: int = 1) -> None:
+def make_worked(folder: Path, rounds: int = 1, names: Mapping[str, str] | None = None) -> None:
     """The run by hand, begun for so many rounds, with an event and a method that try to be HTML."""
     line = {**LINE, "events": (Event("no_answer", 5, SCRIPT),)}
-    worked_run(str(folder), folder.name, line, rounds=rounds, config={"task": {"dataset": SCRIPT}}).close()
+    worked_run(
+        str(folder),
+        folder.name,
+        line,
+        rounds=rounds,
+        config={"task": {"dataset": SCRIPT}},
+        client_names=names,
+    ).close()
 
 
 @pytest.fixture(scope="session")
@@ -32,7 +40,7 @@ def runs_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("console") / "runs"
     folder.mkdir()
     make_worked(folder / "worked")
-    make_worked(folder / "begun", rounds=3)
+    make_worked(folder / "begun", rounds=3, names={"5": "Bern <b>"})
     (folder / "damaged").mkdir()
     (folder / "damaged" / "run.db").write_bytes(b"this is no database" * 100)
     # A comparison without its plots, which take longer than its runs.

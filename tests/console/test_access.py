@@ -107,8 +107,26 @@ class TestPages:
     def test_unknown_things_are_404(self, open_web, address):
         assert open_web.get(address).status_code == 404
 
-    def test_search_says_what_a_number_is(self, open_web):
-        assert "the client is a whole number" in open_web.get("/runs/worked/ledger?client=me").text
+    def test_search_says_what_is_wrong(self, open_web):
+        assert "there is no client &#39;me&#39;" in open_web.get("/runs/worked/ledger?client=me").text
+        assert "the cluster is a whole number" in open_web.get("/runs/worked/ledger?cluster=me").text
+
+    def test_clients_by_name(self, open_web):
+        """Of the run `begun` client 5 has a name: in tables, in the search, and as the head of its page."""
+        link = '<a href="/runs/begun/clients/5">Bern &lt;b&gt;</a>'
+        page = open_web.get("/runs/begun").text
+        assert page.count(link) == 3  # twice in the auction, where it bids for two clusters
+        assert "<code>no_answer</code> Bern &lt;b&gt;" in page
+        found = open_web.get("/runs/begun/ledger", params={"client": "Bern <b>"}).text
+        assert found == open_web.get("/runs/begun/ledger", params={"client": "5"}).text.replace(
+            'value="5"', 'value="Bern &lt;b&gt;"'
+        )
+        assert link in found
+        assert "<h1>Bern &lt;b&gt;" in open_web.get("/runs/begun/clients/5").text
+        names = {
+            one["client"]: one["name"] for one in open_web.get("/api/runs/begun/clients").json()["clients"]
+        }
+        assert names == {2: None, 5: "Bern <b>", 9: None}
 
 
 class TestTokens:
@@ -263,8 +281,8 @@ class TestStarting:
         answer = operator.post("/api/runs", json=FORM | {"name": ["worked"]})
         assert "there is a folder" in answer.json()["detail"]
 
-    def test_only_own_runs_can_be_stopped(self, operator):
-        assert "not started from this console" in operator.post("/api/runs/begun/stop").json()["detail"]
+    def test_only_runs_under_way_can_be_stopped(self, operator):
+        assert "no process is at work" in operator.post("/api/runs/begun/stop").json()["detail"]
         assert operator.post("/api/runs/worked/resume").status_code == 400
 
 

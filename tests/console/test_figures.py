@@ -105,8 +105,8 @@ class TestWorkedRound:
     def test_client(self, get):
         found = get("/runs/worked/clients/2")
         assert found["account"] == {
-            "client": 2, "issued": 25, "paid": 20, "refunded": 10, "reimbursed": 0, "earned": 13,
-            "balance": 28,
+            "client": 2, "name": None, "issued": 25, "paid": 20, "refunded": 10, "reimbursed": 0,
+            "earned": 13, "balance": 28,
         }  # fmt: skip
         assert [(wish["cluster"], wish["rank"]) for wish in found["wishes"]] == [(1, 1), (0, 2)]
         assert get("/runs/worked/clients/2/series")["columns"]["balance"] == [25, 28]

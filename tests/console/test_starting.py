@@ -3,14 +3,18 @@
 import time
 
 import pytest
+from tests.small_runs import run_small, small_task
 
 from ipfl.console import starting
 from ipfl.console.form import CODE, Plan, make_form, read_form
 from ipfl.console.records import RunRow
 from ipfl.console.run_list import FoundRun, RunList
 from ipfl.console.starting import Starter
+from ipfl.core.files import FolderLock
 from ipfl.errors import InputError
 from ipfl.runs.config import Config
+from ipfl.runs.file_names import PLAN, STOP_REQUEST
+from ipfl.runs.folder import request_stop
 
 WAITS = """import signal, time
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -46,7 +50,7 @@ def run_in(starter, name):
     return FoundRun(name, name, str(starter.folder / name), None, starter.folder / name)
 
 
-def test_stop_is_an_interrupt_and_only_for_own_runs(starter, monkeypatch):
+def test_stop_is_an_interrupt(starter, monkeypatch):
     monkeypatch.setattr(starting, "MAIN", WAITS)
     assert starter.start(plan("mine")).key == "mine"
     log = starter.folder / ".console/mine.log"
@@ -64,6 +68,64 @@ def test_stop_is_an_interrupt_and_only_for_own_runs(starter, monkeypatch):
     assert not starter.can_resume(mine, row.model_copy(update={"state": "finished"}))
     assert starter.resume(mine).name == "mine"
     assert starter._processes["mine"].args[-3:] == ["run", "--resume", str(starter.folder / "mine")]
+
+
+class TestOtherProcesses:
+    """Runs that a terminal began: told apart by who holds their folder, stopped by a request in it."""
+
+    def test_stop_and_resume(self, starter, monkeypatch):
+        monkeypatch.setattr(starting, "MAIN", WAITS)
+        folder = starter.folder / "theirs"
+        folder.mkdir()
+        theirs = run_in(starter, "theirs")
+        with pytest.raises(InputError, match="no process is at work"):
+            starter.stop(theirs)
+        lock = FolderLock(folder)
+        assert starter.can_stop(theirs)
+        assert starter.runs.is_running(theirs, 1)
+        starter.stop(theirs)
+        assert (folder / STOP_REQUEST).exists()
+        lock.release()
+        assert not starter.runs.is_running(theirs, 1)
+        row = RunRow(key="theirs", name="theirs", state="unfinished")
+        assert starter.can_resume(theirs, row)
+        starter.resume(theirs)
+        assert starter._processes["theirs"].args[-3:] == ["run", "--resume", str(folder)]
+
+    def test_a_run_of_a_comparison(self, starter, monkeypatch):
+        """Stopped by itself, which ends the comparison; resumed with all of it."""
+        monkeypatch.setattr(starting, "MAIN", WAITS)
+        comparison = starter.folder / "study" / "both"
+        (comparison / "ifca" / "seed-0").mkdir(parents=True)
+        (comparison / PLAN).write_text("{}")
+        one = run_in(starter, "study/both/ifca/seed-0")
+        row = RunRow(key="x", name="x", state="unfinished")
+        lock = FolderLock(comparison)
+        assert not starter.can_resume(one, row)
+        lock.release()
+        assert starter.can_resume(one, row)
+        starter.resume(one)
+        assert starter._processes["study/both"].args[-3:] == ["compare", "--resume", str(comparison)]
+        assert (starter.folder / ".console/study~both.log").exists()
+
+    def test_the_run_ends_after_its_round(self, tmp_path):
+        """Request of before is forgotten, one in round 1 is met before round 2, and the run can go on."""
+        (tmp_path / "run").mkdir()
+        request_stop(tmp_path / "run")
+
+        class Requester:
+            def start(self, method, rounds): ...
+            def finish(self): ...
+            def round(self, line):
+                if line["round"] == 1:
+                    request_stop(tmp_path / "run")
+
+        task = small_task()
+        with pytest.raises(KeyboardInterrupt, match="interrupted after 2 of 4 rounds"):
+            run_small(task, "fedavg", tmp_path / "run", rounds=4, observer=Requester())
+        assert not (tmp_path / "run" / STOP_REQUEST).exists()
+        whole = run_small(task, "fedavg", tmp_path / "run", rounds=4, resume=True)
+        assert (whole.summary["interrupted"], whole.summary["rounds"]) == (False, 4)
 
 
 def test_no_more_than_four_at_a_time(starter, monkeypatch):
@@ -97,6 +159,17 @@ class TestForm:
             for key in (value if isinstance(value, dict) else [""])
         }
         assert shown == every - {"task.path", "task.data_dir", "method.name"}
+
+    def test_hyperparameters_of_chosen_methods(self):
+        given = {"name": ["a"], "ipfl:price": ["50"], "fedprox:mu": ["0.5"], "ditto:lam": ["1.0"]}
+        one = read_form({**given, "methods": ["fedprox"]})
+        assert one.sets == ("method.name=fedprox", "method.mu=0.5")
+        both = read_form({**given, "methods": ["ipfl", "ditto"]})
+        assert both.arguments("x")[:3] == ["compare", "--methods", "ipfl:price=50,ditto"]
+        with pytest.raises(InputError, match="greater than or equal to 0"):
+            read_form({"name": ["a"], "methods": ["ditto"], "ditto:lam": ["-1"]})
+        with pytest.raises(InputError, match="in a terminal"):
+            read_form({"name": ["a"], "methods": ["ipfl", "ditto"], "ipfl:robust": ['["clip", "noise"]']})
 
     def test_kinds_and_limits_come_from_the_schema(self):
         form = make_form()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +62,7 @@ def digest(thing: Any) -> str:
             for key, value in part.items():
                 visit(key)
                 visit(value)
-        elif isinstance(part, list | tuple):
+        elif isinstance(part, Sequence) and not isinstance(part, str | bytes):
             for value in part:
                 visit(value)
         elif isinstance(part, set | frozenset):
@@ -150,11 +150,14 @@ class Play:
         return self
 
     def lines(self) -> list[dict[str, Any]]:
-        """What the rounds report, by name."""
-        return [
-            {"seats": done.seats, "events": done.events, **(done.market.line() if done.market else {})}
-            for done in self.done
-        ]
+        """What the rounds report, by name, as a history has it."""
+        lines = []
+        for done in self.done:
+            market = {} if done.market is None else done.market.line()
+            if "transfers" in market:
+                market["transfers"] = tuple(market["transfers"])
+            lines.append({"seats": done.seats, "events": done.events, **market})
+        return lines
 
     def evaluated(self, client: int) -> Record:
         """The evaluator's reply for what this client would predict with now."""

@@ -60,6 +60,11 @@ def server_config(place, **changes):
     )
 
 
+def enumerate_balances(result):
+    """(client, tokens) at the end of a run."""
+    return zip((0, 1, 4), result.summary["report"]["balances"], strict=True)
+
+
 class TestRun:
     def test_the_server_learns_shape_and_classes_and_keeps_books(self, grid, place, capsys):
         result = run_server(grid, server_config(place))
@@ -71,6 +76,23 @@ class TestRun:
         printed = capsys.readouterr().out.splitlines()
         assert printed[0] == "ipfl: 2 rounds"
         assert printed[-1].startswith("2 of 2 rounds: 3 clients, ")
+
+    def test_balances_outlive_a_run_and_heads_go_to_an_anchor(self, grid, place):
+        """The second run opens with what the first left, and the anchor knows every round of both."""
+        anchor = place / "heads.jsonl"
+        more = {"accounts": "club", "anchor": str(anchor)}
+        first = run_server(grid, server_config(place, **more))
+        second = run_server(grid, server_config(place, out=str(place / "second"), **more))
+        opened = {transfer.target: transfer.amount for transfer in second.opening}
+        assert opened == dict(enumerate_balances(first))
+        heads = [json.loads(line) for line in anchor.read_text().splitlines()]
+        # For each run: the opening, two rounds, the closing.
+        assert [(head["run"], head["round"]) for head in heads] == [
+            (run, round) for run in ("out", "second") for round in (-1, 0, 1, 1)
+        ]
+        assert (place / "club.accounts.json").exists()
+        with pytest.raises(InputError, match="plain name"):
+            run_server(grid, server_config(place, out=str(place / "third"), accounts="../club"))
 
     def test_no_point_leaves_its_node(self, grid, place):
         """No message holds a row of anybody's data."""
@@ -100,6 +122,21 @@ class TestRun:
         assert again.summary["classes"] == CLASSES
         assert again.summary["clients"] == 3
 
+    def test_tables_on_the_nodes(self, place):
+        """Each node has a CSV file with two of the three classes; the run's config says their order."""
+        (place / "run.toml").write_text(
+            'rounds = 1\n[task]\nmodel = "softmax"\ntarget = "y"\nclass_names = ["a", "b", "c"]\n'
+        )
+        grid = Loopback()
+        for client, labels in enumerate(("ab", "bc")):
+            rows = "\n".join(f"{number},{number % 5},{labels[number % 2]}" for number in range(20))
+            (place / f"{client}.csv").write_text(f"age,dose,y\n{rows}\n")
+            data = {"data": str(place / f"{client}.csv"), "memory": str(place / f"node-{client}")}
+            grid.join(10 + client, NodeApp(), client=client, **data)
+        result = run_server(grid, server_config(place, nodes=2, classes=3))
+        assert (result.summary["classes"], result.summary["input_shape"]) == (3, [2])
+        assert set(result.last.personalized) == {0, 1}
+
     def test_a_model_of_ones_own(self, place):
         def model(shape, classes):
             return nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, classes))
@@ -112,6 +149,11 @@ class TestRun:
         result = run_server(grid, server_config(place, nodes=2), model)
         size = 4 * 5 + 5 + 5 * CLASSES + CLASSES
         assert {len(vector) for vector in result.models.values()} == {size}
+        # The summary tells of the app's own data, network and clients, not of those that a config would name.
+        told = result.summary
+        assert (told["dataset"], told["partition"], told["clients"]) == ("remote", "own", 2)
+        assert (told["input_shape"], told["classes"], told["model"]) == ([4], CLASSES, None)
+        assert "task" not in told["config"]
         with pytest.raises(InputError, match=rf"has a model of {size} parameters, not 15"):
             run_server(grid, server_config(place, nodes=2, out=str(place / "other")))  # softmax: 4 · 3 + 3
 

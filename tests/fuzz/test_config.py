@@ -181,6 +181,12 @@ class TestFound:
         with pytest.raises(InputError, match="seed"):
             Config.load(None, [f"seed={value}"])
 
+    def test_a_path_that_no_file_can_have(self, tmp_path: Path) -> None:
+        (tmp_path / "c.toml").write_text("rounds = 1")
+        for config in (None, tmp_path / "c.toml"):
+            with pytest.raises(InputError, match="expected a file"):
+                Config.load(config, [f"task.path={'[' * 3000}"])
+
     @pytest.mark.parametrize("settings", [None, "text", [1], 5])
     def test_settings_without_names(self, settings: Any) -> None:
         with pytest.raises(InputError, match="settings by name"):

@@ -5,12 +5,16 @@ from __future__ import annotations
 from typing import Literal
 
 import numpy as np
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from ipfl.ledger.accounts import Kind, Transfers, statement
+from ipfl.core import Transfer
+from ipfl.ledger.accounts import Bank, Kind, TransferRows, Transfers, TransferTable, post, statement
+from ipfl.ledger.canonical import digest
 from ipfl.methods.ipfl import scheduler, tokens
+from ipfl.methods.ipfl.token_manager import TokenManager
 
 
 def table(draw: np.random.Generator, shape: tuple[int, int], share: float) -> np.ndarray:
@@ -83,7 +87,7 @@ class RandomMarket(RuleBasedStateMachine):
 
         lost = seats & table(draw, shape, dropout)
         self.bank, returned = tokens.refund(self.bank, lost, self.price)
-        moved = [bids, charged, returned]
+        moved = [bids, *charged, returned]
         for cluster in range(self.k):
             payers, providers = (
                 np.flatnonzero(rows[:, cluster]) for rows in (payments & ~lost, seats & ~lost)
@@ -134,3 +138,82 @@ class RandomMarket(RuleBasedStateMachine):
 
 TestRandomMarket = RandomMarket.TestCase
 TestRandomMarket.settings = settings(max_examples=60, stateful_step_count=12, deadline=None)
+
+
+SIDES = {
+    Kind.BID: ("client", "escrow"),
+    Kind.FEE: ("escrow", "pool"),
+    Kind.REFUND: ("pool", "client"),
+}
+
+
+@pytest.mark.parametrize("kind", SIDES)
+def test_a_table_moves_what_its_transfers_would_move_one_by_one(kind: Kind) -> None:
+    # The slow way is the same entries as columns, posted transfer by transfer.
+    entries = np.random.default_rng(0).random((40, 3)) < 0.4
+    before = Bank(np.full(40, 30), np.full(3, 500), np.full(3, 500), 40 * 30 + 3000)
+    table = TransferTable(kind, *SIDES[kind], 10, entries)  # type: ignore[arg-type]
+    slow, fast = post(before, Transfers.concat(table)), post(before, table)
+    for name in ("balances", "escrow", "pool", "issued"):
+        assert np.array_equal(getattr(slow, name), getattr(fast, name)), name
+    assert len(table) == len(Transfers.concat(table)) == entries.sum()
+
+
+def test_a_table_cannot_overdraw() -> None:
+    poor = Bank(np.array([9]), np.zeros(1, np.int64), np.zeros(1, np.int64), 9)
+    with pytest.raises(ValueError, match="overdraft: balance 0"):
+        post(poor, TransferTable(Kind.BID, "client", "escrow", 10, np.array([[True]])))
+    with pytest.raises(ValueError, match="negative amount"):
+        post(poor, TransferTable(Kind.BID, "client", "escrow", -1, np.array([[True]])))
+
+
+class TestTransferRows:
+    """Two bids of 10 for cluster 1, by rows 0 and 2; 20 from its pool to row 2. Rows are clients 5, 6, 9."""
+
+    ROWS = (
+        Transfer("bid", 5, -4, 10, 1, 5),
+        Transfer("bid", 9, -4, 10, 1, 9),
+        Transfer("reward", -5, 9, 20, 1, 9),
+    )
+
+    def made(self) -> TransferRows:
+        entries = np.array([[False, True], [False, False], [False, True]])
+        bids = TransferTable(Kind.BID, "client", "escrow", 10, entries)
+        reward = Transfers.of(Kind.REWARD, -5, np.array([2]), 20, 1, np.array([2]))
+        return TransferRows([bids, reward], np.array([5, 6, 9]))
+
+    def test_they_are_the_rows_that_a_round_reports(self) -> None:
+        made = self.made()
+        assert made == self.ROWS
+        assert self.ROWS == made  # noqa: SIM300
+        assert made != self.ROWS[:2]
+        assert (made[0], made[-1], made[1:], len(made)) == (*self.ROWS[::2], self.ROWS[1:], 3)
+
+    def test_they_have_the_same_hash(self) -> None:
+        for rows, others in ((self.made(), self.ROWS), (TransferRows([], np.array([5])), ())):
+            content = {"round": 3, "line": {"b": [1], "transfers": rows, "a": {}}, "é": None}
+            assert digest(content) == digest({**content, "line": {"b": [1], "transfers": others, "a": {}}})
+
+
+def test_what_a_round_brought_each_client_in_each_cluster() -> None:
+    # The slow way is a statement per cluster.
+    draw, shape = np.random.default_rng(1), (30, 3)
+    bank, _ = tokens.open_accounts(*shape, 50)
+    manager = TokenManager(bank, 10)
+    paid = manager.collect_bids(np.where(draw.random(shape) < 0.5, 0, -1), draw.random(30) < 0.8)
+    seated = [np.flatnonzero(paid[:, k])[:4] for k in range(3)]
+    others = [np.flatnonzero(~paid[:, k])[:2] for k in range(3)]
+    seats, payments = manager.charge(
+        paid, scheduler.Selection(tuple(seated), tuple(others), 0), draw.random(30) < 0.5
+    )
+    manager.refund(seats & (draw.random(shape) < 0.2))
+    payers = np.flatnonzero(payments[:, 0])
+    manager.settle(
+        0, payers[:3], np.arange(3.0), np.ones(3, int), refunded=payers, reimbursed=payers, share=0.2
+    )
+    slow = [statement(manager.transfers, 30, cluster) for cluster in range(3)]
+    assert manager.net.tolist() == np.stack([one.net for one in slow], axis=1).tolist()
+    assert manager.earned.tolist() == sum(one.earned for one in slow).tolist()  # type: ignore[union-attr]
+    assert {kind for kind in Kind if (manager.transfers.kind == kind).any()} >= {
+        Kind.BID, Kind.FEE, Kind.REFUND, Kind.REIMBURSEMENT, Kind.REWARD,
+    }  # fmt: skip

@@ -61,3 +61,14 @@ def test_a_path_fits_its_own_entry_place_and_tree_only(entries, data):
         other = data.draw(st.integers(0, len(leaves) - 1))
         if leaves[other] != leaves[index]:
             assert root_of_path(leaves[index], other, len(leaves), tree.audit_path(other)) != root
+
+
+@given(st.integers(1, 40), st.dictionaries(st.integers(0, 39), st.binary(max_size=3), max_size=5))
+def test_replaced_leaves_give_the_tree_that_is_made_of_them(size, changes):
+    leaves = [leaf_hash(bytes([number])) for number in range(size)]
+    changed = {index: leaf_hash(entry) for index, entry in changes.items() if index < size}
+    tree = MerkleTree(leaves)
+    tree.replace(changed)
+    afresh = MerkleTree([changed.get(index, leaf) for index, leaf in enumerate(leaves)])
+    assert tree.root == afresh.root
+    assert all(tree.audit_path(index) == afresh.audit_path(index) for index in range(size))

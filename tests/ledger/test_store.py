@@ -4,6 +4,7 @@ import json
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
@@ -11,7 +12,8 @@ from sqlalchemy import text
 from tests.ledger.example_runs import BALANCES, HEADER, LINE, RULES, worked_run
 
 from ipfl.errors import InputError
-from ipfl.ledger.accounts import opening_transfers
+from ipfl.ledger import store as store_module
+from ipfl.ledger.accounts import Kind, TransferRows, TransferTable, opening_transfers
 from ipfl.ledger.database import StoreError, display_url, make_engine, parse_address
 from ipfl.ledger.migrations import VERSION_TABLE
 from ipfl.ledger.schema import metadata
@@ -37,6 +39,19 @@ def test_a_run_comes_back_as_it_was_posted(place):
         assert store.balances() == BALANCES | {-1: -75, -2: 0, -3: 0, -4: 0, -5: 0}
         assert store.balances(-1) == {2: 25, 5: 25, 9: 25, -1: -75}
         assert store.balances(0) == store.balances()
+
+
+def test_more_transfers_than_one_statement_inserts(place, monkeypatch):
+    # Three clients open with 25; two of them bid 5 each, in statements of one row (SQLite) or by one COPY.
+    monkeypatch.setattr(store_module, "ROWS_AT_A_TIME", 1)
+    bids = TransferTable(Kind.BID, "client", "escrow", 5, np.array([[True], [False], [True]]))
+    rows = TransferRows([bids], np.array([2, 5, 9]))
+    with RunStore.create(place, "bids", HEADER) as store:
+        store.commit_opening(opening_transfers(HEADER["clients"], 25))
+        store.commit_round(0, {"round": 0, "transfers": rows})
+        store.commit_round(0, {"round": 0, "transfers": tuple(rows)})  # the same content: the same hash
+        assert store.balances() == {2: 20, 5: 25, 9: 20, -1: -75, -2: 10}
+        assert tuple(posted.transfer for posted in store.transfers(round=0)) == rows
 
 
 def test_transfers_by_client_and_by_round(place):

@@ -59,12 +59,14 @@ class Kill:
     def __init__(self, folder: Path, image: Path, at: int = 0, torn: bool = False):
         self.folder, self.image, self.at, self.torn = folder, image, at, torn
         self.kinds: list[str] = []
+        self.paths: list[Path] = []
 
     def operation(self, kind: str, path: Path) -> None:
         """An operation is about to happen."""
         if self.at and len(self.kinds) >= self.at:
             return  # dead already: this is the exception on its way
         self.kinds.append(kind)
+        self.paths.append(path)
         if len(self.kinds) != self.at:
             return
         if self.torn and kind in AFTER_CONTENT and path.is_file():

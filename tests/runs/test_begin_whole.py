@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -12,10 +13,12 @@ from tests.runs.killed_runs import run_contents
 from tests.small_runs import run_small, small_task
 from typer.testing import CliRunner
 
+import ipfl
 from ipfl.cli import app
-from ipfl.core import files
+from ipfl.core import files, plugins
 from ipfl.core.files import FolderLock
 from ipfl.errors import InputError
+from ipfl.runs.comparison_folder import ASIDE, ComparisonFolder
 from ipfl.runs.finished import FinishedRun
 from ipfl.runs.folder import holds_run
 
@@ -188,6 +191,7 @@ class TestTrust:
         assert done.exit_code == 0, done.output
         Path("imported").unlink()
         del sys.modules["foreign_model"]
+        plugins._own_code.clear()  # as in another process
         return Path("run")
 
     def test_resume_and_personalize(self, foreign, tmp_path):
@@ -196,7 +200,7 @@ class TestTrust:
         export = ["export", foreign, "--model", "global"]
         for refused in (["run", "--resume", foreign, "-q"], personalize, export):
             done = command(*refused)
-            assert (done.exit_code, "trust its origin" in done.output) == (2, True), done.output
+            assert (done.exit_code, "use --trust" in done.output) == (2, True), done.output
             assert not Path("imported").exists()
         assert command(*personalize, "--trust").exit_code == 0
         assert Path("imported").exists()
@@ -204,4 +208,92 @@ class TestTrust:
 
     def test_in_python(self, foreign):
         with pytest.raises(InputError, match=r"names code to import \(foreign_model:model\)"):
-            FinishedRun.open(foreign, trust=False)
+            FinishedRun.open(foreign)
+        with pytest.raises(InputError, match="use trust=True"):
+            ipfl.load(foreign)
+        assert not Path("imported").exists()
+        assert ipfl.load(foreign, trust=True).model("global") is not None
+        assert Path("imported").exists()
+
+    def test_a_run_of_this_process_may_be_read_again(self, foreign):
+        assert (
+            command("run", *SMALL_RUN, "--set", "task.model=foreign_model:model", "--out", "own").exit_code
+            == 0
+        )
+        assert ipfl.load("own").model("global") is not None
+        with pytest.raises(InputError, match="os:system"):
+            plugins.refuse_code({"method": {"name": "os:system"}}, foreign)
+
+
+class TestOverwrittenComparison:
+    """`ipfl compare --overwrite`: the earlier comparison is there until a run of the new one has begun."""
+
+    @pytest.fixture
+    def old(self, tmp_path):
+        done = command(
+            "compare", "--methods", "fedavg", *SMALL_RUN, "--out", tmp_path / "out", "--workers", "0"
+        )
+        assert done.exit_code == 0, done.output
+        return tmp_path / "out"
+
+    @staticmethod
+    def contents(folder):
+        return {p.relative_to(folder): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+    def test_it_is_replaced(self, old):
+        done = command(
+            "compare", "--methods", "local", *SMALL_RUN, "--out", old, "--workers", "0", "--overwrite"
+        )
+        assert done.exit_code == 0, done.output
+        assert sorted(p.name for p in old.iterdir() if p.is_dir()) == ["fedavg", "local"]  # the reference too
+        assert not (old / ASIDE).exists()
+
+    def test_it_is_put_back_if_no_run_can_begin(self, old):
+        before = self.contents(old)
+        refused = ["--set", "privacy.secure_sum=all", "--set", "train.per_round=1"]
+        done = command(
+            "compare",
+            "--methods",
+            "fedavg",
+            *SMALL_RUN,
+            *refused,
+            "--out",
+            old,
+            "--workers",
+            "0",
+            "--overwrite",
+        )
+        assert done.exit_code != 0
+        assert self.contents(old) == before
+
+    def test_killed_at_every_operation(self, old, tmp_path, monkeypatch):
+        """While it is set aside, and while it is put back: all is where it was."""
+        before, counted = self.contents(old), []
+
+        class Dead(BaseException):
+            pass
+
+        def play(folder, die_at):
+            counted.clear()
+
+            def operation(kind, path):
+                counted.append(kind)
+                if len(counted) == die_at:
+                    raise Dead
+
+            with monkeypatch.context() as patch:
+                patch.setattr(files, "before_operation", operation)
+                place = ComparisonFolder(folder)
+                place.prepare(overwrite=True)
+                assert not place.settle()
+
+        copy = tmp_path / "copy"
+        shutil.copytree(old, copy)
+        play(copy, 0)
+        assert self.contents(copy) == before
+        for die_at in range(1, len(counted) + 1):
+            with pytest.raises(Dead):
+                play(copy, die_at)
+            ComparisonFolder(copy).recover()
+            assert self.contents(copy) == before, die_at
+        assert len(counted) >= 10

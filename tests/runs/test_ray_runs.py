@@ -3,16 +3,21 @@
 import importlib.util
 import json
 import sys
+import threading
 
+import numpy as np
 import pytest
+import torch
 from tests.runs.killed_runs import run_contents
+from torch import nn
 from typer.testing import CliRunner
 
 from ipfl.cli import app
+from ipfl.client.task import Task
 from ipfl.errors import InputError
 from ipfl.methods import DEFAULT, REFERENCE
 from ipfl.runs.comparison import COMPARISON, compare
-from ipfl.runs.config import Config
+from ipfl.runs.config import Config, RunConfig
 from ipfl.runs.ray_runs import _play, ray_pool
 from ipfl.runs.run_order import RunOrder
 
@@ -97,15 +102,31 @@ class TestRay:
         assert told == [("start", 2), ("round", 0), ("round", 1), ("finish",)]
 
     def test_ctrl_c(self, tmp_path):
-        """The task never ends its second round; Ray raises KeyboardInterrupt in it between two statements."""
+        """On a task given in Python, whose network only this function knows.
+
+        The run never ends its second round; Ray raises KeyboardInterrupt in it between two statements.
+        """
+
+        def network(shape, classes):
+            return nn.Linear(shape[0], classes)
+
         log = Log(stop_in="own_methods:Slow")
+        points = np.arange(32, dtype=np.float32).reshape(16, 2)
+        task = Task.from_clients([(points, np.arange(16) % 2)] * 3, model=network)
         done = compare(
-            config(), ["own_methods:Slow"], out=tmp_path / "out", make_observer=log, make_pool=ray_pool(1)
+            RunConfig(rounds=2),
+            ["own_methods:Slow"],
+            task=task,
+            out=tmp_path / "out",
+            make_observer=log,
+            make_pool=ray_pool(1),
         )
         assert done.interrupted
         (why,) = done.entries["own_methods:Slow"].failures.values()
         assert why.startswith("interrupted")
-        assert set(done.entries[REFERENCE].results) == {0}
+        (reference,) = done.entries[REFERENCE].results.values()
+        assert reference.summary["clients"] == 3
+        assert reference.model(1)(torch.tensor(points)).shape == (16, 2)
         assert json.loads((tmp_path / "out" / COMPARISON).read_text())["interrupted"] is True
 
 
@@ -114,6 +135,16 @@ class TestRefused:
         monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
         with pytest.raises(InputError, match=r'pip install "ipfl\[ray\]"'):
             ray_pool()
+
+    def test_a_task_that_cannot_be_sent(self):
+        lock = threading.Lock()
+
+        def make_task(seed):
+            with lock:
+                return Task.build(config().task, seed)
+
+        with pytest.raises(InputError, match="cannot be pickled: TypeError: cannot pickle"):
+            compare(RunConfig(), [REFERENCE], task=make_task, make_pool=ray_pool(1))
 
     def test_no_workers(self):
         done = CliRunner().invoke(app, ["compare", "--engine", "ray", "--workers", "0"])

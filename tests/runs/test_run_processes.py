@@ -244,7 +244,7 @@ def begin_comparison(out, rounds=400):
         text=True,
         start_new_session=True,
     )
-    until = time.monotonic() + 120
+    until = time.monotonic() + 300
     while len([path for path in out.glob("*/seed-*/metrics.jsonl") if path.stat().st_size]) < 2:
         assert begun.poll() is None, begun.stderr.read()
         assert time.monotonic() < until

@@ -11,11 +11,13 @@ import random
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.runs.killed_runs import run_contents
 from tests.runs.simulated_kills import AFTER_CONTENT, TASK, Kill, copy_key, is_killed, play
 from tests.small_runs import small_task
 
+import ipfl
 from ipfl.ledger.store import RunStore
 from ipfl.methods import METHODS
 
@@ -89,6 +91,29 @@ def test_killed_and_resumed_bit_for_bit(task, method, tmp_path):
         if not chain.die_at(chance.randint(1, furthest), chance.random() < 0.5):
             chain.begin()
     chain.finish()
+
+
+def test_clients_models_that_the_folder_keeps(tmp_path):
+    """Of data given in Python, clients' models are written at the end: a run dies at these operations."""
+    points = np.arange(12, dtype=np.float32).reshape(6, 2)
+    given = ipfl.Task.from_clients([(points + k, np.arange(6) % 2) for k in range(3)], model="softmax")
+    whole = tmp_path / "whole" / "run"
+
+    def kept(folder: Path) -> dict[str, bytes]:
+        files = (path for path in folder.glob("predictors/**/*") if path.is_file())
+        return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+    with Kill(whole, tmp_path / "unused") as counted:
+        play(given, "ditto", whole)
+    numbers = [number for number, path in enumerate(counted.paths, 1) if "predictors" in path.parts]
+    assert len(numbers) >= 12
+    for number in numbers[::4]:
+        folder, image = tmp_path / f"begun-{number}" / "run", tmp_path / f"dead-{number}" / "run"
+        image.parent.mkdir()
+        assert is_killed(given, "ditto", Kill(folder, image, number, torn=True))
+        play(given, "ditto", image)
+        assert run_contents(image) == run_contents(whole)
+        assert kept(image) == kept(whole) != {}
 
 
 def test_the_operations_are_all_that_a_run_does(task, tmp_path):

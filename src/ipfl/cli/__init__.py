@@ -20,6 +20,7 @@ from ipfl.cli.list_commands import datasets, methods, partitions
 from ipfl.cli.personalize import personalize
 from ipfl.cli.project import new
 from ipfl.cli.report import plot, report
+from ipfl.cli.reproduce import app as reproduce_app
 from ipfl.cli.run_commands import compare, run
 from ipfl.cli.theory import theory
 from ipfl.methods import DEFAULT, REFERENCE
@@ -98,6 +99,7 @@ app.command(epilog=_help_examples(f"ipfl methods {REFERENCE}"))(methods)
 app.command()(datasets)
 app.command()(partitions)
 
+app.add_typer(reproduce_app, name="reproduce")
 app.add_typer(data_app, name="data")
 app.add_typer(ledger_app, name="ledger")
 app.add_typer(deploy_app, name="deploy")

@@ -7,7 +7,16 @@ from typing import Annotated
 
 import typer
 
-from ipfl.cli.options import ConfigFile, DataDir, Seed, Sets, load_config, stdout_console
+from ipfl.cli.options import (
+    ClientCount,
+    ConfigFile,
+    DataDir,
+    DatasetName,
+    Seed,
+    Sets,
+    load_config,
+    stdout_console,
+)
 from ipfl.errors import InputError
 
 app = typer.Typer(no_args_is_help=True, help="Download data sets, see where they are, and who has what.")
@@ -43,6 +52,8 @@ def list_sources(data_dir: DataDir = None) -> None:
 )
 def describe(
     config: ConfigFile = None,
+    clients: ClientCount = None,
+    dataset: DatasetName = None,
     sets: Sets = None,
     plot: Annotated[
         Path | None,
@@ -59,7 +70,7 @@ def describe(
     file = plot or Path("clients.png")
     if not no_plot and (file.suffix.lower() != ".png" or not file.resolve().parent.is_dir()):
         raise InputError(f"--plot {file}: expected a file .png in a folder that exists")
-    settings = load_config(config, sets, seed, data_dir)
+    settings = load_config(config, sets, seed, data_dir, clients=clients, dataset=dataset)
     from ipfl.data import federate
     from ipfl.data.federated import notes
     from ipfl.report.data import clients_table, count_labels, plot_clients

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ipfl.cli.errors import INTERRUPTED, exit_with_error
-from ipfl.cli.options import Out, Sets, new_run_folder
+from ipfl.cli.options import AccountsName, Anchor, Out, Sets, new_run_folder
+from ipfl.errors import InputError
 
 if TYPE_CHECKING:
     from ipfl.deploy.folder import ServerFolder
@@ -173,6 +174,8 @@ def run_method(
             help="Number of classes; default: what more than half of the nodes say.",
         ),
     ] = None,
+    anchor: Anchor = None,
+    accounts: AccountsName = None,
 ) -> None:
     """Run a method on the connected nodes, and show its progress. Ctrl-C stops the run."""
     found = _server_folder(folder)
@@ -182,6 +185,8 @@ def run_method(
 
     config_file = (config or found.config_file).resolve()
     load_run_config(config_file)  # what is wrong with it is said now, not after the run has started
+    if resume is not None and accounts is not None:
+        raise InputError("--resume takes no --accounts: the run goes on with those that it was begun with")
     out = (resume or found.next_run_folder()).resolve()
     settings: dict[str, RunValue] = {
         "config": str(config_file),
@@ -193,6 +198,8 @@ def run_method(
         "wait": wait,
         "deadline": deadline,
         "classes": classes or 0,
+        "anchor": "" if anchor is None else str(anchor.resolve()),
+        "accounts": accounts or "",
     }
     with _clean_stop(f"to go on: ipfl deploy run {found.root} --resume {out}"):
         run_and_follow(found, settings, typer.echo)

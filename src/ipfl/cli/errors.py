@@ -34,7 +34,7 @@ class Commands(TyperGroup):
         except InputError as error:
             if debug:
                 raise
-            exit_with_error(" ".join(str(error).split()), BAD_INPUT)
+            exit_with_error(" ".join(_named_options(error).split()), BAD_INPUT)
         except BrokenPipeError:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python warns on exit
             sys.exit(FAILED)
@@ -43,6 +43,13 @@ class Commands(TyperGroup):
                 raise
             is_bad_path = isinstance(error, ValueError) and "embedded null" in str(error)
             exit_with_error(_failure_text(error), BAD_INPUT if is_bad_path else FAILED)
+
+
+def _named_options(error: InputError) -> str:
+    """The text of an error, with the option of a command where Python has a keyword."""
+    if type(error).__name__ == "CodeRefusedError":  # by name: its module is not needed for `--help`
+        return str(error).replace("use trust=True", "use --trust")
+    return str(error)
 
 
 def _failure_text(error: Exception) -> str:

@@ -11,6 +11,8 @@ from ipfl.cli.options import Trust
 from ipfl.errors import InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ipfl.client.export import Format
     from ipfl.runs.result import Result
 
@@ -21,7 +23,10 @@ EXPORTED = "export"
 def export(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a finished run.")],
     clients: Annotated[
-        list[int] | None, typer.Option("--client", metavar="I", help="The model of this client. Repeatable.")
+        list[str] | None,
+        typer.Option(
+            "--client", metavar="I", help="The model of this client: its id, or its name. Repeatable."
+        ),
     ] = None,
     everyone: Annotated[bool, typer.Option("--all", help="The models of all clients.")] = False,
     models: Annotated[
@@ -50,15 +55,16 @@ def export(
     Transfers of tokens: ipfl ledger export.
     """
     from ipfl.client.export import check_format, export_model
-    from ipfl.runs.finished import FinishedRun, load
+    from ipfl.core.client_names import find_client
+    from ipfl.runs.finished import load
 
     if not (clients or everyone or models):
         raise InputError("say which models: --client 3, --all or --model cluster_0")
     chosen = check_format(format_name)
-    if not trust:
-        FinishedRun.open(run, trust=False)  # refuses code of others, before anything is imported
-    result = load(run)
-    wanted = _wanted(result, clients or [], everyone, models or [])
+    result = load(run, trust=trust)
+    names = {client: name for name, client in result.client_ids.items()}
+    chosen_clients = [find_client(text, names) for text in clients or []]
+    wanted = _wanted(result, chosen_clients, everyone, models or [])
     paths = _paths(wanted, out, run, chosen)
     for path in paths.values():
         if path.exists() and not overwrite:
@@ -66,7 +72,7 @@ def export(
     for which, path in paths.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         export_model(result.model(which), path, chosen)
-        typer.echo(f"{_title(which)}: {path}")
+        typer.echo(f"{_title(which, names)}: {path}")
 
 
 def _wanted(result: Result, clients: list[int], everyone: bool, models: list[str]) -> list[int | str]:
@@ -91,5 +97,6 @@ def _paths(
     return {which: folder / f"{_title(which).replace(' ', '-')}{suffix}" for which in wanted}
 
 
-def _title(which: int | str) -> str:
-    return which if isinstance(which, str) else f"client {which}"
+def _title(which: int | str, names: Mapping[int, str] | None = None) -> str:
+    """How a model is called: clients by their names, if these are given."""
+    return which if isinstance(which, str) else f"client {(names or {}).get(which, which)}"

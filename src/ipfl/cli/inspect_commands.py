@@ -31,7 +31,8 @@ def list_runs(
         return
     from ipfl.report.runs import runs_table
 
-    stdout_console().print(runs_table(entries, folder))
+    console = stdout_console()
+    console.print(runs_table(entries, folder, console.width))
 
 
 def show(run: RunPath, as_json: Json = False) -> None:

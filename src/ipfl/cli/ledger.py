@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ipfl.errors import InputError, near_hint
+from ipfl.errors import InputError
 
 if TYPE_CHECKING:
+    from ipfl.ledger.receipts import Receipt
+    from ipfl.ledger.statements import Statement
     from ipfl.ledger.store import RunStore
 
 app = typer.Typer(
@@ -42,16 +43,6 @@ def _open(run: str, name: str | None) -> RunStore:
     return RunStore.open(run, name)
 
 
-def _client_id(text: str, names: Mapping[int, str]) -> int:
-    """The id of a client that is given by its id or its name; a name comes first."""
-    by_name = {name: client for client, name in names.items()}
-    if text in by_name:
-        return by_name[text]
-    if not text.isascii() or not text.isdigit() or len(text) > 10:
-        raise InputError(f"there is no client {text!r}{near_hint(text, by_name)}")
-    return int(text)
-
-
 @app.command(epilog="For example:\n\nipfl ledger show runs/mine --client 3")
 def show(
     run: Run,
@@ -69,12 +60,13 @@ def show(
     """
     from rich.console import Console
 
+    from ipfl.core.client_names import find_client
     from ipfl.ledger.schema import OPENING
     from ipfl.report.ledger import accounts_table, rolled_back_note, round_name, transfers_table
 
     with _open(run, name) as store, store.snapshot() as reader:
         names = store.client_names
-        client = None if client_text is None else _client_id(client_text, names)
+        client = None if client_text is None else find_client(client_text, names)
         if client is not None and client not in reader.clients():
             raise InputError(f"run {store.name!r} has no client {client_text}")
         if round is not None and round not in reader.round_numbers():
@@ -103,6 +95,14 @@ def verify(
         Path | None,
         typer.Option("--anchor", metavar="FILE", help="The file that `ipfl run --anchor` wrote elsewhere."),
     ] = None,
+    authority: Annotated[
+        Path | None,
+        typer.Option(
+            "--authority",
+            metavar="CERT.pem",
+            help="Certificate of the authority whose time stamps the anchor has; they are checked then.",
+        ),
+    ] = None,
     folder: Annotated[
         Path | None,
         typer.Option("--folder", metavar="DIR", help="Folder of the run, if RUN is the URL of a database."),
@@ -115,12 +115,14 @@ def verify(
     """
     from ipfl.runs.audit import Audit
 
+    if authority is not None and anchor is None:
+        raise InputError("--authority checks the time stamps of an anchor: give --anchor as well")
     if folder is None and "://" not in run and Path(run).is_dir():
         folder = Path(run)
     with _open(run, name) as store:
         # Runs of earlier releases are not signed: only a key that is named counts.
         beside = folder if store.has_files else None
-        audit = Audit(store, folder, _expected_key(public_key, beside), expect, anchor)
+        audit = Audit(store, folder, _expected_key(public_key, beside), expect, anchor, authority)
         finding = audit.finding()
         if finding is not None:
             typer.echo(f"error: run {store.name}: {finding}", err=True)
@@ -142,7 +144,9 @@ def _expected_key(given: str | None, folder: Path | None) -> str | None:
 @app.command(epilog="For example:\n\nipfl ledger prove runs/mine --client 3 > client-3.json")
 def prove(
     run: Run,
-    client: Annotated[int, typer.Option("--client", metavar="I", help="Whose account.")],
+    client: Annotated[
+        str, typer.Option("--client", metavar="I", help="Whose account: the client's id, or its name.")
+    ],
     name: Name = None,
     round: Annotated[
         int | None, typer.Option("--round", metavar="R", help="After this round; default: the last one.")
@@ -154,14 +158,21 @@ def prove(
     """
     import json
 
+    from ipfl.core.client_names import find_client
+
     with _open(run, name) as store:
-        typer.echo(json.dumps(store.statement(client, round).to_json()))
+        who = find_client(client, store.client_names)
+        typer.echo(json.dumps(store.statement(who, round).to_json()))
 
 
 @app.command(epilog="For example:\n\nipfl ledger check client-3.json --against runs/mine")
 def check(
     statement: Annotated[
-        Path, typer.Argument(metavar="STATEMENT", help="From `ipfl ledger prove`, or from a node's memory.")
+        Path,
+        typer.Argument(
+            metavar="STATEMENT",
+            help="From `ipfl ledger prove` or a node's memory; or a receipt, from there or from a run.",
+        ),
     ],
     public_key: PublicKey = None,
     against: Annotated[
@@ -170,24 +181,22 @@ def check(
     ] = None,
     name: Name = None,
 ) -> None:
-    """Check a client's statement of account, and whether the ledger still says the same.
+    """Check a client's statement of account, or a node's receipt for one; and whether the ledger agrees.
 
-    Exit code 1 if the statement proves nothing, or if the ledger of --against denies it.
+    Exit code 1 if it proves nothing, or if the ledger of --against denies it.
     """
-    import json
-
+    from ipfl.core.files import read_json
+    from ipfl.ledger.receipts import read_receipt
     from ipfl.ledger.signing import read_public_key
     from ipfl.ledger.statements import denial, read_statement
 
-    try:
-        content = json.loads(statement.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"cannot read {statement}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{statement} is no statement of account: {error}") from error
+    content = read_json(statement, "statement of account")
     key = None if public_key is None else read_public_key(public_key)
     try:
-        told = read_statement(content, key)
+        if isinstance(content, dict) and content.get("ipfl") == "receipt":
+            told: Statement | Receipt = read_receipt(content, key)
+        else:
+            told = read_statement(content, key)
     except InputError as error:
         typer.echo(f"error: {statement}: {error}", err=True)
         raise typer.Exit(1) from None
@@ -199,6 +208,35 @@ def check(
             typer.echo(f"error: the ledger of {against} denies this: {reason}", err=True)
             raise typer.Exit(1)
         typer.echo(f"the ledger of {against} says the same")
+
+
+@app.command(
+    epilog="For example:\n\nipfl ledger stamp runs/mine --anchor heads.jsonl --tsa https://freetsa.org/tsr"
+)
+def stamp(
+    run: Run,
+    anchor: Annotated[
+        Path, typer.Option("--anchor", metavar="FILE", help="Anchor that gets the stamped hash; may be new.")
+    ],
+    authority: Annotated[
+        str, typer.Option("--tsa", metavar="URL", help="Address of a time stamping authority (RFC 3161).")
+    ],
+    name: Name = None,
+) -> None:
+    """Have an authority sign that the ledger's newest hash exists now. It is sent that hash, and no data.
+
+    `ipfl ledger verify --anchor FILE --authority CERT.pem` checks it later. Needs the extra `timestamps`.
+    """
+    from ipfl.ledger.anchors import append_head, newest_head
+    from ipfl.ledger.timestamps import ask_over_http, stamped
+
+    with _open(run, name) as store:
+        head = stamped(newest_head(store), ask_over_http(authority))
+        try:
+            append_head(anchor, head)
+        except OSError as error:
+            raise InputError(f"cannot write {anchor}: {error.strerror}") from error
+        typer.echo(f"run {store.name}: round {head['round']} is stamped, in {anchor}")
 
 
 @app.command(epilog="For example:\n\nipfl ledger export runs/mine --csv > tokens.csv")

@@ -6,10 +6,12 @@ from typing import Annotated
 
 import typer
 
-from ipfl.cli.options import DataDir, stdout_console
+from ipfl.cli.options import DataDir, complete_method, stdout_console
 
 
-def methods(name: Annotated[str | None, typer.Argument(metavar="NAME")] = None) -> None:
+def methods(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", autocompletion=complete_method)] = None,
+) -> None:
     """List the methods; with NAME, the hyper-parameters of that one."""
     from ipfl.report.tables import method_table, methods_table
 

@@ -25,15 +25,37 @@ if TYPE_CHECKING:
 MAX_WORKERS = 256
 """Processes that one command may start."""
 
-ConfigFile = Annotated[Path | None, typer.Argument(metavar="CONFIG.toml")]
+ConfigFile = Annotated[
+    Path | None,
+    typer.Argument(metavar="CONFIG.toml", help="Settings; `ipfl run --show-config` writes such a file."),
+]
 Sets = Annotated[
     list[str] | None,
     typer.Option(
         "--set", metavar="KEY=VALUE", help="Change one setting, such as task.partition=30:70. Repeatable."
     ),
 ]
+
+
+def complete_method(incomplete: str) -> list[str]:
+    """Methods that begin so, for the shell's completion; without a summary, which would import torch."""
+    from ipfl.methods import METHODS
+
+    return [name for name in METHODS if name.startswith(incomplete)]
+
+
+def complete_dataset(incomplete: str) -> list[str]:
+    """Data sets that begin so, for the shell's completion."""
+    from ipfl.data.catalogue import DATASETS
+
+    return [name for name in DATASETS if name.startswith(incomplete)]
+
+
 MethodName = Annotated[
-    str | None, typer.Option("--method", metavar="NAME", help="Same as --set method.name=NAME.")
+    str | None,
+    typer.Option(
+        "--method", metavar="NAME", help="Same as --set method.name=NAME.", autocompletion=complete_method
+    ),
 ]
 RoundCount = Annotated[
     int | None, typer.Option("--rounds", min=1, metavar="R", help="Same as --set rounds=R.")
@@ -42,7 +64,10 @@ ClientCount = Annotated[
     int | None, typer.Option("--clients", min=1, metavar="N", help="Same as --set task.clients=N.")
 ]
 DatasetName = Annotated[
-    str | None, typer.Option("--dataset", metavar="NAME", help="Same as --set task.dataset=NAME.")
+    str | None,
+    typer.Option(
+        "--dataset", metavar="NAME", help="Same as --set task.dataset=NAME.", autocompletion=complete_dataset
+    ),
 ]
 Json = Annotated[
     bool, typer.Option("--json", help="Print the result as JSON, and nothing else on standard output.")
@@ -55,12 +80,13 @@ Workers = Annotated[
     int | None,
     typer.Option(
         "--workers",
+        metavar="N",
         min=0,
         max=MAX_WORKERS,
         help="Worker processes; default one per core, 0 none. Changes no result.",
     ),
 ]
-Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Same as --set seed=S.")]
+Seed = Annotated[int | None, typer.Option("--seed", metavar="S", min=0, help="Same as --set seed=S.")]
 Resume = Annotated[
     Path | None,
     typer.Option("--resume", metavar="DIR", help="Go on with what was begun in this folder, as it was set."),
@@ -117,6 +143,7 @@ RunProcesses = Annotated[
     int | None,
     typer.Option(
         "--workers",
+        metavar="N",
         min=0,
         max=MAX_WORKERS,
         help="Runs side by side; default one per core, 0: one after the other. Changes no result.",

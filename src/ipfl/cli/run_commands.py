@@ -68,7 +68,9 @@ ReferenceName = Annotated[
     str,
     typer.Option("--reference", metavar="METHOD", help="What PMA is measured against, such as local."),
 ]
-SeedCount = Annotated[int, typer.Option("--seeds", min=1, help="Number of seeds, from the config's on.")]
+SeedCount = Annotated[
+    int, typer.Option("--seeds", metavar="N", min=1, help="Number of seeds, from the config's on.")
+]
 
 
 def run(
@@ -286,7 +288,7 @@ def _report_profile(profile: Profile, folder: Path, *, is_printed: bool) -> None
     """Writes the trace, and prints where the time went."""
     from ipfl.core.files import write_json
     from ipfl.report.profile import profile_table
-    from ipfl.runs.folder import TRACE
+    from ipfl.runs.file_names import TRACE
 
     write_json(folder / TRACE, profile.trace())
     if not is_printed:

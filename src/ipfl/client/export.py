@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from ipfl.client.client_model import ClientModel
-from ipfl.core.files import atomic_write, system_errors
+from ipfl.core.files import atomic_write, remove, system_errors
 from ipfl.errors import InputError
 
 Format = Literal["safetensors", "torchscript", "onnx"]
@@ -60,7 +60,7 @@ def export_model(model: ClientModel, path: Path | str, format: Format = "safeten
         except OSError:
             raise
         except Exception as error:  # whatever the user's network does in there
-            draft.unlink(missing_ok=True)
+            remove(draft)
             reason = " ".join(str(error).split())[:200]
             raise InputError(f"the network cannot be exported as {format}: {reason}") from error
 

@@ -205,6 +205,11 @@ class Network:
             if isinstance(part, _BatchNorm) and own and not any(own):
                 part.eval()
 
+    def start_scoring(self) -> None:
+        """Evaluation mode; setting it takes as long as scoring a few points."""
+        if self.module.training:
+            self.module.eval()
+
     def put(self, array: NDArray[Any]) -> Tensor:
         """A copy of an array on the device."""
         return torch.tensor(np.ascontiguousarray(array), device=self.device)

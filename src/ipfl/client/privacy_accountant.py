@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ipfl.core import ClientId
-from ipfl.core.files import write_json
+from ipfl.core.files import make_folder, write_json
 from ipfl.errors import InputError
 
 ORDERS = (
@@ -122,7 +122,7 @@ class PrivacyBook:
 
     def save(self, client: ClientId, book: Mapping[str, Releases]) -> None:
         """Replaces the book of a client; must be done before anything leaves it."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
         write_json(
             self._file(client),
             {phase: [[*kind, count] for kind, count in one.steps.items()] for phase, one in book.items()},

@@ -254,7 +254,7 @@ def _plain_step(network: Network, batch: Batch, lr: float) -> None:
 def _raw_outputs(network: Network, params: Vector, points: Points) -> Iterator[Tensor]:
     """What one model's module returns, batch by batch."""
     network.load(params)
-    network.module.eval()
+    network.start_scoring()
     for batch in _in_order(network, points):
         yield network.forward(batch.inputs)
 
@@ -267,7 +267,7 @@ def _outputs(network: Network, params: Vector, points: Points) -> Iterator[Tenso
 def _features(network: Network, params: Vector, points: Points) -> Iterator[Tensor]:
     """What goes into one model's classifier, batch by batch."""
     network.load(params)
-    network.module.eval()
+    network.start_scoring()
     for batch in _in_order(network, points):
         yield network.features(batch.inputs)[0]
 
@@ -362,7 +362,7 @@ def mean_gradient(network: Network, params: Vector, samples: Samples | Points) -
     """Gradient of the mean loss over `samples` at `params` (zeros on the buffers)."""
     points = network.points(samples)
     network.load(params)
-    network.module.eval()
+    network.start_scoring()
     network.grad.zero_()
     for batch in _in_order(network, points):
         (_loss(network, batch) * (len(batch) / len(points))).backward()  # type: ignore[no-untyped-call]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import and_, case, func, or_, select
+from sqlalchemy import ColumnElement, and_, case, func, or_, select
 
 from ipfl.console.auction import Place, places
 from ipfl.console.figures import (
@@ -30,9 +30,10 @@ from ipfl.console.records import (
 from ipfl.console.run_list import FoundRun, RunList
 from ipfl.errors import InputError
 from ipfl.ledger.reader import AccountSummary, Reader
-from ipfl.ledger.schema import OPENING, balances, clients, row_tables, transfers
+from ipfl.ledger.schema import OPENING, balances, clients, rounds, row_tables, transfers
 from ipfl.ledger.store import RunStore
-from ipfl.runs.folder import SUMMARY, is_on_nodes
+from ipfl.runs.file_names import SUMMARY
+from ipfl.runs.folder import is_on_nodes
 
 bids, seats, contributions = (row_tables[name] for name in ("bids", "seats", "contributions"))
 
@@ -43,15 +44,15 @@ def is_member(reader: Reader, client: int) -> bool:
     return reader.connection.execute(select(clients.c.client).where(where)).first() is not None
 
 
-def list_clients(reader: Reader, offset: int, limit: int) -> ClientPage:
+def list_clients(reader: Reader, names: Mapping[int, str], offset: int, limit: int) -> ClientPage:
     """A part of the clients in ascending id, with what each paid and earned."""
     found = select(clients.c.client).where(clients.c.run_id == reader.run_id).order_by(clients.c.client)
     shown = list(reader.connection.scalars(found.offset(offset).limit(limit)))
-    accounts = account_rows(reader, shown)
+    accounts = account_rows(reader, names, shown)
     return ClientPage(total=count_clients(reader), offset=offset, clients=accounts)
 
 
-def account_rows(reader: Reader, shown: Sequence[int]) -> list[ClientRow]:
+def account_rows(reader: Reader, names: Mapping[int, str], shown: Sequence[int]) -> list[ClientRow]:
     """What some clients were issued, paid and earned; sums made by the database."""
     c, totals = transfers.c, defaultdict[int, dict[str, int]](dict)
     is_payment = (c.source >= 0).label("is_payment")
@@ -78,7 +79,7 @@ def account_rows(reader: Reader, shown: Sequence[int]) -> list[ClientRow]:
             earned=sums.get("reward", 0),
             balance=now.get(who, 0),
         )
-        rows.append(ClientRow(client=who, **account._asdict()))
+        rows.append(ClientRow(client=who, name=names.get(who), **account._asdict()))
     return rows
 
 
@@ -87,18 +88,18 @@ def client_detail(runs: RunList, found: FoundRun, client: int) -> ClientDetail |
     with runs.read(found) as (store, reader):
         if not is_member(reader, client):
             return None
-        account = account_rows(reader, [client])[0] if store.header.get("rules") else None
+        names = store.client_names
+        account = account_rows(reader, names, [client])[0] if store.header.get("rules") else None
         wishes_round, wishes = _newest_wishes(reader, client)
         numbers = evaluated_rounds(reader)
         accuracy = client_accuracies(reader, numbers[-1]).get(client) if numbers else None
         threshold = _threshold(runs, found, client, numbers[-1]) if numbers else None
         statement = _statement_note(store, reader)
-        name = store.client_names.get(client)
     verdict, gains = _verdict(accuracy, threshold)
     return ClientDetail(
         run=found.key,
         client=client,
-        name=name,
+        name=names.get(client),
         account=account,
         wishes=wishes,
         wishes_round=wishes_round,
@@ -144,17 +145,17 @@ def write_model(found: FoundRun, client: int, path: Path) -> None:
         InputError: There is no such model here, or only code of others could make it.
     """
     from ipfl.client.export import export_model
-    from ipfl.runs.finished import FinishedRun, load
+    from ipfl.runs.finished import load
 
     if found.folder is None or not has_models(found):
         raise InputError("models can be downloaded once a run in a folder has ended")
-    FinishedRun.open(found.folder, trust=False)  # refuses code of others, before anything is imported
     export_model(load(found.folder).model(client), path)
 
 
 def _newest_wishes(reader: Reader, client: int) -> tuple[int | None, list[Wish]]:
     mine = and_(bids.c.run_id == reader.run_id, bids.c.client == client)
-    newest = reader.connection.scalar(select(func.max(bids.c.round)).where(mine))
+    # From the newest round back: a maximum would be looked for in all rounds.
+    newest = reader.connection.scalar(select(bids.c.round).where(mine).order_by(bids.c.round.desc()).limit(1))
     if newest is None:
         return None, []
     rows = select(bids.c.cluster, bids.c.rank, bids.c.score).where(mine, bids.c.round == newest)
@@ -213,9 +214,18 @@ def _accuracies(reader: Reader, client: int, numbers: Sequence[int]) -> dict[int
 
 
 def _by_round(reader: Reader, table: Any, column: Any, client: int, *more: Any) -> dict[int, float]:
-    where = and_(table.c.run_id == reader.run_id, table.c.client == client, column.is_not(None), *more)
+    # Round by round, as the tables are sorted, instead of through all rows of all clients.
+    every = select(rounds.c.round).where(rounds.c.run_id == reader.run_id)
+    mine = and_(table.c.run_id == reader.run_id, table.c.round.in_(every), table.c.client == client)
+    where = and_(mine, column.is_not(None), *more)
     rows = select(table.c.round, func.max(column)).where(where).group_by(table.c.round)
     return {row[0]: row[1] for row in reader.connection.execute(rows)}
+
+
+def _is_own(client: int) -> ColumnElement[bool]:
+    """Transfers from or to a client's account. All of them name the client: there is an index for that."""
+    c = transfers.c
+    return and_(c.client == client, or_(c.source == client, c.target == client))
 
 
 def _changes(reader: Reader, client: int) -> dict[int, int]:
@@ -224,7 +234,7 @@ def _changes(reader: Reader, client: int) -> dict[int, int]:
     delta = func.sum(case((c.target == client, c.amount), else_=0)) - func.sum(
         case((c.source == client, c.amount), else_=0)
     )
-    where = and_(c.run_id == reader.run_id, or_(c.source == client, c.target == client))
+    where = and_(c.run_id == reader.run_id, _is_own(client))
     rows = select(c.round, delta).where(where).group_by(c.round).order_by(c.round)
     return {number: int(change) for number, change in reader.connection.execute(rows)}
 
@@ -262,8 +272,7 @@ def _tell(reader: Reader, client: int, numbers: Sequence[int]) -> dict[int, str]
     """Round → what the client did in it, in words."""
     sums: dict[int, dict[tuple[str, int], int]] = defaultdict(lambda: defaultdict(int))
     c = transfers.c
-    is_own = or_(c.source == client, c.target == client)
-    where = and_(c.run_id == reader.run_id, c.round.in_(numbers), is_own)
+    where = and_(c.run_id == reader.run_id, c.round.in_(numbers), _is_own(client))
     rows = select(c.round, c.kind, c.cluster, c.source, c.amount).where(where)
     for row in reader.connection.execute(rows.order_by(c.round, c.sequence)):
         sums[row.round]["paid" if row.source == client else row.kind, row.cluster] += row.amount

@@ -132,8 +132,8 @@ def get_round(
     console: ConsoleOf, _: ForOperator, run: Run, round: RoundNumber, offset: Offset = 0, limit: Limit = 50
 ) -> RoundDetail:
     """One round: who bid, who had a seat and why, the pools, the events."""
-    with console.runs.read(run) as (_store, reader):
-        found = auction.round_detail(reader, round, offset, limit)
+    with console.runs.read(run) as (store, reader):
+        found = auction.round_detail(reader, store.client_names, round, offset, limit)
     if found is None:
         raise HTTPException(404, "this round is not committed")
     return found
@@ -144,8 +144,8 @@ def list_clients(
     console: ConsoleOf, _: ForOperator, run: Run, offset: Offset = 0, limit: Limit = 50
 ) -> ClientPage:
     """The clients of a run, with what each paid and earned."""
-    with console.runs.read(run) as (_store, reader):
-        return accounts.list_clients(reader, offset, limit)
+    with console.runs.read(run) as (store, reader):
+        return accounts.list_clients(reader, store.client_names, offset, limit)
 
 
 @router.get("/runs/{run}/clients/{client}")
@@ -227,8 +227,8 @@ def list_transfers(
 ) -> TransferPage:
     """The ledger, searched and paged."""
     search = transfers.Search(client, round, kind, cluster)
-    with console.runs.read(run) as (_store, reader):
-        return transfers.find_transfers(reader, search, after, until, limit)
+    with console.runs.read(run) as (store, reader):
+        return transfers.find_transfers(reader, store.client_names, search, after, until, limit)
 
 
 @router.get(

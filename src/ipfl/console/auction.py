@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 from sqlalchemy import Select, and_, case, func, select, union
@@ -26,16 +26,27 @@ class Place(NamedTuple):
     of: int
 
 
-def round_detail(reader: Reader, round: int, offset: int, limit: int) -> RoundDetail | None:
-    """A round with a part of its participants; None if it is not posted."""
+def round_detail(
+    reader: Reader, names: Mapping[int, str], round: int, offset: int, limit: int
+) -> RoundDetail | None:
+    """A round with a part of its participants; None if it is not posted.
+
+    Args:
+        reader: The run.
+        names: Of its clients, if they have names.
+        round: Its number.
+        offset: Participants before the first one that is told.
+        limit: How many are told.
+    """
     if not 0 <= round < posted_rounds(reader):
         return None
     line = reader.rest(round)
     found = [row for row in line.get("events") or () if isinstance(row, list) and len(row) == 3]
     events = [
-        RoundEvent(kind=str(kind), client=who, text=str(text)) for kind, who, text in found[:MAX_EVENTS]
+        RoundEvent(kind=str(kind), client=who, name=names.get(who), text=str(text))
+        for kind, who, text in found[:MAX_EVENTS]
     ]
-    total, participants = _participants(reader, round, offset, limit)
+    total, participants = _participants(reader, names, round, offset, limit)
     return RoundDetail(
         round=round,
         rolled_back=bool(line.get("rolled_back")),
@@ -88,7 +99,9 @@ def _clusters(reader: Reader, round: int) -> list[ClusterRound]:
     return [found[cluster] for cluster in sorted(found)]
 
 
-def _participants(reader: Reader, round: int, offset: int, limit: int) -> tuple[int, list[Participant]]:
+def _participants(
+    reader: Reader, names: Mapping[int, str], round: int, offset: int, limit: int
+) -> tuple[int, list[Participant]]:
     """Clients that bid or had a seat, one row per cluster; a part of them in ascending client."""
 
     def pairs(table: Any) -> Select[Any]:
@@ -109,6 +122,7 @@ def _participants(reader: Reader, round: int, offset: int, limit: int) -> tuple[
         found.append(
             Participant(
                 client=client,
+                name=names.get(client),
                 cluster=cluster,
                 wish=wishes[client, cluster] + 1 if is_bid else None,
                 seat=None if seat is None else seat[0],

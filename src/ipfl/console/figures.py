@@ -33,7 +33,7 @@ from ipfl.ledger.reader import Reader
 from ipfl.ledger.schema import OPENING, balances, clients, metrics, rounds, row_tables
 from ipfl.ledger.store import RunStore
 from ipfl.runs.comparison import PLAN
-from ipfl.runs.folder import SUMMARY, TRACE
+from ipfl.runs.file_names import SUMMARY, TRACE
 
 MAX_POINTS = 1_000
 """Rounds of a chart; of longer runs every n-th is shown, and always the last."""
@@ -73,7 +73,7 @@ def run_row(runs: RunList, found: FoundRun) -> RunRow:
         return RunRow(
             key=found.key, name=found.name, state="unreadable", problem=text, updated=found.updated()
         )
-    if row.state == "unfinished" and not _is_interrupted(found) and runs.is_fresh(found, row.done):
+    if row.state == "unfinished" and runs.is_running(found, row.done):
         return row.model_copy(update={"state": "running"})
     return row
 
@@ -158,10 +158,6 @@ def _read_json(path: Path) -> Mapping[str, Any]:
         return _mapping(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, RecursionError):
         return {}
-
-
-def _is_interrupted(found: FoundRun) -> bool:
-    return found.folder is not None and bool(_read_json(found.folder / SUMMARY).get("interrupted"))
 
 
 def run_detail(runs: RunList, found: FoundRun) -> RunDetail:

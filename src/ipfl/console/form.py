@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+from pydantic import TypeAdapter
 
 from ipfl.errors import InputError
 from ipfl.methods import METHODS, REFERENCE, method_class
@@ -67,6 +69,13 @@ class Form:
     """Section → what it is about."""
     methods: Mapping[str, str]
     """Name → summary."""
+    hyperparameters: Mapping[str, tuple[FormField, ...]]
+    """Method → its own settings; those that have none are left out."""
+
+    def fields(self) -> dict[str, FormField]:
+        """All of them by key."""
+        parts = (self.first, *self.sections.values(), *self.hyperparameters.values())
+        return {field.key: field for part in parts for field in part}
 
 
 def make_form() -> Form:
@@ -84,6 +93,16 @@ def make_form() -> Form:
         {name: tuple(sections[name]) for name in order},
         notes,
         {name: method_class(name).summary for name in METHODS},
+        {name: found for name in METHODS if (found := _hyperparameters(name))},
+    )
+
+
+def _hyperparameters(method: str) -> tuple[FormField, ...]:
+    """A method's own settings, by `METHOD:KEY`; those that all methods share are asked for once."""
+    schema = TypeAdapter(method_class(method)).json_schema()
+    every = _fields({"properties": {}, **schema})
+    return tuple(
+        replace(field, key=f"{method}:{field.key}") for field in every if f"method.{field.key}" not in FIRST
     )
 
 
@@ -91,7 +110,7 @@ def _note(schema: Mapping[str, Any], section: str) -> str:
     """The first sentence of a section's own description."""
     reference = schema["properties"].get(section, {}).get("$ref", "")
     text: str = schema["$defs"].get(reference.rpartition("/")[2], {}).get("description", "")
-    return text.partition("\n")[0]
+    return text.partition("\n")[0].replace("`", "") or "What belongs to no section."
 
 
 def _fields(schema: Mapping[str, Any], within: str = "") -> list[FormField]:
@@ -191,9 +210,9 @@ def read_form(given: Mapping[str, Sequence[str]]) -> Plan:
     for method in methods:
         if method not in METHODS:
             raise InputError(f"{method!r} cannot be started from here; see `ipfl methods`")
-    form = make_form()
-    fields = {field.key: field for part in (form.first, *form.sections.values()) for field in part}
+    fields = make_form().fields()
     sets = []
+    own: dict[str, list[str]] = {method: [] for method in methods}
     for key, values in given.items():
         if key in ("name", "methods"):
             continue
@@ -208,12 +227,22 @@ def read_form(given: Mapping[str, Sequence[str]]) -> Plan:
             raise InputError(f"{key} would import code: start such a run in a terminal")
         if "\n" in value or len(value) > 200:
             raise InputError(f"{key} is too long")
-        sets.append(f"{key}={value}")
+        method, _, parameter = key.rpartition(":")
+        if not method:
+            sets.append(f"{key}={value}")
+        elif method in own:  # what was set for a method that is not chosen does not matter
+            if len(methods) > 1 and set(value) & set(",:"):
+                raise InputError(f"{key} with a comma or colon: start such a comparison in a terminal")
+            own[method].append(f"{parameter}={value}")
     samples = (list(given.get("task.samples", ())) or [""])[-1].strip()
     if any(one.startswith("task.dataset=") for one in sets) and samples == fields["task.samples"].default:
         sets.append(f"task.samples={samples}")  # of another data set the default is all there are
     if len(methods) == 1 and methods[0] != Config().method.name:
         sets.append(f"method.name={methods[0]}")
+    if len(methods) == 1:
+        sets += [f"method.{one}" for one in own[methods[0]]]
+    else:
+        methods = tuple(":".join([method, *own[method]]) for method in methods)
     config = Config.load(None, sets)
-    config.build_methods([*methods, REFERENCE] if len(methods) > 1 else methods)
+    config.build_methods(dict.fromkeys([*methods, REFERENCE]) if len(methods) > 1 else methods)
     return Plan(name, methods, tuple(sets))

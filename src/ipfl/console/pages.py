@@ -20,7 +20,9 @@ from ipfl.console.form import make_form, read_form
 from ipfl.console.guard import peer_of
 from ipfl.console.records import KINDS, Command, Kind, State
 from ipfl.console.transfers import Search, find_transfers
+from ipfl.core.client_names import find_client
 from ipfl.errors import InputError
+from ipfl.methods import DEFAULT
 from ipfl.report.tables import format_size
 
 HERE = FilePath(__file__).parent
@@ -69,6 +71,7 @@ def render(request: Request, template: str, console: Any, **values: Any) -> HTML
         "has_auth": console.access.tokens is not None,
         "may_start": console.access.tokens is not None and console.access.may_start,
         "runs_folder": console.runs.folder,
+        "default_method": DEFAULT,
     }
     return templates.TemplateResponse(request, template, shared | values)
 
@@ -128,9 +131,9 @@ def show_comparison(
 def show_run(request: Request, console: ConsoleOf, identity: ForOperator, run: Run) -> Response:
     """One run."""
     detail = api.get_run(console, identity, run)
-    with console.runs.read(run) as (_store, reader):
-        members = accounts.list_clients(reader, 0, PAGE_SIZE)
-        newest = round_detail(reader, max(0, detail.done - 1), 0, PAGE_SIZE)
+    with console.runs.read(run) as (store, reader):
+        members = accounts.list_clients(reader, store.client_names, 0, PAGE_SIZE)
+        newest = round_detail(reader, store.client_names, max(0, detail.done - 1), 0, PAGE_SIZE)
     return render(request, "run.html", console, run=detail, members=members, detail=newest, page=PAGE_SIZE)
 
 
@@ -153,8 +156,8 @@ def show_round(
     row = figures.run_row(console.runs, run)
     wanted = _number(round, "the round")
     number = row.done - 1 if wanted is None else wanted
-    with console.runs.read(run) as (_store, reader):
-        found = round_detail(reader, number, offset, PAGE_SIZE)
+    with console.runs.read(run) as (store, reader):
+        found = round_detail(reader, store.client_names, number, offset, PAGE_SIZE)
     return render(
         request,
         "round.html",
@@ -173,7 +176,7 @@ def show_clients(
 ) -> Response:
     """A part of a run's clients, as a fragment."""
     with console.runs.read(run) as (store, reader):
-        members = accounts.list_clients(reader, offset, PAGE_SIZE)
+        members = accounts.list_clients(reader, store.client_names, offset, PAGE_SIZE)
         has_market = bool(store.header.get("rules"))
     shown = {"key": run.key, "has_market": has_market}
     return render(request, "clients_table.html", console, run=shown, members=members, page=PAGE_SIZE)
@@ -190,7 +193,7 @@ def show_client(
     row = figures.run_row(console.runs, run)
     with console.runs.read(run) as (_store, reader):
         moved = accounts.movements(reader, client, None, PAGE_SIZE)
-    return render(request, "client.html", console, run=row, detail=detail, moved=moved)
+    return render(request, "client.html", console, run=row, detail=detail, moved=moved, is_newest=True)
 
 
 @router.get("/runs/{run}/clients/{client}/head")
@@ -217,7 +220,13 @@ def show_movements(
     with console.runs.read(run) as (_store, reader):
         moved = accounts.movements(reader, client, before, PAGE_SIZE)
     return render(
-        request, "movements.html", console, run=figures.run_row(console.runs, run), client=client, moved=moved
+        request,
+        "movements.html",
+        console,
+        run=figures.run_row(console.runs, run),
+        client=client,
+        moved=moved,
+        is_newest=before is None,
     )
 
 
@@ -252,7 +261,7 @@ def show_ledger(
     console: ConsoleOf,
     _: ForOperator,
     run: Run,
-    client: Short = "",
+    client: Annotated[str, Query(max_length=200)] = "",
     round: Short = "",
     kind: Short = "",
     cluster: Short = "",
@@ -265,9 +274,10 @@ def show_ledger(
     try:
         wanted: Kind | None = kind if kind in KINDS else None  # type: ignore[assignment]
         number = -1 if round.strip().lower() == "opening" else _number(round, "the round", -1)
-        search = Search(_number(client, "the client"), number, wanted, _number(cluster, "the cluster"))
-        with console.runs.read(run) as (_store, reader):
-            found = find_transfers(reader, search, after, until, PAGE_SIZE)
+        with console.runs.read(run) as (store, reader):
+            who = find_client(client.strip(), store.client_names) if client.strip() else None
+            search = Search(who, number, wanted, _number(cluster, "the cluster"))
+            found = find_transfers(reader, store.client_names, search, after, until, PAGE_SIZE)
     except InputError as error:
         problem = str(error)
     return render(
@@ -304,7 +314,7 @@ def show_start(request: Request, console: ConsoleOf, _: ForOperator) -> Response
     number, folder = 1, console.runs.folder
     while folder is not None and (folder / f"run-{number}").exists():
         number += 1
-    plan = {"name": [f"run-{number}"], "methods": ["ipfl"]}
+    plan = {"name": [f"run-{number}"], "methods": [DEFAULT]}
     form = make_form()
     try:
         command = Command(command=console.starter.command(read_form(plan)))

@@ -131,6 +131,7 @@ class Participant(BaseModel):
     """A client in the auction of one cluster in one round."""
 
     client: int
+    name: str | None = None
     cluster: int
     wish: int | None = Field(None, description="rank among the client's own bids, 1 = most wanted")
     seat: Literal["performance", "random"] | None = None
@@ -150,6 +151,7 @@ class RoundEvent(BaseModel):
 
     kind: str
     client: int | None
+    name: str | None = None
     text: str
 
 
@@ -173,6 +175,7 @@ class ClientRow(BaseModel):
     """A client in the list of a run's clients."""
 
     client: int
+    name: str | None = Field(None, description="where the clients of the run have names")
     issued: int
     paid: int
     refunded: int
@@ -243,6 +246,7 @@ class TransferRow(BaseModel):
     amount: int
     cluster: int | None
     client: int
+    name: str | None = Field(None, description="of the client, where clients have names")
     reason: str
 
 

@@ -13,6 +13,7 @@ from threading import Lock
 from sqlalchemy import select
 from sqlalchemy.exc import DBAPIError
 
+from ipfl.core.files import is_locked
 from ipfl.errors import InputError
 from ipfl.ledger import database, schema
 from ipfl.ledger.database import STORE_FILE
@@ -150,8 +151,14 @@ class RunList:
         with store.snapshot() as reader:
             yield store, reader
 
-    def is_fresh(self, run: FoundRun, done: int) -> bool:
-        """Whether the run had news lately: a file that was written, or a round more than last time."""
+    def is_running(self, run: FoundRun, done: int) -> bool:
+        """Whether a process is at work on the run: it holds the folder.
+
+        Where that cannot be told, news count: a file that was written lately, or a round more than last time.
+        """
+        is_held = None if run.folder is None else is_locked(run.folder)
+        if is_held is not None:
+            return is_held
         updated = run.updated()
         if updated is not None:
             return time.time() - updated < RUNNING_SECONDS

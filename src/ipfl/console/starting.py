@@ -13,8 +13,10 @@ from pathlib import Path
 from ipfl.console.form import Plan
 from ipfl.console.records import RunRow, Started
 from ipfl.console.run_list import FoundRun, RunList, make_key
+from ipfl.core.files import is_locked
 from ipfl.errors import InputError
-from ipfl.runs.comparison import PLAN
+from ipfl.runs.file_names import PLAN
+from ipfl.runs.folder import request_stop
 
 MAX_PROCESSES = 4
 """Runs that the console starts and that are not over."""
@@ -67,7 +69,7 @@ class Starter:
             raise InputError(f"{MAX_PROCESSES} runs of this console are under way; wait or stop one")
         try:
             (self.folder / LOGS).mkdir(parents=True, exist_ok=True)
-            with (self.folder / LOGS / f"{name}.log").open("wb") as log:
+            with self._log(name).open("wb") as log:
                 self._processes[name] = subprocess.Popen(
                     [sys.executable, "-c", MAIN, *arguments],
                     stdin=subprocess.DEVNULL,
@@ -79,40 +81,62 @@ class Starter:
             raise InputError(f"cannot start a run in {self.folder}: {error.strerror}") from error
         self.runs.forget()
 
+    def _log(self, name: str) -> Path:
+        """What the command of a run printed."""
+        return self.folder / LOGS / f"{make_key(name)}.log"
+
     def alive(self) -> list[str]:
         """Names of what is under way."""
         return [name for name, process in self._processes.items() if process.poll() is None]
 
+    def _folder_of(self, run: FoundRun) -> Path | None:
+        """What is resumed: the folder of the run's comparison, or its own; None: it is in no folder."""
+        if run.folder is None:
+            return None
+        top = self.runs.folder
+        above = run.folder.parents[:2]  # COMPARISON/METHOD/seed-S
+        return next((one for one in above if one != top and (one / PLAN).is_file()), run.folder)
+
     def _name(self, run: FoundRun) -> str:
-        """The folder that a run was started in: its own, or that of its comparison."""
-        return run.name.partition("/")[0]
+        """Of what is resumed, in the folder of all runs."""
+        folder = self._folder_of(run)
+        return run.name if folder is None else folder.relative_to(self.folder).as_posix()
 
     def can_stop(self, run: FoundRun) -> bool:
-        """Whether the run belongs to a process of this console."""
-        return self._name(run) in self.alive()
+        """Whether a process is at work on the run: one of this console, or any that reads requests."""
+        return self._name(run) in self.alive() or bool(run.folder and is_locked(run.folder))
 
     def can_resume(self, run: FoundRun, row: RunRow) -> bool:
-        """Whether the run could go on: it stopped, and is in a folder of its own or of a comparison."""
-        is_under = run.folder is not None and run.folder != self.runs.folder
-        return is_under and row.state == "unfinished" and not self.can_stop(run)
+        """Whether the run could go on: it stopped, and nobody is at work on it or on its comparison."""
+        folder = self._folder_of(run)
+        if folder is None or folder == self.runs.folder or row.state != "unfinished":
+            return False
+        return not self.can_stop(run) and not is_locked(folder)
 
     def stop(self, run: FoundRun) -> None:
         """Ends a run as Ctrl-C does: what is finished is kept.
 
+        A process of this console is interrupted at once. Any other one, wherever it was started, finds the
+        request in the run's folder and ends after the round that it is at.
+
         Raises:
-            InputError: It was not started here.
+            InputError: Nobody is at work on it.
         """
-        if not self.can_stop(run):
-            raise InputError("this run was not started from this console: stop it where it was started")
-        self._processes[self._name(run)].send_signal(signal.SIGINT)
+        process = self._processes.get(self._name(run))
+        if process is not None and process.poll() is None:
+            process.send_signal(signal.SIGINT)
+        elif run.folder is not None and is_locked(run.folder):
+            request_stop(run.folder)
+        else:
+            raise InputError("no process is at work on this run")
 
     def resume(self, run: FoundRun) -> Started:
         """Goes on with a run that was stopped, or with its comparison."""
-        if self.can_stop(run):
-            raise InputError("this run is under way")
-        name = self._name(run)
-        target = self.folder / name
+        target = self._folder_of(run)
+        if target is None or self.can_stop(run):
+            raise InputError("this run is under way" if target else "this run is not in a folder")
         is_comparison = (target / PLAN).exists()
+        name = self._name(run)
         self._launch(name, ["compare" if is_comparison else "run", "--resume", str(target)])
         return Started(name=name, key=run.key)
 
@@ -126,7 +150,7 @@ class Starter:
 
     def _last_line(self, name: str) -> str:
         try:
-            text = (self.folder / LOGS / f"{name}.log").read_text(encoding="utf-8", errors="replace")
+            text = self._log(name).read_text(encoding="utf-8", errors="replace")
         except OSError:
             return "it left no message"
         return next((line for line in reversed(text.splitlines()) if line.strip()), "it left no message")

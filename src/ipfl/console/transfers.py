@@ -7,7 +7,7 @@ rows from the start: the thousandth page is as quick as the first.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,12 +53,18 @@ def parse_place(text: str | None) -> tuple[int, int] | None:
 
 
 def find_transfers(
-    reader: Reader, search: Search, after: str | None, until: str | None, limit: int
+    reader: Reader,
+    names: Mapping[int, str],
+    search: Search,
+    after: str | None,
+    until: str | None,
+    limit: int,
 ) -> TransferPage:
     """A page of transfers.
 
     Args:
         reader: The run.
+        names: Of its clients, if they have names.
         search: Which transfers.
         after: Place of the last transfer of the page before; None: from the start.
         until: Place of the first transfer of the page after, to go back; None: forwards.
@@ -82,7 +88,7 @@ def find_transfers(
         rows = list(reader.connection.execute(wanted.order_by(*ascending)))
         has_before, has_after = start is not None, len(rows) > limit
         rows = rows[:limit]
-    shown = [_row(row) for row in rows]
+    shown = [_row(row, names) for row in rows]
     return TransferPage(
         total=total,
         transfers=shown,
@@ -91,7 +97,7 @@ def find_transfers(
     )
 
 
-def _row(values: Any) -> TransferRow:
+def _row(values: Any, names: Mapping[int, str]) -> TransferRow:
     number, sequence, *rest = values
     posted = PostedTransfer(number, sequence, Transfer(*rest))
     source, target = posted.account_names
@@ -100,11 +106,12 @@ def _row(values: Any) -> TransferRow:
         round=number,
         sequence=sequence,
         kind=moved.kind,
-        source=source,
-        target=target,
+        source=names.get(moved.source, source),
+        target=names.get(moved.target, target),
         amount=moved.amount,
         cluster=None if moved.cluster == NO_CLUSTER else moved.cluster,
         client=moved.client,
+        name=names.get(moved.client),
         reason=posted.reason,
     )
 

@@ -156,6 +156,25 @@ class FolderLock:
             self._handle = None
 
 
+def is_locked(folder: Path) -> bool | None:
+    """Whether a process holds a folder (`FolderLock`); None if this system cannot tell."""
+    try:
+        import fcntl
+
+        handle = os.open(folder, os.O_RDONLY)
+    except (ImportError, OSError):
+        return None
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # a file system without locks
+        return None
+    finally:
+        os.close(handle)
+    return False
+
+
 def write_text(path: Path, text: str) -> None:
     """Writes a text file whole or not at all."""
     with atomic_write(path) as draft:
@@ -165,6 +184,27 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Writes a JSON file whole or not at all."""
     write_text(path, json.dumps(content, indent=2) + "\n")
+
+
+def read_json(path: Path, what: str) -> dict[str, Any]:
+    """Reads a JSON file of somebody's, which is not trusted.
+
+    Args:
+        path: Where it is.
+        what: What it should be, in messages.
+
+    Raises:
+        InputError: It cannot be read, or is not a JSON object.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} is no {what}: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict):
+        raise InputError(f"{path} is no {what}")
+    return content
 
 
 def write_record(path: Path, record: Record) -> None:

@@ -94,6 +94,8 @@ class Setup:
     """How replies become one model."""
     client_models: ClientModels | None = None
     """An empty store on disk, for methods that keep models of single clients on the server."""
+    noise: float = 0.0
+    """What clients put on all that they send, in multiples of what one point can change (`privacy.noise`)."""
     balances: Mapping[ClientId, int] = field(default_factory=dict)
     """Tokens that clients bring along from an earlier run; who is not in it opens as usual."""
 
@@ -117,6 +119,27 @@ class Roster:
     """Who can be asked in this round, in ascending id."""
 
     clients: tuple[ClientId, ...]
+
+
+Weigh = Callable[[Record], Mapping[str, int]]
+"""What each vector of a reply counts in a sum: a whole number."""
+
+
+def weigh_by_samples(reply: Record) -> dict[str, int]:
+    """Every vector by the number of samples `n`, as FedAvg does."""
+    return dict.fromkeys(reply.params, int(reply.facts["n"]))
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Of which replies a server needs only the weighted sum (`privacy.secure_sum`)."""
+
+    updates: Mapping[str, Weigh] = field(default_factory=dict)
+    """Actions whose replies hold trained models."""
+    gradients: Mapping[str, Weigh] = field(default_factory=dict)
+    """Actions whose replies hold gradients at models that the server has already."""
+    needs_single: str = ""
+    """What the server needs single replies for; empty: for nothing."""
 
 
 class Method(ABC, Generic[S]):
@@ -159,6 +182,10 @@ class Method(ABC, Generic[S]):
         Returns:
             An `ipfl.client.predictors.Predictor`.
         """
+
+    def sums(self) -> Sums:
+        """Which replies the server could do without if it had their sum; none by default."""
+        return Sums(needs_single="whatever it does, as it does not say that sums are enough")
 
     def models(self, state: S) -> Mapping[str, Vector]:
         """Server models by name (`global`, or `cluster_0`, `cluster_1`, …) for evaluation and export."""

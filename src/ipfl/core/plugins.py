@@ -17,6 +17,10 @@ _allowed_modules: tuple[str, ...] | None = None
 """None: all."""
 
 
+_own_code: set[str] = set()
+"""What runs of this process have named."""
+
+
 def allow_modules(modules: Iterable[str]) -> None:
     """From now on, this process imports these modules and those inside them for a config, and no others.
 
@@ -43,8 +47,29 @@ def look_beside(config: Path) -> None:
         sys.path.append(folder)
 
 
+class CodeRefusedError(InputError):
+    """A folder of results names code to import, and nobody said that it may be imported."""
+
+    def __init__(self, folder: Path, named: Iterable[str], how: str = "trust=True"):
+        self.folder, self.named = folder, tuple(named)
+        super().__init__(
+            f"{folder} names code to import ({', '.join(self.named)}): if you trust its origin, use {how}"
+        )
+
+
+def remember_code(settings: Any) -> None:
+    """Notes what a run of this process names: its folder may be read again without being asked."""
+    _own_code.update(_references(settings))
+
+
+def _references(settings: Any) -> Iterator[str]:
+    return (one for one in _texts(settings) if _REFERENCE.fullmatch(one))
+
+
 def refuse_code(settings: Any, folder: Path) -> None:
     """Refuses a folder of results that names code: it may come from somebody else.
+
+    Code that a run of this process named is fine: it was imported already.
 
     Args:
         settings: What was read there: texts, in mappings and lists of any depth. All are looked at, because
@@ -52,13 +77,10 @@ def refuse_code(settings: Any, folder: Path) -> None:
         folder: Where it was read, for the message.
 
     Raises:
-        InputError: One of them would be imported.
+        CodeRefusedError: One of them would be imported.
     """
-    named = sorted({one for one in _texts(settings) if _REFERENCE.fullmatch(one)})
-    if named:
-        raise InputError(
-            f"{folder} names code to import ({', '.join(named)}): refused unless you trust its origin (trust)"
-        )
+    if named := sorted({*_references(settings)} - _own_code):
+        raise CodeRefusedError(folder, named)
 
 
 def _texts(settings: Any) -> Iterator[str]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 import numpy as np
 from annotated_types import Interval, Len
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, StringConstraints, TypeAdapter, ValidationError
 
 if TYPE_CHECKING:
     from ipfl.core.records import Record
@@ -57,6 +57,11 @@ def index_below(length: int) -> Any:
 def list_of(kind: Any, length: int) -> Any:
     """So many values of one type."""
     return Annotated[list[kind], Len(length, length)]
+
+
+def hex_text(size: int) -> Any:
+    """So many bytes as hexadecimal digits."""
+    return Annotated[str, Len(2 * size, 2 * size), StringConstraints(pattern="^[0-9a-f]*$")]
 
 
 class InvalidReplyError(ValueError):
@@ -148,7 +153,7 @@ def _json_bytes(kind: Any) -> int:
         longest = next((mark.max_length for mark in marks if isinstance(mark, Len)), None)
         if get_origin(inner) is list and longest is not None:
             return 2 + longest * _json_bytes(get_args(inner)[0])
-        return _json_bytes(inner)
+        return _json_bytes(inner) if inner is not str or longest is None else 2 + 6 * longest
     if kind in (int, float, bool) or get_origin(kind) is Literal:
         return NUMBER_BYTES
     return OPEN_FACT_BYTES

@@ -6,7 +6,7 @@ tables, the replay and the export take their columns from its fields.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
 
@@ -96,7 +96,7 @@ class Event(NamedTuple):
 class Market:
     """What a market reports of a round; None: it does not say."""
 
-    transfers: tuple[Transfer, ...]
+    transfers: Sequence[Transfer]
     """All tokens that moved, in this order."""
     bids: tuple[Bid, ...] | None = None
     """None while the market is closed."""

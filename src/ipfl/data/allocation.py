@@ -252,7 +252,11 @@ def draw_points(
     pool_of_column = pools.pool_of_column.tolist()
 
     def draw(counts: Counts, distribution: Counts, drawer: _PointDrawer = train) -> PoolPoints:
-        columns = np.flatnonzero(counts).tolist()
+        columns = counts.nonzero()[0].tolist()
+        if len(columns) == 1:  # as with many clients of one distribution: nothing to put together
+            index = drawer.draw(pool_of_column[columns[0]], int(counts[columns[0]]))
+            seen = np.full(len(index), distribution[columns[0]], np.uint8)
+            return PoolPoints(index[random.permutation(len(index))], seen)
         drawn = [drawer.draw(pool_of_column[column], int(counts[column])) for column in columns]
         index = np.concatenate(drawn) if drawn else np.zeros(0, np.int32)
         order = random.permutation(len(index))

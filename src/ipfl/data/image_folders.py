@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ipfl.data.archives import refuse_damaged
 from ipfl.data.dataset import Dataset, split_dataset
-from ipfl.data.table_encoding import sorted_texts
+from ipfl.data.table_encoding import number_texts
 from ipfl.errors import InputError, require_extra
 
 if TYPE_CHECKING:
@@ -55,11 +55,11 @@ def read_images(path: Path, settings: TaskConfig) -> Dataset:
         found = "no images" if not files else f"images {' and '.join(map(str, sorted(depths)))} folders deep"
         raise InputError(f"{path}: expected class/image.png or client/class/image.png, found {found}")
     x = _read_files(files, settings.image_size)
-    y, classes = _number(place[-1] for place in places)
+    y, classes = number_texts([place[-1] for place in places], settings.class_names, str(path))
     named: dict[str, Any] = {"class_names": tuple(classes)}
     group = None
     if depths == {2}:
-        group, clients = _number(place[0] for place in places)
+        group, clients = number_texts([place[0] for place in places], (), str(path))
         named["group_names"] = tuple(clients)
     if len(classes) < 2:
         raise InputError(f"{path}: there is only the class {classes[0]!r}: nothing to learn")
@@ -88,13 +88,6 @@ def _official_test(places: Sequence[tuple[str, ...]]) -> NDArray[np.bool_] | Non
     if not tests or not tops <= {*TRAIN, *TEST} or not tops & set(TRAIN):
         return None
     return np.array([place[0].lower() == tests[0] for place in places])
-
-
-def _number(texts: Any) -> tuple[NDArray[np.int64], list[str]]:
-    given = list(texts)
-    found = sorted_texts(set(given))
-    positions = {text: position for position, text in enumerate(found)}
-    return np.array([positions[text] for text in given], dtype=np.int64), found
 
 
 def _read_files(files: Sequence[Path], size: int | None) -> NDArray[np.uint8]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -45,6 +46,11 @@ class TaskConfig(Section):
     )
     categorical: tuple[str, ...] = Field(
         (), description="csv, parquet: columns of numbers that name categories; text always does"
+    )
+    class_names: tuple[str, ...] = Field(
+        (),
+        description="csv, parquet, images: the classes in their order, also those that do not occur here; "
+        "omitted: those that occur, sorted",
     )
     standardize: Literal["server", "client", "none"] = Field(
         "server",
@@ -156,7 +162,7 @@ def dataset_of(path: Path) -> str:
         InputError: The name does not say it.
     """
     kind = _SUFFIXES.get(path.with_suffix("").suffix if path.suffix == ".gz" else path.suffix.lower())
-    if kind is None and not path.is_dir():
+    if kind is None and not os.path.isdir(path):  # `Path.is_dir` raises for names that are too long
         raise InputError(
             f"path = {str(path)!r}: expected a file {', '.join(_SUFFIXES)} or a folder of images; "
             f"with another name, say what it is: dataset = {' | '.join(FILES)}"

@@ -221,6 +221,26 @@ def sorted_texts(texts: set[str]) -> list[str]:
     return sorted(texts)
 
 
+def number_texts(
+    texts: Sequence[str], known: Sequence[str], where: str
+) -> tuple[NDArray[np.int64], list[str]]:
+    """The number of each text, and the texts in their order.
+
+    Args:
+        texts: Such as the label of each row.
+        known: All that there can be, in their order; empty: those that occur, sorted.
+        where: Of the data in messages.
+
+    Raises:
+        InputError: A text is none of those known.
+    """
+    found = list(known) or sorted_texts(set(texts))
+    positions = {text: position for position, text in enumerate(found)}
+    if others := sorted_texts(set(texts) - set(positions)):
+        raise InputError(f"{where}: {others[0]!r} is none of task.class_names ({', '.join(found)})")
+    return np.array([positions[text] for text in texts], dtype=np.int64), found
+
+
 def _numbers(values: pd.Series[Any], name: str, where: str) -> NDArray[np.float64]:
     try:
         numbers: NDArray[np.float64] = values.to_numpy(dtype=np.float64)

@@ -6,6 +6,7 @@ becomes test data; all that is computed from rows, such as means, is computed fr
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,8 +20,8 @@ from ipfl.data.table_encoding import (
     choose_column,
     find_column,
     make_encoding,
+    number_texts,
     refuse_missing,
-    sorted_texts,
 )
 from ipfl.data.targets import check_numbers
 from ipfl.errors import InputError
@@ -80,7 +81,7 @@ def _read_target(
 ) -> tuple[NDArray[Any], list[str]]:
     """What is predicted for each row, and the classes; none for numbers."""
     if settings.predict == "classes":
-        y, classes = _number_texts(rows, target, name, "target")
+        y, classes = _number_texts(rows, target, name, "target", settings.class_names)
         _check_classes(rows, classes, target, name)
         return y, classes
     if settings.predict == "multilabel":
@@ -93,7 +94,7 @@ def _read_target(
 
 
 def _number_texts(
-    rows: pd.DataFrame, column: str, name: str, key: str
+    rows: pd.DataFrame, column: str, name: str, key: str, known: Sequence[str] = ()
 ) -> tuple[NDArray[np.int64], list[str]]:
     """Number of each row's value in a column, and the values in their order."""
     values = find_column(rows, column, name, key)
@@ -101,9 +102,7 @@ def _number_texts(
     texts = category_texts(values)
     if not all(text.strip() for text in texts):
         raise InputError(f"{name}: column {column!r} ({key}) is empty in some rows")
-    found = sorted_texts(set(texts))
-    positions = {text: position for position, text in enumerate(found)}
-    return np.array([positions[text] for text in texts], dtype=np.int64), found
+    return number_texts(texts, known, f"{name}: column {column!r} ({key})")
 
 
 def _check_classes(rows: pd.DataFrame, classes: list[str], target: str, name: str) -> None:

@@ -69,6 +69,12 @@ class ServerConfig(Section):
     classes: int = Field(
         0, ge=0, le=MAX_CLASSES, description="number of classes; 0: what more than half of the nodes say"
     )
+    anchor: Path | None = Field(
+        None, description="file, on the server, that gets the ledger's newest hash after every round"
+    )
+    accounts: str | None = Field(
+        None, description="name under which balances outlive runs; without it, all are opened anew"
+    )
     fp16: bool = Field(False, description="models travel as float16: half the bytes, other results")
 
     @classmethod
@@ -201,7 +207,12 @@ def run_server(grid: Grid, server_config: ServerConfig, model: Factory | None = 
             print_line=print_progress,
         )
 
-    output = RunOutput(server_config.out, resume=server_config.resume)
+    output = RunOutput(
+        server_config.out,
+        resume=server_config.resume,
+        anchor=server_config.anchor,
+        accounts=server_config.accounts,
+    )
     return run(task, method, config, engine=make_engine, out=output, observer=LinePrinter())
 
 

@@ -89,7 +89,10 @@ class NodeSettings(_SettingsFile):
 
     server: str = Field(description="host:port of the server, a name that its certificate covers")
     client: int = Field(ge=0, description="the account that this node's key was registered for")
-    data: Path = Field(description=".npz with x and y, and x_test and y_test if there are test points")
+    data: Path = Field(
+        description=".npz with x and y, and x_test and y_test if there are test points; or a CSV or Parquet "
+        "file, or a folder of images"
+    )
     memory: Path = Field(Path("memory"), description="folder for what the client remembers between rounds")
     app: Path = Field(Path("app"), description="folder of the Flower app; the node runs no other one")
     modules: tuple[str, ...] = Field(

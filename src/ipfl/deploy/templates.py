@@ -19,7 +19,8 @@ idle_seconds = {idle_seconds}
 NODE_TOML = """\
 server = "{server}"     # a name or address that server.crt covers
 client = {client}                  # the account that this node's key is registered for
-data = "data.npz"           # x and y, and x_test and y_test if there are test points; stays on the node
+data = "data.npz"           # x and y, and x_test and y_test if there are test points; stays on the node;
+                            # or a CSV or Parquet file, or a folder of images (docs/deploy.md)
 memory = "memory"           # folder for what the client remembers between rounds; keep it over restarts
 app = "app"                 # the Flower app; this node runs no other one, whatever the server sends
 modules = []                # modules that a run's config may name as module:callable
@@ -82,6 +83,8 @@ wait = 60.0         # seconds to wait for them
 deadline = 300.0    # seconds for a reply; for clients, clients.deadline of the TOML file wins
 fp16 = false        # send models as float16
 classes = 0         # number of classes; 0: as more than half of the nodes say
+anchor = ""         # file on the server that gets the ledger's newest hash after every round
+accounts = ""       # name under which balances outlive runs
 """
 
 START_SERVER = """\

@@ -22,6 +22,7 @@ from types import TracebackType
 
 from ipfl.client.memory import ClientMemory
 from ipfl.client.runner import ASSESS, EVALUATE, TRAIN, ClientRunner, CrashError, Job, Runner
+from ipfl.client.secure_sum import with_secure_sums
 from ipfl.client.training import one_thread
 from ipfl.core import Ask, Bytes, ClientId, Event, Fact, Record, Replies
 from ipfl.core.boundary import UnreadableReply
@@ -66,7 +67,8 @@ class LocalEngine:
             runner = ClientRunner(
                 context.task, context.method, context.train, context.seed, memory, context.privacy
             )
-            self.runner: Runner = runner if context.wrap is None else context.wrap(runner)
+            outside = None if context.wrap is None else context.wrap(runner)
+            self.runner: Runner = with_secure_sums(runner, outside)
             with one_thread():
                 wanted = count_cores() if workers is None else workers
                 for _ in range(min(wanted, len(context.task.data.clients) or 1)):  # more would be idle

@@ -10,11 +10,11 @@ is its own number, the issuer −1, the escrow of cluster k −2−2k, the pool 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import IntEnum
 from itertools import chain
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -115,13 +115,21 @@ class Transfers:
         )
 
     @classmethod
-    def concat(cls, *parts: Transfers) -> Transfers:
+    def concat(cls, *parts: Transfers | TransferTable) -> Transfers:
         """The transfers of all parts, in order; empty without parts."""
-        parts = parts or (cls.of(Kind.OPEN, 0, 0, 0, NO_CLUSTER, np.empty(0, np.int32)),)
-        return cls(*(np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(cls)))
+        found = [*chain.from_iterable(part.chunks() for part in parts)] or [
+            cls.of(Kind.OPEN, 0, 0, 0, NO_CLUSTER, np.empty(0, np.int32))
+        ]
+        return cls(*(np.concatenate([getattr(part, f.name) for part in found]) for f in fields(cls)))
 
     def __len__(self) -> int:
         return len(self.kind)
+
+    def chunks(self) -> Iterator[Transfers]:
+        """The same in parts that are small enough to be read at once."""
+        for first in range(0, len(self), _CHUNK_SIZE):
+            part = slice(first, first + _CHUNK_SIZE)
+            yield Transfers(*(getattr(self, f.name)[part] for f in fields(self)))
 
     def rows(self, ids: NDArray[np.int64]) -> tuple[Transfer, ...]:
         """The transfers one by one, with client ids instead of row numbers."""
@@ -129,6 +137,90 @@ class Transfers:
         sides = (np.where(side >= 0, ids[np.maximum(side, 0)], side) for side in (self.source, self.target))
         columns = (*sides, self.amount, self.cluster, ids[self.client])
         return tuple(map(Transfer, kinds, *(column.tolist() for column in columns)))
+
+
+Party = Literal["client", "escrow", "pool"]
+"""An account by client and cluster: the client's own, or one of the cluster's."""
+
+
+@dataclass(frozen=True)
+class TransferTable:
+    """Transfers of one kind and one amount as an (N, K) table: a byte each, and sums instead of postings.
+
+    True where the client's tokens move for the cluster. In the order of the table, row by row.
+    """
+
+    kind: Kind
+    source: Party
+    target: Party
+    amount: int
+    entries: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return int(np.count_nonzero(self.entries))
+
+    def chunks(self) -> Iterator[Transfers]:
+        """The same as columns, in parts."""
+        n, k = self.entries.shape
+        step = max(1, _CHUNK_SIZE // max(1, k))
+        for first in range(0, n, step):
+            client, cluster = np.nonzero(self.entries[first : first + step])
+            if not len(client):
+                continue
+            client += first
+            sides = {"client": client, "escrow": escrow(cluster), "pool": pool(cluster)}
+            yield Transfers.of(
+                self.kind, sides[self.source], sides[self.target], self.amount, cluster, client
+            )
+
+    def totals(self, party: Party) -> NDArray[np.int64]:
+        """Tokens that pass through each account of a party: (N,) for clients, (K,) for the others."""
+        counted = self.entries.sum(axis=1 if party == "client" else 0, dtype=np.int64)
+        return np.asarray(counted * self.amount)
+
+
+class TransferRows(Sequence[Transfer]):
+    """The transfers of a round as a round reports them, made one by one only while they are read.
+
+    Args:
+        parts: In the order posted, with row numbers instead of clients.
+        ids: Client of each row.
+    """
+
+    def __init__(self, parts: Iterable[Transfers | TransferTable], ids: NDArray[np.int64]):
+        self._parts, self._ids = tuple(parts), ids
+        self._length = sum(map(len, self._parts))
+
+    def __len__(self) -> int:
+        return self._length
+
+    def chunks(self) -> Iterator[tuple[Transfer, ...]]:
+        """All rows, some ten thousand at a time."""
+        for part in self._parts:
+            for chunk in part.chunks():
+                yield chunk.rows(self._ids)
+
+    def __iter__(self) -> Iterator[Transfer]:
+        return chain.from_iterable(self.chunks())
+
+    @overload
+    def __getitem__(self, index: int) -> Transfer: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Transfer, ...]: ...
+    def __getitem__(self, index: int | slice) -> Transfer | tuple[Transfer, ...]:
+        return tuple(self)[index]
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence):
+            return NotImplemented
+        return len(self) == len(other) and all(
+            one == another for one, another in zip(self, other, strict=True)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"TransferRows({len(self)} transfers)"
 
 
 @dataclass(frozen=True)
@@ -155,12 +247,14 @@ class Bank:
             raise ValueError(f"the accounts hold {total} tokens, but {self.issued} were issued")
 
 
-def post(bank: Bank, transfers: Transfers) -> Bank:
+def post(bank: Bank, transfers: Transfers | TransferTable) -> Bank:
     """The bank after these transfers, as one transaction.
 
     Raises:
         ValueError: a negative amount, or an account other than the issuer's that would fall below zero.
     """
+    if isinstance(transfers, TransferTable):
+        return _post_table(bank, transfers)
     if len(transfers) and transfers.amount.min() < 0:
         raise ValueError("a transfer of a negative amount")
     n, k = len(bank.balances), len(bank.pool)
@@ -171,6 +265,15 @@ def post(bank: Bank, transfers: Transfers) -> Bank:
     np.add.at(accounts, _slot(transfers.target, n), transfers.amount)
     balances, shared = accounts[:n], accounts[n:]
     return Bank(balances, shared[1::2].copy(), shared[2::2].copy(), -int(shared[0]))
+
+
+def _post_table(bank: Bank, table: TransferTable) -> Bank:
+    if table.amount < 0:
+        raise ValueError("a transfer of a negative amount")
+    held = {"client": bank.balances, "escrow": bank.escrow, "pool": bank.pool}
+    for party, sign in ((table.source, -1), (table.target, 1)):
+        held[party] = held[party] + sign * table.totals(party)
+    return Bank(held["client"], held["escrow"], held["pool"], bank.issued)
 
 
 def _slot(account: NDArray[np.int32], n: int) -> NDArray[np.int32]:

@@ -52,7 +52,7 @@ def append_head(path: Path, head: Mapping[str, Any]) -> None:
         os.fsync(file.fileno())
 
 
-def _read_heads(path: Path, run: str) -> list[dict[str, Any]]:
+def read_heads(path: Path, run: str) -> list[dict[str, Any]]:
     """The heads of the runs of one name, in order."""
     heads = []
     try:
@@ -71,7 +71,7 @@ def _read_heads(path: Path, run: str) -> list[dict[str, Any]]:
 
 def anchor_findings(path: Path, store: RunStore, reader: Reader) -> Iterator[Finding]:
     """What an anchor says otherwise than the run."""
-    heads = _read_heads(path, store.name)
+    heads = read_heads(path, store.name)
     if not heads:
         yield Finding(None, None, f"the anchor {path} does not know a run {store.name!r}")
         return

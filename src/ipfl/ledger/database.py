@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -147,6 +147,18 @@ def read_only(connection: Connection) -> Connection:
     if connection.dialect.name == "sqlite":
         return connection.execution_options(read_only=True)
     return connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+
+
+def copy_rows(connection: Connection, statement: str, rows: Iterable[Sequence[Any]]) -> None:
+    """Sends rows to PostgreSQL by a COPY statement, with the errors of any other statement."""
+    driver: Any = connection.connection.driver_connection
+    dialect: Any = connection.dialect
+    try:
+        with driver.cursor() as cursor, cursor.copy(statement) as copy:
+            for row in rows:
+                copy.write_row(row)
+    except dialect.dbapi.Error as error:
+        raise DBAPIError.instance(statement, None, error, dialect.dbapi.Error, dialect=dialect) from error
 
 
 def is_temporary(error: DBAPIError) -> bool:

@@ -24,6 +24,7 @@ from sqlalchemy import REAL, BigInteger, Boolean, Column, Double, Integer, Text
 from sqlalchemy.types import TypeEngine
 
 from ipfl.core.rounds import ROW_TYPES, Figure, Tokens
+from ipfl.ledger.accounts import TransferRows
 from ipfl.ledger.canonical import digest
 from ipfl.ledger.database import StoreError
 
@@ -102,12 +103,14 @@ def columns_of(row_type: type[NamedTuple]) -> list[Column[Any]]:
     ]
 
 
-def check_rows(key: str, rows: Iterable[Sequence[Any]]) -> tuple[Any, ...]:
+def check_rows(key: str, rows: Iterable[Sequence[Any]]) -> Sequence[Any]:
     """The rows of a key as typed rows, each value as the database will give it back.
 
     Raises:
         StoreError: A row of another shape.
     """
+    if isinstance(rows, TransferRows):
+        return rows  # whole numbers of the right size by their making, and read one by one only when posted
     row_type = ROW_TYPES[key]
     fields = fields_of(row_type)
     try:
@@ -232,7 +235,7 @@ class Posting:
         return round_hash(previous, self.round, self.checkpoint, self.line, self.files)
 
     @property
-    def rows(self) -> dict[str, tuple[Any, ...]]:
+    def rows(self) -> dict[str, Sequence[Any]]:
         """Rows that have tables of their own, by key of the line."""
         return {key: self.line[key] for key in TABLE_KEYS if key in self.line}
 

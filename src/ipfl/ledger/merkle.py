@@ -10,8 +10,9 @@ reference implementation.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
+from itertools import pairwise
 
 
 def leaf_hash(entry: bytes) -> bytes:
@@ -36,6 +37,17 @@ class MerkleTree:
         self._levels = [list(leaves)]
         while len(self._levels[-1]) > 1:
             self._levels.append(_next_level(self._levels[-1]))
+
+    def replace(self, leaves: Mapping[int, bytes]) -> None:
+        """Other hashes for some leaves; of the rest only the nodes above them are made anew."""
+        for index, leaf in leaves.items():
+            self._levels[0][index] = leaf
+        places = set(leaves)
+        for below, level in pairwise(self._levels):
+            places = {index // 2 for index in places}
+            for index in places:
+                pair = below[2 * index : 2 * index + 2]
+                level[index] = _node_hash(*pair) if len(pair) == 2 else pair[0]
 
     @property
     def root(self) -> bytes:

@@ -139,8 +139,10 @@ def _parse_finite(text: str) -> float:
 
 
 def _is_within_depth(value: Any, levels: int) -> bool:
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return levels > 0 and all(_is_within_depth(one, levels - 1) for one in inner)
+    inner = value.values() if isinstance(value, dict) else value
+    # Most of a line are lists of numbers, which need no look of their own.
+    deeper = [one for one in inner if isinstance(one, dict | list)]
+    return levels > 0 and all(_is_within_depth(one, levels - 1) for one in deeper)
 
 
 def _check_whole(values: Iterable[Any], what: str) -> list[int]:

@@ -101,7 +101,6 @@ class AccountBook:
     def __init__(self, clients: Iterable[ClientId], secret: str):
         self._secret = bytes.fromhex(secret)
         self.accounts = {client: Account(client, 0, self.start(client)) for client in sorted(clients)}
-        self._leaves = {client: account.leaf() for client, account in self.accounts.items()}
         self._places = {client: place for place, client in enumerate(self.accounts)}
         self._tree: MerkleTree | None = None
 
@@ -111,11 +110,13 @@ class AccountBook:
 
     def post(self, round: int, transfers: Iterable[Transfer]) -> None:
         """Enters the transfers of a round."""
-        self._tree = None
-        for client, moved in entries_by_client(transfers).items():
-            if client in self.accounts:  # a changed database can hold others; `verify` names them
-                self.accounts[client] = account = self.accounts[client].after((round, moved))
-                self._leaves[client] = account.leaf()
+        moved = entries_by_client(transfers)
+        changed = [client for client in moved if client in self.accounts]
+        # A changed database can hold others; `verify` names them.
+        for client in changed:
+            self.accounts[client] = self.accounts[client].after((round, moved[client]))
+        if self._tree is not None:
+            self._tree.replace({self._places[client]: self.accounts[client].leaf() for client in changed})
 
     def root(self) -> str:
         """Root of the tree of all accounts."""
@@ -127,8 +128,8 @@ class AccountBook:
         return index, [node.hex() for node in self._merkle_tree().audit_path(index)]
 
     def _merkle_tree(self) -> MerkleTree:
-        """The tree as it is now, made once for all statements of a round."""
-        self._tree = self._tree or MerkleTree(self._leaves.values())
+        """The tree as it is now, made once; a round replaces the leaves of those whose tokens moved."""
+        self._tree = self._tree or MerkleTree(account.leaf() for account in self.accounts.values())
         return self._tree
 
 
@@ -220,8 +221,22 @@ class Ledger(Protocol):
         ...
 
 
-def denial(told: Statement, ledger: Ledger) -> str | None:
-    """In what a ledger says otherwise than a statement that was signed earlier; None: it says the same."""
+class Told(Protocol):
+    """What was said of an account: a statement, or the receipt for one."""
+
+    @property
+    def head(self) -> LedgerHead:
+        """Of the round after which it was said."""
+        ...
+
+    @property
+    def account(self) -> Account:
+        """What was said."""
+        ...
+
+
+def denial(told: Told, ledger: Ledger) -> str | None:
+    """In what a ledger says otherwise than what was signed earlier; None: it says the same."""
     if ledger.begun != told.head.begun:
         return "it is of a run with another name or header"
     try:
@@ -299,19 +314,13 @@ def read_statement(content: Any, public_key: str | None = None) -> Statement:
 def _parse(content: Mapping[str, Any]) -> Statement:
     if content["ipfl"] != "account statement" or content["format"] != STATEMENT_FORMAT:
         raise ValueError("another kind or format")
-    told = dict(content["head"])
-    if told.pop("ipfl") != "ledger head":
-        raise ValueError("another kind of head")
-    head = LedgerHead(**told)
-    for name, kind in (("run", str), ("begun", str), ("round", int), ("hash", str), ("accounts", str)):
-        if type(told[name]) is not kind:
-            raise TypeError(f"{name} is {told[name]!r}")
+    head = parse_head(content["head"])
     signed = None
     if content["public_key"] is not None:
         if not PUBLIC_KEY.fullmatch(content["public_key"]):
             raise ValueError("the public key")
         signed = SignedHead(head, content["public_key"], str(content["signature"]))
-    account, start = (_parse_account(content[name]) for name in ("account", "start"))
+    account, start = (parse_account(content[name]) for name in ("account", "start"))
     if account.client != start.client:
         raise ValueError("two clients")
     entries = [_parse_entry(entry) for entry in content["entries"]]
@@ -319,7 +328,19 @@ def _parse(content: Mapping[str, Any]) -> Statement:
     return Statement(account, int(content["index"]), int(content["size"]), path, signed, head, start, entries)
 
 
-def _parse_account(content: Mapping[str, Any]) -> Account:
+def parse_head(content: Mapping[str, Any]) -> LedgerHead:
+    """A head from its JSON; other exceptions than those of our own are for the caller."""
+    told = dict(content)
+    if told.pop("ipfl") != "ledger head":
+        raise ValueError("another kind of head")
+    for name, kind in (("run", str), ("begun", str), ("round", int), ("hash", str), ("accounts", str)):
+        if type(told[name]) is not kind:
+            raise TypeError(f"{name} is {told[name]!r}")
+    return LedgerHead(**told)
+
+
+def parse_account(content: Mapping[str, Any]) -> Account:
+    """An account from its JSON, in the same way."""
     account = Account(**content)
     if type(account.client) is not int or type(account.balance) is not int or type(account.head) is not str:
         raise TypeError("an account is a client, a balance and a head")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain, islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from sqlalchemy import Column, Connection, Engine, Integer, Table, insert, select
+from sqlalchemy import Connection, Engine, Table, insert, select
 from sqlalchemy.exc import DBAPIError
 
 from ipfl.core import Transfer
@@ -41,6 +42,8 @@ from ipfl.ledger.statements import (
     make_statement,
 )
 
+ROWS_AT_A_TIME = 2**14
+"""Rows that one statement inserts into SQLite."""
 SECRET = re.compile(r"[0-9a-f]{64}")
 """Of a run: 32 bytes in hex."""
 
@@ -282,18 +285,27 @@ class RunStore:
         head = (*key, previous, hash, posting.checkpoint, posting.rest, files)
         insert_rows(connection, schema.rounds, [head])
         for name, rows in posting.rows.items():
-            numbered = [(*key, sequence, *row) for sequence, row in enumerate(rows)]
+            numbered = ((*key, sequence, *row) for sequence, row in enumerate(rows))
             insert_rows(connection, schema.row_tables[name], numbered)
         metrics = [(*key, *metric) for metric in metrics_of(posting.line).items()]
         insert_rows(connection, schema.metrics, metrics)
         if self.key is not None:
-            book = self._book_after(Reader(connection, self.run_id), posting.round)
+            moved = posting.line.get("transfers", ())
+            book = self._book_after(Reader(connection, self.run_id), posting.round, moved)
             signed = SignedHead.make(self.ledger_head(posting.round, hash, book), self.key)
             row = (*key, signed.head.accounts, signed.public_key, signed.signature)
             insert_rows(connection, schema.signatures, [row])
 
-    def _book_after(self, reader: Reader, round: int) -> AccountBook | None:
-        """The accounts after a round that is posted, the last one; None without tokens."""
+    def _book_after(
+        self, reader: Reader, round: int, moved: Sequence[Transfer] | None = None
+    ) -> AccountBook | None:
+        """The accounts after a round that is posted, the last one; None without tokens.
+
+        Args:
+            reader: Of this run.
+            round: Its number.
+            moved: Its transfers; None: they are read.
+        """
         if self.secret is None or not self.header.get("rules"):
             return None
         if self._book is None or self._book[0] != round:
@@ -302,7 +314,8 @@ class RunStore:
             else:
                 book, since = AccountBook(self.header["clients"], self.secret), OPENING
             for number in range(since, round + 1):
-                book.post(number, (one.transfer for one in reader.transfers(round=number)))
+                read = (one.transfer for one in reader.transfers(round=number))
+                book.post(number, read if moved is None or number != round else moved)
             # Until the transaction is committed nobody else sees it; if it fails, the round is posted again.
             self._book = (round, book)
         return self._book[1]
@@ -393,28 +406,16 @@ def _make_folder(path: Path) -> None:
         raise InputError(f"cannot make the folder of {path}: {error.strerror}") from error
 
 
-def insert_rows(connection: Connection, table: Table, rows: Sequence[Sequence[Any]]) -> None:
-    """Inserts many rows at once, values in the order of the table's columns.
+def insert_rows(connection: Connection, table: Table, rows: Iterable[Sequence[Any]]) -> None:
+    """Inserts many rows, values in the order of the table's columns; they are read one by one.
 
-    PostgreSQL gets a list per column in one statement, so that the trigger on transfers runs once.
+    PostgreSQL gets them by one COPY, so that the trigger on transfers runs once.
     """
-    if not rows:
-        return
     names = ", ".join(column.name for column in table.columns)
-    into = f"INSERT INTO {table.name} ({names})"
+    left = iter(rows)
     if connection.dialect.name == "sqlite":
         marks = ", ".join("?" for _ in table.columns)
-        connection.exec_driver_sql(f"{into} VALUES ({marks})", [tuple(row) for row in rows])
-        return
-    types = [column.type.compile(connection.dialect) for column in table.columns]
-    lists = ", ".join(f"%s::{sql_type}[]" for sql_type in types)
-    values = zip(*rows, strict=True)
-    arrays = tuple(_array(column, next(values)) for column in table.columns)
-    connection.exec_driver_sql(f"{into} SELECT * FROM unnest({lists})", arrays)
-
-
-def _array(column: Column[Any], values: Sequence[Any]) -> list[Any] | str:
-    """The values of a column for PostgreSQL."""
-    if isinstance(column.type, Integer) and not column.nullable:  # as text: many times as fast in the driver
-        return "{" + ",".join(map(str, values)) + "}"
-    return list(values)
+        while some := [tuple(row) for row in islice(left, ROWS_AT_A_TIME)]:
+            connection.exec_driver_sql(f"INSERT INTO {table.name} ({names}) VALUES ({marks})", some)
+    elif (first := next(left, None)) is not None:
+        database.copy_rows(connection, f"COPY {table.name} ({names}) FROM STDIN", chain([first], left))

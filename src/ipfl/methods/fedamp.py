@@ -42,6 +42,7 @@ from pydantic.dataclasses import dataclass
 from ipfl.client.client import Client
 from ipfl.client.training import Pull
 from ipfl.core import EMPTY, Ask, ClientId, ClientModels, Method, Phases, Record, Roster, Round, Setup, Vector
+from ipfl.core.method import Sums
 from ipfl.methods.steps import expect_update, random_seats, refuse_strangers, select_clients
 
 
@@ -106,6 +107,10 @@ class FedAMP(Method[Cloud]):
                     moves[i] += likeness * gap
         steps = {i: min(self.alpha / self.sigma, 1 / (1 + attention[i])) for i in models}
         return {i: (model + steps[i] * moves[i]).astype(np.float32) for i, model in models.items()}
+
+    def sums(self) -> Sums:
+        """None: see `needs_single`."""
+        return Sums(needs_single="a model of each client's own")
 
     def on_train(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:
         """Local training from the cloud model, with the proximal pull back to it."""

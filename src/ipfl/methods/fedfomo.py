@@ -34,6 +34,7 @@ from pydantic.dataclasses import dataclass
 
 from ipfl.client.client import Client, Part
 from ipfl.core import Ask, ClientId, ClientModels, Method, Phases, Record, Roster, Round, Setup, Vector
+from ipfl.core.method import Sums
 from ipfl.core.replies import Count, Number, ReplySchema, list_of
 from ipfl.core.streams import stream
 from ipfl.core.vectors import distance, mix
@@ -109,6 +110,10 @@ class FedFomo(Method[Affinities]):
         left = [left[place] for place in np.lexsort((rng.random(len(left)), -affinity))]
         count = min(self.models_each - 1, len(left))
         return [left.pop(rng.integers(len(left)) if rng.random() < epsilon else 0) for _ in range(count)]
+
+    def sums(self) -> Sums:
+        """None: see `needs_single`."""
+        return Sums(needs_single="a model of each client's own")
 
     def on_train(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:
         """Weighs the models on `probe`, starts from their mixture, trains."""

@@ -32,6 +32,7 @@ from pydantic.dataclasses import dataclass
 from ipfl.client.client import Client
 from ipfl.client.training import Pull
 from ipfl.core import Ask, ClientId, Phases, Record, Replies, Roster, Round, Seat, Setup, Vector
+from ipfl.core.method import Sums
 from ipfl.core.replies import Count, PositiveShare, ReplySchema, list_of
 from ipfl.core.vectors import mean
 from ipfl.methods.cluster_models import ClusterModels, ClusterModelsMethod, draw_per_cluster, read_models
@@ -114,6 +115,10 @@ class FedSoft(ClusterModelsMethod[SoftClusters]):
         u = state.importance_of(client)
         facts = {"strength": self.proximal * sum(u), "random": bool(state.random)}
         return Record({"model": mean(state.models, u)}, facts)
+
+    def sums(self) -> Sums:
+        """None: see `needs_single`."""
+        return Sums(needs_single="the importance of its centers to each client")
 
     def on_estimate(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:
         """Importance of every center on the training data."""

@@ -31,6 +31,7 @@ from pydantic.dataclasses import dataclass
 
 from ipfl.client.client import Client
 from ipfl.core import Ask, ClientId, Fact, Phases, Record, Replies, Roster, Round, Setup, Vector, cluster_name
+from ipfl.core.method import Sums
 from ipfl.core.replies import Count, Number, ReplySchema, index_below, list_of
 from ipfl.core.rounds import Event
 from ipfl.core.streams import stream
@@ -127,6 +128,10 @@ class IFCA(ClusterModelsMethod[Clustering]):
         # Each reply went one step along its own gradient; the paper divides by all participants.
         share = sum(r.facts["n"] for r in members.values()) / sum(r.facts["n"] for r in replies.values())
         return mix([state.models[cluster], model], [1 - share, share])
+
+    def sums(self) -> Sums:
+        """None: see `needs_single`."""
+        return Sums(needs_single="the cluster that each client chooses")
 
     def on_train(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:
         """Picks the model of lowest loss and trains it, or goes one step along its gradient."""

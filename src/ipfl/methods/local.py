@@ -8,6 +8,7 @@ from pydantic.dataclasses import dataclass
 
 from ipfl.client.client import Client
 from ipfl.core import EMPTY, Ask, ClientId, Method, Phases, Record, Roster, Round, Setup, Vector
+from ipfl.core.method import Sums, weigh_by_samples
 from ipfl.methods.one_model import GlobalModel
 from ipfl.methods.steps import expect_update, random_seats, select_clients
 
@@ -31,6 +32,10 @@ class Local(Method[GlobalModel]):
             "train", {client: self.offer(state, client) for client in chosen}, expect_update({})
         )
         return Round(state, random_seats(chosen, replies))
+
+    def sums(self) -> Sums:
+        """Nothing of the replies is used."""
+        return Sums(updates={"train": weigh_by_samples})
 
     def on_train(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:
         """Trains what the client has, or the common start; the result stays with the client."""

@@ -9,6 +9,7 @@ from typing import ClassVar
 from ipfl.client.client import Client
 from ipfl.client.predictors import Predictor
 from ipfl.core import Ask, ClientId, Fact, Method, Phases, Record, Roster, Round, Setup, Vector
+from ipfl.core.method import Sums, weigh_by_samples
 from ipfl.core.sections import AggregateConfig
 from ipfl.methods.steps import average_models, expect_update, random_seats, select_clients
 
@@ -49,6 +50,10 @@ class OneModelMethod(Method[GlobalModel]):
         replies = yield Ask("train", to, expect_update({"global": len(state.params)}))
         params = average_models(replies, "global", state.params, state.rule)
         return Round(replace(state, params=params), random_seats(chosen, replies))
+
+    def sums(self) -> Sums:
+        """The mean needs nothing but the sum of the updates; a subclass that needs more must say so."""
+        return Sums(updates={"train": weigh_by_samples})
 
     def instructions(
         self, state: GlobalModel, chosen: list[ClientId], round: int

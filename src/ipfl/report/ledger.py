@@ -8,7 +8,7 @@ from rich.table import Table
 
 from ipfl.ledger.reader import AccountSummary, PostedTransfer
 from ipfl.ledger.schema import OPENING
-from ipfl.report.tables import plain_table
+from ipfl.report.tables import format_count, plain_table
 
 
 def round_name(round: int) -> str:
@@ -30,10 +30,10 @@ def accounts_table(
     columns = ("client", *AccountSummary._fields)
     table = plain_table(*columns, right=columns[1:] if names else columns, title=title)
     for client, account in accounts.items():
-        table.add_row((names or {}).get(client, str(client)), *map(_tokens, account))
+        table.add_row((names or {}).get(client, str(client)), *map(format_count, account))
     if len(accounts) > 1:
         table.add_section()
-        table.add_row("all", *(_tokens(sum(column)) for column in zip(*accounts.values(), strict=True)))
+        table.add_row("all", *(format_count(sum(column)) for column in zip(*accounts.values(), strict=True)))
     return table
 
 
@@ -49,9 +49,5 @@ def transfers_table(
         place = (round_name(posted.round), str(posted.sequence), named.get(client, str(client)))
         sides = zip((transfer.source, transfer.target), posted.account_names, strict=True)
         accounts = [named.get(account, name) for account, name in sides]
-        table.add_row(*place, posted.reason, *accounts, _tokens(transfer.amount))
+        table.add_row(*place, posted.reason, *accounts, format_count(transfer.amount))
     return table
-
-
-def _tokens(amount: int) -> str:
-    return f"{amount:,}".replace(",", " ")

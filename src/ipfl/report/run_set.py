@@ -5,7 +5,6 @@ Nothing in a folder is trusted: what is not a run as `ipfl run` writes it is ref
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,11 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BaseModel, Field, ValidationError
 
 from ipfl.core import ClientId
+from ipfl.core.files import read_json
 from ipfl.core.sections import one_line
 from ipfl.errors import InputError
 from ipfl.ledger.lines import check_line
 from ipfl.methods import REFERENCE
-from ipfl.runs.folder import SUMMARY
+from ipfl.runs.file_names import SUMMARY
 from ipfl.runs.method_labels import folder_names
 from ipfl.runs.result import Result
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ipfl.runs.comparison import Comparison
 
 COMPARISON = "compare.json"
+WRITTEN = "file that a run or a comparison writes"
 Seeds = Mapping[int, Result]
 """Runs of one method by seed."""
 
@@ -144,7 +145,7 @@ def _runs_of(folder: Path) -> Iterator[Path]:
 
 
 def _read_comparison(folder: Path) -> RunSet:
-    summary = _read_json(folder / COMPARISON) if (folder / COMPARISON).exists() else {}
+    summary = read_json(folder / COMPARISON, WRITTEN) if (folder / COMPARISON).exists() else {}
     methods = summary.get("methods")
     order = list(methods) if isinstance(methods, dict) else []
     labels = {name: label for label, name in folder_names(order).items()}
@@ -241,7 +242,7 @@ class ComparisonFile(BaseModel):
 def read_comparison_file(file: Path) -> ComparisonFile:
     """The figures of a comparison whose runs are elsewhere."""
     try:
-        return ComparisonFile.model_validate(_read_json(file))
+        return ComparisonFile.model_validate(read_json(file, WRITTEN))
     except (ValidationError, RecursionError) as error:
         reason = one_line(error, None) if isinstance(error, ValidationError) else str(error)
         raise InputError(
@@ -253,7 +254,7 @@ def read_run(folder: Path) -> Result:
     """A run as `summary.json` and `metrics.jsonl` tell it; `ipfl.load` also finds its models and data."""
     from ipfl.runs.finished import read_history  # imports torch
 
-    summary = _read_json(folder / SUMMARY)
+    summary = read_json(folder / SUMMARY, WRITTEN)
     try:
         _Summary.model_validate(summary)
         history, evaluations = read_history(folder)
@@ -273,15 +274,3 @@ def client_name(run: Result, client: ClientId) -> str:
     """How a client is called in figures and tables: its own name if the data has names, else its number."""
     name = (run.summary.get("client_names") or {}).get(str(client))
     return f"client {client}" if name is None else str(name)
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is not JSON: {' '.join(str(error).split())}") from error
-    if not isinstance(content, dict):
-        raise InputError(f"{path} is not what a run or a comparison writes")
-    return content

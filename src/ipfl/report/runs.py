@@ -9,31 +9,67 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
-from ipfl.report.tables import NO_VALUE, format_percent, format_size, plain_table
+from ipfl.report.tables import NO_VALUE, format_count, format_percent, format_size, plain_table
 from ipfl.runs.overview import SHARES, RunEntry, to_json
 
+MIN_NAME = 12
+"""Columns that the name of a run has at least."""
 
-def runs_table(entries: Sequence[RunEntry], inside: Path) -> Table:
-    """A row per run; folders without what they have in common."""
+
+def _folded(name: str, width: int) -> str:
+    """The path of a folder in lines that end at a slash, where one is too long."""
+    first, *rest = name.split("/")
+    lines = [first]
+    for number, part in enumerate(rest, 1):
+        is_last = number == len(rest)
+        if len(lines[-1]) + len(part) + (1 if is_last else 2) <= width:  # slashes before and after it
+            lines[-1] += f"/{part}"
+        elif len(lines[-1]) < width:
+            lines[-1] += "/"
+            lines.append(part)
+        else:
+            lines.append(f"/{part}")
+    return "\n".join(lines)
+
+
+def runs_table(entries: Sequence[RunEntry], inside: Path, width: int = 80) -> Table:
+    """A row per run; folders without what they have in common.
+
+    Args:
+        entries: The runs.
+        inside: Where they were looked for.
+        width: Columns of the terminal.
+    """
     numbers = ["clients", "rounds", "seed", "acc. %"]
-    table = plain_table("run", "method", "data", *numbers, "state", right=numbers)
+    others = ["method", "data", *numbers, "state"]
+    rows = [(_run_name(entry, inside), _run_cells(entry), entry.state) for entry in entries]
+    columns = zip(others, *(cells for _, cells, _ in rows), strict=True)
+    room = max(MIN_NAME, width - sum(max(map(len, column)) + 2 for column in columns) - 3)
+    table = plain_table("run", *others, right=numbers)
     table.columns[0].no_wrap, table.columns[0].overflow = False, "fold"
-    for entry in entries:
-        name = Path(entry.folder).relative_to(inside).as_posix()
-        is_whole = entry.rounds == entry.planned_rounds or entry.planned_rounds is None
-        rounds = _text(entry.rounds) if is_whole else f"{entry.rounds}/{entry.planned_rounds}"
-        table.add_row(
-            escape(inside.name if name == "." else name),
-            escape(_text(entry.method)),
-            escape(_text(entry.dataset)),
-            _text(entry.clients),
-            rounds,
-            _text(entry.seed),
-            format_percent(entry.accuracy),
-            entry.state,
-            style=None if entry.state == "finished" else "dim",
-        )
+    for name, cells, state in rows:
+        style = None if state == "finished" else "dim"
+        table.add_row(escape(_folded(name, room)), *map(escape, cells), style=style)
     return table
+
+
+def _run_name(entry: RunEntry, inside: Path) -> str:
+    name = Path(entry.folder).relative_to(inside).as_posix()
+    return inside.name if name == "." else name
+
+
+def _run_cells(entry: RunEntry) -> list[str]:
+    """The cells of a run beside its name."""
+    is_whole = entry.rounds == entry.planned_rounds or entry.planned_rounds is None
+    return [
+        _text(entry.method),
+        _text(entry.dataset),
+        _text(entry.clients),
+        _text(entry.rounds) if is_whole else f"{entry.rounds}/{entry.planned_rounds}",
+        _text(entry.seed),
+        format_percent(entry.accuracy),
+        entry.state,
+    ]
 
 
 CLIENT_COLUMNS = {
@@ -53,7 +89,9 @@ def client_table(rows: Sequence[Mapping[str, Any]], names: Mapping[int, str]) ->
     shown = {key: text for key, text in CLIENT_COLUMNS.items() if any(r.get(key) is not None for r in rows)}
     table = plain_table("client", *shown.values(), right=[*shown.values(), *([] if names else ["client"])])
     for row in rows:
-        figures = [format_percent(row[key]) if key.endswith("accuracy") else str(row[key]) for key in shown]
+        figures = [
+            format_percent(row[key]) if key.endswith("accuracy") else format_count(row[key]) for key in shown
+        ]
         client = names.get(row["client"], str(row["client"]))
         table.add_row(escape(client) + (" (unseen)" if row.get("unseen") else ""), *figures)
     return table

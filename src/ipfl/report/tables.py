@@ -33,6 +33,11 @@ def format_mean_std(figure: Mapping[str, float] | None, *, signed: bool = False)
     return f"{100 * figure['mean']:{'+' if signed else ''}.1f} ± {100 * figure['std']:.1f}"
 
 
+def format_count(number: int | None) -> str:
+    """A whole number, such as tokens, in groups of three digits."""
+    return NO_VALUE if number is None else f"{number:,}".replace(",", " ")
+
+
 def format_size(nbytes: float | None) -> str:
     """Bytes in a unit that people read."""
     if nbytes is None:
@@ -191,7 +196,10 @@ def method_table(fields: Sequence[Hyperparameter]) -> Table:
     """The hyper-parameters of one method."""
     table = plain_table("hyper-parameter", "default", "what it does")
     for field in fields:
-        table.add_row(field.name, escape(str(field.default)), escape(field.description))
+        default = NO_VALUE if field.default is None else str(field.default)
+        # As one writes it in a config.
+        default = default.lower() if isinstance(field.default, bool) else default
+        table.add_row(field.name, escape(default), escape(field.description))
     return table
 
 

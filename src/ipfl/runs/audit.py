@@ -17,11 +17,13 @@ from ipfl.ledger.reader import PostedClosing, Reader, parse_files
 from ipfl.ledger.schema import OPENING
 from ipfl.ledger.signing import KEY_FILE, SigningKey
 from ipfl.ledger.store import RunStore
+from ipfl.ledger.timestamps import stamp_findings, stamp_times
 from ipfl.ledger.verify import chain_findings
 from ipfl.runs.accounts import accounts_findings
 from ipfl.runs.checkpoint import file_digest
 from ipfl.runs.evidence import all_files, file_findings
-from ipfl.runs.folder import METRICS, OFFER, PLAN, SERVER_MODELS, SUMMARY, RunOutput, line_text
+from ipfl.runs.file_names import METRICS, OFFER, PLAN, SERVER_MODELS, SUMMARY
+from ipfl.runs.folder import RunOutput, line_text
 from ipfl.runs.market_audit import verify_run as verify_run
 
 
@@ -110,6 +112,7 @@ class Audit:
         public_key: Who must have signed; None: anybody, or nobody.
         expect: A hash that was noted earlier.
         anchor: A file elsewhere with hashes of the run.
+        authority: Certificate of the authority whose time stamps the anchor has; None: they are not checked.
     """
 
     store: RunStore
@@ -117,6 +120,7 @@ class Audit:
     public_key: str | None = None
     expect: str | None = None
     anchor: Path | None = None
+    authority: Path | None = None
     files: int = 0
     """How many files were compared with their hash."""
     notes: list[str] = field(default_factory=list)
@@ -160,11 +164,16 @@ class Audit:
         lines = [f"{store.name}: {rounds} verified{files}, {signer}, hash {store.head()}"]
         if closings and last is not None and closings[-1].round == last.round:
             lines.append(f"with results: {closings[-1].hash}")
+        if self.anchor is not None and self.authority is not None:
+            times = stamp_times(self.anchor, store.name, self.authority)
+            lines += [f"round {round} was there at {time.isoformat()}" for round, time in times.items()]
         return lines + [f"note: {note}" for note in self.notes]
 
     def _anchored(self, reader: Reader) -> Iterator[Finding]:
         assert self.anchor is not None
-        return anchor_findings(self.anchor, self.store, reader)
+        yield from anchor_findings(self.anchor, self.store, reader)
+        if self.authority is not None:
+            yield from stamp_findings(self.anchor, self.store.name, self.authority)
 
     def _folder_findings(self, folder: Path, reader: Reader) -> Iterator[Finding]:
         if self.store.has_files and not (folder / METRICS).exists() and not reader.has_evidence():

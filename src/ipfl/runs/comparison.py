@@ -9,40 +9,38 @@ FedAvg, and local training in its Limitations.
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from ipfl.client.hardware import settle
 from ipfl.client.task import Task
 from ipfl.core import Method
-from ipfl.core.files import FolderLock, write_json
+from ipfl.core.files import write_json
 from ipfl.errors import InputError
-from ipfl.ledger.database import STORE_FILE
 from ipfl.methods import REFERENCE, check_clusters
+from ipfl.runs.comparison_folder import COMPARISON as COMPARISON
+from ipfl.runs.comparison_folder import FIGURE_FILES as FIGURE_FILES
+from ipfl.runs.comparison_folder import ComparisonFolder, lock_folder
+from ipfl.runs.comparison_folder import comparison_files as comparison_files
 from ipfl.runs.config import Config, RunConfig
-from ipfl.runs.finished import FinishedRun
-from ipfl.runs.folder import METRICS, check_folder_path, source_commit
-from ipfl.runs.folder import PLAN as PLAN
+from ipfl.runs.file_names import PLAN as PLAN
+from ipfl.runs.folder import check_folder_path, source_commit
 from ipfl.runs.frames import comparison_frame
-from ipfl.runs.method_labels import Methods, folder_names, label_methods
-from ipfl.runs.models import ServerModelsOnly
-from ipfl.runs.result import Observer, Result
-from ipfl.runs.run_order import MakeTask, RunOrder, RunOutcome, TaskCache, make_task_cache
-from ipfl.runs.run_pool import MakePool, RunPool, local_pool
+from ipfl.runs.method_labels import Methods, label_methods
+from ipfl.runs.result import Result
+from ipfl.runs.run_order import MakeTask, make_task_cache
+from ipfl.runs.run_pool import MakePool, local_pool
+from ipfl.runs.run_series import MakeObserver as MakeObserver
+from ipfl.runs.run_series import RunSeries
 
 if TYPE_CHECKING:
     import pandas as pd
 
-COMPARISON = "compare.json"
-FIGURE_FILES = ("convergence.png", "convergence.pdf", "pma.png", "pma.pdf")
-"""Figures that `ipfl compare` draws beside it; known here because another comparison must not leave them."""
-MakeObserver = Callable[[str, int, int], Observer | None]
-"""Makes the observer of a run from its label, its number and how many there are."""
 
 FIGURES = (
     "personalized_accuracy",
@@ -124,6 +122,8 @@ class Comparison:
     """The one among them that PMA is measured against."""
     interrupted: bool = False
     out: Path | None = None
+    trial: Mapping[str, Any] | None = None
+    """What decided about the precision of all runs; None: there was no need."""
 
     @property
     def failed(self) -> bool:
@@ -138,6 +138,7 @@ class Comparison:
             "interrupted": self.interrupted,
             "methods": {name: entry.figures() for name, entry in self.entries.items()},
             "config": self.config.record([entry.method for entry in self.entries.values()]),
+            "trial": self.trial,
             "commit": source_commit(),
         }
 
@@ -156,11 +157,6 @@ class Comparison:
     def save(self, folder: Path) -> None:
         """Writes `compare.json`."""
         write_json(folder / COMPARISON, self.summary())
-
-
-def comparison_files(folder: Path) -> list[Path]:
-    """All files that a comparison may write beside those of its runs."""
-    return [folder / name for name in (COMPARISON, PLAN, *FIGURE_FILES)]
 
 
 def prepare(config: Config, methods: Iterable[Method[Any]], seed: int) -> Task:
@@ -229,25 +225,35 @@ def compare(
         raise InputError("a comparison that is resumed needs a folder (out)")
     entries = {label: MethodRuns(method) for label, method in built.items()}
     with ExitStack() as stack:
-        if folder is not None:
-            stack.callback(_lock_folder(folder).release)
-        if folder is not None and not resume:
-            _prepare_folder(folder, overwrite=overwrite)
+        place = None if folder is None else ComparisonFolder(folder)
+        if folder is not None and place is not None:
+            stack.callback(lock_folder(folder).release)
+            place.recover()
+            stack.callback(place.settle)
+        trial = _read_trial(folder) if resume and folder is not None else None
+        if trial is None and config.train.precision == "auto":
+            _, found = settle(config.train, tasks.get(first), chosen_seeds[0])
+            trial = None if found is None else found.record()
+        if folder is not None and place is not None and not resume:
+            place.prepare(overwrite=overwrite)
             named = not isinstance(methods, Mapping) and all(
                 isinstance(n, str) for n in [*methods, reference]
             )
             if isinstance(config, Config) and named and not tasks.is_own:
-                Plan(config, list(built), list(chosen_seeds), reference_label).write(folder)
+                Plan(config, list(built), list(chosen_seeds), reference_label).write(folder, trial)
             else:  # nothing that a file could say
-                write_json(folder / PLAN, {"config": None})
-        series = _RunSeries(
-            config, entries, reference_label, chosen_seeds, folder, resume, make_observer, tasks
+                write_json(folder / PLAN, {"config": None, "trial": trial})
+        settled = _with_precision(config, trial)
+        series = RunSeries(
+            settled, entries, reference_label, chosen_seeds, folder, resume, make_observer, tasks
         )
         pool = (make_pool or local_pool(workers))(series.max_at_once, first, tasks)
         with closing(pool):
             series.run_all(pool)
-        comparison = Comparison(config, chosen_seeds, entries, reference_label, series.is_interrupted, folder)
-        if folder is not None:
+        comparison = Comparison(
+            config, chosen_seeds, entries, reference_label, series.is_interrupted, folder, trial
+        )
+        if folder is not None and place is not None and place.settle():
             comparison.save(folder)
     return comparison
 
@@ -270,9 +276,26 @@ class Plan(NamedTuple):
     seeds: list[int]
     reference: str
 
-    def write(self, folder: Path) -> None:
-        """Writes it to the folder of the comparison."""
-        write_json(folder / PLAN, {**self._asdict(), "config": self.config.model_dump(mode="json")})
+    def write(self, folder: Path, trial: Mapping[str, Any] | None = None) -> None:
+        """Writes it to the folder of the comparison, with what decided about the precision of its runs."""
+        content = {**self._asdict(), "config": self.config.model_dump(mode="json"), "trial": trial}
+        write_json(folder / PLAN, content)
+
+
+def _read_trial(folder: Path) -> Mapping[str, Any] | None:
+    """What decided about the precision when a comparison was begun; None: nothing that is known."""
+    try:
+        trial = json.loads((folder / PLAN).read_text(encoding="utf-8")).get("trial")
+    except (OSError, ValueError, AttributeError):  # `read_plan` says what is wrong with it
+        return None
+    return trial if isinstance(trial, dict) and trial.get("chosen") in ("float32", "bf16") else None
+
+
+def _with_precision(config: RunConfig, trial: Mapping[str, Any] | None) -> RunConfig:
+    """The settings of the runs: in the precision that one trial chose for all of them."""
+    if trial is None:
+        return config
+    return config.model_copy(update={"train": config.train.model_copy(update={"precision": trial["chosen"]})})
 
 
 def read_plan(folder: Path) -> Plan:
@@ -289,164 +312,3 @@ def read_plan(folder: Path) -> Plan:
         raise
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{folder / PLAN} is not the plan of a comparison: {error!r}") from error
-
-
-@dataclass
-class _RunSeries:
-    """Runs every method with every seed, and enters what comes out."""
-
-    config: RunConfig
-    entries: dict[str, MethodRuns]
-    reference: str
-    seeds: tuple[int, ...]
-    folder: Path | None
-    resume: bool
-    make_observer: MakeObserver | None
-    tasks: TaskCache
-    waiting: list[tuple[str, int]] = field(default_factory=list)
-    """Method and seed of the runs to begin, in this order."""
-    references: dict[int, Result | None] = field(default_factory=dict)
-    """Of the seeds whose reference is over; None if it failed."""
-    playing: int = 0
-    begun: int = 0
-    is_interrupted: bool = False
-
-    @property
-    def max_at_once(self) -> int:
-        """How many runs there can be at the same time."""
-        return len(self.seeds) * max(1, len(self.entries) - 1)
-
-    def run_all(self, pool: RunPool) -> None:
-        """All runs, until Ctrl-C."""
-        self.waiting = self._in_order(is_alone=pool.capacity == 1)
-        try:
-            while self.waiting or self.playing:
-                self._begin_runs(pool)
-                self._enter(pool.wait())
-        except KeyboardInterrupt:
-            self.is_interrupted = True
-            self._end_runs(pool)
-        for entry in self.entries.values():
-            entry.sort(self.seeds)
-
-    def _in_order(self, *, is_alone: bool) -> list[tuple[str, int]]:
-        """Seed by seed, the reference first.
-
-        Side by side, the reference comes before all of the seed before it, so that nobody waits for it.
-        """
-        ahead = 0 if is_alone else 1
-
-        def place(run: tuple[str, int]) -> tuple[int, bool]:
-            name, seed = run
-            turn = self.seeds.index(seed)
-            return (turn - ahead, False) if name == self.reference else (turn, True)
-
-        return sorted(((name, seed) for seed in self.seeds for name in self.entries), key=place)
-
-    def _begin_runs(self, pool: RunPool) -> None:
-        """Begins as many runs as there is room for and as need not wait for a reference."""
-        for name, seed in list(self.waiting):
-            if self.playing == pool.capacity:
-                return
-            if name == self.reference or seed in self.references:
-                self.waiting.remove((name, seed))
-                self.begun += 1
-                self.playing += 1
-                pool.start(self._order(name, seed, pool.workers), self._observer(name, seed))
-
-    def _enter(self, outcome: RunOutcome | None) -> None:
-        """Notes how a run ended.
-
-        Raises:
-            KeyboardInterrupt: It was interrupted.
-        """
-        assert outcome is not None, "a run was begun"
-        self.playing -= 1
-        name, seed, result = outcome.order.label, outcome.order.seed, outcome.result
-        entry = self.entries[name]
-        if name == self.reference:
-            self.references[seed] = result
-        if result is None:
-            entry.failures[seed] = str(outcome.failure)
-        else:
-            entry.results[seed] = self._with_models(result, outcome.order)
-            reference = None if name == self.reference else self.references[seed]
-            if result.last is not None and reference is not None:
-                entry.pma[seed] = result.last.pma(reference.reference(result.last.round)) or {}
-        if outcome.is_interrupted:
-            raise KeyboardInterrupt
-
-    def _with_models(self, result: Result, order: RunOrder) -> Result:
-        """A result with what its models come from, which must not keep the data of every seed in memory."""
-
-        def get_task() -> Task:
-            return self.tasks.get(order.config)
-
-        if order.folder is not None:
-            return replace(result, source=FinishedRun(order.folder, result.summary, get_task))
-        return result if result.source else replace(result, source=ServerModelsOnly(get_task, order.seed))
-
-    def _end_runs(self, pool: RunPool) -> None:
-        """After Ctrl-C: every run ends in order, unless Ctrl-C is pressed again."""
-        try:
-            pool.interrupt()
-            while (outcome := pool.wait()) is not None:
-                with suppress(KeyboardInterrupt):
-                    self._enter(outcome)
-        except KeyboardInterrupt:
-            pool.close()
-
-    def _order(self, name: str, seed: int, workers: int | None) -> RunOrder:
-        path = (
-            None if self.folder is None else self.folder / folder_names(self.entries)[name] / f"seed-{seed}"
-        )
-        reference = None if name == self.reference else self.references[seed]
-        return RunOrder(
-            name,
-            self.entries[name].method,
-            self._config(name, seed),
-            path,
-            resume=self.resume and path is not None and (path / STORE_FILE).exists(),
-            workers=workers,
-            reference=None if reference is None else reference.evaluations,
-            reference_method=None if reference is None else self.entries[self.reference].method.name,
-        )
-
-    def _config(self, name: str, seed: int) -> RunConfig:
-        config = self.config.model_copy(update={"seed": seed})
-        if name != self.reference:
-            return config
-        # Nobody can leave the reference for being worse than the reference.
-        clients = config.clients.model_copy(update={"leave": False})
-        return config.model_copy(update={"clients": clients})
-
-    def _observer(self, name: str, seed: int) -> Observer | None:
-        if self.make_observer is None:
-            return None
-        label = name if len(self.seeds) == 1 else f"{name}, seed {seed}"
-        return self.make_observer(label, self.begun, len(self.seeds) * len(self.entries))
-
-
-def _lock_folder(folder: Path) -> FolderLock:
-    """Makes the folder, and keeps other processes out of it."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot write results to {folder}: {error.strerror}") from error
-    return FolderLock(folder)
-
-
-def _prepare_folder(folder: Path, *, overwrite: bool) -> None:
-    """Refuses a folder with results, or removes those that a comparison left there."""
-    runs = [metrics.parent for metrics in folder.glob(f"*/seed-*/{METRICS}")]
-    is_run = (folder / METRICS).exists()
-    if is_run or (not overwrite and (runs or (folder / COMPARISON).exists())):
-        hint = "choose another folder" if is_run else "overwrite it, or choose another folder"
-        raise InputError(f"{folder} already holds a run; {hint}")
-    for old in runs:
-        shutil.rmtree(old)
-    for parent in {old.parent for old in runs}:
-        if not any(parent.iterdir()):
-            parent.rmdir()
-    for file in comparison_files(folder):
-        file.unlink(missing_ok=True)

@@ -55,6 +55,10 @@ class ClientsConfig(Section):
         description="clients leave for good if their model is no better on their goal than the reference's",
     )
     grace: int = Field(10, ge=0, le=MAX_INT32, description="rounds before a client may leave")
+    join_round: int | None = Field(
+        None, ge=1, le=MAX_INT32, description="round at which some clients join; omitted: all from the start"
+    )
+    join_share: float = Field(0.2, gt=0, lt=1, description="share of the clients that join at join_round")
     deadline: Annotated[float, Field(gt=0)] | None = Field(
         None,
         description="seconds for an answer, by the clock; clients that take longer are left out",
@@ -200,10 +204,14 @@ def _find_data_beside(config: Path, tree: dict[str, Any]) -> None:
     """Makes `task.path` name a file beside the config, if it is there and not in the current folder."""
     task = tree.get("task")
     given = task.get("path") if isinstance(task, dict) else None
-    if isinstance(given, str) and not Path(given).expanduser().exists():
+    if not isinstance(given, str):
+        return
+    try:
         beside = config.resolve().parent / given
-        if beside.exists():
+        if not Path(given).expanduser().exists() and beside.exists():
             tree["task"] = {**tree["task"], "path": str(beside)}
+    except (OSError, ValueError, RuntimeError):  # no path at all: whoever reads the data says so
+        return
 
 
 def _assignment(text: str) -> tuple[str, Any]:

@@ -28,6 +28,7 @@ from ipfl.core.profile import measure
 from ipfl.core.records import BUDGET_SPENT, PRIVACY_LOSS, Fact, split_privacy_facts
 from ipfl.core.replies import DivergedReplyError, InvalidReplyError, NonNegative, ReplySchema
 from ipfl.core.rounds import SERVER_FAULTS
+from ipfl.runs.secure_sum import SecureSums, sum_replies
 
 S = TypeVar("S")
 MIN_DIVERGED = 2
@@ -50,6 +51,10 @@ class Traffic(Bytes):
     """ε so far of the clients that said so."""
     spent: set[ClientId] = field(default_factory=set)
     """Clients that did not answer because their privacy budget is spent."""
+    sums: int = 0
+    """Secure sums so far."""
+    failed_sums: list[Event] = field(default_factory=list)
+    """Those that were not opened."""
 
     def take_privacy(self, client: ClientId, told: Mapping[str, Fact]) -> None:
         """Notes what a client says of its privacy.
@@ -67,6 +72,7 @@ class Traffic(Bytes):
     def events(self) -> list[Event]:
         """What a person should know of it."""
         return [
+            *self.failed_sums,
             *(Event("diverged", None, _all_diverged(*found)) for found in self.diverged.items()),
             *(Event("no_answer", client, "did not answer") for client in sorted(self.silent)),
             *(Event("budget_spent", client, BUDGET_TEXT) for client in sorted(self.spent)),
@@ -135,8 +141,22 @@ def _exchange(ask: Ask, engine: Engine, round: int, traffic: Traffic) -> Replies
     return arrived
 
 
+def exchange_sum(ask: Ask, engine: Engine, round: int, traffic: Traffic, sums: SecureSums) -> Replies:
+    """The same where the method gets the sum of the replies, and the server sees none of them."""
+    traffic.sums += 1
+    replies, failed = sum_replies(
+        ask, sums, round, traffic.sums, lambda step: exchange(step, engine, round, traffic)
+    )
+    traffic.failed_sums += failed
+    return replies
+
+
 def drive(
-    phases: Generator[Ask, Replies, Round[S]], engine: Engine, round: int, traffic: Traffic
+    phases: Generator[Ask, Replies, Round[S]],
+    engine: Engine,
+    round: int,
+    traffic: Traffic,
+    sums: SecureSums | None = None,
 ) -> Round[S]:
     """Runs a method's round to its end.
 
@@ -145,12 +165,16 @@ def drive(
         engine: Asks the clients.
         round: Its number.
         traffic: Where it is counted.
+        sums: Which replies are summed securely; None: none.
     """
     try:
         with measure("server at the start", round=round):
             ask = next(phases)
         while True:
-            replies = exchange(ask, engine, round, traffic)
+            if sums is not None and sums.is_summed(ask):
+                replies = exchange_sum(ask, engine, round, traffic, sums)
+            else:
+                replies = exchange(ask, engine, round, traffic)
             with measure(f"server after {ask.action}", round=round):
                 ask = phases.send(replies)
     except StopIteration as end:

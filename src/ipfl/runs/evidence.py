@@ -15,13 +15,13 @@ from typing import NamedTuple
 from ipfl.core.files import DRAFT_SUFFIX, RECORD_SUFFIX
 from ipfl.ledger.database import STORE_FILE
 from ipfl.runs.checkpoint import file_digest
-from ipfl.runs.folder import CHECKPOINTS, CLIENT_MODELS, MEMORY, METRICS, TRACE
+from ipfl.runs.file_names import CHECKPOINTS, CLIENT_MODELS, MEMORY, METRICS, STOP_REQUEST, TRACE
 
 MEMORIES = (MEMORY, CLIENT_MODELS)
 """Folders with a folder per client and a file per round."""
-NO_EVIDENCE = (STORE_FILE, METRICS, TRACE)
-"""Files that no hash covers: the store has hashes of its own, the lines are in it, and the profile is made
-when all is over."""
+NO_EVIDENCE = (STORE_FILE, METRICS, TRACE, STOP_REQUEST)
+"""Files that no hash covers: the store has hashes of its own, the lines are in it, the profile is made when
+all is over, and whoever asks for a stop is not the run."""
 
 
 class FileState(NamedTuple):

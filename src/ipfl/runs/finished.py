@@ -11,12 +11,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
@@ -32,9 +31,8 @@ from ipfl.core import ClientId, Method, Record, Transfer, Vector
 from ipfl.core.files import read_record
 from ipfl.core.plugins import refuse_code
 from ipfl.core.rounds import with_typed_rows
-from ipfl.core.sections import one_line
 from ipfl.data.settings import TaskConfig
-from ipfl.data.targets import Target, TargetKind
+from ipfl.data.targets import Target
 from ipfl.errors import InputError, NotSupportedError
 from ipfl.ledger.database import STORE_FILE
 from ipfl.ledger.schema import OPENING
@@ -42,89 +40,17 @@ from ipfl.ledger.store import RunStore
 from ipfl.methods import method as make_method
 from ipfl.runs.checkpoint import Checkpoints
 from ipfl.runs.config import RunConfig
-from ipfl.runs.folder import (
-    CHECKPOINTS,
-    CLIENT_MODELS,
-    MEMORY,
-    METRICS,
-    OFFER,
-    PREDICTORS,
-    SERVER_MODELS,
-    SUMMARY,
-    is_on_nodes,
-)
+from ipfl.runs.file_names import CHECKPOINTS, CLIENT_MODELS, MEMORY, METRICS, OFFER, PREDICTORS, SERVER_MODELS
+from ipfl.runs.folder import is_on_nodes
 from ipfl.runs.loop import make_setup
 from ipfl.runs.metrics import Evaluation
 from ipfl.runs.models import PlayedRun, StoredVectors, kept_clients, on_its_node, read_predictor
 from ipfl.runs.newcomer import Newcomers
 from ipfl.runs.result import Line, Result
+from ipfl.runs.summaries import read_summary
 
 MAX_PARAMETERS = 2**26
 """Of a model of ours, if the offer has no vector that shows its size."""
-
-Size = Annotated[int, Field(strict=True, ge=1, lt=2**31)]
-
-
-class _Task(BaseModel):
-    model: str
-
-
-class _Config(BaseModel):
-    method: dict[str, Any]
-    task: _Task | None = None
-    train: dict[str, Any]
-
-    @field_validator("method")
-    @classmethod
-    def _named(cls, settings: dict[str, Any]) -> dict[str, Any]:
-        if not isinstance(settings.get("name"), str):
-            raise ValueError("a method needs a name")
-        return settings
-
-
-class _Target(BaseModel):
-    """What is predicted; the units of numbers are as many as there are outputs."""
-
-    kind: TargetKind
-    outputs: Size
-    mean: list[float]
-    scale: list[Annotated[float, Field(gt=0)]]
-
-    @model_validator(mode="after")
-    def _one_unit_per_output(self) -> Self:
-        units = self.outputs if self.kind == "regression" else 0
-        if len(self.mean) != units or len(self.scale) != units:
-            raise ValueError(f"a target of {self.outputs} outputs needs {units} units")
-        return self
-
-
-class _Summary(BaseModel):
-    """What of a summary is needed here. Whole numbers only: a user's model is called with the shape."""
-
-    config: _Config
-    input_shape: Annotated[list[Size], Field(min_length=1, max_length=4)]
-    input_dtype: Annotated[str, Field(pattern=r"^(u?int(8|16|32|64)|float(16|32|64))$")] | None = None
-    classes: Size
-    model: str | None = None
-    target: _Target | None = None
-    tokens: Size | None = None
-    seed: Annotated[int, Field(strict=True, ge=0, lt=2**63)]
-    data_seed: Annotated[int, Field(strict=True, ge=0, lt=2**63)] | None = None
-    rounds: Annotated[int, Field(strict=True, ge=0, lt=2**31)]
-
-
-def _read_summary(folder: Path) -> dict[str, Any]:
-    try:
-        summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
-        _Summary.model_validate(summary)
-    except OSError as error:
-        raise InputError(f"{folder} holds no finished run: {error.strerror}: {error.filename}") from error
-    except (ValueError, RecursionError) as error:
-        reason = one_line(error, None) if isinstance(error, ValidationError) else str(error)
-        raise InputError(
-            f"{folder / SUMMARY} is not the summary of a run: {' '.join(reason.split())}"
-        ) from error
-    return dict(summary)
 
 
 def _target(summary: dict[str, Any]) -> Target:
@@ -132,6 +58,16 @@ def _target(summary: dict[str, Any]) -> Target:
     if (found := summary.get("target")) is None:
         return Target("classes", summary["classes"])
     return Target(found["kind"], found["outputs"], tuple(found["mean"]), tuple(found["scale"]))
+
+
+def _named_code(summary: dict[str, Any], *, has_task: bool, has_model: bool) -> list[Any]:
+    """What of a summary would be imported; not what is at hand already."""
+    config = {**summary["config"]}
+    if has_task:
+        config.pop("task", None)
+    elif has_model and config.get("task"):
+        config["task"] = {key: value for key, value in config["task"].items() if key != "model"}
+    return [config] if has_task or has_model else [summary.get("model"), config]
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,7 +88,7 @@ class FinishedRun:
         *,
         task: Task | None = None,
         model: str | Factory | None = None,
-        trust: bool = True,
+        trust: bool = False,
     ) -> FinishedRun:
         """Reads the folder of a run.
 
@@ -161,17 +97,17 @@ class FinishedRun:
             task: Its data and network; None: as the summary says.
             model: Its network, if the summary cannot name it; a name, or a callable as in
                 `Task.from_clients`.
-            trust: Whether code that the folder names (`module:callable`) may be imported. False for a folder
-                from somebody else.
+            trust: Whether code that the folder names (`module:callable`) may be imported: it may be somebody
+                else's. Code that a run of this process has used is never asked about.
 
         Raises:
             InputError: There is no finished run, its files do not fit together, or it names code.
         """
         folder = Path(folder)
         factory = None if model is None else model_factory(model)
-        summary = _read_summary(folder)
+        summary = read_summary(folder)
         if not trust:
-            refuse_code([summary.get("model"), summary["config"]], folder)
+            refuse_code(_named_code(summary, has_task=task is not None, has_model=model is not None), folder)
         return cls(folder, summary, None if task is None else lambda: task, factory)
 
     @property
@@ -346,6 +282,7 @@ def load(
     *,
     task: Task | None = None,
     model: str | Factory | None = None,
+    trust: bool = False,
 ) -> Result:
     """A finished run from its folder: the same figures, tables and models as in the result of `ipfl.run`.
 
@@ -357,11 +294,13 @@ def load(
         folder: Where the run was written to.
         task: Data and network of the run, if they cannot be found, or are at hand already.
         model: The network of the run; a name, or a callable as in `Task.from_clients`.
+        trust: Whether code that the folder names (`module:callable`) may be imported: it may be somebody
+            else's. Code that a run of this process has used is never asked about.
 
     Raises:
-        InputError: There is no finished run, or its files do not fit together.
+        InputError: There is no finished run, its files do not fit together, or it names code.
     """
-    finished = FinishedRun.open(folder, task=task, model=model)
+    finished = FinishedRun.open(folder, task=task, model=model, trust=trust)
     history, evaluations = read_history(finished.folder)
     opening = _read_opening(finished.folder)
     return Result(finished.summary, history, evaluations, None, finished.models, opening, finished)

@@ -44,20 +44,21 @@ from ipfl.engines import ATTEMPTS_FILE
 from ipfl.errors import InputError
 from ipfl.ledger import schema
 from ipfl.ledger.database import STORE_FILE
+from ipfl.runs.file_names import (
+    CHECKPOINTS,
+    CLIENT_MODELS,
+    MEMORY,
+    METRICS,
+    OFFER,
+    PREDICTORS,
+    PRIVACY,
+    RECEIPTS,
+    SERVER_MODELS,
+    STOP_REQUEST,
+    SUMMARY,
+    TRACE,
+)
 
-SUMMARY = "summary.json"
-METRICS = "metrics.jsonl"
-SERVER_MODELS = "model"
-MEMORY = "memory"
-PRIVACY = "privacy"
-"""Beside `memory`: what clients have released so far (`ipfl.client.privacy_accountant`)."""
-CLIENT_MODELS = "client_models"
-OFFER = "offer.safetensors"
-CHECKPOINTS = "checkpoint"
-TRACE = "trace.json"
-PREDICTORS = "predictors"
-PLAN = "plan.json"
-"""In the folder of a comparison: what it was begun with; there from its start on, for a resume."""
 STAGING = ".begin"
 """Folder in which a new run is prepared, beside the one that it replaces."""
 
@@ -131,6 +132,18 @@ def planned_rounds(folder: Path) -> int:
         return int(json.loads((folder / SUMMARY).read_text(encoding="utf-8"))["config"]["rounds"])
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return 0
+
+
+def request_stop(folder: Path) -> None:
+    """Asks the process that is at work in a run's folder to end as after Ctrl-C, before its next round.
+
+    Raises:
+        InputError: The folder cannot be written to.
+    """
+    try:
+        (folder / STOP_REQUEST).touch()
+    except OSError as error:
+        raise InputError(f"cannot ask for a stop in {folder}: {error.strerror}") from error
 
 
 @dataclass(frozen=True)
@@ -233,7 +246,7 @@ class RunFolder:
 
     def clear(self) -> None:
         """Removes what rounds have left; for a run of which no round was committed."""
-        for folder in (SERVER_MODELS, MEMORY, PRIVACY, CLIENT_MODELS, CHECKPOINTS, PREDICTORS):
+        for folder in (SERVER_MODELS, MEMORY, PRIVACY, CLIENT_MODELS, CHECKPOINTS, PREDICTORS, RECEIPTS):
             if (self.path / folder).exists():
                 remove_folder(self.path / folder)
         for old in (SUMMARY, OFFER, TRACE):
@@ -273,6 +286,15 @@ class RunFolder:
         except (OSError, ValueError, KeyError, TypeError):
             return 0.0
 
+    def is_stop_requested(self) -> bool:
+        """Whether somebody asked the run to end (`request_stop`)."""
+        return (self.path / STOP_REQUEST).exists()
+
+    def forget_stop(self) -> None:
+        """Removes a request that is met, or that was made before the run was begun."""
+        if self.is_stop_requested():
+            remove(self.path / STOP_REQUEST)
+
     def rewrite(self, lines: Iterable[Mapping[str, Any]]) -> None:
         """Makes `metrics.jsonl` say these rounds and no others."""
         write_text(self.path / METRICS, "".join(map(line_text, lines)))
@@ -303,5 +325,7 @@ class RunFolder:
 
 def line_text(line: Mapping[str, Any]) -> str:
     """A line of `metrics.jsonl`: the round first, then all in order, so that equal lines are equal bytes."""
-    rest = json.dumps({key: value for key, value in line.items() if key != "round"}, sort_keys=True)
+    rest = json.dumps(
+        {key: value for key, value in line.items() if key != "round"}, sort_keys=True, default=list
+    )
     return f'{{"round": {line["round"]}, {rest[1:]}\n'

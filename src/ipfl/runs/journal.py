@@ -16,6 +16,7 @@ from sqlalchemy import event
 from sqlalchemy.exc import OperationalError
 
 from ipfl.core import ClientId, Transfer
+from ipfl.core.files import make_folder, write_json
 from ipfl.core.retry import resume_advice, retry_while_disk_full
 from ipfl.errors import InputError
 from ipfl.ledger.anchors import append_head, newest_head
@@ -26,7 +27,8 @@ from ipfl.runs.accounts import mark_accounts
 from ipfl.runs.audit import find_key, key_of_new_run, refuse_changed_files, refuse_other_key
 from ipfl.runs.checkpoint import Checkpoints
 from ipfl.runs.evidence import RoundFiles, result_files
-from ipfl.runs.folder import CHECKPOINTS, RunFolder, RunOutput
+from ipfl.runs.file_names import CHECKPOINTS, RECEIPTS
+from ipfl.runs.folder import RunFolder, RunOutput
 from ipfl.runs.result import Line
 from ipfl.stress.faults import Outage, disk_full_error
 from ipfl.stress.settings import FaultsConfig
@@ -212,6 +214,12 @@ class Journal:
         if since is not None and since == (OPENING if last is None else last):
             return None
         return self._store.statement(client, since=since).to_json()
+
+    def keep_receipt(self, client: ClientId, receipt: Mapping[str, Any]) -> None:
+        """Keeps the newest receipt of a client's node (`ipfl.ledger.receipts`)."""
+        folder = self.folder.path / RECEIPTS
+        make_folder(folder)
+        write_json(folder / f"{client}.json", dict(receipt))
 
     def head(self) -> str:
         """The newest hash of the store's chain, for safe keeping elsewhere."""

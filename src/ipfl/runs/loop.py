@@ -33,6 +33,7 @@ from ipfl.errors import InputError
 from ipfl.methods import check_clusters, check_target, method_reference
 from ipfl.methods.client_model_store import ClientModelStore
 from ipfl.runs.accounts import CarriedAccounts
+from ipfl.runs.arrivals import Arrivals
 from ipfl.runs.config import RunConfig
 from ipfl.runs.departures import Departures
 from ipfl.runs.driver import Traffic, drive
@@ -43,6 +44,7 @@ from ipfl.runs.journal import Journal
 from ipfl.runs.metrics import Evaluation
 from ipfl.runs.privacy_report import privacy_report
 from ipfl.runs.result import Line, Observer, Result
+from ipfl.runs.secure_sum import SecureSums
 
 
 def make_setup(
@@ -80,6 +82,7 @@ def make_setup(
         make_params=lambda n: task.network(int(stream(config.seed, "start", n).integers(2**31))).read(),
         aggregate=config.aggregate,
         client_models=ClientModelStore(server_memory),
+        noise=config.privacy.noise,
         balances={} if carried is None else carried.brought(task.data.clients),
     )
 
@@ -124,9 +127,11 @@ class RoundLoop:
         self.server_memory, self.departures = server_memory, departures
         self.journal, self.observer, self.trial = journal, observer, trial
         self.carried = carried
+        self.arrivals = Arrivals(config.clients, task.data.clients, config.seed)
         # Opening balances and the like depend on the plan, and stay as they were if rounds are added.
         begun = None if journal is None or not journal.is_resumed else journal.header().get("rounds")
         setup = make_setup(task, config, server_memory, carried, begun)
+        self.sums = SecureSums.plan(method, config, min(setup.per_round, len(setup.clients)))
         self.state = method.init(setup)
         self.evaluator = Evaluator(task, method, config.evaluate, config.seed)
         self.budget = self.evaluator.budget(self.state, config.train, setup.per_round, config.rounds)
@@ -167,15 +172,24 @@ class RoundLoop:
                 self._add_evaluation(Evaluation.from_line(line["round"], line["evaluation"]))
 
     def play_rounds(self) -> None:
-        """Plays the rounds that are left, until Ctrl-C. Only whole rounds, evaluated, enter the history."""
+        """Plays the rounds that are left, until Ctrl-C or a request in the run's folder.
+
+        Only whole rounds, evaluated, enter the history.
+        """
         if self.observer is not None:
             self.observer.start(self.method.name, self.config.rounds)
+        folder = None if self.journal is None else self.journal.folder
+        if folder is not None:
+            folder.forget_stop()
         try:
             with InterruptHandler() as interrupt:
                 for round in range(len(self.history), self.config.rounds):
                     if self.is_stopped_early:
                         break
                     interrupt.raise_if_requested()
+                    if folder is not None and folder.is_stop_requested():
+                        folder.forget_stop()
+                        raise KeyboardInterrupt
                     line = self._round(round)
                     # What is in the store must be in the history, and the reverse.
                     with interrupt.delay(), measure("store", round=round) as span:
@@ -195,6 +209,8 @@ class RoundLoop:
         is_last = line["round"] == self.config.rounds - 1 or self.is_stopped_early
         if self.journal is None or self.journal.commit(line, self.state, last=is_last):
             self._commit(line["round"])
+        if "transfers" in line:  # until now they were made while they were read; what users get is plain JSON
+            line["transfers"] = tuple(line["transfers"])
         self.history.append(line)
 
     def _commit(self, round: int) -> None:
@@ -240,10 +256,12 @@ class RoundLoop:
 
         It leaves nothing behind if the disk is full, and may be repeated then.
         """
-        members = tuple(c for c in self.task.data.clients if c not in self.departures.departed)
+        joined = (c for c in self.task.data.clients if self.arrivals.has_joined(c, round))
+        members = tuple(c for c in joined if c not in self.departures.departed)
         roster, traffic = Roster(self.engine.present(members)), Traffic()
         try:
-            done = drive(self.method.round(self.state, roster, round), self.engine, round, traffic)
+            phases = self.method.round(self.state, roster, round)
+            done = drive(phases, self.engine, round, traffic, self.sums)
             return done, len(roster.clients), traffic
         except OSError as error:
             if is_disk_full(error):

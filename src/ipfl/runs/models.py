@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from shutil import rmtree
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,7 @@ from ipfl.client.settings import TrainConfig
 from ipfl.client.task import Task
 from ipfl.client.training import one_thread
 from ipfl.core import NEWCOMER, ClientId, Method, Record, Vector
-from ipfl.core.files import RECORD_SUFFIX, read_record, write_record
+from ipfl.core.files import RECORD_SUFFIX, make_folder, read_record, remove_folder, write_record
 from ipfl.errors import InputError, NotSupportedError
 from ipfl.runs.newcomer import Newcomers
 
@@ -135,8 +134,8 @@ def write_predictors(folder: Path, clients: tuple[ClientId, ...], make: Callable
         clients: Whose.
         make: Makes a client's; clients that the method has no model for are left out.
     """
-    rmtree(folder, ignore_errors=True)
-    (folder / VECTORS).mkdir(parents=True)
+    remove_folder(folder)
+    make_folder(folder / VECTORS)
     written = 0
     for client in clients:
         try:

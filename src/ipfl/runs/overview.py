@@ -7,12 +7,14 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ipfl.errors import InputError
-from ipfl.runs.finished import FinishedRun
-from ipfl.runs.folder import METRICS, PLAN, SUMMARY
-from ipfl.runs.result import Result
+from ipfl.runs.file_names import METRICS, PLAN, SUMMARY
+from ipfl.runs.summaries import read_summary
+
+if TYPE_CHECKING:
+    from ipfl.runs.result import Result
 
 RESULT_FIGURES = (
     "personalized_accuracy",
@@ -63,7 +65,9 @@ def find_runs(folder: Path) -> list[RunEntry]:
 def _run_folders(folder: Path) -> Iterator[Path]:
     """Folders of runs, in order; what is inside of one is not looked at."""
     for place, below, files in os.walk(folder):
-        if METRICS in files:
+        if "meta.yaml" in files:  # of MLflow, with copies of runs that are listed already
+            below.clear()
+        elif METRICS in files:
             below.clear()
             yield Path(place)
         below.sort()
@@ -74,7 +78,7 @@ def _entry(folder: Path) -> RunEntry:
         with (folder / METRICS).open("rb") as file:
             return RunEntry(str(folder), "not finished", rounds=sum(1 for _ in file))
     try:
-        summary = FinishedRun.open(folder).summary
+        summary = read_summary(folder)
         accuracy, config = summary.get("personalized_accuracy"), summary["config"]
         return RunEntry(
             folder=str(folder),

@@ -11,9 +11,10 @@ import os
 import socket
 import sys
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from functools import lru_cache
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -23,7 +24,7 @@ from ipfl.engines.local_ray import RAY_ENVIRONMENT, changed_environment, ray_arg
 from ipfl.errors import InputError
 from ipfl.runs.config import RunConfig
 from ipfl.runs.result import Observer
-from ipfl.runs.run_order import RunOrder, RunOutcome, TaskCache, interrupted_outcome, play_run
+from ipfl.runs.run_order import MakeTask, RunOrder, RunOutcome, TaskCache, interrupted_outcome, play_run
 from ipfl.runs.run_pool import MakePool, RemoteObserver, RunPool, share_of_workers
 
 POLL_SECONDS = 0.25
@@ -44,15 +45,25 @@ def ray_pool(workers: int | None = None, print_line: Callable[[str], object] = l
         raise InputError('ray is not installed; install the extra with: pip install "ipfl[ray]"')
 
     def make_pool(runs: int, config: RunConfig, tasks: TaskCache) -> RunPool:
-        if tasks.is_own:
-            raise InputError(
-                "Ray cannot play runs of a task that was made in Python: name data and model in a Config"
-            )
+        own_task = None if tasks.make_own is None else _pack_task(tasks.make_own)
         address = os.environ.get("RAY_ADDRESS")
         print_line(f"connecting to Ray at {address} …" if address else "starting Ray …")
-        return RayRuns(runs, workers, config, address)
+        return RayRuns(runs, workers, config, address, own_task)
 
     return make_pool
+
+
+def _pack_task(make: MakeTask) -> bytes:
+    """What makes the user's own tasks, for another process: data, network and functions, by their content."""
+    from ray import cloudpickle
+
+    try:
+        return bytes(cloudpickle.dumps(make))  # type: ignore[no-untyped-call]
+    except Exception as error:  # whatever somebody else's class raises when it is pickled
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise InputError(
+            f"the task cannot be sent to Ray's workers, because it cannot be pickled: {reason}"
+        ) from error
 
 
 class RayRuns:
@@ -63,9 +74,12 @@ class RayRuns:
         workers: Processes; None: one per core.
         config: Of the comparison.
         address: Of a cluster; None: a Ray of its own.
+        own_task: What makes the user's own tasks, pickled; None: the config says which task.
     """
 
-    def __init__(self, runs: int, workers: int | None, config: RunConfig, address: str | None):
+    def __init__(
+        self, runs: int, workers: int | None, config: RunConfig, address: str | None, own_task: bytes | None
+    ):
         import ray
         from ray.util.queue import Queue
 
@@ -78,6 +92,8 @@ class RayRuns:
             self.capacity = min(runs, processes)
             self.workers: int | None = share_of_workers(processes, self.capacity, config)
             self._messages = Queue(actor_options={"num_cpus": 0})
+            # In a list, Ray hands over the reference: a worker reads the task once, not for every run.
+            self._own_task = [] if own_task is None else [ray.put(own_task)]
             self._play = ray.remote(num_cpus=max(1, self.workers or 0), max_retries=0)(_play)
             self._resources = stack.pop_all()
 
@@ -85,7 +101,7 @@ class RayRuns:
         """Submits the run."""
         folder = None if order.folder is None else order.folder.resolve()
         messages = None if observer is None else self._messages
-        task = self._play.remote(replace(order, folder=folder), messages, sys.path)
+        task = self._play.remote(replace(order, folder=folder), messages, sys.path, self._own_task)
         self._running[task] = order
         self._observers[order.label, order.seed] = RemoteObserver(observer)
 
@@ -178,11 +194,18 @@ class _QueueObserver:
         self._messages.put((self._run, "finish"))
 
 
-_tasks = TaskCache()
-"""Of this Ray worker."""
+@lru_cache(maxsize=1)
+def _worker_tasks(own_task: Any) -> TaskCache:
+    """The tasks of this Ray worker; `own_task` refers to what makes the user's own, None: there is none."""
+    if own_task is None:
+        return TaskCache()
+    import ray
+    from ray import cloudpickle
+
+    return TaskCache(cloudpickle.loads(ray.get(own_task)))
 
 
-def _play(order: RunOrder, messages: Any, path: list[str]) -> RunOutcome:
+def _play(order: RunOrder, messages: Any, path: list[str], own_task: Sequence[Any] = ()) -> RunOutcome:
     """Plays a run on a Ray worker."""
     import torch
 
@@ -193,5 +216,6 @@ def _play(order: RunOrder, messages: Any, path: list[str]) -> RunOutcome:
         return RunOutcome(order, failure=f"{where}: a cluster needs a folder that all its machines share")
     observer = None if messages is None else _QueueObserver((order.label, order.seed), messages)
     with suppress(KeyboardInterrupt):
-        return play_run(order, observer, _tasks).without_state()
+        tasks = _worker_tasks(own_task[0] if own_task else None)
+        return play_run(order, observer, tasks).without_state()
     return interrupted_outcome(order)

@@ -18,6 +18,7 @@ from ipfl.client.settings import TrainConfig
 from ipfl.client.task import Task
 from ipfl.core import NEWCOMER, Engine, HasMarket, Method
 from ipfl.core.engine import TellsAccounts
+from ipfl.core.plugins import remember_code
 from ipfl.core.profile import measure
 from ipfl.core.retry import retry_while_disk_full
 from ipfl.engines import EngineContext, EngineFactory
@@ -100,6 +101,7 @@ def run(
             loop.begin_or_resume(opening)
             if journal is not None and isinstance(running_engine, TellsAccounts):
                 running_engine.tell_account = journal.tell_account
+                running_engine.keep_receipt = journal.keep_receipt
         loop.play_rounds()
         head = None if journal is None else journal.head()
         strategy = _strategy_report(config, running_engine, task)
@@ -107,6 +109,7 @@ def run(
         None if adversary is None else attack_report(adversary, opening, loop.history, loop.last_evaluation)
     )
     result = loop.result(attacks, strategy, head)
+    remember_code([result.summary["model"], result.summary["config"]])
     played = PlayedRun(task, method, loop.state, config.train, config.seed, memory, len(loop.history))
     if journal is not None and folder is not None:
         with measure("results"):

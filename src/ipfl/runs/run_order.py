@@ -84,16 +84,16 @@ class TaskCache:
         config: TaskConfig | None = None,
         seed: int = 0,
     ):
-        self._make, self._task, self._key = make, task, (config, seed)
+        self.make_own, self._task, self._key = make, task, (config, seed)
 
     @property
     def is_own(self) -> bool:
-        """Whether tasks are the user's own, which only this process can make."""
-        return self._make is not None
+        """Whether tasks are the user's own: given in Python, not named in a config."""
+        return self.make_own is not None
 
     def get(self, config: RunConfig) -> Task:
         """The task of a run with this config."""
-        described = config.task if isinstance(config, Config) and self._make is None else None
+        described = config.task if isinstance(config, Config) and self.make_own is None else None
         key = described, config.seed
         if self._task is None or self._key != key:
             self._task = None  # its memory, before the next one needs as much
@@ -101,8 +101,8 @@ class TaskCache:
         return self._task
 
     def _make_task(self, config: TaskConfig | None, seed: int) -> Task:
-        if self._make is not None:
-            return self._make(seed)
+        if self.make_own is not None:
+            return self.make_own(seed)
         assert config is not None, "a config without a task needs somebody who makes it"
         return Task.build(config, seed)
 

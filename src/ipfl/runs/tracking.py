@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol
 
 from ipfl.core import NO_CLUSTER
 from ipfl.errors import require_extra
-from ipfl.runs.folder import METRICS, SERVER_MODELS, SUMMARY
+from ipfl.runs.file_names import METRICS, SERVER_MODELS, SUMMARY
 from ipfl.runs.overview import flat_settings, to_json
 from ipfl.runs.result import Line, Observer, Result
 

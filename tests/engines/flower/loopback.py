@@ -99,7 +99,9 @@ def engine_factory(
     """An engine over the grid, for `ipfl.run`."""
 
     def make_engine(context: EngineContext) -> FlowerEngine:
-        settings = RunSettings(context.method, context.train, config.task, context.seed, classes=None)
+        settings = RunSettings(
+            context.method, context.train, config.task, context.seed, classes=None, privacy=config.privacy
+        )
         membership = Membership(Transport(grid, deadline, 0.001, lambda: None), NodeDirectory())
         membership.wait_for_clients(1, 1.0, settings, lambda line: None, fail_on_refusal=True)
         return FlowerEngine(membership, context.task, settings, context.memory, **options)

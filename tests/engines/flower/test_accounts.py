@@ -8,17 +8,35 @@ from itertools import pairwise
 import pytest
 from tests.engines.flower.loopback import TINY, Loopback, engine_factory, join_nodes, run
 from tests.ledger.test_verify import change_without_triggers
+from typer.testing import CliRunner
 
 import ipfl
+from ipfl.cli import app as cli
 from ipfl.client.task import Task
-from ipfl.engines.flower.accounts import DENIED_FILE, STATEMENT_FILE, keep_statement
+from ipfl.deploy.credentials import write_key_pair
+from ipfl.engines.flower.accounts import (
+    DENIED_FILE,
+    RECEIPT_FILE,
+    STATEMENT_FILE,
+    check_receipt,
+    countersign,
+    keep_statement,
+)
 from ipfl.engines.flower.protocol import AskHeader, unpack
 from ipfl.errors import InputError
+from ipfl.ledger.receipts import (
+    RECEIPT_KEY_FILE,
+    VOUCHER_FILE,
+    Voucher,
+    prepare_receipt_key,
+    read_receipt,
+)
 from ipfl.ledger.signing import SigningKey
 from ipfl.ledger.statements import SignedHead, denial, read_statement
 from ipfl.ledger.store import RunStore
-from ipfl.runs.audit import key_beside
+from ipfl.runs.audit import Audit, key_beside
 from ipfl.runs.config import Config
+from ipfl.runs.folder import RECEIPTS
 
 SETTINGS = Config(rounds=3, task=TINY, method={"name": "ipfl"})
 
@@ -154,3 +172,87 @@ def test_changed_ledgers_are_denied_by_kept_statements(played, tmp_path):
             store, "UPDATE transfers SET amount = amount + 1 WHERE client = 3 AND round = -1"
         )
         assert "tokens after round" in denial(told, store)
+
+
+class TestReceipts:
+    """Nodes sign what they were told; the server keeps it, and cannot be told otherwise later."""
+
+    def test_server_and_node_keep_the_same_receipt(self, played):
+        folder, nodes, _ = played
+        for client, path in kept(nodes).items():
+            of_node = json.loads((path.parent / RECEIPT_FILE).read_text())
+            of_server = json.loads((folder / RECEIPTS / f"{client}.json").read_text())
+            receipt = read_receipt(of_server)
+            assert of_node == of_server
+            assert receipt.account == read_statement(json.loads(path.read_text())).account
+            with RunStore.open(folder) as store:
+                assert denial(receipt, store) is None
+
+    def test_receipts_are_among_the_files_that_the_closing_covers(self, played, tmp_path):
+        shutil.copytree(played[0], tmp_path / "run")
+        shutil.copy(key_beside(played[0]), tmp_path)
+        (tmp_path / "run" / RECEIPTS / "3.json").write_text("{}")
+        with RunStore.open(tmp_path / "run") as store:
+            finding = Audit(store, tmp_path / "run", None, None, None).finding()
+        assert f"{RECEIPTS}/3.json" in str(finding)
+
+    @pytest.mark.parametrize(
+        ("change", "words"),
+        [
+            (lambda c: c["account"].update(balance=1), "signature of the receipt is false"),
+            (lambda c: c["head"].update(round=0), "signature of the receipt is false"),
+            (lambda c: c.update(voucher={"node_key": "ecdsa x", "signature": "00"}), "does not vouch"),
+            (lambda c: c.pop("head"), "no receipt"),
+            (lambda c: c.update(public_key="x"), "no receipt"),
+            (lambda c: c.update(format=2), "no receipt"),
+        ],
+    )
+    def test_a_changed_receipt_proves_nothing(self, played, change, words):
+        content = json.loads((played[0] / RECEIPTS / "3.json").read_text())
+        read_receipt(content)
+        change(content)
+        with pytest.raises(InputError, match=words):
+            read_receipt(content)
+
+    def test_the_key_of_the_node_vouches_for_the_key_of_the_receipt(self, played, tmp_path):
+        with RunStore.open(played[0]) as store:
+            told = store.statement(3)
+        node, other = tmp_path / "node", tmp_path / "other"
+        for folder in (node, other):
+            folder.mkdir()
+            write_key_pair(folder)
+            prepare_receipt_key(folder, folder / "key")
+        assert keep_statement(node / "run", ask_with(told.to_json()))
+        receipt = countersign(node / "run", node)
+        assert receipt.voucher.node_key == (node / "key.pub").read_text().strip()
+        assert read_receipt(receipt.to_json()) == receipt
+        assert (node / RECEIPT_KEY_FILE).stat().st_mode & 0o077 == 0
+        # The voucher of another node is not good for this key.
+        foreign = Voucher(**json.loads((other / VOUCHER_FILE).read_text()))
+        with pytest.raises(InputError, match="does not vouch"):
+            read_receipt(replace(receipt, voucher=foreign).to_json())
+
+    def test_a_node_that_signs_something_else(self, played):
+        with RunStore.open(played[0]) as store:
+            now, before = store.statement(3, 2).to_json(), store.statement(3, 0).to_json()
+        content = json.loads((played[0] / RECEIPTS / "3.json").read_text())
+        told = next(one for one in (now, before) if one["head"] != content["head"])
+        for given, words in ((None, "sent none"), (content, "another statement")):
+            with pytest.raises(InputError, match=words):
+                check_receipt(given, told)
+
+    def test_the_command_takes_receipts(self, played, tmp_path):
+        path, run_command = played[0] / RECEIPTS / "3.json", CliRunner().invoke
+        found = run_command(cli, ["ledger", "check", str(path), "--against", str(played[0])])
+        assert found.exit_code == 0, found.output
+        assert "client 3 was told that it has" in found.output
+        shutil.copytree(played[0], tmp_path / "run")
+        with RunStore.open(tmp_path / "run") as store:
+            change_without_triggers(
+                store, "UPDATE transfers SET amount = amount + 1 WHERE client = 3 AND round = -1"
+            )
+        found = run_command(cli, ["ledger", "check", str(path), "--against", str(tmp_path / "run")])
+        assert found.exit_code == 1
+        content = json.loads(path.read_text()) | {"signature": "00"}
+        (tmp_path / "false.json").write_text(json.dumps(content))
+        assert run_command(cli, ["ledger", "check", str(tmp_path / "false.json")]).exit_code == 1

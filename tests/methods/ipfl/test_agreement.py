@@ -17,7 +17,7 @@ from ipfl.methods.ipfl.agreement import (
     contributions_by_agreement,
     is_new,
     next_direction,
-    without_public_part,
+    products_beyond_public,
 )
 
 ONES = np.ones(3)
@@ -53,6 +53,14 @@ class TestAgreement:
 
     def test_a_single_update_is_compared_with_the_running_direction(self):
         assert agreement(np.array([[3.0, 4]]), np.ones(1), np.array([1.0, 0]))[0] == pytest.approx(3 / 5)
+
+    def test_a_running_direction_that_most_contradict_is_left_out(self):
+        # Three go one way, one the other way. With M = (−4, 0) ψ would be −1, −1, −1, 1: M is what is wrong.
+        # Without it client 0 is beside (1 + 1 − 1)/4 = ¼ of its way, client 3 beside ¾ of the other way.
+        steps = np.array([[1.0, 0], [1, 0], [1, 0], [-1, 0]])
+        for direction in ([-4.0, 0], [4.0, 0]):
+            found = contributions_by_agreement(steps, np.ones(4), np.array(direction), ())
+            np.testing.assert_allclose(found, [1, 1, 1, -1])
 
     @given(
         arrays(np.float64, (4, 5), elements=st.floats(-2, 2, width=16)),
@@ -109,8 +117,19 @@ class TestNew:
         # The third has nothing of that: only an axis of its own.
         steps = self.axes({0: 9.0, 1: 3.0, 2: 4.0}, {0: 9.0, 1: 4.0, 2: 3.0}, {0: 9.0, 5: 5.0})
         public = [self.axes({0: 2.0})[0].astype(np.float32)]
-        np.testing.assert_allclose(without_public_part(steps, public)[:, 0], 0, atol=1e-12)
+        expected = [[25, 24, 0], [24, 25, 0], [0, 0, 25]]
+        np.testing.assert_allclose(products_beyond_public(steps, public), expected, atol=1e-9)
         assert is_new(steps, public).tolist() == [True, True, False]
+
+    def test_as_with_a_basis_of_long_vectors(self):
+        # The slow way: a QR decomposition. Public are four directions, one nearly the sum of two others.
+        rng = np.random.default_rng(3)
+        public = list(rng.normal(size=(4, self.P)).astype(np.float32))
+        public[2] = public[0] + public[1] + 1e-3 * public[2]
+        steps = rng.normal(size=(5, self.P)) + rng.normal(size=(5, 4)) @ np.stack(public)
+        basis, _ = np.linalg.qr(np.stack(public, axis=1).astype(np.float64))
+        rest = steps - (steps @ basis) @ basis.T
+        np.testing.assert_allclose(products_beyond_public(steps, public), rest @ rest.T, rtol=1e-6, atol=1e-6)
 
     def test_what_pulls_apart_is_new_as_well(self):
         # Cosine −1: they disagree, but neither is noise.

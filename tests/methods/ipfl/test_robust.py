@@ -11,7 +11,14 @@ from hypothesis.extra.numpy import arrays
 from ipfl.core.sections import AggregateConfig
 from ipfl.methods.ipfl.agreement import contributions_by_agreement
 from ipfl.methods.ipfl.method import IPFL
-from ipfl.methods.ipfl.robust import find_originals, is_above_noise, is_too_long, limit_claims, screen
+from ipfl.methods.ipfl.robust import (
+    find_originals,
+    is_above_noise,
+    is_too_long,
+    limit_claims,
+    screen,
+    usual_length_after,
+)
 from ipfl.methods.ipfl.updates import ClusterUpdates
 
 EVERY_GUARD = IPFL().guards
@@ -33,6 +40,19 @@ class TestScreen:
         assert find_originals(np.array(steps)).tolist() == [0, 0, 2, 2]
         assert screen(updates(steps), EVERY_GUARD).is_fair.tolist() == [True, False, True, False]
 
+    def test_copies_with_noise_of_a_quarter(self):
+        # Cosines 1/(1 + ¼²) = 0.94 of the first two, 0 of all other pairs: over max(0.85, (1 + 0)/2).
+        steps = np.array([[1.0, 0.25, 0, 0, 0], [1, 0, 0.25, 0, 0], [0, 0, 0, 1, 0], [0, 0, 0, 0, 1]])
+        assert find_originals(steps).tolist() == [0, 0, 2, 3]
+        # There are but these two: they may be alike by chance.
+        assert find_originals(steps[:2]).tolist() == [0, 1]
+
+    def test_where_all_are_alike_nobody_copies(self):
+        # All cosines are 1/(1 + ¼²) = 0.94, under (1 + 0.94)/2; the fifth is the first once more.
+        steps = np.hstack([np.ones((4, 1)), np.eye(4) / 4])
+        assert find_originals(steps).tolist() == [0, 1, 2, 3]
+        assert find_originals(np.vstack([steps, steps[0]])).tolist() == [0, 1, 2, 3, 0]
+
     def test_the_way_back_is_no_copy(self):
         assert find_originals(np.array([[1.0, 0], [-1, 0]])).tolist() == [0, 1]
 
@@ -45,6 +65,21 @@ class TestScreen:
         steps = [[1, 0], [0, 1], [-1, 0], [0, -3], [2.0, 2.37]]
         assert is_too_long(np.array(steps)).tolist() == [False] * 4 + [True]
         assert not screen(updates(steps), EVERY_GUARD).is_fair[4]
+
+    def test_attackers_that_are_half_of_a_round_are_too_long_by_the_usual_length(self):
+        # Lengths 1, 10, 10 with a median of 10. Usual is 1: its double counts, and three of that are 6.
+        steps = np.array([[1.0, 0], [0, 10], [10, 0]])
+        assert not is_too_long(steps).any()
+        assert is_too_long(steps, 1.0).tolist() == [False, True, True]
+        # All are far longer than usual: the model has changed, and the median of the round counts.
+        assert not is_too_long(10 * steps, 1.0).any()
+
+    def test_usual_length(self):
+        # The median of 1 and 3 is 2; then 0.8·2 + 0.2·7. Who does not move does not count.
+        first = usual_length_after(float("nan"), updates([[1, 0], [0, 3], [0, 0]]))
+        assert first == pytest.approx(2)
+        assert usual_length_after(first, updates([[0, 7]])) == pytest.approx(3)
+        assert usual_length_after(first, updates([[0, 0]])) == first
 
     def test_free_riders_do_not_make_honest_updates_too_long(self):
         # The median is taken of those that are updates at all: 1.

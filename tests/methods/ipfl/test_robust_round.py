@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from tests.federation import Answer, Played
 from tests.methods.ipfl.scripted import (
     HONEST,
@@ -19,6 +20,41 @@ from tests.methods.ipfl.scripted import (
 from ipfl.core import Record
 from ipfl.methods.ipfl.method import IPFL
 from ipfl.methods.ipfl.state import MarketState
+from ipfl.methods.ipfl.updates import ClusterUpdates
+
+
+class TestRecords:
+    """What keeps an update out of the mean is the client's record, not one round."""
+
+    def step_after(self, record: float, way: float) -> float:
+        """How far the model goes if clients 0, 1 and 2 go one step, and client 3 `way` of it.
+
+        Client 3 has trained nine times before, with this mean contribution.
+        """
+        method_ = IPFL(clusters=1)
+        state = method_.init(setup(size=64))
+        omega, records = np.zeros_like(state.omega), np.full_like(state.record, np.nan)
+        omega[3], records[3] = 9, record
+        state = replace(state, omega=omega, record=records)
+        step = np.random.default_rng(0).normal(size=64).astype(np.float32)
+        models = tuple(state.models[0] + step * share for share in (1, 1, 1, way))
+        updates = ClusterUpdates(state.models[0], (0, 1, 2, 3), models, np.ones(4), np.ones(4, bool))
+        with pytest.raises(StopIteration) as done:  # nothing is asked of anybody
+            next(method_.aggregate_and_appraise(state, {0: updates}))
+        moved = done.value.value.models[0] - state.models[0]
+        return float(moved @ step / (step @ step))
+
+    def test_one_bad_round_does_not_count(self):
+        # Contributions 1, 1, 1, −1; record 0.9·0.8 − 0.1·1 = 0.62, over a tenth of the median: (3 − 1)/4.
+        assert self.step_after(0.8, -1) == pytest.approx(0.5, abs=1e-5)
+
+    def test_nor_does_one_good_one(self):
+        # 0.9·(−0.3) + 0.1·1 = −0.17: left out, the mean of the others is 1.
+        assert self.step_after(-0.3, 0.5) == pytest.approx(1.0, abs=1e-5)
+
+    def test_who_is_new_is_judged_by_the_round(self):
+        assert self.step_after(np.nan, -1) == pytest.approx(1.0, abs=1e-5)
+        assert self.step_after(np.nan, 0.5) == pytest.approx((3 + 0.5) / 4, abs=1e-5)
 
 
 class TestRobust:
@@ -113,3 +149,25 @@ class TestRobust:
         state, _, _ = play(IPFL(), 8, script, size=self.SIZE)
         assert [len(steps) for steps in state.public_steps] == [5, 5]
         assert all(direction is not None and direction.any() for direction in state.directions)
+
+    def test_private_updates_are_not_taken_for_noise(self):
+        """With noise for privacy all updates look untrained: only where that is declared do models move."""
+        rng = np.random.default_rng(1)
+
+        def noise(client: int, ask: Record) -> Record:
+            moved = {
+                name: (m + rng.normal(size=self.SIZE)).astype(np.float32) for name, m in ask.params.items()
+            }
+            return Record(moved, {"n": 10})
+
+        method_ = IPFL()
+        before = method_.init(setup(8, size=self.SIZE))
+        steps = {}
+        for declared in (False, True):
+            state = replace(before, is_noisy=declared)
+            after, done, _ = play(method_, 1, HONEST | {"train": noise}, state=state)
+            steps[declared] = [float(np.abs(m).max()) for m in after.models]
+            earned = [row.psi for row in done[0].done.market.contributions]
+            assert any(psi > 0 for psi in earned) == declared
+        assert max(steps[False]) == 0
+        assert min(steps[True]) > 0

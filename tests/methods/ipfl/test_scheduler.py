@@ -20,6 +20,7 @@ from ipfl.methods.ipfl.scheduler import (
     first_round,
     order_bidders,
     select,
+    z_scores,
 )
 
 UNKNOWN = np.full(10, np.nan)
@@ -164,7 +165,7 @@ class TestRation:
         for ration, first in ((0.0, 0), (1.9, 0), (2.1, 1)):
             order = order_bidders(
                 np.arange(2), importance, UNKNOWN[:2], stream(1, "x"), "top",
-                ration=ration, seats_before=seats,
+                ration=ration, seats_z=z_scores(seats),
             )  # fmt: skip
             assert order[0] == first
 

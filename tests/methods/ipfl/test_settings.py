@@ -64,6 +64,15 @@ class TestBadSettings:
         with pytest.raises(InputError, match=says):
             IPFL(**hyper).init(setup())
 
+    def test_the_guard_against_noise_and_noise_for_privacy(self):
+        """Named, it is refused; as one of all guards, it is left out (`test_robust_round`)."""
+        noisy = replace(setup(), noise=1.0)
+        with pytest.raises(InputError, match='guard "noise"'):
+            IPFL(robust=("claims", "noise")).init(noisy)
+        assert IPFL(robust=("claims",)).init(noisy).is_noisy
+        assert IPFL().init(noisy).is_noisy
+        assert not IPFL().init(setup()).is_noisy
+
     @pytest.mark.parametrize(
         ("hyper", "says"),
         [

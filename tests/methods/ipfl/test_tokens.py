@@ -74,8 +74,9 @@ def test_an_explorer_with_a_bid_in_escrow_pays_from_there() -> None:
     accounts, _, paid = tokens.auction(bank([10], [0]), np.array([[0]]), 10)
     accounts, moved = tokens.charge(accounts, paid, ~table, table, 10, NOBODY)
     assert accounts.pool.tolist() == [10]
-    assert moved.kind.tolist() == [Kind.FEE]
-    assert [ledger.account_name(source) for source in moved.source.tolist()] == ["escrow 0"]
+    fee = Transfers.concat(*moved)
+    assert fee.kind.tolist() == [Kind.FEE]
+    assert [ledger.account_name(source) for source in fee.source.tolist()] == ["escrow 0"]
 
 
 def test_seats_that_must_not_be() -> None:
@@ -106,7 +107,7 @@ def test_who_is_served_pays_for_all_its_bids() -> None:
     assert accounts.balances.tolist() == [5, 15]
     assert accounts.pool.tolist() == [10, 20]
     assert not accounts.escrow.any()
-    assert moved.kind.tolist() == [Kind.FEE] * 3 + [Kind.REFUND]
+    assert Transfers.concat(*moved).kind.tolist() == [Kind.FEE] * 3 + [Kind.REFUND]
 
 
 def test_who_is_served_pays_no_bid_that_it_could_not_afford() -> None:

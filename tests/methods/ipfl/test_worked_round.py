@@ -88,7 +88,7 @@ def after_seats() -> tuple[tokens.Bank, Transfers]:
     bank, _ = tokens.open_accounts(3, 2, 100)
     bank, bid, _ = tokens.auction(bank, RANKS, PRICE)
     bank, seats = tokens.charge(bank, PAID, SELECTED, EXPLORERS, PRICE, served=np.zeros(3, bool))
-    return bank, Transfers.concat(bid, seats)
+    return bank, Transfers.concat(bid, *seats)
 
 
 def test_importance_weights() -> None:
@@ -109,7 +109,7 @@ def test_auction_moves_the_price_of_every_bid_into_escrow() -> None:
     assert bank.balances.tolist() == [90, 80, 90]
     assert bank.escrow.tolist() == [20, 20]
     assert paid.tolist() == PAID.tolist()
-    assert moved.rows(np.arange(3)) == (
+    assert Transfers.concat(moved).rows(np.arange(3)) == (
         Transfer("bid", 0, -2, 10, cluster=0, client=0),
         Transfer("bid", 1, -2, 10, cluster=0, client=1),
         Transfer("bid", 1, -4, 10, cluster=1, client=1),
@@ -172,7 +172,7 @@ def test_a_client_that_drops_out_is_refunded_and_earns_nothing() -> None:
     dropped = NONE.copy()
     dropped[1, 0] = True
     bank, back = tokens.refund(bank, dropped, PRICE)
-    assert back.rows(np.arange(3)) == (Transfer("refund", -3, 1, 10, cluster=0, client=1),)
+    assert Transfers.concat(back).rows(np.arange(3)) == (Transfer("refund", -3, 1, 10, cluster=0, client=1),)
     stayed = np.array([0, 2])
     bank, won = tokens.reward(bank, 0, stayed, np.array([0.2, 0.1]), np.ones(2, int), stayed)
     assert won.amount.tolist() == [13, 7]
@@ -261,6 +261,6 @@ class TestAsItIsNow:
         # Its seat in cluster 0 cost 10 and brought 5. What it paid for cluster 1 bought models, no seat.
         manager, payments = self.charged()
         self.settled(manager, payments, {0: [0.2], 1: [0.1]})
-        net = np.where(self.SEATS, manager.net(2), 0)
+        net = np.where(self.SEATS, manager.net, 0)
         assert net.tolist() == [[5, 0], [-5, 0], [0, 10]]
         np.testing.assert_allclose(mean_returns(self.SEATS[1], net[1], PRICE), [-0.5, np.nan])

@@ -17,7 +17,7 @@ const roundName = (round) => (round === -1 ? "opening" : `round ${round}`);
 
 function axis(extra) {
   return {
-    axisLine: { lineStyle: { color: color("line") } },
+    axisLine: { onZero: false, lineStyle: { color: color("line") } },
     axisLabel: { color: color("soft"), hideOverlap: true },
     nameTextStyle: { color: color("soft") },
     splitLine: { lineStyle: { color: color("line") } },
@@ -99,7 +99,7 @@ const CHARTS = {
       tooltip: { ...base().tooltip, formatter: (p) => `${data.models[p.value[0]]} on ${data.distributions[p.value[1]]}\n${percent(p.value[2])} at round ${data.round}` },
       grid: { left: 12, right: 18, top: 14, bottom: 62, containLabel: true },
       xAxis: axis({ type: "category", data: data.models, splitLine: { show: false } }),
-      yAxis: axis({ type: "category", data: data.distributions, splitLine: { show: false } }),
+      yAxis: axis({ type: "category", data: data.distributions, inverse: true, splitLine: { show: false } }),
       visualMap: { min: low, max: high === low ? low + 0.001 : high, orient: "horizontal", left: "center", bottom: 0, itemWidth: 12, itemHeight: 120,
         text: [percent(high), percent(low)], textStyle: { color: color("soft") }, inRange: { color: [color("heat-low"), color("heat-high")] } },
       series: [{ type: "heatmap", data: cells, label: { show: cells.length <= 80, formatter: (p) => (100 * p.value[2]).toFixed(1) },
@@ -140,7 +140,7 @@ const CHARTS = {
   },
   contribution(data) {
     return overRounds(data, [{ column: "psi", name: "contribution ψ", more: { type: "bar" } }, { column: "preferred", name: "preferred cluster", axis: 1, step: "end" }],
-      [axis({ type: "value", name: "ψ", ...atLeft() }), axis({ type: "value", name: "cluster", minInterval: 1, ...atRight() })],
+      [axis({ type: "value", name: "ψ", ...atLeft(), show: Boolean(data.columns.psi) }), axis({ type: "value", name: "cluster", minInterval: 1, ...atRight() })],
       (name, value) => (name === "preferred cluster" ? String(value) : value.toFixed(3)));
   },
   convergence(data) {
@@ -266,9 +266,19 @@ document.addEventListener("change", (event) => {
 });
 document.addEventListener("htmx:afterSwap", showTicked);
 
+// The settings of a method are shown while it is chosen.
+function showChosenMethods() {
+  for (const box of document.querySelectorAll('input[name="methods"]')) {
+    const settings = document.querySelector(`details[data-method="${CSS.escape(box.value)}"]`);
+    if (settings) settings.hidden = !box.checked;
+  }
+}
+document.addEventListener("change", (event) => { if (event.target.name === "methods") showChosenMethods(); });
+
 document.addEventListener("DOMContentLoaded", () => {
   for (const box of document.querySelectorAll('#runs input[name="run"]:checked')) ticked.add(box.value);
   showTicked();
+  showChosenMethods();
   if (document.body.dataset.live) listen(document.body.dataset.live);
   if (!window.echarts) return;
   drawAll(false);

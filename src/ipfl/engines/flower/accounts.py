@@ -1,21 +1,27 @@
 """What a node keeps of its account: the newest statement of the server, and all transfers that led to it.
 
 The server signs what it says of a client's account after each round. The node checks it before it works on,
-and keeps it in its memory folder. If the server's ledger says something else later, `ipfl ledger check`
-proves what was said.
+keeps it in its memory folder, and signs a receipt. If the server's ledger says something else later, `ipfl
+ledger check` proves what was said; if the node denies that it was told, the receipt proves that it was.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from ipfl.core.files import write_json
 from ipfl.engines.flower.protocol import AskHeader
 from ipfl.errors import InputError
+from ipfl.ledger.receipts import RECEIPT_KEY_FILE, VOUCHER_FILE, Receipt, Voucher, read_receipt
+from ipfl.ledger.signing import SigningKey
 from ipfl.ledger.statements import Statement, StatementGapError, read_statement
 
 STATEMENT_FILE = "statement.json"
+RECEIPT_FILE = "receipt.json"
+"""The node's signature under the newest statement; the server has it too."""
 DENIED_FILE = "statement-denied.json"
 """A statement that contradicts the one that is kept: together they prove that the server said both."""
 
@@ -48,6 +54,39 @@ def keep_statement(folder: Path, ask: AskHeader) -> bool:
         raise
     _write(folder / STATEMENT_FILE, kept)
     return True
+
+
+def countersign(folder: Path, memory: Path) -> Receipt:
+    """The receipt for the statement that was kept last, which the node keeps as well.
+
+    Args:
+        folder: The client's, of this run.
+        memory: The node's folder, with the key for receipts.
+    """
+    told = _read_known(folder / STATEMENT_FILE)
+    if told is None:
+        raise InputError(f"there is no statement in {folder} to give a receipt for")
+    key = SigningKey.read_or_make(memory / RECEIPT_KEY_FILE)
+    voucher = None
+    if (memory / VOUCHER_FILE).is_file():
+        voucher = Voucher(**json.loads((memory / VOUCHER_FILE).read_text(encoding="utf-8")))
+    receipt = Receipt.make(told, key, voucher)
+    write_json(folder / RECEIPT_FILE, receipt.to_json())
+    return receipt
+
+
+def check_receipt(content: Mapping[str, Any] | None, told: Mapping[str, Any]) -> Receipt:
+    """What a node signed of a statement, seen from the server.
+
+    Raises:
+        InputError: It signed nothing, or something else.
+    """
+    if content is None:
+        raise InputError("it sent none")
+    receipt = read_receipt(content)
+    if not receipt.is_for(told):
+        raise InputError("it is for another statement")
+    return receipt
 
 
 def _write(path: Path, statement: Statement) -> None:

@@ -22,13 +22,14 @@ from flwr.clientapp import ClientApp
 import ipfl.engines.flower  # noqa: F401 (switches telemetry off)
 from ipfl.client.models import Factory, model_factory
 from ipfl.client.runner import ClientRunner, Job
+from ipfl.client.secure_sum import with_secure_sums
 from ipfl.client.task import Task
 from ipfl.client.training import one_thread
 from ipfl.core import ClientId
 from ipfl.data import from_clients
-from ipfl.data.archives import read_points
 from ipfl.data.federated import Parts, Samples
-from ipfl.engines.flower.accounts import keep_statement
+from ipfl.data.node_data import read_node_data
+from ipfl.engines.flower.accounts import countersign, keep_statement
 from ipfl.engines.flower.memory import ArrayCache, NodeMemory, StaleAttemptError
 from ipfl.engines.flower.protocol import (
     HELLO,
@@ -106,15 +107,6 @@ class OwnData:
     def server_holdout(self, distribution: int) -> Samples | None:
         """None: only a server has one."""
         return None
-
-
-def read_data_file(path: Path) -> dict[str, tuple[Any, Any]]:
-    """A node's own file: x and y, and x_test and y_test if it has test samples of its own."""
-    points = read_points(path)
-    parts = {"train": (points["x"], points["y"])}
-    if "x_test" in points and "y_test" in points:
-        parts["test"] = (points["x_test"], points["y_test"])
-    return parts
 
 
 def has_own_data(context: Context, loader: Loader | None) -> bool:
@@ -265,13 +257,16 @@ class NodeApp(ClientApp):
         memory = NodeMemory(folders.memory / ask.run_id)
         memory.committed = ask.committed
         memory.join_attempt(ask.client, ask.first_rounds)
-        if ask.statement is not None and not keep_statement(memory.folder / str(ask.client), ask):
-            return pack_missing(())
+        own_folder, receipt = memory.folder / str(ask.client), None
+        if ask.statement is not None:
+            if not keep_statement(own_folder, ask):
+                return pack_missing(())
+            receipt = countersign(own_folder, folders.memory).to_json()
         job = Job(action, ask.round, ask.client, record)
-        reply = _with_memory(runner, memory).run(job)
+        reply = with_secure_sums(_with_memory(runner, memory)).run(job)
         cache.add_ask({key: arrays[key] for key in named})
         digests, vectors = Encoder(float16=ask.float16).encode(reply)
-        return pack(ReplyHeader(ask.client, digests, reply.facts).to_header(), vectors)
+        return pack(ReplyHeader(ask.client, digests, reply.facts, receipt).to_header(), vectors)
 
     def _runner_for(
         self, settings: str, text: NumpyArray, context: Context, folders: NodeFolders
@@ -288,7 +283,7 @@ class NodeApp(ClientApp):
         is_own = has_own_data(context, self.loader)
         if is_own:
             path = Path(str(context.node_config.get("data")))
-            own = self.loader(context) if self.loader else read_data_file(path)
+            own = self.loader(context) if self.loader else read_node_data(path, settings.task)
             client = _read_node_number(context, "client", "partition-id")
             factory = self.model or model_factory(settings.task.model)
             task = Task(OwnData(client, own, settings), factory)

@@ -67,6 +67,10 @@ class MalformedError(InvalidReplyError):
     """A message that does not follow the protocol; the text says what is wrong."""
 
 
+MAX_RECEIPT_BYTES = 2**12
+"""What a node may say beside: its receipt for a statement of account."""
+
+
 @dataclass(frozen=True)
 class MessageLimits:
     """How large a message may be; checked before anything of it is parsed."""
@@ -80,7 +84,8 @@ class MessageLimits:
     @classmethod
     def of(cls, reply: ReplyLimits) -> MessageLimits:
         """Those of a message with such a reply: its facts, and a digest for each vector."""
-        header = MIN_HEADER_BYTES + reply.facts_bytes + VECTOR_HEADER_BYTES * reply.vectors
+        header = MIN_HEADER_BYTES + MAX_RECEIPT_BYTES + reply.facts_bytes
+        header += VECTOR_HEADER_BYTES * reply.vectors
         return cls(header, reply.vectors, reply.vector_bytes)
 
 
@@ -347,10 +352,13 @@ class ReplyHeader:
     client: ClientId
     digests: Mapping[str, str]
     facts: Mapping[str, Any]
+    receipt: Mapping[str, Any] | None = None
+    """For the statement of account that came with the ask (`ipfl.ledger.receipts`); None: there was none."""
 
     def to_header(self) -> Header:
         """The fields under the names that travel."""
-        return {"client": self.client, "params": dict(self.digests), "facts": dict(self.facts)}
+        signed = {} if self.receipt is None else {"receipt": dict(self.receipt)}
+        return signed | {"client": self.client, "params": dict(self.digests), "facts": dict(self.facts)}
 
     @classmethod
     def read(cls, header: Header) -> ReplyHeader:
@@ -359,6 +367,7 @@ class ReplyHeader:
             client=read_field(header, "client", int),
             digests=read_digests(header),
             facts=read_field(header, "facts", dict),
+            receipt=read_field(header, "receipt", dict) if "receipt" in header else None,
         )
 
 

@@ -22,10 +22,11 @@ from ipfl.client.task import Task
 from ipfl.client.training import one_thread
 from ipfl.core import Ask, Bytes, ClientId, Event, Record, Replies
 from ipfl.core.boundary import as_invalid, printable
-from ipfl.core.engine import TellAccount
+from ipfl.core.engine import KeepReceipt, TellAccount
 from ipfl.core.replies import InvalidReplyError
 from ipfl.data.federated import Parts, Samples
 from ipfl.engines import ATTEMPTS_FILE
+from ipfl.engines.flower.accounts import check_receipt
 from ipfl.engines.flower.membership import Membership
 from ipfl.engines.flower.memory import Attempts, CacheIndex, DataDescription
 from ipfl.engines.flower.protocol import (
@@ -119,6 +120,7 @@ class FlowerEngine:
         wait_seconds: How long to wait for a node if none is connected.
         print_line: Called with each line of the countdown while it waits.
         tell_account: What the ledger says of a client's account; None: nodes are told nothing.
+        keep_receipt: Keeps what a node signs of that; None: nobody does.
         resources: Closed with the engine.
     """
 
@@ -133,9 +135,12 @@ class FlowerEngine:
     wait_seconds: float = 0.0
     print_line: Callable[[str], object] = print
     tell_account: TellAccount | None = None
+    keep_receipt: KeepReceipt | None = None
     resources: ExitStack = field(default_factory=ExitStack)
 
     def __post_init__(self) -> None:
+        if self.float16 and self.settings.privacy.secure_sum != "off":
+            raise InputError("privacy.secure_sum needs exact numbers: models cannot travel as float16")
         self.events = self.membership.events
         folder = self.memory or Path(self.resources.enter_context(TemporaryDirectory(prefix="ipfl-")))
         train, seed = self.settings.train, self.settings.seed
@@ -208,11 +213,12 @@ class FlowerEngine:
                     continue
                 try:
                     limits = MessageLimits.of(ask.expects.limits(records[client]))
-                    replies[client] = _read_reply(client, reply, limits)
+                    replies[client], receipt = _read_reply(client, reply, limits)
                     digests, _ = encoder.encode(records[client])
                     self._index_of(client).add_ask({self._settings_digest, *digests.values()})
                     if statement := statements.get(client):
                         self._told[client, self._node_of(client)] = int(statement["head"]["round"])
+                        self._take_receipt(client, statement, receipt)
                 except MissingArraysError:
                     remaining.append(client)
                 except InvalidReplyError as error:
@@ -222,6 +228,19 @@ class FlowerEngine:
         for client in remaining:
             self._leave_out("client_failed", client, action, "it does not keep the arrays that it is sent")
         return replies
+
+    def _take_receipt(
+        self, client: ClientId, statement: Mapping[str, Any], content: Mapping[str, Any] | None
+    ) -> None:
+        """Keeps a node's signature under what it was told; says so where there is none, or a false one."""
+        try:
+            receipt = check_receipt(content, statement)
+        except InputError as error:
+            text = f"gave no receipt for its statement of account: {printable(error)}"
+            self.events.append(Event("no_receipt", client, text))
+            return
+        if self.keep_receipt is not None:
+            self.keep_receipt(client, receipt.to_json())
 
     def _statement(self, client: ClientId, send_all: bool) -> Mapping[str, Any] | None:
         """What a client's node is told of its account: what is new, or all."""
@@ -296,8 +315,10 @@ class FlowerEngine:
         self.resources.close()
 
 
-def _read_reply(client: ClientId, reply: IncomingReply, limits: MessageLimits) -> Record:
-    """A client's record.
+def _read_reply(
+    client: ClientId, reply: IncomingReply, limits: MessageLimits
+) -> tuple[Record, Mapping[str, Any] | None]:
+    """A client's record, and its receipt if it sent one.
 
     Raises:
         MissingArraysError: The node must be sent all arrays.
@@ -310,14 +331,14 @@ def _read_reply(client: ClientId, reply: IncomingReply, limits: MessageLimits) -
     with as_invalid():
         header, arrays = unpack(reply.content, limits)
         problem = read_field(header, "error", str) if "error" in header else None
-        record = None
+        record = receipt = None
         if problem is None and "missing" not in header:
             content = ReplyHeader.read(header)
             if content.client != client:
                 raise MalformedError(f"it is a reply of client {content.client}")
-            record = decode(content.digests, arrays, content.facts)
+            record, receipt = decode(content.digests, arrays, content.facts), content.receipt
     if problem is not None:
         raise (InputError if header.get("kind") == ErrorKind.INPUT else ClientFailedError)(problem)
     if record is None:
         raise MissingArraysError
-    return record
+    return record, receipt

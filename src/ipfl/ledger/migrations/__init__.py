@@ -20,6 +20,9 @@ SCHEMA_LOCK = 7_106_117
 VERSION_TABLE = "ipfl_schema"
 """Table in which alembic keeps the revision. Its usual name may be in use by another program."""
 
+READABLE = ("0004",)
+"""Earlier revisions whose tables are those of the newest one: they can be read as they are."""
+
 
 def alembic_config() -> Config:
     """Alembic's settings: the folder of the migrations."""
@@ -66,7 +69,7 @@ def upgrade(engine: Engine) -> None:
 
 
 def check_revision(engine: Engine) -> None:
-    """Refuses a database that lacks migrations or has more than are known here; changes nothing.
+    """Refuses a database whose tables are not those that are known here; changes nothing.
 
     Raises:
         InputError: It was written by another release.
@@ -76,7 +79,7 @@ def check_revision(engine: Engine) -> None:
             current = current_revision(read_only(connection))
         except CommandError as error:  # more than one revision
             raise InputError(f"{display_url(engine.url)} is not a run store: {error}") from error
-    if current != newest_revision():
+    if current not in (newest_revision(), *READABLE):
         text = f"was written by another release of ipfl (schema {current}); `ipfl ledger show` updates it"
         raise InputError(f"{display_url(engine.url)} {text}")
 

@@ -5,6 +5,9 @@ the running direction of the cluster. No client is compared with its own update 
 asked of anybody, and on networks it follows the quality of a client's data better than the loss does
 (docs/reading.md, 3).
 
+M_k may be wrong: a round of attackers, or a model that overshot. If the median update of a round contradicts
+it, it is left out of that round's comparison. Else the many who are right would count as wrong from then on.
+
 Every buyer of the models knows M_k as well, and could send the cluster's last steps instead of training,
 with noise added so that it looks like an update of its own. So ψ_i is at most 0 where nothing of the update
 is new: taken are all updates without their projection onto what everybody knows (the last `PUBLIC_STEPS`
@@ -30,6 +33,8 @@ PUBLIC_STEPS = 5
 """Steps of a cluster that are taken out of an update to see what is new in it."""
 MIN_NEW = 1e-6
 """Share of an update's squared length below which nothing of it is new."""
+MIN_INDEPENDENT = 1e-10
+"""Least λ, of unit vectors, of a direction of its own; below it what is public is the same up to rounding."""
 MIN_STRUCTURE = 16.0
 """How many times the squared cosine of random directions what is new in two updates must have in common."""
 
@@ -56,12 +61,24 @@ def agreement(steps: Floats, weights: Floats, direction: Floats | None = None) -
     return np.where(known | (square == 0), cosine, np.nan)
 
 
-def without_public_part(steps: Floats, public: Sequence[Vector]) -> NDArray[np.float64]:
-    """(n, P) what is left of the updates without their projection onto the cluster's last steps."""
+def products_beyond_public(steps: Floats, public: Sequence[Vector]) -> NDArray[np.float64]:
+    """(n, n) scalar products of what is left of the updates without their projection onto what is public.
+
+    With unit vectors b of what is public, and λ and v of the table of their products: an update's coordinates
+    in the orthonormal basis Σ_j v_j·b_j / √λ are those of Δ·b. Only tables of products are needed, no
+    basis of long vectors.
+    """
+    products = np.asarray(steps @ steps.T, np.float64)
     if not public:
-        return np.asarray(steps, np.float64)
-    basis, _ = np.linalg.qr(np.stack(public, axis=1).astype(np.float64))
-    return np.asarray(steps - (steps @ basis) @ basis.T, np.float64)
+        return products
+    known = np.stack(public).astype(np.float64)
+    among = known @ known.T
+    length = np.sqrt(among.diagonal())
+    among, along = among / np.outer(length, length), (steps @ known.T) / length
+    values, directions = np.linalg.eigh(among)
+    is_basis = values > MIN_INDEPENDENT
+    coordinates = along @ directions[:, is_basis] / np.sqrt(values[is_basis])
+    return np.asarray(products - coordinates @ coordinates.T)
 
 
 def is_new(steps: Floats, public: Sequence[Vector]) -> NDArray[np.bool_]:
@@ -70,21 +87,38 @@ def is_new(steps: Floats, public: Sequence[Vector]) -> NDArray[np.bool_]:
     The squared cosine of two random directions is 1/P on average. That of an update with one of the others,
     both without their public part, has to be `MIN_STRUCTURE` times that.
     """
-    rest = without_public_part(steps, public)
-    left = np.einsum("ij,ij->i", rest, rest)
+    products = products_beyond_public(steps, public)
+    left = products.diagonal()
     has_rest = left > MIN_NEW * np.einsum("ij,ij->i", steps, steps)
-    unit = rest / np.sqrt(np.where(has_rest, left, 1.0))[:, None] * has_rest[:, None]
-    square = (unit @ unit.T) ** 2
+    length = np.sqrt(np.where(has_rest, left, 1.0))
+    square = (products / np.outer(length, length)) ** 2 * np.outer(has_rest, has_rest)
     np.fill_diagonal(square, 0.0)
     shared = square.max(axis=1) if has_rest.sum() > 1 else np.full(len(steps), np.inf)
     return np.asarray(has_rest & (shared > min(MIN_STRUCTURE / steps.shape[1], MAX_STRUCTURE)))
 
 
 def contributions_by_agreement(
-    steps: Floats, weights: Floats, direction: Floats | None, public: Sequence[Vector]
+    steps: Floats,
+    weights: Floats,
+    direction: Floats | None,
+    public: Sequence[Vector],
+    *,
+    is_noisy: bool = False,
 ) -> NDArray[np.float64]:
-    """(n,) ψ of one cluster's updates; NaN where there is nothing to compare an update with."""
+    """(n,) ψ of one cluster's updates; NaN where there is nothing to compare an update with.
+
+    Args:
+        steps: (n, P) updates Δ_i.
+        weights: (n,) of the mean.
+        direction: (P,) M_k; None: there is none yet.
+        public: What everybody knows.
+        is_noisy: Whether honest clients put noise on their updates: then nothing can be said of what is new.
+    """
     psi = agreement(steps, weights, direction)
+    if direction is not None and np.isfinite(psi).any() and np.nanmedian(psi) < 0:
+        psi = agreement(steps, weights)
+    if is_noisy:
+        return psi
     return np.where(is_new(steps, public), psi, np.minimum(psi, 0.0))
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ipfl.core import Ask, ClientId, Record, Replies, Roster, Vector, cluster_name
+from ipfl.core.records import ReplySum, sum_of_replies
 from ipfl.core.replies import NonNegative, Number, ReplySchema, VectorSizes, Whole, list_of
 from ipfl.methods.ipfl import profiler
 from ipfl.methods.ipfl.settings import Contribution
@@ -102,6 +103,11 @@ APPRAISAL = ReplySchema(
 """Per model [hits, points], and the gradient at it if it was asked for."""
 
 
+def weigh_by_points(reply: Record) -> dict[str, int]:
+    """What the gradients of a reply count in a secure sum: as many as the points that they are means of."""
+    return {name: round(reply.facts[name][1]) for name in reply.params}
+
+
 def contributions_without(
     found: ClusterUpdates, aggregate: Vector
 ) -> Generator[Ask, Replies, NDArray[np.float64]]:
@@ -179,6 +185,8 @@ def _counts(answers: Replies, cluster: int) -> list[tuple[ClientId, float, float
 
 def pool_answers(answers: Replies, clusters: Iterable[int], size: int) -> tuple[Accuracies, Gradients]:
     """Acc_kr and g_k of each cluster, both means over the participants' points; absent without answers."""
+    if (total := sum_of_replies(answers)) is not None:
+        return _pool_sum(total, clusters)
     accuracy: Accuracies = {}
     gradients: Gradients = {}
     for k in clusters:
@@ -188,11 +196,22 @@ def pool_answers(answers: Replies, clusters: Iterable[int], size: int) -> tuple[
         points = sum(n for _, _, n in counts)
         accuracy[k] = sum(hits for _, hits, _ in counts) / points
         if all(cluster_name(k) in answers[client].params for client, _, _ in counts):
-            total = np.zeros(size)
+            weighted = np.zeros(size)
             for client, _, n in counts:
-                total += n * answers[client].params[cluster_name(k)].astype(np.float64)
-            gradients[k] = total / points
+                weighted += n * answers[client].params[cluster_name(k)].astype(np.float64)
+            gradients[k] = weighted / points
     return accuracy, gradients
+
+
+def _pool_sum(total: ReplySum, clusters: Iterable[int]) -> tuple[Accuracies, Gradients]:
+    """The same from the sum of all answers; clusters of too few clients are not in it."""
+    known = [k for k in clusters if total.facts.get(cluster_name(k), (0, 0))[1] > 0]
+    counts = {k: total.facts[cluster_name(k)] for k in known}
+    means = {k: total.mean(cluster_name(k)) for k in known}
+    return (
+        {k: hits / points for k, (hits, points) in counts.items()},
+        {k: gradient for k, gradient in means.items() if gradient is not None},
+    )
 
 
 def best_holdout_gradients(answers: Replies, clusters: Iterable[int]) -> Gradients:

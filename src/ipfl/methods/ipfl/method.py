@@ -42,8 +42,9 @@ from ipfl.core import (
     Vector,
     stream,
 )
+from ipfl.core.method import Sums
 from ipfl.errors import InputError
-from ipfl.methods.ipfl.appraisal import per_class_f1
+from ipfl.methods.ipfl.appraisal import per_class_f1, weigh_by_points
 from ipfl.methods.ipfl.arrays import Bools
 from ipfl.methods.ipfl.audit import AuditedMarket
 from ipfl.methods.ipfl.market_stats import market_stats
@@ -51,7 +52,6 @@ from ipfl.methods.ipfl.mixing import SHARPNESS
 from ipfl.methods.ipfl.personalization import AUTO_EPOCHS, FOLDS, SHARES
 from ipfl.methods.ipfl.preferences import preference_query
 from ipfl.methods.ipfl.state import (
-    NO_BID,
     MarketState,
     assign_bids,
     figures,
@@ -76,7 +76,12 @@ class IPFL(AuditedMarket, Method[MarketState]):
     def init(self, setup: Setup) -> MarketState:
         """K models with the same parameters, the same balance for all."""
         opening = self.opening_balance(setup.rounds)
-        self.check(opening, has_holdouts=bool(setup.holdouts), has_classes=setup.target == "classes")
+        self.check(
+            opening,
+            has_holdouts=bool(setup.holdouts),
+            has_classes=setup.target == "classes",
+            is_noisy=setup.noise > 0,
+        )
         most = len(setup.clients) * (opening + setup.rounds * self.allowance)
         if most > MAX_TOKENS:  # now, and not in the round that would issue one too many
             raise InputError(f"method.allowance = {self.allowance}: {most} tokens in all, over {MAX_TOKENS}")
@@ -92,24 +97,24 @@ class IPFL(AuditedMarket, Method[MarketState]):
         before = yield from self.ask_preferences(before, bidders, round)  # line 17: P_B ← ClientPreferences
         manager = TokenManager(state.bank, self.price)
         manager.issue_allowance(self.allowance if self.moves_tokens else 0)
-        paid = manager.collect_bids(np.where(bidders[:, None], before.bid_ranks, NO_BID))  # line 5
+        paid = manager.collect_bids(before.bid_ranks, bidders)  # line 5
         selection = self.select(before, manager, paid, bidders, round)  # lines 11–13 and 19–22
         seats, payments = manager.charge(paid, selection, self.served(before, round))  # line 6
         replies = yield ask_training(before, seats)  # lines 4 and 7: M_k to the clients of ζ_k, U_k back
         updates, delivered = collect_updates(before, seats, replies, self.guards)
         lost = self.refund_lost_seats(before, manager, seats & ~delivered, replies)
-        models, psi, accuracy = yield from self.aggregate_and_appraise(before, updates)  # lines 8 and 18
+        appraised = yield from self.aggregate_and_appraise(before, updates)  # lines 8 and 18
+        psi, accuracy = appraised.psi, appraised.accuracy
         remembered = self.remember_contributions(before, seats & ~lost, delivered, psi)
         # Eqs. reimbursement_utility, reimbursement and reward_distribution
         share = self.settle(before, manager, payments & ~lost, seats, delivered, psi, accuracy)
         after = self.after_round(
             before,
             manager,
-            models,
+            appraised,
             seats,
             delivered,
             remembered,
-            accuracy,
             payments,
             mean_samples(updates, before.samples),
             round,
@@ -161,6 +166,14 @@ class IPFL(AuditedMarket, Method[MarketState]):
         rng = stream(state.seed, "initial clusters")
         clusters = initial_clusters(f1, clients, state.ids, len(state.models), self.varied_classes, rng)
         return assign_bids(state, clusters)
+
+    def sums(self) -> Sums:
+        """The gradient of a cluster is a sum; contributions to it are measured on single updates."""
+        is_asked = self.contribution == "clients" and self.incentive
+        return Sums(
+            gradients={"appraise": weigh_by_points} if is_asked else {},
+            needs_single="contributions, which are measured on every update",
+        )
 
     def personalize_cost(self, state: MarketState) -> int:
         """Every cluster model once, every candidate for the mix, and the epochs of fine-tuning.

@@ -83,7 +83,7 @@ class MarketReplay:
         except (LookupError, TypeError, OverflowError) as error:  # rows that the database would have refused
             complaint = f"the round cannot be replayed: {error!r}"
         self.bank = manager.bank
-        return ReplayedRound(manager.rows(self.ids), complaint)
+        return ReplayedRound(tuple(manager.rows(self.ids)), complaint)
 
     def _replay(self, manager: TokenManager, line: Mapping[str, Any]) -> None:
         """The steps of a round in the order of Algorithm 1."""

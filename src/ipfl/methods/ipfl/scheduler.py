@@ -113,7 +113,7 @@ def order_bidders(
     beta_psi: float = 0.5,
     first: int | None = None,
     ration: float = 0.0,
-    seats_before: Floats | Ints | None = None,
+    seats_z: Floats | None = None,
 ) -> Ids:
     """S_c = sort(P_B, ψ_ki): the bidders of one cluster, whom to take first first.
 
@@ -133,13 +133,13 @@ def order_bidders(
         beta_psi: Weight of the contribution.
         first: Only so many from the top; None: all.
         ration: Weight of the seats that a client has had.
-        seats_before: (N,) how many it has had; needed for `ration`.
+        seats_z: (N,) how many it has had, in standard scores; needed for `ration`.
     """
     if order not in get_args(BidderOrder):
         raise unknown("order", order, get_args(BidderOrder))
-    key = beta * _z(importance, bidders) + beta_psi * _z(psi, bidders)
-    if ration and seats_before is not None:
-        key -= ration * _z(seats_before.astype(np.float64), bidders)
+    key = beta * z_scores(importance)[bidders] + beta_psi * z_scores(psi)[bidders]
+    if ration and seats_z is not None:
+        key -= ration * seats_z[bidders]
     if order == "draw":
         key += rng.gumbel(size=len(bidders))
     if first is not None and first < len(bidders):
@@ -203,6 +203,7 @@ def select(
         rng: Of this round.
         explore_in: Where explorers train: in the cluster that they want most, or in any.
     """
+    seats_z = z_scores(bidders.seats_before.astype(np.float64)) if rule.ration else None
     performance = tuple(
         order_bidders(
             np.flatnonzero(bidders.paid[:, k] & bidders.available),
@@ -214,7 +215,7 @@ def select(
             rule.beta_psi,
             int(places[k]),
             rule.ration,
-            bidders.seats_before,
+            seats_z,
         )
         for k in range(len(places))
     )
@@ -243,13 +244,14 @@ def _explore_preferred(
     for k, rows in enumerate(performance):
         is_seated[rows, k] = True
     has_paid = np.asarray(bidders.paid.any(axis=1))
-    never_answered = np.asarray(np.isnan(bidders.importance).all(axis=1)) & ~has_paid
+    never_answered = ~has_paid
+    never_answered[~has_paid] = np.isnan(bidders.importance[~has_paid]).all(axis=1)
     able = has_paid | (never_answered & (bidders.balances >= price))
     free = np.flatnonzero(bidders.available & able & ~is_seated.any(axis=1))
     drawn = rng.permutation(free)[:n_r]
     anywhere = rng.integers(clusters, size=len(drawn))
-    wanted = np.where(bidders.paid, bidders.ranks, np.iinfo(np.int64).max)
-    random: Ids = np.where(never_answered[drawn], anywhere, wanted[drawn].argmin(axis=1))
+    wanted = np.where(bidders.paid[drawn], bidders.ranks[drawn], np.iinfo(np.int64).max)
+    random: Ids = np.where(never_answered[drawn], anywhere, wanted.argmin(axis=1))
     chosen = [drawn[random == k] for k in range(clusters)]
     if left := n_r - len(drawn):
         is_seated[drawn, random] = True
@@ -288,14 +290,17 @@ def _explore(
     return tuple(random)
 
 
-def _z(values: Floats, rows: Ints) -> NDArray[np.float64]:
-    """Standard scores of these rows over all known values; 0 where unknown, or if all are the same."""
-    values = np.ascontiguousarray(values)  # a column of a table of a million rows: read across once only
-    finite = np.isfinite(values)
-    known, chosen = values[finite], values[rows]
+def z_scores(values: Floats) -> NDArray[np.float64]:
+    """Standard scores over all known values; 0 where unknown, or if all are the same."""
+    scores = np.array(values, np.float64)  # a column of a table of a million rows: read across once only
+    is_unknown = ~np.isfinite(scores)
+    known = scores[~is_unknown] if is_unknown.any() else scores
     if not len(known):
-        return np.zeros(len(rows))
-    mean, deviation = known.mean(dtype=np.float64), known.std(dtype=np.float64)
+        return np.zeros(len(scores))
+    mean, deviation = known.mean(), known.std()
     if deviation <= 1e-12 * abs(mean):
-        return np.zeros(len(rows))
-    return np.where(finite[rows], (chosen - mean) / deviation, 0.0)
+        return np.zeros(len(scores))
+    scores -= mean  # in place
+    scores /= deviation
+    scores[is_unknown] = 0.0
+    return scores

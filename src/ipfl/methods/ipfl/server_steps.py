@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
-from dataclasses import replace
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,9 +26,9 @@ from ipfl.core import (
 from ipfl.core.vectors import mean, mix
 from ipfl.methods.ipfl import agreement, profiler, scheduler, settlement
 from ipfl.methods.ipfl.appraisal import Accuracies, Contributions, appraise, measure_accuracy
-from ipfl.methods.ipfl.arrays import Bools
+from ipfl.methods.ipfl.arrays import Bools, Floats
 from ipfl.methods.ipfl.client_side import ClientSide
-from ipfl.methods.ipfl.robust import is_above_noise
+from ipfl.methods.ipfl.robust import RECORD_DECAY, is_above_noise, usual_length_after
 from ipfl.methods.ipfl.state import MarketState, keep_bought_models, usual_score_after
 from ipfl.methods.ipfl.token_manager import TokenManager
 from ipfl.methods.ipfl.updates import Updates
@@ -42,6 +42,20 @@ MAX_SHARE = 0.5
 """How far cluster models move to their mean when it serves every client as well as its own cluster."""
 LOST_PRIORITY = -2.0
 """What is remembered as the contribution of a seat that delivered nothing, in standard scores."""
+
+
+@dataclass(frozen=True)
+class Appraisal:
+    """What became of a round's updates, and what the profiler makes of them."""
+
+    models: tuple[Vector, ...]
+    """M_k after the round."""
+    psi: Contributions
+    accuracy: Accuracies
+    record: NDArray[np.float64]
+    """(N, K) the clients' records, this round included."""
+    usual_length: NDArray[np.float64]
+    """(K,) the same of the lengths of updates."""
 
 
 class ServerSteps(ClientSide):
@@ -132,18 +146,27 @@ class ServerSteps(ClientSide):
 
     def aggregate_and_appraise(
         self, state: MarketState, updates: Updates
-    ) -> Generator[Ask, Replies, tuple[tuple[Vector, ...], Contributions, Accuracies]]:
+    ) -> Generator[Ask, Replies, Appraisal]:
         """M_k = FedAvg(U_k), and the profiler: ψ_ki of each cluster's providers, Acc_kr on their own data."""
-        fair = {k: found.only(found.is_fair) for k, found in updates.items()}
+        used = fair = {k: found.only(found.is_fair) for k, found in updates.items()}
         psi: Contributions = {}
-        used = fair
+        record = state.record
         if self.contribution == "momentum" and self.incentive:
             for k, found in fair.items():
                 psi[k] = agreement.contributions_by_agreement(
-                    found.steps, found.weights, state.directions[k], known_to_all(state, k)
+                    found.steps,
+                    found.weights,
+                    state.directions[k],
+                    known_to_all(state, k),
+                    is_noisy=state.is_noisy,
                 )
-            if "noise" in self.guards:
-                used = {k: found.only(is_above_noise(psi[k])) for k, found in fair.items()}
+                record = _with_record(state, record, k, found.clients, psi[k])
+            # Noise for privacy looks like an update that nobody trained: the guard would drop them all.
+            if "noise" in self.guards and not state.is_noisy:
+                used = {
+                    k: found.only(is_above_noise(record[state.rows(found.clients), k]))
+                    for k, found in fair.items()
+                }
         new = {k: found.mean(state.rule, clip="clip" in self.guards) for k, found in used.items()}
         models = self.share_models(state, [new.get(k, model) for k, model in enumerate(state.models)])
         accuracy: Accuracies = {}
@@ -151,7 +174,11 @@ class ServerSteps(ClientSide):
             psi, accuracy = yield from appraise(state, models, fair, self.contribution, self.normalised)
         if self.reimburse == "printed" and self.incentive and not accuracy:
             accuracy = yield from measure_accuracy(models, fair)
-        return models, {k: _spread(values, updates[k].is_fair) for k, values in psi.items()}, accuracy
+        spread = {k: _spread(values, updates[k].is_fair) for k, values in psi.items()}
+        lengths = state.usual_length.copy()
+        for k, found in used.items() if "lengths" in self.guards else ():
+            lengths[k] = usual_length_after(float(lengths[k]), found)
+        return Appraisal(models, spread, accuracy, record, lengths)
 
     def share_models(self, state: MarketState, models: list[Vector]) -> tuple[Vector, ...]:
         """Moves the cluster models towards their mean, as far as it serves the clients as well."""
@@ -167,18 +194,17 @@ class ServerSteps(ClientSide):
         self,
         state: MarketState,
         manager: TokenManager,
-        models: tuple[Vector, ...],
+        appraised: Appraisal,
         seats: Bools,
         delivered: Bools,
         psi: NDArray[np.float64],
-        accuracy: Accuracies,
         payments: Bools,
         samples: float,
         round: int,
     ) -> MarketState:
         """What the server remembers of a round: models, balances, ψ, Ω, Acc_kmax, who paid."""
-        best = state.best.copy()
-        for k, value in accuracy.items():
+        best, models = state.best.copy(), appraised.models
+        for k, value in appraised.accuracy.items():
             best[k] = np.fmax(best[k], value)
         asked = state.asked == round
         after = replace(
@@ -186,12 +212,14 @@ class ServerSteps(ClientSide):
             models=models,
             bank=manager.bank,
             psi=psi,
+            record=appraised.record,
+            usual_length=appraised.usual_length,
             omega=state.omega + delivered,
             best=best,
             earned=state.earned + manager.earned,
             samples=samples,
             seats_had=state.seats_had + seats,
-            seats_net=state.seats_net + np.where(seats, manager.net(len(models)), 0),
+            seats_net=state.seats_net + np.where(seats, manager.net, 0),
             usual_score=usual_score_after(state.usual_score, state.score, state.bid_ranks >= 0),
             is_paying=np.where(
                 asked, payments.any(axis=1) | (state.times_asked <= self.trial_rounds), state.is_paying
@@ -292,6 +320,15 @@ def _spread(values: NDArray[np.float64], which: NDArray[np.bool_]) -> NDArray[np
     psi = np.zeros(len(which))
     psi[which] = values
     return psi
+
+
+def _with_record(
+    state: MarketState, record: NDArray[np.float64], cluster: int, clients: Sequence[ClientId], psi: Floats
+) -> NDArray[np.float64]:
+    """The clients' records after these contributions to a cluster."""
+    rows = state.rows(clients)
+    count = state.omega[rows, cluster] + 1
+    return profiler.remember(record, rows, cluster, psi, RECORD_DECAY, count)
 
 
 def known_to_all(state: MarketState, cluster: int) -> list[Vector]:

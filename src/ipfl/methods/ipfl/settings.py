@@ -179,8 +179,10 @@ class IPFLSettings:
         filled = {**PRESETS.get(str(named.get("preset")), {}), **named}
         return type(given)(given.args, filled) if has_arguments else filled
 
-    def check(self, opening: int, *, has_holdouts: bool, has_classes: bool = True) -> None:
-        """Refuses settings that cannot work together, or not without samples at the server, or classes.
+    def check(
+        self, opening: int, *, has_holdouts: bool, has_classes: bool = True, is_noisy: bool = False
+    ) -> None:
+        """Refuses settings that cannot work together, or not without samples at the server, classes or noise.
 
         Raises:
             InputError: Which ones.
@@ -191,6 +193,11 @@ class IPFLSettings:
         if self.initial_clustering and not has_classes:
             raise InputError(
                 "method.initial_clustering compares clients by class: it needs classes to predict"
+            )
+
+        if is_noisy and not isinstance(self.robust, bool) and "noise" in self.robust:
+            raise InputError(
+                'method.robust names the guard "noise", which would drop every update under privacy.noise'
             )
 
     def opening_balance(self, rounds: int) -> int:

@@ -69,7 +69,9 @@ def settle(
         elif rule.reimburse == "printed":
             share, owed = tokens.utility(*accuracy[k], rule.eta, rule.gamma), payers
         else:
-            missing = tokens.shortfalls(served.score[payers, k], served.usual_score[payers, k], rule.gamma)
+            missing = tokens.shortfalls(
+                served.score[:, k][payers], served.usual_score[:, k][payers], rule.gamma
+            )
             # By the median, so that no single claim of a bad score moves any tokens.
             share, owed = rule.eta * float(np.median(missing)), payers[missing > 0]
         earning = ~(psi <= 0) if rule.rewarded == "positive" else np.ones(len(psi), bool)

@@ -54,6 +54,10 @@ class MarketState:
     """(K,) mean accuracy of each cluster model over the last query; ones before the first."""
     psi: NDArray[np.float64]
     """(N, K) remembered contributions ψ_ki, NaN = unknown."""
+    record: NDArray[np.float64]
+    """(N, K) mean agreement of a client's updates with the others', NaN = unknown; see `robust`."""
+    usual_length: NDArray[np.float64]
+    """(K,) smoothed median length of each cluster's updates, NaN = none yet; see `robust`."""
     omega: NDArray[np.int64]
     """(N, K) participation Ω_ki: rounds trained in the cluster."""
     best: NDArray[np.float64]
@@ -106,6 +110,9 @@ class MarketState:
     brought: Mapping[ClientId, int] = field(default_factory=dict)
     """Tokens that clients brought along from an earlier run, instead of the opening."""
 
+    is_noisy: bool = False
+    """Whether clients put noise on their updates (`privacy.noise`)."""
+
     @classmethod
     def start(cls, setup: Setup, clusters: int, opening: int) -> MarketState:
         """The market before the first round: K equal models, equal balances, no bids."""
@@ -120,6 +127,8 @@ class MarketState:
             importance=np.full((n, clusters), np.nan),
             means=np.ones(clusters),
             psi=np.full((n, clusters), np.nan),
+            record=np.full((n, clusters), np.nan),
+            usual_length=np.full(clusters, np.nan),
             omega=np.zeros((n, clusters), np.int64),
             best=np.full(clusters, np.nan),
             earned=np.zeros(n, np.int64),
@@ -134,6 +143,7 @@ class MarketState:
             usual_score=np.full((n, clusters), np.nan),
             likes_mean=0.0,
             epochs=setup.epochs,
+            is_noisy=setup.noise > 0,
             points=np.nan,
             samples=np.nan,
             drawn=np.full(n, -1),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
-from ipfl.core import Transfer
-from ipfl.ledger.accounts import Bank, Transfers, statement
+from ipfl.ledger.accounts import Bank, Kind, TransferRows, Transfers, TransferTable, statement
 from ipfl.methods.ipfl import tokens
 from ipfl.methods.ipfl.arrays import Bools, Floats, Ints
 from ipfl.methods.ipfl.scheduler import Selection
@@ -18,18 +19,18 @@ class TokenManager:
     def __init__(self, bank: Bank, price: int):
         self.bank = bank
         self.price = price
-        self._posted: list[Transfers] = []
+        self._posted: list[Transfers | TransferTable] = []
 
     @property
     def transfers(self) -> Transfers:
-        """All transfers so far."""
+        """All transfers so far, as columns."""
         return Transfers.concat(*self._posted)
 
-    def rows(self, ids: NDArray[np.int64]) -> tuple[Transfer, ...]:
+    def rows(self, ids: NDArray[np.int64]) -> TransferRows:
         """All transfers so far, with client ids instead of row numbers."""
-        return self.transfers.rows(ids)
+        return TransferRows(self._posted, ids)
 
-    def _post(self, step: tuple[Bank, Transfers]) -> None:
+    def _post(self, step: tuple[Bank, Transfers | TransferTable]) -> None:
         self.bank, transfers = step
         self._posted.append(transfers)
 
@@ -38,9 +39,9 @@ class TokenManager:
         if amount:
             self._post(tokens.allowance(self.bank, amount))
 
-    def collect_bids(self, bid_ranks: Ints) -> Bools:
-        """Eq. consumer_cost; returns which bids lie in escrow."""
-        bank, transfers, paid = tokens.auction(self.bank, bid_ranks, self.price)
+    def collect_bids(self, bid_ranks: Ints, bidders: Bools | None = None) -> Bools:
+        """Eq. consumer_cost, for the bids of these clients or of all; returns which of them lie in escrow."""
+        bank, transfers, paid = tokens.auction(self.bank, bid_ranks, self.price, bidders)
         self._post((bank, transfers))
         return paid
 
@@ -48,14 +49,18 @@ class TokenManager:
         """A round that is rolled back: every bid goes into escrow and back, and nobody has a seat."""
         paid = self.collect_bids(bid_ranks)
         nobody = np.zeros_like(paid)
-        self._post(tokens.charge(self.bank, paid, nobody, nobody, self.price, nobody[:, 0]))
+        self._charge(paid, nobody, nobody, nobody[:, 0])
 
     def charge(self, paid: Bools, selection: Selection, served: Bools) -> tuple[Bools, Bools]:
         """Consumers pay; returns the (N, K) seats, and the (N, K) payments that lie in the pools."""
         chosen, random = selection.seats(len(paid))
-        self._post(tokens.charge(self.bank, paid, chosen, random, self.price, served))
+        self._charge(paid, chosen, random, served)
         seats = chosen | random
         return seats, seats | (paid & served[:, None])
+
+    def _charge(self, paid: Bools, chosen: Bools, random: Bools, served: Bools) -> None:
+        self.bank, steps = tokens.charge(self.bank, paid, chosen, random, self.price, served)
+        self._posted += steps
 
     def refund(self, payments: Bools) -> None:
         """Refunds (N, K) payments, such as those of seats that were lost through no fault of the client."""
@@ -93,10 +98,23 @@ class TokenManager:
     @property
     def earned(self) -> NDArray[np.int64]:
         """(N,) rewards of this round."""
-        return statement(self.transfers, len(self.bank.balances)).earned
+        paid_out = Transfers.concat(*self._columns())  # no reward is in a table
+        return statement(paid_out, len(self.bank.balances)).earned
 
-    def net(self, clusters: int) -> NDArray[np.int64]:
+    @property
+    def net(self) -> NDArray[np.int64]:
         """(N, K) what this round brought each client in each cluster: earned + reimbursed − paid."""
-        transfers = self.transfers
-        n = len(self.bank.balances)
-        return np.stack([statement(transfers, n, cluster).net for cluster in range(clusters)], axis=1)
+        net = np.zeros((len(self.bank.balances), len(self.bank.pool)), np.int64)
+        for table in self._posted:
+            if isinstance(table, TransferTable):
+                gain = table.amount * ((table.kind == Kind.REFUND) - (table.source == "client"))
+                np.add(net, gain, out=net, where=table.entries)
+        for part in self._columns():
+            is_gain = np.isin(part.kind, (Kind.REFUND, Kind.REIMBURSEMENT, Kind.REWARD))
+            for sign, moved in ((1, is_gain), (-1, part.source >= 0)):
+                np.add.at(net, (part.client[moved], part.cluster[moved]), sign * part.amount[moved])
+        return net
+
+    def _columns(self) -> Iterator[Transfers]:
+        """The transfers that are not in tables."""
+        return (part for part in self._posted if isinstance(part, Transfers))

@@ -27,13 +27,11 @@ from numpy.typing import NDArray
 
 from ipfl.core import NO_CLUSTER
 from ipfl.errors import InputError
-from ipfl.ledger.accounts import ISSUER, Bank, Kind, Transfers, escrow, pool, post
+from ipfl.ledger.accounts import ISSUER, Bank, Kind, Transfers, TransferTable, pool, post
 from ipfl.methods.ipfl.arrays import Bools, Floats, Ints
 
 MAX_TOKENS = 2**62
 """Largest sum that may be issued: half of what an int64 holds."""
-_ROWS = 2**14
-"""Clients looked at together where a whole table would not fit into the processor's cache."""
 
 
 def check_rules(price: int, opening: int, eta: float, gamma: float) -> None:
@@ -77,19 +75,24 @@ def subsidise(bank: Bank, cluster: int, providers: Ints, amount: int) -> tuple[B
     return post(bank, issued), issued
 
 
-def auction(bank: Bank, bid_ranks: Ints, price: int) -> tuple[Bank, Transfers, Bools]:
+def auction(
+    bank: Bank, bid_ranks: Ints, price: int, bidders: Bools | None = None
+) -> tuple[Bank, TransferTable, Bools]:
     """Eq. consumer_cost: moves τ_p per bid from the client to the escrow of the cluster.
 
     Args:
         bank: The accounts.
         bid_ranks: (N, K) rank of each bid within the client's row, lowest = most wanted; −1 = no bid.
         price: τ_p.
+        bidders: (N,) whose bids count; None: everyone's.
 
     Returns:
         Bank, transfers, and (N, K) which bids were paid: the most wanted that the client can afford.
     """
     _check_price(price)
     paid = bid_ranks >= 0
+    if bidders is not None:
+        paid &= bidders[:, None]
     affordable = bank.balances // price
     poor = np.flatnonzero(affordable < paid.shape[1])  # nobody else can have bid beyond their means
     poor = poor[paid[poor].sum(axis=1) > affordable[poor]]
@@ -97,14 +100,13 @@ def auction(bank: Bank, bid_ranks: Ints, price: int) -> tuple[Bank, Transfers, B
         ranks = np.where(paid[poor], bid_ranks[poor], np.iinfo(bid_ranks.dtype).max)
         place = ranks.argsort(axis=1, kind="stable").argsort(axis=1)
         paid[poor] &= place < affordable[poor, None]
-    client, cluster = _entries(paid)
-    bids = Transfers.of(Kind.BID, client, escrow(cluster), price, cluster, client)
+    bids = TransferTable(Kind.BID, "client", "escrow", price, paid)
     return post(bank, bids), bids, paid
 
 
 def charge(
     bank: Bank, paid: Bools, selected: Bools, explorers: Bools, price: int, served: Bools
-) -> tuple[Bank, Transfers]:
+) -> tuple[Bank, list[Transfers | TransferTable]]:
     """Consumers pay into the pools of their clusters; all other bids are refunded.
 
     A seat is paid for in any case (Eq. update_available_tokens), by explorers too: from escrow if they had
@@ -127,21 +129,23 @@ def charge(
         raise ValueError("a client was seated twice in one cluster")
     seats = selected | explorers
     due = seats | served[:, None]
-    client, cluster = _entries(paid & due)
-    from_escrow = Transfers.of(Kind.FEE, escrow(cluster), pool(cluster), price, cluster, client)
-    client, cluster = _entries(explorers & ~paid)
-    straight = Transfers.of(Kind.FEE, client, pool(cluster), price, cluster, client)
-    client, cluster = _entries(paid & ~due)
-    refunds = Transfers.of(Kind.REFUND, escrow(cluster), client, price, cluster, client)
-    fees = Transfers.concat(from_escrow, straight)
-    # Refunds last: nobody takes a seat with tokens that still lie in escrow for another one.
-    return post(post(bank, fees), refunds), Transfers.concat(fees, refunds)
+    is_refunded = paid & ~due
+    has_refunds = bool(is_refunded.any())
+    client, cluster = np.nonzero(explorers & ~paid)  # few
+    moved: list[Transfers | TransferTable] = [
+        TransferTable(Kind.FEE, "escrow", "pool", price, paid & due if has_refunds else paid),
+        Transfers.of(Kind.FEE, client, pool(cluster), price, cluster, client),
+    ]
+    if has_refunds:  # last: nobody takes a seat with tokens that still lie in escrow for another one
+        moved.append(TransferTable(Kind.REFUND, "escrow", "client", price, is_refunded))
+    for step in moved:
+        bank = post(bank, step)
+    return bank, moved
 
 
-def refund(bank: Bank, payments: Bools, price: int) -> tuple[Bank, Transfers]:
+def refund(bank: Bank, payments: Bools, price: int) -> tuple[Bank, TransferTable]:
     """Refunds (N, K) payments from the pools."""
-    client, cluster = _entries(payments)
-    refunds = Transfers.of(Kind.REFUND, pool(cluster), client, price, cluster, client)
+    refunds = TransferTable(Kind.REFUND, "pool", "client", price, payments)
     return post(bank, refunds), refunds
 
 
@@ -176,9 +180,11 @@ def shortfalls(score: Floats, usual: Floats, gamma: float) -> NDArray[np.float64
         gamma: Relative loss from which on it is a whole one; 0: any loss is.
     """
     known = np.isfinite(score) & np.isfinite(usual) & (usual > 0)
-    lost = np.where(known, (usual - score) / np.where(known, usual, 1.0), 0.0)
-    with np.errstate(divide="ignore"):
-        return np.clip(np.where(lost > 0, lost / gamma if gamma > 0 else np.inf, 0.0), 0.0, 1.0)
+    lost = np.divide(usual - score, usual, out=np.zeros(len(usual)), where=known)
+    if gamma == 0:
+        return np.asarray(lost > 0, np.float64)
+    lost /= gamma  # in place: a column of a million rows
+    return np.clip(lost, 0.0, 1.0, out=lost)
 
 
 def reimburse(bank: Bank, cluster: int, payers: Ints, share: float) -> tuple[Bank, Transfers]:
@@ -260,6 +266,8 @@ def _pay_out(
     bank: Bank, kind: Kind, cluster: int, clients: Ints, total: int, weights: NDArray[np.int64] | None = None
 ) -> tuple[Bank, Transfers]:
     """Pays `total` out of the pool to clients in ascending id; equally without weights."""
+    if not total:
+        return bank, Transfers.concat()
     amounts = split_tokens(total, np.ones(len(clients), np.int64) if weights is None else weights)
     some = amounts > 0
     source = pool(np.array(cluster))
@@ -283,22 +291,6 @@ def _check_issue(bank: Bank, amount: Ints | int, n: int) -> None:
         raise InputError(
             f"cannot issue {amount} tokens for each of {n} clients (from 0 to {MAX_TOKENS} in all)"
         )
-
-
-def _entries(where: Bools) -> tuple[NDArray[np.int32], NDArray[np.int16]]:
-    """Client and cluster of every true entry, in ascending client id."""
-    n, k = where.shape
-    count = np.count_nonzero(where)
-    client, cluster = np.empty(count, np.int32), np.empty(count, np.int16)
-    done = 0
-    # Not np.nonzero, nor all rows at once: int64 columns are what would not fit for a million clients.
-    for first in range(0, n, _ROWS):
-        flat = np.flatnonzero(where[first : first + _ROWS])
-        row = flat // k
-        end = done + len(flat)
-        client[done:end], cluster[done:end] = row + first, flat - row * k
-        done = end
-    return client, cluster
 
 
 def _check_price(price: int) -> None:

@@ -108,5 +108,5 @@ def collect_updates(
         models = tuple(replies[client].params[cluster_name(k)] for client in clients)
         weights = np.array([float(replies[client].facts["n"]) for client in clients])
         found = ClusterUpdates(state.models[k], clients, models, weights, np.ones(len(clients), bool))
-        updates[k] = robust.screen(found, guards)
+        updates[k] = robust.screen(found, guards, float(state.usual_length[k]))
     return updates, delivered

@@ -1,0 +1,77 @@
+"""What the number of clients costs: set-up, round and peak memory of FedAvg and IP-FL, in turns.
+
+10 clients at work, 20 grey images of 28×28 each, a fifth of them kept to score models; everything is written
+to disk, the ledger too. A run's last round, which is evaluated, is not counted.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import ipfl
+from ipfl.methods import REFERENCE
+from ipfl.runs.config import EvaluateConfig, RunConfig
+from measuring import in_process
+from methods import Stopwatch, TimedEngine
+from round import GREY, SETTINGS, make_task, memory_measured
+
+SIZES = (100, 1000, 5000, 10_000, 50_000)
+SAMPLES, PROBE, ROUNDS, TURNS = 20, 0.2, 5, 2
+METHOD = "ipfl"
+
+
+class SetUpWatch(Stopwatch):
+    """Also when the first round began."""
+
+    def start(self, method: str, rounds: int) -> None:
+        """The set-up is over."""
+        self.started = time.perf_counter()
+        super().start(method, rounds)
+
+
+def play(task: Any, name: str) -> tuple[float, list[float]]:
+    """Seconds until the first round, and of every round but the first and the last."""
+    watch = SetUpWatch()
+    config = RunConfig(rounds=ROUNDS + 2, train=SETTINGS, evaluate=EvaluateConfig(every=10**9, clients=2))
+    with TemporaryDirectory() as folder:
+        begun = time.perf_counter()
+        ipfl.run(
+            task, ipfl.method(name), config, engine=TimedEngine, observer=watch, out=Path(folder) / "run"
+        )
+    return watch.started - begun, [whole for whole, _ in watch.rounds[1:-1]]
+
+
+def measure_size(clients: int) -> dict[str, Any]:
+    """One number of clients."""
+    with memory_measured() as peak:
+        begun = time.perf_counter()
+        task = make_task(clients, SAMPLES, GREY, PROBE)
+        data = time.perf_counter() - begun
+        laps: dict[str, list[float]] = {REFERENCE: [], METHOD: []}
+        set_up: dict[str, float] = {}
+        for _ in range(TURNS):
+            for name, seconds in laps.items():
+                until, found = play(task, name)
+                seconds += found
+                set_up[name] = min(until, set_up.get(name, until))
+    turns = [own / theirs for own, theirs in zip(laps[METHOD], laps[REFERENCE], strict=True)]
+    median = {name: statistics.median(seconds) for name, seconds in laps.items()}
+    return {
+        "clients": clients,
+        "data": data,
+        "set-up": set_up,
+        "round": median,
+        "ratio": median[METHOD] / median[REFERENCE],
+        "least": min(turns),
+        "most": max(turns),
+        "peak": peak[-1],
+    }
+
+
+def measure(*, quick: bool) -> list[dict[str, Any]]:
+    """A row per number of clients."""
+    return [in_process("clients", "measure_size", clients=size) for size in ((20,) if quick else SIZES)]

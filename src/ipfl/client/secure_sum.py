@@ -1,0 +1,323 @@
+"""The client's side of a secure sum: replies leave it masked, so that the server learns their sum alone.
+
+A sum has four steps, the protocol of Bonawitz et al. (Practical Secure Aggregation, CCS 2017) with the
+neighbours of Bell et al. (Secure Single-Server Aggregation, CCS 2020):
+
+1. `sum_keys`: a client tells its public keys;
+2. `sum_shares`: it shares its secrets among its neighbours, sealed for each of them;
+3. the method's own action: it answers as always, and what leaves it is masked;
+4. `sum_open`: it gives the server its shares of the own masks of those that delivered, and of the pair keys
+   of those that did not: never both of one client.
+
+The server is trusted to pass on keys as they are and to invent no clients; see docs/privacy.md. `ipfl.runs.
+secure_sum` is its side. On a node every step is answered once, and never in another order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets as system_random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ipfl.client.memory import ClientMemory
+from ipfl.client.network import Network
+from ipfl.client.runner import ClientRunner, Delivery, Job, Runner
+from ipfl.client.task import Task
+from ipfl.core import EMPTY, ClientId, Record, stream
+from ipfl.core.files import make_folder, remove, write_json
+from ipfl.core.masks import (
+    SEED_BYTES,
+    Secrets,
+    neighbours,
+    own_mask,
+    pair_masks,
+    seal,
+    split_secret,
+    unseal,
+)
+from ipfl.core.method import Weigh
+from ipfl.core.records import BUDGET_SPENT, split_privacy_facts
+from ipfl.core.ring import LIMBS, RING_MASK, SumLayout, to_vector
+
+KEYS, SHARES, OPEN = "sum_keys", "sum_shares", "sum_open"
+"""Steps of a sum beside the method's own action."""
+PLAN = "sum_plan"
+"""The fact that says which sum a record belongs to, and what a client must know of it."""
+MASKED = "masked"
+"""Name of the vector that leaves a client."""
+MIN_CLIENTS = 3
+"""Clients that a sum must be asked of, and that must hold every vector of it."""
+MIN_DELIVERED = 2
+"""Clients whose reply must be in a sum that is opened: one alone would be no secret."""
+NO_SHARE = "00" * SEED_BYTES
+"""In place of a share that could not be unsealed."""
+MAX_NEIGHBOURS = 32
+"""Clients that share a client's secrets, and whose masks are paired with its own, at most."""
+
+
+@dataclass(frozen=True)
+class SumPlan:
+    """What the server says of a sum; it grows from step to step."""
+
+    session: str
+    """Round and number of the sum."""
+    threshold: int = 0
+    """Shares that are needed."""
+    keys: Mapping[int, list[str]] | None = None
+    """Public keys of all who began, in the order of the ring."""
+    members: tuple[int, ...] = ()
+    """Those of them that shared their secrets."""
+    holders: Mapping[str, list[int]] | None = None
+    """Who sends which vector."""
+    layout: SumLayout | None = None
+
+    def text(self) -> str:
+        """As it travels."""
+        layout = self.layout
+        return json.dumps(
+            {
+                "session": self.session,
+                "threshold": self.threshold,
+                "keys": [[client, key] for client, key in (self.keys or {}).items()],
+                "members": self.members,
+                "holders": dict(self.holders or {}),
+                "layout": None if layout is None else [dict(layout.vectors), dict(layout.facts), layout.bits],
+            }
+        )
+
+    @classmethod
+    def read(cls, text: str) -> SumPlan:
+        """What `text` wrote."""
+        found: dict[str, Any] = json.loads(text)
+        layout = found["layout"]
+        return cls(
+            found["session"],
+            found["threshold"],
+            {int(client): key for client, key in found["keys"]},
+            tuple(found["members"]),
+            found["holders"],
+            None if layout is None else SumLayout(*layout),
+        )
+
+    def neighbours(self, client: ClientId) -> list[ClientId]:
+        """Who shares secrets and masks with a client."""
+        return neighbours(list(self.keys or {}), client, MAX_NEIGHBOURS)
+
+    def holders_of_shares(self, client: ClientId) -> list[ClientId]:
+        """Who has a share of a client's secrets: its neighbours and itself, ascending."""
+        return sorted([*self.neighbours(client), client])
+
+    def may_open(self, delivered: set[int]) -> bool:
+        """Whether the sum of those that delivered hides each of them."""
+        held = (self.holders or {}).values()
+        return len(delivered) >= max(self.threshold, MIN_DELIVERED) and all(
+            len(delivered.intersection(of)) >= MIN_DELIVERED for of in held
+        )
+
+
+class SumMemory:
+    """Secrets of a client between the steps of a sum.
+
+    In a simulation they follow from the run's seed, and nothing is kept. On a node they come from the
+    operating system and are in a file, which also says which step is next: none is answered twice.
+    """
+
+    def __init__(self, folder: Path, seed: int, *, is_seeded: bool):
+        self.folder, self.seed, self.is_seeded = folder, seed, is_seeded
+
+    def begin(self, client: ClientId, session: str) -> Secrets:
+        """New secrets, for the first step."""
+        if self.is_seeded:
+            return Secrets.of(stream(self.seed, "secure sum", session, client).bytes(32))
+        seed = system_random.token_bytes(32)
+        make_folder(self.folder)
+        self.folder.chmod(0o700)
+        self._save(client, {"session": session, "seed": seed.hex(), "step": KEYS, "plan": ""})
+        return Secrets.of(seed)
+
+    def go_on(self, client: ClientId, step: str, after: str, plan: SumPlan) -> Secrets | None:
+        """The secrets for a further step; None: it is not its turn, or the plan has changed.
+
+        Args:
+            client: Whose.
+            step: Which step.
+            after: The one that must have been answered last.
+            plan: What the server says of the sum; in the last step as in the one before.
+        """
+        if self.is_seeded:
+            return self.begin(client, plan.session)
+        try:
+            known = json.loads(self._file(client).read_text())
+        except (FileNotFoundError, ValueError):
+            return None
+        digest = hashlib.sha256(plan.text().encode()).hexdigest()
+        if (known["session"], known["step"]) != (plan.session, after) or (
+            step == OPEN and known["plan"] != digest
+        ):
+            return None
+        if step == OPEN:
+            remove(self._file(client))
+        else:
+            self._save(client, {**known, "step": step, "plan": digest})
+        return Secrets.of(bytes.fromhex(known["seed"]))
+
+    def _save(self, client: ClientId, known: Mapping[str, str]) -> None:
+        write_json(self._file(client), dict(known))
+
+    def _file(self, client: ClientId) -> Path:
+        return self.folder / f"{client}.json"
+
+
+class SummingRunner:
+    """A runner from which summed replies leave masked; everything else is done by the runner inside.
+
+    Args:
+        inner: Plays the clients.
+        weigh: What vectors count, by the actions whose replies are summed.
+        seed: Of the run.
+        is_seeded: Whether secrets follow from the run's seed: for simulations and tests.
+    """
+
+    def __init__(self, inner: Runner, weigh: Mapping[str, Weigh], seed: int, *, is_seeded: bool):
+        self.inner, self.weigh = inner, weigh
+        self._secrets = SumMemory(inner.memory.folder.with_name("sums"), seed, is_seeded=is_seeded)
+
+    @property
+    def task(self) -> Task:
+        """Whose data, which model."""
+        return self.inner.task
+
+    @property
+    def memory(self) -> ClientMemory:
+        """What the clients remember."""
+        return self.inner.memory
+
+    @property
+    def network(self) -> Network:
+        """The workspace."""
+        return self.inner.network
+
+    def run(self, job: Job) -> Record:
+        """The client's reply."""
+        for delivery in self.deliver(job):
+            if delivery.job == job and delivery.reply is not None:
+                return delivery.reply
+        return EMPTY
+
+    def deliver(self, job: Job) -> Iterator[Delivery]:
+        """Everything that leaves the client; where sums are taken, nothing does without a mask."""
+        if job.action in (KEYS, SHARES, OPEN):
+            yield Delivery(job, self._step(job))
+        elif job.action not in self.weigh or job.client < 0:
+            yield from self.inner.deliver(job)
+        elif PLAN not in job.record.facts:  # a server that asks for the plain reply does not get it
+            yield Delivery(job, EMPTY)
+        else:
+            yield from self._deliver_masked(job)
+
+    def _step(self, job: Job) -> Record:
+        """A step beside the method's action; an empty reply where the server asks for what it must not."""
+        plan, client = SumPlan.read(job.record.facts[PLAN]), job.client
+        if job.action == KEYS:
+            return Record({}, {"keys": self._secrets.begin(client, plan.session).public})
+        if job.action == SHARES:
+            return self._share(client, plan)
+        return self._open(client, plan, job.record)
+
+    def _share(self, client: ClientId, plan: SumPlan) -> Record:
+        """Shares of both secrets, sealed for each holder; the client keeps its own in the same way."""
+        secrets = self._secrets.go_on(client, SHARES, KEYS, plan)
+        if secrets is None or len(plan.keys or {}) < MIN_CLIENTS:
+            return EMPTY
+        holders = plan.holders_of_shares(client)
+        if not len(holders) / 2 < plan.threshold <= len(holders):
+            return EMPTY
+        own_shares = split_secret(secrets.own_seed, plan.threshold, len(holders))
+        pair_shares = split_secret(secrets.pair_seed, plan.threshold, len(holders))
+        sealed = [
+            seal(secrets, _key(plan, holder, 1), own + pair, _context(plan, client, holder))
+            for holder, own, pair in zip(holders, own_shares, pair_shares, strict=True)
+        ]
+        return Record({}, {"sealed": sealed})
+
+    def _deliver_masked(self, job: Job) -> Iterator[Delivery]:
+        plan = SumPlan.read(job.record.facts[PLAN])
+        facts = {name: fact for name, fact in job.record.facts.items() if name != PLAN}
+        plain = replace(job, record=Record(job.record.params, facts))
+        for delivery in self.inner.deliver(plain):
+            if delivery.job is not plain or delivery.reply is None:  # late: its masks are gone
+                yield replace(delivery, reply=None)
+            else:
+                yield replace(delivery, job=job, reply=self._masked(job, plan, delivery.reply))
+
+    def _masked(self, job: Job, plan: SumPlan, reply: Record) -> Record:
+        """A reply as the server may see it; not a number where it cannot be summed."""
+        reply, about_privacy = split_privacy_facts(reply)
+        if BUDGET_SPENT in about_privacy:
+            return Record({}, about_privacy)
+        layout, client, held = plan.layout, job.client, plan.holders or {}
+        if layout is None or any(len(set(held.get(name, ()))) < MIN_CLIENTS for name in layout.vectors):
+            return EMPTY
+        secrets = self._secrets.go_on(client, MASKED, SHARES, plan)
+        others = [one for one in plan.neighbours(client) if one in plan.members]
+        if secrets is None or len(others) + 1 < plan.threshold:
+            return EMPTY
+        try:
+            elements = layout.pack(reply, self.weigh[job.action](reply))
+        except (ValueError, TypeError, KeyError):  # diverged, or broken on purpose; it says nothing else
+            return Record({MASKED: np.full(LIMBS * layout.size, np.nan, np.float32)}, about_privacy)
+        keys = {other: _key(plan, other, 0) for other in others}
+        elements = elements + own_mask(secrets.own_seed, layout.size)
+        elements = elements + pair_masks(secrets.pair_seed, client, keys, plan.session, layout.size)
+        return Record({MASKED: to_vector(elements & RING_MASK)}, about_privacy)
+
+    def _open(self, client: ClientId, plan: SumPlan, record: Record) -> Record:
+        """Shares for the server: of own masks of those that delivered, of pair keys of those that did not."""
+        delivered, sealed = set(record.facts["delivered"]), record.facts["sealed"]
+        others = [one for one in plan.holders_of_shares(client) if one in plan.members]
+        if client not in delivered or not plan.may_open(delivered) or len(sealed) != len(others):
+            return EMPTY
+        secrets = self._secrets.go_on(client, OPEN, MASKED, plan)
+        if secrets is None:
+            return EMPTY
+        shares = []
+        for owner, text in zip(others, sealed, strict=True):
+            both = unseal(secrets, _key(plan, owner, 1), text, _context(plan, owner, client))
+            start = 0 if owner in delivered else SEED_BYTES
+            shares.append(NO_SHARE if both is None else both[start : start + SEED_BYTES].hex())
+        return Record({}, {"shares": shares})
+
+
+def with_secure_sums(runner: ClientRunner, outside: Runner | None = None) -> Runner:
+    """The runner as `privacy.secure_sum` says: as it is, or with masks around all that is summed.
+
+    Args:
+        runner: Plays the clients.
+        outside: The same with attackers or faults around it; None: there are none.
+    """
+    weigh = summed_actions(runner)
+    outside = outside or runner
+    return SummingRunner(outside, weigh, runner.seed, is_seeded=runner.is_seeded) if weigh else outside
+
+
+def summed_actions(runner: ClientRunner) -> Mapping[str, Weigh]:
+    """The actions whose replies are summed, by the settings of the run."""
+    wanted, sums = runner.privacy.secure_sum, runner.method.sums()
+    if wanted == "off":
+        return {}
+    return dict(sums.gradients) | (dict(sums.updates) if wanted == "all" else {})
+
+
+def _key(plan: SumPlan, client: ClientId, number: int) -> str:
+    return (plan.keys or {})[client][number]
+
+
+def _context(plan: SumPlan, owner: ClientId, holder: ClientId) -> str:
+    """What sealed shares belong to: they fit nowhere else."""
+    return f"{plan.session}/{owner}/{holder}"

@@ -1,0 +1,6 @@
+"""The paper's tables and figures again: one experiment each, played at three sizes, with tuned rivals.
+
+`experiments` reads what an experiment is, `plan` makes runs of it, `play` plays those that are missing,
+`records` keeps their numbers, `tuning` gives every method the same grid, `measures` and `statistics` say what
+is compared and how sure that is, `tables` and `pictures` show it.
+"""

@@ -1,0 +1,183 @@
+"""What an experiment is: a TOML file that says which task, methods, columns and printed numbers it has.
+
+The files lie in `experiments/paper/` of the source tree, and in the installed package. `common.toml` holds
+what they share: tasks at every scale, the grid that methods are tuned on, what the paper calls the methods.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ipfl.core.sections import one_line
+from ipfl.errors import InputError, unknown
+
+Scale = Literal["smoke", "cpu", "paper"]
+SCALES: tuple[Scale, ...] = ("smoke", "cpu", "paper")
+COMMON = "common"
+Settings = dict[str, Any]
+"""Dotted keys of a config, such as `task.partition`, and their values."""
+
+
+class _File(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class TaskScales(_File):
+    """What is learned, at every scale."""
+
+    config: Settings = {}
+    smoke: Settings
+    cpu: Settings
+    paper: Settings
+    differs: str
+    """How the scale cpu differs from the paper, in a sentence."""
+
+    def settings(self, scale: Scale) -> Settings:
+        """All settings at a scale."""
+        return {**self.config, **{"smoke": self.smoke, "cpu": self.cpu, "paper": self.paper}[scale]}
+
+
+class MainParameter(_File):
+    """The one parameter that a method is tuned by, beside the learning rate."""
+
+    key: str
+    """Of the method, or dotted: of the config."""
+    values: Annotated[tuple[Any, ...], Field(min_length=1)]
+
+
+class Grid(_File):
+    """What every method is tuned on."""
+
+    lr_factors: Annotated[tuple[float, ...], Field(min_length=1)]
+    """Multiples of the task's learning rate."""
+    rounds_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Runs of the grid have this share of the rounds."""
+    main: Mapping[str, MainParameter]
+    """By the label of the method. Variants that are not here are tuned with what they are variants of."""
+
+
+class Common(_File):
+    """What experiments share."""
+
+    tasks: Mapping[str, TaskScales]
+    grid: Grid
+    names: Mapping[str, str]
+    """What the paper calls a method, by its label."""
+    settings: Mapping[str, Settings] = {}
+    """Settings of single methods, by label; keys without a dot are the method's own."""
+    introduction: str
+    """What stands before all tables."""
+    order: tuple[str, ...] = ()
+    """In which experiments are listed."""
+
+
+class Experiment(_File):
+    """One table or figure of the paper."""
+
+    name: str
+    title: str
+    place: str
+    """Where it is in the paper."""
+    claim: str = ""
+    """What the paper says that it shows; empty if the paper does not show it."""
+    kind: Literal["runs", "theory"] = "runs"
+    task: str = ""
+    config: Settings = {}
+    """For all scales and columns."""
+    smoke: Settings = {}
+    cpu: Settings = {}
+    paper: Settings = {}
+    trials: Mapping[Scale, int] = {}
+    """Of the theory: simulations for each point."""
+    columns: Mapping[str, Settings] = {"": {}}
+    """Variants of the task by name; each is a table of its own."""
+    ours: tuple[str, ...] = ()
+    """The methods whose rank is told, the first of them most of all."""
+    methods: tuple[str, ...] = ()
+    """All others, by label."""
+    reference: str = ""
+    """The one that PMA is measured against."""
+    measures: tuple[str, ...] = ("accuracy",)
+    figures: tuple[str, ...] = ()
+    """Of `ipfl plot`, drawn for each column."""
+    tuning: str | None = None
+    """The experiment whose tuning is used; None: its own."""
+    also_tuned: tuple[str, ...] = ()
+    """Methods that only experiments with this one's tuning have."""
+    tuned_column: str | None = None
+    """Where methods are tuned; None: in the first column."""
+    printed: Mapping[str, Mapping[str, Mapping[str, str | float]]] = {}
+    """Column → measure → method → what the paper prints."""
+    note: str = ""
+    """What is to be said of it, such as how the text is read."""
+    differs: str = ""
+    """How the scale cpu differs from the paper, if not as the task says."""
+    found: str = ""
+    """In words: where our results differ from the paper's, and why."""
+
+    def own_settings(self, scale: Scale) -> Settings:
+        """Settings of the experiment itself at a scale."""
+        return {**self.config, **{"smoke": self.smoke, "cpu": self.cpu, "paper": self.paper}[scale]}
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """All methods, the reference included."""
+        given = (*self.ours, *self.methods, *([self.reference] if self.reference else []))
+        return tuple(dict.fromkeys(given))
+
+
+def experiments_folder() -> Path:
+    """Where the files of the experiments are: in the installed package, or in the source tree."""
+    here = Path(__file__).resolve().parent
+    installed = here / "paper"
+    return installed if installed.is_dir() else here.parents[2] / "experiments" / "paper"
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise InputError(f"{path} is not valid TOML: {error}") from error
+
+
+@cache
+def read_common() -> Common:
+    """What experiments share."""
+    path = experiments_folder() / f"{COMMON}.toml"
+    try:
+        return Common.model_validate(_read_toml(path))
+    except ValidationError as error:
+        raise InputError(f"{path}: {one_line(error, None)}") from error
+
+
+def experiment_names() -> list[str]:
+    """Names of all experiments, those of the paper's tables first."""
+    names = {path.stem for path in experiments_folder().glob("*.toml")} - {COMMON}
+    ordered = [name for name in read_common().order if name in names]
+    return [*ordered, *sorted(names - {*ordered})]
+
+
+def read_experiment(name: str) -> Experiment:
+    """An experiment by name.
+
+    Raises:
+        InputError: There is none, or its file is not as it should be.
+    """
+    if name not in experiment_names():
+        raise unknown("experiment", name, experiment_names())
+    path = experiments_folder() / f"{name}.toml"
+    try:
+        found = Experiment.model_validate({**_read_toml(path), "name": name})
+    except ValidationError as error:
+        raise InputError(f"{path}: {one_line(error, None)}") from error
+    if found.kind == "runs" and found.task not in read_common().tasks:
+        raise InputError(f"{path}: there is no task {found.task!r} in {COMMON}.toml")
+    return found

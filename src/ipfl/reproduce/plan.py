@@ -1,0 +1,140 @@
+"""The runs that an experiment needs, each known by what defines it, so that tables can share runs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ipfl.core import Method
+from ipfl.reproduce.experiments import Experiment, Scale, Settings, read_common
+from ipfl.runs.config import Config
+
+KEY_LENGTH = 16
+"""Hex digits of a run's key."""
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """A run that an experiment needs."""
+
+    key: str
+    """The hash of all that defines the run but the code: settings, method and seed."""
+    label: str
+    """What its method is called in the experiment."""
+    seed: int
+    config: Config
+    method: Method[Any]
+    settings: Settings
+    """Of this method alone: what its tuning or the experiments' common file says."""
+    reference: PlannedRun | None = None
+    """The run that clients compare themselves with before they leave; None: nobody leaves."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of an experiment, and all its runs."""
+
+    name: str
+    runs: Mapping[tuple[str, int], PlannedRun]
+    """By label and seed."""
+
+
+def plan_experiment(
+    experiment: Experiment,
+    scale: Scale,
+    seeds: Iterable[int],
+    tuned: Mapping[str, Settings] | None = None,
+) -> list[Column]:
+    """All runs of an experiment.
+
+    Args:
+        experiment: Which.
+        scale: How large.
+        seeds: The seeds of every run.
+        tuned: Settings that tuning has found, by label.
+    """
+    if experiment.kind != "runs":
+        return []
+    seeds = list(seeds)
+    columns = []
+    for name, variant in experiment.columns.items():
+        runs: dict[tuple[str, int], PlannedRun] = {}
+        first = [experiment.reference] if experiment.reference else []
+        for label in dict.fromkeys([*first, *experiment.labels]):
+            for seed in seeds:
+                own = {**read_common().settings.get(label, {}), **settings_of(label, tuned or {})}
+                base = {**base_settings(experiment, scale), **variant}
+                reference = runs.get((experiment.reference, seed))
+                runs[label, seed] = plan_run(label, seed, base, own, reference)
+        columns.append(Column(name, runs))
+    return columns
+
+
+def base_settings(experiment: Experiment, scale: Scale) -> Settings:
+    """Settings of all runs of an experiment, without those of its columns and methods."""
+    return {**read_common().tasks[experiment.task].settings(scale), **experiment.own_settings(scale)}
+
+
+def plan_run(
+    label: str, seed: int, base: Settings, own: Settings, reference: PlannedRun | None = None
+) -> PlannedRun:
+    """One run.
+
+    Args:
+        label: Of its method.
+        seed: Its seed.
+        base: Settings by dotted key.
+        own: Settings of this method alone; keys without a dot are hyper-parameters.
+        reference: What clients may compare themselves with.
+    """
+    of_config = {key: value for key, value in own.items() if "." in key or key in Config.model_fields}
+    of_method = {key: value for key, value in own.items() if key not in of_config}
+    overrides = {**base, **of_config, "seed": seed}
+    if reference is None:  # nobody can leave the reference for being worse than the reference
+        overrides.pop("clients.leave", None)
+    config = Config.load(None, (), overrides)
+    full = ":".join([label, *(f"{key}={_text(value)}" for key, value in of_method.items())])
+    method = config.build_methods([full])[full]
+    reference = reference if config.clients.leave else None
+    return PlannedRun(run_key(config, method, reference), label, seed, config, method, own, reference)
+
+
+def _text(value: Any) -> str:
+    """A value as it is written in the label of a method."""
+    return json.dumps(value) if isinstance(value, bool) else str(value)
+
+
+def run_key(config: Config, method: Method[Any], reference: PlannedRun | None) -> str:
+    """What a run is known by: equal runs of the same code have equal keys."""
+    content = config.record([method])
+    content["task"].pop("data_dir")  # where the data lies changes no number
+    content["reference"] = None if reference is None else reference.key
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:KEY_LENGTH]
+
+
+def settings_of(label: str, tuned: Mapping[str, Settings]) -> Settings:
+    """What tuning found for a method; a variant that has no grid of its own has what it is a variant of has.
+
+    Settings that the variant itself names are not changed.
+    """
+    parts = label.split(":")
+    for count in range(len(parts), 0, -1):
+        found = tuned.get(":".join(parts[:count]))
+        if found is not None:
+            named = {part.partition("=")[0] for part in parts[count:]}
+            return {key: value for key, value in found.items() if key not in named}
+    return {}
+
+
+def has_grid(label: str) -> bool:
+    """Whether a method is tuned itself."""
+    return label in read_common().grid.main
+
+
+def main_parameter(label: str) -> tuple[str, tuple[Any, ...]] | None:
+    """The parameter that a method is tuned by, and its values; None if the grid has none for it."""
+    found = read_common().grid.main.get(label)
+    return None if found is None else (found.key, found.values)

@@ -1,0 +1,186 @@
+"""Runs experiments: plans, plays what is missing, and writes the numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ipfl.reproduce.experiments import Experiment, Scale, experiment_names
+from ipfl.reproduce.plan import Column, PlannedRun, plan_experiment
+from ipfl.reproduce.play import OtherCommit, Played, play_runs
+from ipfl.reproduce.records import (
+    ColumnRecord,
+    ExperimentRecord,
+    RunRecord,
+    is_this_code,
+    read_all_runs,
+    read_record,
+    this_machine,
+    write_record,
+)
+from ipfl.reproduce.tuning import (
+    choose,
+    plan_tuning,
+    read_tuning,
+    tuned_settings,
+    tuning_file,
+    write_tuning,
+)
+from ipfl.runs.comparison import MakeObserver
+from ipfl.runs.folder import source_commit
+from ipfl.runs.run_pool import MakePool
+
+
+@dataclass(frozen=True)
+class PlayOptions:
+    """How runs are played."""
+
+    runs: Path
+    """Folder for the runs."""
+    results: Path
+    """Folder for the numbers, `NAME/SCALE.json`."""
+    workers: int | None = None
+    other_commit: OtherCommit = "refuse"
+    make_observer: MakeObserver | None = None
+    make_pool: MakePool | None = None
+
+    def play(self, runs: Iterable[PlannedRun], known: dict[str, RunRecord]) -> Played:
+        """Plays the runs that are missing."""
+        return play_runs(
+            runs,
+            self.runs,
+            known=known,
+            other_commit=self.other_commit,
+            workers=self.workers,
+            make_observer=self.make_observer,
+            make_pool=self.make_pool,
+        )
+
+
+@dataclass
+class Outcome:
+    """What a command made."""
+
+    files: list[Path] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    is_interrupted: bool = False
+
+
+@dataclass(frozen=True)
+class _Planned:
+    experiment: Experiment
+    columns: list[Column]
+    tuning: dict[str, Any] | None
+    before: ExperimentRecord | None
+    """What was committed before."""
+
+
+def reproduce(
+    experiments: Sequence[Experiment], scale: Scale, seeds: Sequence[int], options: PlayOptions
+) -> Outcome:
+    """Plays what is missing of some experiments, and writes the numbers of each.
+
+    Args:
+        experiments: Which; a run that several of them need is played once.
+        scale: How large.
+        seeds: With which seeds; results of other seeds that are there already stay.
+        options: How runs are played, and where everything goes.
+    """
+    outcome = Outcome()
+    planned = []
+    for experiment in experiments:
+        if experiment.kind == "theory":
+            outcome.files += _compute_theory(experiment, scale, options.results)
+            continue
+        tuning = read_tuning(options.results, experiment, scale)
+        before = read_record(options.results, experiment.name, scale)
+        columns = plan_experiment(experiment, scale, _all_seeds(seeds, before), tuned_settings(tuning))
+        planned.append(_Planned(experiment, columns, tuning, before))
+    known = read_all_runs(options.results, experiment_names(), scale)
+    wanted = [
+        run
+        for one in planned
+        for column in one.columns
+        for (_, seed), run in column.runs.items()
+        if seed in seeds
+    ]
+    played = options.play(wanted, known)
+    outcome.is_interrupted = played.is_interrupted
+    for one in planned:
+        record = _collect(one, scale, played, known, options.other_commit)
+        outcome.failures += record.failures
+        if record.seeds:
+            outcome.files.append(write_record(options.results, record))
+    return outcome
+
+
+def _all_seeds(seeds: Sequence[int], before: ExperimentRecord | None) -> list[int]:
+    return sorted({*seeds, *(before.seeds if before else ())})
+
+
+def _collect(
+    one: _Planned, scale: Scale, played: Played, known: dict[str, RunRecord], other_commit: OtherCommit
+) -> ExperimentRecord:
+    """The numbers of an experiment; of seeds that were not asked for, those that still hold."""
+    columns, failures, seeds = {}, [], set()
+    for column in one.columns:
+        runs: dict[str, dict[int, RunRecord]] = {label: {} for label in one.experiment.labels}
+        for (label, seed), run in column.runs.items():
+            record = played.records.get(run.key)
+            if record is None and (old := known.get(run.key)) is not None:
+                record = old if other_commit == "use" or is_this_code(old) else None
+            if record is not None:
+                runs[label][seed] = record
+                seeds.add(seed)
+            elif run.key in played.failures:
+                failures.append(f"{column.name} {label}, seed {seed}: {played.failures[run.key]}".strip())
+        some = next(iter(column.runs.values()))
+        columns[column.name] = ColumnRecord(
+            config=_shared_config(some), runs={label: of for label, of in runs.items() if of}
+        )
+    return ExperimentRecord(
+        name=one.experiment.name,
+        scale=scale,
+        machine=this_machine(),
+        reference=one.experiment.reference,
+        ours=list(one.experiment.ours),
+        seeds=sorted(seeds),
+        tuning=one.tuning,
+        columns=columns,
+        failures=failures,
+    )
+
+
+def _shared_config(run: PlannedRun) -> dict[str, Any]:
+    """What the runs of a column share: all but seed, method, and where the data lies."""
+    content = run.config.model_dump(mode="json")
+    del content["seed"], content["method"], content["task"]["data_dir"]
+    return content
+
+
+def _compute_theory(experiment: Experiment, scale: Scale, results: Path) -> list[Path]:
+    from ipfl.theory.studies import STUDIES, write_studies
+
+    return write_studies(
+        list(STUDIES), results / experiment.name / scale, seed=0, trials=experiment.trials[scale]
+    )
+
+
+def tune(experiment: Experiment, scale: Scale, seeds: Sequence[int], options: PlayOptions) -> Outcome:
+    """Plays the grid of every method of an experiment, and writes down what was best."""
+    candidates = plan_tuning(experiment, scale, seeds)
+    played = options.play([run for one in candidates for run in one.runs], {})
+    failures = [
+        f"{one.label} {one.settings}, seed {run.seed}: {played.failures[run.key]}"
+        for one in candidates
+        for run in one.runs
+        if run.key in played.failures
+    ]
+    outcome = Outcome([], failures, played.is_interrupted)
+    if not played.is_interrupted:
+        path = tuning_file(options.results, experiment, scale)
+        write_tuning(path, experiment, seeds, choose(candidates, played.records), source_commit())
+        outcome.files.append(path)
+    return outcome

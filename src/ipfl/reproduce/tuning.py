@@ -1,0 +1,124 @@
+"""The same grid for every method: learning rate × its one main parameter, chosen without test data.
+
+Seeds are from `FIRST_SEED` on, so that no run of a table was tuned on. What decides is the clients' mean
+accuracy on `goal`: held-back training points, the same as `probe` but for tasks whose test data is mixed in
+another way, where it is a sample of what clients want. While tuning, nobody trains on held-back points.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from ipfl.core.files import write_text
+from ipfl.errors import InputError
+from ipfl.reproduce.experiments import Experiment, Scale, Settings, read_common
+from ipfl.reproduce.plan import PlannedRun, base_settings, has_grid, main_parameter, plan_run
+from ipfl.reproduce.records import RunRecord, compact_json, read_json
+from ipfl.runs.config import Config
+
+FIRST_SEED = 100
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One point of the grid of a method."""
+
+    label: str
+    settings: Settings
+    runs: tuple[PlannedRun, ...]
+    """One for each seed."""
+
+
+def tuning_file(folder: Path, experiment: Experiment, scale: Scale) -> Path:
+    """Where the tuning is that an experiment uses."""
+    return folder / (experiment.tuning or experiment.name) / f"{scale}-tuning.json"
+
+
+def plan_tuning(experiment: Experiment, scale: Scale, seeds: Sequence[int]) -> list[Candidate]:
+    """All points of the grid of all methods of an experiment.
+
+    Raises:
+        InputError: A seed belongs to the tables.
+    """
+    if experiment.kind != "runs":
+        raise InputError(f"{experiment.name} has no runs to tune")
+    if experiment.tuning is not None:
+        raise InputError(f"{experiment.name} uses the tuning of {experiment.tuning}: tune that")
+    if low := [seed for seed in seeds if seed < FIRST_SEED]:
+        raise InputError(
+            f"tuning uses seeds from {FIRST_SEED} on, not {low[0]}: those below are for the results"
+        )
+    column = experiment.tuned_column or next(iter(experiment.columns))
+    base = {
+        **base_settings(experiment, scale),
+        **experiment.columns[column],
+        "train.use_probe": False,
+        "clients.leave": False,
+    }
+    whole = Config.load(None, (), base)
+    base["rounds"] = max(1, round(read_common().grid.rounds_share * whole.rounds))
+    rate = whole.train.lr
+    found = []
+    for label in dict.fromkeys([*experiment.labels, *experiment.also_tuned]):
+        if not has_grid(label):
+            continue
+        given = read_common().settings.get(label, {})
+        for settings in grid_points(label, rate):
+            runs = tuple(plan_run(label, seed, base, {**given, **settings}) for seed in seeds)
+            found.append(Candidate(label, settings, runs))
+    return found
+
+
+def grid_points(label: str, rate: float) -> list[Settings]:
+    """Learning rates × values of the main parameter of a method."""
+    rates = [{"train.lr": float(f"{rate * factor:.3g}")} for factor in read_common().grid.lr_factors]
+    parameter = main_parameter(label)
+    if parameter is None:
+        return list(rates)
+    key, values = parameter
+    return [{**one, key: value} for one in rates for value in values]
+
+
+def choose(candidates: Sequence[Candidate], records: Mapping[str, RunRecord]) -> dict[str, Any]:
+    """What is written down: every point with its accuracies, and the best one of each method.
+
+    Of equal ones the first is taken. Points of which a run failed cannot be chosen.
+    """
+    methods: dict[str, Any] = {}
+    for one in candidates:
+        scores = [records[run.key].goal if run.key in records else None for run in one.runs]
+        known = [score for score in scores if score is not None]
+        mean = round(fmean(known), 4) if len(known) == len(scores) else None
+        entry = methods.setdefault(one.label, {"chosen": None, "goal_accuracy": None, "grid": []})
+        entry["grid"].append({"settings": one.settings, "goal_accuracy": scores, "mean": mean})
+        if mean is not None and (entry["goal_accuracy"] is None or mean > entry["goal_accuracy"]):
+            entry["chosen"], entry["goal_accuracy"] = one.settings, mean
+    return methods
+
+
+def write_tuning(
+    path: Path, experiment: Experiment, seeds: Sequence[int], methods: Mapping[str, Any], commit: str | None
+) -> None:
+    """Writes down how methods were tuned."""
+    column = experiment.tuned_column or next(iter(experiment.columns))
+    content = {"column": column, "seeds": list(seeds), "commit": commit, "methods": dict(methods)}
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, compact_json(content))
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}") from error
+
+
+def read_tuning(folder: Path, experiment: Experiment, scale: Scale) -> dict[str, Any] | None:
+    """How the methods of an experiment were tuned; None: they were not."""
+    return read_json(tuning_file(folder, experiment, scale))
+
+
+def tuned_settings(tuning: Mapping[str, Any] | None) -> dict[str, Settings]:
+    """What tuning chose, by label."""
+    methods = {} if tuning is None else tuning["methods"]
+    return {label: entry["chosen"] for label, entry in methods.items() if entry["chosen"]}

@@ -1,0 +1,100 @@
+"""The files of the paper's experiments: all there, all can be built, at every scale."""
+
+import re
+
+import pytest
+
+from ipfl.errors import InputError
+from ipfl.report.figures import FIGURES
+from ipfl.reproduce.experiments import SCALES, experiment_names, read_common, read_experiment
+from ipfl.reproduce.measures import MEASURES
+from ipfl.reproduce.plan import has_grid, plan_experiment
+
+NAMES = experiment_names()
+OF_THE_PAPER = [
+    "cifar10-clusters",
+    "synthetic-cifar10-clusters",
+    "synthetic-cifar10-cross",
+    "emnist-accuracy",
+    "emnist-feature-shift",
+    "emnist-4-classes",
+    "emnist-40-60",
+    "cifar10-2-classes",
+    "ablation-incentive",
+    "convergence",
+    "pma-cdf",
+    "client-preferences",
+    "four-distributions",
+    "unseen-clients",
+    "drift",
+    "theory",
+    "initial-clustering",
+    "wrong-cluster",
+    "joining-clients",
+    "leaving-clients",
+    "reference-local",
+    "cost",
+]
+
+
+def test_all_tables_and_figures_have_a_file():
+    assert set(OF_THE_PAPER) <= set(NAMES)
+    assert set(read_common().order) == set(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_a_file_names_exists(name):
+    experiment = read_experiment(name)
+    assert set(experiment.measures) <= set(MEASURES)
+    assert set(experiment.figures) <= set(FIGURES)
+    for column, measures in experiment.printed.items():
+        assert column in experiment.columns
+        assert set(measures) <= set(experiment.measures)
+        for methods in measures.values():
+            assert set(methods) <= set(experiment.labels)
+            assert all(re.match(r"-?\d", str(text)) for text in methods.values())
+    if experiment.kind == "theory":
+        assert set(experiment.trials) == set(SCALES)
+        return
+    assert experiment.ours
+    tuned = read_experiment(experiment.tuning) if experiment.tuning else experiment
+    assert tuned.tuning is None
+    missing = {label for label in experiment.labels if has_grid(label)}
+    assert missing <= {*tuned.labels, *tuned.also_tuned}, "methods that nobody tunes"
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "theory"])
+@pytest.mark.parametrize("scale", SCALES)
+def test_every_run_can_be_built(name, scale):
+    experiment = read_experiment(name)
+    columns = plan_experiment(experiment, scale, [0])
+    runs = [run for column in columns for run in column.runs.values()]
+    assert len(runs) == len(experiment.columns) * len(experiment.labels)
+    for run in runs:
+        config = run.config
+        if scale == "smoke":
+            assert config.task.dataset == "digits"  # comes with the package
+            assert config.rounds <= 8
+        if scale == "paper" and experiment.task != "digits":
+            assert config.task.clients == 100
+            assert config.train.batch_size == 128
+            assert config.train.lr == 0.01
+            assert 150 <= config.rounds <= 500
+        assert config.train.use_probe != config.clients.leave or run.label == experiment.reference
+
+
+def test_tables_share_runs():
+    """The convergence figure needs fewer new runs than it has: those of the accuracy table are the same."""
+
+    def keys(name):
+        columns = plan_experiment(read_experiment(name), "cpu", [0])
+        return {run.key for column in columns for run in column.runs.values()}
+
+    # 4 partitions × the methods of both: FedAvg, IP-FL twice, Ditto, FedProx, FedALA, Per-FedAvg, FedProto.
+    assert len(keys("convergence") & keys("emnist-accuracy")) == 4 * 8
+    assert keys("reference-local") == keys("emnist-accuracy")
+
+
+def test_unknown_names_are_refused_with_the_nearest():
+    with pytest.raises(InputError, match="did you mean 'drift'"):
+        read_experiment("drfit")

@@ -1,0 +1,398 @@
+"""Secure sums: the server learns the sum and nothing else, also when clients drop out at any step."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from tests.federation import run_here
+from tests.small_runs import small_task
+
+import ipfl
+from ipfl.client import secure_sum
+from ipfl.client.runner import Delivery
+from ipfl.client.secure_sum import KEYS, MASKED, OPEN, PLAN, SHARES, SummingRunner
+from ipfl.core import Ask, Record, is_below_quorum
+from ipfl.core.method import weigh_by_samples
+from ipfl.core.records import sum_of_replies
+from ipfl.core.replies import Count, ReplySchema
+from ipfl.errors import InputError
+from ipfl.methods import METHODS, method
+from ipfl.methods.steps import random_seats
+from ipfl.runs.config import RunConfig
+from ipfl.runs.driver import Traffic, exchange_sum
+from ipfl.runs.secure_sum import SecureSums
+
+SUMS = SecureSums(frozenset({"train"}), 2 / 3, seed=5)
+UPDATE = ReplySchema({"n": Count}, {"m": 2})
+
+
+def vector(*values: float) -> np.ndarray:
+    return np.array(values, np.float32)
+
+
+def honest_reply(client: int) -> Record:
+    """Client c has c + 1 samples, and the model (c/2, −c)."""
+    return Record({"m": vector(client / 2, -client)}, {"n": client + 1})
+
+
+def expected_sum(clients) -> tuple[list[float], int]:
+    """Σ (c + 1)·(c/2, −c) and Σ (c + 1); halves are exact with any number of bits."""
+    weighted = [(c + 1) * np.array([c / 2, -c]) for c in clients]
+    return np.sum(weighted, axis=0).tolist(), sum(c + 1 for c in clients)
+
+
+@dataclass
+class Clients:
+    """An engine whose clients answer with known numbers, and may drop out of a step or cheat in it."""
+
+    folder: Path = Path()
+    absent: dict[str, set[int]] = field(default_factory=dict)
+    """By step."""
+    forged: dict[tuple[str, int], Record] = field(default_factory=dict)
+    """Replies instead of the honest ones, by step and client."""
+    replies: dict[int, Record] = field(default_factory=dict)
+    is_seeded: bool = True
+    events: list = field(default_factory=list)
+    seen: list[tuple[str, int, Record, Record]] = field(default_factory=list)
+    """All that passed: step, client, what was sent, what came back."""
+
+    def __post_init__(self) -> None:
+        inner = SimpleNamespace(memory=SimpleNamespace(folder=self.folder / "memory"), deliver=self.plain)
+        weigh = {"train": weigh_by_samples}
+        self.runner = SummingRunner(inner, weigh, seed=5, is_seeded=self.is_seeded)
+
+    def plain(self, job):
+        yield Delivery(job, self.replies.get(job.client, honest_reply(job.client)))
+
+    def ask(self, ask, round):
+        found = {}
+        for client, record in ask.to.items():
+            if client not in self.absent.get(ask.action, ()):
+                job = ipfl.client.runner.Job(ask.action, round, client, record)
+                found[client] = self.forged.get((ask.action, client)) or self.runner.run(job)
+                self.seen.append((ask.action, client, record, found[client]))
+        return found
+
+
+def sum_of(engine: Clients, count: int, traffic: Traffic | None = None):
+    ask = Ask("train", {c: Record({"m": vector(0, 0)}, {"hint": c}) for c in range(count)}, UPDATE)
+    return exchange_sum(ask, engine, 0, traffic or Traffic(), SUMS)
+
+
+def assert_sum(replies, clients) -> None:
+    total = sum_of_replies(replies)
+    assert (total.vectors["m"].tolist(), total.weights["m"]) == expected_sum(clients)
+    assert total.facts["n"] == expected_sum(clients)[1]
+    assert list(replies) == list(clients)
+    assert all(reply == Record() for reply in replies.values())
+
+
+def test_everyone_delivers():
+    # By hand, of clients 0 to 3: Σ (c + 1)·c/2 = 0 + 1 + 3 + 6 = 10, twice that with a minus, Σ (c + 1) = 10.
+    replies = sum_of(Clients(), 4)
+    total = sum_of_replies(replies)
+    assert (total.vectors["m"].tolist(), total.weights) == ([10, -20], {"m": 10})
+    assert total.mean("m").tolist() == [1, -2]
+    assert_sum(replies, range(4))
+
+
+@pytest.mark.parametrize(
+    "absent, left",
+    [
+        ({KEYS: {1}}, (0, 2, 3, 4, 5)),
+        ({SHARES: {1}}, (0, 2, 3, 4, 5)),
+        ({"train": {1}}, (0, 2, 3, 4, 5)),
+        ({"train": {1, 4}}, (0, 2, 3, 5)),
+        ({OPEN: {1, 4}}, (0, 1, 2, 3, 4, 5)),
+        ({SHARES: {0}, "train": {3}, OPEN: {1}}, None),
+        ({KEYS: {0}, SHARES: {1}, "train": {2}}, None),
+        ({KEYS: {5}, "train": {2}}, (0, 1, 3, 4)),
+    ],
+)
+def test_clients_drop_out_of_any_step(absent, left):
+    """Two thirds of six or five clients are four; the others may drop out, whenever they like."""
+    traffic = Traffic()
+    replies = sum_of(Clients(absent=absent), 6, traffic)
+    if left is None:
+        assert not replies
+        assert [event.kind for event in traffic.events()].count("sum_failed") == 1
+    else:
+        assert_sum(replies, left)
+
+
+@pytest.mark.parametrize(
+    "absent",
+    [{KEYS: {0, 1, 2, 3}}, {SHARES: {0, 1, 2}}, {"train": {0, 1, 2}}, {OPEN: {0, 1, 2}}],
+)
+def test_too_few_are_left_in_any_step(absent):
+    traffic = Traffic()
+    replies = sum_of(Clients(absent=absent), 6, traffic)
+    assert (dict(replies), sum_of_replies(replies)) == ({}, None)
+    assert [event.kind for event in traffic.failed_sums] == ["sum_failed"]
+    assert is_below_quorum(random_seats(range(6), replies), 1)
+
+
+def test_many_clients_have_few_neighbours(monkeypatch):
+    monkeypatch.setattr(secure_sum, "MAX_NEIGHBOURS", 4)
+    monkeypatch.setattr(ipfl.runs.secure_sum, "MAX_NEIGHBOURS", 4)
+    engine = Clients(absent={"train": {7}})
+    assert_sum(sum_of(engine, 12), [c for c in range(12) if c != 7])
+    assert {len(reply.facts["sealed"]) for step, _, _, reply in engine.seen if step == SHARES} == {5}
+
+
+@pytest.fixture(scope="module")
+def finished():
+    """A sum of six clients, of which client 2 dropped out in training."""
+    engine = Clients(absent={"train": {2}})
+    sum_of(engine, 6)
+    return engine
+
+
+class TestWhatTheServerSees:
+    def test_only_keys_shares_and_masked_vectors_come_back(self, finished):
+        assert {step for step, *_ in finished.seen} == {KEYS, SHARES, "train", OPEN}
+        for step, _, _, reply in finished.seen:
+            held = {*reply.params, *reply.facts}
+            assert held == {{KEYS: "keys", SHARES: "sealed", "train": MASKED, OPEN: "shares"}[step]}
+
+    def test_a_masked_vector_tells_nothing_of_the_reply(self, finished):
+        """The same clients with other replies: the difference is all that another mask would have hidden."""
+        masked = {c: reply.params[MASKED] for step, c, _, reply in finished.seen if step == "train"}
+        for client, sent in masked.items():
+            limbs = sent.reshape(3, -1)
+            assert len({*limbs.ravel().tolist()}) == limbs.size  # a small number has equal high limbs
+            assert not np.array_equal(sent, masked[(client + 1) % 2])
+
+    def test_never_both_secrets_of_one_client(self, finished):
+        """Shares of the own mask of those that delivered, of the pair key of those that did not."""
+        secrets = {c: finished.runner._secrets.begin(c, "0/1/train") for c in range(6)}
+        found: dict[int, dict[int, bytes]] = {}
+        for step, holder, sent, reply in finished.seen:
+            if step == OPEN:
+                plan = secure_sum.SumPlan.read(sent.facts[PLAN])
+                for owner, share in zip(plan.members, reply.facts["shares"], strict=True):
+                    place = plan.holders_of_shares(owner).index(holder)
+                    found.setdefault(owner, {})[place] = bytes.fromhex(share)
+        for owner, shares in found.items():
+            told = secure_sum_combine(shares)
+            assert told == (secrets[owner].pair_seed if owner == 2 else secrets[owner].own_seed)
+
+    def test_what_is_sent_to_clients_is_public(self, finished):
+        for _, client, sent, _ in finished.seen:
+            plan = json.loads(sent.facts[PLAN])
+            assert {*sent.facts} <= {PLAN, "hint", "delivered", "sealed"}
+            assert "seed" not in plan
+            assert sent.facts.get("hint", client) == client
+
+
+def secure_sum_combine(shares):
+    from ipfl.core.masks import combine_shares
+
+    return combine_shares(shares, 4)
+
+
+class TestClientsThatCheat:
+    def test_a_reply_that_cannot_be_summed(self):
+        """Diverged, or too large: left out of the sum, and reported like any other invalid reply."""
+        replies = {1: Record({"m": vector(np.nan, 0)}, {"n": 2}), 3: Record({"m": vector(1)}, {"n": 2})}
+        traffic = Traffic()
+        assert_sum(sum_of(Clients(replies=replies), 6, traffic), (0, 2, 4, 5))
+        assert {event.client for event in traffic.events()} == {1, 3}
+
+    def test_a_key_that_nobody_can_agree_with(self):
+        forged = {(KEYS, 1): Record({}, {"keys": ["00" * 32] * 3})}
+        assert_sum(sum_of(Clients(forged=forged), 6), (0, 2, 3, 4, 5))
+
+    def test_shares_that_cannot_be_read(self):
+        forged = {(SHARES, 1): Record({}, {"sealed": ["00" * 48] * 6})}
+        traffic = Traffic()
+        assert not sum_of(Clients(forged=forged), 6, traffic)
+        assert [event.kind for event in traffic.failed_sums] == ["sum_failed"]
+
+    def test_wrong_shares_do_not_make_a_wrong_sum(self):
+        forged = {(OPEN, 0): Record({}, {"shares": ["11" * 16] * 6})}
+        traffic = Traffic()
+        assert not sum_of(Clients(forged=forged), 6, traffic)
+        assert [event.kind for event in traffic.failed_sums] == ["sum_failed"]
+
+
+class TestAServerThatAsksForMore:
+    """A node answers every step once, and only where the sum hides it."""
+
+    @pytest.fixture
+    def engine(self, tmp_path):
+        return Clients(folder=tmp_path, is_seeded=False)
+
+    @staticmethod
+    def repeat(engine, step, client=0, **facts):
+        """What a client answers to a step of the last sum, once more, or with other facts."""
+        sent = next(sent for s, c, sent, _ in reversed(engine.seen) if (s, c) == (step, client))
+        record = Record(sent.params, {**sent.facts, **facts})
+        return engine.runner.run(ipfl.client.runner.Job(step, 0, client, record))
+
+    def test_node_secrets_are_new_in_every_sum(self, engine):
+        assert_sum(sum_of(engine, 4), range(4))
+        first = [reply.facts["keys"] for step, _, _, reply in engine.seen if step == KEYS]
+        assert_sum(sum_of(engine, 4), range(4))
+        second = [reply.facts["keys"] for step, _, _, reply in engine.seen if step == KEYS][4:]
+        assert len({key for keys in first + second for key in keys}) == 3 * 8
+        assert not list((engine.folder / "sums").glob("*.json"))  # forgotten when it is opened
+
+    def test_no_step_is_answered_twice(self, engine):
+        engine.absent = {OPEN: {0}}
+        sum_of(engine, 6)
+        for step in (SHARES, "train"):
+            assert self.repeat(engine, step) == Record()
+        for step in (SHARES, "train", OPEN):
+            assert self.repeat(engine, step, client=1) == Record()
+
+    def test_a_sum_of_one_is_not_opened(self, engine):
+        engine.absent = {OPEN: {0}}
+        sum_of(engine, 6)
+        opening = next(sent for step, _, sent, _ in engine.seen if step == OPEN)
+        sealed = opening.facts["sealed"]
+        for delivered in ([0], [0, 1], [1, 2, 3, 4, 5]):
+            record = Record({}, {PLAN: opening.facts[PLAN], "delivered": delivered, "sealed": sealed})
+            assert engine.runner.run(ipfl.client.runner.Job(OPEN, 0, 0, record)) == Record()
+
+    def test_another_plan_than_before(self, engine):
+        engine.absent = {OPEN: {0}}
+        sum_of(engine, 6)
+        plan = next(sent.facts[PLAN] for step, _, sent, _ in engine.seen if step == OPEN)
+        other = json.dumps({**json.loads(plan), "members": [0, 1, 2, 3, 4]})
+        opening = next(sent for step, _, sent, _ in engine.seen if step == OPEN)
+        record = Record({}, {**opening.facts, PLAN: other, "sealed": opening.facts["sealed"][:5]})
+        assert engine.runner.run(ipfl.client.runner.Job(OPEN, 0, 0, record)) == Record()
+
+    def test_the_plain_reply_is_never_sent(self, engine):
+        job = ipfl.client.runner.Job("train", 0, 0, Record({"m": vector(0, 0)}))
+        assert engine.runner.run(job) == Record()
+        # What is not summed is answered as always.
+        other = engine.runner.run(ipfl.client.runner.Job("other", 0, 3, Record()))
+        assert other.params["m"].tolist() == [1.5, -3]
+
+    @pytest.mark.parametrize("held", [{}, {"m": [0]}, {"m": [0, 1]}, {"m": [0, 0, 0]}])
+    def test_a_vector_that_few_hold(self, engine, held):
+        engine.absent = {"train": set(range(6))}
+        sum_of(engine, 6)
+        plan = {"session": "0/1/train", "threshold": 4, "keys": [], "members": [], "holders": held}
+        record = Record({}, {PLAN: json.dumps({**plan, "layout": [{"m": 2}, {}, 20]})})
+        assert engine.runner.run(ipfl.client.runner.Job("train", 0, 0, record)) == Record()
+
+
+@pytest.fixture(scope="module")
+def task():
+    return small_task(seed=3, clients=6)
+
+
+ONLY_SUMS = sorted(name for name in METHODS if not method(name).sums().needs_single)
+
+
+@pytest.mark.parametrize("name", ONLY_SUMS)
+def test_every_method_that_needs_only_sums_learns_the_same(task, name):
+    """Up to the rounding of every number to 26 bits behind the point, twice: 2 · 2^-27, and of float32."""
+    settings = {"rounds": 2, "train": {"per_round": 5, "epochs": 1}}
+    plain = run_here(task, method(name), **settings)
+    summed = run_here(task, method(name), **settings, privacy={"secure_sum": "all"})
+    assert all(seat.delivered for line in summed.history for seat in line["seats"])
+    assert summed.models.keys() == plain.models.keys()
+    for one, model in plain.models.items():
+        # The second round starts from models that differ a little, and training carries that on.
+        assert np.abs(model - summed.models[one]).max() < 1e-6
+    if plain.models:
+        assert any((model != summed.models[one]).any() for one, model in plain.models.items())
+
+
+def test_the_same_bytes_with_any_number_of_workers(task, tmp_path):
+    results = []
+    for workers in (0, 2):
+        config = RunConfig(rounds=2, train={"per_round": 4, "epochs": 1}, privacy={"secure_sum": "all"})
+        engine, out = ipfl.local_engine(workers=workers), tmp_path / str(workers) / "run"
+        results.append(ipfl.run(task, method("fedavg"), config, engine=engine, out=out))
+    assert results[0].models["global"].tobytes() == results[1].models["global"].tobytes()
+    assert results[0].summary["ledger"] == results[1].summary["ledger"]
+
+
+def test_clients_that_fail_are_left_out_and_below_the_quorum_the_round_is_rolled_back(task):
+    settings = {"rounds": 3, "train": {"per_round": 6, "epochs": 1}, "faults": {"dropout": 0.5}, "seed": 2}
+    result = run_here(task, method("fedavg"), **settings, privacy={"secure_sum": "all"})
+    for line in result.history:
+        delivered = sum(seat.delivered for seat in line["seats"])
+        failed = any(event.kind == "sum_failed" for event in line["events"])
+        assert (delivered == 0) == failed == line.get("rolled_back", False)
+        assert delivered == 0 or delivered >= 4
+    assert any(line.get("rolled_back") for line in result.history)
+
+
+def test_contributions_from_a_summed_gradient(task):
+    """IP-FL gets g_k from the sum; ψ is the same up to the rounding, and the server saw no gradient."""
+    settings = {"rounds": 2, "train": {"per_round": 6, "epochs": 1}, "seed": 2}
+    market = method("ipfl", contribution="clients", clusters=1)
+    plain = run_here(task, market, **settings)
+    summed = run_here(task, market, **settings, privacy={"secure_sum": "gradients"})
+    for before, after in zip(plain.history, summed.history, strict=True):
+        psi = [one.psi for one in before["contributions"]]
+        assert psi
+        assert [one.psi for one in after["contributions"]] == pytest.approx(psi, abs=1e-6)
+
+
+def test_clusters_of_two_are_not_summed(task):
+    """Their sum would tell each of the two what the other sent: nobody knows their contributions."""
+    market = method("ipfl", contribution="clients", clusters=3)
+    summed = run_here(
+        task,
+        market,
+        rounds=1,
+        train={"per_round": 6, "epochs": 1},
+        privacy={"secure_sum": "gradients"},
+    )
+    (line,) = summed.history
+    assert sum(seat.delivered for seat in line["seats"]) == 6
+    assert all(one.psi is None for one in line["contributions"])
+
+
+def test_the_table_in_the_documents_is_what_the_methods_say():
+    text = (Path(__file__).parents[2] / "docs" / "privacy.md").read_text()
+    table = text.split("<!-- checked by tests/runs/test_secure_sum.py -->")[1].split("\n\n")[1]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:]]
+    assert [row[0] for row in rows] == sorted(METHODS)
+    for name, every, gradients, reason in rows:
+        sums = method(name, **({"contribution": "clients"} if gradients.startswith("with") else {})).sums()
+        assert (every == "yes", reason) == (not sums.needs_single, sums.needs_single), name
+        assert (gradients != "no") == bool(sums.gradients), name
+        assert not method(name).sums().gradients
+
+
+class TestRefusals:
+    @pytest.mark.parametrize("name", sorted(set(METHODS) - set(ONLY_SUMS)))
+    def test_methods_that_need_single_replies(self, task, name):
+        with pytest.raises(InputError, match=f"{name} needs single replies for"):
+            run_here(task, method(name), rounds=1, privacy={"secure_sum": "all"})
+
+    @pytest.mark.parametrize("rule", [{"rule": "trimmed_mean"}, {"rule": "multi_krum"}, {"clip": 1.0}])
+    def test_rules_that_need_single_updates(self, task, rule):
+        with pytest.raises(InputError, match=r"aggregate\..* needs single updates"):
+            run_here(task, method("fedavg"), rounds=1, privacy={"secure_sum": "all"}, aggregate=rule)
+
+    def test_a_method_that_says_nothing(self):
+        class Own(type(method("fedavg")).__mro__[1]):
+            sums = ipfl.core.Method.sums
+
+        config = RunConfig(privacy={"secure_sum": "all"})
+        with pytest.raises(InputError, match="does not say that sums are enough"):
+            SecureSums.plan(SimpleNamespace(name="own", sums=lambda: Own.sums(None)), config, 5)
+
+    @pytest.mark.parametrize("name, settings", [("fedavg", {}), ("ipfl", {"contribution": "momentum"})])
+    def test_no_gradients_to_sum(self, name, settings):
+        config = RunConfig(privacy={"secure_sum": "gradients"})
+        with pytest.raises(InputError, match='"gradients" has no effect'):
+            SecureSums.plan(method(name, **settings), config, 5)
+
+    def test_too_few_clients(self, task):
+        with pytest.raises(InputError, match=r"train\.per_round is 2"):
+            run_here(task, method("fedavg"), rounds=1, privacy={"secure_sum": "all"}, train={"per_round": 2})
