@@ -4,7 +4,7 @@
 
 In spring a fifth of the clients joins; in autumn the data of some changes. Every four weeks, from week 8 on,
 a client looks whether its model is better on its own points than one model for all, and leaves if it is not.
-Whoever wants models pays tokens for them, and earns tokens by training them.
+Clients pay tokens for models, and earn tokens by training them.
 """
 
 import argparse

@@ -10,7 +10,7 @@ from __future__ import annotations
 from statistics import fmean
 from typing import Any, get_args
 
-from grid import HERE, Figures, Runs, markdown_table, marks, parse_arguments, play_missing, write_between
+from grid import HERE, Figures, Runs, markdown_table, marks, play_study, write_between
 from ipfl.core import HasMarket
 from ipfl.engines.local import local_engine
 from ipfl.runs.attack_report import attack_report
@@ -123,9 +123,7 @@ def table(runs: Runs) -> str:
 
 def main() -> None:
     """Plays what is missing, and writes the table of all."""
-    given = parse_arguments(__doc__, 10)
-    seeds = range(given.first, given.first + given.seeds)
-    runs = play_missing(RESULTS, [s for s in GRID if given.only in s], seeds, play, given.processes)
+    runs = play_study(__doc__, 10, RESULTS, GRID, play)
     write_between(DOCUMENT, marks("experiments/adversaries.py"), table(runs))
 
 

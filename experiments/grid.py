@@ -10,7 +10,7 @@ import argparse
 import json
 import multiprocessing
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,23 @@ def parse_arguments(description: str | None, seeds: int) -> argparse.Namespace:
     parser.add_argument("--processes", type=int, default=os.cpu_count(), help="runs at the same time")
     parser.add_argument("--only", default="", help="only settings whose name contains this")
     return parser.parse_args()
+
+
+def play_study(
+    description: str | None, seeds: int, path: Path, settings: Iterable[str], play: PlayRun
+) -> Runs:
+    """Plays what the command line asks for and is not in the file yet; returns all that is in it then.
+
+    Args:
+        description: Of the study, for `--help`.
+        seeds: How many to recommend.
+        path: Of the results.
+        settings: All of the study.
+        play: Plays one of them.
+    """
+    given = parse_arguments(description, seeds)
+    wanted = [setting for setting in settings if given.only in setting]
+    return play_missing(path, wanted, range(given.first, given.first + given.seeds), play, given.processes)
 
 
 def read_runs(path: Path) -> Runs:

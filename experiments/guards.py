@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import get_args
 
 import adversaries
-from grid import HERE, Figures, Runs, markdown_table, marks, parse_arguments, play_missing, write_between
+from grid import HERE, Figures, Runs, markdown_table, marks, play_study, write_between
 from ipfl.methods.ipfl.settings import Guard
 
 RESULTS = HERE / "results" / "guards.json"
@@ -65,9 +65,7 @@ def _cell(found: list[Figures]) -> str:
 
 def main() -> None:
     """Plays what is missing, and writes the table."""
-    given = parse_arguments(__doc__, 3)
-    seeds = range(given.first, given.first + given.seeds)
-    runs = play_missing(RESULTS, [s for s in GRID if given.only in s], seeds, play, given.processes)
+    runs = play_study(__doc__, 3, RESULTS, GRID, play)
     write_between(adversaries.DOCUMENT, marks("experiments/guards.py"), table(runs))
 
 

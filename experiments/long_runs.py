@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from statistics import fmean
 
-from grid import HERE, Figures, Runs, markdown_table, marks, parse_arguments, play_missing, write_between
+from grid import HERE, Figures, Runs, markdown_table, marks, play_study, write_between
 from ipfl.engines.local import local_engine
 from ipfl.runs.comparison import prepare
 from ipfl.runs.config import Config
@@ -82,9 +82,7 @@ def table(runs: Runs) -> str:
 
 def main() -> None:
     """Plays what is missing, and writes the table."""
-    given = parse_arguments(__doc__, 1)
-    seeds = range(given.first, given.first + given.seeds)
-    runs = play_missing(RESULTS, [s for s in GRID if given.only in s], seeds, play, given.processes)
+    runs = play_study(__doc__, 1, RESULTS, GRID, play)
     write_between(DOCUMENT, marks("experiments/long_runs.py"), table(runs))
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from grid import HERE, Figures, Runs, markdown_table, marks, parse_arguments, play_missing, write_between
+from grid import HERE, Figures, Runs, markdown_table, marks, play_study, write_between
 from ipfl.client.client import Client
 from ipfl.client.privacy_accountant import Releases
 from ipfl.client.private_client import PrivateClient
@@ -222,9 +222,7 @@ def draw_cost(runs: Runs, task: str, axis: Any) -> None:
 
 def main() -> None:
     """Plays what is missing, and writes the tables and the figure."""
-    given = parse_arguments(__doc__, 5)
-    seeds = range(given.first, given.first + given.seeds)
-    runs = play_missing(RESULTS, [s for s in GRID if given.only in s], seeds, play, given.processes)
+    runs = play_study(__doc__, 5, RESULTS, GRID, play)
     write_between(DOCUMENT, marks("experiments/privacy.py, the attack"), attack_table(runs))
     write_between(DOCUMENT, marks("experiments/privacy.py, whole runs"), run_table(runs))
     draw(runs, FIGURE)

@@ -14,7 +14,7 @@ from statistics import fmean, stdev
 import numpy as np
 from scipy.stats import spearmanr
 
-from grid import HERE, Figures, Runs, markdown_table, marks, parse_arguments, play_missing, write_between
+from grid import HERE, Figures, Runs, markdown_table, marks, play_study, write_between
 from ipfl.data.label_noise import NoisyLabels
 from ipfl.engines.local import local_engine
 from ipfl.runs.comparison import prepare
@@ -79,9 +79,7 @@ def table(runs: Runs) -> str:
 
 def main() -> None:
     """Plays what is missing, and writes the table."""
-    given = parse_arguments(__doc__, 5)
-    seeds = range(given.first, given.first + given.seeds)
-    runs = play_missing(RESULTS, [s for s in GRID if given.only in s], seeds, play, given.processes)
+    runs = play_study(__doc__, 5, RESULTS, GRID, play)
     write_between(DOCUMENT, marks("experiments/quality.py"), table(runs))
 
 

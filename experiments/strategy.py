@@ -12,7 +12,7 @@ from __future__ import annotations
 from pathlib import Path
 from statistics import fmean
 
-from grid import HERE, Figures, Runs, markdown_table, marks, parse_arguments, play_missing, write_between
+from grid import HERE, Figures, Runs, markdown_table, marks, play_study, write_between
 from ipfl.engines.local import local_engine
 from ipfl.runs.comparison import prepare
 from ipfl.runs.config import Config
@@ -113,9 +113,7 @@ def draw(runs: Runs, path: Path) -> None:
 
 def main() -> None:
     """Plays what is missing, and writes the table and the figure."""
-    given = parse_arguments(__doc__, 5)
-    seeds = range(given.first, given.first + given.seeds)
-    runs = play_missing(RESULTS, [s for s in GRID if given.only in s], seeds, play, given.processes)
+    runs = play_study(__doc__, 5, RESULTS, GRID, play)
     write_between(DOCUMENT, marks("experiments/strategy.py"), table(runs))
     draw(runs, FIGURE)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import shutil
 import subprocess
 from datetime import UTC, datetime, timedelta
 
@@ -16,8 +15,6 @@ from ipfl.ledger.anchors import append_head, newest_head
 from ipfl.ledger.store import RunStore
 from ipfl.ledger.timestamps import STAMP, ask_over_http, stamp_times, stamped
 from ipfl.runs.audit import Audit
-
-pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is the authority")
 
 CONFIG = """
 [tsa]

@@ -25,10 +25,8 @@ from typing import Any
 
 import numpy as np
 
-from ipfl.client.memory import ClientMemory
-from ipfl.client.network import Network
 from ipfl.client.runner import ClientRunner, Delivery, Job, Runner
-from ipfl.client.task import Task
+from ipfl.client.runner_wrapper import RunnerWrapper
 from ipfl.core import EMPTY, ClientId, Record, stream
 from ipfl.core.files import make_folder, remove, write_json
 from ipfl.core.masks import (
@@ -174,7 +172,7 @@ class SumMemory:
         return self.folder / f"{client}.json"
 
 
-class SummingRunner:
+class SummingRunner(RunnerWrapper[Runner]):
     """A runner from which summed replies leave masked; everything else is done by the runner inside.
 
     Args:
@@ -185,23 +183,9 @@ class SummingRunner:
     """
 
     def __init__(self, inner: Runner, weigh: Mapping[str, Weigh], seed: int, *, is_seeded: bool):
-        self.inner, self.weigh = inner, weigh
+        super().__init__(inner)
+        self.weigh = weigh
         self._secrets = SumMemory(inner.memory.folder.with_name("sums"), seed, is_seeded=is_seeded)
-
-    @property
-    def task(self) -> Task:
-        """Whose data, which model."""
-        return self.inner.task
-
-    @property
-    def memory(self) -> ClientMemory:
-        """What the clients remember."""
-        return self.inner.memory
-
-    @property
-    def network(self) -> Network:
-        """The workspace."""
-        return self.inner.network
 
     def run(self, job: Job) -> Record:
         """The client's reply."""

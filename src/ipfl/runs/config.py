@@ -210,7 +210,7 @@ def _find_data_beside(config: Path, tree: dict[str, Any]) -> None:
         beside = config.resolve().parent / given
         if not Path(given).expanduser().exists() and beside.exists():
             tree["task"] = {**tree["task"], "path": str(beside)}
-    except (OSError, ValueError, RuntimeError):  # no path at all: whoever reads the data says so
+    except (OSError, ValueError, RuntimeError):  # no path at all: the reader of the data says so
         return
 
 

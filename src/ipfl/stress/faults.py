@@ -15,10 +15,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from ipfl.client.runner import TRAIN, CrashError, Delivery, Job, Runner
+from ipfl.client.runner_wrapper import RunnerWrapper
 from ipfl.core import ClientId, Fact, Record, Vector, stream
 from ipfl.errors import InputError
 from ipfl.stress.settings import FaultsConfig
-from ipfl.stress.wrapper import RunnerWrapper
 
 ENORMOUS = 1e30
 """A component of an enormous reply: finite, and much larger than any parameter."""
