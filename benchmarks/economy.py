@@ -84,7 +84,7 @@ class DrawnContributions(IPFL):
     ) -> Generator[Ask, Replies, Appraisal]:
         """Contributions as they were sent; accuracies as clients said before the round."""
         yield from ()
-        psi = {k: found.steps[:, 0] for k, found in updates.items()}
+        psi = {k: np.array([model[0] for model in found.models]) for k, found in updates.items()}
         accuracy = {k: float(state.means[k]) for k in updates}
         return Appraisal(state.models, psi, accuracy, state.record, state.usual_length)
 

@@ -12,7 +12,7 @@ from hypothesis.extra.numpy import arrays
 
 from ipfl.core.sections import AggregateConfig
 from ipfl.core.vectors import mean
-from ipfl.methods.aggregation import aggregate, clip_updates, geometric_median, multi_krum, trimmed_mean
+from ipfl.methods.aggregation import aggregate, clipping_factors, geometric_median, multi_krum, trimmed_mean
 
 RULES = ("mean", "trimmed_mean", "geometric_median", "multi_krum")
 UPDATES = (1.0, 2.0, 3.0, 4.0, 100.0)
@@ -66,14 +66,21 @@ class TestRulesByHand:
 
 class TestClipping:
     def test_to_a_length(self):
-        # (3, 4) has length 5 and is halved, (0, 1) stays, (0, 0) has no direction and stays.
-        updates = np.array([[3.0, 4.0], [0.0, 1.0], [0.0, 0.0]])
-        np.testing.assert_allclose(clip_updates(updates, 2.5), [[1.5, 2.0], [0.0, 1.0], [0.0, 0.0]])
+        # A length of 5 is halved, 1 stays, and what has no direction stays.
+        assert clipping_factors(np.array([5.0, 1.0, 0.0]), 2.5).tolist() == [0.5, 1, 1]
 
     def test_to_the_median_length(self):
-        # Lengths 5, 1 and 2.
-        updates = np.array([[3.0, 4.0], [0.0, 1.0], [2.0, 0.0]])
-        np.testing.assert_allclose(clip_updates(updates, "median"), [[1.2, 1.6], [0.0, 1.0], [2.0, 0.0]])
+        # The median of 5, 1 and 2 is 2.
+        assert clipping_factors(np.array([5.0, 1.0, 2.0]), "median").tolist() == [0.4, 1, 1]
+
+    @pytest.mark.parametrize("rule", RULES)
+    def test_comes_before_every_rule(self, rule):
+        # Updates (3, 4) and (0, 1) of equal weight, clipped to 2.5: (1.5, 2) and (0, 1).
+        models = [np.array([3.0, 4.0], np.float32), np.array([0.0, 1.0], np.float32)]
+        clipped = [np.array([1.5, 2.0], np.float32), models[1]]
+        zero, settings = np.zeros(2, np.float32), AggregateConfig(rule=rule)
+        found = aggregate(models, [1.0, 1.0], zero, settings.model_copy(update={"clip": 2.5}))
+        np.testing.assert_allclose(found, aggregate(clipped, [1.0, 1.0], zero, settings), rtol=1e-5)
 
     def test_comes_before_the_mean(self):
         # 1, 2 and 60 become 1, 2 and 2.

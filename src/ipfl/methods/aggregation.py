@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ipfl.core import Vector
 from ipfl.core.sections import AggregateConfig
-from ipfl.core.vectors import mean
+from ipfl.core.vectors import distance, mean
 
 UpdateMatrix = NDArray[np.float64]
 """(n, parameters): one update a row."""
@@ -41,14 +41,15 @@ def aggregate(
     """
     if rule.clip is None and rule.rule == "mean":
         return mean(models, weights)
+    shares = np.asarray(weights, np.float64) / np.sum(weights)
+    if rule.rule == "mean":
+        return _clipped_mean(models, shares, before, rule.clip)
     updates = np.stack([model.astype(np.float64) - before for model in models])
     if rule.clip is not None:
-        updates = clip_updates(updates, rule.clip)
-    shares = np.asarray(weights, np.float64) / np.sum(weights)
+        lengths = np.linalg.norm(updates, axis=1)
+        updates *= clipping_factors(lengths, rule.clip)[:, None]
     attackers = int(rule.attacker_share * len(models))
     match rule.rule:
-        case "mean":
-            step = shares @ updates
         case "trimmed_mean":
             step = trimmed_mean(updates, attackers)
         case "geometric_median":
@@ -59,12 +60,23 @@ def aggregate(
     return np.asarray(before + step, np.float32)
 
 
-def clip_updates(updates: UpdateMatrix, length: float | str) -> UpdateMatrix:
-    """Updates no longer than `length`, or than the median of their lengths."""
-    lengths = np.linalg.norm(updates, axis=1)
-    limit = float(np.median(lengths)) if isinstance(length, str) else length
-    shrink = np.minimum(1, limit / np.maximum(lengths, np.finfo(float).tiny))
-    return np.asarray(updates * shrink[:, None])
+def clipping_factors(lengths: NDArray[np.float64], limit: float | str) -> NDArray[np.float64]:
+    """(n,) what makes updates no longer than a limit, or than the median of their lengths."""
+    most = float(np.median(lengths)) if isinstance(limit, str) else limit
+    return np.asarray(np.minimum(1, most / np.maximum(lengths, np.finfo(float).tiny)))
+
+
+def _clipped_mean(
+    models: Sequence[Vector], shares: NDArray[np.float64], before: Vector, limit: float | str | None
+) -> Vector:
+    """The mean of clipped updates, one at a time: many large ones need not be in memory as float64."""
+    start = before.astype(np.float64)
+    lengths = np.array([distance(model, before) for model in models])
+    factors = np.ones(len(models)) if limit is None else clipping_factors(lengths, limit)
+    step = np.zeros(len(before))
+    for model, factor in zip(models, shares * factors, strict=True):
+        step += factor * (model - start)
+    return np.asarray(start + step, np.float32)
 
 
 def trimmed_mean(updates: UpdateMatrix, attackers: int) -> NDArray[np.float64]:

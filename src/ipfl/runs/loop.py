@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from threadpoolctl import threadpool_limits
+
 from ipfl.client.memory import ClientMemory
 from ipfl.client.models import model_reference
 from ipfl.client.task import Task
@@ -182,7 +184,8 @@ class RoundLoop:
         if folder is not None:
             folder.forget_stop()
         try:
-            with InterruptHandler() as interrupt:
+            # Sums of numpy's BLAS depend on its threads, and their waiting costs more than they bring.
+            with InterruptHandler() as interrupt, threadpool_limits(1, "blas"):
                 for round in range(len(self.history), self.config.rounds):
                     if self.is_stopped_early:
                         break

@@ -150,26 +150,28 @@ class TestQueries:
                 return type("Score", (), {"soft": float(model[0]), "hits": float(model[0]), "n": 10})
 
         models = {"cluster_0": np.array([6.0]), "cluster_1": np.array([3.0])}
-        account = {"seats": [2, 0], "net": [-90, 0], "balance": 500, "price": 100}
-        ask = Record(models, {"clusters": [0, 1], "means": [0.5, 0.5], **account})
+        account = {"seats": [2, 0], "net": [-90, 0], "balance": 500, "price": 100, "importance": [0.0, 0.0]}
+        asked = {"clusters": [0, 1], "means": [0.5, 0.5], "points": 10, "votes": True}
+        ask = Record(models, {**asked, **account})
         method_: Any = market(threshold=0.3)
         first, mine = method_.on_preference(ask, Record(), Me())
-        again, mine = method_.on_preference(ask, mine, Me())
+        again, _ = method_.on_preference(ask, mine, Me())
         assert first.facts == again.facts
         assert first.facts == {"bids": [0, 1], "hits": [6.0, 3.0], "n": 10, "likes_mean": 0}
-        # Without models it bids by what it knew: the same weights 2/3 and 1/3, and no scores.
-        bare = Record({}, ask.facts)
-        reply, after = method_.on_preference(bare, mine, Me())
+        # Without models it bids by what it last answered: the weights 2/3 and 1/3, and no scores.
+        bare = Record({}, {**ask.facts, "importance": [2 / 3, 1 / 3]})
+        reply, _ = method_.on_preference(bare, mine, Me())
         assert reply.facts == {"bids": [0, 1], "hits": [], "n": 0, "likes_mean": 0}
-        assert after.facts == mine.facts
         # Cluster 1 now has cost it half a price a seat: only the cluster that it likes best is left.
-        lossy = Record({}, {**ask.facts, "seats": [2, 2], "net": [-90, -100]})
+        lossy = Record({}, {**bare.facts, "seats": [2, 2], "net": [-90, -100]})
         assert method_.on_preference(lossy, mine, Me())[0].facts["bids"] == [0]
         # The mean of both models scores 4.5, less than the better one; with equal models it is as good.
         alike = Record(dict.fromkeys(models, np.array([6.0])), ask.facts)
         assert method_.on_preference(alike, Record(), Me())[0].facts["likes_mean"] == 1
+        unasked = Record(alike.params, {**ask.facts, "votes": False})
+        assert method_.on_preference(unasked, Record(), Me())[0].facts["likes_mean"] == 0
         # Who never had any models has nothing to bid by.
-        assert method_.on_preference(bare, Record(), Me())[0].facts["bids"] == []
+        assert method_.on_preference(Record({}, ask.facts), Record(), Me())[0].facts["bids"] == []
 
     def test_a_budget_of_queries_goes_round(self):
         # 12 clients, 7 a round, who waits longest first: everyone is asked at least every second round.
@@ -185,20 +187,36 @@ class TestQueries:
     @pytest.mark.parametrize(
         ("samples", "points", "per_seat"),
         [
-            # Two epochs of 48 samples, three passes each: 288. A client scores two models and their mean on
-            # 12 points: 36. A quarter of 288 pays for 2 of them.
+            # Two epochs of 48 samples, three passes each: 288, of which a fifth is 57.6. A client scores two
+            # models, and a third of the time their mean, on 12 points: 28. Enough for 2 of them.
             (48, 12, 2),
-            (90, 12, 3),  # 0.25·540/36 = 3.75
-            (500, 12, 4),  # 20 would do; 4 are enough
+            (90, 12, 3),  # 0.2·540/28 = 3.9
+            (500, 12, 4),  # 21 would do; 4 are enough
             (10, 100, 2),  # 0.05 would do; a seat needs two who pay for it
-            (2000, 1000, 4),  # only 128 of the points are used: 0.25·12000/384 = 7.8
+            (2000, 1000, 4),  # only 128 of the points are used: 0.2·12000/299 = 8
             (np.nan, np.nan, 2),  # nothing known yet
         ],
     )
-    def test_the_default_budget_keeps_a_query_at_a_quarter_of_the_training(self, samples, points, per_seat):
+    def test_the_default_budget_keeps_a_query_at_a_fifth_of_the_training(self, samples, points, per_seat):
         method_ = market()
         state = replace(method_.init(setup(30)), samples=samples, points=points)
         assert len(first_ask(method_, state, 30, round=1).to) == 6 * per_seat  # per_round = 6
+
+    @pytest.mark.parametrize(
+        ("samples", "points"),
+        [
+            # 0.2·6·400 = 480 for two bidders who score 2⅓ models: 480/(2·2⅓) = 102.9 points each.
+            (400, 102),
+            (1000, 128),  # 257 would do; the setting says 128
+            (10, 8),  # 2.6 would do, and say nothing
+            (np.nan, 128),  # nothing known yet
+        ],
+    )
+    def test_clients_score_models_on_as_many_points_as_the_query_may_cost(self, samples, points):
+        method_ = market()
+        state = replace(method_.init(setup(30)), samples=samples)
+        ask = first_ask(method_, state, 30, round=1)
+        assert {record.facts["points"] for record in ask.to.values()} == {points}
 
     def test_few_clients_are_all_asked(self):
         method_ = market()

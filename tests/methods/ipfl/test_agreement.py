@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,10 +19,44 @@ from ipfl.methods.ipfl.agreement import (
     contributions_by_agreement,
     is_new,
     next_direction,
-    products_beyond_public,
 )
+from ipfl.methods.ipfl.products import STRETCH, UpdateProducts
 
 ONES = np.ones(3)
+
+
+def products(steps: np.ndarray, public: Sequence[np.ndarray] = (), direction: Any = None) -> UpdateProducts:
+    """The table of these updates, from a model of zeros."""
+    direction = None if direction is None else np.asarray(direction)
+    return UpdateProducts.of(list(steps), np.zeros(steps.shape[1]), public, direction)
+
+
+def agree(steps: np.ndarray, weights: np.ndarray, direction: Any = None) -> np.ndarray:
+    """Agreement with the others, and with a running direction if there is one."""
+    return agreement(products(steps, (), direction), weights, with_direction=direction is not None)
+
+
+class TestProducts:
+    def test_by_hand(self):
+        # Updates (1, 2) and (0, −1) from (1, 1); known are (3, 0) and, as the running direction, (0, 5).
+        models = [np.array([2.0, 3], np.float32), np.array([1.0, 0], np.float32)]
+        known, direction = np.array([3.0, 0], np.float32), np.array([0.0, 5], np.float32)
+        found = UpdateProducts.of(models, np.ones(2, np.float32), [known], direction)
+        assert found.among.tolist() == [[5, -2], [-2, 1]]
+        assert found.along.tolist() == [[3, 10], [0, -5]]
+        assert found.known.tolist() == [[9, 0], [0, 25]]
+        assert found.has_direction
+        np.testing.assert_allclose(found.lengths, [math.sqrt(5), 1])
+        second = found.only(np.array([False, True]))
+        assert (second.among.tolist(), second.along.tolist()) == ([[1]], [[0, -5]])
+
+    @pytest.mark.parametrize("size", [1, STRETCH - 1, STRETCH, 2 * STRETCH + 3])
+    def test_stretch_by_stretch_as_at_once(self, size):
+        rng = np.random.default_rng(size)
+        before, *models = rng.normal(size=(4, size)).astype(np.float32)
+        steps = np.stack(models).astype(np.float64) - before
+        found = UpdateProducts.of(models, before, [], None)
+        np.testing.assert_allclose(found.among, steps @ steps.T, rtol=1e-10)
 
 
 class TestAgreement:
@@ -28,38 +64,39 @@ class TestAgreement:
         # Equal weights. (1, 0) beside (0, 1) + (1, 1) = (1, 2): cosine 1/√5. (0, 1) beside (2, 1): 1/√5.
         # (1, 1) beside (1, 1): 1.
         steps = np.array([[1.0, 0], [0, 1], [1, 1]])
-        np.testing.assert_allclose(agreement(steps, ONES), [1 / math.sqrt(5), 1 / math.sqrt(5), 1])
+        np.testing.assert_allclose(agree(steps, ONES), [1 / math.sqrt(5), 1 / math.sqrt(5), 1])
 
     def test_weights_are_those_of_the_mean(self):
         # (1, 0) beside 3·(0, 1) + 1·(1, 1) = (1, 4): 1/√17.
         steps = np.array([[1.0, 0], [0, 1], [1, 1]])
-        assert agreement(steps, np.array([7.0, 3, 1]))[0] == pytest.approx(1 / math.sqrt(17))
+        assert agree(steps, np.array([7.0, 3, 1]))[0] == pytest.approx(1 / math.sqrt(17))
 
     def test_with_the_running_direction(self):
         # Two updates of weight 1/2. Client 0: (0, 3) + ½·(0, 2) = (0, 4), at a right angle to (1, 0).
         # Client 1: (0, 3) + ½·(1, 0) = (½, 3) beside (0, 2): 3/√(9.25).
-        found = agreement(np.array([[1.0, 0], [0, 2]]), np.ones(2), np.array([0.0, 3]))
+        found = agree(np.array([[1.0, 0], [0, 2]]), np.ones(2), np.array([0.0, 3]))
         np.testing.assert_allclose(found, [0, 3 / math.sqrt(9.25)], atol=1e-12)
 
     def test_the_way_back_is_minus_1(self):
-        np.testing.assert_allclose(agreement(np.array([[1.0, 2], [-1, -2]]), np.ones(2)), [-1, -1])
+        np.testing.assert_allclose(agree(np.array([[1.0, 2], [-1, -2]]), np.ones(2)), [-1, -1])
 
     def test_nothing_to_compare_with(self):
-        assert np.isnan(agreement(np.array([[3.0, 4]]), np.ones(1)))[0]
+        assert np.isnan(agree(np.array([[3.0, 4]]), np.ones(1)))[0]
         # The other one did not move; and who did not move agrees with nobody, and with nobody not.
-        found = agreement(np.array([[3.0, 4], [0, 0]]), np.ones(2))
+        found = agree(np.array([[3.0, 4], [0, 0]]), np.ones(2))
         assert np.isnan(found[0])
         assert found[1] == 0
 
     def test_a_single_update_is_compared_with_the_running_direction(self):
-        assert agreement(np.array([[3.0, 4]]), np.ones(1), np.array([1.0, 0]))[0] == pytest.approx(3 / 5)
+        assert agree(np.array([[3.0, 4]]), np.ones(1), np.array([1.0, 0]))[0] == pytest.approx(3 / 5)
 
     def test_a_running_direction_that_most_contradict_is_left_out(self):
         # Three go one way, one the other way. With M = (−4, 0) ψ would be −1, −1, −1, 1: M is what is wrong.
         # Without it client 0 is beside (1 + 1 − 1)/4 = ¼ of its way, client 3 beside ¾ of the other way.
         steps = np.array([[1.0, 0], [1, 0], [1, 0], [-1, 0]])
         for direction in ([-4.0, 0], [4.0, 0]):
-            found = contributions_by_agreement(steps, np.ones(4), np.array(direction), ())
+            table = products(steps, (), direction)
+            found = contributions_by_agreement(table, np.ones(4), is_noisy=True)  # whatever is new in them
             np.testing.assert_allclose(found, [1, 1, 1, -1])
 
     @given(
@@ -69,7 +106,7 @@ class TestAgreement:
     )
     def test_as_the_definition_says(self, steps, weights, direction):
         share = weights / weights.sum()
-        found = agreement(steps, weights, direction)
+        found = agree(steps, weights, direction)
         for i, step in enumerate(steps):
             rest = direction + sum(share[j] * steps[j] for j in range(4) if j != i)
             length = np.linalg.norm(rest) * np.linalg.norm(step)
@@ -83,7 +120,7 @@ class TestAgreement:
         longer = steps.copy()
         longer[0] *= factor
         if np.linalg.norm(steps[0]) > 1e-3 and np.linalg.norm(steps[1:].sum(axis=0)) > 1e-2:
-            np.testing.assert_allclose(agreement(longer, np.ones(4))[0], agreement(steps, np.ones(4))[0],
+            np.testing.assert_allclose(agree(longer, np.ones(4))[0], agree(steps, np.ones(4))[0],
                                        atol=1e-5)  # fmt: skip
 
     def test_the_running_direction_decays(self):
@@ -110,7 +147,7 @@ class TestNew:
 
     def test_a_zero_update_is_not_new(self):
         steps = self.axes({0: 1.0}, {0: 1.0, 1: 0.5}, {})
-        assert is_new(steps, []).tolist() == [True, True, False]
+        assert is_new(products(steps, [])).tolist() == [True, True, False]
 
     def test_honest_updates_have_something_in_common_beyond_what_is_public(self):
         # Both go along the public axis 0. What is left is (3, 4) and (4, 3) in axes 1 and 2: cosine 24/25.
@@ -118,8 +155,8 @@ class TestNew:
         steps = self.axes({0: 9.0, 1: 3.0, 2: 4.0}, {0: 9.0, 1: 4.0, 2: 3.0}, {0: 9.0, 5: 5.0})
         public = [self.axes({0: 2.0})[0].astype(np.float32)]
         expected = [[25, 24, 0], [24, 25, 0], [0, 0, 25]]
-        np.testing.assert_allclose(products_beyond_public(steps, public), expected, atol=1e-9)
-        assert is_new(steps, public).tolist() == [True, True, False]
+        np.testing.assert_allclose(products(steps, public).beyond_known, expected, atol=1e-9)
+        assert is_new(products(steps, public)).tolist() == [True, True, False]
 
     def test_as_with_a_basis_of_long_vectors(self):
         # The slow way: a QR decomposition. Public are four directions, one nearly the sum of two others.
@@ -129,18 +166,18 @@ class TestNew:
         steps = rng.normal(size=(5, self.P)) + rng.normal(size=(5, 4)) @ np.stack(public)
         basis, _ = np.linalg.qr(np.stack(public, axis=1).astype(np.float64))
         rest = steps - (steps @ basis) @ basis.T
-        np.testing.assert_allclose(products_beyond_public(steps, public), rest @ rest.T, rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(products(steps, public).beyond_known, rest @ rest.T, rtol=1e-6, atol=1e-6)
 
     def test_what_pulls_apart_is_new_as_well(self):
         # Cosine −1: they disagree, but neither is noise.
-        assert is_new(self.axes({1: 1.0}, {1: -1.0}), []).all()
+        assert is_new(products(self.axes({1: 1.0}, {1: -1.0}), [])).all()
 
     def test_a_replay_of_what_is_public_is_not_new(self):
         # The third sends the cluster's last two steps in some mixture.
         honest = [{0: 1.0, 1: 1.0, 2: 0.5, 9: 1.0}, {0: 1.0, 1: 1.0, 2: 0.4, 9: 2.0}]
         steps = self.axes(*honest, {0: 3.0, 1: 5.0, 2: 1.0})
         public = list(self.axes({0: 1.0, 1: 1.0}, {0: 1.0, 1: 3.0, 2: 1.0}).astype(np.float32))
-        assert is_new(steps, public).tolist() == [True, True, False]
+        assert is_new(products(steps, public)).tolist() == [True, True, False]
 
     @pytest.mark.parametrize("seed", range(5))
     def test_noise_does_not_make_a_replay_new(self, seed):
@@ -151,19 +188,19 @@ class TestNew:
         honest = [public[0] + common + rng.normal(size=self.P) for _ in range(4)]  # cosine about 1/2
         replay = public[0] + rng.normal(size=self.P)
         steps = np.array([*honest, replay, replay + rng.normal(size=self.P) - replay])
-        assert is_new(steps, public).tolist() == [True] * 4 + [False] * 2
+        assert is_new(products(steps, public)).tolist() == [True] * 4 + [False] * 2
 
     def test_a_single_update_is_new_unless_it_is_public(self):
         public = [self.axes({0: 1.0})[0].astype(np.float32)]
-        assert is_new(self.axes({0: 1.0, 1: 1.0}), public).tolist() == [True]
-        assert is_new(self.axes({0: 2.0}), public).tolist() == [False]
+        assert is_new(products(self.axes({0: 1.0, 1: 1.0}), public)).tolist() == [True]
+        assert is_new(products(self.axes({0: 2.0}), public)).tolist() == [False]
 
     def test_what_is_not_new_contributes_nothing(self):
         # The replay goes along the running direction and would have the best cosine; it gets 0. Who goes
         # against it gets its own negative value, new or not.
         direction = self.axes({0: 1.0})[0].astype(np.float32)
         steps = self.axes({0: 1.0, 1: 1.0}, {0: 1.0, 1: 1.0}, {0: 5.0}, {0: -1.0})
-        plain = agreement(steps, np.ones(4), direction)
-        found = contributions_by_agreement(steps, np.ones(4), direction, [direction])
+        plain = agree(steps, np.ones(4), direction)
+        found = contributions_by_agreement(products(steps, (), direction), np.ones(4))
         assert plain[2] > plain[0] > 0 > plain[3]
         np.testing.assert_allclose(found, [plain[0], plain[1], 0, plain[3]])

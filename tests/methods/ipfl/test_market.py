@@ -259,13 +259,16 @@ class TestSharing:
         np.testing.assert_allclose([m[0] for m in market(share="auto").share_models(state, models)], expected)
 
     def test_votes_are_counted_over_those_that_were_sent_models(self):
+        # The vote of round 1 stands until that of round 4.
         votes = unless(
             {0, 1},
             prefer_parity,
             lambda c, a: Record({}, prefer_parity(c, a).facts | {"likes_mean": 1}),
         )
-        state, _, _ = play(market(share=0.0), 2, HONEST | {"preference": votes})
+        state, done, engine = play(market(share="auto"), 5, HONEST | {"preference": votes})
+        assert [query[0].facts["votes"] for query in queries(engine)] == [True, False, False, True]
         assert state.likes_mean == pytest.approx(2 / 8)
+        assert [one.state.likes_mean for one in done] == pytest.approx([0, *[2 / 8] * 4])
 
     def test_clusters_that_are_not_in_use_do_not_count(self):
         state = replace(market(clusters=3).init(setup()), alive=np.array([True, False, True]))

@@ -30,49 +30,59 @@ def updates(steps: list[list[float]] | np.ndarray, counts: list[float] | None = 
     models = tuple((before + np.array(step)).astype(np.float32) for step in steps)
     n = len(models)
     weights = np.array(counts or [10.0] * n)
-    return ClusterUpdates(before, tuple(range(n)), models, weights, np.ones(n, bool))
+    return ClusterUpdates.of(before, tuple(range(n)), models, weights)
+
+
+def originals(steps: np.ndarray) -> list[int]:
+    """For every update the one that it is a copy of."""
+    return find_originals(steps @ steps.T).tolist()
+
+
+def too_long(steps: np.ndarray, *usual: float) -> np.ndarray:
+    """Whether updates are too long."""
+    return is_too_long(np.linalg.norm(steps, axis=1), *usual)
 
 
 class TestScreen:
     def test_copies_count_once(self):
         # The second is the first at cosine 1/√(1 + 0.01²) > 0.95, and the fourth the third, twice as long.
         steps = [[1, 0], [1, 0.01], [0.6, 0.8], [1.2, 1.6]]
-        assert find_originals(np.array(steps)).tolist() == [0, 0, 2, 2]
+        assert originals(np.array(steps)) == [0, 0, 2, 2]
         assert screen(updates(steps), EVERY_GUARD).is_fair.tolist() == [True, False, True, False]
 
     def test_copies_with_noise_of_a_quarter(self):
         # Cosines 1/(1 + ¼²) = 0.94 of the first two, 0 of all other pairs: over max(0.85, (1 + 0)/2).
         steps = np.array([[1.0, 0.25, 0, 0, 0], [1, 0, 0.25, 0, 0], [0, 0, 0, 1, 0], [0, 0, 0, 0, 1]])
-        assert find_originals(steps).tolist() == [0, 0, 2, 3]
+        assert originals(steps) == [0, 0, 2, 3]
         # There are but these two: they may be alike by chance.
-        assert find_originals(steps[:2]).tolist() == [0, 1]
+        assert originals(steps[:2]) == [0, 1]
 
     def test_where_all_are_alike_nobody_copies(self):
         # All cosines are 1/(1 + ¼²) = 0.94, under (1 + 0.94)/2; the fifth is the first once more.
         steps = np.hstack([np.ones((4, 1)), np.eye(4) / 4])
-        assert find_originals(steps).tolist() == [0, 1, 2, 3]
-        assert find_originals(np.vstack([steps, steps[0]])).tolist() == [0, 1, 2, 3, 0]
+        assert originals(steps) == [0, 1, 2, 3]
+        assert originals(np.vstack([steps, steps[0]])) == [0, 1, 2, 3, 0]
 
     def test_the_way_back_is_no_copy(self):
-        assert find_originals(np.array([[1.0, 0], [-1, 0]])).tolist() == [0, 1]
+        assert originals(np.array([[1.0, 0], [-1, 0]])) == [0, 1]
 
     def test_updates_of_length_0_are_not_copies_of_each_other(self):
         # They have no direction; that they contribute nothing is for others to say.
-        assert find_originals(np.zeros((3, 2))).tolist() == [0, 1, 2]
+        assert originals(np.zeros((3, 2))) == [0, 1, 2]
 
     def test_much_longer_than_the_others(self):
         # Lengths 1, 1, 1, 3 and 3.1: three medians are 3.
         steps = [[1, 0], [0, 1], [-1, 0], [0, -3], [2.0, 2.37]]
-        assert is_too_long(np.array(steps)).tolist() == [False] * 4 + [True]
+        assert too_long(np.array(steps)).tolist() == [False] * 4 + [True]
         assert not screen(updates(steps), EVERY_GUARD).is_fair[4]
 
     def test_attackers_that_are_half_of_a_round_are_too_long_by_the_usual_length(self):
         # Lengths 1, 10, 10 with a median of 10. Usual is 1: its double counts, and three of that are 6.
         steps = np.array([[1.0, 0], [0, 10], [10, 0]])
-        assert not is_too_long(steps).any()
-        assert is_too_long(steps, 1.0).tolist() == [False, True, True]
+        assert not too_long(steps).any()
+        assert too_long(steps, 1.0).tolist() == [False, True, True]
         # All are far longer than usual: the model has changed, and the median of the round counts.
-        assert not is_too_long(10 * steps, 1.0).any()
+        assert not too_long(10 * steps, 1.0).any()
 
     def test_usual_length(self):
         # The median of 1 and 3 is 2; then 0.8·2 + 0.2·7. Who does not move does not count.
@@ -83,8 +93,8 @@ class TestScreen:
 
     def test_free_riders_do_not_make_honest_updates_too_long(self):
         # The median is taken of those that are updates at all: 1.
-        assert not is_too_long(np.array([[0.0, 0], [0, 0], [0, 0], [1, 0], [0, 1]])).any()
-        assert not is_too_long(np.zeros((2, 2))).any()
+        assert not too_long(np.array([[0.0, 0], [0, 0], [0, 0], [1, 0], [0, 1]])).any()
+        assert not too_long(np.zeros((2, 2))).any()
 
     def test_claimed_samples_count_up_to_twice_the_median(self):
         # 10, 20, 30 and 1000: the median is 25.
@@ -132,7 +142,7 @@ def test_whatever_comes_the_mean_is_a_model_no_further_away_than_three_medians(s
     model = kept.mean(AggregateConfig(), clip=True)
     assert model.dtype == np.float32
     assert np.isfinite(model).all()
-    lengths = np.linalg.norm(found.steps, axis=1)
+    lengths = found.products.lengths
     typical = np.median(lengths[lengths > 0]) if lengths.any() else 0.0
     assert np.linalg.norm(model - found.before) <= 3 * typical + 1e-5
 
@@ -174,6 +184,6 @@ def test_a_cluster_whose_updates_are_all_unfair_has_no_contributions_and_no_step
     found = screen(updates([[10, 0], [1, 0], [1, 0]]), EVERY_GUARD)
     assert not found.is_fair.any()
     nobody = found.only(found.is_fair)
-    assert nobody.steps.shape == (0, 2)
-    assert contributions_by_agreement(nobody.steps, nobody.weights, None, []).tolist() == []
+    assert nobody.products.among.shape == (0, 0)
+    assert contributions_by_agreement(nobody.products, nobody.weights).tolist() == []
     assert nobody.mean(AggregateConfig()).tolist() == [1, 1]

@@ -38,7 +38,7 @@ class TestRecords:
         state = replace(state, omega=omega, record=records)
         step = np.random.default_rng(0).normal(size=64).astype(np.float32)
         models = tuple(state.models[0] + step * share for share in (1, 1, 1, way))
-        updates = ClusterUpdates(state.models[0], (0, 1, 2, 3), models, np.ones(4), np.ones(4, bool))
+        updates = ClusterUpdates.of(state.models[0], (0, 1, 2, 3), models, np.ones(4))
         with pytest.raises(StopIteration) as done:  # nothing is asked of anybody
             next(method_.aggregate_and_appraise(state, {0: updates}))
         moved = done.value.value.models[0] - state.models[0]

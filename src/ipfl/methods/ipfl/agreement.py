@@ -17,109 +17,83 @@ to do with what is left of some other one, this way or that; noise has nothing t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 
 from ipfl.core import Vector
 from ipfl.methods.ipfl.arrays import Floats
+from ipfl.methods.ipfl.products import UpdateProducts
 
 MOMENTUM = 0.8
 """How much of the running direction stays from round to round."""
-MAX_STRUCTURE = 0.5
-"""The same for very small models, as a squared cosine."""
 PUBLIC_STEPS = 5
 """Steps of a cluster that are taken out of an update to see what is new in it."""
 MIN_NEW = 1e-6
 """Share of an update's squared length below which nothing of it is new."""
-MIN_INDEPENDENT = 1e-10
-"""Least λ, of unit vectors, of a direction of its own; below it what is public is the same up to rounding."""
 MIN_STRUCTURE = 16.0
 """How many times the squared cosine of random directions what is new in two updates must have in common."""
+MAX_STRUCTURE = 0.5
+"""The same for very small models, as a squared cosine."""
 
 
-def agreement(steps: Floats, weights: Floats, direction: Floats | None = None) -> NDArray[np.float64]:
-    """(n,) cos(direction + Σ_{j≠i} λ_j Δ_j, Δ_i) of n updates; λ_j = weights_j/Σ weights.
+def agreement(products: UpdateProducts, weights: Floats, *, with_direction: bool) -> NDArray[np.float64]:
+    """(n,) cos(M_k + Σ_{j≠i} λ_j Δ_j, Δ_i) of n updates; λ_j = weights_j/Σ weights.
 
     Args:
-        steps: (n, P) updates Δ_i.
+        products: Of the updates Δ_i, and with M_k.
         weights: (n,) of the mean.
-        direction: (P,) what the others' updates are added to; None: nothing.
+        with_direction: Whether M_k counts; else nothing is in its place.
 
     Returns:
         0 for an update of length 0; NaN where there is nothing to compare it with.
     """
     share = np.asarray(weights, np.float64) / np.sum(weights)
-    total = share @ steps if direction is None else direction + share @ steps
-    along, square = steps @ total, np.einsum("ij,ij->i", steps, steps)
-    # |total − λ_i Δ_i|² and (total − λ_i Δ_i)·Δ_i, without an (n, P) table of what the others did.
-    rest = np.maximum(total @ total - 2 * share * along + share**2 * square, 0.0)
-    known = rest > 1e-12 * max(float(total @ total), float((share**2 * square).max(initial=0.0)))
+    square = products.among.diagonal()
+    along = products.among @ share  # Δ_i·total, with total = M_k + Σ_j λ_j Δ_j
+    total = float(share @ along)  # |total|²
+    if with_direction:
+        total += 2 * float(share @ products.along[:, -1]) + float(products.known[-1, -1])
+        along = along + products.along[:, -1]
+    # |total − λ_i Δ_i|² and (total − λ_i Δ_i)·Δ_i.
+    rest = np.maximum(total - 2 * share * along + share**2 * square, 0.0)
+    known = rest > 1e-12 * max(total, float((share**2 * square).max(initial=0.0)))
     length = np.sqrt(np.where(known, rest, 1.0) * np.where(square > 0, square, 1.0))
     cosine = np.where(square > 0, (along - share * square) / length, 0.0)
     return np.where(known | (square == 0), cosine, np.nan)
 
 
-def products_beyond_public(steps: Floats, public: Sequence[Vector]) -> NDArray[np.float64]:
-    """(n, n) scalar products of what is left of the updates without their projection onto what is public.
-
-    With unit vectors b of what is public, and λ and v of the table of their products: an update's coordinates
-    in the orthonormal basis Σ_j v_j·b_j / √λ are those of Δ·b. Only tables of products are needed, no
-    basis of long vectors.
-    """
-    products = np.asarray(steps @ steps.T, np.float64)
-    if not public:
-        return products
-    known = np.stack(public).astype(np.float64)
-    among = known @ known.T
-    length = np.sqrt(among.diagonal())
-    among, along = among / np.outer(length, length), (steps @ known.T) / length
-    values, directions = np.linalg.eigh(among)
-    is_basis = values > MIN_INDEPENDENT
-    coordinates = along @ directions[:, is_basis] / np.sqrt(values[is_basis])
-    return np.asarray(products - coordinates @ coordinates.T)
-
-
-def is_new(steps: Floats, public: Sequence[Vector]) -> NDArray[np.bool_]:
-    """(n,) whether what an update holds beyond what is public is more than noise; true for a single one.
+def is_new(products: UpdateProducts) -> NDArray[np.bool_]:
+    """(n,) whether what an update holds beyond what is known is more than noise; true for a single one.
 
     The squared cosine of two random directions is 1/P on average. That of an update with one of the others,
-    both without their public part, has to be `MIN_STRUCTURE` times that.
+    both without their known part, has to be `MIN_STRUCTURE` times that.
     """
-    products = products_beyond_public(steps, public)
-    left = products.diagonal()
-    has_rest = left > MIN_NEW * np.einsum("ij,ij->i", steps, steps)
+    beyond = products.beyond_known
+    left = beyond.diagonal()
+    has_rest = left > MIN_NEW * products.among.diagonal()
     length = np.sqrt(np.where(has_rest, left, 1.0))
-    square = (products / np.outer(length, length)) ** 2 * np.outer(has_rest, has_rest)
+    square = (beyond / np.outer(length, length)) ** 2 * np.outer(has_rest, has_rest)
     np.fill_diagonal(square, 0.0)
-    shared = square.max(axis=1) if has_rest.sum() > 1 else np.full(len(steps), np.inf)
-    return np.asarray(has_rest & (shared > min(MIN_STRUCTURE / steps.shape[1], MAX_STRUCTURE)))
+    shared = square.max(axis=1) if has_rest.sum() > 1 else np.full(len(left), np.inf)
+    return np.asarray(has_rest & (shared > min(MIN_STRUCTURE / products.size, MAX_STRUCTURE)))
 
 
 def contributions_by_agreement(
-    steps: Floats,
-    weights: Floats,
-    direction: Floats | None,
-    public: Sequence[Vector],
-    *,
-    is_noisy: bool = False,
+    products: UpdateProducts, weights: Floats, *, is_noisy: bool = False
 ) -> NDArray[np.float64]:
     """(n,) ψ of one cluster's updates; NaN where there is nothing to compare an update with.
 
     Args:
-        steps: (n, P) updates Δ_i.
+        products: Of the updates Δ_i, and with what everybody knows.
         weights: (n,) of the mean.
-        direction: (P,) M_k; None: there is none yet.
-        public: What everybody knows.
         is_noisy: Whether honest clients put noise on their updates: then nothing can be said of what is new.
     """
-    psi = agreement(steps, weights, direction)
-    if direction is not None and np.isfinite(psi).any() and np.nanmedian(psi) < 0:
-        psi = agreement(steps, weights)
+    psi = agreement(products, weights, with_direction=products.has_direction)
+    if products.has_direction and np.isfinite(psi).any() and np.nanmedian(psi) < 0:
+        psi = agreement(products, weights, with_direction=False)
     if is_noisy:
         return psi
-    return np.where(is_new(steps, public), psi, np.minimum(psi, 0.0))
+    return np.where(is_new(products), psi, np.minimum(psi, 0.0))
 
 
 def next_direction(direction: Vector | None, step: Floats) -> Vector:

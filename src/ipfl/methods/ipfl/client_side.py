@@ -25,19 +25,19 @@ class ClientSide(IPFLSettings):
     def on_preference(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:
         """Algorithm 2, ClientPreferences: importance weights on `probe`, bids most wanted first.
 
-        A client that is sent no models, because it did not pay, bids by what it knew when it last had them.
+        A client that is sent no models, because it did not pay, bids by what it last answered.
         """
         clusters: list[int] = ask.facts["clusters"]
-        hits, n = self._hits(ask, me, "probe") if ask.params else (np.zeros(0), 0)
-        likes_mean = False
+        limit: int = ask.facts["points"]
+        importance = np.asarray(ask.facts["importance"])
+        hits, n, likes_mean = np.zeros(0), 0, False
         if ask.params:
+            hits, n = self._hits(ask, me, "probe", limit)
             importance = importance_weights(hits / max(n, 1), np.asarray(ask.facts["means"]))
-            mine = Record({}, {"clusters": clusters, "importance": importance.tolist()})
-            likes_mean = self._mean_hits(ask, me) >= hits[int(importance.argmax())]
-        known = dict(zip(mine.facts.get("clusters", ()), mine.facts.get("importance", ()), strict=True))
-        importance = np.array([known.get(k, 0.0) for k in clusters])
+            if ask.facts["votes"]:
+                likes_mean = self._mean_hits(ask, me, limit) >= hits[int(importance.argmax())]
         returns = mean_returns(ask.facts["seats"], ask.facts["net"], self.price)
-        order = choose_bids(importance, self.threshold, returns, self.feedback) if known else []
+        order = choose_bids(importance, self.threshold, returns, self.feedback) if importance.any() else []
         bids = [clusters[position] for position in order]
         reply = Record({}, {"bids": bids, "hits": hits.tolist(), "n": n, "likes_mean": int(likes_mean)})
         return reply, mine
@@ -77,7 +77,7 @@ class ClientSide(IPFLSettings):
 
     def _mixed(self, offer: Record, points: OwnPoints, me: Client) -> Vector:
         """The client's mix of the cluster models, without any training."""
-        hits, n = self._hits(offer, me, "goal")
+        hits, n = self._hits(offer, me, "goal", self.preference_samples)
         importance = importance_weights(hits / max(n, 1), np.asarray(offer.facts["means"]))
         models = [offer.params[cluster_name(k)] for k in offer.facts["clusters"]]
         if self.mix == "evidence":
@@ -90,18 +90,16 @@ class ClientSide(IPFLSettings):
 
         return mix(models, mixing_weights(importance, self.mix, score))
 
-    def _hits(self, ask: Record, me: Client, part: Part) -> tuple[NDArray[np.float64], int]:
+    def _hits(self, ask: Record, me: Client, part: Part, limit: int) -> tuple[NDArray[np.float64], int]:
         """n_ik for every cluster k, and the number of points."""
         models = [ask.params[cluster_name(k)] for k in ask.facts["clusters"]]
-        scores = [me.score(model, part, self.preference_samples) for model in models]
+        scores = [me.score(model, part, limit) for model in models]
         return np.array([self._points(score) for score in scores]), scores[0].n
 
-    def _mean_hits(self, ask: Record, me: Client) -> float:
-        """The same for the mean of all cluster models, where it is asked for; else no hits."""
+    def _mean_hits(self, ask: Record, me: Client, limit: int) -> float:
+        """The same for the mean of all cluster models."""
         models = [ask.params[cluster_name(k)] for k in ask.facts["clusters"]]
-        if self.share != "auto" or len(models) < 2:
-            return -1.0
-        return self._points(me.score(mean(models), "probe", self.preference_samples))
+        return self._points(me.score(mean(models), "probe", limit))
 
     def _points(self, score: Score) -> float:
         return score.soft if self.hits == "soft" else score.hits

@@ -35,6 +35,7 @@ from ipfl.core import (
     Market,
     Method,
     Phases,
+    Record,
     Replies,
     Roster,
     Round,
@@ -152,13 +153,20 @@ class IPFL(AuditedMarket, Method[MarketState]):
         rows = {int(state.ids[row]): int(row) for row in np.flatnonzero(due)}
         if not rows:
             return state
-        query = preference_query(
+        votes = self.is_voting(state, round)
+        offer, query_facts = (
             self.current_offer(state),
+            {"points": self.points_to_score(state), "votes": votes},
+        )
+        query = preference_query(
+            Record(offer.params, {**offer.facts, **query_facts}),
             {client: bool(entitled[row]) for client, row in rows.items()},
             {client: state.account(row) | {"price": self.price} for client, row in rows.items()},
         )
         replies = yield query
-        return take_preferences(state, replies, list(rows), round, robust="claims" in self.guards)
+        return take_preferences(
+            state, replies, list(rows), round, robust="claims" in self.guards, votes=votes
+        )
 
     def first_bids(self, state: MarketState, bidders: Bools) -> Generator[Ask, Replies, MarketState]:
         """Appendix Initial Clustering: each client bids for the cluster that K-Means puts it into."""

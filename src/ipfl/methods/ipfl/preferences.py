@@ -28,10 +28,12 @@ def preference_query(
     """Asks clients for their bids.
 
     Args:
-        offer: The cluster models, their numbers and their mean accuracies, the same for all.
+        offer: The cluster models, their numbers and their mean accuracies, on how many `points` to score them
+            at most, and whether everybody `votes` on sharing (`likes_mean`); the same for all.
         entitled: Whom to ask, and whether it gets the models.
         accounts: What each of them is told of its own account: `balance`, `price`, and for each cluster of
-            the offer the `seats` it has had there and the `net` tokens that they brought.
+            the offer the `seats` it has had there, the `net` tokens that they brought, and the `importance`
+            that its last answer gave it.
     """
     clusters: list[int] = offer.facts["clusters"]
     to = {}

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ipfl.methods.aggregation import UpdateMatrix
 from ipfl.methods.ipfl.arrays import Floats
 
 if TYPE_CHECKING:
@@ -58,40 +57,40 @@ def screen(
         guards: What to look for.
         usual_length: Median length of the cluster's updates in earlier rounds; NaN = not known.
     """
-    fair, weights = updates.is_fair, updates.weights
-    steps = updates.steps if guards & {"copies", "lengths"} else np.zeros((len(weights), 0))
+    fair, weights, products = updates.is_fair, updates.weights, updates.products
     if "copies" in guards:
-        fair = fair & (find_originals(steps) == np.arange(len(steps)))
+        fair = fair & (find_originals(products.among) == np.arange(len(weights)))
     if "lengths" in guards:
-        fair = fair & ~is_too_long(steps, usual_length)
+        fair = fair & ~is_too_long(products.lengths, usual_length)
     if "counts" in guards:
         weights = np.minimum(weights, MAX_SAMPLES * float(np.median(weights)))
     return replace(updates, weights=weights, is_fair=fair)
 
 
-def find_originals(steps: UpdateMatrix) -> NDArray[np.int64]:
+def find_originals(products: Floats) -> NDArray[np.int64]:
     """(n,) for every update the first one that it is all but the same as: itself, unless it is a copy.
 
     Copies with noise of a quarter of their length have a cosine of 1/(1 + 1/16) = 0.94. So may all
     honest updates of a small model in the first rounds: copies are as near to 1 as to the median cosine.
+
+    Args:
+        products: (n, n) Δ_i·Δ_j.
     """
-    products = steps @ steps.T
     length = np.sqrt(products.diagonal())
     cosine = products / np.maximum(np.outer(length, length), np.finfo(float).tiny)
-    pairs = cosine[np.triu_indices(len(steps), 1)]
+    pairs = cosine[np.triu_indices(len(products), 1)]
     limit = max(COPY_COSINE, (1 + float(np.median(pairs))) / 2) if len(pairs) > 1 else COPY_COSINE_OF_TWO
     alike = cosine >= limit
     np.fill_diagonal(alike, True)
     return np.asarray(alike.argmax(axis=1), np.int64)
 
 
-def is_too_long(steps: UpdateMatrix, usual_length: float = math.nan) -> NDArray[np.bool_]:
+def is_too_long(lengths: Floats, usual_length: float = math.nan) -> NDArray[np.bool_]:
     """(n,) updates longer than `MAX_LENGTH` medians of those that are updates at all.
 
     Where the median is far from the usual one, the usual one decides, unless all updates are far from it:
     then it is the model that changed.
     """
-    lengths = np.sqrt(np.einsum("ij,ij->i", steps, steps))  # a third of the time of `norm`
     moved = lengths[lengths > 0]
     typical = float(np.median(moved)) if len(moved) else 0.0
     limit = MAX_LENGTH * float(np.fmin(typical, MAX_GROWTH * usual_length))
@@ -102,7 +101,7 @@ def is_too_long(steps: UpdateMatrix, usual_length: float = math.nan) -> NDArray[
 
 def usual_length_after(usual: float, updates: ClusterUpdates) -> float:
     """The smoothed median length of a cluster's updates, after these; as it was if none of them moved."""
-    lengths = np.array([np.linalg.norm(model - updates.before) for model in updates.models], np.float64)
+    lengths = updates.products.lengths
     moved = lengths[lengths > 0]
     if not len(moved):
         return usual

@@ -36,8 +36,12 @@ from ipfl.methods.steps import average_models, expect_update, random_seats, sele
 
 BIDDERS_PER_SEAT = (2, 4)
 """Clients that may bid in a round, for each seat, at least and at most."""
-MAX_QUERY_COST = 0.25
-"""What a query may cost, as a share of the round's training."""
+MAX_QUERY_COST = 0.2
+"""What a query may cost, as a share of the round's training; by the clock it is up to a quarter."""
+MIN_POINTS = 8
+"""Points that a client scores models on at least, if it has so many: fewer say nothing."""
+VOTE_EVERY = 3
+"""Rounds from one vote on sharing to the next: a vote costs as much as scoring one more model."""
 MAX_SHARE = 0.5
 """How far cluster models move to their mean when it serves every client as well as its own cluster."""
 LOST_PRIORITY = -2.0
@@ -85,14 +89,28 @@ class ServerSteps(ClientSide):
         return replace(state, drawn=np.where(available, round, state.drawn)), available
 
     def bidders_per_seat(self, state: MarketState) -> int:
-        """As many as keep a query at a quarter of the training's cost, from 2 to 4.
-
-        A pass of training counts three, a pass of scoring one; a client scores all models and their mean.
-        """
-        training = 3 * state.epochs * state.samples
-        query = (len(state.clusters) + (self.share == "auto")) * min(state.points, self.preference_samples)
-        affordable = MAX_QUERY_COST * training / query if query > 0 else np.nan
+        """As many as keep a query within its share of the training's cost, from 2 to 4."""
+        points = min(state.points, self.preference_samples)
+        affordable = self._affordable_points(state) / points if points > 0 else np.nan
         return int(np.clip(affordable, *BIDDERS_PER_SEAT)) if np.isfinite(affordable) else BIDDERS_PER_SEAT[0]
+
+    def points_to_score(self, state: MarketState) -> int:
+        """On how many points clients score each model: what the least number of bidders can afford."""
+        affordable = self._affordable_points(state) / BIDDERS_PER_SEAT[0]
+        return int(np.fmin(max(affordable, MIN_POINTS), self.preference_samples))
+
+    def _affordable_points(self, state: MarketState) -> float:
+        """Points on which the bidders for a seat may score each model, all together; NaN = not known.
+
+        A pass of training counts three, a pass of scoring one.
+        """
+        models = len(state.clusters) + (1 / VOTE_EVERY if self.share == "auto" else 0)
+        return MAX_QUERY_COST * 3 * state.epochs * state.samples / models
+
+    def is_voting(self, state: MarketState, round: int) -> bool:
+        """Whether this round's query asks if the mean of all models would serve as well as the best one."""
+        is_due = (round - self.market_opens) % VOTE_EVERY == 1
+        return self.share == "auto" and len(state.clusters) > 1 and is_due
 
     def select(
         self, state: MarketState, manager: TokenManager, paid: Bools, available: Bools, round: int
@@ -154,11 +172,7 @@ class ServerSteps(ClientSide):
         if self.contribution == "momentum" and self.incentive:
             for k, found in fair.items():
                 psi[k] = agreement.contributions_by_agreement(
-                    found.steps,
-                    found.weights,
-                    state.directions[k],
-                    known_to_all(state, k),
-                    is_noisy=state.is_noisy,
+                    found.products, found.weights, is_noisy=state.is_noisy
                 )
                 record = _with_record(state, record, k, found.clients, psi[k])
             # Noise for privacy looks like an update that nobody trained: the guard would drop them all.
@@ -329,14 +343,6 @@ def _with_record(
     rows = state.rows(clients)
     count = state.omega[rows, cluster] + 1
     return profiler.remember(record, rows, cluster, psi, RECORD_DECAY, count)
-
-
-def known_to_all(state: MarketState, cluster: int) -> list[Vector]:
-    """Directions that every buyer of the models knows: a cluster's last steps, and ways to the others."""
-    here, direction = state.models[cluster], state.directions[cluster]
-    ways = [state.models[k] - here for k in state.clusters if k != cluster]
-    known = [*state.public_steps[cluster], *ways, *([] if direction is None else [direction])]
-    return [vector for vector in known if vector.any()]
 
 
 def _with_directions(state: MarketState, after: MarketState) -> MarketState:

@@ -81,7 +81,7 @@ class MarketState:
     usual_score: NDArray[np.float64]
     """(N, K) the same, smoothed over the rounds in which the client bid for the cluster."""
     likes_mean: float
-    """Share of the clients asked last whom the mean of all models serves as well as the one they prefer."""
+    """Share of the clients that voted last whom the mean of all models serves as well as their best one."""
     epochs: int
     """Of a training."""
     points: float
@@ -188,6 +188,7 @@ class MarketState:
             "balance": int(self.bank.balances[row]),
             "seats": self.seats_had[row, live].tolist(),
             "net": self.seats_net[row, live].tolist(),
+            "importance": np.nan_to_num(self.importance[row, live]).tolist(),
         }
 
     def bids(self, available: Bools, served: Bools) -> tuple[Bid, ...]:
@@ -230,7 +231,13 @@ class MarketState:
 
 
 def take_preferences(
-    state: MarketState, replies: Replies, asked: Sequence[ClientId], round: int, *, robust: bool = False
+    state: MarketState,
+    replies: Replies,
+    asked: Sequence[ClientId],
+    round: int,
+    *,
+    robust: bool = False,
+    votes: bool = False,
 ) -> MarketState:
     """The bids and hit counts of a preference query, for as many clients as answered.
 
@@ -253,7 +260,8 @@ def take_preferences(
         accuracy = hits / np.maximum(points, 1)[:, None]
         score[rows[:, None], clusters] = accuracy
         typical = float(points.mean())
-        likes_mean = float(np.mean([reply.facts["likes_mean"] for reply in scored.values()]))
+        if votes:
+            likes_mean = float(np.mean([reply.facts["likes_mean"] for reply in scored.values()]))
         accuracy = limit_claims(accuracy, state.rule.attacker_share) if robust else accuracy
         for row, shares in zip(rows.tolist(), accuracy, strict=True):
             importance[row, clusters] = importance_weights(shares, state.means[clusters])

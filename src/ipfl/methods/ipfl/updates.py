@@ -5,7 +5,7 @@ Algorithm 1, lines 4, 7 and 8. In a robust market updates are screened first; se
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +17,7 @@ from ipfl.core.sections import AggregateConfig
 from ipfl.methods.aggregation import aggregate
 from ipfl.methods.ipfl import robust
 from ipfl.methods.ipfl.arrays import Bools
+from ipfl.methods.ipfl.products import UpdateProducts
 from ipfl.methods.ipfl.settings import Guard
 from ipfl.methods.ipfl.state import MarketState
 
@@ -51,21 +52,36 @@ class ClusterUpdates:
     """n_i, as far as they are believed."""
     is_fair: NDArray[np.bool_]
     """Which of them may count: all, but for copies and extremes in a robust market."""
+    products: UpdateProducts
+    """Of Δ_i = W_i − ω, among themselves and with what everybody knows."""
 
-    @property
-    def steps(self) -> NDArray[np.float64]:
-        """(n, P) Δ_i = W_i − ω."""
-        steps = np.empty((len(self.models), len(self.before)))  # also of none: all may be unfair
-        for row, model in enumerate(self.models):
-            steps[row] = model.astype(np.float64) - self.before
-        return steps
+    @classmethod
+    def of(
+        cls,
+        before: Vector,
+        clients: tuple[ClientId, ...],
+        models: tuple[Vector, ...],
+        weights: NDArray[np.float64],
+        known: Sequence[Vector] = (),
+        direction: Vector | None = None,
+    ) -> ClusterUpdates:
+        """Updates that all may count; `known` and `direction` are those of `UpdateProducts.of`."""
+        products = UpdateProducts.of(models, before, known, direction)
+        return cls(before, clients, models, weights, np.ones(len(clients), bool), products)
 
     def only(self, which: NDArray[np.bool_]) -> ClusterUpdates:
         """Those of them."""
         kept = np.flatnonzero(which).tolist()
         clients = tuple(self.clients[i] for i in kept)
         models = tuple(self.models[i] for i in kept)
-        return ClusterUpdates(self.before, clients, models, self.weights[which], self.is_fair[which])
+        return ClusterUpdates(
+            self.before,
+            clients,
+            models,
+            self.weights[which],
+            self.is_fair[which],
+            self.products.only(which),
+        )
 
     def mean(self, rule: AggregateConfig, *, clip: bool = False) -> Vector:
         """M_k = FedAvg(U_k); the model as it was if there is nothing to make the mean of.
@@ -107,6 +123,13 @@ def collect_updates(
         clients = tuple(int(client) for client in state.ids[delivered[:, k]])
         models = tuple(replies[client].params[cluster_name(k)] for client in clients)
         weights = np.array([float(replies[client].facts["n"]) for client in clients])
-        found = ClusterUpdates(state.models[k], clients, models, weights, np.ones(len(clients), bool))
+        known = known_to_all(state, k)
+        found = ClusterUpdates.of(state.models[k], clients, models, weights, known, state.directions[k])
         updates[k] = robust.screen(found, guards, float(state.usual_length[k]))
     return updates, delivered
+
+
+def known_to_all(state: MarketState, cluster: int) -> list[Vector]:
+    """Directions that every buyer of the models knows: a cluster's last steps, and ways to the others."""
+    here = state.models[cluster]
+    return [*state.public_steps[cluster], *(state.models[k] - here for k in state.clusters if k != cluster)]
