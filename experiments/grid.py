@@ -14,8 +14,14 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from ipfl.client.task import Task
 from ipfl.core.files import write_json, write_text
+from ipfl.engines.local import local_engine
+from ipfl.runs.comparison import prepare
+from ipfl.runs.config import Config
 from ipfl.runs.folder import source_commit
+from ipfl.runs.result import Result
+from ipfl.runs.run import run
 
 HERE = Path(__file__).resolve().parent
 Figures = dict[str, Any]
@@ -53,6 +59,14 @@ def play_study(
     given = parse_arguments(description, seeds)
     wanted = [setting for setting in settings if given.only in setting]
     return play_missing(path, wanted, range(given.first, given.first + given.seeds), play, given.processes)
+
+
+def run_settings(settings: Sequence[str], seed: int) -> tuple[Task, Result]:
+    """The default run with these settings, in this process; also the data that it was about."""
+    config = Config.load(None, [*settings, f"seed={seed}"])
+    method = config.build_method()
+    task = prepare(config, [method], seed)
+    return task, run(task, method, config, engine=local_engine(workers=0))
 
 
 def read_runs(path: Path) -> Runs:

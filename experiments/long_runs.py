@@ -10,11 +10,7 @@ from __future__ import annotations
 
 from statistics import fmean
 
-from grid import HERE, Figures, Runs, markdown_table, marks, play_study, write_between
-from ipfl.engines.local import local_engine
-from ipfl.runs.comparison import prepare
-from ipfl.runs.config import Config
-from ipfl.runs.run import run
+from grid import HERE, Figures, Runs, markdown_table, marks, play_study, run_settings, write_between
 
 RESULTS = HERE / "results" / "long_runs.json"
 DOCUMENT = HERE.parent / "docs" / "market.md"
@@ -42,10 +38,7 @@ GRID = {
 
 def play(setting: str, seed: int) -> Figures:
     """One run's figures."""
-    config = Config.load(None, [*GRID[setting], f"seed={seed}"])
-    method = config.build_method()
-    task = prepare(config, [method], seed)
-    result = run(task, method, config, engine=local_engine(workers=0))
+    _, result = run_settings(GRID[setting], seed)
     economy = [line["economy"] for line in result.history if line["economy"]]
     balances = sorted(result.summary["report"]["balances"])
     return {

@@ -18,17 +18,14 @@ from typing import Any
 
 import numpy as np
 
-from grid import HERE, Figures, Runs, markdown_table, marks, play_study, write_between
+from grid import HERE, Figures, Runs, markdown_table, marks, play_study, run_settings, write_between
 from ipfl.client.client import Client
 from ipfl.client.privacy_accountant import Releases
 from ipfl.client.private_client import PrivateClient
 from ipfl.client.settings import PrivacyConfig, TrainConfig
 from ipfl.client.task import Task
 from ipfl.core import EMPTY, stream
-from ipfl.engines.local import local_engine
-from ipfl.runs.comparison import prepare
 from ipfl.runs.config import Config
-from ipfl.runs.run import run
 from ipfl.stress.reconstruction import correlation, count_misplaced, guess_label_counts, guess_point
 
 RESULTS = HERE / "results" / "privacy.json"
@@ -85,9 +82,7 @@ def play(setting: str, seed: int) -> Figures:
     kind, *rest = setting.split(" / ")
     if kind == "attack":
         return attack(ATTACK_NOISE[rest[0]], seed)
-    config = Config.load(None, [*GRID[setting], "task.model=softmax", f"seed={seed}"])
-    method = config.build_method()
-    result = run(prepare(config, [method], seed), method, config, engine=local_engine(workers=0))
+    _, result = run_settings([*GRID[setting], "task.model=softmax"], seed)
     privacy = result.summary["privacy"]
     epsilon = None if privacy is None else privacy["largest_epsilon"]
     return {"accuracy": result.personalized_accuracy, "epsilon": epsilon}

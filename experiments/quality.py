@@ -14,12 +14,8 @@ from statistics import fmean, stdev
 import numpy as np
 from scipy.stats import spearmanr
 
-from grid import HERE, Figures, Runs, markdown_table, marks, play_study, write_between
+from grid import HERE, Figures, Runs, markdown_table, marks, play_study, run_settings, write_between
 from ipfl.data.label_noise import NoisyLabels
-from ipfl.engines.local import local_engine
-from ipfl.runs.comparison import prepare
-from ipfl.runs.config import Config
-from ipfl.runs.run import run
 
 RESULTS = HERE / "results" / "quality.json"
 DOCUMENT = HERE.parent / "docs" / "market.md"
@@ -47,10 +43,7 @@ GRID = {f"{task} / {signal}": (*TASKS[task], *SIGNALS[signal]) for task in TASKS
 
 def play(setting: str, seed: int) -> Figures:
     """One run's figures."""
-    config = Config.load(None, [*GRID[setting], "method.adapt=0", f"seed={seed}"])
-    method = config.build_method()
-    task = prepare(config, [method], seed)
-    result = run(task, method, config, engine=local_engine(workers=0))
+    task, result = run_settings([*GRID[setting], "method.adapt=0"], seed)
     balances = np.array(result.summary["report"]["balances"])
     data = task.data
     if isinstance(data, NoisyLabels):

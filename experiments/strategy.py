@@ -12,11 +12,7 @@ from __future__ import annotations
 from pathlib import Path
 from statistics import fmean
 
-from grid import HERE, Figures, Runs, markdown_table, marks, play_study, write_between
-from ipfl.engines.local import local_engine
-from ipfl.runs.comparison import prepare
-from ipfl.runs.config import Config
-from ipfl.runs.run import run
+from grid import HERE, Figures, Runs, markdown_table, marks, play_study, run_settings, write_between
 
 RESULTS = HERE / "results" / "strategy.json"
 DOCUMENT = HERE.parent / "docs" / "market.md"
@@ -54,10 +50,7 @@ GRID = grid()
 
 def play(setting: str, seed: int) -> Figures:
     """One run's figures."""
-    config = Config.load(None, [*GRID[setting], "method.adapt=0", f"seed={seed}"])
-    method = config.build_method()
-    task = prepare(config, [method], seed)
-    result = run(task, method, config, engine=local_engine(workers=0))
+    _, result = run_settings([*GRID[setting], "method.adapt=0"], seed)
     strategy = result.summary["strategy"]
     return {
         "accuracy": result.personalized_accuracy,
