@@ -29,7 +29,7 @@ from tests.methods.ipfl.scripted import (
 from ipfl.core import Event, Record
 from ipfl.ledger.accounts import ISSUER
 from ipfl.methods.ipfl.method import IPFL
-from ipfl.methods.ipfl.server_steps import LOST_PRIORITY
+from ipfl.methods.ipfl.server_steps import LOST_PRIORITY, Appraisal, Outcome
 from ipfl.methods.ipfl.state import NO_BID, MarketState, merge_alike
 
 OPENING = 100 * 100
@@ -203,7 +203,9 @@ class TestLostSeats:
         seats = np.zeros((8, 2), bool)
         seats[3, 1] = True
         nothing = np.zeros((8, 2), bool)
-        psi = market().remember_contributions(state, seats, nothing, {})
+        appraised = Appraisal(state.models, {}, {}, state.record, state.usual_length)
+        outcome = Outcome(seats, nothing, nothing, nothing, {}, appraised)
+        psi = market().remember_contributions(state, outcome)
         assert psi[3, 1] == LOST_PRIORITY == -2
         assert np.isnan(np.delete(psi.ravel(), 3 * 2 + 1)).all()
 

@@ -52,6 +52,7 @@ from ipfl.methods.ipfl.market_stats import market_stats
 from ipfl.methods.ipfl.mixing import SHARPNESS
 from ipfl.methods.ipfl.personalization import AUTO_EPOCHS, FOLDS, SHARES
 from ipfl.methods.ipfl.preferences import preference_query
+from ipfl.methods.ipfl.server_steps import Outcome
 from ipfl.methods.ipfl.state import (
     MarketState,
     assign_bids,
@@ -62,7 +63,7 @@ from ipfl.methods.ipfl.state import (
 )
 from ipfl.methods.ipfl.token_manager import TokenManager
 from ipfl.methods.ipfl.tokens import MAX_TOKENS
-from ipfl.methods.ipfl.updates import ask_training, collect_updates, mean_samples
+from ipfl.methods.ipfl.updates import ask_training, collect_updates
 from ipfl.methods.ipfl.warm_start import initial_clusters
 from ipfl.methods.steps import training_passes
 
@@ -105,30 +106,19 @@ class IPFL(AuditedMarket, Method[MarketState]):
         updates, delivered = collect_updates(before, seats, replies, self.guards)
         lost = self.refund_lost_seats(before, manager, seats & ~delivered, replies)
         appraised = yield from self.aggregate_and_appraise(before, updates)  # lines 8 and 18
-        psi, accuracy = appraised.psi, appraised.accuracy
-        remembered = self.remember_contributions(before, seats & ~lost, delivered, psi)
-        # Eqs. reimbursement_utility, reimbursement and reward_distribution
-        share = self.settle(before, manager, payments & ~lost, seats, delivered, psi, accuracy)
-        after = self.after_round(
-            before,
-            manager,
-            appraised,
-            seats,
-            delivered,
-            remembered,
-            payments,
-            mean_samples(updates, before.samples),
-            round,
-        )
+        outcome = Outcome(seats, payments, delivered, lost, updates, appraised)
+        remembered = self.remember_contributions(before, outcome)
+        share = self.settle(before, manager, outcome)  # Eqs. reimbursement_utility to reward_distribution
+        after = self.after_round(before, manager, outcome, remembered, round)
         after = report_warnings(after, selection.empty_seats, events)
         if self.clusters == "auto" and round - self.market_opens >= self.merge_after:
             after = merge_alike(after, round, events)
         market = Market(
             transfers=manager.rows(state.ids),
             bids=before.bids(bidders, self.served(before, round)),
-            contributions=after.contributions(delivered, psi),
-            cluster_probe_accuracy=figures(accuracy),
-            best_before=figures({k: before.best[k] for k in accuracy}),
+            contributions=after.contributions(delivered, appraised.psi),
+            cluster_probe_accuracy=figures(appraised.accuracy),
+            best_before=figures({k: before.best[k] for k in appraised.accuracy}),
             reimbursed_share=figures(share),
             economy=market_stats(after.bank.balances, self.price, selection.empty_seats),
         )

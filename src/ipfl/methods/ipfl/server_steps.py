@@ -31,7 +31,7 @@ from ipfl.methods.ipfl.client_side import ClientSide
 from ipfl.methods.ipfl.robust import RECORD_DECAY, is_above_noise, usual_length_after
 from ipfl.methods.ipfl.state import MarketState, keep_bought_models, usual_score_after
 from ipfl.methods.ipfl.token_manager import TokenManager
-from ipfl.methods.ipfl.updates import Updates
+from ipfl.methods.ipfl.updates import Updates, mean_samples
 from ipfl.methods.steps import average_models, expect_update, random_seats, select_clients
 
 BIDDERS_PER_SEAT = (2, 4)
@@ -60,6 +60,20 @@ class Appraisal:
     """(N, K) the clients' records, this round included."""
     usual_length: NDArray[np.float64]
     """(K,) the same of the lengths of updates."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a round's seats; (N, K) tables."""
+
+    seats: Bools
+    payments: Bools
+    """Who paid for which cluster."""
+    delivered: Bools
+    lost: Bools
+    """Seats that delivered nothing and were refunded."""
+    updates: Updates
+    appraised: Appraisal
 
 
 class ServerSteps(ClientSide):
@@ -208,75 +222,57 @@ class ServerSteps(ClientSide):
         self,
         state: MarketState,
         manager: TokenManager,
-        appraised: Appraisal,
-        seats: Bools,
-        delivered: Bools,
+        outcome: Outcome,
         psi: NDArray[np.float64],
-        payments: Bools,
-        samples: float,
         round: int,
     ) -> MarketState:
         """What the server remembers of a round: models, balances, ψ, Ω, Acc_kmax, who paid."""
-        best, models = state.best.copy(), appraised.models
+        best, appraised, seats = state.best.copy(), outcome.appraised, outcome.seats
         for k, value in appraised.accuracy.items():
             best[k] = np.fmax(best[k], value)
         asked = state.asked == round
+        is_paying = outcome.payments.any(axis=1) | (state.times_asked <= self.trial_rounds)
         after = replace(
             state,
-            models=models,
+            models=appraised.models,
             bank=manager.bank,
             psi=psi,
             record=appraised.record,
             usual_length=appraised.usual_length,
-            omega=state.omega + delivered,
+            omega=state.omega + outcome.delivered,
             best=best,
             earned=state.earned + manager.earned,
-            samples=samples,
+            samples=mean_samples(outcome.updates, state.samples),
             seats_had=state.seats_had + seats,
             seats_net=state.seats_net + np.where(seats, manager.net, 0),
             usual_score=usual_score_after(state.usual_score, state.score, state.bid_ranks >= 0),
-            is_paying=np.where(
-                asked, payments.any(axis=1) | (state.times_asked <= self.trial_rounds), state.is_paying
-            ),
+            is_paying=np.where(asked, is_paying, state.is_paying),
         )
         if self.contribution == "momentum":
             after = _with_directions(state, after)
         return keep_bought_models(state, after, round) if self.is_access_paid else after
 
-    def remember_contributions(
-        self,
-        state: MarketState,
-        seats: Bools,
-        delivered: Bools,
-        psi: Contributions,
-    ) -> NDArray[np.float64]:
+    def remember_contributions(self, state: MarketState, outcome: Outcome) -> NDArray[np.float64]:
         """ψ_ki as the scheduler knows it from now on; a seat that delivered nothing counts against it."""
-        remembered, omega = state.psi, state.omega + delivered
-        for k, values in psi.items():
-            providers = np.flatnonzero(delivered[:, k])
+        remembered, omega = state.psi, state.omega + outcome.delivered
+        for k, values in outcome.appraised.psi.items():
+            providers = np.flatnonzero(outcome.delivered[:, k])
             if self.standardise:
                 count, values = omega[providers, k], profiler.standard_scores(values)
                 remembered = profiler.remember(remembered, providers, k, values, self.decay, count)
             else:
                 remembered = profiler.remember(remembered, providers, k, values, self.decay)
         if self.forfeit and self.standardise:
-            for k in range(seats.shape[1]):
-                absent = np.flatnonzero(seats[:, k] & ~delivered[:, k])
+            missing = outcome.seats & ~outcome.delivered & ~outcome.lost
+            for k in range(missing.shape[1]):
+                absent = np.flatnonzero(missing[:, k])
                 lost = np.full(len(absent), LOST_PRIORITY)
                 remembered = profiler.remember(remembered, absent, k, lost, self.decay, omega[absent, k] + 1)
         return remembered
 
-    def settle(
-        self,
-        state: MarketState,
-        manager: TokenManager,
-        payments: Bools,
-        seats: Bools,
-        delivered: Bools,
-        psi: Contributions,
-        accuracy: Accuracies,
-    ) -> dict[int, float]:
+    def settle(self, state: MarketState, manager: TokenManager, outcome: Outcome) -> dict[int, float]:
         """The token manager after training: what is owed to consumers, the rest as rewards by rank."""
+        payments, accuracy = outcome.payments & ~outcome.lost, outcome.appraised.accuracy
         if not self.moves_tokens:
             manager.refund(payments)
             return {}
@@ -287,9 +283,9 @@ class ServerSteps(ClientSide):
             ),
             settlement.Served(
                 payments,
-                seats,
-                delivered,
-                psi,
+                outcome.seats,
+                outcome.delivered,
+                outcome.appraised.psi,
                 state.omega,
                 state.score,
                 state.usual_score,
