@@ -236,10 +236,8 @@ class TestFiles:
             name = file.name if file.suffix != ".pdf" else f"{file.stem}.png"
             assert file.is_dir() or f"`{name}`" in said, file.name
 
-    @pytest.mark.parametrize("file", ["offer.safetensors", "memory/3/*.safetensors"])
-    def test_facts_in_files(self, place, file):
-        path = next((place / "runs/mine").glob(file))
-        with safe_open(path, framework="numpy") as opened:
+    def test_facts_in_the_offer(self, place):
+        with safe_open(place / "runs/mine/offer.safetensors", framework="numpy") as opened:
             facts = json.loads(opened.metadata()["facts"])
         assert facts
         for key in facts:

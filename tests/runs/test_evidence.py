@@ -38,7 +38,7 @@ def make(task, folder, method):
 
 @pytest.fixture(scope="module")
 def market(task, tmp_path_factory):
-    """A finished run with tokens, an anchor and all kinds of files but client models."""
+    """A finished run with tokens and an anchor."""
     folder = tmp_path_factory.mktemp("market") / "run"
     output = ipfl.RunOutput(folder, anchor=folder.parent / "anchor.jsonl")
     ipfl.run(task, ipfl.method("ipfl"), ipfl.RunConfig(**OPTIONS), engine=ipfl.local_engine(0), out=output)
@@ -49,6 +49,12 @@ def market(task, tmp_path_factory):
 def keeper(task, tmp_path_factory):
     """A finished run whose server keeps models of single clients."""
     return make(task, tmp_path_factory.mktemp("keeper") / "run", "fedamp")
+
+
+@pytest.fixture(scope="module")
+def remembering(task, tmp_path_factory):
+    """A finished run whose clients remember something."""
+    return make(task, tmp_path_factory.mktemp("remembering") / "run", "ditto")
 
 
 @pytest.fixture
@@ -80,13 +86,15 @@ def edit(path: Path) -> None:
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize("name", ["market", "keeper"])
-def test_every_edit_of_every_file_is_found_by_name(request, name, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "special"),
+    [("market", {"model", "offer.safetensors"}), ("keeper", {"client_models"}), ("remembering", {"memory"})],
+)
+def test_every_edit_of_every_file_is_found_by_name(request, name, special, tmp_path):
     folder = copy(request.getfixturevalue(name), tmp_path / "run")
     assert finding(folder) is None
     files = [*all_files(folder), "metrics.jsonl"]
     kinds = {path.split("/")[0] for path in files}
-    special = {"client_models"} if name == "keeper" else {"memory", "model", "offer.safetensors"}
     assert kinds >= {"checkpoint", "summary.json", "metrics.jsonl", *special}
     with RunStore.open(folder) as store:
         for path in files:
@@ -233,13 +241,16 @@ class StopAfter:
         pass
 
 
+def stop(task, method, folder):
+    """A run that is stopped after 3 of 5 rounds."""
+    with pytest.raises(ipfl.Interrupted):
+        run_small(task, method, folder, observer=StopAfter(2), **OPTIONS)
+    return folder
+
+
 @pytest.fixture(scope="module")
 def stopped(task, tmp_path_factory):
-    """A run that was stopped after 3 of 5 rounds."""
-    folder = tmp_path_factory.mktemp("stopped") / "run"
-    with pytest.raises(ipfl.Interrupted):
-        run_small(task, "ipfl", folder, observer=StopAfter(2), **OPTIONS)
-    return folder
+    return stop(task, "ipfl", tmp_path_factory.mktemp("stopped") / "run")
 
 
 class TestResume:
@@ -253,19 +264,19 @@ class TestResume:
         with RunStore.open(folder) as store, RunStore.open(market) as whole:
             assert store.head() == whole.head()
 
-    @pytest.mark.parametrize("kind", ["checkpoint", "memory"])
-    def test_changed_models_are_refused_in_one_line(self, task, stopped, tmp_path, kind):
-        folder = copy(stopped, tmp_path / "run")
+    @pytest.mark.parametrize(("method", "kind"), [("ipfl", "checkpoint"), ("ditto", "memory")])
+    def test_changed_models_are_refused_in_one_line(self, task, tmp_path, method, kind):
+        folder = stop(task, method, tmp_path / "run")
         path = next(path for path in all_files(folder) if path.startswith(kind))
         edit(folder / path)
         with pytest.raises(InputError, match="was changed, and cannot go on") as caught:
-            run_small(task, "ipfl", folder, resume=True, **OPTIONS)
+            run_small(task, method, folder, resume=True, **OPTIONS)
         assert f"{path} is not the file that round" in str(caught.value)
         assert len(str(caught.value).splitlines()) == 1
 
     def test_a_memory_from_elsewhere_is_refused(self, task, stopped, tmp_path):
         folder = copy(stopped, tmp_path / "run")
-        (folder / "memory/77").mkdir()
+        (folder / "memory/77").mkdir(parents=True)
         (folder / "memory/77/1.safetensors").write_bytes(b"")
         with pytest.raises(InputError, match=r"memory/77/1\.safetensors is not a file that the run wrote"):
             run_small(task, "ipfl", folder, resume=True, **OPTIONS)
