@@ -6,7 +6,7 @@ CORE := .venv/.core
 READY := .venv/.ready
 # Three more than there are cores: so many files of tests wait for other processes most of the time.
 TEST_PROCESSES ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 3)')
-# With byte code, whatever the environment says: otherwise each of some 200 processes compiles all of it again.
+# With byte code, whatever the environment says: otherwise every worker rewrites and compiles all test files again.
 PYTEST = env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest -n $(TEST_PROCESSES) --dist worksteal
 
 .PHONY: run test quick nightly lint bench bench-console chromium docs setup tables clean
@@ -26,7 +26,7 @@ nightly: $(READY)  ## runs that die at every operation on their files and store:
 lint: $(READY)  ## style, types, layers between packages, declared dependencies
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy --num-workers auto
+	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/deptry .
 

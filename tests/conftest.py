@@ -45,7 +45,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     """What was imported and collected stays until the end: the garbage collector need not visit it again.
 
-    These are two million objects, and visiting them took 7 % of the processor time.
+    Visiting it took 7 % of the processor time of the 324 tests that were measured.
     """
     gc.collect()
     gc.freeze()
