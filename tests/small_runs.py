@@ -50,6 +50,24 @@ def run_small(
     )
 
 
+class InterruptAfter:
+    """An observer that interrupts a run after a round, as Ctrl-C would."""
+
+    def __init__(self, round: int):
+        self.last = round
+
+    def start(self, method: str, rounds: int) -> None:
+        """Nothing to do."""
+
+    def round(self, line: Mapping[str, Any]) -> None:
+        """Interrupts the run if this round is the one."""
+        if line["round"] == self.last:
+            raise KeyboardInterrupt
+
+    def finish(self) -> None:
+        """Nothing to do."""
+
+
 def small_engine(
     task: ipfl.Task,
     method: Method[Any],

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from pydantic.dataclasses import dataclass
-from tests.small_runs import small_task
+from tests.small_runs import InterruptAfter, small_task
 from tests.template import TEMPLATE, template_blocks, write_template
 from torch import nn
 from typer.testing import CliRunner
@@ -210,16 +210,10 @@ class TestCompare:
             ipfl.compare(self.own_task(), [Other(), "fedavg"], progress=False)
 
     def test_ctrl_c(self, tmp_path):
-        class Stop:
-            def start(self, method, rounds): ...
-            def finish(self): ...
-            def round(self, line):
-                raise KeyboardInterrupt
-
         with pytest.raises(KeyboardInterrupt) as stopped:
             ipfl.compare(
                 self.own_task(), ["local"], config={"rounds": 3}, out=tmp_path, workers=0,
-                make_observer=lambda *_: Stop(),
+                make_observer=lambda *_: InterruptAfter(0),
             )  # fmt: skip
         assert stopped.value.result.interrupted
         assert (tmp_path / "compare.json").exists()

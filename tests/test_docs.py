@@ -398,6 +398,13 @@ def code_of(part):
     return [(file, re.findall(r"[\w.]+", names)) for file, names in found]
 
 
+@pytest.fixture(scope="module")
+def fresh_process():
+    """A process of its own for both walks: what other tests have loaded may switch profile functions off."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        yield pool
+
+
 class TestArchitecture:
     def test_packages(self):
         """The table, the picture and its text show the packages of the source tree, and no others."""
@@ -431,16 +438,14 @@ class TestArchitecture:
     @pytest.mark.parametrize(
         ("walk", "method"), [("The walk of a bid", "ipfl"), ("The walk of a training", "fedavg")]
     )
-    def test_walks_are_what_the_code_does(self, walk, method, tmp_path):
+    def test_walks_are_what_the_code_does(self, walk, method, fresh_process, tmp_path):
         part = section("docs/architecture.md", walk)
         table = "\n".join(re.findall(r"^\| \d+ \| .*$", part, re.M))
         steps = code_of(table)
         files = [file for file, _ in steps]
         assert len(files) == len(set(files)) == len(table.splitlines())
         assert f": {len(files)} files." in part
-        # In a process of its own: what other tests have loaded may switch profile functions off.
-        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-            called = pool.submit(called_functions, method, tmp_path).result()
+        called = fresh_process.submit(called_functions, method, tmp_path).result()
         for file, names in steps:
             for name in names:
                 assert (file, name) in called, f"{file}: {name}"

@@ -14,8 +14,6 @@ from ipfl.client import adapters
 from ipfl.client.settings import TrainConfig
 from ipfl.errors import InputError
 
-pytest.importorskip("peft")
-
 STEPS, WIDTH, RANK = 6, 16, 8
 
 

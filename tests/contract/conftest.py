@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.contract.plays import TINY
+from tests.contract.plays import TINY, Play
 from tests.template import TEMPLATE, write_template
 
 import ipfl
 from ipfl.client.task import Task
-from ipfl.core import (
-    Method,
-)
-from ipfl.methods import METHODS
+from ipfl.core import Method
+from ipfl.methods import METHODS, method_reference
 
 
 @pytest.fixture(scope="module")
@@ -37,3 +36,21 @@ def method(
 ) -> Method[Any]:
     monkeypatch.setattr(sys, "path", [str(template_folder), *sys.path])
     return ipfl.method(request.param)
+
+
+@pytest.fixture(scope="module")
+def plays() -> Iterator[dict[str, Play]]:
+    """The rounds that were played for `played`, by method."""
+    plays: dict[str, Play] = {}
+    yield plays
+    for play in plays.values():
+        play.local.close()
+
+
+@pytest.fixture
+def played(task: Task, method: Method[Any], plays: dict[str, Play]) -> Play:
+    """All rounds of the method, played once for the tests that only look at what happened in them."""
+    name = method_reference(method)
+    if name not in plays:
+        plays[name] = Play(task, method).rounds()
+    return plays[name]

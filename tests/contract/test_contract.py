@@ -183,14 +183,12 @@ class TestFaults:
             assert np.abs(model).max() < 1e3
 
     @pytest.mark.parametrize("kind", ["nan", "infinite", "shape", "enormous"])
-    def test_every_reply_is_broken(self, task, method, kind):
+    def test_every_reply_is_broken(self, task, method, played, kind):
         """Whatever is asked for, and however it comes back: the server goes on, and no reply counts."""
         faults = FaultsConfig(broken=1, broken_kinds=[kind])
         result = run_here(task, method, rounds=2, faults=faults)
         assert result.summary["rounds"] == 2
-        with Play(task, method) as play:
-            play.round(0)
-        sends_vectors = any(reply.params for replies in play.engine.replies for reply in replies.values())
+        sends_vectors = any(reply.params for _, replies in played.exchanged for reply in replies.values())
         is_broken = sends_vectors or kind != "shape"  # facts alone have no shape
         kinds = {event.kind for line in result.history for event in line["events"]}
         assert bool(kinds & {"invalid_reply", "diverged"}) == is_broken
@@ -231,14 +229,12 @@ class TestClients:
             assert {client: digest(memory.load(client)) for client in task.data.clients} == before
             assert [play.evaluated(client).facts for client in task.data.clients] == first
 
-    def test_offers_to_clients_that_the_server_never_met(self, task, method):
-        with Play(task, method) as play:
-            play.rounds()
-            offer = unless_refused(lambda: method.offer(play.state, STRANGER))
-            for vector in offer.params.values() if offer else ():
-                assert vector.dtype == np.float32
-                assert np.isfinite(vector).all()
-            assert offer is None or digest(offer) == digest(method.offer(play.state, STRANGER + 1))
+    def test_offers_to_clients_that_the_server_never_met(self, method, played):
+        offer = unless_refused(lambda: method.offer(played.state, STRANGER))
+        for vector in offer.params.values() if offer else ():
+            assert vector.dtype == np.float32
+            assert np.isfinite(vector).all()
+        assert offer is None or digest(offer) == digest(method.offer(played.state, STRANGER + 1))
 
     def test_offers_hold_models_and_figures_not_data(self, method):
         """The same number of floats and facts however much data the clients have."""
@@ -254,16 +250,14 @@ class TestClients:
 
 
 class TestMessages:
-    def test_facts_are_flat_and_vectors_are_models(self, task, method):
+    def test_facts_are_flat_and_vectors_are_models(self, task, method, played):
         """An int, float, str, bool or None, or a list of these: what JSON and Flower can carry."""
 
         def plain(value):
             return type(value) in (int, float, str, bool, type(None))
 
-        with Play(task, method) as play:
-            play.rounds()
-            offers = [method.offer(play.state, client) for client in task.data.clients]
-            records = [r for ask, replies in play.exchanged for r in (*ask.to.values(), *replies.values())]
+        offers = [method.offer(played.state, client) for client in task.data.clients]
+        records = [r for ask, replies in played.exchanged for r in (*ask.to.values(), *replies.values())]
         assert len(records) > 2 * ROUNDS
         for record in [*records, *offers]:
             json.dumps(dict(record.facts), allow_nan=False)
@@ -275,27 +269,23 @@ class TestMessages:
                 assert vector.dtype == np.float32, name
                 assert vector.ndim == 1, name
 
-    def test_what_a_round_reports_is_json(self, task, method):
-        with Play(task, method) as play:
-            play.rounds()
-            assert json.dumps(play.lines(), allow_nan=False)
-            for done in play.done:
-                assert done.seats
-                for event in done.events:
-                    assert event.kind.isidentifier()
-                    assert "\n" not in event.text
-            if isinstance(method, HasReport):
-                assert json.loads(json.dumps(dict(method.report(play.state)), allow_nan=False))
+    def test_what_a_round_reports_is_json(self, method, played):
+        assert json.dumps(played.lines(), allow_nan=False)
+        for done in played.done:
+            assert done.seats
+            for event in done.events:
+                assert event.kind.isidentifier()
+                assert "\n" not in event.text
+        if isinstance(method, HasReport):
+            assert json.loads(json.dumps(dict(method.report(played.state)), allow_nan=False))
 
-    def test_the_budget_of_trainings_is_kept(self, task, method):
+    def test_the_budget_of_trainings_is_kept(self, task, played):
         """At most `per_round` clients train in a round, and nobody is asked who is not there."""
-        with Play(task, method) as play:
-            play.rounds()
-        trained = [len(ask.to) for ask in play.engine.asks if ask.action == "train"]
+        trained = [len(ask.to) for ask in played.engine.asks if ask.action == "train"]
         assert len(trained) == ROUNDS
         assert 0 < max(trained) <= 3
-        known = {*task.data.clients, *play.setup.holdouts}
-        assert {client for ask in play.engine.asks for client in ask.to} <= known
+        known = {*task.data.clients, *played.setup.holdouts}
+        assert {client for ask in played.engine.asks for client in ask.to} <= known
 
     def test_seats_are_those_that_were_asked_to_train(self, task, method):
         with Play(task, method, drop=lambda ask, round, client: client == 2) as play:
@@ -325,10 +315,8 @@ class TestDescription:
             with pytest.raises(dataclasses.FrozenInstanceError):
                 setattr(method, field.name, None)
 
-    def test_preferences_name_clusters_that_exist(self, task, method):
-        with Play(task, method) as play:
-            play.rounds()
-        preferred = method.preferences(play.state) if isinstance(method, HasClusters) else {}
+    def test_preferences_name_clusters_that_exist(self, task, method, played):
+        preferred = method.preferences(played.state) if isinstance(method, HasClusters) else {}
         assert set(preferred) <= set(task.data.clients)
-        assert {f"cluster_{k}" for k in preferred.values()} <= set(method.models(play.state))
+        assert {f"cluster_{k}" for k in preferred.values()} <= set(method.models(played.state))
         assert bool(preferred) == isinstance(method, HasClusters)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.federation import run_here
+from tests.small_runs import InterruptAfter
 from tests.template import TEMPLATE, write_template
 from typer.testing import CliRunner
 
@@ -93,18 +94,15 @@ class TestOwnClass:
     def test_an_interrupted_run_is_resumed(self, folder):
         task = ipfl.Task.load(clients=4, samples=20, test_samples=10, model="softmax")
         whole = run_here(task, ipfl.method(TEMPLATE), rounds=3, out=folder / "whole")
-
-        class Interrupt:
-            def start(self, method, rounds): ...
-            def finish(self): ...
-            def round(self, line):
-                if line["round"] == 0:
-                    raise KeyboardInterrupt
-
         config, engine = ipfl.RunConfig(rounds=3), ipfl.local_engine(workers=0)
         with pytest.raises(ipfl.Interrupted) as stopped:
             ipfl.run(
-                task, ipfl.method(TEMPLATE), config, engine=engine, out=folder / "part", observer=Interrupt()
+                task,
+                ipfl.method(TEMPLATE),
+                config,
+                engine=engine,
+                out=folder / "part",
+                observer=InterruptAfter(0),
             )
         assert len(stopped.value.result.history) == 1
         output = ipfl.RunOutput(folder / "part", resume=True)

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 from tests.ledger.test_verify import change_without_triggers
-from tests.small_runs import small_task
+from tests.small_runs import InterruptAfter, small_task
 
 import ipfl
 from ipfl.errors import InputError
@@ -157,22 +157,13 @@ def test_a_resumed_run_keeps_its_accounts(task, place, tmp_path):
     shutil.copytree(place / "first", tmp_path / "first")
     shutil.copy2(place / "signing.key", tmp_path)
     (tmp_path / "club.accounts.json").write_text('{"run": "first", "is_open": false}')
-
-    class Stop:
-        def start(self, method, rounds):
-            pass
-
-        def round(self, line):
-            raise KeyboardInterrupt
-
-        def finish(self):
-            pass
-
     output = ipfl.RunOutput(tmp_path / "second", accounts="club")
     config = ipfl.RunConfig(rounds=2, seed=3, train=ipfl.TrainConfig(per_round=4))
     engine = ipfl.local_engine(0)
     with pytest.raises(ipfl.Interrupted):
-        ipfl.run(task, ipfl.method("ipfl", **MARKET), config, engine=engine, out=output, observer=Stop())
+        ipfl.run(
+            task, ipfl.method("ipfl", **MARKET), config, engine=engine, out=output, observer=InterruptAfter(0)
+        )
     play(task, tmp_path / "second", resume=True, accounts=None)
     with RunStore.open(tmp_path / "second") as store, RunStore.open(place / "second") as whole:
         assert store.head() == whole.head()

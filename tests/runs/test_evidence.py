@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 from tests.ledger.test_verify import change_without_triggers
-from tests.small_runs import run_small, small_task
+from tests.small_runs import InterruptAfter, run_small, small_task
 from typer.testing import CliRunner
 
 import ipfl
@@ -224,27 +224,10 @@ class TestForgedContribution:
         assert command("verify", copied, "--public-key", key_beside(market)).exit_code == 0
 
 
-class StopAfter:
-    """Interrupts a run after a round."""
-
-    def __init__(self, round):
-        self.last = round
-
-    def start(self, method, rounds):
-        pass
-
-    def round(self, line):
-        if line["round"] == self.last:
-            raise KeyboardInterrupt
-
-    def finish(self):
-        pass
-
-
 def stop(task, method, folder):
     """A run that is stopped after 3 of 5 rounds."""
     with pytest.raises(ipfl.Interrupted):
-        run_small(task, method, folder, observer=StopAfter(2), **OPTIONS)
+        run_small(task, method, folder, observer=InterruptAfter(2), **OPTIONS)
     return folder
 
 
@@ -331,7 +314,7 @@ def test_a_run_of_format_2_is_verified_and_goes_on_by_its_own_rules(task, tmp_pa
         before.setattr("ipfl.ledger.store.STORE_FORMAT", 2)
         before.setattr("ipfl.runs.journal.find_key", lambda output: None)
         with pytest.raises(ipfl.Interrupted):
-            run_small(task, "fedavg", folder, observer=StopAfter(1), **OPTIONS)
+            run_small(task, "fedavg", folder, observer=InterruptAfter(1), **OPTIONS)
     for again in range(2):
         done = command("verify", folder / "run.db", "--folder", folder)
         assert done.exit_code == 0, done.output

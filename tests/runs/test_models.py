@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 import torch
-from tests.small_runs import run_small, small_task
+from tests.small_runs import InterruptAfter, run_small, small_task
 from torch import nn
 
 import ipfl
@@ -286,16 +286,9 @@ class TestKept:
 
 
 def test_an_interrupted_run_has_models_of_its_last_round(tmp_path):
-    class Stop:
-        def start(self, method, rounds): ...
-        def finish(self): ...
-        def round(self, line):
-            if line["round"] == 1:
-                raise KeyboardInterrupt
-
     task = small_task()
     with pytest.raises(ipfl.Interrupted) as stopped:
-        run_small(task, "ditto", tmp_path / "run", rounds=5, observer=Stop())
+        run_small(task, "ditto", tmp_path / "run", rounds=5, observer=InterruptAfter(1))
     two = run_small(task, "ditto", rounds=2)
     for one in (stopped.value.result, ipfl.load(tmp_path / "run")):
         for name, tensor in one.model(3).state_dict().items():

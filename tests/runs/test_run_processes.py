@@ -289,7 +289,8 @@ class TestEnds:
         assert "interrupted; results so far in" in errors
         assert re.search(r"seed 0: interrupted after \d+ rounds", errors)
         assert not any(map(is_running, runs))
-        done = CliRunner().invoke(app, ["compare", "--resume", str(tmp_path / "out"), "--quiet"])
+        resume = ["compare", "--resume", str(tmp_path / "out"), "--workers", "0", "--quiet"]
+        done = CliRunner().invoke(app, resume)
         assert done.exit_code == 0, done.output
         assert contents(tmp_path / "out") == uninterrupted
 

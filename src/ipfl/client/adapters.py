@@ -91,8 +91,8 @@ def _load(name: str, classes: int) -> Any:
     from transformers import AutoModelForSequenceClassification
     from transformers.utils import logging
 
-    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
     if (name.count("/") > 1 or name.startswith((".", "~"))) and not Path(name).exists():
         raise InputError(f"model {PRETRAINED + name!r} cannot be loaded: there is no such folder")
     is_offline = not Path(name).exists() and not _is_hub_reachable()

@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 from tests.engines.flower.loopback import TINY, Loopback, engine_factory, join_nodes, run
 from tests.ledger.test_verify import change_without_triggers
+from tests.small_runs import InterruptAfter
 from typer.testing import CliRunner
 
 import ipfl
@@ -83,22 +84,10 @@ def test_a_statement_travels_once_and_brings_only_what_is_new(played):
 def test_a_resumed_server_tells_all_again_and_nodes_go_on(tmp_path):
     grid = Loopback()
     join_nodes(grid, tmp_path / "nodes", 6)
-
-    class Stop:
-        def start(self, method, rounds):
-            pass
-
-        def round(self, line):
-            if line["round"] == 0:
-                raise KeyboardInterrupt
-
-        def finish(self):
-            pass
-
     task = Task.build(SETTINGS.task, SETTINGS.seed)
     method, make = SETTINGS.build_method(), engine_factory(grid, SETTINGS)
     with pytest.raises(ipfl.Interrupted):
-        ipfl.run(task, method, SETTINGS, engine=make, out=tmp_path / "run", observer=Stop())
+        ipfl.run(task, method, SETTINGS, engine=make, out=tmp_path / "run", observer=InterruptAfter(0))
     result = run(SETTINGS, make, ipfl.RunOutput(tmp_path / "run", resume=True))
     assert result.summary["rounds"] == 3
     assert not [event for line in result.history for event in line["events"]]
