@@ -302,6 +302,18 @@ class TestProcess:
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         assert done.stdout == "[]\n"
 
+    def test_the_list_of_methods_does_not_wait_for_torch(self):
+        script = (
+            "import atexit, sys; from ipfl.cli import main\n"
+            "atexit.register(lambda: print([m for m in ('torch', 'numpy', 'pydantic') if m in sys.modules]))\n"
+            "main()"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", script, "methods"], capture_output=True, text=True, check=True
+        )
+        assert "clients bid with tokens for cluster models" in done.stdout
+        assert done.stdout.splitlines()[-1] == "[]"
+
     def test_exit_code_of_bad_input(self):
         done = subprocess.run([IPFL, "run", "--set", "sed=1"], capture_output=True, text=True, check=False)
         assert (done.returncode, done.stdout) == (2, "")

@@ -10,7 +10,7 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from ipfl.methods import DEFAULT, REFERENCE, method_class, method_names
+from ipfl.methods import DEFAULT, REFERENCE, method_names, method_summary
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -188,7 +188,7 @@ def methods_table() -> Table:
     for name in method_names():
         roles = [role for role, holder in (("default", DEFAULT), ("reference", REFERENCE)) if holder == name]
         note = f" [dim]({', '.join(roles)})[/dim]" if roles else ""
-        table.add_row(name, escape(method_class(name).summary) + note)
+        table.add_row(name, escape(method_summary(name)) + note)
     return table
 
 
