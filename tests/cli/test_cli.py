@@ -305,8 +305,8 @@ class TestProcess:
     def test_the_list_of_methods_does_not_wait_for_torch(self):
         script = (
             "import atexit, sys; from ipfl.cli import main\n"
-            "atexit.register(lambda: print([m for m in ('torch', 'numpy', 'pydantic') if m in sys.modules]))\n"
-            "main()"
+            "heavy = ('torch', 'numpy', 'pydantic')\n"
+            "atexit.register(lambda: print([name for name in heavy if name in sys.modules])); main()"
         )
         done = subprocess.run(
             [sys.executable, "-c", script, "methods"], capture_output=True, text=True, check=True

@@ -97,6 +97,11 @@ def run_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
             rows.append((f"clusters on distribution {number}", f"{percents} %"))
     if summary["purity"] is not None:
         rows.append(("purity", f"{format_percent(summary['purity'])} %"))
+    if separation := summary.get("separation"):
+        text = (
+            f"{format_mean_std(separation, signed=True)} points over clients: own cluster's model over others"
+        )
+        rows.append(("separation", text))
     if summary["left"]:
         rows.append(("left for good", f"{summary['left']} clients"))
     if summary.get("adversary"):
