@@ -58,7 +58,7 @@ def account_rows(reader: Reader, names: Mapping[int, str], shown: Sequence[int])
     is_payment = (c.source >= 0).label("is_payment")
     # What moves between escrow, pool and issuer on a client's behalf is neither paid nor received by it.
     is_own = or_(c.source >= 0, c.target >= 0)
-    where = and_(c.run_id == reader.run_id, c.client.in_(shown), is_own)
+    where = and_(c.run_id == reader.run_id, _names_one_of(shown), is_own)
     summed = select(c.client, c.kind, is_payment, func.sum(c.amount)).where(where)
     for who, kind, is_paid, total in reader.connection.execute(summed.group_by(c.client, c.kind, is_payment)):
         name = "paid" if is_paid else kind
@@ -178,7 +178,7 @@ def _verdict(accuracy: float | None, threshold: float | None) -> tuple[str, bool
         return "Not evaluated yet.", None
     if threshold is None:
         return (
-            "No reference run to measure against: `ipfl compare` plays one and tells who would leave.",
+            "No reference run to measure against: the command ipfl compare plays one and tells who would leave.",
             None,
         )
     gain = 100 * (accuracy - threshold)
@@ -222,10 +222,15 @@ def _by_round(reader: Reader, table: Any, column: Any, client: int, *more: Any) 
     return {row[0]: row[1] for row in reader.connection.execute(rows)}
 
 
+def _names_one_of(members: Sequence[int]) -> ColumnElement[bool]:
+    """Transfers on behalf of these clients, which the database finds by its index of clients."""
+    # One of them twice: for a single value, SQLite takes the index of rounds and reads all transfers of the run.
+    return transfers.c.client.in_([*members, *members[:1]])
+
+
 def _is_own(client: int) -> ColumnElement[bool]:
-    """Transfers from or to a client's account. All of them name the client: there is an index for that."""
-    c = transfers.c
-    return and_(c.client == client, or_(c.source == client, c.target == client))
+    """Transfers from or to a client's account. All of them name the client."""
+    return and_(_names_one_of([client]), or_(transfers.c.source == client, transfers.c.target == client))
 
 
 def _changes(reader: Reader, client: int) -> dict[int, int]:
@@ -235,8 +240,8 @@ def _changes(reader: Reader, client: int) -> dict[int, int]:
         case((c.source == client, c.amount), else_=0)
     )
     where = and_(c.run_id == reader.run_id, _is_own(client))
-    rows = select(c.round, delta).where(where).group_by(c.round).order_by(c.round)
-    return {number: int(change) for number, change in reader.connection.execute(rows)}
+    rows = select(c.round, delta).where(where).group_by(c.client, c.round)  # in the order of the index
+    return {number: int(change) for number, change in sorted(map(tuple, reader.connection.execute(rows)))}
 
 
 def _balances(reader: Reader, client: int) -> dict[int, float]:

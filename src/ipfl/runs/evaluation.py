@@ -35,6 +35,10 @@ EVALUATION_SHARE = 0.25
 """What `every = "auto"` may cost, as a share of the training."""
 
 
+ROUNDS_TO_SEPARATE = 5
+"""Shorter runs are not blamed for clusters that have not separated."""
+
+
 @dataclass
 class Budget:
     """Counts the samples that went through a network, so that evaluation stays a small part.
@@ -162,7 +166,7 @@ class Evaluator:
         }
         replies = self._ask(Ask(EVALUATE, asked, SCORES), engine, round)
         separation = _separation(asked, replies, preferred)
-        if separation and not is_separated(list(separation.values())):
+        if separation and round + 1 >= ROUNDS_TO_SEPARATE and not is_separated(list(separation.values())):
             engine.events.append(_not_separated(separation))
         accuracy, shared = _accuracies(replies, "hits"), _accuracies(replies, "global_hits")
         goal = _accuracies(replies, "goal_hits", "goal_n")
