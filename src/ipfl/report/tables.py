@@ -98,9 +98,7 @@ def run_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     if summary["purity"] is not None:
         rows.append(("purity", f"{format_percent(summary['purity'])} %"))
     if separation := summary.get("separation"):
-        text = (
-            f"{format_mean_std(separation, signed=True)} points over clients: own cluster's model over others"
-        )
+        text = f"{format_mean_std(separation, signed=True)} points: own cluster's model over the others"
         rows.append(("separation", text))
     if summary["left"]:
         rows.append(("left for good", f"{summary['left']} clients"))
