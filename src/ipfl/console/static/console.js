@@ -72,7 +72,7 @@ function shareAxis(name, columns) {
   const min = Math.max(0, Math.min(0.9, Math.floor(10 * Math.min(...known)) / 10));
   const max = Math.min(1, Math.max(min + 0.1, Math.ceil(10 * Math.max(...known)) / 10));
   const tens = Math.round(10 * (max - min));
-  return percentAxis(name, { min, max, interval: tens > 6 ? 0.2 : tens > 2 ? 0.1 : tens > 1 ? 0.05 : 0.02 });
+  return percentAxis(name, tens > 8 ? { min: 0, max: 1, interval: 0.2 } : { min, max, interval: [0.02, 0.05][tens - 1] || 0.1 });
 }
 
 const CHARTS = {
