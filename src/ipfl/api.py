@@ -58,8 +58,7 @@ def run(
         task: Data and model.
         method: What to run: `ipfl.method("ditto", lam=2)`, or a name for its default settings.
         config: Rounds, seed, training, evaluation and so on; None for the defaults. If it is a whole
-            `Config`, the
-            given task and method count, not what it says of them.
+            `Config`, the given task and method count, not what it says of them.
         engine: What moves the records, such as `ipfl.local_engine(workers=0)`; None for worker processes on
             this machine, one per core. Changes no result.
         out: Folder for the results, or a `RunOutput` that also says whether to overwrite or resume; None: the
@@ -105,19 +104,16 @@ def compare(
 
     Args:
         task: Data and model. A task of `Task.load` is partitioned anew for every seed; data of your own stays
-            the
-            same; a function is called with the seed. Or a whole `Config` that says all.
+            the same; a function is called with the seed. Or a whole `Config` that says all.
         methods: Names, with settings of their own if wanted (`"ditto:lam=2"`), or methods; as a dict, by the
-            labels
-            that they get. The reference is added if it is not among them.
+            labels that they get. The reference is added if it is not among them.
         seeds: How many, from the config's on, or which; None for the config's own.
         config: Rounds, training and so on, as in `ipfl.run`.
         reference: The method that PMA is measured against.
         out: Folder for `METHOD/seed-S/`, `compare.json` and figures; None keeps all in memory.
         overwrite: Replace a comparison that the folder holds.
         resume: Go on with the comparison that the folder holds; everything else must be as it was. Finished
-            runs
-            are not played again.
+            runs are not played again.
         workers: Processes that play runs side by side; None for one per core, 0 for none: one run after the
             other in this process. Changes no result.
         make_observer: Makes an observer for each run, instead of progress bars.

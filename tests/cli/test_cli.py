@@ -240,7 +240,9 @@ class TestBadInput:
             (["run", "--workers", "-1"], "--workers"),
             (["run", "--workers", "two"], "--workers"),
             (["run", "--nope"], "No such option"),
+            (["run", "--lr", "0.1"], "No such option '--lr'. It is a setting: --set train.lr=…"),
             (["nope"], "No such command 'nope'"),
+            (["depoy"], "No such command 'depoy'. Did you mean 'deploy'?\n"),
             (["compare", "--seeds", "0"], "--seeds"),
             (["compare", "--methods", "nope"], "unknown method 'nope'"),
             (["compare", "--methods", REFERENCE, "--set", "method.nope=1"], "unknown key 'method.nope'"),
@@ -301,6 +303,18 @@ class TestProcess:
         code = f"import sys, ipfl.cli; print([name for name in {heavy} if name in sys.modules])"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         assert done.stdout == "[]\n"
+
+    def test_the_list_of_methods_does_not_wait_for_torch(self):
+        script = (
+            "import atexit, sys; from ipfl.cli import main\n"
+            "heavy = ('torch', 'numpy', 'pydantic')\n"
+            "atexit.register(lambda: print([name for name in heavy if name in sys.modules])); main()"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", script, "methods"], capture_output=True, text=True, check=True
+        )
+        assert "clients bid with tokens for cluster models" in done.stdout
+        assert done.stdout.splitlines()[-1] == "[]"
 
     def test_exit_code_of_bad_input(self):
         done = subprocess.run([IPFL, "run", "--set", "sed=1"], capture_output=True, text=True, check=False)
@@ -368,6 +382,14 @@ class TestResume:
             assert store.header["config"]["rounds"] == 2
         for name in ("other", "own"):
             assert "begun in Python" in refused("run", "--resume", tmp_path / name)
+
+    def test_ledger_of_a_method_without_tokens(self, tmp_path):
+        ipfl("run", *TINY, "--method", REFERENCE, "--quiet", "--out", tmp_path / "run")
+        shown = ipfl("ledger", "show", tmp_path / "run")
+        assert (shown.exit_code, shown.stdout) == (
+            0,
+            f"run 'run' has no ledger to show: {REFERENCE} moves no tokens\n",
+        )
 
     def test_ledger_of_a_run(self, tmp_path):
         assert ipfl("run", *TINY, "--quiet", "--out", tmp_path / "run").exit_code == 0

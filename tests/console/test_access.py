@@ -115,7 +115,8 @@ class TestPages:
         """Of the run `begun` client 5 has a name: in tables, in the search, and as the head of its page."""
         link = '<a href="/runs/begun/clients/5">Bern &lt;b&gt;</a>'
         page = open_web.get("/runs/begun").text
-        assert page.count(link) == 3  # twice in the auction, where it bids for two clusters
+        assert page.count(link) == 2  # in the auction, where it bids for two clusters
+        assert link in open_web.get("/runs/begun/clients").text
         assert "<code>no_answer</code> Bern &lt;b&gt;" in page
         found = open_web.get("/runs/begun/ledger", params={"client": "Bern <b>"}).text
         assert found == open_web.get("/runs/begun/ledger", params={"client": "5"}).text.replace(

@@ -154,6 +154,7 @@ def test_numbers_are_those_of_the_store(desk, address, folder):
     visit(desk, f"{address}/runs/{IPFL}")
     expect(desk.locator("#fact-accuracy")).to_have_text(percent(summary["personalized_accuracy"]["mean"]))
     expect(desk.locator("#fact-round")).to_have_text("3 of 3")
+    expect(desk.locator("#clients tbody tr")).not_to_have_count(0)  # the table comes after the page
     shown = desk.locator("#clients tbody tr td:last-child").all_inner_texts()
     assert shown == [tokens(balance) for balance in summary["report"]["balances"]]
     visit(desk, f"{address}/runs/{IPFL}/clients/3")

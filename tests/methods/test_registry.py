@@ -22,6 +22,7 @@ from ipfl.methods import (
     method_names,
     method_reference,
     method_settings,
+    method_summary,
 )
 from ipfl.runs.config import Config
 from ipfl.runs.finished import FinishedRun
@@ -60,6 +61,11 @@ def invoke(*arguments: str, sets: list[str] = TINY) -> str:
     done = CliRunner().invoke(app, [*arguments, *options])
     assert done.exit_code == 0, done.output
     return done.output
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_summary_read_from_the_source_is_that_of_the_class(name):
+    assert method_summary(name) == method_class(name).summary
 
 
 class TestOwnClass:

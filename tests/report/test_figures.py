@@ -66,7 +66,7 @@ class TestNumbers:
             1: made_up_result("m", 1, {9: [0.8]}),
         }
         rounds, means = accuracy_figures.accuracy_curve(seeds)
-        assert rounds == [10]  # counted from 1; round 1 is missing in the second seed
+        assert rounds == [9]  # round 1 is missing in the second seed
         np.testing.assert_allclose(means, [[60], [80]])
 
     def test_pma_curve(self, two):
@@ -85,13 +85,13 @@ class TestNumbers:
 
     def test_balances(self):
         rounds, balances = market_figures.balances_over_time(market_run())
-        assert rounds == [0, 1, 2, 3]
+        assert rounds == [-1, 0, 1, 2]  # the opening first
         assert balances.tolist() == [[100, 100], [90, 100], [94, 106], [94, 106]]
 
     def test_preferences(self):
         """The rank decides, not the order; client 1 made no bid in round 1."""
         rounds, clients, wanted = market_figures.preferred_clusters(market_run())
-        assert (rounds, clients) == ([1, 2], [0, 1])
+        assert (rounds, clients) == ([0, 1], [0, 1])
         np.testing.assert_array_equal(wanted, [[1, 1], [0, np.nan]])
 
     def test_contributions(self):
@@ -104,7 +104,7 @@ class TestNumbers:
 
     def test_clients_still_there(self):
         rounds, shares = accuracy_figures.there_curve({0: market_run()})
-        assert (rounds, shares.tolist()) == ([1, 2, 3], [[100, 100, 50]])
+        assert (rounds, shares.tolist()) == ([0, 1, 2], [[100, 100, 50]])
 
 
 class TestFiles:

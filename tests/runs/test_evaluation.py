@@ -58,6 +58,25 @@ class Still(Method):
         return state
 
 
+@dataclass(frozen=True)
+class Constant(Still):
+    """Two clusters, whose models always say class 0 and class 1; client 0 prefers the second."""
+
+    name = "constant"
+
+    def init(self, setup):
+        models = {f"cluster_{label}": np.zeros_like(setup.params) for label in (0, 1)}
+        for label, model in enumerate(models.values()):
+            model[label - setup.classes] = 1
+        return models
+
+    def personalize(self, offer, mine, me):
+        return offer.params["cluster_0"]
+
+    def preferences(self, state):
+        return {client: int(client == 0) for client in range(6)}
+
+
 class TestBudget:
     @given(
         per_evaluation=st.floats(0.1, 1e6),
@@ -206,6 +225,35 @@ class TestWhat:
         line = measured.line() | {"cluster_accuracy": None, "purity": None}
         assert line["goal"] == [None, 0.25]
         assert Evaluation.from_line(0, json.loads(json.dumps(line))) == measured
+
+    def test_separation_by_hand(self):
+        """Accuracy of the preferred model minus the other's: shares of two classes among the labels."""
+        shares = [0.25, 0.75, 0.5, 0.75, 1.0, 0.75]  # of class 0; client 0 prefers the model of class 1
+        clients = []
+        for share in shares:
+            y = np.repeat([0, 1], [int(20 * share), int(20 - 20 * share)])
+            part = (np.zeros((20, 3), np.float32), y)
+            clients.append({"train": (part[0], np.arange(20) % 2), "test": part})
+        task = Task.from_clients(clients, model="softmax", classes=2)
+        evaluator, state = Evaluator(task, Constant(), EvaluateConfig(), 0), Constant().init(_setup(task))
+        with small_engine(task, Constant()) as engine:
+            assert evaluator(engine, state, 0).separation == {}, "only after the last round"
+            measured = evaluator(engine, state, 0, last=True)
+            assert [event.kind for event in engine.events] == []
+        assert measured.separation == pytest.approx({0: 0.5, 1: 0.5, 2: 0.0, 3: 0.5, 4: 1.0, 5: 0.5})
+        assert measured.figures()["separation"]["mean"] == pytest.approx(0.5)
+        line = json.loads(json.dumps(measured.line() | {"cluster_accuracy": measured.cluster_accuracy}))
+        assert Evaluation.from_line(0, line | {"purity": None}) == measured
+
+    def test_clusters_that_do_not_separate_are_reported(self):
+        """All have as many points of either class: neither model is better for anybody."""
+        clients = [(np.zeros((20, 3), np.float32), np.arange(20) % 2) for _ in range(6)]
+        clients = [{"train": one, "test": one} for one in clients]
+        task = Task.from_clients(clients, model="softmax", classes=2)
+        result = run_small(task, Constant(), rounds=5)
+        kinds = [[event.kind for event in line["events"]] for line in result.history]
+        assert kinds == [[], [], [], [], ["not_separated"]]
+        assert result.summary["separation"] == {"mean": 0.0, "std": 0.0}
 
     def test_unseen_clients_only_at_the_end(self):
         task = small_task(unseen=2)

@@ -62,7 +62,7 @@ def test_same_model_by_command_line_and_it_is_an_ordinary_state_dict(finished, p
     with torch.no_grad():
         guess = module(run.network.inputs(run.network.put(data["x_test"]))).argmax(1).numpy()
     accuracy = float((guess == data["y_test"]).mean())
-    assert f"accuracy on x_test: {accuracy:.1%}" in done.stdout
+    assert f"accuracy on x_test: {100 * accuracy:.1f} %" in done.stdout
     assert run.accuracy(run.personalize(data["x"], data["y"]), data["x_test"], data["y_test"]) == accuracy
 
 

@@ -58,6 +58,14 @@ class TestTables:
         assert table["paid"].to_dict() == {0: 30, 1: 0, 2: 0}
         assert table["earned"].to_dict() == {0: 0, 1: 5, 2: 0}
 
+    def test_names_of_clients(self, made_up, monkeypatch):
+        assert "name" not in made_up.clients().columns
+        monkeypatch.setitem(made_up.summary, "client_names", {"0": "Bern", "1": "Chur"})
+        clients, ledger = made_up.clients(), made_up.ledger()
+        assert list(clients.columns[:2]) == ["client", "name"]
+        assert clients["name"].fillna("").tolist() == ["Bern", "Chur", ""]
+        assert ledger["name"].tolist() == [{0: "Bern", 1: "Chur"}[client] for client in ledger["client"]]
+
     def test_rounds(self, made_up):
         table = made_up.rounds()
         assert table["round"].tolist() == [0, 1]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipfl.runs.metrics import Evaluation, mean_and_std, purity
+from ipfl.runs.metrics import Evaluation, is_separated, mean_and_std, purity
 
 
 class TestSpread:
@@ -85,6 +85,7 @@ class TestEvaluation:
             "global_accuracy": {"mean": 0.5, "std": 0.25},
             "cluster_accuracy": [[0.5, 0.25]],
             "purity": 0.8,
+            "separation": None,
             "unseen_accuracy": {"mean": 0.125, "std": 0},
             "metrics": {},
             "pma": {"mean": 0, "std": pytest.approx((0.125 / 3) ** 0.5)},
@@ -102,3 +103,18 @@ class TestEvaluation:
         figures = self.MEASURED.figures({99: 0.5})
         assert figures["pma"] is figures["opt_outs"] is None
         assert figures["participation_rate"] is None
+
+
+@pytest.mark.parametrize(
+    ("gains", "separated"),
+    [
+        ([0.1, 0.31], False),  # mean 0.205, error 0.105: not more than twice that
+        ([0.1, 0.29], True),  # mean 0.195, error 0.095
+        ([0.2, 0.2, 0.2], True),
+        ([0.0, 0.0], False),
+        ([-0.2, -0.3, -0.2], False),
+        ([0.4], True),
+    ],
+)
+def test_separated_is_two_standard_errors_above_nothing(gains, separated):
+    assert is_separated(gains) is separated

@@ -30,7 +30,7 @@ class Commands(TyperGroup):
         except click.exceptions.Abort:
             exit_with_error("interrupted", INTERRUPTED)
         except click.ClickException as error:
-            exit_with_error(error.format_message(), BAD_INPUT)
+            exit_with_error(_usage_text(error), BAD_INPUT)
         except InputError as error:
             if debug:
                 raise
@@ -43,6 +43,19 @@ class Commands(TyperGroup):
                 raise
             is_bad_path = isinstance(error, ValueError) and "embedded null" in str(error)
             exit_with_error(_failure_text(error), BAD_INPUT if is_bad_path else FAILED)
+
+
+def _usage_text(error: click.ClickException) -> str:
+    """What is wrong with a command line."""
+    if isinstance(error, click.NoSuchOption):
+        from ipfl.core.sections import keys_named
+        from ipfl.runs.config import Config
+
+        meant = keys_named(error.option_name.lstrip("-").replace("-", "_"), Config)
+        if meant:
+            return f"No such option '{error.option_name}'. It is a setting: --set {' or '.join(meant)}=…"
+    # Typer and click both name the nearest command.
+    return " Did you mean ".join(dict.fromkeys(error.format_message().split(" Did you mean ")))
 
 
 def _named_options(error: InputError) -> str:

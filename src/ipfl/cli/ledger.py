@@ -71,13 +71,18 @@ def show(
             raise InputError(f"run {store.name!r} has no client {client_text}")
         if round is not None and round not in reader.round_numbers():
             raise InputError(f"run {store.name!r} has no round {round}")
+        if not store.header.get("rules"):
+            typer.echo(
+                f"run {store.name!r} has no ledger to show: {store.header.get('method')} moves no tokens"
+            )
+            return
         chosen = "" if client is None else f", client {names.get(client, client)}"
         if round is not None:
             chosen += f", {'' if round == OPENING else 'round '}{round_name(round)}"
         console = Console(highlight=False, markup=False)
         if chosen:
             console.print(transfers_table(reader.transfers(client, round), f"Transfers{chosen}", names))
-        accounts = reader.accounts(client, round)
+        accounts = reader.accounts(None if client is None else [client], round)
         console.print(accounts_table(accounts, f"Tokens of {store.name}{chosen}", names))
         if numbers := [number for number in reader.rolled_back() if round in (None, number)]:
             console.print(rolled_back_note(numbers))

@@ -43,9 +43,10 @@ def personalize(
     finished.check_newcomers()
     points = read_points(data)
     model = finished.personalize(points["x"], points["y"])
-    typer.echo(f"accuracy on your points: {finished.accuracy(model, points['x'], points['y']):.1%}")
+    accuracy = finished.accuracy(model, points["x"], points["y"])
+    typer.echo(f"accuracy on your points: {100 * accuracy:.1f} %")
     if "x_test" in points and "y_test" in points:
         accuracy = finished.accuracy(model, points["x_test"], points["y_test"])
-        typer.echo(f"accuracy on x_test: {accuracy:.1%}")
+        typer.echo(f"accuracy on x_test: {100 * accuracy:.1f} %")
     export_model(make_model(finished.network, model, finished.summary.get("input_dtype")), out)
     typer.echo(f"model in {out}")

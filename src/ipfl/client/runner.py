@@ -35,6 +35,8 @@ EVALUATE = "evaluate"
 ASSESS = "assess"
 WANTED_METRICS = "evaluate_metrics"
 """Fact beside an offer to be evaluated: names of the metrics to report. No method sees it."""
+WANTED_MODELS = "evaluate_models"
+"""Likewise: names of the offered models whose own hits are to be reported."""
 
 Disguise = Callable[[Client], Client]
 """Changes what a client works with, before the method sees it."""
@@ -197,8 +199,8 @@ class ClientRunner:
                 noisy = facts[name] + rng.normal(0, self.privacy.noise)
                 facts[name] = float(min(max(noisy, 0.0), facts[points]))
                 releases.add(self.privacy.noise)
-        if "metrics" in facts:  # one point may change them by any amount
-            facts["metrics"] = [None] * len(facts["metrics"])
+        for name in {"metrics", "model_hits"} & facts.keys():  # more than the noise on three counts covers
+            facts[name] = [None] * len(facts[name])
         return self._book(job, Record({}, facts), releases)
 
     def personalize(self, client: ClientId, round: int, offer: Record) -> Predictor:
@@ -250,8 +252,9 @@ class ClientRunner:
 
         Those on `goal` are what the client itself could know, for its decisions (`clients.leave`).
         """
-        wanted = offer.facts.get(WANTED_METRICS, [])
-        offer = Record(offer.params, {k: fact for k, fact in offer.facts.items() if k != WANTED_METRICS})
+        wanted, models = offer.facts.get(WANTED_METRICS, []), offer.facts.get(WANTED_MODELS, [])
+        for_evaluator = (WANTED_METRICS, WANTED_MODELS)
+        offer = Record(offer.params, {k: fact for k, fact in offer.facts.items() if k not in for_evaluator})
         predictor = self.method.personalize(offer, mine, me)
         points, goal = self.network.points(test), me.parts.goal
         own = self.network.points(goal)
@@ -264,6 +267,8 @@ class ClientRunner:
         }
         if wanted:
             facts["metrics"] = metrics
+        if models:
+            facts["model_hits"] = [evaluate(self.network, offer.params[name], points).hits for name in models]
         shared = offer.params.get("global")
         if shared is not None:
             same = shared is predictor

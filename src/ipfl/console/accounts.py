@@ -29,8 +29,8 @@ from ipfl.console.records import (
 )
 from ipfl.console.run_list import FoundRun, RunList
 from ipfl.errors import InputError
-from ipfl.ledger.reader import AccountSummary, Reader
-from ipfl.ledger.schema import OPENING, balances, clients, rounds, row_tables, transfers
+from ipfl.ledger.reader import Reader, names_one_of
+from ipfl.ledger.schema import OPENING, clients, rounds, row_tables, transfers
 from ipfl.ledger.store import RunStore
 from ipfl.runs.file_names import SUMMARY
 from ipfl.runs.folder import is_on_nodes
@@ -54,33 +54,10 @@ def list_clients(reader: Reader, names: Mapping[int, str], offset: int, limit: i
 
 def account_rows(reader: Reader, names: Mapping[int, str], shown: Sequence[int]) -> list[ClientRow]:
     """What some clients were issued, paid and earned; sums made by the database."""
-    c, totals = transfers.c, defaultdict[int, dict[str, int]](dict)
-    is_payment = (c.source >= 0).label("is_payment")
-    # What moves between escrow, pool and issuer on a client's behalf is neither paid nor received by it.
-    is_own = or_(c.source >= 0, c.target >= 0)
-    where = and_(c.run_id == reader.run_id, c.client.in_(shown), is_own)
-    summed = select(c.client, c.kind, is_payment, func.sum(c.amount)).where(where)
-    for who, kind, is_paid, total in reader.connection.execute(summed.group_by(c.client, c.kind, is_payment)):
-        name = "paid" if is_paid else kind
-        totals[who][name] = totals[who].get(name, 0) + int(total)
-    held = and_(balances.c.run_id == reader.run_id, balances.c.account.in_(shown))
-    now = {
-        row.account: row.balance
-        for row in reader.connection.execute(select(balances.c.account, balances.c.balance).where(held))
-    }
-    rows = []
-    for who in shown:
-        sums = totals[who]
-        account = AccountSummary(
-            issued=sums.get("open", 0) + sums.get("allowance", 0),
-            paid=sums.get("paid", 0),
-            refunded=sums.get("refund", 0),
-            reimbursed=sums.get("reimbursement", 0),
-            earned=sums.get("reward", 0),
-            balance=now.get(who, 0),
-        )
-        rows.append(ClientRow(client=who, name=names.get(who), **account._asdict()))
-    return rows
+    return [
+        ClientRow(client=who, name=names.get(who), **account._asdict())
+        for who, account in reader.accounts(shown).items()
+    ]
 
 
 def client_detail(runs: RunList, found: FoundRun, client: int) -> ClientDetail | None:
@@ -178,7 +155,7 @@ def _verdict(accuracy: float | None, threshold: float | None) -> tuple[str, bool
         return "Not evaluated yet.", None
     if threshold is None:
         return (
-            "No reference run to measure against: `ipfl compare` plays one and tells who would leave.",
+            "No reference run to measure against: ipfl compare plays one and tells who would leave.",
             None,
         )
     gain = 100 * (accuracy - threshold)
@@ -223,9 +200,8 @@ def _by_round(reader: Reader, table: Any, column: Any, client: int, *more: Any) 
 
 
 def _is_own(client: int) -> ColumnElement[bool]:
-    """Transfers from or to a client's account. All of them name the client: there is an index for that."""
-    c = transfers.c
-    return and_(c.client == client, or_(c.source == client, c.target == client))
+    """Transfers from or to a client's account. All of them name the client."""
+    return and_(names_one_of([client]), or_(transfers.c.source == client, transfers.c.target == client))
 
 
 def _changes(reader: Reader, client: int) -> dict[int, int]:
@@ -235,8 +211,8 @@ def _changes(reader: Reader, client: int) -> dict[int, int]:
         case((c.source == client, c.amount), else_=0)
     )
     where = and_(c.run_id == reader.run_id, _is_own(client))
-    rows = select(c.round, delta).where(where).group_by(c.round).order_by(c.round)
-    return {number: int(change) for number, change in reader.connection.execute(rows)}
+    rows = select(c.round, delta).where(where).group_by(c.client, c.round)  # in the order of the index
+    return {number: int(change) for number, change in sorted(map(tuple, reader.connection.execute(rows)))}
 
 
 def _balances(reader: Reader, client: int) -> dict[int, float]:

@@ -37,7 +37,7 @@ from ipfl.runs.file_names import SUMMARY, TRACE
 
 MAX_POINTS = 1_000
 """Rounds of a chart; of longer runs every n-th is shown, and always the last."""
-MAX_EVALUATIONS = 200
+MAX_EVALUATIONS = 100
 """Evaluations that are read whole, with a value per client."""
 FLOW_STEPS = 6
 """Rounds between which the flow of clients is shown."""

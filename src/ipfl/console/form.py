@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from ipfl.errors import InputError
-from ipfl.methods import METHODS, REFERENCE, method_class
+from ipfl.methods import METHODS, REFERENCE, method_class, method_summary
 from ipfl.runs.config import Config
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,59}")
@@ -92,7 +92,7 @@ def make_form() -> Form:
         tuple(fields[key] for key in FIRST),
         {name: tuple(sections[name]) for name in order},
         notes,
-        {name: method_class(name).summary for name in METHODS},
+        {name: method_summary(name) for name in METHODS},
         {name: found for name in METHODS if (found := _hyperparameters(name))},
     )
 

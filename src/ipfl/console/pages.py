@@ -132,9 +132,8 @@ def show_run(request: Request, console: ConsoleOf, identity: ForOperator, run: R
     """One run."""
     detail = api.get_run(console, identity, run)
     with console.runs.read(run) as (store, reader):
-        members = accounts.list_clients(reader, store.client_names, 0, PAGE_SIZE)
         newest = round_detail(reader, store.client_names, max(0, detail.done - 1), 0, PAGE_SIZE)
-    return render(request, "run.html", console, run=detail, members=members, detail=newest, page=PAGE_SIZE)
+    return render(request, "run.html", console, run=detail, detail=newest, page=PAGE_SIZE)
 
 
 @router.get("/runs/{run}/head")

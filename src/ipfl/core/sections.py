@@ -133,7 +133,7 @@ def _complaint(key: str, details: Sequence[ErrorDetails], section: type[Section]
     *above, name = key.split(".")
     if key in RENAMED_KEYS:
         return f"{key} is now called {RENAMED_KEYS[key]}"
-    meant = [place for place in _places(name, section) if place != key]
+    meant = [place for place in keys_named(name, section) if place != key]
     hint = f"; did you mean {' or '.join(map(repr, meant))}?" if meant else ""
     if "extra_forbidden" in kinds:
         if hint:
@@ -154,7 +154,7 @@ def _complaint(key: str, details: Sequence[ErrorDetails], section: type[Section]
     return f"{key} {' or '.join(messages)}, not {'a section' if isinstance(given, dict) else repr(given)}"
 
 
-def _places(name: str, section: type[Section] | None) -> list[str]:
+def keys_named(name: str, section: type[Section] | None) -> list[str]:
     """Dotted keys of all fields that have this name: what was meant if the section is missing or another."""
     fields = section.model_fields if section else {}
     inner = {field: kind for field in fields if (kind := _inner(section, field))}

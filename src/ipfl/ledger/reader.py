@@ -60,6 +60,12 @@ REASONS = {
 """`Transfer.kind`, or `subsidy`, → what the transfer was for."""
 
 
+def names_one_of(members: Sequence[int]) -> ColumnElement[bool]:
+    """Transfers on behalf of these clients, which the database finds by its index of clients."""
+    # One of them twice: for a single value, SQLite takes the index of rounds and reads the whole run.
+    return transfers.c.client.in_([*members, *members[:1]])
+
+
 class AccountSummary(NamedTuple):
     """What a client was issued, paid and earned, in tokens, and its balance."""
 
@@ -315,14 +321,18 @@ class Reader:
         found = dict.fromkeys([*self.clients(), ISSUER], 0)
         return found | {account: int(total) for account, total in self.connection.execute(summed)}
 
-    def accounts(self, client: int | None = None, round: int | None = None) -> dict[int, AccountSummary]:
-        """A summary per client of the chosen transfers, with its balance after the round, or now."""
+    def accounts(
+        self, members: Sequence[int] | None = None, round: int | None = None
+    ) -> dict[int, AccountSummary]:
+        """What these clients, or all, paid and earned, in a round or in all; and their balance after it."""
         after = self.balances(round)
         is_payment = (transfers.c.source >= 0).label("is_payment")
-        is_subsidy = (transfers.c.source == ISSUER) & (transfers.c.target < 0)  # the pool's, not the client's
+        # What moves between escrow, pool and issuer on a client's behalf is neither paid nor received by it.
+        is_own = (transfers.c.source >= 0) | (transfers.c.target >= 0)
+        chosen = self._chosen(None, round) + ([] if members is None else [names_one_of(members)])
         summed = (
             select(transfers.c.client, transfers.c.kind, is_payment, func.sum(transfers.c.amount))
-            .where(*self._chosen(client, round), ~is_subsidy)
+            .where(*chosen, is_own)
             .group_by(transfers.c.client, transfers.c.kind, is_payment)
         )
         totals: dict[int, dict[str, int]] = defaultdict(lambda: defaultdict(int))
@@ -337,5 +347,5 @@ class Reader:
                 totals[who]["reward"],
                 after.get(who, 0),
             )
-            for who in (self.clients() if client is None else [client])
+            for who in (self.clients() if members is None else members)
         }

@@ -9,10 +9,12 @@ Methods import `ipfl.core` and `ipfl.client`; none but `methods.ipfl` knows of t
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import json
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from ipfl.errors import InputError, unknown
@@ -69,6 +71,27 @@ def method_class(name: str) -> type[Method[Any]]:
         raise unknown("method", name, [*method_names(), "module:Class"])
     reference = name if ":" in name else offered[name].value
     return _check_method_class(load_callable(reference, "method"), name)
+
+
+def method_summary(name: str) -> str:
+    """What a method does, in one line.
+
+    Of the methods here it is read from the source: a list of methods need not wait for torch.
+    """
+    if name not in METHODS:
+        return method_class(name).summary
+    module, _, class_name = METHODS[name].partition(":")
+    path = Path(__file__).parent.joinpath(*module.split(".")).with_suffix(".py")
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ClassDef) and node.name == class_name:
+            for field in node.body:
+                if (
+                    isinstance(field, ast.AnnAssign)
+                    and ast.unparse(field.target) == "summary"
+                    and field.value
+                ):
+                    return str(ast.literal_eval(field.value))
+    return method_class(name).summary
 
 
 def method_reference(method: Method[Any]) -> str:

@@ -26,7 +26,7 @@ COLUMNS = 4
 PANEL_HEIGHT = 1.55
 """Inches."""
 Curve = tuple[list[int], NDArray[np.float64]]
-"""Rounds, counted from 1, and a row of values (%) for each seed."""
+"""Rounds, and a row of values (%) for each seed."""
 
 
 def accuracy_curve(runs: Seeds) -> Curve:
@@ -36,7 +36,7 @@ def accuracy_curve(runs: Seeds) -> Curve:
         [100 * float(np.mean(list(run.evaluations[r].personalized.values()))) for r in shared]
         for run in runs.values()
     ]
-    return [r + 1 for r in shared], np.array(means).reshape(len(runs), len(shared))
+    return shared, np.array(means).reshape(len(runs), len(shared))
 
 
 def draw_convergence(figure: Figure, runs: RunSet) -> None:
@@ -60,15 +60,17 @@ def _draw_clients_of_one_run(figure: Figure, runs: RunSet) -> None:
     rounds = sorted(run.evaluations)
     clients = [100 * np.array(list(run.evaluations[r].personalized.values())) for r in rounds]
     low, middle, high = np.array([np.percentile(values, (25, 50, 75)) for values in clients]).T
-    x, style = [r + 1 for r in rounds], line_style(0)
+    style = line_style(0)
     axes.fill_between(
-        x, low, high, color=style.colour, alpha=0.2, linewidth=0, label="middle half of the clients"
+        rounds, low, high, color=style.colour, alpha=0.2, linewidth=0, label="middle half of the clients"
     )
     (line,) = axes.plot(
-        x, [values.mean() for values in clients], "-o", color=style.colour, markersize=4, label="mean"
+        rounds, [values.mean() for values in clients], "-o", color=style.colour, markersize=4, label="mean"
     )
-    add_values(line, [f"round {r}: mean {values.mean():.1f} %" for r, values in zip(x, clients, strict=True)])
-    axes.plot(x, middle, "--", color="#000000", linewidth=1.2, label="median client")
+    add_values(
+        line, [f"round {r}: mean {values.mean():.1f} %" for r, values in zip(rounds, clients, strict=True)]
+    )
+    axes.plot(rounds, middle, "--", color="#000000", linewidth=1.2, label="median client")
     axes.set_xlabel("round")
     axes.set_ylabel("accuracy of the clients (%)")
     axes.locator_params(axis="x", integer=True)
@@ -370,4 +372,4 @@ def there_curve(seeds: Seeds) -> Curve:
 
 def _shared(values: list[dict[int, Any]]) -> Curve:
     shared = sorted(set.intersection(*(set(one) for one in values)))
-    return [r + 1 for r in shared], np.array([[one[r] for r in shared] for one in values], dtype=np.float64)
+    return shared, np.array([[one[r] for r in shared] for one in values], dtype=np.float64)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ipfl.core import Transfer
 from ipfl.core.figures import COLOURS, GREY, PALE, add_values, label_line_ends
+from ipfl.ledger.schema import OPENING
 from ipfl.report.accuracy_figures import set_height
 from ipfl.report.run_set import RunSet, Seeds, client_name
 from ipfl.runs.result import Result
@@ -98,7 +99,7 @@ def draw_clusters(figure: Figure, runs: RunSet) -> None:
 
 
 def preferred_clusters(run: Result) -> tuple[list[int], list[int], NDArray[np.float64]]:
-    """Rounds with bids, counted from 1; clients; the most wanted cluster, [client][round] (NaN: no bid)."""
+    """Rounds with bids; clients; the most wanted cluster, [client][round] (NaN: no bid)."""
     lines = [line for line in run.history if line.get("bids")]
     clients = sorted({bid.client for line in lines for bid in line["bids"]})
     place = {client: row for row, client in enumerate(clients)}
@@ -107,7 +108,7 @@ def preferred_clusters(run: Result) -> tuple[list[int], list[int], NDArray[np.fl
         for bid in line["bids"]:
             if bid.rank == 0:
                 found[place[bid.client], column] = bid.cluster
-    return [line["round"] + 1 for line in lines], clients, found
+    return [line["round"] for line in lines], clients, found
 
 
 def draw_preferences(figure: Figure, runs: RunSet) -> None:
@@ -161,7 +162,7 @@ def has_tokens(seeds: Seeds) -> bool:
 
 
 def balances_over_time(run: Result) -> tuple[list[int], NDArray[np.float64]]:
-    """Rounds, from 0 (the opening), and balances, [round][client].
+    """Rounds, from −1 (the opening) on, and balances, [round][client].
 
     The opening is in no line: it is the balance at the end minus all that moved. Where the end is not
     known, balances begin at 0.
@@ -181,7 +182,7 @@ def balances_over_time(run: Result) -> tuple[list[int], NDArray[np.float64]]:
     balances = changes.cumsum(axis=0)
     if isinstance(end, list) and len(end) == len(clients):
         balances += np.array(end, dtype=np.float64) - balances[-1]
-    return [0, *(line["round"] + 1 for line in run.history)], balances
+    return [OPENING, *(line["round"] for line in run.history)], balances
 
 
 def _clients(transfer: Transfer) -> list[int]:
@@ -204,7 +205,7 @@ def draw_tokens(figure: Figure, runs: RunSet) -> None:
         axes.plot(rounds, balances[:, richest], "--", color=COLOURS[2], linewidth=1.3)
         axes.plot(rounds, balances[:, poorest], ":", color=COLOURS[1], linewidth=1.3)
         axes.locator_params(axis="x", integer=True)
-        axes.set_xlabel("round (band: middle half of the clients)")
+        axes.set_xlabel("round (−1: the opening; band: middle half of the clients)")
         axes.set_ylabel("tokens")
         axes.margins(x=0.01)
         ends = [

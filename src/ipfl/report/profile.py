@@ -16,7 +16,7 @@ def profile_table(profile: Profile) -> Table:
         table.add_column(column, justify="right")
     for phase in profile.phases():
         share = phase.seconds / profile.seconds if profile.seconds else 0.0
-        cells = f"{phase.times:,}", f"{phase.seconds:.3f}", f"{share:.1%}"
+        cells = f"{phase.times:,}", f"{phase.seconds:.3f}", f"{100 * share:.1f} %"
         table.add_row(phase.name, *cells, f"{phase.down:,}", f"{phase.up:,}")
     table.add_section()
     table.add_row("whole run", "", f"{profile.seconds:.3f}", "", "", "")

@@ -10,7 +10,7 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from ipfl.methods import DEFAULT, REFERENCE, method_class, method_names
+from ipfl.methods import DEFAULT, REFERENCE, method_names, method_summary
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -97,6 +97,9 @@ def run_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
             rows.append((f"clusters on distribution {number}", f"{percents} %"))
     if summary["purity"] is not None:
         rows.append(("purity", f"{format_percent(summary['purity'])} %"))
+    if separation := summary.get("separation"):
+        text = f"{format_mean_std(separation, signed=True)} points: own cluster's model over the others"
+        rows.append(("separation", text))
     if summary["left"]:
         rows.append(("left for good", f"{summary['left']} clients"))
     if summary.get("adversary"):
@@ -188,7 +191,7 @@ def methods_table() -> Table:
     for name in method_names():
         roles = [role for role, holder in (("default", DEFAULT), ("reference", REFERENCE)) if holder == name]
         note = f" [dim]({', '.join(roles)})[/dim]" if roles else ""
-        table.add_row(name, escape(method_class(name).summary) + note)
+        table.add_row(name, escape(method_summary(name)) + note)
     return table
 
 

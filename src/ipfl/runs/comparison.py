@@ -191,11 +191,9 @@ def compare(
 
     Args:
         config: Rounds and settings; a `Config` also says which task, and its `[method]` keys go to each
-            method
-            that has them.
+            method that has them.
         methods: Their names, with settings of their own if wanted (`Config.build_methods`), or methods; as a
-            dict,
-            by the labels that they get. The reference is added if it is not among them.
+            dict, by the labels that they get. The reference is added if it is not among them.
         seeds: How many, from the config's on, or which; for data, partition and training. None for the
             config's own.
         task: A task of your own, or what makes one for a seed; None: as the config says.

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ipfl.client.prediction_metrics import choose_metrics
-from ipfl.client.runner import ASSESS, EVALUATE, WANTED_METRICS
+from ipfl.client.runner import ASSESS, EVALUATE, WANTED_METRICS, WANTED_MODELS
 from ipfl.client.settings import TrainConfig
 from ipfl.client.task import Task
 from ipfl.core import (
@@ -19,6 +19,7 @@ from ipfl.core import (
     Method,
     Record,
     Replies,
+    cluster_name,
     personalize_cost,
     stream,
 )
@@ -26,12 +27,16 @@ from ipfl.core.replies import Count, NonNegative, Number, ReplySchema, Whole, li
 from ipfl.errors import NotSupportedError
 from ipfl.runs.config import EvaluateConfig
 from ipfl.runs.driver import Traffic, exchange
-from ipfl.runs.metrics import Evaluation, purity
+from ipfl.runs.metrics import Evaluation, is_separated, mean_and_std, purity
 
 BACKWARD_COST = 2
 """A backward pass costs about two forward passes."""
 EVALUATION_SHARE = 0.25
 """What `every = "auto"` may cost, as a share of the training."""
+
+
+ROUNDS_TO_SEPARATE = 5
+"""Shorter runs are not blamed for clusters that have not separated."""
 
 
 @dataclass
@@ -58,18 +63,22 @@ def _expect_scores(sent: Record) -> dict[str, Any]:
     expected: dict[str, Any] = {"n": Whole, "hits": NonNegative, "goal_n": Whole, "goal_hits": NonNegative}
     if wanted := sent.facts.get(WANTED_METRICS):
         expected["metrics"] = list_of(Number | None, len(wanted))
+    if models := sent.facts.get(WANTED_MODELS):
+        expected["model_hits"] = list_of(NonNegative | None, len(models))
     return expected | ({"global_hits": NonNegative} if "global" in sent.params else {})
 
 
 def _are_possible(facts: Mapping[str, Any]) -> bool:
     """Whether there are no more hits than points."""
-    most = max(facts["hits"], facts.get("global_hits", 0))
+    of_models = (hits for hits in facts.get("model_hits", ()) if hits is not None)
+    most = max(facts["hits"], facts.get("global_hits", 0), *of_models)
     return bool(most <= facts["n"] and facts["goal_hits"] <= facts["goal_n"])
 
 
 SCORES = ReplySchema(_expect_scores, rule=_are_possible)
 """Hits of a client's predictor among `n` test points and among `goal_n` points of its goal; hits of the model
-`global`, if it was sent, among the test points; and the metrics that are wanted."""
+`global`, if it was sent, among the test points; the metrics that are wanted; and the hits of the models that
+are."""
 
 
 def _accuracies(replies: Replies, key: str, points: str = "n") -> dict[ClientId, float]:
@@ -77,6 +86,35 @@ def _accuracies(replies: Replies, key: str, points: str = "n") -> dict[ClientId,
     return {
         c: r.facts[key] / r.facts[points] for c, r in replies.items() if key in r.facts and r.facts[points]
     }
+
+
+def _separation(
+    asked: Mapping[ClientId, Record], replies: Replies, preferred: Mapping[ClientId, int]
+) -> dict[ClientId, float]:
+    """Accuracy of the preferred cluster's model minus the mean of the others', by client.
+
+    On test points, which nobody chose the cluster by: on others, the preferred one would look better than it
+    is. Clients that were not asked for it, or keep it to themselves, are not there.
+    """
+    found = {}
+    for client, reply in replies.items():
+        names, n = asked[client].facts.get(WANTED_MODELS, ()), reply.facts["n"]
+        hits = dict(zip(names, reply.facts.get("model_hits", ()), strict=True))
+        own = hits.pop(cluster_name(preferred[client]), None) if hits else None
+        if own is not None and None not in hits.values() and n:
+            found[client] = (own - sum(hits.values()) / len(hits)) / n
+    return found
+
+
+def _not_separated(separation: Mapping[ClientId, float]) -> Event:
+    figure = mean_and_std(separation) or {"mean": 0.0, "std": 0.0}
+    gain = f"{100 * figure['mean']:+.1f} ± {100 * figure['std']:.1f} points"
+    text = (
+        "the clusters have not separated: the model of the cluster that a client prefers is no better for it "
+        f"than the others ({gain} over {len(separation)} clients). Either all data is of one kind, or "
+        "telling kinds apart takes more rounds or more points"
+    )
+    return Event("not_separated", None, text)
 
 
 class Evaluator:
@@ -120,10 +158,16 @@ class Evaluator:
         offers = {client: self.method.offer(state, client) for client in self.clients}
         if last and data.unseen:
             offers |= self._offers_to_unseen(engine, state)
-        if self.metrics:
-            wanted = {WANTED_METRICS: list(self.metrics)}
-            offers = {c: Record(offer.params, {**offer.facts, **wanted}) for c, offer in offers.items()}
-        replies = self._ask(Ask(EVALUATE, offers, SCORES), engine, round)
+        preferred = self.method.preferences(state) if last and isinstance(self.method, HasClusters) else {}
+        names = [*self.method.models(state)] if preferred else []
+        asked = {
+            client: self._with_wishes(offer, names if client in preferred else [])
+            for client, offer in offers.items()
+        }
+        replies = self._ask(Ask(EVALUATE, asked, SCORES), engine, round)
+        separation = _separation(asked, replies, preferred)
+        if separation and round + 1 >= ROUNDS_TO_SEPARATE and not is_separated(list(separation.values())):
+            engine.events.append(_not_separated(separation))
         accuracy, shared = _accuracies(replies, "hits"), _accuracies(replies, "global_hits")
         goal = _accuracies(replies, "goal_hits", "goal_n")
         majority = {client: data.majority(client, round) for client in data.clients}
@@ -136,11 +180,20 @@ class Evaluator:
             purity=self._purity(state, majority),
             unseen={c: value for c, value in accuracy.items() if c in data.unseen},
             goal={c: value for c, value in goal.items() if c in personalized},
+            separation=separation,
             metrics={
                 name: {c: replies[c].facts["metrics"][place] for c in personalized}
                 for place, name in enumerate(self.metrics)
             },
         )
+
+    def _with_wishes(self, offer: Record, names: Sequence[str]) -> Record:
+        """The offer, with what is to be reported beside the hits of the client's predictor."""
+        models = [name for name in names if name in offer.params]
+        wishes: dict[str, Any] = {WANTED_METRICS: list(self.metrics)} if self.metrics else {}
+        if len(models) > 1:
+            wishes[WANTED_MODELS] = models
+        return Record(offer.params, {**offer.facts, **wishes}) if wishes else offer
 
     @staticmethod
     def _ask(ask: Ask, engine: Engine, round: int) -> Replies:

@@ -42,7 +42,15 @@ def make_frame(rows: list[dict[str, Any]], columns: tuple[str, ...] | None = Non
 
 def client_frame(result: Result) -> pd.DataFrame:
     """A row for each client that is known, by ascending id."""
-    return make_frame(client_rows(result))
+    return _with_names(make_frame(client_rows(result)), result)
+
+
+def _with_names(frame: pd.DataFrame, result: Result) -> pd.DataFrame:
+    """The table with a column `name` after `client`, where clients have names."""
+    if names := result.summary.get("client_names"):
+        shown = [names.get(str(client)) for client in frame["client"]]
+        frame.insert(frame.columns.get_loc("client") + 1, "name", shown)
+    return frame
 
 
 def client_rows(result: Result) -> list[dict[str, Any]]:
@@ -136,7 +144,7 @@ def ledger_frame(result: Result) -> pd.DataFrame:
     ]
     frame = make_frame(rows, LEDGER_COLUMNS)
     frame["cluster"] = frame["cluster"].astype("Int64")  # whole numbers, where there is one
-    return frame
+    return _with_names(frame, result)
 
 
 def _transfers(result: Result) -> Iterator[tuple[int, int, Transfer]]:

@@ -47,6 +47,12 @@ def purity(preferred: Mapping[ClientId, int], majority: Mapping[ClientId, int | 
     return float(counts[rows, columns].sum() / len(known))
 
 
+def is_separated(gains: Sequence[float]) -> bool:
+    """Whether clients gain by their preferred clusters: mean more than two standard errors above 0."""
+    error = np.std(gains, ddof=1) / np.sqrt(len(gains)) if len(gains) > 1 else 0.0
+    return bool(np.mean(gains) > 2 * error)
+
+
 @dataclass(frozen=True)
 class Evaluation:
     """All that one evaluation measured, per client where it is per client."""
@@ -63,9 +69,13 @@ class Evaluation:
     """Accuracy of the same models on each client's `goal`: what clients know, and may decide by."""
     metrics: Mapping[str, Mapping[ClientId, float | None]] = field(default_factory=dict)
     """Of the same models on test data, by name (`evaluate.metrics`); None where one is not defined."""
+    separation: Mapping[ClientId, float] = field(default_factory=dict)
+    """Accuracy of the preferred cluster's model on the client's test data, minus the mean of the other
+    clusters' models; after the last round, for methods whose clients prefer clusters."""
 
     def line(self) -> dict[str, Any]:
         """What `metrics.jsonl` keeps per client, enough to make this evaluation again."""
+        separation = [self.separation.get(client) for client in self.personalized]
         return {
             "clients": list(self.personalized),
             "personalized": list(self.personalized.values()),
@@ -74,6 +84,7 @@ class Evaluation:
             "unseen_clients": list(self.unseen),
             "unseen": list(self.unseen.values()),
             "metrics_per_client": {name: list(values.values()) for name, values in self.metrics.items()},
+            **({"separation_per_client": separation} if self.separation else {}),
         }
 
     @classmethod
@@ -93,6 +104,9 @@ class Evaluation:
                 name: dict(zip(line["clients"], values, strict=True))
                 for name, values in line.get("metrics_per_client", {}).items()
             },
+            separation=_known(
+                dict(zip(line["clients"], line.get("separation_per_client", ()), strict=False))
+            ),
         )
 
     def pma(self, reference: Mapping[ClientId, float] | None) -> dict[ClientId, float] | None:
@@ -110,6 +124,7 @@ class Evaluation:
             "global_accuracy": mean_and_std(self.shared),
             "cluster_accuracy": self.cluster_accuracy,
             "purity": self.purity,
+            "separation": mean_and_std(self.separation),
             "unseen_accuracy": mean_and_std(self.unseen),
             "metrics": {name: mean_and_std(_known(values)) for name, values in self.metrics.items()},
             "pma": mean_and_std(pma),

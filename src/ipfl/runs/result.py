@@ -210,7 +210,7 @@ class Result:
         summary = self.summary
         facts = {
             "method": summary.get("method"),
-            "data": _joined(summary.get("dataset"), summary.get("partition")),
+            "data": _joined(*dict.fromkeys([summary.get("dataset"), summary.get("partition")])),
             "clients": summary.get("clients"),
             "rounds": f"{summary.get('rounds')}{' (interrupted)' if summary.get('interrupted') else ''}",
             "seed": summary.get("seed"),

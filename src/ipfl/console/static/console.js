@@ -66,17 +66,27 @@ const atLeft = () => ({ nameTextStyle: { color: color("soft"), align: "left" } }
 const atRight = () => ({ nameTextStyle: { color: color("soft"), align: "right" }, splitLine: { show: false } });
 const percentAxis = (name, extra) => axis({ type: "value", name, scale: true, ...atLeft(),
   axisLabel: { color: color("soft"), formatter: (v) => `${+(100 * v).toFixed(1)}` }, ...extra });
+// From one multiple of 10 % to another: a lone value has no scale of its own, and nothing is above 100 %.
+function shareAxis(name, columns) {
+  const known = columns.flat().filter((value) => value != null);
+  const min = Math.max(0, Math.min(0.9, Math.floor(10 * Math.min(...known)) / 10));
+  const max = Math.min(1, Math.max(min + 0.1, Math.ceil(10 * Math.max(...known)) / 10));
+  const tens = Math.round(10 * (max - min));
+  return percentAxis(name, tens > 8 ? { min: 0, max: 1, interval: 0.2 } : { min, max, interval: [0.02, 0.05][tens - 1] || 0.1 });
+}
 
 const CHARTS = {
   accuracy(data) {
+    const mean = data.columns.accuracy || [], spread = data.columns.accuracy_std || [];
+    const low = mean.map((m, i) => (m == null ? null : m - (spread[i] || 0)));
+    const high = mean.map((m, i) => (m == null ? null : m + (spread[i] || 0)));
     const option = overRounds(data, [{ column: "accuracy", name: "accuracy" }, { column: "pma", name: "PMA", axis: 1 }],
-      [percentAxis("accuracy in %"), percentAxis("PMA in points", { ...atRight(), show: Boolean(data.columns.pma) })],
+      [shareAxis("accuracy in %", [low, high]), percentAxis("PMA in points", { ...atRight(), show: Boolean(data.columns.pma) })],
       (name, value) => (name === "PMA" ? points(value) : percent(value)));
     if (!option) return null;
-    const mean = data.columns.accuracy || [], spread = data.columns.accuracy_std || [];
     const band = { type: "line", stack: "band", symbol: "none", connectNulls: true, lineStyle: { opacity: 0 }, silent: true, tooltip: { show: false } };
     option.series.push(
-      { ...band, name: "_low", data: mean.map((m, i) => (m == null ? null : m - (spread[i] || 0))) },
+      { ...band, name: "_low", data: low },
       { ...band, name: "_spread", data: mean.map((m, i) => (m == null ? null : 2 * (spread[i] || 0))), areaStyle: { color: color("series-1"), opacity: 0.16 } });
     return option;
   },
@@ -136,7 +146,7 @@ const CHARTS = {
   },
   "client-accuracy"(data) {
     return overRounds(data, [{ column: "accuracy", name: "its own model" }, { column: "threshold", name: "threshold", more: { lineStyle: { type: "dashed" } } }],
-      percentAxis("accuracy in %"), (_, value) => percent(value));
+      shareAxis("accuracy in %", [data.columns.accuracy || [], data.columns.threshold || []]), (_, value) => percent(value));
   },
   contribution(data) {
     return overRounds(data, [{ column: "psi", name: "contribution ψ", more: { type: "bar" } }, { column: "preferred", name: "preferred cluster", axis: 1, step: "end" }],
@@ -153,7 +163,7 @@ const CHARTS = {
       series.columns[one.run.key] = column;
       return { column: one.run.key, name: one.run.name };
     });
-    return overRounds(series, lines, percentAxis("accuracy in %"), (_, value) => percent(value));
+    return overRounds(series, lines, shareAxis("accuracy in %", Object.values(series.columns)), (_, value) => percent(value));
   },
   "pma-cdf"(data) {
     const shown = data.runs.filter((one) => one.pma.length);
@@ -170,7 +180,7 @@ const CHARTS = {
 };
 
 const EMPTY = {
-  accuracy: "No evaluation yet. It appears with the first evaluated round.",
+  accuracy: "No round was evaluated yet. The last one always is; with evaluate.every = 1, all are.",
   "heat-map": "Nothing yet: it appears with an evaluation, if the server has models and the data hidden distributions.",
   flow: "Clients choose no clusters here, or in one round only so far.",
   traffic: "No round yet.",
