@@ -1,7 +1,8 @@
 """What the number of clients costs: set-up, round and peak memory of FedAvg and IP-FL, in turns.
 
-10 clients at work, 20 grey images of 28×28 each, a fifth of them kept to score models; everything is written
-to disk, the ledger too. A run's last round, which is evaluated, is not counted.
+10 clients at work, each with 20, 100 or 500 images, a fifth of them kept to score models: 500 in colour of
+32×32, otherwise grey ones of 28×28. Everything is written to disk, the ledger too. A run's last round, which
+is evaluated, is not counted.
 """
 
 from __future__ import annotations
@@ -17,10 +18,17 @@ from ipfl.methods import REFERENCE
 from ipfl.runs.config import EvaluateConfig, RunConfig
 from measuring import in_process
 from methods import Stopwatch, TimedEngine
-from round import GREY, SETTINGS, make_task, memory_measured
+from round import COLOUR, GREY, SETTINGS, make_task, memory_measured
 
-SIZES = (100, 1000, 5000, 10_000, 50_000)
-SAMPLES, PROBE, ROUNDS, TURNS = 20, 0.2, 5, 2
+CASES = (
+    *((clients, 20) for clients in (100, 1000, 5000, 10_000, 50_000)),
+    *((clients, 100) for clients in (100, 1000, 10_000)),
+    *((clients, 500) for clients in (100, 1000)),
+)
+"""Clients, and samples of each."""
+PROBE, ROUNDS, TURNS = 0.2, 5, 2
+COLOUR_FROM = 500
+"""So many samples are images in colour, as in CIFAR-10."""
 METHOD = "ipfl"
 
 
@@ -45,11 +53,11 @@ def play(task: Any, name: str) -> tuple[float, list[float]]:
     return watch.started - begun, [whole for whole, _ in watch.rounds[1:-1]]
 
 
-def measure_size(clients: int) -> dict[str, Any]:
-    """One number of clients."""
+def measure_size(clients: int, samples: int) -> dict[str, Any]:
+    """One number of clients, with so many samples each."""
     with memory_measured() as peak:
         begun = time.perf_counter()
-        task = make_task(clients, SAMPLES, GREY, PROBE)
+        task = make_task(clients, samples, COLOUR if samples >= COLOUR_FROM else GREY, PROBE)
         data = time.perf_counter() - begun
         laps: dict[str, list[float]] = {REFERENCE: [], METHOD: []}
         set_up: dict[str, float] = {}
@@ -62,6 +70,7 @@ def measure_size(clients: int) -> dict[str, Any]:
     median = {name: statistics.median(seconds) for name, seconds in laps.items()}
     return {
         "clients": clients,
+        "samples": samples,
         "data": data,
         "set-up": set_up,
         "round": median,
@@ -73,5 +82,6 @@ def measure_size(clients: int) -> dict[str, Any]:
 
 
 def measure(*, quick: bool) -> list[dict[str, Any]]:
-    """A row per number of clients."""
-    return [in_process("clients", "measure_size", clients=size) for size in ((20,) if quick else SIZES)]
+    """A row per case."""
+    cases = ((20, 20),) if quick else CASES
+    return [in_process("clients", "measure_size", clients=n, samples=samples) for n, samples in cases]
