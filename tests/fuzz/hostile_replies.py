@@ -15,7 +15,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from hypothesis import strategies as st
 
 from ipfl.core import Record
-from ipfl.engines.flower.protocol import RAW_BYTES, Encoder, ReplyHeader, array_digest, pack
+from ipfl.engines.flower.headers import ReplyHeader
+from ipfl.engines.flower.messages import RAW_BYTES, Encoder, array_digest, pack
 
 DEEP = json.loads("[" * 900 + "]" * 900)
 DEEPER: list[Any] = []

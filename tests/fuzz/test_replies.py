@@ -24,7 +24,7 @@ import ipfl
 from ipfl.client.task import Task
 from ipfl.core import Ask, Bytes, ClientId, Record, Replies
 from ipfl.data.settings import TaskConfig
-from ipfl.engines.flower.protocol import RunSettings
+from ipfl.engines.flower.run_settings import RunSettings
 from ipfl.engines.flower.server import FlowerEngine
 from ipfl.engines.flower.transport import IncomingReply
 from ipfl.methods import METHODS

@@ -32,7 +32,7 @@ from ipfl.engines.flower import require_flower
 from ipfl.engines.flower.client import NodeApp, NodeFolders
 from ipfl.engines.flower.membership import ClientOfKey, Membership, NodeDirectory, agree_on_task
 from ipfl.engines.flower.memory import Attempts, DataDescription
-from ipfl.engines.flower.protocol import MAX_CLASSES, RunSettings
+from ipfl.engines.flower.run_settings import MAX_CLASSES, RunSettings
 from ipfl.engines.flower.server import FlowerEngine, RemoteData
 from ipfl.engines.flower.simulation import START_TIMEOUT_SECONDS, Simulation
 from ipfl.engines.flower.transport import Transport

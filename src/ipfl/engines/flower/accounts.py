@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ipfl.core.files import write_json
-from ipfl.engines.flower.protocol import AskHeader
+from ipfl.engines.flower.headers import AskHeader
 from ipfl.errors import InputError
 from ipfl.ledger.receipts import RECEIPT_KEY_FILE, VOUCHER_FILE, Receipt, Voucher, read_receipt
 from ipfl.ledger.signing import SigningKey

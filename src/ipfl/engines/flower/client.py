@@ -30,25 +30,21 @@ from ipfl.data import from_clients
 from ipfl.data.federated import Parts, Samples
 from ipfl.data.node_data import read_node_data
 from ipfl.engines.flower.accounts import countersign, keep_statement
+from ipfl.engines.flower.headers import HELLO, AskHeader, NodeInfo, ReplyHeader, read_field
 from ipfl.engines.flower.memory import ArrayCache, NodeMemory, StaleAttemptError
-from ipfl.engines.flower.protocol import (
-    HELLO,
-    AskHeader,
+from ipfl.engines.flower.messages import (
     Encoder,
     ErrorKind,
     MalformedError,
-    NodeInfo,
     NumpyArray,
-    ReplyHeader,
-    RunSettings,
     action_of,
     decode,
     pack,
     pack_error,
     pack_missing,
-    read_field,
     unpack,
 )
+from ipfl.engines.flower.run_settings import RunSettings
 from ipfl.errors import InputError
 
 MAX_RUNNERS = 64

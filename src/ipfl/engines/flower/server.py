@@ -27,23 +27,21 @@ from ipfl.core.replies import InvalidReplyError
 from ipfl.data.federated import Parts, Samples
 from ipfl.engines import ATTEMPTS_FILE
 from ipfl.engines.flower.accounts import check_receipt
+from ipfl.engines.flower.headers import AskHeader, ReplyHeader, read_field
 from ipfl.engines.flower.membership import Membership
 from ipfl.engines.flower.memory import Attempts, CacheIndex, DataDescription
-from ipfl.engines.flower.protocol import (
-    AskHeader,
+from ipfl.engines.flower.messages import (
     Encoder,
     ErrorKind,
     MalformedError,
     MessageLimits,
-    ReplyHeader,
-    RunSettings,
     decode,
     encode_text,
     message_type,
     pack,
-    read_field,
     unpack,
 )
+from ipfl.engines.flower.run_settings import RunSettings
 from ipfl.engines.flower.transport import IncomingReply, NodeId, OutgoingMessage
 from ipfl.errors import InputError
 
