@@ -18,6 +18,7 @@ import numpy as np
 
 from ipfl.client.memory import ClientMemory
 from ipfl.client.runner import ASSESS, EVALUATE, ClientFailedError, ClientRunner, Job
+from ipfl.client.secure_sum import KEYS, PLAN, SumPlan
 from ipfl.client.task import Task
 from ipfl.client.training import one_thread
 from ipfl.core import Ask, Bytes, ClientId, Event, Record, Replies
@@ -42,8 +43,10 @@ from ipfl.engines.flower.messages import (
     unpack,
 )
 from ipfl.engines.flower.run_settings import RunSettings
+from ipfl.engines.flower.sum_identity import check_proof
 from ipfl.engines.flower.transport import IncomingReply, NodeId, OutgoingMessage
 from ipfl.errors import InputError
+from ipfl.ledger.receipts import Receipt
 
 MAX_EVENT_TEXT = 2000
 """Characters of an event about a client: a traceback has some."""
@@ -212,6 +215,8 @@ class FlowerEngine:
                 try:
                     limits = MessageLimits.of(ask.expects.limits(records[client]))
                     replies[client], receipt = _read_reply(client, reply, limits)
+                    if action == KEYS:
+                        self._check_sum_keys(client, records[client], replies[client])
                     digests, _ = encoder.encode(records[client])
                     self._index_of(client).add_ask({self._settings_digest, *digests.values()})
                     if statement := statements.get(client):
@@ -220,6 +225,7 @@ class FlowerEngine:
                 except MissingArraysError:
                     remaining.append(client)
                 except InvalidReplyError as error:
+                    replies.pop(client, None)
                     self._leave_out("malformed_reply", client, action, f"its reply is malformed: {error}")
                 except (InputError, ClientFailedError) as error:
                     self._raise_or_leave_out(client, action, error)
@@ -227,18 +233,52 @@ class FlowerEngine:
             self._leave_out("client_failed", client, action, "it does not keep the arrays that it is sent")
         return replies
 
+    def _check_sum_keys(self, client: ClientId, sent: Record, reply: Record) -> None:
+        """Compares who signed the keys of a sum with the accounts, so that one client cannot stop it for all.
+
+        Raises:
+            InvalidReplyError: It was not the client's node.
+        """
+        if self.membership.directory.client_of_key is None:
+            return
+        session = SumPlan.read(sent.facts[PLAN]).session
+        attempt = f"{self.attempts.run_id}/{len(self.attempts.first_rounds)}"
+        with as_invalid():
+            keys, proof = reply.facts["keys"], reply.facts["proof"]
+            try:
+                check_proof(attempt, client, session, keys, proof, self._has_key)
+            except InputError as error:
+                raise InvalidReplyError(str(error)) from error
+
+    def _has_key(self, client: ClientId, node_key: str) -> bool:
+        """Whether a key is registered for a client; without an accounts file, every key will do."""
+        client_of_key = self.membership.directory.client_of_key
+        return client_of_key is None or client_of_key(node_key.encode()) == client
+
     def _take_receipt(
         self, client: ClientId, statement: Mapping[str, Any], content: Mapping[str, Any] | None
     ) -> None:
         """Keeps a node's signature under what it was told; says so where there is none, or a false one."""
         try:
             receipt = check_receipt(content, statement)
+            self._check_signer(client, receipt)
         except InputError as error:
             text = f"gave no receipt for its statement of account: {printable(error)}"
             self.events.append(Event("no_receipt", client, text))
             return
         if self.keep_receipt is not None:
             self.keep_receipt(client, receipt.to_json())
+
+    def _check_signer(self, client: ClientId, receipt: Receipt) -> None:
+        """Where clients have registered keys, the one of this client must vouch for its receipts.
+
+        Raises:
+            InputError: It does not: the client could deny later that it has signed.
+        """
+        if self.membership.directory.client_of_key is None:
+            return
+        if receipt.voucher is None or not self._has_key(client, receipt.voucher.node_key):
+            raise InputError("the key that is registered for it does not vouch for who signed")
 
     def _statement(self, client: ClientId, send_all: bool) -> Mapping[str, Any] | None:
         """What a client's node is told of its account: what is new, or all."""
