@@ -268,8 +268,9 @@ def check_sums_and_receipts(federation: LocalFederation, out: Path, deadline: fl
     assert run.error is None, run.lines
     lines = [with_typed_rows(json.loads(line)) for line in (out / "metrics.jsonl").read_text().splitlines()]
     for line in lines:
-        assert not line["events"], line["events"]
-        assert [one.provider for one in line["contributions"] if one.psi is not None] == [1, 2, 3]
+        # Client 0 is away since its node was killed; nothing else happens.
+        assert {event.client for event in line["events"]} <= {0}
+        assert [one.client for one in line["contributions"] if one.psi is not None] == [1, 2, 3]
     for client in (1, 2, 3):
         path = out / "receipts" / f"{client}.json"
         receipt, node = read_receipt(json.loads(path.read_text())), federation.folder.node_folder(client)
@@ -301,7 +302,7 @@ def check_exchanged_keys(federation: LocalFederation, out: Path, deadline: float
     run = BackgroundRun(federation, out=str(out), nodes=3, deadline=deadline)
     run.join()
     # Two are left, which is too few: nothing is opened, and a run in which no round counted has failed.
-    assert isinstance(run.error, InputError), run.lines
+    assert "no round counted" in str(run.error), run.lines
     assert run.has_printed("the keys of client 2 are signed by another node than the one that is known")
     assert run.has_printed("the secure sum of 'train' was not opened: 2 of 3 clients are left")
 

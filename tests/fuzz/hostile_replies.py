@@ -133,7 +133,7 @@ def _encoded(record: Any, client: int) -> tuple[dict[str, Any], dict[str, Array]
         header = json.loads(json.dumps(ReplyHeader(client, digests, record.facts).to_header()))
         return header, dict(arrays)
     except Exception:
-        return {"client": client, "params": {}, "facts": {"n": repr(record)[:100]}}, {}
+        return {"client": client, "params": {}, "facts": {"n": type(record).__name__}}, {}
 
 
 def _array(array: Array, **changes: Any) -> Array:

@@ -102,7 +102,7 @@ class HostileFlower:
     def __init__(self, task: Task, method: Any, honest: Answers):
         run_settings = RunSettings(method, ipfl.TrainConfig(), TaskConfig(**TASK, model="softmax"), 0, 10)
         transport = SimpleNamespace(exchange=self._exchange, traffic=Bytes())
-        directory = SimpleNamespace(node_of=lambda client: client)
+        directory = SimpleNamespace(node_of=lambda client: client, client_of_key=None)
         membership: Any = SimpleNamespace(transport=transport, directory=directory, events=[])
         self.engine = FlowerEngine(membership, task, run_settings, None)
         self.events = self.engine.events

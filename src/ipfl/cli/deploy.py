@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ipfl.cli.errors import INTERRUPTED, exit_with_error
+from ipfl.cli.errors import FAILED, INTERRUPTED, exit_with_error
 from ipfl.cli.options import AccountsName, Anchor, Out, Sets, new_run_folder
 from ipfl.errors import InputError
 
@@ -27,14 +27,20 @@ Rounds = Annotated[
 
 @contextmanager
 def _clean_stop(message: str) -> Iterator[None]:
-    """Inside, Ctrl-C and SIGTERM stop all that was started; after Ctrl-C, the message is the last line."""
+    """Inside, Ctrl-C and SIGTERM stop all that was started; after Ctrl-C, the message is the last line.
+
+    A run that failed is said in one line: what led to it was printed before.
+    """
     from ipfl.core.signals import exit_on_sigterm
+    from ipfl.deploy.flower_cli import RunFailedError
 
     with exit_on_sigterm():
         try:
             yield
         except KeyboardInterrupt:
             exit_with_error(f"interrupted; {message}", INTERRUPTED)
+        except RunFailedError as error:
+            exit_with_error(str(error), FAILED)
 
 
 def _server_folder(path: Path) -> ServerFolder:
