@@ -273,6 +273,47 @@ class TestAServerThatAsksForMore:
             record = Record({}, {PLAN: opening.facts[PLAN], "delivered": delivered, "sealed": sealed})
             assert engine.runner.run(ipfl.client.runner.Job(OPEN, 0, 0, record)) == Record()
 
+    def test_a_sum_of_one_that_looks_like_one_of_many(self, engine):
+        """Names that nobody has do not count among those that delivered."""
+        engine.absent = {OPEN: {0}}
+        sum_of(engine, 6)
+        opening = next(sent for step, _, sent, _ in engine.seen if step == OPEN)
+        record = Record({}, {**opening.facts, "delivered": [0, *range(100, 110)]})
+        assert engine.runner.run(ipfl.client.runner.Job(OPEN, 0, 0, record)) == Record()
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"holders": {"m": [0, 100, 101]}},
+            {"holders": {"m": [1, 2, 3, 4, 5]}},
+            {"members": [*range(6), 100]},
+            {"holders": {"m": [0, 1]}},
+        ],
+    )
+    def test_vectors_that_others_are_only_said_to_send(self, engine, change):
+        def pretend(action: str, client: int, record: Record) -> Record:
+            if (action, client) != ("train", 0):
+                return record
+            plan = json.loads(record.facts[PLAN]) | change
+            return Record(record.params, {**record.facts, PLAN: json.dumps(plan)})
+
+        engine.change = pretend
+        assert_sum(sum_of(engine, 6), range(1, 6))
+
+    def test_clients_that_are_told_different_plans_have_masks_that_do_not_cancel(self, engine):
+        """Client 0 is told the same in another order: nothing is wrong with that, and the sum is noise."""
+
+        def differ(action: str, client: int, record: Record) -> Record:
+            if client or PLAN not in record.facts or action in (KEYS, SHARES):
+                return record
+            plan = json.loads(record.facts[PLAN])
+            plan["holders"]["m"] = sorted(plan["holders"]["m"], reverse=True)
+            return Record(record.params, {**record.facts, PLAN: json.dumps(plan)})
+
+        engine.change = differ
+        total = sum_of_replies(sum_of(engine, 6))
+        assert np.abs(total.vectors["m"] - expected_sum(range(6))[0]).min() > 1e3
+
     def test_another_plan_than_before(self, engine):
         engine.absent = {OPEN: {0}}
         sum_of(engine, 6)

@@ -63,7 +63,7 @@ MAX_NEIGHBOURS = 32
 ONLY_SUMS = 'privacy.secure_sum = "all" leaves the server nothing but sums'
 """How it is said why something is refused."""
 PROOFS = "proofs"
-"""The fact that has what each holder of a client's shares says of its own keys."""
+"""The fact that has what each client says of its own keys, in the order of the plan."""
 
 
 class SumIdentity(Protocol):
@@ -140,11 +140,22 @@ class SumPlan:
         """Who has a share of a client's secrets: its neighbours and itself, ascending."""
         return sorted([*self.neighbours(client), client])
 
-    def may_open(self, delivered: set[int]) -> bool:
-        """Whether the sum of those that delivered hides each of them."""
-        held = (self.holders or {}).values()
-        return len(delivered) >= max(self.threshold, MIN_DELIVERED) and all(
-            len(delivered.intersection(of)) >= MIN_DELIVERED for of in held
+    def is_sound(self) -> bool:
+        """Whether those that it says take part are among those whose keys it has, and enough of them."""
+        members, held = set(self.members), (self.holders or {}).values()
+        return members <= (self.keys or {}).keys() and all(
+            members.issuperset(of) and len(set(of)) >= MIN_CLIENTS for of in held
+        )
+
+    def may_open(self, delivered: set[int], client: ClientId) -> bool:
+        """Whether the sum of those that delivered hides each of them, as a client sees it.
+
+        Only members count: names that nobody has could make a sum of one look like a sum of many.
+        """
+        real = delivered.intersection(self.members)
+        near = real.intersection(self.holders_of_shares(client))
+        return len(near) >= max(self.threshold, MIN_DELIVERED) and all(
+            len(real.intersection(of)) >= MIN_DELIVERED for of in (self.holders or {}).values()
         )
 
 
@@ -261,11 +272,11 @@ class SummingRunner(RunnerWrapper[Runner]):
         if secrets is None or len(keys) < MIN_CLIENTS or keys.get(client) != secrets.public:
             return EMPTY
         holders = plan.holders_of_shares(client)
-        if not len(holders) / 2 < plan.threshold <= len(holders) or len(proofs) != len(holders):
+        if not len(holders) / 2 < plan.threshold <= len(holders) or len(proofs) != len(keys):
             return EMPTY
         if self.identity is not None:
-            for holder, proof in zip(holders, proofs, strict=True):
-                self.identity.check(holder, plan.session, keys[holder], proof)
+            for (other, of_other), proof in zip(keys.items(), proofs, strict=True):
+                self.identity.check(other, plan.session, of_other, proof)
         own_shares = split_secret(secrets.own_seed, plan.threshold, len(holders))
         pair_shares = split_secret(secrets.pair_seed, plan.threshold, len(holders))
         sealed = [
@@ -290,26 +301,29 @@ class SummingRunner(RunnerWrapper[Runner]):
         if BUDGET_SPENT in about_privacy:
             return Record({}, about_privacy)
         layout, client, held = plan.layout, job.client, plan.holders or {}
-        if layout is None or any(len(set(held.get(name, ()))) < MIN_CLIENTS for name in layout.vectors):
+        if layout is None or not held.keys() >= layout.vectors.keys() or not plan.is_sound():
             return EMPTY
         secrets = self._secrets.go_on(client, MASKED, SHARES, plan)
         others = [one for one in plan.neighbours(client) if one in plan.members]
         if secrets is None or len(others) + 1 < plan.threshold:
             return EMPTY
+        if any((client in held[name]) != (name in reply.params) for name in layout.vectors):
+            return EMPTY  # who is said to send a vector must send it, or it would not hide the others
         try:
             elements = layout.pack(reply, self.weigh[job.action](reply))
         except (ValueError, TypeError, KeyError):  # diverged, or broken on purpose; it says nothing else
             return Record({MASKED: np.full(LIMBS * layout.size, np.nan, np.float32)}, about_privacy)
         keys = {other: _key(plan, other, 0) for other in others}
         elements = elements + own_mask(secrets.own_seed, layout.size)
-        elements = elements + pair_masks(secrets.pair_seed, client, keys, plan.session, layout.size)
+        # Bound to the whole plan: clients that were told different ones have masks that do not cancel.
+        elements = elements + pair_masks(secrets.pair_seed, client, keys, plan.digest(), layout.size)
         return Record({MASKED: to_vector(elements & RING_MASK)}, about_privacy)
 
     def _open(self, client: ClientId, plan: SumPlan, record: Record) -> Record:
         """Shares for the server: of own masks of those that delivered, of pair keys of those that did not."""
         delivered, sealed = set(record.facts["delivered"]), record.facts["sealed"]
         others = [one for one in plan.holders_of_shares(client) if one in plan.members]
-        if client not in delivered or not plan.may_open(delivered) or len(sealed) != len(others):
+        if client not in delivered or not plan.may_open(delivered, client) or len(sealed) != len(others):
             return EMPTY
         secrets = self._secrets.go_on(client, OPEN, MASKED, plan)
         if secrets is None:

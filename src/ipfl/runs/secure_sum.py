@@ -159,7 +159,7 @@ class _SecureSum:
         plan = self._share_secrets(self._exchange_keys())
         plan, masked = self._collect(plan)
         delivered = set(masked)
-        if not plan.may_open(delivered):
+        if not all(plan.may_open(delivered, client) for client in delivered) or not delivered:
             raise FailedSumError(f"{len(delivered)} of {len(self.ask.to)} clients delivered")
         shares = self._open(plan, delivered)
         assert plan.layout is not None
@@ -188,13 +188,8 @@ class _SecureSum:
         text = plan.text()
         count = min(len(keys), MAX_NEIGHBOURS + 1)
         schema = ReplySchema({"sealed": list_of(hex_text(SEALED_BYTES), count)})
-        records = {
-            client: Record(
-                {}, {PLAN: text, PROOFS: [self.proofs[holder] for holder in plan.holders_of_shares(client)]}
-            )
-            for client in sorted(keys)
-        }
-        replies = self.exchange(Ask(SHARES, records, schema))
+        record = Record({}, {PLAN: text, PROOFS: [self.proofs[client] for client in keys]})
+        replies = self.exchange(Ask(SHARES, dict.fromkeys(sorted(keys), record), schema))
         self.sealed = {client: reply.facts["sealed"] for client, reply in replies.items()}
         self._need(self.sealed, max(MIN_CLIENTS, plan.threshold))
         return replace(plan, members=tuple(sorted(self.sealed)))
@@ -258,7 +253,7 @@ class _SecureSum:
             if seed is None or not has_public_key(seed, plan.keys[client][0]):
                 raise FailedSumError(f"the key of client {client}, which left, could not be put together")
             # What the others have added of their masks with it is what it would have taken away.
-            total = total - pair_masks(seed, client, others, plan.session, size)
+            total = total - pair_masks(seed, client, others, plan.digest(), size)
         return total & RING_MASK
 
     def _need(self, answered: Mapping[ClientId, Any], count: int) -> None:

@@ -53,10 +53,8 @@ def with_keys_of(client, keys, proof):
         if (action, to) != (SHARES, 0):
             return record
         plan, proofs = json.loads(record.facts[PLAN]), list(record.facts[PROOFS])
-        for entry in plan["keys"]:
-            if entry[0] == client:
-                entry[1] = keys
-        proofs[client] = proof
+        (place,) = [place for place, (one, _) in enumerate(plan["keys"]) if one == client]
+        plan["keys"][place][1], proofs[place] = keys, proof
         return Record({}, {PLAN: json.dumps(plan), PROOFS: proofs})
 
     return change
