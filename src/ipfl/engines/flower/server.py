@@ -46,7 +46,6 @@ from ipfl.engines.flower.run_settings import RunSettings
 from ipfl.engines.flower.sum_identity import check_proof
 from ipfl.engines.flower.transport import IncomingReply, NodeId, OutgoingMessage
 from ipfl.errors import InputError
-from ipfl.ledger.receipts import Receipt
 
 MAX_EVENT_TEXT = 2000
 """Characters of an event about a client: a traceback has some."""
@@ -260,25 +259,14 @@ class FlowerEngine:
     ) -> None:
         """Keeps a node's signature under what it was told; says so where there is none, or a false one."""
         try:
-            receipt = check_receipt(content, statement)
-            self._check_signer(client, receipt)
+            vouches = None if self.membership.directory.client_of_key is None else self._has_key
+            receipt = check_receipt(content, statement, vouches)
         except InputError as error:
             text = f"gave no receipt for its statement of account: {printable(error)}"
             self.events.append(Event("no_receipt", client, text))
             return
         if self.keep_receipt is not None:
             self.keep_receipt(client, receipt.to_json())
-
-    def _check_signer(self, client: ClientId, receipt: Receipt) -> None:
-        """Where clients have registered keys, the one of this client must vouch for its receipts.
-
-        Raises:
-            InputError: It does not: the client could deny later that it has signed.
-        """
-        if self.membership.directory.client_of_key is None:
-            return
-        if receipt.voucher is None or not self._has_key(client, receipt.voucher.node_key):
-            raise InputError("the key that is registered for it does not vouch for who signed")
 
     def _statement(self, client: ClientId, send_all: bool) -> Mapping[str, Any] | None:
         """What a client's node is told of its account: what is new, or all."""
