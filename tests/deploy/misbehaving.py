@@ -10,7 +10,7 @@ from pathlib import Path
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
 from ipfl.engines.flower.client import NodeApp
-from ipfl.engines.flower.protocol import unpack
+from ipfl.engines.flower.messages import unpack
 
 
 class Misbehaving(NodeApp):

@@ -1,4 +1,4 @@
-"""Real faults and attacks in a federation on loopback: all of them on one server, the faults in one run.
+"""Real faults and attacks in a federation on loopback, then secure sums and receipts: all on one server.
 
 Four clients, one cluster, and a seat for everybody, so that each connected client trains in every round.
 """
@@ -30,6 +30,7 @@ from ipfl.deploy.local_federation import LocalFederation, local_federation
 from ipfl.deploy.processes import find_free_port
 from ipfl.deploy.supernode import KeyRefusedError, has_connected, prepare_node, start_node, start_supernode
 from ipfl.errors import InputError
+from ipfl.ledger.receipts import read_receipt
 from ipfl.ledger.store import RunStore
 
 pytestmark = [pytest.mark.slow, pytest.mark.waits]
@@ -47,6 +48,33 @@ model = "softmax"
 [train]
 per_round = 4
 epochs = 1
+"""
+
+
+SUMMED_GRADIENTS = """\
+rounds = 2
+[method]
+name = "ipfl"
+clusters = 1
+contribution = "clients"
+[task]
+model = "softmax"
+[train]
+per_round = 3
+epochs = 1
+[privacy]
+secure_sum = "gradients"
+"""
+SUMMED_UPDATES = """\
+rounds = 1
+[method]
+name = "fedavg"
+[task]
+model = "softmax"
+[train]
+per_round = 3
+[privacy]
+secure_sum = "all"
 """
 
 
@@ -230,6 +258,55 @@ def resume_after_restart(federation: LocalFederation, out: Path, deadline: float
     )
 
 
+def check_sums_and_receipts(federation: LocalFederation, out: Path, deadline: float) -> None:
+    """IP-FL's gradients are summed over three nodes, and each signs what it is told of its account."""
+    for client in (0, 1):
+        (memory_of(federation, client) / "faults.json").unlink()
+    federation.folder.config_file.write_text(SUMMED_GRADIENTS)
+    run = BackgroundRun(federation, out=str(out), nodes=3, deadline=deadline)
+    run.join()
+    assert run.error is None, run.lines
+    lines = [with_typed_rows(json.loads(line)) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    for line in lines:
+        # Client 0 is away since its node was killed; nothing else happens.
+        assert {event.client for event in line["events"]} <= {0}
+        assert [one.client for one in line["contributions"] if one.psi is not None] == [1, 2, 3]
+    for client in (1, 2, 3):
+        path = out / "receipts" / f"{client}.json"
+        receipt, node = read_receipt(json.loads(path.read_text())), federation.folder.node_folder(client)
+        assert receipt.voucher is not None
+        assert receipt.voucher.node_key == node.public_key.read_text().strip()
+        (own,) = memory_of(federation, client).glob(f"{run_id(out)}/{client}/receipt.json")
+        assert own.read_text() == path.read_text()
+        checked = CliRunner().invoke(app, ["ledger", "check", str(path), "--against", str(out)])
+        assert (checked.exit_code, f"client {client} was told" in checked.output) == (0, True), checked.output
+        # Its secrets of the sum were in a file, which is gone since the sum was opened.
+        assert [*(memory_of(federation, client) / "sums").iterdir()] == []
+    verified = CliRunner().invoke(app, ["ledger", "verify", str(out)])
+    assert (verified.exit_code, "2 of 2 rounds verified" in verified.output) == (0, True), verified.output
+
+
+def run_id(out: Path) -> str:
+    """Name of a run on its nodes."""
+    return str(json.loads((out / "flower.json").read_text())["run"])
+
+
+def check_exchanged_keys(federation: LocalFederation, out: Path, deadline: float) -> None:
+    """The server passes on another key of client 2 than the one that the operator of node 1 has listed."""
+    node = federation.folder.node_folder(1)
+    stranger = (federation.folder.root / "others" / "stranger" / "key.pub").read_text()
+    listed = node.peers_file.read_text().splitlines()
+    node.peers_file.write_text("\n".join(f"2 {stranger}" if one.startswith("2 ") else one for one in listed))
+    prepare_node(node)  # as a start of the node does
+    federation.folder.config_file.write_text(SUMMED_UPDATES)
+    run = BackgroundRun(federation, out=str(out), nodes=3, deadline=deadline)
+    run.join()
+    # Two are left, which is too few: nothing is opened, and a run in which no round counted has failed.
+    assert "no round counted" in str(run.error), run.lines
+    assert run.has_printed("the keys of client 2 are signed by another node than the one that is known")
+    assert run.has_printed("the secure sum of 'train' was not opened: 2 of 3 clients are left")
+
+
 def check_rounds(lines: list[dict[str, Any]]) -> None:
     """Events, refunds and trained clients of each round."""
 
@@ -272,6 +349,8 @@ def test_a_run_goes_on_through_faults_and_attacks(tmp_path: Path) -> None:
         check_too_few_nodes(federation, tmp_path / "few", deadline)
         run_with_faults(federation, out, deadline)
         resume_after_restart(federation, out, deadline)
+        check_sums_and_receipts(federation, tmp_path / "summed", deadline)
+        check_exchanged_keys(federation, tmp_path / "exchanged", deadline)
         everything = [process.popen for process in federation.processes.running.values()]
     assert all(process.poll() is not None for process in everything)
     lines = [with_typed_rows(json.loads(line)) for line in (out / "metrics.jsonl").read_text().splitlines()]

@@ -91,6 +91,15 @@ def test_any_other_failure_is_shown_with_its_traceback(folder: ServerFolder) -> 
     assert lines == ["waiting", "Traceback (most recent call last):", "ZeroDivisionError: x"]
 
 
+def test_a_run_in_which_no_round_counted_has_failed(folder: ServerFolder) -> None:
+    failure = LogEntry(EntryKind.FAILURE, "no round counted").encode()
+    set_log(folder.root, progress("1 of 1 rounds: x"), "INFO :  Stop", failure)
+    lines: list[str] = []
+    with pytest.raises(RunFailedError, match=r"^no round counted$"):
+        run_and_follow(folder, {}, lines.append)
+    assert lines == ["1 of 1 rounds: x"]
+
+
 def test_ctrl_c_stops_the_run(folder: ServerFolder) -> None:
     set_log(folder.root, progress("1 of 2 rounds"))
 

@@ -15,7 +15,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from hypothesis import strategies as st
 
 from ipfl.core import Record
-from ipfl.engines.flower.protocol import RAW_BYTES, Encoder, ReplyHeader, array_digest, pack
+from ipfl.engines.flower.headers import ReplyHeader
+from ipfl.engines.flower.messages import RAW_BYTES, Encoder, array_digest, pack
 
 DEEP = json.loads("[" * 900 + "]" * 900)
 DEEPER: list[Any] = []
@@ -132,7 +133,7 @@ def _encoded(record: Any, client: int) -> tuple[dict[str, Any], dict[str, Array]
         header = json.loads(json.dumps(ReplyHeader(client, digests, record.facts).to_header()))
         return header, dict(arrays)
     except Exception:
-        return {"client": client, "params": {}, "facts": {"n": repr(record)[:100]}}, {}
+        return {"client": client, "params": {}, "facts": {"n": type(record).__name__}}, {}
 
 
 def _array(array: Array, **changes: Any) -> Array:

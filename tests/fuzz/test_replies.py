@@ -24,7 +24,7 @@ import ipfl
 from ipfl.client.task import Task
 from ipfl.core import Ask, Bytes, ClientId, Record, Replies
 from ipfl.data.settings import TaskConfig
-from ipfl.engines.flower.protocol import RunSettings
+from ipfl.engines.flower.run_settings import RunSettings
 from ipfl.engines.flower.server import FlowerEngine
 from ipfl.engines.flower.transport import IncomingReply
 from ipfl.methods import METHODS
@@ -102,7 +102,7 @@ class HostileFlower:
     def __init__(self, task: Task, method: Any, honest: Answers):
         run_settings = RunSettings(method, ipfl.TrainConfig(), TaskConfig(**TASK, model="softmax"), 0, 10)
         transport = SimpleNamespace(exchange=self._exchange, traffic=Bytes())
-        directory = SimpleNamespace(node_of=lambda client: client)
+        directory = SimpleNamespace(node_of=lambda client: client, client_of_key=None)
         membership: Any = SimpleNamespace(transport=transport, directory=directory, events=[])
         self.engine = FlowerEngine(membership, task, run_settings, None)
         self.events = self.engine.events

@@ -128,6 +128,8 @@ def test_a_finished_run_by_the_command(market):
     results = done.output.split("with results: ")[1].split()[0]
     for noted in (head, results):
         assert command("verify", market, "--expect", noted).exit_code == 0
+    no_hash = command("verify", market, "--expect", head[:63])
+    assert (no_hash.exit_code, "64 hex digits" in no_hash.output) == (2, True)
     assert command("verify", market, "--anchor", market.parent / "anchor.jsonl").exit_code == 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,8 +16,9 @@ from tests.small_runs import small_task
 import ipfl
 from ipfl.client import secure_sum
 from ipfl.client.runner import Delivery
-from ipfl.client.secure_sum import KEYS, MASKED, OPEN, PLAN, SHARES, SummingRunner
+from ipfl.client.secure_sum import KEYS, MASKED, OPEN, PLAN, PROOFS, SHARES, SumIdentity, SummingRunner
 from ipfl.core import Ask, Record, is_below_quorum
+from ipfl.core.masks import Secrets
 from ipfl.core.method import weigh_by_samples
 from ipfl.core.records import sum_of_replies
 from ipfl.core.replies import Count, ReplySchema
@@ -57,6 +59,10 @@ class Clients:
     """Replies instead of the honest ones, by step and client."""
     replies: dict[int, Record] = field(default_factory=dict)
     is_seeded: bool = True
+    identities: dict[int, SumIdentity] = field(default_factory=dict)
+    """Of those clients that have one."""
+    change: Callable[[str, int, Record], Record] = lambda step, client, record: record
+    """What a server that cheats sends instead."""
     events: list = field(default_factory=list)
     seen: list[tuple[str, int, Record, Record]] = field(default_factory=list)
     """All that passed: step, client, what was sent, what came back."""
@@ -65,6 +71,10 @@ class Clients:
         inner = SimpleNamespace(memory=SimpleNamespace(folder=self.folder / "memory"), deliver=self.plain)
         weigh = {"train": weigh_by_samples}
         self.runner = SummingRunner(inner, weigh, seed=5, is_seeded=self.is_seeded)
+        self.runners = {
+            client: SummingRunner(inner, weigh, seed=5, is_seeded=self.is_seeded, identity=identity)
+            for client, identity in self.identities.items()
+        }
 
     def plain(self, job):
         yield Delivery(job, self.replies.get(job.client, honest_reply(job.client)))
@@ -73,8 +83,10 @@ class Clients:
         found = {}
         for client, record in ask.to.items():
             if client not in self.absent.get(ask.action, ()):
+                record = self.change(ask.action, client, record)
                 job = ipfl.client.runner.Job(ask.action, round, client, record)
-                found[client] = self.forged.get((ask.action, client)) or self.runner.run(job)
+                runner = self.runners.get(client, self.runner)
+                found[client] = self.forged.get((ask.action, client)) or runner.run(job)
                 self.seen.append((ask.action, client, record, found[client]))
         return found
 
@@ -158,7 +170,8 @@ class TestWhatTheServerSees:
         assert {step for step, *_ in finished.seen} == {KEYS, SHARES, "train", OPEN}
         for step, _, _, reply in finished.seen:
             held = {*reply.params, *reply.facts}
-            assert held == {{KEYS: "keys", SHARES: "sealed", "train": MASKED, OPEN: "shares"}[step]}
+            expected = {KEYS: {"keys", "proof"}, SHARES: {"sealed"}, "train": {MASKED}, OPEN: {"shares"}}
+            assert held == expected[step]
 
     def test_a_masked_vector_tells_nothing_of_the_reply(self, finished):
         """The same clients with other replies: the difference is all that another mask would have hidden."""
@@ -185,7 +198,7 @@ class TestWhatTheServerSees:
     def test_what_is_sent_to_clients_is_public(self, finished):
         for _, client, sent, _ in finished.seen:
             plan = json.loads(sent.facts[PLAN])
-            assert {*sent.facts} <= {PLAN, "hint", "delivered", "sealed"}
+            assert {*sent.facts} <= {PLAN, PROOFS, "hint", "delivered", "sealed"}
             assert "seed" not in plan
             assert sent.facts.get("hint", client) == client
 
@@ -205,7 +218,7 @@ class TestClientsThatCheat:
         assert {event.client for event in traffic.events()} == {1, 3}
 
     def test_a_key_that_nobody_can_agree_with(self):
-        forged = {(KEYS, 1): Record({}, {"keys": ["00" * 32] * 3})}
+        forged = {(KEYS, 1): Record({}, {"keys": ["00" * 32] * 3, "proof": ""})}
         assert_sum(sum_of(Clients(forged=forged), 6), (0, 2, 3, 4, 5))
 
     def test_shares_that_cannot_be_read(self):
@@ -260,6 +273,47 @@ class TestAServerThatAsksForMore:
             record = Record({}, {PLAN: opening.facts[PLAN], "delivered": delivered, "sealed": sealed})
             assert engine.runner.run(ipfl.client.runner.Job(OPEN, 0, 0, record)) == Record()
 
+    def test_a_sum_of_one_that_looks_like_one_of_many(self, engine):
+        """Names that nobody has do not count among those that delivered."""
+        engine.absent = {OPEN: {0}}
+        sum_of(engine, 6)
+        opening = next(sent for step, _, sent, _ in engine.seen if step == OPEN)
+        record = Record({}, {**opening.facts, "delivered": [0, *range(100, 110)]})
+        assert engine.runner.run(ipfl.client.runner.Job(OPEN, 0, 0, record)) == Record()
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"holders": {"m": [0, 100, 101]}},
+            {"holders": {"m": [1, 2, 3, 4, 5]}},
+            {"members": [*range(6), 100]},
+            {"holders": {"m": [0, 1]}},
+        ],
+    )
+    def test_vectors_that_others_are_only_said_to_send(self, engine, change):
+        def pretend(action: str, client: int, record: Record) -> Record:
+            if (action, client) != ("train", 0):
+                return record
+            plan = json.loads(record.facts[PLAN]) | change
+            return Record(record.params, {**record.facts, PLAN: json.dumps(plan)})
+
+        engine.change = pretend
+        assert_sum(sum_of(engine, 6), range(1, 6))
+
+    def test_clients_that_are_told_different_plans_have_masks_that_do_not_cancel(self, engine):
+        """Client 0 is told the same in another order: nothing is wrong with that, and the sum is noise."""
+
+        def differ(action: str, client: int, record: Record) -> Record:
+            if client or PLAN not in record.facts or action in (KEYS, SHARES):
+                return record
+            plan = json.loads(record.facts[PLAN])
+            plan["holders"]["m"] = sorted(plan["holders"]["m"], reverse=True)
+            return Record(record.params, {**record.facts, PLAN: json.dumps(plan)})
+
+        engine.change = differ
+        total = sum_of_replies(sum_of(engine, 6))
+        assert np.abs(total.vectors["m"] - expected_sum(range(6))[0]).min() > 1e3
+
     def test_another_plan_than_before(self, engine):
         engine.absent = {OPEN: {0}}
         sum_of(engine, 6)
@@ -268,6 +322,23 @@ class TestAServerThatAsksForMore:
         opening = next(sent for step, _, sent, _ in engine.seen if step == OPEN)
         record = Record({}, {**opening.facts, PLAN: other, "sealed": opening.facts["sealed"][:5]})
         assert engine.runner.run(ipfl.client.runner.Job(OPEN, 0, 0, record)) == Record()
+
+    @pytest.mark.parametrize("step", [SHARES, "train"])
+    def test_keys_that_are_exchanged_on_the_way(self, engine, step):
+        """Its own ones when secrets are shared, those of others after that: what was checked stays."""
+
+        def exchange(action: str, client: int, record: Record) -> Record:
+            if (action, client) != (step, 0):
+                return record
+            plan = json.loads(record.facts[PLAN])
+            (one,) = [place for place, (c, _) in enumerate(plan["keys"]) if c == (0 if step == SHARES else 1)]
+            plan["keys"][one][1] = Secrets.of(b"the server's own").public
+            return Record(record.params, {**record.facts, PLAN: json.dumps(plan)})
+
+        engine.change = exchange
+        assert_sum(sum_of(engine, 6), range(1, 6))
+        (reply,) = [reply for action, c, _, reply in engine.seen if (action, c) == (step, 0)]
+        assert reply == Record()
 
     def test_the_plain_reply_is_never_sent(self, engine):
         job = ipfl.client.runner.Job("train", 0, 0, Record({"m": vector(0, 0)}))

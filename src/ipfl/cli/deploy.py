@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ipfl.cli.errors import INTERRUPTED, exit_with_error
+from ipfl.cli.errors import FAILED, INTERRUPTED, exit_with_error
 from ipfl.cli.options import AccountsName, Anchor, Out, Sets, new_run_folder
 from ipfl.errors import InputError
 
@@ -27,14 +27,20 @@ Rounds = Annotated[
 
 @contextmanager
 def _clean_stop(message: str) -> Iterator[None]:
-    """Inside, Ctrl-C and SIGTERM stop all that was started; after Ctrl-C, the message is the last line."""
+    """Inside, Ctrl-C and SIGTERM stop all that was started; after Ctrl-C, the message is the last line.
+
+    A run that failed is said in one line: what led to it was printed before.
+    """
     from ipfl.core.signals import exit_on_sigterm
+    from ipfl.deploy.flower_cli import RunFailedError
 
     with exit_on_sigterm():
         try:
             yield
         except KeyboardInterrupt:
             exit_with_error(f"interrupted; {message}", INTERRUPTED)
+        except RunFailedError as error:
+            exit_with_error(str(error), FAILED)
 
 
 def _server_folder(path: Path) -> ServerFolder:
@@ -103,6 +109,16 @@ def register(
     account, is_registered = set_account_key(server, public_key, client, name, replace=replace)
     state = "registered with the server" if is_registered else "the server registers it when it starts"
     typer.echo(f"client {account.client}: key {account.fingerprint}; {state}")
+
+
+@app.command()
+def peers(folder: Folder) -> None:
+    """Print the public keys of all accounts, as each node's peers.txt lists them."""
+    server = _server_folder(folder)
+    from ipfl.deploy.peers import peers_text
+    from ipfl.deploy.registry import Registry
+
+    typer.echo(peers_text(Registry.load(server.accounts_file)), nl=False)
 
 
 @app.command()

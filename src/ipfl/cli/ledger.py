@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -120,6 +121,8 @@ def verify(
     """
     from ipfl.runs.audit import Audit
 
+    if expect is not None and not re.fullmatch("[0-9a-f]{64}", expect):
+        raise InputError(f"--expect needs a hash, which has 64 hex digits, not {expect!r:.80}")
     if authority is not None and anchor is None:
         raise InputError("--authority checks the time stamps of an anchor: give --anchor as well")
     if folder is None and "://" not in run and Path(run).is_dir():

@@ -163,7 +163,9 @@ def run(
         progress = f"{result.summary['rounds']} of {settings.rounds} rounds"
         exit_with_error(f"interrupted after {progress}; results so far in {folder}", INTERRUPTED)
     if not result.summary["counted"]:
-        exit_with_error(f"no round counted: nobody delivered in any of them; see {folder}", FAILED)
+        from ipfl.runs.result import NO_ROUND_COUNTED
+
+        exit_with_error(f"{NO_ROUND_COUNTED}; see {folder}", FAILED)
 
 
 def compare(
@@ -252,8 +254,10 @@ def compare(
     if comparison.interrupted:
         exit_with_error(f"interrupted; results so far in {folder}", INTERRUPTED)
     void = [f"{e.method.name}, seed {s}" for e in comparison.entries.values() for s in e.void_seeds]
+    if void:
+        from ipfl.runs.result import NO_ROUND_COUNTED
     for run in void:
-        typer.echo(f"error: {run}: no round counted, nobody delivered in any of them", err=True)
+        typer.echo(f"error: {run}: {NO_ROUND_COUNTED}", err=True)
     if comparison.failed or void:
         raise typer.Exit(FAILED)
 

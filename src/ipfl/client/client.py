@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from ipfl.client.network import Network, Points
 from ipfl.client.predictors import Predictor
 from ipfl.client.settings import TrainConfig
 from ipfl.client.training import (
+    DrawBatches,
     Objective,
     Pull,
     Score,
@@ -29,6 +30,18 @@ from ipfl.data.federated import Parts, Samples
 
 Part = Literal["train", "probe", "goal"]
 """What a method may use of a client's data; `test` belongs to the evaluator."""
+
+
+class TrainingInput(NamedTuple):
+    """What a client's training depends on, beside its settings."""
+
+    points: Samples | Points
+    rng: np.random.Generator
+    objective: Objective | None
+    draw: DrawBatches | None = None
+    """The batches of an epoch; None: all points, shuffled."""
+    hides_statistics: bool = False
+    """Whether statistics of the points, such as batch norm's, stay as they were."""
 
 
 @dataclass(frozen=True)
@@ -76,17 +89,26 @@ class Client:
         on: Samples | None = None,
     ) -> Vector:
         """Local training on `train` or some samples of it; see `ipfl.client.training.sgd` for the rest."""
-        return sgd(
+        given = self._training_input(on, objective, self.settings.epochs if epochs is None else epochs)
+        trained = sgd(
             self.network,
             start,
-            self.points("train") if on is None else on,
+            given.points,
             self.settings,
-            self.rng,
+            given.rng,
             epochs=epochs,
             lr=lr,
             pull=pull,
-            objective=objective,
+            objective=given.objective,
+            draw=given.draw,
         )
+        if given.hides_statistics and len(trained) > self.network.trained:
+            trained[self.network.trained :] = start[self.network.trained :]
+        return trained
+
+    def _training_input(self, on: Samples | None, objective: Objective | None, epochs: int) -> TrainingInput:
+        """What a training works with; a private client has noise in it."""
+        return TrainingInput(self.points("train") if on is None else on, self.rng, objective)
 
     def score(self, predictor: Predictor, part: Part, limit: int | None = None) -> Score:
         """How a model (or mixture, or prototypes) does on one part."""

@@ -22,13 +22,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ipfl.client.client import Client, Part
+from ipfl.client.client import Client, Part, TrainingInput
 from ipfl.client.network import Points
 from ipfl.client.predictors import Predictor
 from ipfl.client.privacy_accountant import Releases
 from ipfl.client.private_gradients import NoisyGradient, PoissonBatches, clipped_sum
 from ipfl.client.settings import PrivacyConfig
-from ipfl.client.training import Batch, Objective, Pull, Score, evaluate, losses, sgd
+from ipfl.client.training import Batch, Objective, Score, evaluate, losses
 from ipfl.core import Record, Vector
 from ipfl.core.records import Fact
 from ipfl.data.federated import Samples
@@ -138,20 +138,11 @@ class PrivateClient(Client):
         self._look()
         return self._unwatched(part, limit)
 
-    def train(
-        self,
-        start: Vector,
-        *,
-        epochs: int | None = None,
-        lr: float | None = None,
-        pull: Pull | None = None,
-        objective: Objective | None = None,
-        on: Samples | None = None,
-    ) -> Vector:
-        """Local training, with noise in every step if the mechanism is `sgd`."""
+    def _training_input(self, on: Samples | None, objective: Objective | None, epochs: int) -> TrainingInput:
+        """What a training works with: noise in every step, if the mechanism is `sgd`."""
         if self.privacy.mechanism == "update":
             self._look()
-            return super().train(start, epochs=epochs, lr=lr, pull=pull, objective=objective, on=on)
+            return super()._training_input(on, objective, epochs)
         if objective is not None:
             raise InputError(
                 "privacy.mechanism=sgd needs the ordinary loss, whose gradient is a sum over points; "
@@ -160,26 +151,12 @@ class PrivateClient(Client):
         if ":" in (self.settings.augment or ""):
             raise InputError("privacy.mechanism=sgd needs to know that train.augment mixes no points")
         points = self._unwatched("train") if on is None else self.network.points(on)
-        batches = PoissonBatches(len(points), self.settings.batch_size)
-        size, passes = batches.rate * len(points), self.settings.epochs if epochs is None else epochs
-        privacy = self.privacy
+        batches, privacy = PoissonBatches(len(points), self.settings.batch_size), self.privacy
+        size = batches.rate * len(points)
         noisy = NoisyGradient(privacy.clip, privacy.noise * privacy.clip, size, self.noise)
-        self.log.releases.add(privacy.noise, batches.steps * passes, batches.rate)
-        trained = sgd(
-            self.network,
-            start,
-            points,
-            self.settings,
-            self.noise,  # who is in a batch must be as secret as the noise
-            epochs=epochs,
-            lr=lr,
-            pull=pull,
-            objective=noisy,
-            draw=batches,
-        )
-        if len(trained) > self.network.trained:  # statistics of the points, such as batch norm's
-            trained[self.network.trained :] = start[self.network.trained :]
-        return trained
+        self.log.releases.add(privacy.noise, batches.steps * epochs, batches.rate)
+        # Who is in a batch must be as secret as the noise.
+        return TrainingInput(points, self.noise, noisy, batches, hides_statistics=True)
 
     def score(self, predictor: Predictor, part: Part, limit: int | None = None) -> Score:
         """How a model does on one part, with noise on each number that is looked at."""

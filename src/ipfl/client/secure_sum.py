@@ -9,8 +9,10 @@ neighbours of Bell et al. (Secure Single-Server Aggregation, CCS 2020):
 4. `sum_open`: it gives the server its shares of the own masks of those that delivered, and of the pair keys
    of those that did not: never both of one client.
 
-The server is trusted to pass on keys as they are and to invent no clients; see docs/privacy.md. `ipfl.runs.
-secure_sum` is its side. On a node every step is answered once, and never in another order.
+A node that knows the other nodes' keys (`SumIdentity`) signs its own keys of a sum, and checks those of its
+neighbours: a server that exchanges keys for its own, or invents clients, gets nothing. Without that, the
+server is trusted to pass on keys as they are; see docs/privacy.md. `ipfl.runs.secure_sum` is its side. On a
+node every step is answered once, and never in another order.
 """
 
 from __future__ import annotations
@@ -18,10 +20,10 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets as system_random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -39,9 +41,10 @@ from ipfl.core.masks import (
     split_secret,
     unseal,
 )
-from ipfl.core.method import Weigh
+from ipfl.core.method import Method, Weigh
 from ipfl.core.records import BUDGET_SPENT, split_privacy_facts
 from ipfl.core.ring import LIMBS, RING_MASK, SumLayout, to_vector
+from ipfl.errors import InputError
 
 KEYS, SHARES, OPEN = "sum_keys", "sum_shares", "sum_open"
 """Steps of a sum beside the method's own action."""
@@ -57,6 +60,24 @@ NO_SHARE = "00" * SEED_BYTES
 """In place of a share that could not be unsealed."""
 MAX_NEIGHBOURS = 32
 """Clients that share a client's secrets, and whose masks are paired with its own, at most."""
+ONLY_SUMS = 'privacy.secure_sum = "all" leaves the server nothing but sums'
+"""How it is said why something is refused."""
+PROOFS = "proofs"
+"""The fact that has what each client says of its own keys, in the order of the plan."""
+
+
+class SumIdentity(Protocol):
+    """A node that can prove whose keys of a sum are its own, and check those of others."""
+
+    def sign(self, client: ClientId, session: str, keys: Sequence[str]) -> str:
+        """The proof that these are the client's keys in this sum."""
+
+    def check(self, client: ClientId, session: str, keys: Sequence[str], proof: str) -> None:
+        """Accepts a proof of another node.
+
+        Raises:
+            InputError: It does not come from the node that this one knows as the client's.
+        """
 
 
 @dataclass(frozen=True)
@@ -103,6 +124,14 @@ class SumPlan:
             None if layout is None else SumLayout(*layout),
         )
 
+    def digest(self) -> str:
+        """By which it is recognised in the next step."""
+        return hashlib.sha256(self.text().encode()).hexdigest()
+
+    def of_keys(self) -> SumPlan:
+        """The plan as it was when secrets were shared: who has which keys."""
+        return replace(self, members=(), holders=None, layout=None)
+
     def neighbours(self, client: ClientId) -> list[ClientId]:
         """Who shares secrets and masks with a client."""
         return neighbours(list(self.keys or {}), client, MAX_NEIGHBOURS)
@@ -111,11 +140,22 @@ class SumPlan:
         """Who has a share of a client's secrets: its neighbours and itself, ascending."""
         return sorted([*self.neighbours(client), client])
 
-    def may_open(self, delivered: set[int]) -> bool:
-        """Whether the sum of those that delivered hides each of them."""
-        held = (self.holders or {}).values()
-        return len(delivered) >= max(self.threshold, MIN_DELIVERED) and all(
-            len(delivered.intersection(of)) >= MIN_DELIVERED for of in held
+    def is_sound(self) -> bool:
+        """Whether those that it says take part are among those whose keys it has, and enough of them."""
+        members, held = set(self.members), (self.holders or {}).values()
+        return members <= (self.keys or {}).keys() and all(
+            members.issuperset(of) and len(set(of)) >= MIN_CLIENTS for of in held
+        )
+
+    def may_open(self, delivered: set[int], client: ClientId) -> bool:
+        """Whether the sum of those that delivered hides each of them, as a client sees it.
+
+        Only members count: names that nobody has could make a sum of one look like a sum of many.
+        """
+        real = delivered.intersection(self.members)
+        near = real.intersection(self.holders_of_shares(client))
+        return len(near) >= max(self.threshold, MIN_DELIVERED) and all(
+            len(real.intersection(of)) >= MIN_DELIVERED for of in (self.holders or {}).values()
         )
 
 
@@ -146,7 +186,8 @@ class SumMemory:
             client: Whose.
             step: Which step.
             after: The one that must have been answered last.
-            plan: What the server says of the sum; in the last step as in the one before.
+            plan: What the server says of the sum. Keys must stay those that secrets were shared under, and
+                in the last step all must be as in the one before.
         """
         if self.is_seeded:
             return self.begin(client, plan.session)
@@ -154,15 +195,15 @@ class SumMemory:
             known = json.loads(self._file(client).read_text())
         except (FileNotFoundError, ValueError):
             return None
-        digest = hashlib.sha256(plan.text().encode()).hexdigest()
-        if (known["session"], known["step"]) != (plan.session, after) or (
-            step == OPEN and known["plan"] != digest
-        ):
+        if (known["session"], known["step"]) != (plan.session, after):
+            return None
+        seen = {SHARES: "", MASKED: plan.of_keys().digest(), OPEN: plan.digest()}[step]
+        if known["plan"] != seen:
             return None
         if step == OPEN:
             remove(self._file(client))
         else:
-            self._save(client, {**known, "step": step, "plan": digest})
+            self._save(client, {**known, "step": step, "plan": plan.digest()})
         return Secrets.of(bytes.fromhex(known["seed"]))
 
     def _save(self, client: ClientId, known: Mapping[str, str]) -> None:
@@ -180,11 +221,20 @@ class SummingRunner(RunnerWrapper[Runner]):
         weigh: What vectors count, by the actions whose replies are summed.
         seed: Of the run.
         is_seeded: Whether secrets follow from the run's seed: for simulations and tests.
+        identity: Signs keys and checks those of others; None: the server is trusted with that.
     """
 
-    def __init__(self, inner: Runner, weigh: Mapping[str, Weigh], seed: int, *, is_seeded: bool):
+    def __init__(
+        self,
+        inner: Runner,
+        weigh: Mapping[str, Weigh],
+        seed: int,
+        *,
+        is_seeded: bool,
+        identity: SumIdentity | None = None,
+    ):
         super().__init__(inner)
-        self.weigh = weigh
+        self.weigh, self.identity = weigh, identity
         self._secrets = SumMemory(inner.memory.folder.with_name("sums"), seed, is_seeded=is_seeded)
 
     def run(self, job: Job) -> Record:
@@ -209,19 +259,24 @@ class SummingRunner(RunnerWrapper[Runner]):
         """A step beside the method's action; an empty reply where the server asks for what it must not."""
         plan, client = SumPlan.read(job.record.facts[PLAN]), job.client
         if job.action == KEYS:
-            return Record({}, {"keys": self._secrets.begin(client, plan.session).public})
+            keys = self._secrets.begin(client, plan.session).public
+            proof = "" if self.identity is None else self.identity.sign(client, plan.session, keys)
+            return Record({}, {"keys": keys, "proof": proof})
         if job.action == SHARES:
-            return self._share(client, plan)
+            return self._share(client, plan, job.record.facts[PROOFS])
         return self._open(client, plan, job.record)
 
-    def _share(self, client: ClientId, plan: SumPlan) -> Record:
+    def _share(self, client: ClientId, plan: SumPlan, proofs: Sequence[str]) -> Record:
         """Shares of both secrets, sealed for each holder; the client keeps its own in the same way."""
-        secrets = self._secrets.go_on(client, SHARES, KEYS, plan)
-        if secrets is None or len(plan.keys or {}) < MIN_CLIENTS:
+        secrets, keys = self._secrets.go_on(client, SHARES, KEYS, plan), plan.keys or {}
+        if secrets is None or len(keys) < MIN_CLIENTS or keys.get(client) != secrets.public:
             return EMPTY
         holders = plan.holders_of_shares(client)
-        if not len(holders) / 2 < plan.threshold <= len(holders):
+        if not len(holders) / 2 < plan.threshold <= len(holders) or len(proofs) != len(keys):
             return EMPTY
+        if self.identity is not None:
+            for (other, of_other), proof in zip(keys.items(), proofs, strict=True):
+                self.identity.check(other, plan.session, of_other, proof)
         own_shares = split_secret(secrets.own_seed, plan.threshold, len(holders))
         pair_shares = split_secret(secrets.pair_seed, plan.threshold, len(holders))
         sealed = [
@@ -246,26 +301,29 @@ class SummingRunner(RunnerWrapper[Runner]):
         if BUDGET_SPENT in about_privacy:
             return Record({}, about_privacy)
         layout, client, held = plan.layout, job.client, plan.holders or {}
-        if layout is None or any(len(set(held.get(name, ()))) < MIN_CLIENTS for name in layout.vectors):
+        if layout is None or not held.keys() >= layout.vectors.keys() or not plan.is_sound():
             return EMPTY
         secrets = self._secrets.go_on(client, MASKED, SHARES, plan)
         others = [one for one in plan.neighbours(client) if one in plan.members]
         if secrets is None or len(others) + 1 < plan.threshold:
             return EMPTY
+        if any((client in held[name]) != (name in reply.params) for name in layout.vectors):
+            return EMPTY  # who is said to send a vector must send it, or it would not hide the others
         try:
             elements = layout.pack(reply, self.weigh[job.action](reply))
         except (ValueError, TypeError, KeyError):  # diverged, or broken on purpose; it says nothing else
             return Record({MASKED: np.full(LIMBS * layout.size, np.nan, np.float32)}, about_privacy)
         keys = {other: _key(plan, other, 0) for other in others}
         elements = elements + own_mask(secrets.own_seed, layout.size)
-        elements = elements + pair_masks(secrets.pair_seed, client, keys, plan.session, layout.size)
+        # Bound to the whole plan: clients that were told different ones have masks that do not cancel.
+        elements = elements + pair_masks(secrets.pair_seed, client, keys, plan.digest(), layout.size)
         return Record({MASKED: to_vector(elements & RING_MASK)}, about_privacy)
 
     def _open(self, client: ClientId, plan: SumPlan, record: Record) -> Record:
         """Shares for the server: of own masks of those that delivered, of pair keys of those that did not."""
         delivered, sealed = set(record.facts["delivered"]), record.facts["sealed"]
         others = [one for one in plan.holders_of_shares(client) if one in plan.members]
-        if client not in delivered or not plan.may_open(delivered) or len(sealed) != len(others):
+        if client not in delivered or not plan.may_open(delivered, client) or len(sealed) != len(others):
             return EMPTY
         secrets = self._secrets.go_on(client, OPEN, MASKED, plan)
         if secrets is None:
@@ -278,24 +336,46 @@ class SummingRunner(RunnerWrapper[Runner]):
         return Record({}, {"shares": shares})
 
 
-def with_secure_sums(runner: ClientRunner, outside: Runner | None = None) -> Runner:
+def with_secure_sums(
+    runner: ClientRunner, outside: Runner | None = None, identity: SumIdentity | None = None
+) -> Runner:
     """The runner as `privacy.secure_sum` says: as it is, or with masks around all that is summed.
 
     Args:
         runner: Plays the clients.
         outside: The same with attackers or faults around it; None: there are none.
+        identity: Signs the node's keys and checks those of others; None: the server is trusted with that.
     """
     weigh = summed_actions(runner)
     outside = outside or runner
-    return SummingRunner(outside, weigh, runner.seed, is_seeded=runner.is_seeded) if weigh else outside
+    if not weigh:
+        return outside
+    return SummingRunner(outside, weigh, runner.seed, is_seeded=runner.is_seeded, identity=identity)
 
 
 def summed_actions(runner: ClientRunner) -> Mapping[str, Weigh]:
-    """The actions whose replies are summed, by the settings of the run."""
+    """The actions whose replies are summed, by the settings of the run.
+
+    Raises:
+        InputError: All were to be summed, and the method sends single replies: a server that says so lies.
+    """
     wanted, sums = runner.privacy.secure_sum, runner.method.sums()
     if wanted == "off":
         return {}
+    if wanted == "all":
+        refuse_single_replies(runner.method)
     return dict(sums.gradients) | (dict(sums.updates) if wanted == "all" else {})
+
+
+def refuse_single_replies(method: Method[Any]) -> None:
+    """Says what a method needs single replies for, if it does.
+
+    Raises:
+        InputError: It does, so that sums are not enough.
+    """
+    if reason := method.sums().needs_single:
+        hint = ' ("gradients" is possible)' if method.sums().gradients else ""
+        raise InputError(f"{ONLY_SUMS}, and {method.name} needs single replies for {reason}{hint}")
 
 
 def _key(plan: SumPlan, client: ClientId, number: int) -> str:

@@ -75,7 +75,7 @@ def own_mask(own_seed: bytes, size: int) -> Ring:
 
 
 def pair_masks(
-    pair_seed: bytes, client: int, others: Mapping[int, str], session: str, size: int
+    pair_seed: bytes, client: int, others: Mapping[int, str], context: str, size: int
 ) -> NDArray[np.uint64]:
     """The sum of a client's masks with others: what it adds, they take away.
 
@@ -83,12 +83,12 @@ def pair_masks(
         pair_seed: The client's.
         client: Its id.
         others: Public keys of the others, by id.
-        session: Name of the sum.
+        context: What both must agree on, or their masks do not cancel.
         size: Elements of the vector.
     """
     total = np.zeros(size, np.uint64)
     for other, key in others.items():
-        mask = _expand(_derive(_agree(_scalar(pair_seed), key), f"pair {session}", KEY_BYTES), size)
+        mask = _expand(_derive(_agree(_scalar(pair_seed), key), f"pair {context}", KEY_BYTES), size)
         total = (total + mask if client < other else total - mask) & RING_MASK
     return total
 

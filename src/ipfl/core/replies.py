@@ -64,6 +64,11 @@ def hex_text(size: int) -> Any:
     return Annotated[str, Len(2 * size, 2 * size), StringConstraints(pattern="^[0-9a-f]*$")]
 
 
+def text_up_to(length: int) -> Any:
+    """A text of so many characters at most."""
+    return Annotated[str, Len(0, length)]
+
+
 class InvalidReplyError(ValueError):
     """A reply that does not hold what it must; the text says what is wrong with it."""
 

@@ -26,13 +26,13 @@ from ipfl.core.rounds import summarize
 from ipfl.core.sections import Section
 from ipfl.deploy.folder import load_run_config
 from ipfl.deploy.registry import Registry, client_lookup
-from ipfl.deploy.run_log import print_input_error, print_progress
+from ipfl.deploy.run_log import print_failure, print_input_error, print_progress
 from ipfl.engines import ATTEMPTS_FILE, EngineContext
 from ipfl.engines.flower import require_flower
 from ipfl.engines.flower.client import NodeApp, NodeFolders
 from ipfl.engines.flower.membership import ClientOfKey, Membership, NodeDirectory, agree_on_task
 from ipfl.engines.flower.memory import Attempts, DataDescription
-from ipfl.engines.flower.protocol import MAX_CLASSES, RunSettings
+from ipfl.engines.flower.run_settings import MAX_CLASSES, RunSettings
 from ipfl.engines.flower.server import FlowerEngine, RemoteData
 from ipfl.engines.flower.simulation import START_TIMEOUT_SECONDS, Simulation
 from ipfl.engines.flower.transport import Transport
@@ -40,7 +40,7 @@ from ipfl.errors import InputError
 from ipfl.report.progress import accuracy
 from ipfl.runs.config import Config
 from ipfl.runs.folder import RunOutput
-from ipfl.runs.result import Result
+from ipfl.runs.result import NO_ROUND_COUNTED, Result
 from ipfl.runs.run import run
 
 REPLY_POLL_SECONDS = 0.25
@@ -227,6 +227,9 @@ def server_app(model: Factory | None = None) -> ServerApp:
         except InputError as error:
             print_input_error(str(error))
             raise
+        if not result.summary["counted"]:
+            print_failure(NO_ROUND_COUNTED)
+            return
         print_progress(f"done: {result.summary['rounds']} rounds")
 
     return app

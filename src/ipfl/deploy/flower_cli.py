@@ -26,7 +26,7 @@ RunValue = str | int | float | bool
 
 
 class RunFailedError(RuntimeError):
-    """A run ended before its last round, and not because of bad input."""
+    """A run ended before its last round, or none of its rounds counted, and not because of bad input."""
 
 
 def flower_environment(home: Path) -> dict[str, str]:
@@ -103,6 +103,7 @@ def run_and_follow(folder: ServerFolder, settings: Mapping[str, RunValue], print
         raise RunFailedError(f"Flower did not start the run: {answer.get('error-message')}")
     run_id = str(answer["run-id"])
     input_error: str | None = None
+    failure: str | None = None
     other_lines: deque[str] = deque(maxlen=MAX_FAILURE_LINES)
     try:
         for line in _stream_log(folder, run_id):
@@ -111,6 +112,8 @@ def run_and_follow(folder: ServerFolder, settings: Mapping[str, RunValue], print
                 other_lines.append(line)
             elif entry.kind is EntryKind.INPUT_ERROR:
                 input_error = entry.text
+            elif entry.kind is EntryKind.FAILURE:
+                failure = entry.text
             else:
                 print_line(entry.text)
         status, details = _run_status(folder, run_id)
@@ -120,6 +123,8 @@ def run_and_follow(folder: ServerFolder, settings: Mapping[str, RunValue], print
         raise
     if input_error is not None:
         raise InputError(input_error)
+    if failure is not None:
+        raise RunFailedError(failure)
     if status != COMPLETED_STATUS:
         for line in other_lines:  # with the traceback, if there is one
             print_line(line)

@@ -24,8 +24,10 @@ from ipfl.deploy.credentials import (
     write_certificates,
     write_key_pair,
 )
+from ipfl.deploy.peers import peers_text
 from ipfl.deploy.registry import Registry
 from ipfl.engines import NEEDS_LOCAL_ENGINE
+from ipfl.engines.flower.node_limits import NodeLimits
 from ipfl.errors import InputError
 from ipfl.runs.config import Config
 
@@ -84,7 +86,7 @@ class ServerSettings(_SettingsFile):
         return self
 
 
-class NodeSettings(_SettingsFile):
+class NodeSettings(_SettingsFile, NodeLimits):
     """Content of node.toml."""
 
     server: str = Field(description="host:port of the server, a name that its certificate covers")
@@ -100,6 +102,9 @@ class NodeSettings(_SettingsFile):
     )
     readable: tuple[Path, ...] = Field(
         (), description="files and folders that the app may read, beside `data` and the installed packages"
+    )
+    peers: Path = Field(
+        Path("peers.txt"), description="the public keys of all clients, which secure sums are checked against"
     )
 
 
@@ -143,6 +148,11 @@ class NodeFolder:
     def settings_file(self) -> Path:
         """Which server, which client, which data."""
         return self.root / "node.toml"
+
+    @property
+    def peers_file(self) -> Path:
+        """Public keys of all clients, as `ipfl deploy init` knew them."""
+        return self.root / "peers.txt"
 
     @property
     def flower_home(self) -> Path:
@@ -287,6 +297,8 @@ def create_folder(
         key = folder.node_folder(client).public_key.read_text(encoding="utf-8")
         registry = registry.with_account(key, client, f"node-{client}")
     registry.save(folder.accounts_file)
+    for client in range(nodes):
+        folder.node_folder(client).peers_file.write_text(peers_text(registry), encoding="utf-8")
     settings = ServerSettings(
         bind=ALL_INTERFACES if hosts else LOOPBACK_INTERFACE, port=port, operator_port=operator_port
     )

@@ -25,6 +25,8 @@ class EntryKind(StrEnum):
     PROGRESS = "progress"
     INPUT_ERROR = "input-error"
     """The run fails because of its input; the text says why."""
+    FAILURE = "failure"
+    """The run came to its end, and was for nothing; the text says why."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,11 @@ def print_progress(text: str) -> None:
 def print_input_error(text: str) -> None:
     """Prints why the run fails because of its input."""
     _print(LogEntry(EntryKind.INPUT_ERROR, text), f"error: {text}")
+
+
+def print_failure(text: str) -> None:
+    """Prints why a run that came to its end has failed."""
+    _print(LogEntry(EntryKind.FAILURE, text), f"error: {text}")
 
 
 def _print(entry: LogEntry, plain: str) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from ipfl.deploy.credentials import fingerprint, read_public_key, write_random_secret
 from ipfl.deploy.flower_cli import PrintLine, flower_environment
 from ipfl.deploy.folder import NodeFolder, NodeSettings, write_app
+from ipfl.deploy.peers import read_peers
 from ipfl.deploy.processes import Processes, RunningProcess, find_free_port
 from ipfl.deploy.sandbox import find_user
 from ipfl.engines.flower.flwr_internals import (
@@ -18,6 +19,7 @@ from ipfl.engines.flower.flwr_internals import (
     KEY_REFUSED_TEXT,
     NO_ANSWER_TEXT,
 )
+from ipfl.engines.flower.sum_identity import keep_known_keys
 from ipfl.errors import InputError
 from ipfl.ledger.receipts import prepare_receipt_key
 
@@ -51,6 +53,7 @@ def prepare_node(folder: NodeFolder) -> NodeSettings:
     memory = (folder.root / settings.memory).resolve()
     memory.mkdir(parents=True, exist_ok=True)
     prepare_receipt_key(memory, folder.private_key)
+    keep_known_keys(memory, read_peers(folder.root / settings.peers))
     app = (folder.root / settings.app).resolve()
     if app == folder.app.resolve() and not app.exists():  # the folder is of an earlier version of ipfl
         write_app(app)
@@ -116,7 +119,11 @@ def heartbeat_file(folder: NodeFolder) -> Path:
 
 def _node_config(settings: NodeSettings) -> str:
     """The settings in the form in which Flower passes them to client code."""
-    return f'client={settings.client} data="{settings.data}" memory="{settings.memory}"'
+    values = {"client": settings.client, "data": str(settings.data), "memory": str(settings.memory)}
+    return " ".join(
+        f'{name}="{value}"' if isinstance(value, str) else f"{name}={value}"
+        for name, value in (values | settings.limits()).items()
+    )
 
 
 def has_connected(supernode: RunningProcess, folder: NodeFolder, server: str) -> bool:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from ipfl.client.network import Network
     from ipfl.client.predictors import Predictor
 
+NO_ROUND_COUNTED = "no round counted: too few clients delivered in each of them"
+"""Of a run that came to its end for nothing."""
 Line = dict[str, Any]
 """What `metrics.jsonl` says of a round, with typed rows (`ipfl.core.rounds.ROW_TYPES`)."""
 

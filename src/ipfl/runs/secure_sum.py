@@ -20,10 +20,13 @@ from ipfl.client.secure_sum import (
     MAX_NEIGHBOURS,
     MIN_CLIENTS,
     NO_SHARE,
+    ONLY_SUMS,
     OPEN,
     PLAN,
+    PROOFS,
     SHARES,
     SumPlan,
+    refuse_single_replies,
 )
 from ipfl.core import (
     EMPTY,
@@ -48,11 +51,13 @@ from ipfl.core.masks import (
     own_mask,
     pair_masks,
 )
-from ipfl.core.replies import ReplySchema, hex_text, list_of
+from ipfl.core.replies import ReplySchema, hex_text, list_of, text_up_to
 from ipfl.core.ring import LIMBS, RING_MASK, Ring, SumLayout, expected_vectors, from_vector
 from ipfl.errors import InputError
 from ipfl.runs.config import RunConfig
 
+MAX_PROOF = 2048
+"""Characters of what a node says of its keys: two signatures and two public keys have about 900."""
 Exchange = Callable[[Ask], Replies]
 """One phase through the boundary."""
 
@@ -97,14 +102,11 @@ class SecureSums:
 
 def _refuse_single(method: Method[Any], config: RunConfig) -> None:
     """Says what would need single replies, if anything does."""
-    start = 'privacy.secure_sum = "all" leaves the server nothing but sums'
-    if reason := method.sums().needs_single:
-        hint = ' ("gradients" is possible)' if method.sums().gradients else ""
-        raise InputError(f"{start}, and {method.name} needs single replies for {reason}{hint}")
+    refuse_single_replies(method)
     rule = config.aggregate
     if rule.rule != "mean" or rule.clip is not None:
         setting = f"aggregate.rule = {rule.rule!r}" if rule.rule != "mean" else "aggregate.clip"
-        raise InputError(f"{start}, and {setting} needs single updates")
+        raise InputError(f"{ONLY_SUMS}, and {setting} needs single updates")
 
 
 class FailedSumError(Exception):
@@ -149,6 +151,7 @@ class _SecureSum:
         self.order: list[ClientId] = (
             stream(sums.seed, "sum order", round, number).permutation(sorted(ask.to)).tolist()
         )
+        self.proofs: Mapping[ClientId, str] = {}
         self.sealed: Mapping[ClientId, list[str]] = {}
 
     def run(self, replies: PhaseReplies) -> None:
@@ -156,7 +159,7 @@ class _SecureSum:
         plan = self._share_secrets(self._exchange_keys())
         plan, masked = self._collect(plan)
         delivered = set(masked)
-        if not plan.may_open(delivered):
+        if not all(plan.may_open(delivered, client) for client in delivered) or not delivered:
             raise FailedSumError(f"{len(delivered)} of {len(self.ask.to)} clients delivered")
         shares = self._open(plan, delivered)
         assert plan.layout is not None
@@ -169,12 +172,13 @@ class _SecureSum:
 
     def _exchange_keys(self) -> SumPlan:
         plan = SumPlan(self.session)
-        schema = ReplySchema({"keys": list_of(hex_text(KEY_BYTES), 3)})
+        schema = ReplySchema({"keys": list_of(hex_text(KEY_BYTES), 3), "proof": text_up_to(MAX_PROOF)})
         record = Record({}, {PLAN: plan.text()})
         replies = self.exchange(Ask(KEYS, dict.fromkeys(self.ask.to, record), schema))
         keys = {client: list(replies[client].facts["keys"]) for client in self.order if client in replies}
         keys = {client: found for client, found in keys.items() if all(map(is_usable_key, found[:2]))}
         plan = replace(plan, keys=keys)
+        self.proofs = {client: replies[client].facts["proof"] for client in keys}
         self._need(keys, MIN_CLIENTS)
         holders = min(len(keys), MAX_NEIGHBOURS + 1)
         return replace(plan, threshold=max(holders // 2 + 1, math.ceil(round(self.sums.quorum * holders, 9))))
@@ -184,7 +188,8 @@ class _SecureSum:
         text = plan.text()
         count = min(len(keys), MAX_NEIGHBOURS + 1)
         schema = ReplySchema({"sealed": list_of(hex_text(SEALED_BYTES), count)})
-        replies = self.exchange(Ask(SHARES, {c: Record({}, {PLAN: text}) for c in sorted(keys)}, schema))
+        record = Record({}, {PLAN: text, PROOFS: [self.proofs[client] for client in keys]})
+        replies = self.exchange(Ask(SHARES, dict.fromkeys(sorted(keys), record), schema))
         self.sealed = {client: reply.facts["sealed"] for client, reply in replies.items()}
         self._need(self.sealed, max(MIN_CLIENTS, plan.threshold))
         return replace(plan, members=tuple(sorted(self.sealed)))
@@ -248,7 +253,7 @@ class _SecureSum:
             if seed is None or not has_public_key(seed, plan.keys[client][0]):
                 raise FailedSumError(f"the key of client {client}, which left, could not be put together")
             # What the others have added of their masks with it is what it would have taken away.
-            total = total - pair_masks(seed, client, others, plan.session, size)
+            total = total - pair_masks(seed, client, others, plan.digest(), size)
         return total & RING_MASK
 
     def _need(self, answered: Mapping[ClientId, Any], count: int) -> None:

@@ -21,7 +21,7 @@ from ipfl.data.settings import TaskConfig
 from ipfl.engines import EngineContext, EngineFactory
 from ipfl.engines.flower.client import NodeApp, NodeFolders, runners
 from ipfl.engines.flower.membership import Membership, NodeDirectory
-from ipfl.engines.flower.protocol import RunSettings
+from ipfl.engines.flower.run_settings import RunSettings
 from ipfl.engines.flower.server import FlowerEngine
 from ipfl.engines.flower.transport import Transport
 from ipfl.runs.config import Config

@@ -23,7 +23,8 @@ from ipfl.engines.flower.accounts import (
     countersign,
     keep_statement,
 )
-from ipfl.engines.flower.protocol import AskHeader, unpack
+from ipfl.engines.flower.headers import AskHeader
+from ipfl.engines.flower.messages import unpack
 from ipfl.errors import InputError
 from ipfl.ledger.receipts import (
     RECEIPT_KEY_FILE,

@@ -9,8 +9,9 @@ from tests.engines.flower.loopback import TINY, Loopback, join_nodes, without_te
 
 import ipfl
 from ipfl.client.settings import TrainConfig
+from ipfl.engines.flower.headers import NodeInfo
 from ipfl.engines.flower.membership import Membership, NodeDirectory, NodeRefusedError, agree_on_task
-from ipfl.engines.flower.protocol import NodeInfo, RunSettings
+from ipfl.engines.flower.run_settings import RunSettings
 from ipfl.engines.flower.transport import Transport
 from ipfl.errors import InputError
 

@@ -18,7 +18,7 @@ from ipfl.engines.flower.memory import (
     NodeMemory,
     StaleAttemptError,
 )
-from ipfl.engines.flower.protocol import array_digest
+from ipfl.engines.flower.messages import array_digest
 from ipfl.errors import InputError
 
 DATA = DataDescription((0, 1), (8, 8, 1), 10)

@@ -24,7 +24,7 @@ from ipfl.client.settings import PrivacyConfig
 from ipfl.client.task import Task
 from ipfl.core import Ask, Record, holdout_id
 from ipfl.core.replies import Count, ReplySchema
-from ipfl.engines.flower.protocol import pack_missing, payload_bytes, unpack
+from ipfl.engines.flower.messages import pack_missing, payload_bytes, unpack
 from ipfl.errors import InputError
 from ipfl.runs.config import Config, EvaluateConfig
 

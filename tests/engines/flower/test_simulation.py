@@ -20,7 +20,8 @@ from ipfl.core import Record
 from ipfl.core.rounds import with_typed_rows
 from ipfl.engines.flower.client import NodeApp, NodeFolders
 from ipfl.engines.flower.membership import Membership, NodeDirectory
-from ipfl.engines.flower.protocol import RunSettings, unpack
+from ipfl.engines.flower.messages import unpack
+from ipfl.engines.flower.run_settings import RunSettings
 from ipfl.engines.flower.server import FlowerEngine
 from ipfl.engines.flower.simulation import POLL_SECONDS, START_TIMEOUT_SECONDS, Simulation, engine_on
 from ipfl.engines.flower.transport import Transport

@@ -1,6 +1,7 @@
 """Flower as an engine: the same methods on simulated (Ray) and on deployed nodes.
 
-- `protocol`: the messages between server and nodes
+- `headers`, `run_settings`: what server and nodes say to each other
+- `messages`: how that is written as Flower messages, and read
 - `server`: the engine, which turns asks into messages and replies into records
 - `membership`, `transport`: which nodes take part, and how messages reach them
 - `client`: the ClientApp that runs on a node

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from ipfl.core.files import write_json
-from ipfl.engines.flower.protocol import AskHeader
+from ipfl.engines.flower.headers import AskHeader
+from ipfl.engines.flower.sum_identity import HasKey
 from ipfl.errors import InputError
 from ipfl.ledger.receipts import RECEIPT_KEY_FILE, VOUCHER_FILE, Receipt, Voucher, read_receipt
 from ipfl.ledger.signing import SigningKey
@@ -75,8 +76,16 @@ def countersign(folder: Path, memory: Path) -> Receipt:
     return receipt
 
 
-def check_receipt(content: Mapping[str, Any] | None, told: Mapping[str, Any]) -> Receipt:
+def check_receipt(
+    content: Mapping[str, Any] | None, told: Mapping[str, Any], has_key: HasKey | None = None
+) -> Receipt:
     """What a node signed of a statement, seen from the server.
+
+    Args:
+        content: The receipt.
+        told: The statement.
+        has_key: Which keys are registered: that of the client must vouch for who signed, or the client could
+            deny it later. None: no keys are.
 
     Raises:
         InputError: It signed nothing, or something else.
@@ -86,6 +95,9 @@ def check_receipt(content: Mapping[str, Any] | None, told: Mapping[str, Any]) ->
     receipt = read_receipt(content)
     if not receipt.is_for(told):
         raise InputError("it is for another statement")
+    voucher = receipt.voucher
+    if has_key is not None and (voucher is None or not has_key(receipt.account.client, voucher.node_key)):
+        raise InputError("the key that is registered for it does not vouch for who signed")
     return receipt
 
 

@@ -22,7 +22,7 @@ from flwr.clientapp import ClientApp
 import ipfl.engines.flower  # noqa: F401 (switches telemetry off)
 from ipfl.client.models import Factory, model_factory
 from ipfl.client.runner import ClientRunner, Job
-from ipfl.client.secure_sum import with_secure_sums
+from ipfl.client.secure_sum import summed_actions, with_secure_sums
 from ipfl.client.task import Task
 from ipfl.client.training import one_thread
 from ipfl.core import ClientId
@@ -30,25 +30,23 @@ from ipfl.data import from_clients
 from ipfl.data.federated import Parts, Samples
 from ipfl.data.node_data import read_node_data
 from ipfl.engines.flower.accounts import countersign, keep_statement
+from ipfl.engines.flower.headers import HELLO, AskHeader, NodeInfo, ReplyHeader, read_field
 from ipfl.engines.flower.memory import ArrayCache, NodeMemory, StaleAttemptError
-from ipfl.engines.flower.protocol import (
-    HELLO,
-    AskHeader,
+from ipfl.engines.flower.messages import (
     Encoder,
     ErrorKind,
     MalformedError,
-    NodeInfo,
     NumpyArray,
-    ReplyHeader,
-    RunSettings,
     action_of,
     decode,
     pack,
     pack_error,
     pack_missing,
-    read_field,
     unpack,
 )
+from ipfl.engines.flower.node_limits import NodeLimits
+from ipfl.engines.flower.run_settings import RunSettings
+from ipfl.engines.flower.sum_identity import NodeIdentity
 from ipfl.errors import InputError
 
 MAX_RUNNERS = 64
@@ -222,6 +220,7 @@ class NodeApp(ClientApp):
         if settings not in arrays:
             raise MalformedError("the first message must bring the settings")
         runner = self._runner_for(settings, arrays[settings], context, folders)
+        _identity(runner, folders, "")  # what is missing for secure sums is said now
         clients, data = clients_on_node(runner, context), runner.task.data
         info = NodeInfo(
             clients=clients,
@@ -263,7 +262,8 @@ class NodeApp(ClientApp):
                 return pack_missing(())
             receipt = countersign(own_folder, folders.memory).to_json()
         job = Job(action, ask.round, ask.client, record)
-        reply = with_secure_sums(_with_memory(runner, memory)).run(job)
+        identity = _identity(runner, folders, f"{ask.run_id}/{len(ask.first_rounds)}")
+        reply = with_secure_sums(_with_memory(runner, memory), identity=identity).run(job)
         cache.add_ask({key: arrays[key] for key in named})
         digests, vectors = Encoder(float16=ask.float16).encode(reply)
         return pack(ReplyHeader(ask.client, digests, reply.facts, receipt).to_header(), vectors)
@@ -279,7 +279,8 @@ class NodeApp(ClientApp):
         )
 
     def _build_runner(self, settings: RunSettings, context: Context, folders: NodeFolders) -> ClientRunner:
-        """Finds the node's data and its model."""
+        """Finds the node's data and its model; refuses settings that protect too little."""
+        NodeLimits.read(context.node_config).check(settings.privacy)
         is_own = has_own_data(context, self.loader)
         if is_own:
             path = Path(str(context.node_config.get("data")))
@@ -305,6 +306,11 @@ def _with_memory(runner: ClientRunner, memory: NodeMemory) -> ClientRunner:
     own = copy.copy(runner)
     own.memory = memory
     return own
+
+
+def _identity(runner: ClientRunner, folders: NodeFolders, attempt: str) -> NodeIdentity | None:
+    """Who this node is in a secure sum; None: there are no sums, or nobody vouches for the node."""
+    return NodeIdentity.load(folders.memory, attempt) if summed_actions(runner) else None
 
 
 app = NodeApp()

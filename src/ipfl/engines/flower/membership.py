@@ -18,17 +18,9 @@ from typing import TypeVar
 from ipfl.core import ClientId, Event
 from ipfl.core.boundary import as_invalid, printable
 from ipfl.core.replies import InvalidReplyError
-from ipfl.engines.flower.protocol import (
-    HELLO,
-    HELLO_LIMITS,
-    NodeInfo,
-    RunSettings,
-    encode_text,
-    message_type,
-    pack,
-    read_field,
-    unpack,
-)
+from ipfl.engines.flower.headers import HELLO, NodeInfo, read_field
+from ipfl.engines.flower.messages import HELLO_LIMITS, encode_text, message_type, pack, unpack
+from ipfl.engines.flower.run_settings import RunSettings
 from ipfl.engines.flower.transport import IncomingReply, NodeId, OutgoingMessage, Transport
 from ipfl.errors import InputError
 

@@ -28,7 +28,7 @@ from ipfl.client.memory import ClientMemory
 from ipfl.core import ClientId, Record
 from ipfl.core.files import DRAFT_SUFFIX, atomic_write, write_text
 from ipfl.data.federated import FederatedData
-from ipfl.engines.flower.protocol import ArraysByDigest, NumpyArray, array_digest
+from ipfl.engines.flower.messages import ArraysByDigest, NumpyArray, array_digest
 from ipfl.errors import InputError
 
 MAX_CACHED_ASKS = 4

@@ -18,6 +18,7 @@ import numpy as np
 
 from ipfl.client.memory import ClientMemory
 from ipfl.client.runner import ASSESS, EVALUATE, ClientFailedError, ClientRunner, Job
+from ipfl.client.secure_sum import KEYS, PLAN, SumPlan
 from ipfl.client.task import Task
 from ipfl.client.training import one_thread
 from ipfl.core import Ask, Bytes, ClientId, Event, Record, Replies
@@ -27,23 +28,22 @@ from ipfl.core.replies import InvalidReplyError
 from ipfl.data.federated import Parts, Samples
 from ipfl.engines import ATTEMPTS_FILE
 from ipfl.engines.flower.accounts import check_receipt
+from ipfl.engines.flower.headers import AskHeader, ReplyHeader, read_field
 from ipfl.engines.flower.membership import Membership
 from ipfl.engines.flower.memory import Attempts, CacheIndex, DataDescription
-from ipfl.engines.flower.protocol import (
-    AskHeader,
+from ipfl.engines.flower.messages import (
     Encoder,
     ErrorKind,
     MalformedError,
     MessageLimits,
-    ReplyHeader,
-    RunSettings,
     decode,
     encode_text,
     message_type,
     pack,
-    read_field,
     unpack,
 )
+from ipfl.engines.flower.run_settings import RunSettings
+from ipfl.engines.flower.sum_identity import check_proof
 from ipfl.engines.flower.transport import IncomingReply, NodeId, OutgoingMessage
 from ipfl.errors import InputError
 
@@ -214,6 +214,8 @@ class FlowerEngine:
                 try:
                     limits = MessageLimits.of(ask.expects.limits(records[client]))
                     replies[client], receipt = _read_reply(client, reply, limits)
+                    if action == KEYS:
+                        self._check_sum_keys(client, records[client], replies[client])
                     digests, _ = encoder.encode(records[client])
                     self._index_of(client).add_ask({self._settings_digest, *digests.values()})
                     if statement := statements.get(client):
@@ -222,6 +224,7 @@ class FlowerEngine:
                 except MissingArraysError:
                     remaining.append(client)
                 except InvalidReplyError as error:
+                    replies.pop(client, None)
                     self._leave_out("malformed_reply", client, action, f"its reply is malformed: {error}")
                 except (InputError, ClientFailedError) as error:
                     self._raise_or_leave_out(client, action, error)
@@ -229,12 +232,35 @@ class FlowerEngine:
             self._leave_out("client_failed", client, action, "it does not keep the arrays that it is sent")
         return replies
 
+    def _check_sum_keys(self, client: ClientId, sent: Record, reply: Record) -> None:
+        """Compares who signed the keys of a sum with the accounts, so that one client cannot stop it for all.
+
+        Raises:
+            InvalidReplyError: It was not the client's node.
+        """
+        if self.membership.directory.client_of_key is None:
+            return
+        session = SumPlan.read(sent.facts[PLAN]).session
+        attempt = f"{self.attempts.run_id}/{len(self.attempts.first_rounds)}"
+        with as_invalid():
+            keys, proof = reply.facts["keys"], reply.facts["proof"]
+            try:
+                check_proof(attempt, client, session, keys, proof, self._has_key)
+            except InputError as error:
+                raise InvalidReplyError(str(error)) from error
+
+    def _has_key(self, client: ClientId, node_key: str) -> bool:
+        """Whether a key is registered for a client; without an accounts file, every key will do."""
+        client_of_key = self.membership.directory.client_of_key
+        return client_of_key is None or client_of_key(node_key.encode()) == client
+
     def _take_receipt(
         self, client: ClientId, statement: Mapping[str, Any], content: Mapping[str, Any] | None
     ) -> None:
         """Keeps a node's signature under what it was told; says so where there is none, or a false one."""
         try:
-            receipt = check_receipt(content, statement)
+            vouches = None if self.membership.directory.client_of_key is None else self._has_key
+            receipt = check_receipt(content, statement, vouches)
         except InputError as error:
             text = f"gave no receipt for its statement of account: {printable(error)}"
             self.events.append(Event("no_receipt", client, text))

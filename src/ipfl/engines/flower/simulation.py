@@ -223,7 +223,7 @@ def engine_on(
     """
     from ipfl.client.settings import PrivacyConfig
     from ipfl.engines.flower.membership import Membership, NodeDirectory
-    from ipfl.engines.flower.protocol import RunSettings
+    from ipfl.engines.flower.run_settings import RunSettings
     from ipfl.engines.flower.server import FlowerEngine
     from ipfl.engines.flower.transport import Transport
 

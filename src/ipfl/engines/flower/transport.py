@@ -14,7 +14,7 @@ from flwr.serverapp import Grid
 from ipfl.core import Bytes
 from ipfl.core.boundary import printable
 from ipfl.engines.flower.flwr_internals import EXPIRED_ERROR_CODES
-from ipfl.engines.flower.protocol import payload_bytes
+from ipfl.engines.flower.messages import payload_bytes
 
 K = TypeVar("K")
 NodeId = int

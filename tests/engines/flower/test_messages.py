@@ -1,7 +1,6 @@
 """Records as Flower messages, and back: nothing is lost, and whatever does not fit is refused."""
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,16 +11,17 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from ipfl.core import Record
-from ipfl.engines.flower import protocol
-from ipfl.engines.flower.protocol import (
-    AskHeader,
+from ipfl.engines.flower.headers import read_digests
+from ipfl.engines.flower.messages import (
+    RAW_BYTES,
     Encoder,
     MalformedError,
-    NodeInfo,
+    action_of,
     decode,
+    encode_text,
+    message_type,
     pack,
     payload_bytes,
-    read_digests,
     unpack,
 )
 
@@ -93,8 +93,8 @@ def test_other_types_are_not_sent():
     [("train", "train"), ("evaluate", "evaluate"), ("preference", "query.preference")],
 )
 def test_types_of_messages(action, kind):
-    assert protocol.message_type(action) == kind
-    assert protocol.action_of(kind) == action
+    assert message_type(action) == kind
+    assert action_of(kind) == action
     assert validate_message_type(kind)
 
 
@@ -102,7 +102,7 @@ def content(text="{}", found=None):
     return RecordDict({"head": ConfigRecord({"json": text}), "arrays": ArrayRecord(found or {})})
 
 
-def array(data=b"\0" * 8, shape=(2,), dtype="float32", form=protocol.RAW_BYTES):
+def array(data=b"\0" * 8, shape=(2,), dtype="float32", form=RAW_BYTES):
     return Array(dtype=dtype, shape=shape, stype=form, data=data)
 
 
@@ -128,76 +128,9 @@ def test_malformed_content_is_refused(broken, why):
         unpack(broken)
 
 
-@pytest.mark.parametrize("said", [{}, {"params": [1]}, {"params": {"w": 1}}, {"params": "w"}])
-def test_names_must_be_names(said):
-    with pytest.raises(MalformedError):
-        read_digests(said)
-
-
 def test_a_name_without_its_vector_and_a_text_as_a_vector_are_refused():
-    key, text = protocol.encode_text("hello")
+    key, text = encode_text("hello")
     _, arrays = unpack(pack({}, {key: text}))
     for names in ({"w": "elsewhere"}, {"w": key}):
         with pytest.raises(MalformedError, match="no vector"):
             decode(names, arrays, {})
-
-
-@pytest.mark.parametrize(("value", "kind"), [("1", int), (True, int), (None, str), (1, list)])
-def test_entries_of_another_kind_are_refused(value, kind):
-    with pytest.raises(MalformedError, match="'x' is"):
-        protocol.read_field({"x": value}, "x", kind)
-
-
-INFO = NodeInfo((3, 4), 650, 10, (8, 8, 1), {3: {"train": 16, "test": 0}, 4: {}})
-
-
-def test_what_a_node_says_of_itself_is_read_as_it_was_written():
-    """A part without samples counts as one: the counts are divisors elsewhere."""
-    read = NodeInfo.read(json.loads(json.dumps(INFO.to_header())))
-    assert read == replace(INFO, samples={3: {"train": 16, "test": 1}, 4: {}})
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"clients": [-1]},
-        {"clients": ["3"]},
-        {"input_shape": [8, True]},
-        {"size": None},
-        {"classes": "10"},
-        {"sizes": {"x": {}}},
-        {"sizes": {"3": 7}},
-        {"sizes": {"3": {"train": "many"}}},
-    ],
-)
-def test_a_node_that_says_something_else_of_itself_is_refused(wrong):
-    with pytest.raises(MalformedError):
-        NodeInfo.read(INFO.to_header() | wrong)
-
-
-RUN_ID, DIGEST = "0123456789abcdef" * 2, "f" * 32
-ASK = AskHeader(3, 1, 0, RUN_ID, (0, 1), DIGEST, 650, False, {"global": DIGEST}, {"limit": 10})
-
-
-@pytest.mark.parametrize("run_id", [RUN_ID, ""])
-def test_an_ask_is_read_as_it_was_written(run_id):
-    ask = replace(ASK, run_id=run_id)
-    assert AskHeader.read(json.loads(json.dumps(ask.to_header()))) == ask
-
-
-@pytest.mark.parametrize(
-    "name", ["..", "../" * 10 + "22", "/" + "a" * 31, "x" * 32, "A" * 32, "a" * 33, "a\n"]
-)
-@pytest.mark.parametrize("field", ["run", "plan", "params"])
-def test_a_name_that_could_lead_to_another_folder_is_refused(field, name):
-    """A node uses run ids and digests as names of files; they are 32 hex digits."""
-    value = {"global": name} if field == "params" else name
-    with pytest.raises(MalformedError, match=f"'{field}' must be 32 hex digits"):
-        AskHeader.read(ASK.to_header() | {field: value})
-
-
-@pytest.mark.parametrize("field", ASK.to_header())
-@pytest.mark.parametrize("value", [None, -1.5, ["x"]])
-def test_an_ask_with_a_field_of_another_type_is_refused(field, value):
-    with pytest.raises(MalformedError):
-        AskHeader.read(ASK.to_header() | {field: value})
