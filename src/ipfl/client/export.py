@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Literal, get_args
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save
 
 from ipfl.client.client_model import ClientModel
-from ipfl.core.files import atomic_write, remove, system_errors
+from ipfl.core.files import atomic_write, remove
 from ipfl.errors import InputError
 
 Format = Literal["safetensors", "torchscript", "onnx"]
@@ -47,10 +47,10 @@ def export_model(model: ClientModel, path: Path | str, format: Format = "safeten
         InputError: The network does something that the format cannot hold.
     """
     path, format = Path(path), check_format(format)
-    with atomic_write(path) as draft, system_errors(path):
+    with atomic_write(path) as draft:
         if format == "safetensors":
             tensors = {name: tensor.contiguous().clone() for name, tensor in model.state_dict().items()}
-            save_file(tensors, draft)
+            draft.write_bytes(save(tensors))
             return
         example = torch.zeros((EXAMPLE_POINTS, *model.input_shape), dtype=model.input_dtype or torch.float32)
         try:

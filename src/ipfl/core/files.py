@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import time
 from collections.abc import Iterator, Mapping
@@ -20,7 +19,7 @@ from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
 from ipfl.core.records import Record
 from ipfl.errors import InputError
@@ -211,8 +210,9 @@ def write_record(path: Path, record: Record) -> None:
     """Writes a record whole or not at all."""
     # safetensors writes the memory of a strided view as it lies there.
     vectors = {name: np.ascontiguousarray(vector) for name, vector in record.params.items()}
-    with atomic_write(path) as draft, system_errors(path):
-        save_file(vectors, draft, metadata={"facts": json.dumps(dict(record.facts))})
+    # Not by safetensors' own `save_file`: killed half-way, that leaves a file with a name of its choice.
+    with atomic_write(path) as draft:
+        draft.write_bytes(save(vectors, {"facts": json.dumps(dict(record.facts))}))
 
 
 def read_record(path: Path) -> Record:
@@ -227,14 +227,3 @@ def read_record(path: Path) -> Record:
     except (SafetensorError, OSError, ValueError, TypeError, RecursionError, MemoryError) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise InputError(f"{path} cannot be read: {reason}") from error
-
-
-@contextmanager
-def system_errors(path: Path) -> Iterator[None]:
-    """Inside, an error of the system is raised as OSError: safetensors hides it in an error of its own."""
-    try:
-        yield
-    except SafetensorError as error:
-        if code := re.search(r"\(os error (\d+)\)", str(error)):
-            raise OSError(int(code[1]), os.strerror(int(code[1])), str(path)) from error
-        raise

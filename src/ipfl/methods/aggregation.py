@@ -63,7 +63,7 @@ def aggregate(
 def clipping_factors(lengths: NDArray[np.float64], limit: float | str) -> NDArray[np.float64]:
     """(n,) what makes updates no longer than a limit, or than the median of their lengths."""
     most = float(np.median(lengths)) if isinstance(limit, str) else limit
-    return np.asarray(np.minimum(1, most / np.maximum(lengths, np.finfo(float).tiny)))
+    return np.where(lengths > most, most / np.where(lengths > most, lengths, 1.0), 1.0)
 
 
 def _clipped_mean(

@@ -22,7 +22,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save_file
+from safetensors.torch import save
 
 from ipfl.client.network import Network
 from ipfl.core import Record, Vector
@@ -35,7 +35,6 @@ from ipfl.core.files import (
     remove_drafts,
     remove_folder,
     rename,
-    system_errors,
     write_json,
     write_record,
     write_text,
@@ -315,8 +314,8 @@ class RunFolder:
         for old in set(folder.iterdir()) - set(files):
             remove(old)
         for path, vector in files.items():
-            with atomic_write(path) as draft, system_errors(path):
-                save_file(network.state_dict(vector), draft)
+            with atomic_write(path) as draft:
+                draft.write_bytes(save(network.state_dict(vector)))
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Writes `summary.json` whole or not at all."""

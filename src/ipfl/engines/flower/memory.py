@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file, save
 
 from ipfl.client.memory import ClientMemory
 from ipfl.core import ClientId, Record
@@ -192,7 +192,7 @@ class ArrayCache:
         for key, array in arrays.items():
             if not (self.folder / key).exists():
                 with atomic_write(self.folder / key) as draft:
-                    save_file({"array": array}, draft)
+                    draft.write_bytes(save({"array": array}))
         write_text(self.folder / INDEX_FILE, json.dumps([sorted(ask) for ask in index.asks]))
         for path in self.folder.iterdir():
             if path.name != INDEX_FILE and path.suffix != DRAFT_SUFFIX and path.name not in index:
