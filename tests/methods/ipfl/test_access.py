@@ -23,6 +23,7 @@ from tests.methods.ipfl.scripted import (
 )
 
 from ipfl.core import Record
+from ipfl.data.federated import Samples
 
 OPENING = 100 * 100
 
@@ -146,8 +147,18 @@ class TestQueries:
 
     def test_the_same_query_twice_gets_the_same_answer(self):
         class Me:
+            predicts_classes = True
+
             def score(self, model: np.ndarray, part: str, limit: int | None = None) -> Any:
                 return type("Score", (), {"soft": float(model[0]), "hits": float(model[0]), "n": 10})
+
+            def data(self, part: str, limit: int | None = None) -> Samples:
+                return Samples(np.zeros((10, 1)), np.zeros(10, np.int64))
+
+            def log_scores(self, model: np.ndarray, samples: Samples) -> np.ndarray:
+                """A model of 6 is right about 6 of 10 points, and sure of itself; the others are wrong."""
+                right = np.arange(len(samples)) < model[0]
+                return np.where(right[:, None] == [True, False], np.log(0.9), np.log(0.1))
 
         models = {"cluster_0": np.array([6.0]), "cluster_1": np.array([3.0])}
         account = {"seats": [2, 0], "net": [-90, 0], "balance": 500, "price": 100, "importance": [0.0, 0.0]}
@@ -165,7 +176,8 @@ class TestQueries:
         # Cluster 1 now has cost it half a price a seat: only the cluster that it likes best is left.
         lossy = Record({}, {**bare.facts, "seats": [2, 2], "net": [-90, -100]})
         assert method_.on_preference(lossy, mine, Me())[0].facts["bids"] == [0]
-        # The mean of both models scores 4.5, less than the better one; with equal models it is as good.
+        # The mean of both models is right about 5 points, fewer than the better one; with equal models it is
+        # as good.
         alike = Record(dict.fromkeys(models, np.array([6.0])), ask.facts)
         assert method_.on_preference(alike, Record(), Me())[0].facts["likes_mean"] == 1
         unasked = Record(alike.params, {**ask.facts, "votes": False})

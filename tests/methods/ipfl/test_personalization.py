@@ -132,6 +132,19 @@ class TestFineTuning:
         assert trained_on[0] is None
         assert [on.x[:, 0].tolist() for on in trained_on[1:]] == [[2, 3, 4, 5], [1, 3, 4, 5]]
 
+    def test_once_it_is_decided_the_points_held_back_are_trained_on_too(self, monkeypatch):
+        # Every training finds the right model, so that all points are evidence for it.
+        trained_on = []
+        monkeypatch.setattr(Client, "train", lambda me, start, on=None, **_: trained_on.append(on) or RIGHT)
+        me = person([(1, 0), (2, 0), (3, 0), (4, 0)], goal=[(5, 0), (6, 0)])
+        np.testing.assert_array_equal(fine_tuned(me, WRONG), RIGHT)
+        assert trained_on[-1].x[:, 0].tolist() == [1, 2, 3, 4, 5, 6]
+        # With a goal of its own, that is no training data.
+        trained_on.clear()
+        other = person([(1, 0), (2, 0), (3, 0)], goal=[(5, 0), (6, 0)], probe=[(7, 0)])
+        np.testing.assert_array_equal(fine_tuned(other, WRONG), RIGHT)
+        assert all(on is None or 5 not in on.x for on in trained_on)
+
 
 class TestClient:
     def test_training_on_some_points_only(self):
@@ -179,8 +192,8 @@ class TestAdapt:
             ({"mix": "tuned", "adapt": 0}, 2 + 5),  # and five mixes of them
             ({"mix": "evidence", "adapt": 0}, 2 + 2 * 7),  # all seven candidates on `goal` and on `train`
             ({"mix": "paper", "adapt": 4}, 2 + 3 * 4),
-            # Five epochs on all of `train` and on two halves, then three models on two parts.
-            ({"mix": "paper", "adapt": "auto"}, 2 + 3 * 5 + 3 * 5 + 2 * 3),
+            # Five epochs on all of `train`, on two halves, and on everything; three models on two parts.
+            ({"mix": "paper", "adapt": "auto"}, 2 + 3 * (3 * 5) + 2 * 3),
         ],
     )
     def test_cost(self, settings, passes):

@@ -13,7 +13,13 @@ from ipfl.client.training import Score
 from ipfl.core import Record, Vector, cluster_name
 from ipfl.core.vectors import mean, mix
 from ipfl.methods.ipfl.mixing import mixing_weights
-from ipfl.methods.ipfl.personalization import OwnPoints, fine_tune, fine_tune_on_evidence, mix_on_evidence
+from ipfl.methods.ipfl.personalization import (
+    OwnPoints,
+    fine_tune,
+    fine_tune_on_evidence,
+    mix_on_evidence,
+    point_scores,
+)
 from ipfl.methods.ipfl.preferences import choose_bids, importance_weights, mean_returns
 from ipfl.methods.ipfl.settings import IPFLSettings
 from ipfl.methods.ipfl.warm_start import confusion
@@ -35,7 +41,7 @@ class ClientSide(IPFLSettings):
             hits, n = self._hits(ask, me, "probe", limit)
             importance = importance_weights(hits / max(n, 1), np.asarray(ask.facts["means"]))
             if ask.facts["votes"]:
-                likes_mean = self._mean_hits(ask, me, limit) >= hits[int(importance.argmax())]
+                likes_mean = self._likes_mean(ask, me, clusters[int(importance.argmax())])
         returns = mean_returns(ask.facts["seats"], ask.facts["net"], self.price)
         order = choose_bids(importance, self.threshold, returns, self.feedback) if importance.any() else []
         bids = [clusters[position] for position in order]
@@ -96,10 +102,13 @@ class ClientSide(IPFLSettings):
         scores = [me.score(model, part, limit) for model in models]
         return np.array([self._points(score) for score in scores]), scores[0].n
 
-    def _mean_hits(self, ask: Record, me: Client, limit: int) -> float:
-        """The same for the mean of all cluster models."""
+    def _likes_mean(self, ask: Record, me: Client, preferred: int) -> bool:
+        """Whether the mean of all cluster models serves the client as well as the one it prefers."""
+        points = me.data("probe", ask.facts["points"])
         models = [ask.params[cluster_name(k)] for k in ask.facts["clusters"]]
-        return self._points(me.score(mean(models), "probe", limit))
+        both = (mean(models), ask.params[cluster_name(preferred)])
+        ours, own = (point_scores(me.log_scores(model, points), points.y, me).sum() for model in both)
+        return bool(ours >= own)
 
     def _points(self, score: Score) -> float:
         return score.soft if self.hits == "soft" else score.hits

@@ -176,11 +176,12 @@ class IPFL(AuditedMarket, Method[MarketState]):
     def personalize_cost(self, state: MarketState) -> int:
         """Every cluster model once, every candidate for the mix, and the epochs of fine-tuning.
 
-        On evidence, candidates are scored on two parts; all folds together train on FOLDS − 1 times the data.
+        On evidence, candidates are scored on two parts; all folds together train on FOLDS − 1 times the data,
+        and there is one training before them and, at most, one after.
         """
         k = len(state.clusters)
         candidates = {"tuned": len(SHARPNESS), "evidence": 2 * (k + len(SHARPNESS))}.get(self.mix, 0)
-        auto = FOLDS * training_passes(AUTO_EPOCHS) + 2 * (1 + len(SHARES))
+        auto = (FOLDS + 1) * training_passes(AUTO_EPOCHS) + 2 * (1 + len(SHARES))
         return k + candidates + (auto if self.adapt == "auto" else training_passes(self.adapt))
 
     def models(self, state: MarketState) -> dict[str, Vector]:

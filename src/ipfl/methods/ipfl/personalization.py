@@ -64,7 +64,7 @@ class OwnPoints:
 def mix_on_evidence(models: Sequence[Vector], importance: Floats, points: OwnPoints, me: Client) -> Vector:
     """The paper's mix Σ_k υ_ik ω_k, unless the client's points are evidence for another one."""
     candidates = [mix(models, weights) for weights in candidate_weights(importance)]
-    scores = [_scores(_logs(candidate, points, me), points, me) for candidate in candidates]
+    scores = [point_scores(_logs(candidate, points, me), points.labels, me) for candidate in candidates]
     return candidates[choose_on_evidence(scores)]
 
 
@@ -77,7 +77,7 @@ def fine_tune_on_evidence(start: Vector, points: OwnPoints, me: Client) -> Vecto
     """The mix trained further, or only part of the way; or as it was, unless that is better on the points.
 
     The trained model is scored on the points that were held back; on each fold of the others, a model that
-    was trained without that fold.
+    was trained without that fold. Once it is decided to train, those that were held back are trained on too.
     """
     train, folds = me.data("train"), np.arange(len(points.trained)) % FOLDS
     tuned = _on_the_way(start, fine_tune(start, me, AUTO_EPOCHS))
@@ -92,13 +92,25 @@ def fine_tune_on_evidence(start: Vector, points: OwnPoints, me: Client) -> Vecto
     tables = [_logs(start, points, me)]
     for logs, model in zip(on_trained, tuned, strict=True):
         tables.append(np.concatenate([me.log_scores(model, points.held_back), logs]))
-    return [start, *tuned][choose_on_evidence([_scores(table, points, me) for table in tables])]
+    chosen = choose_on_evidence([point_scores(table, points.labels, me) for table in tables])
+    if not chosen:
+        return start
+    if not (len(points.held_back) and len(points.trained)):
+        return tuned[chosen - 1]
+    everything = train.joined(me.data("goal"))
+    return _on_the_way(start, fine_tune(start, me, AUTO_EPOCHS, on=everything))[chosen - 1]
 
 
-def _scores(table: NDArray[np.float64], points: OwnPoints, me: Client) -> NDArray[np.float64]:
-    """(n,): soft score of every point; of classes, with the model as sure of itself as it should be."""
+def point_scores(table: NDArray[np.float64], labels: NDArray[np.int64], me: Client) -> NDArray[np.float64]:
+    """(n,): soft score of every point; of classes, with the model as sure of itself as it should be.
+
+    Args:
+        table: What `Client.log_scores` says of the points.
+        labels: Their true classes, if classes are predicted.
+        me: The client.
+    """
     if me.predicts_classes:
-        return calibrated_hits(table, points.labels)
+        return calibrated_hits(table, labels)
     return np.nan_to_num(np.exp(table[:, 0]), nan=0.0)
 
 

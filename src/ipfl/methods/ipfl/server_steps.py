@@ -43,7 +43,10 @@ MIN_POINTS = 8
 VOTE_EVERY = 3
 """Rounds from one vote on sharing to the next: a vote costs as much as scoring one more model."""
 MAX_SHARE = 0.5
-"""How far cluster models move to their mean when it serves every client as well as its own cluster."""
+"""How far cluster models move to their mean at most."""
+VOTES_TO_SHARE = (0.25, 0.75)
+"""Shares of the clients that like the mean: from the first on cluster models move to it, with the second as
+far as they ever do. In mixtures of distributions a few clients always like it."""
 LOST_PRIORITY = -2.0
 """What is remembered as the contribution of a seat that delivered nothing, in standard scores."""
 
@@ -210,7 +213,9 @@ class ServerSteps(ClientSide):
 
     def share_models(self, state: MarketState, models: list[Vector]) -> tuple[Vector, ...]:
         """Moves the cluster models towards their mean, as far as it serves the clients as well."""
-        share = MAX_SHARE * state.likes_mean if self.share == "auto" else self.share
+        least, enough = VOTES_TO_SHARE
+        votes = float(np.clip((state.likes_mean - least) / (enough - least), 0, 1))
+        share = MAX_SHARE * votes if self.share == "auto" else self.share
         live = state.clusters
         if share > 0 and len(live) > 1:
             centre = mean([models[k] for k in live])
