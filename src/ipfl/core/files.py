@@ -54,8 +54,10 @@ def atomic_write(path: Path) -> Iterator[Path]:
         yield draft
         before_operation("written", draft)
         rename(draft, path)
-    except OSError:  # half a file would only take up space
+    except OSError as error:  # half a file would only take up space
         draft.unlink(missing_ok=True)
+        if error.filename is None:  # of an operation on an open file
+            error.filename = str(path)
         raise
 
 

@@ -274,6 +274,11 @@ class TestSharing:
         assert state.likes_mean == pytest.approx(2 / 8)
         assert [one.state.likes_mean for one in done] == pytest.approx([0, *[2 / 8] * 4])
 
+    def test_nobody_votes_where_replies_are_protected(self):
+        state = replace(market().init(setup()), is_noisy=True)
+        assert not market(share="auto").is_voting(state, 1)
+        assert market(share="auto").is_voting(replace(state, is_noisy=False), 1)
+
     def test_clusters_that_are_not_in_use_do_not_count(self):
         state = replace(market(clusters=3).init(setup()), alive=np.array([True, False, True]))
         models = [np.full(3, value, np.float32) for value in (0, 100, 4)]

@@ -125,8 +125,11 @@ class ServerSteps(ClientSide):
         return MAX_QUERY_COST * 3 * state.epochs * state.samples / models
 
     def is_voting(self, state: MarketState, round: int) -> bool:
-        """Whether this round's query asks if the mean of all models would serve as well as the best one."""
-        is_due = (round - self.market_opens) % VOTE_EVERY == 1
+        """Whether this round's query asks if the mean of all models would serve as well as the best one.
+
+        Never where clients protect their replies: a vote would tell of single points.
+        """
+        is_due = (round - self.market_opens) % VOTE_EVERY == 1 and not state.is_noisy
         return self.share == "auto" and len(state.clusters) > 1 and is_due
 
     def select(
