@@ -39,11 +39,11 @@ def aggregate(
         before: The model that they were trained from.
         rule: Which rule, and how far to clip.
     """
-    if rule.clip is None and rule.rule == "mean":
-        return mean(models, weights)
     shares = np.asarray(weights, np.float64) / np.sum(weights)
     if rule.rule == "mean":
-        return _clipped_mean(models, shares, before, rule.clip)
+        return (
+            mean(models, weights) if rule.clip is None else _clipped_mean(models, shares, before, rule.clip)
+        )
     updates = np.stack([model.astype(np.float64) - before for model in models])
     if rule.clip is not None:
         lengths = np.linalg.norm(updates, axis=1)
@@ -67,14 +67,13 @@ def clipping_factors(lengths: NDArray[np.float64], limit: float | str) -> NDArra
 
 
 def _clipped_mean(
-    models: Sequence[Vector], shares: NDArray[np.float64], before: Vector, limit: float | str | None
+    models: Sequence[Vector], shares: NDArray[np.float64], before: Vector, limit: float | str
 ) -> Vector:
     """The mean of clipped updates, one at a time: many large ones need not be in memory as float64."""
     start = before.astype(np.float64)
     lengths = np.array([distance(model, before) for model in models])
-    factors = np.ones(len(models)) if limit is None else clipping_factors(lengths, limit)
     step = np.zeros(len(before))
-    for model, factor in zip(models, shares * factors, strict=True):
+    for model, factor in zip(models, shares * clipping_factors(lengths, limit), strict=True):
         step += factor * (model - start)
     return np.asarray(start + step, np.float32)
 
