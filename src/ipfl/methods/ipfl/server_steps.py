@@ -41,7 +41,7 @@ MAX_QUERY_COST = 0.2
 MIN_POINTS = 8
 """Points that a client scores models on at least, if it has so many: fewer say nothing."""
 VOTE_EVERY = 3
-"""Rounds from one vote on sharing to the next: a vote costs as much as scoring one more model."""
+"""Rounds from one vote on sharing to the next: a vote costs up to two more passes, and is counted as one."""
 MAX_SHARE = 0.5
 """How far cluster models move to their mean at most."""
 VOTES_TO_SHARE = (0.25, 0.75)
