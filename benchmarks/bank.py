@@ -59,7 +59,7 @@ IMPORTS = peak()
 class Tables:
     """What the server knows before the round: a row per client, a column per cluster."""
 
-    bid_ranks: NDArray[np.int64]
+    bid_ranks: NDArray[np.int16]
     importance: NDArray[np.float64]
     psi: NDArray[np.float64]
     omega: NDArray[np.int64]
@@ -73,7 +73,7 @@ def tables(clients: int, bids: int) -> Tables:
     rng = np.random.default_rng(0)
     shape = (clients, CLUSTERS)
     made = Tables(
-        np.full(shape, -1, np.int64),
+        np.full(shape, -1, np.int16),
         np.empty(shape),
         np.empty(shape),
         np.ones(shape, np.int64),

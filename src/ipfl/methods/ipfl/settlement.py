@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 
 from ipfl.methods.ipfl import tokens
-from ipfl.methods.ipfl.arrays import Bools, Floats, Ints
+from ipfl.methods.ipfl.arrays import Bools, Floats, Ints, columns
 from ipfl.methods.ipfl.token_manager import TokenManager
 
 
@@ -61,17 +61,17 @@ def settle(
         U_k of every cluster that had a provider.
     """
     shares = {}
-    for k in np.flatnonzero(served.payments.any(axis=0)).tolist():
+    for k, (score, usual) in enumerate(zip(columns(served.score), columns(served.usual_score), strict=True)):
         payers, providers = np.flatnonzero(served.payments[:, k]), np.flatnonzero(served.delivered[:, k])
+        if not len(payers):
+            continue
         psi = served.psi.get(k, np.full(len(providers), np.nan))
         if not len(providers):
             share, owed = 0.0, payers
         elif rule.reimburse == "printed":
             share, owed = tokens.utility(*accuracy[k], rule.eta, rule.gamma), payers
         else:
-            missing = tokens.shortfalls(
-                served.score[:, k][payers], served.usual_score[:, k][payers], rule.gamma
-            )
+            missing = tokens.shortfalls(score[payers], usual[payers], rule.gamma)
             # By the median, so that no single claim of a bad score moves any tokens.
             share, owed = rule.eta * float(np.median(missing)), payers[missing > 0]
         earning = ~(psi <= 0) if rule.rewarded == "positive" else np.ones(len(psi), bool)
@@ -80,7 +80,7 @@ def settle(
             providers[earning],
             psi[earning],
             served.omega[providers[earning], k] + 1,
-            refunded=_refunded(served, rule, k, providers[earning]),
+            refunded=_refunded(served, rule, k, payers, providers[earning]),
             reimbursed=owed,
             share=share,
             subsidy=rule.subsidy,
@@ -90,13 +90,12 @@ def settle(
     return shares
 
 
-def _refunded(served: Served, rule: SettlementRule, cluster: int, earning: Ints) -> Ints:
+def _refunded(served: Served, rule: SettlementRule, cluster: int, payers: Ints, earning: Ints) -> Ints:
     """Who gets the pool back if nobody earns it: those who paid.
 
     But for those who had a seat, where updates came and none of them was worth anything; unless nobody else
     paid.
     """
-    payers = np.flatnonzero(served.payments[:, cluster])
     if len(earning) or rule.rewarded == "all" or not served.delivered[:, cluster].any():
         return payers
     others = np.flatnonzero(served.payments[:, cluster] & ~served.seats[:, cluster])

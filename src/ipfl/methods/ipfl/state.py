@@ -46,7 +46,7 @@ class MarketState:
     alive: Bools
     """(K,) clusters in use; merged ones keep their column, so that a number means the same in all rounds."""
     bank: Bank
-    bid_ranks: NDArray[np.int64]
+    bid_ranks: NDArray[np.int16]
     """(N, K) P_B: rank of each client's bids, 0 = most wanted, `NO_BID`."""
     importance: NDArray[np.float64]
     """(N, K) υ_ik as last answered, NaN = never."""
@@ -123,7 +123,7 @@ class MarketState:
             models=(setup.params,) * clusters,
             alive=np.ones(clusters, bool),
             bank=bank,
-            bid_ranks=np.full((n, clusters), NO_BID),
+            bid_ranks=np.full((n, clusters), NO_BID, np.int16),
             importance=np.full((n, clusters), np.nan),
             means=np.ones(clusters),
             psi=np.full((n, clusters), np.nan),
@@ -177,7 +177,7 @@ class MarketState:
 
     def preferred(self) -> dict[ClientId, int]:
         """The cluster that each client wants most, of those that bid."""
-        rank = np.where(self.bid_ranks >= 0, self.bid_ranks, np.iinfo(np.int64).max)
+        rank = np.where(self.bid_ranks >= 0, self.bid_ranks, np.iinfo(np.int16).max)
         rows = np.flatnonzero((self.bid_ranks >= 0).any(axis=1))
         return {int(self.ids[row]): int(rank[row].argmin()) for row in rows}
 
@@ -205,7 +205,7 @@ class MarketState:
             for i, k in places
         )
 
-    def rank_table(self, bids: Sequence[Bid]) -> NDArray[np.int64]:
+    def rank_table(self, bids: Sequence[Bid]) -> NDArray[np.int16]:
         """(N, K) ranks of these bids: the reverse of `bids`."""
         table = np.full_like(self.bid_ranks, NO_BID)
         for bid in bids:
@@ -348,8 +348,8 @@ def merge_alike(state: MarketState, round: int, events: list[Event]) -> MarketSt
         models[keep] = mean([models[keep], models[drop]], bidders if sum(bidders) else None)
         alive[drop] = False
         # The better of the two ranks: −1, no bid, is the largest unsigned number.
-        both = np.minimum(bid_ranks[:, keep].view(np.uint64), bid_ranks[:, drop].view(np.uint64))
-        bid_ranks[:, keep] = both.view(np.int64)
+        both = np.minimum(bid_ranks[:, keep].astype(np.uint16), bid_ranks[:, drop].astype(np.uint16))
+        bid_ranks[:, keep] = both.astype(np.int16)
         bid_ranks[:, drop] = NO_BID
         merged.append((round, keep, drop))
         text = f"cluster {drop} serves the same bidders as cluster {keep}: merged"
