@@ -17,7 +17,7 @@ from ipfl.client.runner import EVALUATE, ClientRunner, Job
 from ipfl.client.settings import TrainConfig
 from ipfl.client.task import Task
 from ipfl.client.training import evaluate
-from ipfl.core import EMPTY, Method, Record, Round, Setup, holdout_id, stream
+from ipfl.core import EMPTY, QUICK, Method, Record, Round, Setup, holdout_id, stream
 from ipfl.core.replies import InvalidReplyError
 from ipfl.runs.config import EvaluateConfig
 from ipfl.runs.evaluation import EVALUATION_SHARE, SCORES, Budget, Evaluator
@@ -77,6 +77,13 @@ class Constant(Still):
         return {client: int(client == 0) for client in range(6)}
 
 
+class WithoutMilestones(Budget):
+    """Only what can be afforded."""
+
+    def is_milestone(self, round):
+        return False
+
+
 class TestBudget:
     @given(
         per_evaluation=st.floats(0.1, 1e6),
@@ -86,7 +93,7 @@ class TestBudget:
     def test_auto_costs_a_quarter_of_the_training_at_most(self, per_evaluation, per_round, rounds):
         evaluator = Evaluator.__new__(Evaluator)
         evaluator.config = EvaluateConfig()
-        budget = Budget(per_evaluation, per_round, rounds)
+        budget = WithoutMilestones(per_evaluation, per_round, rounds)
         evaluated = []
         for round in range(rounds):
             last = round == rounds - 1
@@ -115,6 +122,45 @@ class TestBudget:
                 budget.spent += 15
                 evaluated.append(round)
         assert evaluated == [1, 2, 4, 5, 7, 9]
+
+    @pytest.mark.parametrize(
+        ("rounds", "evaluated"),
+        [
+            (30, [5, 11, 17, 23, 29]),  # five parts of six rounds
+            (60, [11, 23, 35, 47, 59]),  # no more than five, of twelve
+            (13, [6, 12]),  # two parts: the first ends where (round + 1)·2 ≥ 13
+            (11, [10]),  # too short for two
+            (3, [2]),
+        ],
+    )
+    def test_milestones_are_evaluated_whatever_it_costs(self, rounds, evaluated):
+        evaluator = Evaluator.__new__(Evaluator)
+        evaluator.config = EvaluateConfig()
+        dear = Budget(1e9, 1, rounds)
+        assert [r for r in range(rounds) if evaluator.is_due(r, r == rounds - 1, dear)] == evaluated
+
+    @pytest.mark.parametrize(
+        ("every", "settings", "expected"),
+        [
+            ("auto", {}, [True, False]),  # the last one is whole
+            (6, {}, [False, False]),  # as asked for
+            ("auto", {"patience": 30}, [False, False]),  # decides when to end
+        ],
+    )
+    def test_only_what_is_watched_is_quick(self, task, every, settings, expected):
+        seen = []
+
+        class Watched(Still):
+            def personalize(self, offer, mine, me):
+                if me.id == 0:
+                    seen.append(offer.facts.get(QUICK, False))
+                return super().personalize(offer, mine, me)
+
+            def personalize_cost(self, state):
+                return 10**9
+
+        run_small(task, Watched(), rounds=12, evaluate=EvaluateConfig(every=every), **settings)
+        assert seen == expected
 
     def test_every_third(self, task):
         result = run_small(task, Still(), rounds=8, evaluate=EvaluateConfig(every=3))

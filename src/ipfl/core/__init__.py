@@ -11,6 +11,7 @@ The names below are all that most modules need.
 from ipfl.core.engine import Bytes, Engine
 from ipfl.core.method import (
     NEWCOMER,
+    QUICK,
     ClientModels,
     HasClusters,
     HasMarket,
@@ -53,6 +54,7 @@ __all__ = [
     "EMPTY",
     "NEWCOMER",
     "NO_CLUSTER",
+    "QUICK",
     "Ask",
     "Bid",
     "Bytes",

@@ -45,6 +45,9 @@ Phases = Generator[Ask, Replies, Round[S]]
 """What `Method.round` is: it yields one ask per phase, is sent the valid replies, and returns the round."""
 NEWCOMER: ClientId = 2**31 - 1
 """Id of a client that the server has never met, for `Method.offer`."""
+QUICK = "quick"
+"""Fact of an offer that is made only to evaluate a run in progress: `personalize` may leave out training that
+takes long and that the method could do without."""
 
 
 class ClientModels(Protocol):
@@ -242,7 +245,7 @@ class HasPersonalizeCost(Protocol):
     """A method whose `personalize` passes over the client's data."""
 
     def personalize_cost(self, state: Any) -> int:
-        """How often it passes over a part of the client's data; a pass of training counts three."""
+        """How often it passes over a part of the client's data, if `QUICK`; one of training counts three."""
         ...
 
 

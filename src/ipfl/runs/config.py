@@ -31,7 +31,8 @@ class EvaluateConfig(Section):
     every: Annotated[int, Field(ge=1, le=MAX_INT32)] | Literal["auto"] = Field(
         "auto",
         description="every so many rounds, and always the last; "
-        "auto: as often as a quarter of the training's cost allows",
+        "auto: as often as a quarter of the training's cost allows, but five times in 30 rounds; before the "
+        "last one without training at the clients that a method can do without (IP-FL's adapt = auto)",
     )
     clients: int | None = Field(
         None, ge=1, le=MAX_INT32, description="evaluate on so many clients, a seeded choice; omitted: all"

@@ -11,6 +11,7 @@ from ipfl.client.runner import ASSESS, EVALUATE, WANTED_METRICS, WANTED_MODELS
 from ipfl.client.settings import TrainConfig
 from ipfl.client.task import Task
 from ipfl.core import (
+    QUICK,
     Ask,
     ClientId,
     Engine,
@@ -33,6 +34,9 @@ BACKWARD_COST = 2
 """A backward pass costs about two forward passes."""
 EVALUATION_SHARE = 0.25
 """What `every = "auto"` may cost, as a share of the training."""
+MILESTONES, MILESTONE_ROUNDS = 5, 6
+"""Evaluations that a run has whatever they cost, so that there is a curve to look at: one for every six
+of its rounds, and no more than five."""
 
 
 ROUNDS_TO_SEPARATE = 5
@@ -57,6 +61,11 @@ class Budget:
         whole = EVALUATION_SHARE * self.per_round * self.rounds
         so_far = EVALUATION_SHARE * self.per_round * (round + 1)
         return self.spent + self.per_evaluation <= so_far and self.spent + reserved <= whole
+
+    def is_milestone(self, round: int) -> bool:
+        """Whether this is the end of a fifth of the run, or of fewer and longer parts of a short one."""
+        parts = min(MILESTONES, self.rounds // MILESTONE_ROUNDS)
+        return (round + 1) * parts // self.rounds > round * parts // self.rounds
 
 
 def _expect_scores(sent: Record) -> dict[str, Any]:
@@ -118,10 +127,28 @@ def _not_separated(separation: Mapping[ClientId, float]) -> Event:
 
 
 class Evaluator:
-    """Evaluates the state of a method when it is due."""
+    """Evaluates the state of a method when it is due.
 
-    def __init__(self, task: Task, method: Method[Any], config: EvaluateConfig, seed: int):
+    Args:
+        task: Data and model.
+        method: Whose states.
+        config: When, and on whom.
+        seed: Of the run.
+        decides: Whether something depends on evaluations before the last, such as who leaves. If not, and if
+            the user did not say when to evaluate, only the last one has what takes long (`QUICK`).
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        method: Method[Any],
+        config: EvaluateConfig,
+        seed: int,
+        *,
+        decides: bool = False,
+    ):
         self.task, self.method, self.config, self.seed = task, method, config, seed
+        self.is_quick = config.every == "auto" and not decides
         self.clients = self._choose()
         self.metrics = choose_metrics(config.metrics, task.target)
 
@@ -149,7 +176,7 @@ class Evaluator:
         if last:
             return True
         if self.config.every == "auto":
-            return budget.can_afford(round)
+            return budget.can_afford(round) or budget.is_milestone(round)
         return (round + 1) % self.config.every == 0
 
     def __call__(self, engine: Engine, state: Any, round: int, *, last: bool = False) -> Evaluation:
@@ -161,7 +188,7 @@ class Evaluator:
         preferred = self.method.preferences(state) if last and isinstance(self.method, HasClusters) else {}
         names = [*self.method.models(state)] if preferred else []
         asked = {
-            client: self._with_wishes(offer, names if client in preferred else [])
+            client: self._with_wishes(offer, names if client in preferred else [], last=last)
             for client, offer in offers.items()
         }
         replies = self._ask(Ask(EVALUATE, asked, SCORES), engine, round)
@@ -187,10 +214,12 @@ class Evaluator:
             },
         )
 
-    def _with_wishes(self, offer: Record, names: Sequence[str]) -> Record:
+    def _with_wishes(self, offer: Record, names: Sequence[str], *, last: bool) -> Record:
         """The offer, with what is to be reported beside the hits of the client's predictor."""
         models = [name for name in names if name in offer.params]
         wishes: dict[str, Any] = {WANTED_METRICS: list(self.metrics)} if self.metrics else {}
+        if self.is_quick and not last:
+            wishes[QUICK] = True
         if len(models) > 1:
             wishes[WANTED_MODELS] = models
         return Record(offer.params, {**offer.facts, **wishes}) if wishes else offer

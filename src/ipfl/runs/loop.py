@@ -135,7 +135,8 @@ class RoundLoop:
         setup = make_setup(task, config, server_memory, carried, begun)
         self.sums = SecureSums.plan(method, config, min(setup.per_round, len(setup.clients)))
         self.state = method.init(setup)
-        self.evaluator = Evaluator(task, method, config.evaluate, config.seed)
+        decides = config.clients.leave or config.patience is not None
+        self.evaluator = Evaluator(task, method, config.evaluate, config.seed, decides=decides)
         self.budget = self.evaluator.budget(self.state, config.train, setup.per_round, config.rounds)
         self.opening: tuple[Transfer, ...] = ()
         self.history: list[Line] = []

@@ -13,7 +13,7 @@ import pytest
 from tests.federation import ZERO, client, points, setup, sigma
 
 from ipfl.client.client import Client
-from ipfl.core import Record
+from ipfl.core import QUICK, Record
 from ipfl.data.federated import Parts
 from ipfl.methods.ipfl import personalization
 from ipfl.methods.ipfl.method import IPFL
@@ -185,6 +185,13 @@ class TestAdapt:
         me = person([(2, 0)] * 4, goal=[(1, 0), (2, 0)])
         assert IPFL().personalize(self.OFFER, Record(), me)[0] > 0
 
+    def test_a_quick_look_does_not_train(self):
+        me = person([(2, 0)] * 4, goal=[(1, 0), (2, 0)])
+        watched = Record(self.OFFER.params, {**self.OFFER.facts, QUICK: True})
+        mixed = IPFL(adapt=0).personalize(self.OFFER, Record(), me)
+        assert np.array_equal(IPFL().personalize(watched, Record(), me), mixed)
+        assert not np.array_equal(IPFL().personalize(self.OFFER, Record(), me), mixed)
+
     @pytest.mark.parametrize(
         ("settings", "passes"),
         [
@@ -192,8 +199,7 @@ class TestAdapt:
             ({"mix": "tuned", "adapt": 0}, 2 + 5),  # and five mixes of them
             ({"mix": "evidence", "adapt": 0}, 2 + 2 * 7),  # all seven candidates on `goal` and on `train`
             ({"mix": "paper", "adapt": 4}, 2 + 3 * 4),
-            # Five epochs on all of `train`, on two halves, and on everything; three models on two parts.
-            ({"mix": "paper", "adapt": "auto"}, 2 + 3 * (3 * 5) + 2 * 3),
+            ({"mix": "paper", "adapt": "auto"}, 2),  # which does not train while a run is only watched
         ],
     )
     def test_cost(self, settings, passes):

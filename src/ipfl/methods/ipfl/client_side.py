@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ipfl.client.client import Client, Part
 from ipfl.client.training import Score
-from ipfl.core import Record, Vector, cluster_name
+from ipfl.core import QUICK, Record, Vector, cluster_name
 from ipfl.core.vectors import mean, mix
 from ipfl.methods.ipfl.mixing import mixing_weights
 from ipfl.methods.ipfl.personalization import (
@@ -74,11 +74,14 @@ class ClientSide(IPFLSettings):
         return Record({}, {name: count.tolist() for name, count in counts.items()}), mine
 
     def personalize(self, offer: Record, mine: Record, me: Client) -> Vector:
-        """Eq. personalized_model: P_i = Σ_k υ_ik ω_k, with υ from `goal`; then fine-tuning, if any."""
+        """Eq. personalized_model: P_i = Σ_k υ_ik ω_k, with υ from `goal`; then fine-tuning, if any.
+
+        Fine-tuning on evidence takes fifteen epochs: not while a run is only watched.
+        """
         points = OwnPoints.of(me, self.preference_samples)
         mixed = self._mixed(offer, points, me)
         if self.adapt == "auto":
-            return fine_tune_on_evidence(mixed, points, me)
+            return mixed if offer.facts.get(QUICK) else fine_tune_on_evidence(mixed, points, me)
         return fine_tune(mixed, me, self.adapt) if self.adapt else mixed
 
     def _mixed(self, offer: Record, points: OwnPoints, me: Client) -> Vector:

@@ -50,7 +50,6 @@ from ipfl.methods.ipfl.arrays import Bools
 from ipfl.methods.ipfl.audit import AuditedMarket
 from ipfl.methods.ipfl.market_stats import market_stats
 from ipfl.methods.ipfl.mixing import SHARPNESS
-from ipfl.methods.ipfl.personalization import AUTO_EPOCHS, FOLDS, SHARES
 from ipfl.methods.ipfl.preferences import preference_query
 from ipfl.methods.ipfl.server_steps import Outcome
 from ipfl.methods.ipfl.state import (
@@ -174,15 +173,13 @@ class IPFL(AuditedMarket, Method[MarketState]):
         )
 
     def personalize_cost(self, state: MarketState) -> int:
-        """Every cluster model once, every candidate for the mix, and the epochs of fine-tuning.
+        """Every cluster model once, every candidate for the mix, and epochs of fine-tuning if they are fixed.
 
-        On evidence, candidates are scored on two parts; all folds together train on FOLDS − 1 times the data,
-        and there is one training before them and, at most, one after.
+        On evidence, candidates are scored on two parts.
         """
         k = len(state.clusters)
         candidates = {"tuned": len(SHARPNESS), "evidence": 2 * (k + len(SHARPNESS))}.get(self.mix, 0)
-        auto = (FOLDS + 1) * training_passes(AUTO_EPOCHS) + 2 * (1 + len(SHARES))
-        return k + candidates + (auto if self.adapt == "auto" else training_passes(self.adapt))
+        return k + candidates + (0 if self.adapt == "auto" else training_passes(self.adapt))
 
     def models(self, state: MarketState) -> dict[str, Vector]:
         """The cluster models in use."""

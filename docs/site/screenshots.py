@@ -1,0 +1,113 @@
+"""Photographs the console for the documents: `docs/img/console-*.png`.
+
+    ipfl compare --methods ipfl,fedavg,ifca --out runs/pictures/default
+    python docs/site/screenshots.py runs/pictures docs/img
+
+Needs Chromium and the extra `dev`. With `--every`, each page is photographed in both widths and colours, to
+be looked at.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from itertools import product
+from pathlib import Path
+
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+PORT = 8765
+RUN, OTHERS = "default~ipfl~seed-0", ("default~fedavg~seed-0", "default~ifca~seed-0")
+WIDTHS = {"desk": (1280, 800), "phone": (390, 844)}
+COLOURS = ("light", "dark")
+PAGES = {
+    "runs": "/",
+    "run": f"/runs/{RUN}",
+    "client": f"/runs/{RUN}/clients/3",
+    "ledger": f"/runs/{RUN}/ledger",
+    "compare": "/compare?" + "&".join(f"run={run}" for run in (RUN, *OTHERS)),
+    "start": "/start",
+}
+DOCUMENTED = {"runs": "desk", "run": "desk", "ledger": "desk", "compare": "desk", "start": "desk"}
+
+
+def wait_for(address: str) -> None:
+    """Until the console answers."""
+    for _ in range(100):
+        try:
+            urllib.request.urlopen(f"{address}/login")
+        except urllib.error.URLError:
+            time.sleep(0.2)
+        else:
+            return
+    sys.exit("the console does not answer")
+
+
+def sign_in(browser: Browser, address: str, token: str, width: str, colour: str) -> Page:
+    """A page of this size and colour scheme, as the operator."""
+    across, down = WIDTHS[width]
+    page = browser.new_context(viewport={"width": across, "height": down}, color_scheme=colour).new_page()  # type: ignore[arg-type]
+    page.goto(f"{address}/login")
+    page.get_by_label("Token").fill(token)
+    page.get_by_role("button", name="Sign in").click()
+    page.wait_for_url(lambda url: "/login" not in url)
+    return page
+
+
+def shoot(page: Page, address: str, name: str, file: Path) -> None:
+    """Photographs a page once its charts are drawn; of the ledger, once it is verified."""
+    page.goto(address + PAGES[name])
+    expect(page.locator("[data-chart][data-drawn]")).to_have_count(page.locator("[data-chart]").count())
+    if name == "ledger":
+        page.get_by_role("button", name="Verify").click()
+        page.wait_for_timeout(3000)
+    page.wait_for_timeout(500)
+    page.screenshot(path=file, full_page=True)
+
+
+def main() -> None:
+    """Starts a console, photographs it, ends it."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("runs", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--every", action="store_true", help="every page, in both widths and colours")
+    given = parser.parse_args()
+    if given.every:
+        wanted = [
+            (name, width, colour, f"{name}-{width}-{colour}")
+            for name, width, colour in product(PAGES, WIDTHS, COLOURS)
+        ]
+    else:
+        wanted = [(name, width, "light", name) for name, width in DOCUMENTED.items()]
+        wanted.append(("client", "phone", "dark", "client-phone"))
+    with tempfile.TemporaryDirectory() as folder:
+        token, address = Path(folder) / "token", f"http://127.0.0.1:{PORT}"
+        command = [shutil.which("ipfl") or "ipfl", "console", "--runs", str(given.runs), "--port", str(PORT)]
+        console = subprocess.Popen([*command, "--auth", "--token-file", str(token)])
+        try:
+            wait_for(address)
+            with sync_playwright() as playwright:
+                browser = playwright.chromium.launch(
+                    executable_path=shutil.which("chromium"), args=["--no-sandbox"]
+                )
+                pages: dict[tuple[str, str], Page] = {}  # signing in is limited to some times a minute
+                for name, width, colour, file in wanted:
+                    if (width, colour) not in pages:
+                        secret = token.read_text().strip()
+                        pages[width, colour] = sign_in(browser, address, secret, width, colour)
+                    shoot(pages[width, colour], address, name, given.out / f"console-{file}.png")
+        finally:
+            console.terminate()
+            console.wait()
+
+
+if __name__ == "__main__":
+    main()
