@@ -20,6 +20,7 @@ import urllib.request
 from itertools import product
 from pathlib import Path
 
+from PIL import Image
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 PORT = 8765
@@ -34,7 +35,15 @@ PAGES = {
     "compare": "/compare?" + "&".join(f"run={run}" for run in (RUN, *OTHERS)),
     "start": "/start",
 }
-DOCUMENTED = {"runs": "desk", "run": "desk", "ledger": "desk", "compare": "desk", "start": "desk"}
+DOCUMENTED = {
+    "runs": ("runs", "desk", "light", 520),
+    "run": ("run", "desk", "light", 1060),
+    "ledger": ("ledger", "desk", "light", 720),
+    "compare": ("compare", "desk", "light", 800),
+    "start": ("start", "desk", "light", 2136),
+    "client-phone": ("client", "phone", "dark", 1500),
+}
+"""File → page, width, colours, and how much of the page is shown, in pixels from the top."""
 
 
 def wait_for(address: str) -> None:
@@ -60,8 +69,8 @@ def sign_in(browser: Browser, address: str, token: str, width: str, colour: str)
     return page
 
 
-def shoot(page: Page, address: str, name: str, file: Path) -> None:
-    """Photographs a page once its charts are drawn; of the ledger, once it is verified."""
+def shoot(page: Page, address: str, name: str, height: int | None, file: Path) -> None:
+    """Photographs a page, or the upper part of it, once its charts are drawn and the ledger is verified."""
     page.goto(address + PAGES[name])
     expect(page.locator("[data-chart][data-drawn]")).to_have_count(page.locator("[data-chart]").count())
     if name == "ledger":
@@ -69,6 +78,9 @@ def shoot(page: Page, address: str, name: str, file: Path) -> None:
         page.wait_for_timeout(3000)
     page.wait_for_timeout(500)
     page.screenshot(path=file, full_page=True)
+    if height is not None:
+        picture = Image.open(file)
+        picture.crop((0, 0, picture.width, min(height, picture.height))).save(file, optimize=True)
 
 
 def main() -> None:
@@ -80,14 +92,9 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--every", action="store_true", help="every page, in both widths and colours")
     given = parser.parse_args()
+    wanted: dict[str, tuple[str, str, str, int | None]] = dict(DOCUMENTED)
     if given.every:
-        wanted = [
-            (name, width, colour, f"{name}-{width}-{colour}")
-            for name, width, colour in product(PAGES, WIDTHS, COLOURS)
-        ]
-    else:
-        wanted = [(name, width, "light", name) for name, width in DOCUMENTED.items()]
-        wanted.append(("client", "phone", "dark", "client-phone"))
+        wanted = {"-".join(one): (*one, None) for one in product(PAGES, WIDTHS, COLOURS)}
     with tempfile.TemporaryDirectory() as folder:
         token, address = Path(folder) / "token", f"http://127.0.0.1:{PORT}"
         command = [shutil.which("ipfl") or "ipfl", "console", "--runs", str(given.runs), "--port", str(PORT)]
@@ -99,11 +106,11 @@ def main() -> None:
                     executable_path=shutil.which("chromium"), args=["--no-sandbox"]
                 )
                 pages: dict[tuple[str, str], Page] = {}  # signing in is limited to some times a minute
-                for name, width, colour, file in wanted:
+                for file, (name, width, colour, height) in wanted.items():
                     if (width, colour) not in pages:
                         secret = token.read_text().strip()
                         pages[width, colour] = sign_in(browser, address, secret, width, colour)
-                    shoot(pages[width, colour], address, name, given.out / f"console-{file}.png")
+                    shoot(pages[width, colour], address, name, height, given.out / f"console-{file}.png")
         finally:
             console.terminate()
             console.wait()

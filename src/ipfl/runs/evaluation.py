@@ -34,18 +34,16 @@ BACKWARD_COST = 2
 """A backward pass costs about two forward passes."""
 EVALUATION_SHARE = 0.25
 """What `every = "auto"` may cost, as a share of the training."""
-MILESTONES, MILESTONE_ROUNDS = 5, 6
+LEAST_EVALUATIONS, ROUNDS_EACH = 5, 6
 """Evaluations that a run has whatever they cost, so that there is a curve to look at: one for every six
 of its rounds, and no more than five."""
-
-
 ROUNDS_TO_SEPARATE = 5
 """Shorter runs are not blamed for clusters that have not separated."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Budget:
-    """Counts the samples that went through a network, so that evaluation stays a small part.
+    """Counts the samples that go through a network, so that evaluation stays a small part.
 
     Counting samples instead of seconds keeps the choice of rounds the same on every machine.
     """
@@ -53,19 +51,19 @@ class Budget:
     per_evaluation: float
     per_round: float
     rounds: int
-    spent: float = 0.0
 
-    def can_afford(self, round: int) -> bool:
-        """Whether an evaluation now leaves enough for the one after the last round."""
-        reserved = 2 * self.per_evaluation  # this one and the last one
+    @property
+    def evaluations(self) -> int:
+        """How many there are in the whole run."""
         whole = EVALUATION_SHARE * self.per_round * self.rounds
-        so_far = EVALUATION_SHARE * self.per_round * (round + 1)
-        return self.spent + self.per_evaluation <= so_far and self.spent + reserved <= whole
+        affordable = (
+            int(min(self.rounds, whole / self.per_evaluation)) if self.per_evaluation else self.rounds
+        )
+        return max(1, affordable, min(LEAST_EVALUATIONS, self.rounds // ROUNDS_EACH))
 
-    def is_milestone(self, round: int) -> bool:
-        """Whether this is the end of a fifth of the run, or of fewer and longer parts of a short one."""
-        parts = min(MILESTONES, self.rounds // MILESTONE_ROUNDS)
-        return (round + 1) * parts // self.rounds > round * parts // self.rounds
+    def is_due(self, round: int) -> bool:
+        """Whether this round is evaluated: they are spread evenly, and the last one is."""
+        return (round + 1) * self.evaluations // self.rounds > round * self.evaluations // self.rounds
 
 
 def _expect_scores(sent: Record) -> dict[str, Any]:
@@ -176,7 +174,7 @@ class Evaluator:
         if last:
             return True
         if self.config.every == "auto":
-            return budget.can_afford(round) or budget.is_milestone(round)
+            return budget.is_due(round)
         return (round + 1) % self.config.every == 0
 
     def __call__(self, engine: Engine, state: Any, round: int, *, last: bool = False) -> Evaluation:

@@ -304,7 +304,6 @@ class RoundLoop:
 
     def _add_evaluation(self, evaluation: Evaluation) -> None:
         self.evaluations[evaluation.round] = evaluation
-        self.budget.spent += self.budget.per_evaluation
         self.departures.update(evaluation)
 
     def _figures(self, evaluation: Evaluation) -> dict[str, Any]:

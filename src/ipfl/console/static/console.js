@@ -67,6 +67,20 @@ const atRight = () => ({ nameTextStyle: { color: color("soft"), align: "right" }
 const percentAxis = (name, extra) => axis({ type: "value", name, scale: true, ...atLeft(),
   axisLabel: { color: color("soft"), formatter: (v) => `${+(100 * v).toFixed(1)}` }, ...extra });
 // From one multiple of 10 % to another: a lone value has no scale of its own, and nothing is above 100 %.
+// Values between two known ones, on the straight line: stacked areas fall to the axis where a value is missing.
+function fillGaps(column) {
+  const filled = [...column];
+  let last = -1;
+  column.forEach((value, index) => {
+    if (value == null) return;
+    for (let between = last + 1; last >= 0 && between < index; between++) {
+      filled[between] = column[last] + (value - column[last]) * (between - last) / (index - last);
+    }
+    last = index;
+  });
+  return filled;
+}
+
 function shareAxis(name, columns) {
   const known = columns.flat().filter((value) => value != null);
   const min = Math.max(0, Math.min(0.9, Math.floor(10 * Math.min(...known)) / 10));
@@ -77,7 +91,7 @@ function shareAxis(name, columns) {
 
 const CHARTS = {
   accuracy(data) {
-    const mean = data.columns.accuracy || [], spread = data.columns.accuracy_std || [];
+    const mean = fillGaps(data.columns.accuracy || []), spread = fillGaps(data.columns.accuracy_std || []);
     const low = mean.map((m, i) => (m == null ? null : m - (spread[i] || 0)));
     const high = mean.map((m, i) => (m == null ? null : m + (spread[i] || 0)));
     const option = overRounds(data, [{ column: "accuracy", name: "accuracy" }, { column: "pma", name: "PMA", axis: 1 }],
@@ -168,12 +182,14 @@ const CHARTS = {
   "pma-cdf"(data) {
     const shown = data.runs.filter((one) => one.pma.length);
     if (!shown.length) return null;
+    const colors = palette();  // a run has the colour that it has in the other chart, where the reference is shown too
+    const colorOf = (run) => colors[data.runs.indexOf(run) % colors.length];
     return base({
       tooltip: { ...base().tooltip, trigger: "item", formatter: (p) => `${p.seriesName}\n${percent(p.value[1])} of the clients\ngain at most ${points(p.value[0])}` },
       legend: { ...base().legend, data: shown.map((one) => one.run.name) },
       xAxis: axis({ type: "value", scale: true, name: "gain over the reference in points", nameLocation: "middle", nameGap: 26, axisLabel: { color: color("soft"), formatter: (v) => +(100 * v).toFixed(1) } }),
       yAxis: percentAxis("clients in %", { min: 0, max: 1 }),
-      series: shown.map((one) => ({ type: "line", step: "end", name: one.run.name, symbolSize: 5, data: one.pma.map((value, index) => [value, (index + 1) / one.pma.length]),
+      series: shown.map((one) => ({ type: "line", step: "end", name: one.run.name, color: colorOf(one), symbolSize: 5, data: one.pma.map((value, index) => [value, (index + 1) / one.pma.length]),
         markLine: { silent: true, symbol: "none", label: { show: false }, lineStyle: { color: color("soft"), type: "dashed" }, data: [{ xAxis: 0 }] } })),
     });
   },
