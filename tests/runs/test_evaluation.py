@@ -92,7 +92,7 @@ class TestBudget:
         whole = EVALUATION_SHARE * per_round * rounds
         assert len(evaluated) * per_evaluation <= max(whole, least * per_evaluation) * (1 + 1e-9)
         affordable = whole / per_evaluation if per_evaluation else rounds
-        assert len(evaluated) >= min(rounds, max(least, int(affordable))), "and nothing is hoarded"
+        assert len(evaluated) >= max(least, int(min(rounds, affordable))), "and nothing is hoarded"
         gaps = np.diff([-1, *evaluated])
         assert gaps.max() - gaps.min() <= 1, "evenly"
 
