@@ -195,24 +195,24 @@ class TestCommands:
 
 class TestFiles:
     def test_summary(self, summary):
-        assert first_column(section("docs/results.md", "summary.json")) == list(summary)
-        assert first_column(section("docs/results.md", "report of ipfl")) == list(summary["report"])
+        assert first_column(section("docs/files.md", "summary.json")) == list(summary)
+        assert first_column(section("docs/files.md", "report of ipfl")) == list(summary["report"])
 
     def test_metrics(self, lines):
-        told = first_column(section("docs/results.md", "metrics.jsonl"))
+        told = first_column(section("docs/files.md", "metrics.jsonl"))
         assert sorted(told) == sorted({key for line in lines for key in line})
-        assert sorted(first_column(section("docs/results.md", "evaluation"))) == sorted(
+        assert sorted(first_column(section("docs/files.md", "evaluation"))) == sorted(
             lines[-1]["evaluation"]
         )
 
     def test_comparison(self, compared):
-        assert first_column(section("docs/results.md", "compare.json")) == list(compared)
+        assert first_column(section("docs/files.md", "compare.json")) == list(compared)
         for one in compared["methods"].values():
-            assert first_column(section("docs/results.md", "methods of compare.json")) == list(one)
+            assert first_column(section("docs/files.md", "methods of compare.json")) == list(one)
 
     def test_files_of_a_run(self, place):
         """The default method's run, and a short one of a method that keeps models of single clients."""
-        told = re.findall(r"^\| `([^`]+)` \|", section("docs/results.md", "The files of a run"), re.M)
+        told = re.findall(r"^\| `([^`]+)` \|", section("docs/files.md", "The files of a run"), re.M)
         fedfomo = place / "runs/fedfomo"
         invoke("run", *SMALL, "--set", "rounds=1", "--set", "method.name=fedfomo", "--out", str(fedfomo))
         found = [
@@ -231,7 +231,7 @@ class TestFiles:
         assert set(found) == set(told)
 
     def test_files_of_a_comparison(self, place):
-        said = section("docs/results.md", "compare.json")
+        said = section("docs/files.md", "compare.json")
         for file in (place / "runs/compare").iterdir():
             name = file.name if file.suffix != ".pdf" else f"{file.stem}.png"
             assert file.is_dir() or f"`{name}`" in said, file.name
@@ -241,13 +241,13 @@ class TestFiles:
             facts = json.loads(opened.metadata()["facts"])
         assert facts
         for key in facts:
-            assert f"`{key}`" in section("docs/results.md", "Model files")
+            assert f"`{key}`" in section("docs/files.md", "Model files")
 
     def test_rows_of_metrics(self):
         """The fields of every kind of row, in their order, wherever a table shows them."""
         told = {
             (key, tuple(fields.split(", ")))
-            for document in ("docs/results.md", "docs/ipfl.md")
+            for document in ("docs/files.md", "docs/ipfl.md")
             for key, fields in re.findall(r"^\| `(\w+)` \| `\[([^`]+)\]`", text(document), re.M)
             if key in ROW_TYPES
         }
@@ -274,7 +274,7 @@ class TestFiles:
             for part in ast.walk(call.args[0])
             if isinstance(part, ast.Constant)
         }
-        assert sorted(first_column(section("docs/results.md", "events"))) == sorted(kinds)
+        assert sorted(first_column(section("docs/files.md", "events"))) == sorted(kinds)
 
 
 @pytest.fixture(scope="module")

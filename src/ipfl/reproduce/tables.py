@@ -143,7 +143,7 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def experiment_text(experiment: Experiment, record: ExperimentRecord | None, scale: Scale) -> str:
     """The part of the document about one experiment."""
-    parts = [f"### {experiment.name}", f"{experiment.title} ({_place(experiment)})."]
+    parts = [f"## {experiment.name}", f"{experiment.title} ({_place(experiment)})."]
     if experiment.claim:
         parts[-1] += f" The paper: {experiment.claim}"
     if experiment.kind == "theory":
