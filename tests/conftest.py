@@ -51,11 +51,17 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+_seen: set[str] = set()
+"""Modules that were looked at: there are thousands, and thousands of tests."""
+
+
 @pytest.fixture(autouse=True)
 def own_code_is_forgotten(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Modules that a test wrote and imported are imported afresh by the next one: many are called `mine`."""
     yield
     written = str(tmp_path_factory.getbasetemp())
-    for name, module in list(sys.modules.items()):
-        if (getattr(module, "__file__", None) or "").startswith(written):
+    for name in [name for name in sys.modules if name not in _seen]:
+        if (getattr(sys.modules[name], "__file__", None) or "").startswith(written):
             del sys.modules[name]
+        else:
+            _seen.add(name)
