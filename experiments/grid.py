@@ -62,8 +62,11 @@ def play_study(
 
 
 def run_settings(settings: Sequence[str], seed: int) -> tuple[Task, Result]:
-    """The default run with these settings, in this process; also the data that it was about."""
-    config = Config.load(None, [*settings, f"seed={seed}"])
+    """The default run with these settings, evaluated once at its end unless they say when, in this process.
+
+    Also the data that it was about.
+    """
+    config = Config.load(None, [f"evaluate.every={10**6}", *settings, f"seed={seed}"])
     method = config.build_method()
     task = prepare(config, [method], seed)
     return task, run(task, method, config, engine=local_engine(workers=0))
