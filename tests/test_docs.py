@@ -201,9 +201,7 @@ class TestFiles:
     def test_metrics(self, lines):
         told = first_column(section("docs/files.md", "metrics.jsonl"))
         assert sorted(told) == sorted({key for line in lines for key in line})
-        assert sorted(first_column(section("docs/files.md", "evaluation"))) == sorted(
-            lines[-1]["evaluation"]
-        )
+        assert sorted(first_column(section("docs/files.md", "evaluation"))) == sorted(lines[-1]["evaluation"])
 
     def test_comparison(self, compared):
         assert first_column(section("docs/files.md", "compare.json")) == list(compared)

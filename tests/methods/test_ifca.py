@@ -23,7 +23,8 @@ from tests.federation import (
 import ipfl
 from ipfl.core import Record, Setup
 from ipfl.core.sections import AggregateConfig
-from ipfl.methods.ifca import IFCA, Clustering, accepted_share, spread_of_choices
+from ipfl.methods.ifca import IFCA, Clustering
+from ipfl.methods.random_restarts import accepted_share, spread_of_choices
 
 A, B = np.array([1, -1], np.float32), np.array([-1, 1], np.float32)
 """A says class 0 of any x > 0, B says class 1."""

@@ -155,6 +155,8 @@ class Method(ABC, Generic[S]):
     name: ClassVar[str]
     summary: ClassVar[str]
     """One line for `ipfl methods`: what it does, and whose paper it is."""
+    needs_single: ClassVar[str] = "whatever it does, as it does not say that sums are enough"
+    """What the server needs single replies for, unless `sums` says something else."""
     needs_probe: ClassVar[bool] = True
     """Whether clients score models on points that they never train on: `probe`, or `goal`, which mostly holds
     the same points. If not, they can train on these as well (`train.use_probe`)."""
@@ -188,7 +190,7 @@ class Method(ABC, Generic[S]):
 
     def sums(self) -> Sums:
         """Which replies the server could do without if it had their sum; none by default."""
-        return Sums(needs_single="whatever it does, as it does not say that sums are enough")
+        return Sums(needs_single=self.needs_single)
 
     def models(self, state: S) -> Mapping[str, Vector]:
         """Server models by name (`global`, or `cluster_0`, `cluster_1`, …) for evaluation and export."""

@@ -42,7 +42,6 @@ from pydantic.dataclasses import dataclass
 from ipfl.client.client import Client
 from ipfl.client.training import Pull
 from ipfl.core import EMPTY, Ask, ClientId, ClientModels, Method, Phases, Record, Roster, Round, Setup, Vector
-from ipfl.core.method import Sums
 from ipfl.methods.steps import expect_update, random_seats, refuse_strangers, select_clients
 
 
@@ -63,6 +62,7 @@ class FedAMP(Method[Cloud]):
 
     name: ClassVar[str] = "fedamp"
     summary: ClassVar[str] = "own models, drawn to similar ones by attention (Huang et al. 2021)"
+    needs_single: ClassVar[str] = "a model of each client's own"
     needs_probe: ClassVar[bool] = False
 
     sigma: float = Field(
@@ -107,10 +107,6 @@ class FedAMP(Method[Cloud]):
                     moves[i] += likeness * gap
         steps = {i: min(self.alpha / self.sigma, 1 / (1 + attention[i])) for i in models}
         return {i: (model + steps[i] * moves[i]).astype(np.float32) for i, model in models.items()}
-
-    def sums(self) -> Sums:
-        """None: see `needs_single`."""
-        return Sums(needs_single="a model of each client's own")
 
     def on_train(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:
         """Local training from the cloud model, with the proximal pull back to it."""

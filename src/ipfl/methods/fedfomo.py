@@ -34,7 +34,6 @@ from pydantic.dataclasses import dataclass
 
 from ipfl.client.client import Client, Part
 from ipfl.core import Ask, ClientId, ClientModels, Method, Phases, Record, Roster, Round, Setup, Vector
-from ipfl.core.method import Sums
 from ipfl.core.replies import Count, Number, ReplySchema, list_of
 from ipfl.core.streams import stream
 from ipfl.core.vectors import distance, mix
@@ -69,10 +68,9 @@ class FedFomo(Method[Affinities]):
 
     name: ClassVar[str] = "fedfomo"
     summary: ClassVar[str] = "each client mixes the models of others that help it (Zhang et al. 2021)"
+    needs_single: ClassVar[str] = "a model of each client's own"
 
-    models_each: int = Field(
-        10, ge=2, description="M, models that a client weighs before it trains, its own included"
-    )
+    models_each: int = Field(10, ge=2, description="M, models weighed before a training, its own included")
     epsilon: float = Field(0.3, ge=0, le=1, description="ε, chance of a random model in the first round")
     epsilon_decay: float = Field(0.05, ge=0, le=1, description="what ε falls by in every round")
 
@@ -110,10 +108,6 @@ class FedFomo(Method[Affinities]):
         left = [left[place] for place in np.lexsort((rng.random(len(left)), -affinity))]
         count = min(self.models_each - 1, len(left))
         return [left.pop(rng.integers(len(left)) if rng.random() < epsilon else 0) for _ in range(count)]
-
-    def sums(self) -> Sums:
-        """None: see `needs_single`."""
-        return Sums(needs_single="a model of each client's own")
 
     def on_train(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:
         """Weighs the models on `probe`, starts from their mixture, trains."""

@@ -32,7 +32,6 @@ from ipfl.client.network import Network
 from ipfl.client.predictors import NearestPrototype, Predictor
 from ipfl.client.training import Batch
 from ipfl.core import Ask, ClientId, Method, Phases, Record, Replies, Roster, Round, Setup, Vector
-from ipfl.core.method import Sums
 from ipfl.core.replies import Count, ReplySchema, Whole, list_of
 from ipfl.core.sections import AggregateConfig
 from ipfl.errors import InputError
@@ -65,6 +64,7 @@ class FedProto(Method[Prototypes]):
 
     name: ClassVar[str] = "fedproto"
     summary: ClassVar[str] = "own networks, held together by common class prototypes (Tan et al. 2022)"
+    needs_single: ClassVar[str] = "the label counts by which it weighs prototypes"
     needs_probe: ClassVar[bool] = False
     needs_classes: ClassVar[bool] = True
 
@@ -86,10 +86,6 @@ class FedProto(Method[Prototypes]):
         expected = ReplySchema(facts, {"prototypes": len(state.values)})
         replies = yield Ask("train", dict.fromkeys(chosen, state.record), expected)
         return Round(merge_prototypes(state, replies), random_seats(chosen, replies))
-
-    def sums(self) -> Sums:
-        """None: see `needs_single`."""
-        return Sums(needs_single="the label counts by which it weighs prototypes")
 
     def on_train(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:
         """Trains the client's network towards the global prototypes; sends its prototypes."""

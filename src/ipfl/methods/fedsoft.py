@@ -32,7 +32,6 @@ from pydantic.dataclasses import dataclass
 from ipfl.client.client import Client
 from ipfl.client.training import Pull
 from ipfl.core import Ask, ClientId, Phases, Record, Replies, Roster, Round, Seat, Setup, Vector
-from ipfl.core.method import Sums
 from ipfl.core.replies import Count, PositiveShare, ReplySchema, list_of
 from ipfl.core.vectors import mean
 from ipfl.methods.cluster_models import ClusterModels, ClusterModelsMethod, draw_per_cluster, read_models
@@ -61,24 +60,23 @@ class FedSoft(ClusterModelsMethod[SoftClusters]):
 
     name: ClassVar[str] = "fedsoft"
     summary: ClassVar[str] = "local models between cluster centers (Ruan and Joe-Wong 2022)"
+    needs_single: ClassVar[str] = "the importance of its centers to each client"
     needs_probe: ClassVar[bool] = False
 
     clusters: int = Field(2, ge=1, description="K, number of centers")
     proximal: float = Field(0.1, ge=0, description="λ, strength of the pull towards the centers")
     smoother: float = Field(
-        1e-4, gt=0, lt=1, description="σ, importance of a center that is the best on no point of the client"
+        1e-4, gt=0, lt=1, description="σ, importance of a center that is best on no point"
     )
-    estimate_every: int = Field(
-        2, ge=1, description="τ, rounds between estimates of the importance, when everyone gets all centers"
-    )
+    estimate_every: int = Field(2, ge=1, description="τ, rounds between estimates of the importance by all")
     start: Literal["centers", "own"] = Field(
         "centers", description="where training starts: between the centers, or at the client's last model"
     )
 
     def init(self, setup: Setup) -> SoftClusters:
         """Centers with different random parameters; equal ones would stay equal."""
-        every = tuple(range(self.clusters))
-        return SoftClusters.start(setup, self.clusters, importance={}, sizes={}, random=every)
+        k = self.clusters
+        return SoftClusters.start(setup, k, importance={}, sizes={}, random=tuple(range(k)))
 
     def round(self, state: SoftClusters, roster: Roster, round: int) -> Phases[SoftClusters]:
         """Perhaps an estimate of the importance; then those drawn train, and centers are their means."""
@@ -88,7 +86,6 @@ class FedSoft(ClusterModelsMethod[SoftClusters]):
         to = {client: self._anchor(state, client) for client in sorted(set().union(*drawn))}
         replies = yield Ask("train", to, expect_update({"model": state.size}))
         updates = [{c: replies[c] for c in clients if c in replies} for clients in drawn]
-        # Equal weights: a client's number of samples decided how likely it was drawn.
         after = state.updated(updates, "model", equal=True)
         random = tuple(k for k in state.random if not updates[k])
         seats = (Seat(c, k, "random", c in replies) for k, clients in enumerate(drawn) for c in clients)
@@ -115,10 +112,6 @@ class FedSoft(ClusterModelsMethod[SoftClusters]):
         u = state.importance_of(client)
         facts = {"strength": self.proximal * sum(u), "random": bool(state.random)}
         return Record({"model": mean(state.models, u)}, facts)
-
-    def sums(self) -> Sums:
-        """None: see `needs_single`."""
-        return Sums(needs_single="the importance of its centers to each client")
 
     def on_estimate(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:
         """Importance of every center on the training data."""

@@ -21,9 +21,8 @@ the best one is taken, while the authors draw on for ever.
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Generator, Mapping, Sequence
-from typing import ClassVar, Literal, NamedTuple
+from collections.abc import Mapping
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -31,13 +30,12 @@ from pydantic.dataclasses import dataclass
 
 from ipfl.client.client import Client
 from ipfl.core import Ask, ClientId, Fact, Phases, Record, Replies, Roster, Round, Setup, Vector, cluster_name
-from ipfl.core.method import Sums
-from ipfl.core.replies import Count, Number, ReplySchema, index_below, list_of
+from ipfl.core.replies import Count, ReplySchema, index_below
 from ipfl.core.rounds import Event
-from ipfl.core.streams import stream
 from ipfl.core.vectors import mix
 from ipfl.methods.cluster_models import ClusterModels, ClusterModelsMethod, best_model, read_models
-from ipfl.methods.steps import average_models, choose, mean_losses, merge, random_seats, select_clients
+from ipfl.methods.random_restarts import choose_start, draw_anew
+from ipfl.methods.steps import average_models, mean_losses, merge, random_seats, select_clients
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +56,7 @@ class IFCA(ClusterModelsMethod[Clustering]):
 
     name: ClassVar[str] = "ifca"
     summary: ClassVar[str] = "clients train the cluster model of lowest loss (Ghosh et al. 2020)"
+    needs_single: ClassVar[str] = "the cluster that each client chooses"
 
     clusters: int = Field(2, ge=1, description="K, number of cluster models")
     average: Literal["models", "gradients"] = Field(
@@ -79,7 +78,10 @@ class IFCA(ClusterModelsMethod[Clustering]):
         """Random clients get all models; each trains the one that it chooses."""
         events: list[Event] = []
         if state.spare:
-            state = yield from self._choose_start(state, roster, round, events)
+            clients = draw_anew(roster, state.per_round, state.seed, round)
+            models, found = yield from choose_start((state.models, *state.spare), clients)
+            state = dataclasses.replace(state, models=models, spare=())
+            events.append(found)
         chosen = select_clients(roster, state.per_round, state.seed, round)
         facts = {"n": Count, "cluster": index_below(self.clusters)}
         expected = ReplySchema(facts, lambda sent, known: {cluster_name(known["cluster"]): state.size})
@@ -95,30 +97,6 @@ class IFCA(ClusterModelsMethod[Clustering]):
         after = dataclasses.replace(state, models=models, choices=known, unused=unused)
         return Round(after, random_seats(chosen, replies, choices), tuple(events))
 
-    def _choose_start(
-        self, state: Clustering, roster: Roster, round: int, events: list[Event]
-    ) -> Generator[Ask, Replies, Clustering]:
-        """Random clients score one set after the other, until one is accepted; else the best is kept."""
-        sets = (state.models, *state.spare)
-        expected = ReplySchema({"losses": list_of(Number, self.clusters)})
-        spreads: list[Spread] = []
-        for number, models in enumerate(sets):
-            clients = choose(roster, state.per_round, stream(state.seed, "restarts", round, number))
-            record = Record({cluster_name(k): model for k, model in enumerate(models)})
-            replies = yield Ask("rate", dict.fromkeys(clients, record), expected)
-            if not replies:  # nor would they answer about another set
-                break
-            spreads.append(spread_of_choices([reply.facts["losses"] for reply in replies.values()]))
-            if spreads[-1].smallest_share >= accepted_share(self.clusters):
-                break
-        # The evenest, then that of lowest loss, then the first.
-        keys = [(spread.smallest_share, -spread.loss) for spread in spreads]
-        best = keys.index(max(keys)) if keys else 0
-        share = f"{spreads[best].smallest_share:.0%}" if spreads else "none"
-        text = f"draw {best + 1} of {len(sets)} is kept: its smallest cluster suits {share} of those asked"
-        events.append(Event("start_chosen", None, text))
-        return dataclasses.replace(state, models=sets[best], spare=())
-
     def _next_model(self, state: Clustering, cluster: int, replies: Replies) -> Vector:
         """The next model of one cluster, from the replies of all participants."""
         members = {client: reply for client, reply in replies.items() if reply.facts["cluster"] == cluster}
@@ -128,10 +106,6 @@ class IFCA(ClusterModelsMethod[Clustering]):
         # Each reply went one step along its own gradient; the paper divides by all participants.
         share = sum(r.facts["n"] for r in members.values()) / sum(r.facts["n"] for r in replies.values())
         return mix([state.models[cluster], model], [1 - share, share])
-
-    def sums(self) -> Sums:
-        """None: see `needs_single`."""
-        return Sums(needs_single="the cluster that each client chooses")
 
     def on_train(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:
         """Picks the model of lowest loss and trains it, or goes one step along its gradient."""
@@ -160,28 +134,3 @@ class IFCA(ClusterModelsMethod[Clustering]):
         """How many clients last chose each cluster, and whether all chose the same."""
         counts = [list(state.choices.values()).count(k) for k in range(self.clusters)]
         return {"clients_per_cluster": counts, "collapsed": 0 < len(state.unused) == self.clusters - 1}
-
-
-class Spread(NamedTuple):
-    """How the choices of some clients spread over K models."""
-
-    smallest_share: float
-    """Share of the clients that chose the model that fewest chose."""
-    loss: float
-    """Mean loss of the models chosen."""
-
-
-def spread_of_choices(losses: Sequence[Sequence[float]]) -> Spread:
-    """The spread of (clients, K) losses, each client choosing the lowest (the first of several)."""
-    table = np.asarray(losses, dtype=np.float64)
-    counts = np.bincount(table.argmin(axis=1), minlength=table.shape[1])
-    return Spread(float(counts.min() / len(table)), float(table.min(axis=1).mean()))
-
-
-def accepted_share(clusters: int) -> float:
-    """Share of the clients that must choose every model of an accepted start.
-
-    The authors have 0.35 for two models, 0.1 for four and 0 for one; between and beyond these, the power of K
-    that goes through the first two.
-    """
-    return 0.35 * (2 / clusters) ** math.log2(3.5) if clusters > 1 else 0.0

@@ -4,7 +4,7 @@ Where each part of the paper lives:
 
 | paper | here |
 |---|---|
-| Algorithm 1, the server's round | `method`; its longer steps: `server_steps` |
+| Algorithm 1, the server's round | `method`; its steps: `preference_steps`, `server_steps` |
 | Algorithm 2, ClientPreferences, and all else that a client does | `client_side` |
 | hyper-parameters | `settings` |
 | what the server remembers between rounds | `state` |

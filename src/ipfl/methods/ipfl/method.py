@@ -1,7 +1,7 @@
 """IP-FL: clients score K cluster models on their own data, bid for them with tokens, train and mix them.
 
 Khan et al., IP-FL: Incentivized and Personalized Federated Learning. `round` is Algorithm 1, whose lines the
-comments name; its steps are here and in `server_steps`, Algorithm 2 in `client_side`.
+comments name; its steps are in `preference_steps` and `server_steps`, Algorithm 2 in `client_side`.
 
 Departures from the print, with the reasons in docs/reading.md:
 - n_k of Eq. importance_weights is the cluster's total over the clients asked (relative weights); hits are
@@ -20,50 +20,38 @@ Departures from the print, with the reasons in docs/reading.md:
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from dataclasses import replace
 from typing import ClassVar
 
-import numpy as np
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
 from ipfl.core import (
-    Ask,
     ClientId,
     Event,
     Market,
     Method,
     Phases,
-    Record,
-    Replies,
     Roster,
     Round,
     Setup,
     Vector,
-    stream,
 )
 from ipfl.core.method import Sums
 from ipfl.errors import InputError
-from ipfl.methods.ipfl.appraisal import per_class_f1, weigh_by_points
-from ipfl.methods.ipfl.arrays import Bools
+from ipfl.methods.ipfl.appraisal import weigh_by_points
 from ipfl.methods.ipfl.audit import AuditedMarket
 from ipfl.methods.ipfl.market_stats import market_stats
 from ipfl.methods.ipfl.mixing import SHARPNESS
-from ipfl.methods.ipfl.preferences import preference_query
 from ipfl.methods.ipfl.server_steps import Outcome
 from ipfl.methods.ipfl.state import (
     MarketState,
-    assign_bids,
     figures,
     merge_alike,
     report_warnings,
-    take_preferences,
 )
 from ipfl.methods.ipfl.token_manager import TokenManager
 from ipfl.methods.ipfl.tokens import MAX_TOKENS
 from ipfl.methods.ipfl.updates import ask_training, collect_updates
-from ipfl.methods.ipfl.warm_start import initial_clusters
 from ipfl.methods.steps import training_passes
 
 
@@ -122,47 +110,6 @@ class IPFL(AuditedMarket, Method[MarketState]):
             economy=market_stats(after.bank.balances, self.price, selection.empty_seats),
         )
         return Round(after, before.seats(selection, delivered, lost), tuple(events), market)
-
-    def ask_preferences(
-        self, state: MarketState, bidders: Bools, round: int
-    ) -> Generator[Ask, Replies, MarketState]:
-        """Bids for this round: asked of each client every R rounds, kept in between; none in the first."""
-        since = round - self.market_opens
-        state = replace(state, score=np.full_like(state.score, np.nan))
-        if since == 0:
-            return (yield from self.first_bids(state, bidders)) if self.initial_clustering else state
-        if not self.incentive:  # NI: every client bids for one cluster at random
-            if (since - 1) % self.preference_every:
-                return state
-            rng = stream(state.seed, "bids", round)
-            return assign_bids(state, rng.choice(state.clusters, len(state.ids)))
-        due = bidders & ((state.asked < 0) | (round - state.asked >= self.preference_every))
-        is_open = not self.is_access_paid
-        entitled = state.is_paying | (state.times_asked <= self.trial_rounds) | is_open
-        rows = {int(state.ids[row]): int(row) for row in np.flatnonzero(due)}
-        if not rows:
-            return state
-        votes = self.is_voting(state, round)
-        offer, query_facts = (
-            self.current_offer(state),
-            {"points": self.points_to_score(state), "votes": votes},
-        )
-        query = preference_query(
-            Record(offer.params, {**offer.facts, **query_facts}),
-            {client: bool(entitled[row]) for client, row in rows.items()},
-            {client: state.account(row) | {"price": self.price} for client, row in rows.items()},
-        )
-        replies = yield query
-        return take_preferences(
-            state, replies, list(rows), round, robust="claims" in self.guards, votes=votes
-        )
-
-    def first_bids(self, state: MarketState, bidders: Bools) -> Generator[Ask, Replies, MarketState]:
-        """Appendix Initial Clustering: each client bids for the cluster that K-Means puts it into."""
-        clients, f1 = yield from per_class_f1(state, Roster(tuple(state.ids[bidders].tolist())))
-        rng = stream(state.seed, "initial clusters")
-        clusters = initial_clusters(f1, clients, state.ids, len(state.models), self.varied_classes, rng)
-        return assign_bids(state, clusters)
 
     def sums(self) -> Sums:
         """The gradient of a cluster is a sum; contributions to it are measured on single updates."""

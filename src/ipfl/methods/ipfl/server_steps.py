@@ -27,21 +27,13 @@ from ipfl.core.vectors import mean, mix
 from ipfl.methods.ipfl import agreement, profiler, scheduler, settlement
 from ipfl.methods.ipfl.appraisal import Accuracies, Contributions, appraise, measure_accuracy
 from ipfl.methods.ipfl.arrays import Bools, Floats
-from ipfl.methods.ipfl.client_side import ClientSide
+from ipfl.methods.ipfl.preference_steps import PreferenceSteps
 from ipfl.methods.ipfl.robust import RECORD_DECAY, is_above_noise, usual_length_after
 from ipfl.methods.ipfl.state import MarketState, keep_bought_models, usual_score_after
 from ipfl.methods.ipfl.token_manager import TokenManager
 from ipfl.methods.ipfl.updates import Updates, mean_samples
 from ipfl.methods.steps import average_models, expect_update, random_seats, select_clients
 
-BIDDERS_PER_SEAT = (2, 4)
-"""Clients that may bid in a round, for each seat, at least and at most."""
-MAX_QUERY_COST = 0.2
-"""What a query may cost, as a share of the round's training; by the clock it is up to a quarter."""
-MIN_POINTS = 8
-"""Points that a client scores models on at least, if it has so many: fewer say nothing."""
-VOTE_EVERY = 3
-"""Rounds from one vote on sharing to the next: a vote costs up to two more passes, and is counted as one."""
 MAX_SHARE = 0.5
 """How far cluster models move to their mean at most."""
 VOTES_TO_SHARE = (0.25, 0.75)
@@ -79,7 +71,7 @@ class Outcome:
     appraised: Appraisal
 
 
-class ServerSteps(ClientSide):
+class ServerSteps(PreferenceSteps):
     """What the server does in a round, step by step."""
 
     def train_as_one_model(self, state: MarketState, roster: Roster, round: int) -> Phases[MarketState]:
@@ -90,47 +82,6 @@ class ServerSteps(ClientSide):
         replies = yield Ask("train", to, expect_update({name: state.size}))
         models = (average_models(replies, name, model, state.rule),) * len(state.models)
         return Round(replace(state, models=models), random_seats(chosen, replies), market=Market(()))
-
-    def draw_bidders(self, state: MarketState, roster: Roster, round: int) -> tuple[MarketState, Bools]:
-        """The clients that may bid in this round: all, or the budget's number of them in turn.
-
-        Clients that wait longest come first, so that a round costs the same for any N.
-        """
-        available = np.isin(state.ids, roster.clients)
-        budget = self.preference_budget or state.per_round * self.bidders_per_seat(state)
-        if self.incentive and available.sum() > budget:
-            rows = stream(state.seed, "bidders", round).permutation(np.flatnonzero(available))
-            chosen = rows[np.argsort(state.drawn[rows], kind="stable")[:budget]]
-            available = np.zeros(len(state.ids), bool)
-            available[chosen] = True
-        return replace(state, drawn=np.where(available, round, state.drawn)), available
-
-    def bidders_per_seat(self, state: MarketState) -> int:
-        """As many as keep a query within its share of the training's cost, from 2 to 4."""
-        points = min(state.points, self.preference_samples)
-        affordable = self._affordable_points(state) / points if points > 0 else np.nan
-        return int(np.clip(affordable, *BIDDERS_PER_SEAT)) if np.isfinite(affordable) else BIDDERS_PER_SEAT[0]
-
-    def points_to_score(self, state: MarketState) -> int:
-        """On how many points clients score each model: what the least number of bidders can afford."""
-        affordable = self._affordable_points(state) / BIDDERS_PER_SEAT[0]
-        return int(np.fmin(max(affordable, MIN_POINTS), self.preference_samples))
-
-    def _affordable_points(self, state: MarketState) -> float:
-        """Points on which the bidders for a seat may score each model, all together; NaN = not known.
-
-        A pass of training counts three, a pass of scoring one.
-        """
-        models = len(state.clusters) + (1 / VOTE_EVERY if self.share == "auto" else 0)
-        return MAX_QUERY_COST * 3 * state.epochs * state.samples / models
-
-    def is_voting(self, state: MarketState, round: int) -> bool:
-        """Whether this round's query asks if the mean of all models would serve as well as the best one.
-
-        Never where clients protect their replies: a vote would tell of single points.
-        """
-        is_due = (round - self.market_opens) % VOTE_EVERY == 1 and not state.is_noisy
-        return self.share == "auto" and len(state.clusters) > 1 and is_due
 
     def select(
         self, state: MarketState, manager: TokenManager, paid: Bools, available: Bools, round: int
@@ -313,24 +264,6 @@ class ServerSteps(ClientSide):
             lost = lost & np.isin(state.ids, sorted(server_faults(replies)))[:, None]
         manager.refund(lost)
         return lost
-
-    def current_offer(self, state: MarketState) -> Record:
-        """All cluster models of this moment, and how well they do on average."""
-        means = state.means[state.clusters].tolist()
-        return Record(state.named, {"clusters": state.clusters, "means": means})
-
-    def offer(self, state: MarketState, client: ClientId) -> Record:
-        """What Eq. importance_weights needs: all cluster models, and how well they do on average.
-
-        A client that stopped paying keeps the models that it last bought.
-        """
-        row = int(state.rows([client])[0])
-        if state.held is None or row not in state.held_facts or state.ids[row] != client:
-            return self.current_offer(state)
-        clusters, means = state.held_facts[row]
-        models = np.split(state.held[client], len(clusters))
-        named = {cluster_name(k): model for k, model in zip(clusters, models, strict=True)}
-        return Record(named, {"clusters": [*clusters], "means": [*means]})
 
 
 def _spread(values: NDArray[np.float64], which: NDArray[np.bool_]) -> NDArray[np.float64]:

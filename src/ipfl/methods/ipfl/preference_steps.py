@@ -1,0 +1,132 @@
+"""What clients are told and asked before a round: who may bid, which models they score, and what they offer.
+
+Algorithm 1, line 17, as far as the server has part in it; how a client answers is in `client_side`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import replace
+
+import numpy as np
+
+from ipfl.core import Ask, ClientId, Record, Replies, Roster, cluster_name, stream
+from ipfl.methods.ipfl.appraisal import per_class_f1
+from ipfl.methods.ipfl.arrays import Bools
+from ipfl.methods.ipfl.client_side import ClientSide
+from ipfl.methods.ipfl.preferences import preference_query
+from ipfl.methods.ipfl.state import MarketState, assign_bids, take_preferences
+from ipfl.methods.ipfl.warm_start import initial_clusters
+
+BIDDERS_PER_SEAT = (2, 4)
+"""Clients that may bid in a round, for each seat, at least and at most."""
+MAX_QUERY_COST = 0.2
+"""What a query may cost, as a share of the round's training; by the clock it is up to a quarter."""
+MIN_POINTS = 8
+"""Points that a client scores models on at least, if it has so many: fewer say nothing."""
+VOTE_EVERY = 3
+"""Rounds from one vote on sharing to the next: a vote costs up to two more passes, and is counted as one."""
+
+
+class PreferenceSteps(ClientSide):
+    """Who is asked what, and what for."""
+
+    def draw_bidders(self, state: MarketState, roster: Roster, round: int) -> tuple[MarketState, Bools]:
+        """The clients that may bid in this round: all, or the budget's number of them in turn.
+
+        Clients that wait longest come first, so that a round costs the same for any N.
+        """
+        available = np.isin(state.ids, roster.clients)
+        budget = self.preference_budget or state.per_round * self.bidders_per_seat(state)
+        if self.incentive and available.sum() > budget:
+            rows = stream(state.seed, "bidders", round).permutation(np.flatnonzero(available))
+            chosen = rows[np.argsort(state.drawn[rows], kind="stable")[:budget]]
+            available = np.zeros(len(state.ids), bool)
+            available[chosen] = True
+        return replace(state, drawn=np.where(available, round, state.drawn)), available
+
+    def bidders_per_seat(self, state: MarketState) -> int:
+        """As many as keep a query within its share of the training's cost, from 2 to 4."""
+        points = min(state.points, self.preference_samples)
+        affordable = self._affordable_points(state) / points if points > 0 else np.nan
+        return int(np.clip(affordable, *BIDDERS_PER_SEAT)) if np.isfinite(affordable) else BIDDERS_PER_SEAT[0]
+
+    def points_to_score(self, state: MarketState) -> int:
+        """On how many points clients score each model: what the least number of bidders can afford."""
+        affordable = self._affordable_points(state) / BIDDERS_PER_SEAT[0]
+        return int(np.fmin(max(affordable, MIN_POINTS), self.preference_samples))
+
+    def _affordable_points(self, state: MarketState) -> float:
+        """Points on which the bidders for a seat may score each model, all together; NaN = not known.
+
+        A pass of training counts three, a pass of scoring one.
+        """
+        models = len(state.clusters) + (1 / VOTE_EVERY if self.share == "auto" else 0)
+        return MAX_QUERY_COST * 3 * state.epochs * state.samples / models
+
+    def is_voting(self, state: MarketState, round: int) -> bool:
+        """Whether this round's query asks if the mean of all models would serve as well as the best one.
+
+        Never where clients protect their replies: a vote would tell of single points.
+        """
+        is_due = (round - self.market_opens) % VOTE_EVERY == 1 and not state.is_noisy
+        return self.share == "auto" and len(state.clusters) > 1 and is_due
+
+    def ask_preferences(
+        self, state: MarketState, bidders: Bools, round: int
+    ) -> Generator[Ask, Replies, MarketState]:
+        """Bids for this round: asked of each client every R rounds, kept in between; none in the first."""
+        since = round - self.market_opens
+        state = replace(state, score=np.full_like(state.score, np.nan))
+        if since == 0:
+            return (yield from self.first_bids(state, bidders)) if self.initial_clustering else state
+        if not self.incentive:  # NI: every client bids for one cluster at random
+            if (since - 1) % self.preference_every:
+                return state
+            rng = stream(state.seed, "bids", round)
+            return assign_bids(state, rng.choice(state.clusters, len(state.ids)))
+        due = bidders & ((state.asked < 0) | (round - state.asked >= self.preference_every))
+        is_open = not self.is_access_paid
+        entitled = state.is_paying | (state.times_asked <= self.trial_rounds) | is_open
+        rows = {int(state.ids[row]): int(row) for row in np.flatnonzero(due)}
+        if not rows:
+            return state
+        votes = self.is_voting(state, round)
+        offer, query_facts = (
+            self.current_offer(state),
+            {"points": self.points_to_score(state), "votes": votes},
+        )
+        query = preference_query(
+            Record(offer.params, {**offer.facts, **query_facts}),
+            {client: bool(entitled[row]) for client, row in rows.items()},
+            {client: state.account(row) | {"price": self.price} for client, row in rows.items()},
+        )
+        replies = yield query
+        return take_preferences(
+            state, replies, list(rows), round, robust="claims" in self.guards, votes=votes
+        )
+
+    def first_bids(self, state: MarketState, bidders: Bools) -> Generator[Ask, Replies, MarketState]:
+        """Appendix Initial Clustering: each client bids for the cluster that K-Means puts it into."""
+        clients, f1 = yield from per_class_f1(state, Roster(tuple(state.ids[bidders].tolist())))
+        rng = stream(state.seed, "initial clusters")
+        clusters = initial_clusters(f1, clients, state.ids, len(state.models), self.varied_classes, rng)
+        return assign_bids(state, clusters)
+
+    def current_offer(self, state: MarketState) -> Record:
+        """All cluster models of this moment, and how well they do on average."""
+        means = state.means[state.clusters].tolist()
+        return Record(state.named, {"clusters": state.clusters, "means": means})
+
+    def offer(self, state: MarketState, client: ClientId) -> Record:
+        """What Eq. importance_weights needs: all cluster models, and how well they do on average.
+
+        A client that stopped paying keeps the models that it last bought.
+        """
+        row = int(state.rows([client])[0])
+        if state.held is None or row not in state.held_facts or state.ids[row] != client:
+            return self.current_offer(state)
+        clusters, means = state.held_facts[row]
+        models = np.split(state.held[client], len(clusters))
+        named = {cluster_name(k): model for k, model in zip(clusters, models, strict=True)}
+        return Record(named, {"clusters": [*clusters], "means": [*means]})
