@@ -6,8 +6,19 @@ import numpy as np
 import pytest
 
 from ipfl.core import Record
-from ipfl.core.boundary import UnreadableReply, as_invalid, check_content, check_form, printable
-from ipfl.core.replies import Count, InvalidReplyError, NonNegative, ReplyLimits, ReplySchema, list_of
+from ipfl.core.replies import (
+    Count,
+    InvalidReplyError,
+    NonNegative,
+    ReplyLimits,
+    ReplySchema,
+    UnreadableReply,
+    as_invalid,
+    check_content,
+    check_form,
+    list_of,
+    printable,
+)
 
 MODEL = np.zeros(3, np.float32)
 SCHEMA = ReplySchema({"n": Count, "hits": list_of(NonNegative, 2)}, {"m": 3})

@@ -24,7 +24,6 @@ from ipfl.core.method import (
 )
 from ipfl.core.records import (
     EMPTY,
-    Ask,
     ClientId,
     Fact,
     PhaseReplies,
@@ -36,6 +35,7 @@ from ipfl.core.records import (
     holdout_id,
     server_faults,
 )
+from ipfl.core.replies import Ask
 from ipfl.core.rounds import (
     NO_CLUSTER,
     Bid,

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from ipfl.core.records import Ask, ClientId, Replies
+from ipfl.core.records import ClientId, Replies
+from ipfl.core.replies import Ask
 from ipfl.core.rounds import Event
 
 

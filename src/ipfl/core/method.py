@@ -36,7 +36,8 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar, runtime_checkable
 
-from ipfl.core.records import Ask, ClientId, Fact, Record, Replies, Vector
+from ipfl.core.records import ClientId, Fact, Record, Replies, Vector
+from ipfl.core.replies import Ask
 from ipfl.core.rounds import Market, Round, Transfer
 from ipfl.core.sections import AggregateConfig
 

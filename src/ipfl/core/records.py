@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ipfl.core.replies import ReplySchema
-
 ClientId = int
 Vector = NDArray[np.float32]
 """All parameters of one model, flat (see `ipfl.client.network.Network`)."""
@@ -54,16 +52,6 @@ def split_privacy_facts(reply: Record) -> tuple[Record, dict[str, Fact]]:
     if not beside:
         return reply, {}
     return Record(reply.params, {k: v for k, v in reply.facts.items() if k not in beside}), beside
-
-
-@dataclass(frozen=True)
-class Ask:
-    """One phase: every addressed client runs the method's `on_<action>` on its record."""
-
-    action: str
-    to: Mapping[ClientId, Record]
-    expects: ReplySchema = field(default_factory=ReplySchema)
-    """What a valid reply holds; nothing by default. Only valid replies reach the method."""
 
 
 Replies = Mapping[ClientId, Record]

@@ -15,7 +15,8 @@ import numpy as np
 from annotated_types import Len
 from numpy.typing import NDArray
 
-from ipfl.core.records import Ask, ClientId, Fact, Record, ReplySum, Vector
+from ipfl.core.records import ClientId, Fact, Record, ReplySum, Vector
+from ipfl.core.replies import Ask
 
 Ring = NDArray[np.uint64]
 """Elements of the ring."""

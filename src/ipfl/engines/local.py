@@ -25,8 +25,8 @@ from ipfl.client.runner import ASSESS, EVALUATE, TRAIN, ClientRunner, CrashError
 from ipfl.client.secure_sum import with_secure_sums
 from ipfl.client.training import one_thread
 from ipfl.core import Ask, Bytes, ClientId, Event, Fact, Record, Replies
-from ipfl.core.boundary import UnreadableReply
 from ipfl.core.profile import add_span
+from ipfl.core.replies import UnreadableReply
 from ipfl.engines import EngineContext, EngineFactory
 from ipfl.engines.mailbox import VectorPlaces
 from ipfl.engines.worker import EXIT_SECONDS, Assignment, Status, Ticket, Worker, WorkerAnswer, status_of

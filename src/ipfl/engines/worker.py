@@ -22,8 +22,7 @@ import torch
 
 from ipfl.client.runner import ClientFailedError, CrashError, Delivery, Job, Runner
 from ipfl.core import ClientId, Fact, Record
-from ipfl.core.boundary import check_form
-from ipfl.core.replies import InvalidReplyError, ReplyLimits
+from ipfl.core.replies import InvalidReplyError, ReplyLimits, check_form
 from ipfl.core.retry import is_disk_full
 from ipfl.engines.mailbox import Mailbox, VectorPlaces
 from ipfl.errors import InputError

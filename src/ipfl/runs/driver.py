@@ -1,6 +1,6 @@
 """Drives one round: carries its asks to the engine, checks the replies, counts what travels.
 
-Every reply goes through the boundary here, once (`ipfl.core.boundary`), whatever engine brought it. What does
+Every reply goes through the boundary here, once (`ipfl.core.replies`), whatever engine brought it. What does
 not hold never reaches a method, and becomes an event about its client.
 """
 
@@ -23,10 +23,16 @@ from ipfl.core import (
     Round,
     holdout_distribution,
 )
-from ipfl.core.boundary import check_content, check_form
 from ipfl.core.profile import measure
 from ipfl.core.records import BUDGET_SPENT, PRIVACY_LOSS, Fact, split_privacy_facts
-from ipfl.core.replies import DivergedReplyError, InvalidReplyError, NonNegative, ReplySchema
+from ipfl.core.replies import (
+    DivergedReplyError,
+    InvalidReplyError,
+    NonNegative,
+    ReplySchema,
+    check_content,
+    check_form,
+)
 from ipfl.core.rounds import SERVER_FAULTS
 from ipfl.runs.secure_sum import SecureSums, sum_replies
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.methods.ipfl.scripted import HONEST, SIZE, appraise, paper, play, prefer_parity, setup, train
 
 from ipfl.core import Record, Transfer
-from ipfl.methods.ipfl.state import assign_bids
+from ipfl.methods.ipfl.preference_steps import assign_bids
 
 OPENING = 100 * 100
 

@@ -16,8 +16,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from ipfl.core import ClientId, Event
-from ipfl.core.boundary import as_invalid, printable
-from ipfl.core.replies import InvalidReplyError
+from ipfl.core.replies import InvalidReplyError, as_invalid, printable
 from ipfl.engines.flower.headers import HELLO, NodeInfo, read_field
 from ipfl.engines.flower.messages import HELLO_LIMITS, encode_text, message_type, pack, unpack
 from ipfl.engines.flower.run_settings import RunSettings

@@ -22,9 +22,8 @@ from ipfl.client.secure_sum import KEYS, PLAN, SumPlan
 from ipfl.client.task import Task
 from ipfl.client.training import one_thread
 from ipfl.core import Ask, Bytes, ClientId, Event, Record, Replies
-from ipfl.core.boundary import as_invalid, printable
 from ipfl.core.engine import KeepReceipt, TellAccount
-from ipfl.core.replies import InvalidReplyError
+from ipfl.core.replies import InvalidReplyError, as_invalid, printable
 from ipfl.data.federated import Parts, Samples
 from ipfl.engines import ATTEMPTS_FILE
 from ipfl.engines.flower.accounts import check_receipt

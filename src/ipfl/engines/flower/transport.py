@@ -12,7 +12,7 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from ipfl.core import Bytes
-from ipfl.core.boundary import printable
+from ipfl.core.replies import printable
 from ipfl.engines.flower.flwr_internals import EXPIRED_ERROR_CODES
 from ipfl.engines.flower.messages import payload_bytes
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from ipfl.core import ClientId, Fact, Market, Transfer
 from ipfl.ledger.accounts import opening_transfers
+from ipfl.methods.ipfl.preference_steps import rank_table
 from ipfl.methods.ipfl.replay import MarketReplay
 from ipfl.methods.ipfl.server_steps import ServerSteps
 from ipfl.methods.ipfl.state import MarketState, fairness_report
@@ -41,7 +42,7 @@ class AuditedMarket(ServerSteps):
         manager = TokenManager(state.bank, self.price)
         if market.bids is None:
             return Market(())
-        manager.return_bids(state.rank_table(market.bids))
+        manager.return_bids(rank_table(state, market.bids))
         return Market(manager.rows(state.ids), market.bids)
 
     def report(self, state: MarketState) -> dict[str, Fact]:

@@ -42,6 +42,7 @@ from ipfl.methods.ipfl.appraisal import weigh_by_points
 from ipfl.methods.ipfl.audit import AuditedMarket
 from ipfl.methods.ipfl.market_stats import market_stats
 from ipfl.methods.ipfl.mixing import SHARPNESS
+from ipfl.methods.ipfl.preference_steps import make_bids
 from ipfl.methods.ipfl.server_steps import Outcome
 from ipfl.methods.ipfl.state import (
     MarketState,
@@ -102,7 +103,7 @@ class IPFL(AuditedMarket, Method[MarketState]):
             after = merge_alike(after, round, events)
         market = Market(
             transfers=manager.rows(state.ids),
-            bids=before.bids(bidders, self.served(before, round)),
+            bids=make_bids(before, bidders, self.served(before, round)),
             contributions=after.contributions(delivered, appraised.psi),
             cluster_probe_accuracy=figures(appraised.accuracy),
             best_before=figures({k: before.best[k] for k in appraised.accuracy}),

@@ -1,21 +1,23 @@
-"""What clients are told and asked before a round: who may bid, which models they score, and what they offer.
+"""What clients are told and asked before a round: who may bid, which models they score, what they bid for.
 
 Algorithm 1, line 17, as far as the server has part in it; how a client answers is in `client_side`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ipfl.core import Ask, ClientId, Record, Replies, Roster, cluster_name, stream
+from ipfl.core import Ask, Bid, ClientId, Record, Replies, Roster, cluster_name, stream
 from ipfl.methods.ipfl.appraisal import per_class_f1
-from ipfl.methods.ipfl.arrays import Bools
+from ipfl.methods.ipfl.arrays import Bools, Ints
 from ipfl.methods.ipfl.client_side import ClientSide
-from ipfl.methods.ipfl.preferences import preference_query
-from ipfl.methods.ipfl.state import MarketState, assign_bids, take_preferences
+from ipfl.methods.ipfl.preferences import importance_weights, preference_query
+from ipfl.methods.ipfl.robust import limit_claims
+from ipfl.methods.ipfl.state import NO_BID, MarketState, finite_or_none
 from ipfl.methods.ipfl.warm_start import initial_clusters
 
 BIDDERS_PER_SEAT = (2, 4)
@@ -130,3 +132,85 @@ class PreferenceSteps(ClientSide):
         models = np.split(state.held[client], len(clusters))
         named = {cluster_name(k): model for k, model in zip(clusters, models, strict=True)}
         return Record(named, {"clusters": [*clusters], "means": [*means]})
+
+
+def make_bids(state: MarketState, available: Bools, served: Bools) -> tuple[Bid, ...]:
+    """P_B of the clients that may bid; `served` says who pays for all its bids."""
+    places = zip(*np.nonzero((state.bid_ranks >= 0) & available[:, None]), strict=True)
+    return tuple(
+        Bid(
+            int(state.ids[i]),
+            int(k),
+            int(state.bid_ranks[i, k]),
+            finite_or_none(state.score[i, k]),
+            bool(served[i]),
+        )
+        for i, k in places
+    )
+
+
+def rank_table(state: MarketState, bids: Sequence[Bid]) -> NDArray[np.int16]:
+    """(N, K) ranks of these bids: the reverse of `make_bids`."""
+    table = np.full_like(state.bid_ranks, NO_BID)
+    for bid in bids:
+        table[state.rows([bid.client])[0], bid.cluster] = bid.rank
+    return table
+
+
+def take_preferences(
+    state: MarketState,
+    replies: Replies,
+    asked: Sequence[ClientId],
+    round: int,
+    *,
+    robust: bool = False,
+    votes: bool = False,
+) -> MarketState:
+    """The bids and hit counts of a preference query, for as many clients as answered.
+
+    Everyone else keeps earlier bids. Clients that were sent no models have bids only. In a robust market
+    extreme claims are limited, and clients count alike, however many points they claim.
+    """
+    clusters = state.clusters
+    bid_ranks, importance = state.bid_ranks.copy(), state.importance.copy()
+    for row, reply in zip(state.rows(list(replies)).tolist(), replies.values(), strict=True):
+        order = reply.facts["bids"]
+        bid_ranks[row] = NO_BID
+        bid_ranks[row, order] = np.arange(len(order))
+    scored = {client: reply for client, reply in replies.items() if reply.facts["hits"]}
+    score, means = np.full_like(state.score, np.nan), state.means.copy()
+    likes_mean, typical = state.likes_mean, state.points
+    if scored:
+        rows = state.rows(list(scored))
+        points = np.array([int(reply.facts["n"]) for reply in scored.values()])
+        hits = np.asarray([reply.facts["hits"] for reply in scored.values()], np.float64)
+        accuracy = hits / np.maximum(points, 1)[:, None]
+        score[rows[:, None], clusters] = accuracy
+        typical = float(points.mean())
+        if votes:
+            likes_mean = float(np.mean([reply.facts["likes_mean"] for reply in scored.values()]))
+        accuracy = limit_claims(accuracy, state.rule.attacker_share) if robust else accuracy
+        for row, shares in zip(rows.tolist(), accuracy, strict=True):
+            importance[row, clusters] = importance_weights(shares, state.means[clusters])
+        means[clusters] = np.average(accuracy, axis=0, weights=None if robust else np.maximum(points, 1))
+    rows = state.rows(list(asked))
+    last, times = state.asked.copy(), state.times_asked.copy()
+    last[rows], times[rows] = round, times[rows] + 1
+    return replace(
+        state,
+        bid_ranks=bid_ranks,
+        importance=importance,
+        means=means,
+        score=score,
+        likes_mean=likes_mean,
+        points=typical,
+        asked=last,
+        times_asked=times,
+    )
+
+
+def assign_bids(state: MarketState, cluster: Ints) -> MarketState:
+    """Everyone bids for one given cluster: initial clustering, or random bids without incentives."""
+    bid_ranks = np.full_like(state.bid_ranks, NO_BID)
+    bid_ranks[np.arange(len(bid_ranks)), cluster] = 0
+    return replace(state, bid_ranks=bid_ranks)

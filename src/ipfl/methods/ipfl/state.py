@@ -9,14 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ipfl.core import (
-    Bid,
     ClientId,
     ClientModels,
     Contribution,
     Event,
     Fact,
     Figure,
-    Replies,
     Seat,
     Setup,
     Vector,
@@ -26,9 +24,7 @@ from ipfl.core.sections import AggregateConfig
 from ipfl.core.vectors import mean
 from ipfl.ledger.accounts import Bank, opening_balances
 from ipfl.methods.ipfl import market_stats, tokens
-from ipfl.methods.ipfl.arrays import Bools, Floats, Ints
-from ipfl.methods.ipfl.preferences import importance_weights
-from ipfl.methods.ipfl.robust import limit_claims
+from ipfl.methods.ipfl.arrays import Bools, Floats
 from ipfl.methods.ipfl.scheduler import Selection
 
 NO_BID = -1
@@ -191,27 +187,6 @@ class MarketState:
             "importance": np.nan_to_num(self.importance[row, live]).tolist(),
         }
 
-    def bids(self, available: Bools, served: Bools) -> tuple[Bid, ...]:
-        """P_B of the clients that may bid; `served` says who pays for all its bids."""
-        places = zip(*np.nonzero((self.bid_ranks >= 0) & available[:, None]), strict=True)
-        return tuple(
-            Bid(
-                int(self.ids[i]),
-                int(k),
-                int(self.bid_ranks[i, k]),
-                finite_or_none(self.score[i, k]),
-                bool(served[i]),
-            )
-            for i, k in places
-        )
-
-    def rank_table(self, bids: Sequence[Bid]) -> NDArray[np.int16]:
-        """(N, K) ranks of these bids: the reverse of `bids`."""
-        table = np.full_like(self.bid_ranks, NO_BID)
-        for bid in bids:
-            table[self.rows([bid.client])[0], bid.cluster] = bid.rank
-        return table
-
     def seats(self, selection: Selection, delivered: Bools, excused: Bools) -> tuple[Seat, ...]:
         """All seats of a round."""
         return tuple(
@@ -228,65 +203,6 @@ class MarketState:
             for k, values in psi.items()
             for row, value in zip(np.flatnonzero(delivered[:, k]), values, strict=True)
         )
-
-
-def take_preferences(
-    state: MarketState,
-    replies: Replies,
-    asked: Sequence[ClientId],
-    round: int,
-    *,
-    robust: bool = False,
-    votes: bool = False,
-) -> MarketState:
-    """The bids and hit counts of a preference query, for as many clients as answered.
-
-    Everyone else keeps earlier bids. Clients that were sent no models have bids only. In a robust market
-    extreme claims are limited, and clients count alike, however many points they claim.
-    """
-    clusters = state.clusters
-    bid_ranks, importance = state.bid_ranks.copy(), state.importance.copy()
-    for row, reply in zip(state.rows(list(replies)).tolist(), replies.values(), strict=True):
-        order = reply.facts["bids"]
-        bid_ranks[row] = NO_BID
-        bid_ranks[row, order] = np.arange(len(order))
-    scored = {client: reply for client, reply in replies.items() if reply.facts["hits"]}
-    score, means = np.full_like(state.score, np.nan), state.means.copy()
-    likes_mean, typical = state.likes_mean, state.points
-    if scored:
-        rows = state.rows(list(scored))
-        points = np.array([int(reply.facts["n"]) for reply in scored.values()])
-        hits = np.asarray([reply.facts["hits"] for reply in scored.values()], np.float64)
-        accuracy = hits / np.maximum(points, 1)[:, None]
-        score[rows[:, None], clusters] = accuracy
-        typical = float(points.mean())
-        if votes:
-            likes_mean = float(np.mean([reply.facts["likes_mean"] for reply in scored.values()]))
-        accuracy = limit_claims(accuracy, state.rule.attacker_share) if robust else accuracy
-        for row, shares in zip(rows.tolist(), accuracy, strict=True):
-            importance[row, clusters] = importance_weights(shares, state.means[clusters])
-        means[clusters] = np.average(accuracy, axis=0, weights=None if robust else np.maximum(points, 1))
-    rows = state.rows(list(asked))
-    last, times = state.asked.copy(), state.times_asked.copy()
-    last[rows], times[rows] = round, times[rows] + 1
-    return replace(
-        state,
-        bid_ranks=bid_ranks,
-        importance=importance,
-        means=means,
-        score=score,
-        likes_mean=likes_mean,
-        points=typical,
-        asked=last,
-        times_asked=times,
-    )
-
-
-def assign_bids(state: MarketState, cluster: Ints) -> MarketState:
-    """Everyone bids for one given cluster: initial clustering, or random bids without incentives."""
-    bid_ranks = np.full_like(state.bid_ranks, NO_BID)
-    bid_ranks[np.arange(len(bid_ranks)), cluster] = 0
-    return replace(state, bid_ranks=bid_ranks)
 
 
 USUAL_DECAY = 0.8
