@@ -1,6 +1,7 @@
 """Short options, JSON for scripts, and commands that look at runs which are there already."""
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -58,6 +59,23 @@ class TestShortOptions:
         for option in (["--method", "fedavg"], ["--clients", 3], ["--dataset", "digits"]):
             assert "keeps the settings" in refused("run", "--resume", place / "a", *option)
         assert "keeps what was set" in refused("compare", "--resume", place / "c", "--rounds", 3)
+
+
+@pytest.fixture
+def own_code(place, tmp_path):
+    """A run that names a network which cannot be imported here."""
+    folder = tmp_path / "own"
+    shutil.copytree(place / "b", folder)
+    summary = json.loads((folder / "summary.json").read_text())
+    summary["model"] = summary["config"]["task"]["model"] = "elsewhere:Net"
+    (folder / "summary.json").write_text(json.dumps(summary))
+    return folder
+
+
+def test_figures_need_no_code(own_code, place):
+    """`show` and `diff` import nothing, so nobody is asked for trust."""
+    assert "own model %" in ipfl("show", own_code).stdout
+    assert '"elsewhere:Net"' in ipfl("diff", own_code, place / "b").stdout
 
 
 class TestJson:

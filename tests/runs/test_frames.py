@@ -57,6 +57,17 @@ class TestTables:
         assert table["tokens"].to_dict() == {0: 70, 1: 105, 2: 0}
         assert table["paid"].to_dict() == {0: 30, 1: 0, 2: 0}
         assert table["earned"].to_dict() == {0: 0, 1: 5, 2: 0}
+        assert table["returned"].to_dict() == {0: 0, 1: 0, 2: 0}
+
+    def test_tokens_add_up(self):
+        """Opened with 10 000, and nothing but the columns moves them."""
+        table = run_small(small_task(), "ipfl", rounds=3).clients()
+        assert (table["tokens"] == 10_000 - table["paid"] + table["earned"] + table["returned"]).all()
+        assert table["returned"].sum() > 0
+
+    def test_columns_without_a_value_are_numbers(self, made_up):
+        """An object column of None has no mean."""
+        assert made_up.rounds()["pma"].dtype == "float64"
 
     def test_names_of_clients(self, made_up, monkeypatch):
         assert "name" not in made_up.clients().columns

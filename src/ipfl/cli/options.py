@@ -175,6 +175,7 @@ Track = Annotated[
     ),
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the run that the folder holds.")]
+ReplaceFiles = Annotated[bool, typer.Option("--overwrite", help="Replace files that are there.")]
 ShowConfig = Annotated[
     bool, typer.Option("--show-config", help="Print every setting as TOML with its meaning, and run nothing.")
 ]

@@ -80,6 +80,7 @@ CLIENT_COLUMNS = {
     "tokens": "tokens",
     "paid": "paid",
     "earned": "earned",
+    "returned": "returned",
 }
 """Header of each figure of a client."""
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ipfl.client.client_model import ClientModel
     from ipfl.client.network import Network
     from ipfl.client.predictors import Predictor
+    from ipfl.client.task import Task
 
 NO_ROUND_COUNTED = "no round counted: too few clients delivered in each of them"
 """Of a run that came to its end for nothing."""
@@ -46,6 +47,11 @@ class ModelSource(Protocol):
     @property
     def network(self) -> Network:
         """The network of the run."""
+        ...
+
+    @property
+    def task(self) -> Task:
+        """Data and network of the run."""
         ...
 
     @property
@@ -138,22 +144,32 @@ class Result:
         )
         return make_model(source.network, predictor, self.summary.get("input_dtype"))
 
-    def predict(self, which: ClientId | str, x: ArrayLike | Tensor) -> NDArray[Any]:
+    def predict(self, which: ClientId | str, x: ArrayLike | Tensor | pd.DataFrame) -> NDArray[Any]:
         """What a client, or a server model, predicts for raw points: a class, labels, or numbers for each.
 
-        For many calls, keep `model(which)`: here it is made anew each time.
+        Of a run on a table, rows with its columns (a DataFrame) are points as well. Classes are numbers,
+        whose names are `class_names`. For many calls, keep `model(which)`: here it is made anew each time.
         """
         from ipfl.client.client_model import class_scores, decide
 
         model = self.model(which)
-        return decide(class_scores(model, x), model.target)
+        return decide(class_scores(model, self._points(which, x)), model.target)
 
-    def predict_proba(self, which: ClientId | str, x: ArrayLike | Tensor) -> NDArray[np.float32]:
+    def predict_proba(
+        self, which: ClientId | str, x: ArrayLike | Tensor | pd.DataFrame
+    ) -> NDArray[np.float32]:
         """(n, classes): the probabilities of the classes for raw points."""
         from ipfl.client.client_model import class_scores, probabilities
 
         model = self.model(which)
-        return probabilities(class_scores(model, x), model.target)
+        return probabilities(class_scores(model, self._points(which, x)), model.target)
+
+    def _points(self, which: ClientId | str, x: Any) -> Any:
+        """Rows of a table as points; everything else is points already."""
+        if not hasattr(x, "columns"):
+            return x
+        client = which if isinstance(which, str) else self.client_names.get(which)
+        return self._models().task.points(x, client if client in self.client_ids else None)
 
     def personalize(self, x: NDArray[Any], y: NDArray[Any]) -> ClientModel:
         """The model that a new client would get, from some labelled points of its own.
@@ -175,6 +191,17 @@ class Result:
         if name not in self.models:
             raise unknown("server model", name, self.models)
         return self.models[name]
+
+    @property
+    def class_names(self) -> list[str]:
+        """Names of the classes, by the numbers that `predict` returns; where they have none, the numbers."""
+        named = self.summary.get("class_names")
+        return list(named or map(str, range(self.summary["classes"])))
+
+    @property
+    def client_names(self) -> Mapping[ClientId, str]:
+        """Names of the clients by id; empty if they have none."""
+        return {client: name for name, client in self.client_ids.items()}
 
     @property
     def client_ids(self) -> Mapping[str, ClientId]:
