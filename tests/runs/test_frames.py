@@ -65,6 +65,15 @@ class TestTables:
         assert (table["tokens"] == 10_000 - table["paid"] + table["earned"] + table["returned"]).all()
         assert table["returned"].sum() > 0
 
+    def test_numbers_are_told_in_their_units(self):
+        """A regression has a score and its metrics, no accuracy."""
+        clients = [([[0.0], [1.0]] * 8, [10.0, 30.0] * 8)] * 2
+        task = ipfl.Task.from_clients(clients, predict="regression", model="softmax")
+        shown = repr(run_small(task, rounds=1))
+        assert "  score  " in shown
+        assert "  mae  " in shown
+        assert "accuracy" not in shown
+
     def test_columns_without_a_value_are_numbers(self, made_up):
         """An object column of None has no mean."""
         assert made_up.rounds()["pma"].dtype == "float64"

@@ -109,7 +109,8 @@ def count_classes(y: NDArray[Any], name: object) -> int:
             class, would be huge because of classes that do not exist.
     """
     if y.dtype.kind not in "ui" or not y.size:
-        raise InputError(f"{name}: labels are {y.size} values of {y.dtype}, expected whole numbers")
+        hint = '; for numbers: predict = "regression"' if y.dtype.kind == "f" else ""
+        raise InputError(f"{name}: labels are {y.size} values of {y.dtype}, expected whole numbers{hint}")
     count = int(y.max()) + 1
     if count > max(MAX_UNCHECKED_CLASSES, y.size):
         raise InputError(f"{name}: label {count - 1} of {y.size} labels; classes are numbered from 0 on")

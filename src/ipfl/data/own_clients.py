@@ -218,8 +218,9 @@ def _read_pair(given: Any, columns: _Columns, name: str) -> Pair:
     if columns.predict != "classes":
         return points, check_targets(y, len(points), columns.predict, f"{name}, labels")
     if y.shape != (len(points),):
+        hint = '; several per point: predict = "multilabel"' if y.shape[:1] == (len(points),) else ""
         raise InputError(
-            f"{name}, labels: shape {y.shape}, expected one label for each of {len(points)} points"
+            f"{name}, labels: shape {y.shape}, expected one label for each of {len(points)} points{hint}"
         )
     return points, y
 

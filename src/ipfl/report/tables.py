@@ -78,12 +78,14 @@ def run_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows = [
         ("method", summary["method"]),
         ("task", f"{summary['dataset']}, {summary['partition']}, {clients} clients, seed {summary['seed']}"),
+        ("model", _model_text(summary)),
         ("rounds", f"{rounds} in {summary['seconds']:.1f} s{each}{early}"),
     ]
+    measure = "score" if (summary.get("target") or {}).get("kind") == "regression" else "accuracy"
     accuracies = {
-        "personalized accuracy": summary["personalized_accuracy"],
-        "global model's accuracy": summary["global_accuracy"],
-        "unseen clients' accuracy": summary["unseen_accuracy"],
+        f"personalized {measure}": summary["personalized_accuracy"],
+        f"global model's {measure}": summary["global_accuracy"],
+        f"unseen clients' {measure}": summary["unseen_accuracy"],
     }
     for name, figure in accuracies.items():
         if figure:
@@ -108,6 +110,15 @@ def run_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         up, down = (format_size(summary[key] / rounds / clients) for key in ("bytes_up", "bytes_down"))
         rows.append(("traffic", f"{up} up, {down} down per client and round"))
     return rows
+
+
+def _model_text(summary: Mapping[str, Any]) -> str:
+    """The network's name; what was picked, if none was named."""
+    if summary.get("model") != "auto":
+        return str(summary.get("model") or "your own")
+    from ipfl.client.models import picked_name
+
+    return f"{picked_name(summary['input_shape'])} (picked by the shape of the points)"
 
 
 def _adversary_rows(attacks: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -237,13 +237,15 @@ class Result:
     def _facts(self) -> dict[str, str]:
         """What a person wants to see first."""
         summary = self.summary
+        measure = "score" if _is_regression(summary) else "accuracy"
         facts = {
             "method": summary.get("method"),
             "data": _joined(*dict.fromkeys([summary.get("dataset"), summary.get("partition")])),
             "clients": summary.get("clients"),
             "rounds": f"{summary.get('rounds')}{' (interrupted)' if summary.get('interrupted') else ''}",
             "seed": summary.get("seed"),
-            "accuracy": _percent(summary.get("personalized_accuracy")),
+            measure: _percent(summary.get("personalized_accuracy")),
+            **{name: _plain(figure) for name, figure in (summary.get("metrics") or {}).items()},
             "global model": _percent(summary.get("global_accuracy")),
             "unseen clients": _percent(summary.get("unseen_accuracy")),
             "PMA": _percent(summary.get("pma")),
@@ -278,6 +280,16 @@ def _named(clients: tuple[ClientId, ...]) -> str:
     if clients == tuple(range(len(clients))):
         return f"0 to {len(clients) - 1}"
     return _joined(*clients)
+
+
+def _is_regression(summary: Mapping[str, Any]) -> bool:
+    """Whether numbers are predicted: their score is no share of right answers."""
+    return bool((summary.get("target") or {}).get("kind") == "regression")
+
+
+def _plain(figure: Mapping[str, float] | None) -> str | None:
+    """`6.09 ± 0.41`: mean and standard deviation over clients, in the units of the data."""
+    return None if figure is None else f"{figure['mean']:.4g} ± {figure['std']:.2g}"
 
 
 def _percent(figure: Mapping[str, float] | None) -> str | None:
