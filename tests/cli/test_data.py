@@ -60,6 +60,20 @@ def test_labels_in_words(place: Path) -> None:
     assert (every.count(0), every.count(1)) == (15, 15)
 
 
+@pytest.mark.parametrize(
+    "kind, shown", [("regression", r"0\.5 ± 0\.5, 0 … 1$"), ("multilabel", r"2 +\S+ \(")]
+)
+def test_other_targets(place: Path, kind: str, shown: str) -> None:
+    """Numbers have a mean, several labels are counted each for itself; both have a picture."""
+    y = np.resize([[0, 1], [1, 1]], (60, 2))
+    np.savez("other.npz", x=np.zeros((60, 2), np.float32), y=y, client=np.repeat(["Bern", "Chur"], 30))
+    sets = ["task.path=other.npz", "task.partition=natural", f"task.predict={kind}"]
+    done = ipfl("data", "describe", *(word for one in sets for word in ("--set", one)))
+    assert done.exit_code == 0, done.output
+    assert re.search(rf"^ all +38 +10 +12 +{shown}", re.sub(" +$", "", done.stdout, flags=re.M), re.M)
+    assert (place / "clients.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_many_clients_and_unseen(place: Path) -> None:
     sets = ["task.clients=50", "task.samples=6", "task.unseen=1"]
     done = ipfl("data", "describe", "--no-plot", *(word for one in sets for word in ("--set", one)))

@@ -12,7 +12,7 @@ from ipfl.core import NO_CLUSTER, Event, Seat, Transfer
 from ipfl.errors import InputError
 from ipfl.ledger.store import RunStore
 from ipfl.runs.metrics import Evaluation
-from ipfl.runs.result import Result
+from ipfl.runs.result import Result, mean_and_spread
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +43,14 @@ def made_up():
     opening = (Transfer("open", -1, 0, 100, NO_CLUSTER, 0), Transfer("open", -1, 1, 100, NO_CLUSTER, 1))
     summary = {"method": "m", "dataset": "toy", "partition": "own", "clients": 3, "rounds": 2, "seed": 0}
     return Result(summary | evaluation.figures(), history, {1: evaluation}, None, {}, opening)
+
+
+@pytest.mark.parametrize(
+    "mean, spread, text",
+    [(6.0921, 0.4149, "6.092 ± 0.41"), (123456.7, 234.5, "123457 ± 234"), (0, 0, "0 ± 0")],
+)
+def test_figures_in_units_are_short(mean, spread, text):
+    assert mean_and_spread(mean, spread) == text
 
 
 class TestTables:

@@ -72,12 +72,15 @@ def run_table(summary: Mapping[str, Any]) -> Table:
 
 def run_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Names and texts of the figures of a run."""
+    from ipfl.runs.result import mean_and_spread
+
     rounds, clients = summary["rounds"], summary["clients"]
     each = f", {summary['seconds'] / rounds:.2f} s each" if rounds else ""
+    data = ", ".join(dict.fromkeys([summary["dataset"], summary["partition"]]))  # not "own, own"
     early = "; stopped early: no better for a while" if summary.get("stopped_early") else ""
     rows = [
         ("method", summary["method"]),
-        ("task", f"{summary['dataset']}, {summary['partition']}, {clients} clients, seed {summary['seed']}"),
+        ("task", f"{data}, {clients} clients, seed {summary['seed']}"),
         ("model", _model_text(summary)),
         ("rounds", f"{rounds} in {summary['seconds']:.1f} s{each}{early}"),
     ]
@@ -92,7 +95,7 @@ def run_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
             rows.append((name, f"{format_mean_std(figure)} % over clients"))
     for name, figure in summary.get("metrics", {}).items():
         if figure:
-            rows.append((name, f"{figure['mean']:.4g} ± {figure['std']:.2g} over clients"))
+            rows.append((name, f"{mean_and_spread(figure['mean'], figure['std'])} over clients"))
     if summary["cluster_accuracy"] and summary["clusters"]:
         for number, clusters in enumerate(summary["cluster_accuracy"]):
             percents = "  ".join(map(format_percent, clusters))

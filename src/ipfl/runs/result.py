@@ -245,7 +245,11 @@ class Result:
             "rounds": f"{summary.get('rounds')}{' (interrupted)' if summary.get('interrupted') else ''}",
             "seed": summary.get("seed"),
             measure: _percent(summary.get("personalized_accuracy")),
-            **{name: _plain(figure) for name, figure in (summary.get("metrics") or {}).items()},
+            **{
+                name: mean_and_spread(figure["mean"], figure["std"])
+                for name, figure in (summary.get("metrics") or {}).items()
+                if figure
+            },
             "global model": _percent(summary.get("global_accuracy")),
             "unseen clients": _percent(summary.get("unseen_accuracy")),
             "PMA": _percent(summary.get("pma")),
@@ -287,9 +291,14 @@ def _is_regression(summary: Mapping[str, Any]) -> bool:
     return bool((summary.get("target") or {}).get("kind") == "regression")
 
 
-def _plain(figure: Mapping[str, float] | None) -> str | None:
-    """`6.09 ± 0.41`: mean and standard deviation over clients, in the units of the data."""
-    return None if figure is None else f"{figure['mean']:.4g} ± {figure['std']:.2g}"
+def mean_and_spread(mean: float, spread: float) -> str:
+    """`6.092 ± 0.41`, `1205 ± 230`: figures that are no shares, in the units of the data."""
+    return f"{_short(mean, 4)} ± {_short(spread, 2)}"
+
+
+def _short(number: float, digits: int) -> str:
+    """With so many digits; all of them before the point, as long as that is readable."""
+    return f"{number:.0f}" if 10**digits <= abs(number) < 1e9 else f"{number:.{digits}g}"
 
 
 def _percent(figure: Mapping[str, float] | None) -> str | None:
