@@ -72,6 +72,24 @@ def own_code(place, tmp_path):
     return folder
 
 
+def test_long_names_do_not_take_the_room_of_numbers(tmp_path):
+    wards = {"The children's ward in the building behind the lake": ([[0.0], [1.0]] * 4, [0, 1] * 4)}
+    wards["[bold]south"] = wards[next(iter(wards))]
+    run_small(Task.from_clients(wards, model="softmax"), "ipfl", tmp_path / "run", rounds=1)
+    shown = ipfl("show", tmp_path / "run").stdout
+    assert all(header in shown for header in ("own model %", "trained", "returned", "building"))
+    accounts = ipfl("ledger", "show", tmp_path / "run").stdout
+    assert "10 000" in accounts
+    assert "[bold]south" in accounts
+    assert "The children'…" in ipfl("ledger", "show", tmp_path / "run", "--client", 0).stdout
+
+
+def test_data_from_python_has_no_settings_to_compare(place):
+    shown = json.loads(ipfl("diff", place / "b", place / "named", "--json").stdout)
+    assert shown["config"]["data"] == ["digits", "own"]
+    assert not [key for key in shown["config"] if key.startswith("task.")]
+
+
 def test_figures_need_no_code(own_code, place):
     """`show` and `diff` import nothing, so nobody is asked for trust."""
     assert "own model %" in ipfl("show", own_code).stdout

@@ -69,9 +69,9 @@ def check_features(x: ArrayLike, name: str) -> NDArray[Any]:
 def channels_last(points: NDArray[Any]) -> NDArray[Any]:
     """Images as (n, height, width, channels): those that clearly have their channels first are turned.
 
-    1, 3 or 4 lines of more than 4 × 4 channels would be no image, so (n, 3, 32, 32) can mean only one thing.
+    Up to 4 lines of more than 4 × 4 channels would be no image, so (n, 3, 32, 32) can mean only one thing.
     """
-    if points.ndim == 4 and points.shape[1] in (1, 3, 4) and min(points.shape[2:]) > 4:
+    if points.ndim == 4 and points.shape[1] in (1, 2, 3, 4) and min(points.shape[2:]) > 4:
         return np.ascontiguousarray(points.transpose(0, 2, 3, 1))
     return points
 

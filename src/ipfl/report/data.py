@@ -173,7 +173,9 @@ def plot_clients(data: FederatedData, every: Counted, file: Path) -> None:
     table = np.stack([one.labels for one in counted])
     shares = 100 * table / np.maximum([[one.points] for one in counted], 1)
     clients, labels = table.shape
-    size = (float(np.clip(3 + 0.45 * labels, 6, 14)), float(np.clip(1.6 + 0.27 * clients, 3, 14)))
+    width = float(np.clip(3 + 0.45 * labels, 6, 14))
+    below = 0.08 * max(map(len, every.label_names)) if _is_crowded(every.label_names, width) else 0
+    size = (width, float(np.clip(1.6 + 0.27 * clients, 3, 14)) + min(below, 2))
     title = f"{_shortened(data.name)}: training points by {label}, {clients} clients"
     with mpl.rc_context({"font.size": 10, "axes.titlesize": 11}):
         figure, axes = plt.subplots(figsize=size, layout="constrained")
@@ -208,9 +210,14 @@ def _name_axes(axes: Axes, clients: Sequence[str], labels: Sequence[str], width:
     for axis, names in ((axes.yaxis, clients), (axes.xaxis, labels)):
         step = -(-len(names) // MAX_NAMES)
         axis.set_ticks(np.arange(0, len(names), step) + 0.5, names[::step])
-    if max(map(len, labels)) * len(labels) > CHARACTERS_PER_INCH * (width - 3):
+    if _is_crowded(labels, width):
         axes.tick_params(axis="x", rotation=90)
     axes.tick_params(length=0)
+
+
+def _is_crowded(labels: Sequence[str], width: float) -> bool:
+    """Whether names of labels stand beside each other only if they are turned."""
+    return max(map(len, labels)) * len(labels) > CHARACTERS_PER_INCH * (width - 3)
 
 
 def _write_counts(axes: Axes, table: NDArray[np.int64], darkness: NDArray[np.float64]) -> None:

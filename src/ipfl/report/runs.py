@@ -9,7 +9,7 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
-from ipfl.report.tables import NO_VALUE, format_count, format_percent, format_size, plain_table
+from ipfl.report.tables import NO_VALUE, break_names, format_count, format_percent, format_size, plain_table
 from ipfl.runs.overview import SHARES, RunEntry, to_json
 
 MIN_NAME = 12
@@ -46,7 +46,7 @@ def runs_table(entries: Sequence[RunEntry], inside: Path, width: int = 80) -> Ta
     columns = zip(others, *(cells for _, cells, _ in rows), strict=True)
     room = max(MIN_NAME, width - sum(max(map(len, column)) + 2 for column in columns) - 3)
     table = plain_table("run", *others, right=numbers)
-    table.columns[0].no_wrap, table.columns[0].overflow = False, "fold"
+    break_names(table)
     for name, cells, state in rows:
         style = None if state == "finished" else "dim"
         table.add_row(escape(_folded(name, room)), *map(escape, cells), style=style)
@@ -89,12 +89,13 @@ def client_table(rows: Sequence[Mapping[str, Any]], names: Mapping[int, str]) ->
     """A row per client, by its name if it has one; columns that nobody has a value for are left out."""
     shown = {key: text for key, text in CLIENT_COLUMNS.items() if any(r.get(key) is not None for r in rows)}
     table = plain_table("client", *shown.values(), right=[*shown.values(), *([] if names else ["client"])])
+    break_names(table)
     for row in rows:
         figures = [
             format_percent(row[key]) if key.endswith("accuracy") else format_count(row[key]) for key in shown
         ]
-        client = names.get(row["client"], str(row["client"]))
-        table.add_row(escape(client) + (" (unseen)" if row.get("unseen") else ""), *figures)
+        name = names.get(row["client"], str(row["client"])) + (" (unseen)" if row.get("unseen") else "")
+        table.add_row(escape(name), *figures)
     return table
 
 

@@ -60,6 +60,11 @@ def plain_table(*headers: str, right: Sequence[str] = (), title: str | None = No
     return table
 
 
+def break_names(table: Table) -> None:
+    """Lets names in the first column go on over several lines, where they would take the room of numbers."""
+    table.columns[0].no_wrap, table.columns[0].overflow = False, "fold"
+
+
 def run_table(summary: Mapping[str, Any]) -> Table:
     """The figures of a run."""
     table = Table(box=None, show_header=False, pad_edge=False)
@@ -149,7 +154,7 @@ def comparison_table(comparison: Comparison) -> Table:
     numbers = ["accuracy", over, "opt-outs", "purity", "s", *traffic]
     title = f"Personalized accuracy in % after {comparison.config.rounds} rounds{many}"
     table = plain_table("method", *numbers, right=numbers, title=title)
-    table.columns[0].no_wrap, table.columns[0].overflow = False, "fold"  # never the numbers
+    break_names(table)
     for name, entry in comparison.entries.items():
         label, figures = escape(labels[name]), entry.figures()
         if not entry.results or entry.failures:
