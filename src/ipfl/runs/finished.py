@@ -40,7 +40,16 @@ from ipfl.ledger.store import RunStore
 from ipfl.methods import method as make_method
 from ipfl.runs.checkpoint import Checkpoints
 from ipfl.runs.config import RunConfig
-from ipfl.runs.file_names import CHECKPOINTS, CLIENT_MODELS, MEMORY, METRICS, OFFER, PREDICTORS, SERVER_MODELS
+from ipfl.runs.file_names import (
+    CHECKPOINTS,
+    CLIENT_MODELS,
+    MEMORY,
+    METRICS,
+    OFFER,
+    PREDICTORS,
+    SERVER_MODELS,
+    SUMMARY,
+)
 from ipfl.runs.folder import is_on_nodes
 from ipfl.runs.loop import make_setup
 from ipfl.runs.metrics import Evaluation
@@ -104,6 +113,8 @@ class FinishedRun:
             InputError: There is no finished run, its files do not fit together, or it names code.
         """
         folder = Path(folder)
+        if not (folder / SUMMARY).exists() and (inside := sorted(folder.glob(f"*/seed-*/{SUMMARY}"))):
+            raise InputError(f"{folder} holds a comparison: load one of its runs, such as {inside[0].parent}")
         factory = None if model is None else model_factory(model)
         summary = read_summary(folder)
         if not trust:

@@ -244,15 +244,15 @@ class Result:
             "clients": summary.get("clients"),
             "rounds": f"{summary.get('rounds')}{' (interrupted)' if summary.get('interrupted') else ''}",
             "seed": summary.get("seed"),
-            measure: _percent(summary.get("personalized_accuracy")),
+            measure: percent(summary.get("personalized_accuracy")),
             **{
                 name: mean_and_spread(figure["mean"], figure["std"])
                 for name, figure in (summary.get("metrics") or {}).items()
                 if figure
             },
-            "global model": _percent(summary.get("global_accuracy")),
-            "unseen clients": _percent(summary.get("unseen_accuracy")),
-            "PMA": _percent(summary.get("pma")),
+            "global model": percent(summary.get("global_accuracy")),
+            "unseen clients": percent(summary.get("unseen_accuracy")),
+            "PMA": percent(summary.get("pma")),
             "models": _joined(*self.models),
         }
         return {name: str(fact) for name, fact in facts.items() if fact not in (None, "")}
@@ -301,6 +301,6 @@ def _short(number: float, digits: int) -> str:
     return f"{number:.0f}" if 10**digits <= abs(number) < 1e9 else f"{number:.{digits}g}"
 
 
-def _percent(figure: Mapping[str, float] | None) -> str | None:
+def percent(figure: Mapping[str, float] | None) -> str | None:
     """`85.0 % ± 3.1`: mean and standard deviation over clients."""
     return None if figure is None else f"{100 * figure['mean']:.1f} % ± {100 * figure['std']:.1f}"
