@@ -84,6 +84,13 @@ def test_long_names_do_not_take_the_room_of_numbers(tmp_path):
     assert "The children'…" in ipfl("ledger", "show", tmp_path / "run", "--client", 0).stdout
 
 
+def test_names_of_variants_break_between_their_settings():
+    from ipfl.report.runs import _folded
+
+    assert _folded("ipfl+clusters=3+mix=tuned/seed-0", 18) == "ipfl+clusters=3+\nmix=tuned/seed-0"
+    assert _folded("short/seed-0", 18) == "short/seed-0"
+
+
 def test_data_from_python_has_no_settings_to_compare(place):
     shown = json.loads(ipfl("diff", place / "b", place / "named", "--json").stdout)
     assert shown["config"]["data"] == ["digits", "own"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,18 +18,12 @@ MIN_NAME = 12
 
 
 def _folded(name: str, width: int) -> str:
-    """The path of a folder in lines that end at a slash, where one is too long."""
-    first, *rest = name.split("/")
-    lines = [first]
-    for number, part in enumerate(rest, 1):
-        is_last = number == len(rest)
-        if len(lines[-1]) + len(part) + (1 if is_last else 2) <= width:  # slashes before and after it
-            lines[-1] += f"/{part}"
-        elif len(lines[-1]) < width:
-            lines[-1] += "/"
-            lines.append(part)
-        else:
-            lines.append(f"/{part}")
+    """The path of a folder in lines that end at a slash, or between the settings of a variant."""
+    lines = [""]
+    for part in re.findall(r"[^/+]*[/+]?", name):
+        if lines[-1] and len(lines[-1]) + len(part) > width:
+            lines.append("")
+        lines[-1] += part
     return "\n".join(lines)
 
 
