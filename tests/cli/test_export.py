@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.small_runs import run_small
+from torch import nn
 from typer.testing import CliRunner
 
 import ipfl
@@ -65,6 +67,24 @@ class TestExport:
         assert names == {*(f"client-{i}.safetensors" for i in range(4)), "cluster_1.safetensors"}
         assert "--overwrite" in refused(finished, "--client", "0")
         assert invoke("export", finished, "--client", "0", "--overwrite").exit_code == 0
+
+    def test_a_network_that_was_made_in_a_script(self, tmp_path, monkeypatch):
+        """It cannot be found again; `--network` says where it is now."""
+        task = ipfl.Task.from_clients(
+            [(np.zeros((9, 3)), np.arange(9) % 2)] * 2,
+            model=lambda shape, classes: nn.Linear(*shape, classes),
+        )
+        run_small(task, "fedavg", tmp_path / "run", rounds=1)
+        says = refused(tmp_path / "run", "--model", "global")
+        assert says.endswith("a function that cannot be imported: name it with --network module:callable\n")
+        (tmp_path / "found_now.py").write_text(
+            "from torch import nn\ndef network(shape, classes): return nn.Linear(*shape, classes)\n"
+        )
+        monkeypatch.chdir(tmp_path)
+        for which in (["--model", "global"], ["--client", 1]):
+            done = invoke("export", "run", *which, "--network", "found_now:network", "--out", "models")
+            assert done.exit_code == 0, done.output
+        assert set(load_file("models/client-1.safetensors")) == {"weight", "bias"}
 
     def test_torchscript_takes_raw_points(self, finished, points, tmp_path):
         done = invoke("export", finished, "--client", 1, "--format", "torchscript", "--out", tmp_path)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ipfl.cli.options import ReplaceFiles, Trust
+from ipfl.cli.options import NetworkName, ReplaceFiles, Trust
 from ipfl.errors import InputError
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ def export(
         Path | None,
         typer.Option("--out", help="A file for one model, else a folder; default: export/ in RUN."),
     ] = None,
+    network: NetworkName = None,
     overwrite: ReplaceFiles = False,
     trust: Trust = False,
 ) -> None:
@@ -61,7 +62,7 @@ def export(
     if not (clients or everyone or models):
         raise InputError("say which models: --client 3, --all or --model cluster_0")
     chosen = check_format(format_name)
-    result = load(run, trust=trust)
+    result = load(run, model=network, trust=trust)
     names = result.client_names
     chosen_clients = [find_client(text, names) for text in clients or []]
     wanted = _wanted(result, chosen_clients, everyone, models or [])

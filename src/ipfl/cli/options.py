@@ -168,6 +168,14 @@ Trust = Annotated[
     bool,
     typer.Option("--trust", help="Import code that the run's folder names: its method, data or model."),
 ]
+NetworkName = Annotated[
+    str | None,
+    typer.Option(
+        "--network",
+        metavar="MODULE:CALLABLE",
+        help="The run's network, if it was made in a notebook or a script: where to find it now.",
+    ),
+]
 Track = Annotated[
     Literal["tensorboard", "mlflow"] | None,
     typer.Option(

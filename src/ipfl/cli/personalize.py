@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ipfl.cli.options import ReplaceFiles, Trust
+from ipfl.cli.options import NetworkName, ReplaceFiles, Trust
 from ipfl.errors import InputError
 
 
@@ -20,6 +20,7 @@ def personalize(
         ),
     ],
     out: Annotated[Path, typer.Option("--out", help="Where the model goes, a .safetensors file.")],
+    network: NetworkName = None,
     overwrite: ReplaceFiles = False,
     trust: Trust = False,
 ) -> None:
@@ -37,7 +38,7 @@ def personalize(
 
     if out.exists() and not overwrite:
         raise InputError(f"{out} exists already; choose another --out or pass --overwrite")
-    finished = FinishedRun.open(run, trust=trust)
+    finished = FinishedRun.open(run, model=network, trust=trust)
     finished.check_newcomers()
     points = read_points(data)
     model = finished.personalize(points["x"], points["y"])

@@ -245,8 +245,9 @@ class FinishedRun:
         return StoredVectors({file.stem: file for file in files}, self._read_model)
 
     def _read_model(self, path: Path) -> Vector:
+        network = self.network
         try:
-            return self.network.flatten(load_file(path))
+            return network.flatten(load_file(path))
         except (SafetensorError, OSError, InputError) as error:
             raise InputError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
 
