@@ -253,6 +253,8 @@ class TestProgress:
         from ipfl.report import progress
 
         monkeypatch.setattr(progress, "find_spec", lambda name: object() if widgets else None)
+        monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+        assert progress.progress_console().is_jupyter is bars  # otherwise plain lines, not a block for each
         console = Console(force_jupyter=True)
         assert progress.can_draw_bars(console) is bars
         kind = progress.ProgressBar if bars else progress.ProgressLines
