@@ -137,10 +137,12 @@ class TestCompare:
 
             name = "mine"
 
-        given = {"mine": Mine(), "weak": ipfl.method("ditto", lam=0.1)}
+        given = {"mine": Mine(), "weak": ipfl.method("ditto", lam=0.1), "<b>": "ditto:lam=0.1"}
         task, config = self.own_task(), ipfl.RunConfig(rounds=2)
         done = ipfl.compare(task, given, [3], config, workers=0, progress=False)
-        assert list(done.entries) == ["mine", "weak", methods.REFERENCE]
+        assert list(done.entries) == ["mine", "weak", "<b>", methods.REFERENCE]
+        assert done.entries["<b>"].method == given["weak"]
+        assert "<td style='text-align:left'>&lt;b&gt;</td>" in done._repr_html_()
         assert set(done.entries["mine"].pma[3].values()) == {0.0}
         assert done.entries["weak"].results[3].model(1)(torch.zeros(2, 3)).shape == (2, 2)
         alone = ipfl.run(task, given["weak"], ipfl.RunConfig(rounds=2, seed=3), progress=False)
@@ -157,6 +159,8 @@ class TestCompare:
                 assert torch.equal(tensor, there.model(2).state_dict()[name])
         with pytest.raises(ipfl.InputError, match="was begun in Python: resume it there"):
             read_plan(tmp_path)
+        with pytest.raises(ipfl.InputError, match="holds a comparison: load one of its runs"):
+            ipfl.load(tmp_path)
         again = ipfl.compare(
             task, ["ditto"], 2, {"rounds": 2}, out=tmp_path, resume=True, workers=0, progress=False
         )
@@ -194,6 +198,9 @@ class TestCompare:
         [
             ({"methods": "ditto"}, r"expected a list of methods, such as \['ditto'\]"),
             ({"methods": ["nope"]}, "unknown method 'nope'"),
+            ({"methods": {"a": "nope"}}, "unknown method 'nope'"),
+            ({"methods": [methods.method_class("local")]}, r"not its class: Local\(\)"),
+            ({"methods": {"a": 3}}, "expected a method, such as"),
             ({"methods": ["local"], "seeds": 0}, "no seed"),
             ({"methods": ["local"], "config": {"round": 1}}, "unknown key 'round'; did you mean 'rounds'"),
         ],
@@ -201,6 +208,11 @@ class TestCompare:
     def test_refused(self, arguments, says):
         with pytest.raises(ipfl.InputError, match=says):
             ipfl.compare(self.own_task(), **arguments, progress=False)
+
+    def test_no_task(self):
+        for start in (ipfl.run, ipfl.compare):
+            with pytest.raises(ipfl.InputError, match=r"expected a task, such as .*, not 'digits'"):
+                start("digits", ["local"])
 
     def test_two_methods_with_one_name(self):
         class Other(methods.method_class("fedavg")):
@@ -241,6 +253,8 @@ class TestProgress:
         from ipfl.report import progress
 
         monkeypatch.setattr(progress, "find_spec", lambda name: object() if widgets else None)
+        monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+        assert progress.progress_console().is_jupyter is bars  # otherwise plain lines, not a block for each
         console = Console(force_jupyter=True)
         assert progress.can_draw_bars(console) is bars
         kind = progress.ProgressBar if bars else progress.ProgressLines

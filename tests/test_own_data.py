@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import shutil
 import sys
 import types
 from pathlib import Path
@@ -10,12 +11,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from PIL import Image
 from typer.testing import CliRunner
 
 import ipfl
 from ipfl.cli import app
 from ipfl.engines.local import local_engine
+from ipfl.errors import InputError
 from ipfl.runs.run import run
 
 DOCUMENT = (Path(__file__).parent.parent / "docs/own-data.md").read_text()
@@ -135,6 +138,33 @@ class TestNames:
         summary = json.loads((folder / "summary.json").read_text())
         assert summary["client_names"] == {"0": "Basel", "1": "Bern", "2": "Chur", "3": "Zürich"}
         assert (summary["dataset"], summary["clients"]) == ("visits.csv", 4)
+
+    def test_models_need_no_data_any_more(self, folder, tmp_path, monkeypatch):
+        """In another folder, `visits.csv` is not found."""
+        monkeypatch.chdir(tmp_path)
+        result = ipfl.load(shutil.copytree(folder, tmp_path / "copy"))
+        assert result.predict("Chur", np.zeros((2, 4), np.float32)).shape == (2,)
+        if not Path(result.summary["config"]["task"]["path"]).is_absolute():
+            with pytest.raises(
+                InputError, match=r"data of the run in .* is not found again: there is no file"
+            ):
+                result.predict("Chur", visits(2))
+
+    def test_rows_and_words_of_a_loaded_run(self, place, folder, monkeypatch):
+        """Rows of the table are points; predicted numbers and given labels have the table's words."""
+        monkeypatch.chdir(place)
+        result, rows = ipfl.load(folder), pd.read_csv(place / "visits.csv").head(20)
+        points = ipfl.Task.build(ipfl.TaskConfig(**result.summary["config"]["task"]), seed=0).points(rows)
+        np.testing.assert_array_equal(result.predict_proba("Chur", rows), result.predict_proba(2, points))
+        assert result.client_names[2] == "Chur"
+        assert result.class_names == sorted(set(rows["outcome"]))
+        assert set(result.predict("Chur", rows)) <= {0, 1, 2}
+        by_words = result.personalize(points, rows["outcome"].to_numpy(str)).state_dict()
+        numbers = np.array([result.class_names.index(word) for word in rows["outcome"]])
+        by_numbers = result.personalize(points, numbers).state_dict()
+        assert all(torch.equal(by_words[name], by_numbers[name]) for name in by_numbers)
+        with pytest.raises(InputError, match="'dead' is none of"):
+            result.personalize(points[:1], np.array(["dead"]))
 
     def test_ledger(self, folder):
         shown = CliRunner().invoke(app, ["ledger", "show", str(folder), "--client", "Chur"]).stdout

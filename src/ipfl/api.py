@@ -23,6 +23,7 @@ from ipfl.runs.comparison import Comparison, MakeObserver
 from ipfl.runs.config import Config, RunConfig
 from ipfl.runs.finished import load
 from ipfl.runs.folder import RunOutput
+from ipfl.runs.method_labels import check_method
 from ipfl.runs.result import Observer, Result
 from ipfl.runs.run_pool import MakePool
 
@@ -74,7 +75,9 @@ def run(
         InputError: Something is wrong with what was given; the message says what.
         Interrupted: Ctrl-C, after all finished rounds were saved; its `result` has them.
     """
-    chosen = method_by_name(method) if isinstance(method, str) else method
+    if not isinstance(task, Task):
+        raise _no_task(task)
+    chosen = method_by_name(method) if isinstance(method, str) else check_method(method)
     settings = _as_config(config)
     if observer is None and progress:
         observer = _progress(chosen.name)
@@ -87,7 +90,7 @@ def run(
 
 def compare(
     task: Task | Callable[[int], Task] | Config,
-    methods: Sequence[str | Method[Any]] | Mapping[str, Method[Any]],
+    methods: Sequence[str | Method[Any]] | Mapping[str, str | Method[Any]],
     seeds: int | Sequence[int] | None = None,
     config: RunConfig | Mapping[str, Any] | None = None,
     *,
@@ -132,6 +135,8 @@ def compare(
         if config is not None:
             raise InputError("a whole Config says all that `config` could")
         config = task
+    elif not (isinstance(task, Task) or callable(task)):
+        raise _no_task(task)
     with ExitStack() as stack:
         if make_observer is None and progress:
             from ipfl.report.comparison_progress import ComparisonProgress
@@ -159,6 +164,10 @@ def compare(
     if done.interrupted:
         raise Interrupted(done, "interrupted; what was finished is saved")
     return done
+
+
+def _no_task(given: object) -> InputError:
+    return InputError(f"expected a task, such as ipfl.Task.load(dataset='digits'), not {given!r:.60}")
 
 
 def _as_config(config: RunConfig | Mapping[str, Any] | None) -> RunConfig:

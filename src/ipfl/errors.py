@@ -38,4 +38,5 @@ def require_extra(module: str, extra: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         how = f'pip install "ipfl[{extra}]"'
-        raise InputError(f"{module} is not installed; install the extra with: {how}") from error
+        package = module.partition(".")[0]
+        raise InputError(f"{package} is not installed; install the extra with: {how}") from error

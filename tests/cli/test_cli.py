@@ -298,6 +298,17 @@ class TestProcess:
         assert done.returncode == 0
         assert "For example:" in done.stdout
 
+    def test_help_says_what_arguments_are_and_fills_its_lines(self):
+        shown = subprocess.run(
+            [IPFL, "export", "--help"],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "COLUMNS": "80"},
+        ).stdout
+        assert "Folder of a finished run." in shown
+        assert "A        \n program (torchscript, onnx) takes points as they were" in shown
+
     def test_help_imports_nothing_heavy(self):
         heavy = ("torch", "numpy", "pydantic", "rich", "matplotlib")
         code = f"import sys, ipfl.cli; print([name for name in {heavy} if name in sys.modules])"

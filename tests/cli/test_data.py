@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ipfl.cli import app
+from ipfl.client.task import Task
 
 
 def ipfl(*arguments: object) -> Any:
@@ -45,8 +46,32 @@ def test_table_and_picture(place: Path) -> None:
     # 20 points: 4 test, 16 training, of which 0.2 · 16 = 3.2, rounded 3, are probe; half of each label
     assert re.search(r"^ Bern +13 +3 +4 +2 +\d \(\d+\), \d \(\d+\)", done.stdout, re.M)
     assert re.search(r"^ all +39 +9 +12 +2 ", done.stdout, re.M)
-    assert "npz: 3 clients, all there are" in done.stdout
+    assert "mine.npz: 3 clients, all there are" in done.stdout
     assert (place / "who.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_labels_in_words(place: Path) -> None:
+    y = np.resize(["ill", "well"], 60)
+    np.savez("words.npz", x=np.zeros((60, 2), np.float32), y=y, client=np.repeat(["Bern", "Chur"], 30))
+    task = Task.load(path="words.npz", partition="natural", model="softmax")
+    assert (task.data.name, list(task.class_names)) == ("words.npz", ["ill", "well"])
+    points = task.data.parts(0)
+    every = [*points.train.y, *points.probe.y, *points.test.y]
+    assert (every.count(0), every.count(1)) == (15, 15)
+
+
+@pytest.mark.parametrize(
+    "kind, shown", [("regression", r"0\.5 ± 0\.5, 0 … 1$"), ("multilabel", r"2 +\S+ \(")]
+)
+def test_other_targets(place: Path, kind: str, shown: str) -> None:
+    """Numbers have a mean, several labels are counted each for itself; both have a picture."""
+    y = np.resize([[0, 1], [1, 1]], (60, 2))
+    np.savez("other.npz", x=np.zeros((60, 2), np.float32), y=y, client=np.repeat(["Bern", "Chur"], 30))
+    sets = ["task.path=other.npz", "task.partition=natural", f"task.predict={kind}"]
+    done = ipfl("data", "describe", *(word for one in sets for word in ("--set", one)))
+    assert done.exit_code == 0, done.output
+    assert re.search(rf"^ all +38 +10 +12 +{shown}", re.sub(" +$", "", done.stdout, flags=re.M), re.M)
+    assert (place / "clients.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_many_clients_and_unseen(place: Path) -> None:
@@ -69,7 +94,7 @@ def test_module_and_file_beside_the_config(place: Path) -> None:
         (["--set", "task.path=project/mine.npz", "--set", "task.dataset=digits"], "path is read with"),
         (["--set", "task.path=nothing.csv"], "there is no file nothing.csv"),
         (["--set", "task.path=nothing"], "expected a file .npz"),
-        (["--set", "task.dataset=beside_config:data"], "there is no beside_config.py in"),
+        (["--set", "task.dataset=beside_config:data"], "no such package, and no beside_config.py in"),
         (["--plot", "absent/who.png"], "expected a file .png"),
     ],
 )

@@ -1,6 +1,7 @@
 """Short options, JSON for scripts, and commands that look at runs which are there already."""
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -58,6 +59,48 @@ class TestShortOptions:
         for option in (["--method", "fedavg"], ["--clients", 3], ["--dataset", "digits"]):
             assert "keeps the settings" in refused("run", "--resume", place / "a", *option)
         assert "keeps what was set" in refused("compare", "--resume", place / "c", "--rounds", 3)
+
+
+@pytest.fixture
+def own_code(place, tmp_path):
+    """A run that names a network which cannot be imported here."""
+    folder = tmp_path / "own"
+    shutil.copytree(place / "b", folder)
+    summary = json.loads((folder / "summary.json").read_text())
+    summary["model"] = summary["config"]["task"]["model"] = "elsewhere:Net"
+    (folder / "summary.json").write_text(json.dumps(summary))
+    return folder
+
+
+def test_long_names_do_not_take_the_room_of_numbers(tmp_path):
+    wards = {"The children's ward in the building behind the lake": ([[0.0], [1.0]] * 4, [0, 1] * 4)}
+    wards["[bold]south"] = wards[next(iter(wards))]
+    run_small(Task.from_clients(wards, model="softmax"), "ipfl", tmp_path / "run", rounds=1)
+    shown = ipfl("show", tmp_path / "run").stdout
+    assert all(header in shown for header in ("own model %", "trained", "returned", "building"))
+    accounts = ipfl("ledger", "show", tmp_path / "run").stdout
+    assert "10 000" in accounts
+    assert "[bold]south" in accounts
+    assert "The children'…" in ipfl("ledger", "show", tmp_path / "run", "--client", 0).stdout
+
+
+def test_names_of_variants_break_between_their_settings():
+    from ipfl.report.runs import _folded
+
+    assert _folded("ipfl+clusters=3+mix=tuned/seed-0", 18) == "ipfl+clusters=3+\nmix=tuned/seed-0"
+    assert _folded("short/seed-0", 18) == "short/seed-0"
+
+
+def test_data_from_python_has_no_settings_to_compare(place):
+    shown = json.loads(ipfl("diff", place / "b", place / "named", "--json").stdout)
+    assert shown["config"]["data"] == ["digits", "own"]
+    assert not [key for key in shown["config"] if key.startswith("task.")]
+
+
+def test_figures_need_no_code(own_code, place):
+    """`show` and `diff` import nothing, so nobody is asked for trust."""
+    assert "own model %" in ipfl("show", own_code).stdout
+    assert '"elsewhere:Net"' in ipfl("diff", own_code, place / "b").stdout
 
 
 class TestJson:

@@ -23,7 +23,7 @@ class TestNew:
         readme = (tmp_path / "mine" / "README.md").read_text()
         assert readme.startswith("# mine\n")
         *commands, test = re.findall(r"^\$ (.*?)(?:  .*)?$", readme, re.M)
-        assert len(commands) == 4
+        assert len(commands) == 5
         assert test == "python -m pytest"
         monkeypatch.chdir(tmp_path / "mine")
         monkeypatch.setattr(sys, "path", [str(tmp_path / "mine"), *sys.path])

@@ -229,3 +229,13 @@ class TestLayers:
         network = Network(nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten()), (3, 3, 1))
         with pytest.raises(InputError, match="no linear layer"):
             _ = network.classifier
+
+
+def test_a_model_that_cannot_be_made_is_one_line():
+    """What a user's own code raises is for the user: where, and why."""
+
+    def broken(shape, classes):
+        raise RuntimeError("not\ntoday")
+
+    with pytest.raises(InputError, match=r"shape \(4,\) and 2 outputs: RuntimeError: not today \(test_net"):
+        build_network(broken, (4,), 2, seed=0)

@@ -93,7 +93,8 @@ class TestNames:
     def test_dict_generator_and_list_of_names(self) -> None:
         named = from_clients({"Bern": client(0), "Basel": client(100)})
         listed = from_clients((client(start) for start in (0, 100)), names=["Bern", "Basel"])
-        for data in (named, listed):
+        pairs = from_clients((name, client(start)) for name, start in (("Bern", 0), ("Basel", 100)))
+        for data in (named, listed, pairs):
             assert data.client_names == {0: "Bern", 1: "Basel"}
             assert values(data.parts(1).train) <= set(range(100, 120))
         assert from_clients([client(0)]).client_names == {}
@@ -127,7 +128,7 @@ class TestNames:
 
 @pytest.mark.parametrize(
     "shape, known",
-    [((3, 16, 20), (16, 20, 3)), ((1, 6, 6), (6, 6, 1)), ((16, 20, 3), (16, 20, 3)), ((3, 3, 3), (3, 3, 3))],
+    [((3, 16, 20), (16, 20, 3)), ((2, 6, 6), (6, 6, 2)), ((16, 20, 3), (16, 20, 3)), ((3, 3, 3), (3, 3, 3))],
 )
 def test_channels_first_are_recognised(shape: tuple[int, ...], known: tuple[int, ...]) -> None:
     x = np.arange(8 * np.prod(shape), dtype=np.float32).reshape(8, *shape)

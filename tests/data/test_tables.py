@@ -252,7 +252,7 @@ class TestSettings:
         [
             ({"path": "a.xyz"}, "expected a file .npz, .csv"),
             ({"path": "a.npz", "dataset": "digits"}, "path is read with dataset = npz"),
-            ({"clients": None}, "the number of clients is needed"),
+            ({"clients": None}, "task.clients, their number, is needed"),
         ],
     )
     def test_refused(self, task: dict[str, Any], says: str) -> None:

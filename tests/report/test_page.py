@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -14,7 +15,7 @@ from ipfl.cli import app
 from ipfl.errors import InputError
 from ipfl.report.figures import available_figures
 from ipfl.report.page import html_table, write_page
-from ipfl.report.run_set import find_results, of_comparison, read_run, read_run_set
+from ipfl.report.run_set import RunSet, find_results, of_comparison, read_run, read_run_set
 from ipfl.runs.comparison import FIGURE_FILES
 
 VOID = {"meta", "br"}
@@ -27,6 +28,11 @@ def place(tmp_path_factory):
     config = ipfl.Config(rounds=4, task=ipfl.TaskConfig(**SMALL), evaluate=ipfl.EvaluateConfig(every=2))
     done = ipfl.compare(config, ["ipfl", "fedavg"], [0, 1], out=folder / "small", workers=0)
     return folder, done
+
+
+def elsewhere(run):
+    """The same figures, as if of other data."""
+    return replace(run, summary={**run.summary, "dataset": "elsewhere"})
 
 
 def test_python_comparisons_draw_their_figures(place):
@@ -56,6 +62,19 @@ class TestReading:
         shutil.copytree(paths[0], copy)
         assert list(read_run_set([paths[0], copy]).runs) == ["ipfl", str(copy)]
         shutil.rmtree(copy)
+
+    def test_each_task_has_its_own_reference(self, place):
+        """Two comparisons together: nobody's gain is measured against a run on other data."""
+        folder = place[0] / "small"
+        alone = read_run_set([folder])
+        seeds = dict(alone.runs)
+        others = {f"other/{name}": {0: elsewhere(runs[0])} for name, runs in seeds.items()}
+        both = RunSet({**seeds, **others}, "fedavg")
+        assert both.pma("ipfl") == alone.pma("ipfl")
+        assert both.pma("other/ipfl") == {0: alone.pma("ipfl")[0]}
+        assert both.pma("other/fedavg") == {}
+        without = RunSet({**seeds, "other/ipfl": others["other/ipfl"]}, "fedavg")
+        assert without.pma("other/ipfl") == {}
 
     def test_folders(self, place, tmp_path):
         folder = place[0]

@@ -138,12 +138,22 @@ class TestComplaints:
             (["rounds=0", "seed=-1"], ["rounds should be", "; ", "seed should be"]),
             (["method.name=nope"], ["unknown method 'nope'", methods.REFERENCE]),
             (["method.nope=1"], ["unknown key 'method.nope'"]),
+            (
+                ["train.optimizer=adm"],
+                ["train.optimizer should be sgd, adam, adamw or module:callable, not 'adm'"],
+            ),
+            (["train.device=gpu"], ["train.device should be auto, cpu, mps or cuda, not 'gpu'"]),
+            (["evaluate.metrics=auroc"], ['evaluate.metrics should be a list, such as ["a", "b"], not']),
         ],
     )
     def test_names_the_key(self, sets, parts):
         message = complaint(sets)
         for part in parts:
             assert part in message
+
+    def test_keys_that_do_not_go_together(self):
+        message = complaint(["train.optimizer=adam", "train.momentum=0.9"])
+        assert message == "train.momentum belongs to sgd, not to 'adam'; leave it out"
 
     @pytest.mark.parametrize("old", RENAMED_KEYS)
     def test_keys_of_earlier_releases(self, old):

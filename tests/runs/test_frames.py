@@ -12,7 +12,7 @@ from ipfl.core import NO_CLUSTER, Event, Seat, Transfer
 from ipfl.errors import InputError
 from ipfl.ledger.store import RunStore
 from ipfl.runs.metrics import Evaluation
-from ipfl.runs.result import Result
+from ipfl.runs.result import Result, mean_and_spread
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +45,14 @@ def made_up():
     return Result(summary | evaluation.figures(), history, {1: evaluation}, None, {}, opening)
 
 
+@pytest.mark.parametrize(
+    "mean, spread, text",
+    [(6.0921, 0.4149, "6.092 ± 0.41"), (123456.7, 234.5, "123457 ± 234"), (0, 0, "0 ± 0")],
+)
+def test_figures_in_units_are_short(mean, spread, text):
+    assert mean_and_spread(mean, spread) == text
+
+
 class TestTables:
     def test_clients(self, made_up):
         table = made_up.clients().set_index("client")
@@ -57,6 +65,26 @@ class TestTables:
         assert table["tokens"].to_dict() == {0: 70, 1: 105, 2: 0}
         assert table["paid"].to_dict() == {0: 30, 1: 0, 2: 0}
         assert table["earned"].to_dict() == {0: 0, 1: 5, 2: 0}
+        assert table["returned"].to_dict() == {0: 0, 1: 0, 2: 0}
+
+    def test_tokens_add_up(self):
+        """Opened with 10 000, and nothing but the columns moves them."""
+        table = run_small(small_task(), "ipfl", rounds=3).clients()
+        assert (table["tokens"] == 10_000 - table["paid"] + table["earned"] + table["returned"]).all()
+        assert table["returned"].sum() > 0
+
+    def test_numbers_are_told_in_their_units(self):
+        """A regression has a score and its metrics, no accuracy."""
+        clients = [([[0.0], [1.0]] * 8, [10.0, 30.0] * 8)] * 2
+        task = ipfl.Task.from_clients(clients, predict="regression", model="softmax")
+        shown = repr(run_small(task, rounds=1))
+        assert "  score  " in shown
+        assert "  mae  " in shown
+        assert "accuracy" not in shown
+
+    def test_columns_without_a_value_are_numbers(self, made_up):
+        """An object column of None has no mean."""
+        assert made_up.rounds()["pma"].dtype == "float64"
 
     def test_names_of_clients(self, made_up, monkeypatch):
         assert "name" not in made_up.clients().columns

@@ -17,7 +17,7 @@ from ipfl.errors import InputError, NotSupportedError
 from ipfl.methods import METHODS
 from ipfl.runs import models as run_models
 
-NO_NEWCOMERS = {"fedamp", "fedproto"}
+NO_NEWCOMERS = {"fedamp", "fedproto", "local"}
 """Methods whose modules say that a client that never took part cannot be served."""
 
 

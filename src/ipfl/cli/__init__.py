@@ -14,6 +14,7 @@ from ipfl.cli.data import app as data_app
 from ipfl.cli.deploy import app as deploy_app
 from ipfl.cli.errors import Commands
 from ipfl.cli.export import export
+from ipfl.cli.help_texts import improve_help
 from ipfl.cli.inspect_commands import diff, list_runs, show
 from ipfl.cli.ledger import app as ledger_app
 from ipfl.cli.list_commands import datasets, methods, partitions
@@ -103,6 +104,7 @@ app.add_typer(reproduce_app, name="reproduce")
 app.add_typer(data_app, name="data")
 app.add_typer(ledger_app, name="ledger")
 app.add_typer(deploy_app, name="deploy")
+improve_help(app)
 
 
 def main() -> None:

@@ -62,7 +62,8 @@ def _named_options(error: InputError) -> str:
     """The text of an error, with the option of a command where Python has a keyword."""
     if type(error).__name__ == "CodeRefusedError":  # by name: its module is not needed for `--help`
         return str(error).replace("use trust=True", "use --trust")
-    return str(error)
+    wanted = "pass it, such as ipfl.load(folder, model=network)"
+    return str(error).replace(wanted, "name it with --network module:callable")
 
 
 def _failure_text(error: Exception) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ipfl.cli.options import Trust
+from ipfl.cli.options import NetworkName, ReplaceFiles, Trust
 from ipfl.errors import InputError
 
 if TYPE_CHECKING:
@@ -45,7 +45,8 @@ def export(
         Path | None,
         typer.Option("--out", help="A file for one model, else a folder; default: export/ in RUN."),
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace files that are there.")] = False,
+    network: NetworkName = None,
+    overwrite: ReplaceFiles = False,
     trust: Trust = False,
 ) -> None:
     """Write models of a finished run to files.
@@ -61,8 +62,8 @@ def export(
     if not (clients or everyone or models):
         raise InputError("say which models: --client 3, --all or --model cluster_0")
     chosen = check_format(format_name)
-    result = load(run, trust=trust)
-    names = {client: name for name, client in result.client_ids.items()}
+    result = load(run, model=network, trust=trust)
+    names = result.client_names
     chosen_clients = [find_client(text, names) for text in clients or []]
     wanted = _wanted(result, chosen_clients, everyone, models or [])
     paths = _paths(wanted, out, run, chosen)

@@ -37,14 +37,14 @@ def list_runs(
 
 def show(run: RunPath, as_json: Json = False) -> None:
     """Show a finished run: its figures, and a row for each client."""
-    from ipfl.runs.finished import load
+    from ipfl.runs.finished import load_figures
     from ipfl.runs.frames import client_rows
     from ipfl.runs.overview import refuse_comparison
 
     refuse_comparison(run)
-    result = load(run)
+    result = load_figures(run)
     rows = client_rows(result)
-    names = {client: name for name, client in result.client_ids.items()}
+    names = result.client_names
     if as_json:
         clients = [{"name": names.get(row["client"]), **row} for row in rows]
         print_json({"folder": str(run), "summary": result.summary, "clients": clients})
@@ -63,12 +63,12 @@ def diff(
     as_json: Json = False,
 ) -> None:
     """Show what differs between two finished runs: their settings and their results."""
-    from ipfl.runs.finished import load
+    from ipfl.runs.finished import load_figures
     from ipfl.runs.overview import changed_settings, client_gains, refuse_comparison, result_figures
 
     for folder in (one, other):
         refuse_comparison(folder)
-    first, second = load(one), load(other)
+    first, second = load_figures(one), load_figures(other)
     changed, figures = changed_settings(first, second), result_figures(first, second)
     gains = client_gains(first, second)
     if as_json:

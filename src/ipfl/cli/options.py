@@ -168,6 +168,14 @@ Trust = Annotated[
     bool,
     typer.Option("--trust", help="Import code that the run's folder names: its method, data or model."),
 ]
+NetworkName = Annotated[
+    str | None,
+    typer.Option(
+        "--network",
+        metavar="MODULE:CALLABLE",
+        help="The run's network, if it was made in a notebook or a script: where to find it now.",
+    ),
+]
 Track = Annotated[
     Literal["tensorboard", "mlflow"] | None,
     typer.Option(
@@ -175,6 +183,7 @@ Track = Annotated[
     ),
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the run that the folder holds.")]
+ReplaceFiles = Annotated[bool, typer.Option("--overwrite", help="Replace files that are there.")]
 ShowConfig = Annotated[
     bool, typer.Option("--show-config", help="Print every setting as TOML with its meaning, and run nothing.")
 ]

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ipfl.cli.options import Overwrite, Trust
+from ipfl.cli.options import NetworkName, ReplaceFiles, Trust
 from ipfl.errors import InputError
 
 
@@ -20,7 +20,8 @@ def personalize(
         ),
     ],
     out: Annotated[Path, typer.Option("--out", help="Where the model goes, a .safetensors file.")],
-    overwrite: Overwrite = False,
+    network: NetworkName = None,
+    overwrite: ReplaceFiles = False,
     trust: Trust = False,
 ) -> None:
     """Get a personalized model from a finished run, without a server.
@@ -37,9 +38,7 @@ def personalize(
 
     if out.exists() and not overwrite:
         raise InputError(f"{out} exists already; choose another --out or pass --overwrite")
-    if not out.resolve().parent.is_dir():
-        raise InputError(f"cannot write {out}: there is no folder {out.resolve().parent}")
-    finished = FinishedRun.open(run, trust=trust)
+    finished = FinishedRun.open(run, model=network, trust=trust)
     finished.check_newcomers()
     points = read_points(data)
     model = finished.personalize(points["x"], points["y"])
@@ -48,5 +47,6 @@ def personalize(
     if "x_test" in points and "y_test" in points:
         accuracy = finished.accuracy(model, points["x_test"], points["y_test"])
         typer.echo(f"accuracy on x_test: {100 * accuracy:.1f} %")
+    out.parent.mkdir(parents=True, exist_ok=True)
     export_model(make_model(finished.network, model, finished.summary.get("input_dtype")), out)
     typer.echo(f"model in {out}")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -247,10 +247,15 @@ def as_sequences(x: Tensor) -> Tensor:
 
 
 def pick_model(shape: Shape, classes: int) -> nn.Module:
-    """The network for points of a shape when none is named: by the shape alone, so that all pick the same."""
+    """The network for points of a shape when none is named."""
+    return MODEL_FACTORIES[picked_name(shape)](shape, classes)
+
+
+def picked_name(shape: Sequence[int]) -> str:
+    """What `auto` is for points of a shape: by the shape alone, so that all pick the same."""
     if len(shape) == 3 and min(shape[:2]) >= MIN_IMAGE:
-        return CNN(shape, classes)
-    return CNN1D(shape, classes) if len(shape) == 2 else MLP(shape, classes)
+        return "cnn"
+    return "cnn1d" if len(shape) == 2 else "mlp"
 
 
 MODEL_FACTORIES: dict[str, Factory] = {

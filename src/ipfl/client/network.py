@@ -9,9 +9,11 @@ channels): together with a CNN that pools early this takes a training step from 
 from __future__ import annotations
 
 import copy
+import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -306,6 +308,21 @@ class Network:
         return module
 
 
+def _made(factory: Factory, input_shape: Shape, classes: int) -> Any:
+    """What a factory makes; a user's may raise anything."""
+    try:
+        return factory(input_shape, classes)
+    except InputError:
+        raise
+    except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise InputError(
+            f"the model cannot be made for points of shape {input_shape} and {classes} outputs: "
+            f"{reason} ({Path(last.filename).name}:{last.lineno})"
+        ) from error
+
+
 def build_network(
     factory: Factory, input_shape: Shape, classes: int, seed: int, target: Target | None = None
 ) -> Network:
@@ -320,7 +337,7 @@ def build_network(
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        module = factory(input_shape, classes)
+        module = _made(factory, input_shape, classes)
     if not isinstance(module, nn.Module):
         raise InputError(f"the model callable returned {type(module).__name__}, not a torch.nn.Module")
     return Network(module, input_shape, target)

@@ -154,6 +154,11 @@ class Task:
         return found
 
     @property
+    def is_users(self) -> bool:
+        """Whether the data is the user's own: it may be elsewhere, or another, when a run is read back."""
+        return self.config is None or self.config.path is not None or ":" in self.config.dataset
+
+    @property
     def client_names(self) -> Mapping[int, str]:
         """Names of the clients by id; empty if they have none."""
         return client_names(self.data)

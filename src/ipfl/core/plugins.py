@@ -19,6 +19,8 @@ _allowed_modules: tuple[str, ...] | None = None
 
 _own_code: set[str] = set()
 """What runs of this process have named."""
+_config_folders: dict[str, None] = {}
+"""Folders of config files, in which code was looked for."""
 
 
 def allow_modules(modules: Iterable[str]) -> None:
@@ -43,6 +45,7 @@ def look_beside(config: Path) -> None:
     same path.
     """
     folder = str(config.resolve().parent)
+    _config_folders[folder] = None
     if folder not in sys.path:
         sys.path.append(folder)
 
@@ -112,7 +115,11 @@ def load_callable(reference: str, what: str) -> Callable[..., Any]:
     except ModuleNotFoundError as error:
         hint = ""
         if error.name == module:
-            hint = f" (there is no {module}.py in {here} or beside the config file, and no such package)"
+            where = " or ".join([here, *(str(folder) for folder in _config_folders)])
+            hint = (
+                f" (no such package, and no {module}.py in {where}; "
+                "its folder has to be the current one, that of the config file, or one in PYTHONPATH)"
+            )
         raise InputError(f"{what} {reference!r} cannot be imported: {error}{hint}") from error
     except Exception as error:  # importing runs the user's code, which may raise anything
         raise InputError(f"{what} {reference!r} cannot be imported: {error}") from error

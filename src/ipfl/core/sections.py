@@ -7,6 +7,7 @@ The sections themselves stand where they are used: `[task]` in `ipfl.data.settin
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
@@ -147,11 +148,32 @@ def _complaint(key: str, details: Sequence[ErrorDetails], section: type[Section]
         )
     if "model_type" in kinds:
         return f"{key} should be a section, such as [{key}], not {details[0]['input']!r}{hint}"
-    messages = dict.fromkeys(
-        detail["msg"].removeprefix("Input ").removeprefix("Value error, ") for detail in details
-    )
     given = details[0]["input"]
+    messages = dict.fromkeys(_message(detail) for detail in details)
+    if kinds == {"value_error"} and isinstance(given, dict):  # about several keys, which it names
+        return "; ".join(messages)
     return f"{key} {' or '.join(messages)}, not {'a section' if isinstance(given, dict) else repr(given)}"
+
+
+def _message(detail: ErrorDetails) -> str:
+    """What pydantic says, in words of a config file."""
+    if detail["type"] == "string_pattern_mismatch" and (names := _alternatives(detail["ctx"]["pattern"])):
+        return f"should be {', '.join(names[:-1])} or {names[-1]}"
+    if detail["type"] == "tuple_type":
+        return 'should be a list, such as ["a", "b"]'
+    return detail["msg"].removeprefix("Input ").removeprefix("Value error, ")
+
+
+def _alternatives(pattern: str) -> list[str]:
+    """What a pattern such as `^(sgd|adam|[^:]+:[^:]+)$` lets through; what is no word is a user's code.
+
+    Empty for patterns that are no plain list.
+    """
+    inside = pattern.removeprefix("^(").removesuffix(")$")
+    if len(inside) != len(pattern) - 4 or re.search(r"\([^)]*\|", inside):
+        return []
+    words = (re.match(r"\w*", one) for one in inside.split("|"))
+    return [word[0] or "module:callable" for word in words if word]
 
 
 def keys_named(name: str, section: type[Section] | None) -> list[str]:

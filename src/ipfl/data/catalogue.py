@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -165,7 +165,9 @@ _ALL = (
         shape=None,
         license="yours",
         source="your file",
-        read_user_file=lambda path, settings: readers.read_npz(path, target=settings.predict),
+        read_user_file=lambda path, settings: replace(
+            readers.read_npz(path, target=settings.predict), name=path.name
+        ),
         instructions=_OWN_FILE,
     ),
     DatasetInfo(

@@ -69,9 +69,9 @@ def check_features(x: ArrayLike, name: str) -> NDArray[Any]:
 def channels_last(points: NDArray[Any]) -> NDArray[Any]:
     """Images as (n, height, width, channels): those that clearly have their channels first are turned.
 
-    1, 3 or 4 lines of more than 4 × 4 channels would be no image, so (n, 3, 32, 32) can mean only one thing.
+    Up to 4 lines of more than 4 × 4 channels would be no image, so (n, 3, 32, 32) can mean only one thing.
     """
-    if points.ndim == 4 and points.shape[1] in (1, 3, 4) and min(points.shape[2:]) > 4:
+    if points.ndim == 4 and points.shape[1] in (1, 2, 3, 4) and min(points.shape[2:]) > 4:
         return np.ascontiguousarray(points.transpose(0, 2, 3, 1))
     return points
 
@@ -109,7 +109,8 @@ def count_classes(y: NDArray[Any], name: object) -> int:
             class, would be huge because of classes that do not exist.
     """
     if y.dtype.kind not in "ui" or not y.size:
-        raise InputError(f"{name}: labels are {y.size} values of {y.dtype}, expected whole numbers")
+        hint = '; for numbers: predict = "regression"' if y.dtype.kind == "f" else ""
+        raise InputError(f"{name}: labels are {y.size} values of {y.dtype}, expected whole numbers{hint}")
     count = int(y.max()) + 1
     if count > max(MAX_UNCHECKED_CLASSES, y.size):
         raise InputError(f"{name}: label {count - 1} of {y.size} labels; classes are numbered from 0 on")

@@ -49,8 +49,9 @@ def from_clients(
     Args:
         clients: Each one a pair of arrays (x, y); a map-style torch data set that yields (x, y); a data set
             with columns, such as `datasets.Dataset`; or a dict with `train` and, if it has its own, `test`,
-            of these. In a dict of clients the keys are their names. Labels are numbers from 0 on, or texts.
-        names: Names of the clients, if they are no dict.
+            of these. In a dict of clients the keys are their names; a list or a generator may hold pairs
+            (name, client). Labels are numbers from 0 on, or texts.
+        names: Names of the clients, if they come without.
         target: Of data sets with columns: the label's; None: the only one of classes, or `label`.
         features: Of data sets with columns: those to learn from; empty: all others.
         class_names: Names of the classes; None: as the labels or the data sets say, if they do.
@@ -113,9 +114,16 @@ def _list_clients(
     clients = list(given)
     if not clients:
         raise InputError("there are no clients")
+    if names is None and all(_is_named(one) for one in clients):
+        names, clients = [name for name, _ in clients], [client for _, client in clients]
     if names is not None and (len(names) != len(clients) or len(set(names)) != len(names)):
         raise InputError(f"names: expected a different one for each of {len(clients)} clients")
     return clients, None if names is None else list(map(str, names))
+
+
+def _is_named(given: Any) -> bool:
+    """Whether this is a pair of a name and a client, as generators of named clients yield."""
+    return isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], str)
 
 
 class _Columns:
@@ -218,8 +226,9 @@ def _read_pair(given: Any, columns: _Columns, name: str) -> Pair:
     if columns.predict != "classes":
         return points, check_targets(y, len(points), columns.predict, f"{name}, labels")
     if y.shape != (len(points),):
+        hint = '; several per point: predict = "multilabel"' if y.shape[:1] == (len(points),) else ""
         raise InputError(
-            f"{name}, labels: shape {y.shape}, expected one label for each of {len(points)} points"
+            f"{name}, labels: shape {y.shape}, expected one label for each of {len(points)} points{hint}"
         )
     return points, y
 

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from ipfl.data.archives import max_unpacked_bytes, open_zip, read_arrays, refuse_damaged
 from ipfl.data.dataset import Dataset, choose_test_points, count_classes, count_targets, split_dataset
+from ipfl.data.table_encoding import sorted_texts
 from ipfl.data.targets import TargetKind
 from ipfl.errors import InputError
 
@@ -161,9 +162,9 @@ def read_npz(
     """A `.npz` file with `x_train, y_train, x_test, y_test`, or with `x, y` and a fixed split.
 
     Groups are in `client`, `writer` or `subject` (with `_train` and `_test` in the first form). Without
-    `classes`, their number is the highest label plus one. `target` says what `y` holds.
+    `classes`, their number is the highest label plus one; labels may be texts. `target` says what `y` holds.
     """
-    arrays = read_arrays(path)
+    arrays = dict(read_arrays(path))
     split_keys = ("y_test", "x_test", "y_train", "x_train")
     is_split = "x_train" in arrays
     if missing := [key for key in (split_keys if is_split else ("x", "y")) if key not in arrays]:
@@ -171,6 +172,7 @@ def read_npz(
             f"{path} lacks {', '.join(map(repr, missing))}: expected {', '.join(split_keys)}, or x, y "
             f"(found: {', '.join(sorted(arrays))})"
         )
+    class_names = _number_labels(arrays, ("y_train", "y_test") if is_split else ("y",), target)
     with refuse_damaged(path):
         y = np.concatenate([arrays["y_train"], arrays["y_test"]]) if is_split else arrays["y"]
         count = count_targets(y, target, path)
@@ -179,7 +181,8 @@ def read_npz(
         raise InputError(f"{path}: the highest label is {count - 1}, but {name} has {classes} classes")
     count = classes or count
     if not is_split:
-        return split_dataset(name, arrays["x"], y, groups[0], count, target, group_names=group_names)
+        named = {"group_names": group_names, "class_names": class_names}
+        return split_dataset(name, arrays["x"], y, groups[0], count, target, **named)
     pools: dict[str, Any] = {key: arrays[key] for key in split_keys}
     return Dataset(
         name=name,
@@ -188,9 +191,24 @@ def read_npz(
         group_train=groups[0],
         group_test=groups[1],
         group_names=group_names,
+        class_names=class_names,
         target=target,
         **pools,
     )
+
+
+def _number_labels(
+    arrays: dict[str, NDArray[Any]], keys: tuple[str, ...], target: TargetKind
+) -> tuple[str, ...] | None:
+    """Puts numbers in the place of labels that are texts; their names, or None if they are numbers."""
+    if target != "classes" or not all(arrays[key].dtype.kind == "U" for key in keys):
+        return None
+    texts = sorted_texts({str(text) for key in keys for text in arrays[key].flat})
+    numbers = {text: number for number, text in enumerate(texts)}
+    for key in keys:
+        labels = [numbers[str(text)] for text in arrays[key].flat]
+        arrays[key] = np.array(labels, np.int64).reshape(arrays[key].shape)
+    return tuple(texts)
 
 
 def _number_groups(

@@ -149,9 +149,11 @@ class TaskConfig(Section):
     def _path_is_read(self) -> Self:
         """A file that nobody would read is refused: a run on other data would be a wrong result."""
         if self.path is not None and self.dataset not in FILES:
-            raise ValueError(f"path is read with dataset = {' | '.join(FILES)}, not with {self.dataset!r}")
+            raise ValueError(
+                f"task.path is read with dataset = {' | '.join(FILES)}, not with {self.dataset!r}"
+            )
         if self.clients is None and self.partition != "natural":
-            raise ValueError("the number of clients is needed for every partition but natural")
+            raise ValueError("task.clients, their number, is needed for every task.partition but natural")
         return self
 
 

@@ -7,10 +7,22 @@ from typing import ClassVar
 from pydantic.dataclasses import dataclass
 
 from ipfl.client.client import Client
-from ipfl.core import EMPTY, Ask, ClientId, Method, Phases, Record, Roster, Round, Setup, Vector
+from ipfl.core import (
+    EMPTY,
+    NEWCOMER,
+    Ask,
+    ClientId,
+    Method,
+    Phases,
+    Record,
+    Roster,
+    Round,
+    Setup,
+    Vector,
+)
 from ipfl.core.method import Sums, weigh_by_samples
 from ipfl.methods.one_model import GlobalModel
-from ipfl.methods.steps import expect_update, random_seats, select_clients
+from ipfl.methods.steps import expect_update, random_seats, refuse_strangers, select_clients
 
 
 @dataclass(frozen=True)
@@ -44,7 +56,9 @@ class Local(Method[GlobalModel]):
         )
 
     def offer(self, state: GlobalModel, client: ClientId) -> Record:
-        """Nothing: everyone can make the common start from the seed."""
+        """Nothing: everyone can make the common start from the seed. It is no model for a newcomer."""
+        if client == NEWCOMER:
+            refuse_strangers(client, (), "a model of its own has to be trained first")
         return EMPTY
 
     def personalize(self, offer: Record, mine: Record, me: Client) -> Vector:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from rich.markup import escape
 from rich.table import Table
 
 from ipfl.ledger.reader import AccountSummary, PostedTransfer
 from ipfl.ledger.schema import OPENING
-from ipfl.report.tables import format_count, plain_table
+from ipfl.report.tables import break_names, format_count, plain_table
+
+NAME_LENGTH = 14
+"""Of a client in a row of transfers, which names up to three."""
 
 
 def round_name(round: int) -> str:
@@ -29,19 +33,24 @@ def accounts_table(
     """A row per client, by its name if it has one, and one with the sums."""
     columns = ("client", *AccountSummary._fields)
     table = plain_table(*columns, right=columns[1:] if names else columns, title=title)
+    break_names(table)
     for client, account in accounts.items():
-        table.add_row((names or {}).get(client, str(client)), *map(format_count, account))
+        table.add_row(escape((names or {}).get(client, str(client))), *map(format_count, account))
     if len(accounts) > 1:
         table.add_section()
         table.add_row("all", *(format_count(sum(column)) for column in zip(*accounts.values(), strict=True)))
     return table
 
 
+def _shortened(name: str) -> str:
+    return name if len(name) <= NAME_LENGTH else f"{name[: NAME_LENGTH - 1]}…"
+
+
 def transfers_table(
     transfers: Iterable[PostedTransfer], title: str, names: Mapping[int, str] | None = None
 ) -> Table:
     """A row per transfer, in the order posted; clients by their names if they have any."""
-    named = names or {}
+    named = {client: escape(_shortened(name)) for client, name in (names or {}).items()}
     numbers = ("round", "entry", "client", "tokens")
     table = plain_table("round", "entry", "client", "why", "from", "to", "tokens", right=numbers, title=title)
     for posted in transfers:

@@ -205,7 +205,7 @@ def draw_tokens(figure: Figure, runs: RunSet) -> None:
         axes.plot(rounds, balances[:, richest], "--", color=COLOURS[2], linewidth=1.3)
         axes.plot(rounds, balances[:, poorest], ":", color=COLOURS[1], linewidth=1.3)
         axes.locator_params(axis="x", integer=True)
-        axes.set_xlabel("round (−1: the opening; band: middle half of the clients)")
+        axes.set_xlabel("round (−1: the opening)\nband: middle half of the clients")
         axes.set_ylabel("tokens")
         axes.margins(x=0.01)
         ends = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any
@@ -30,7 +31,11 @@ def progress_observer(console: Console, label: str) -> Observer:
 
 def progress_console() -> Console:
     """Where progress is shown: the standard error output, or the output of a notebook's cell."""
-    return Console(stderr=True)
+    console = Console(stderr=True)
+    if console.is_jupyter and not can_draw_bars(console):
+        # Rich would make a block of HTML of every line, and notebooks colour what goes to standard error.
+        return Console(file=sys.stdout, force_jupyter=False, force_terminal=False)
+    return console
 
 
 def can_draw_bars(console: Console) -> bool:

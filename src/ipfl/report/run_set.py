@@ -68,10 +68,30 @@ class RunSet:
             return {}
         found = {}
         for seed, run in self.runs[name].items():
-            reference = self.runs[self.reference].get(seed)
-            if run.last is not None and reference is not None:
+            reference = self._reference_of(run, seed)
+            if run.last is not None and reference is not None and reference is not run:
                 found[seed] = run.last.pma(reference.reference(run.last.round)) or {}
         return {seed: gains for seed, gains in found.items() if gains}
+
+    def _reference_of(self, run: Result, seed: int) -> Result | None:
+        """The run of the reference on the same data: comparisons of several tasks may be shown together."""
+        assert self.reference is not None
+        named = self.runs[self.reference]
+        method = next(iter(named.values())).summary["method"]
+        others = (seeds.get(seed) for seeds in self.runs.values())
+        candidates = [named.get(seed), *(one for one in others if one and one.summary["method"] == method)]
+        return next((one for one in candidates if one is not None and _is_same_data(run, one)), None)
+
+
+DATA_KEYS = ("dataset", "partition", "clients", "client_names", "classes", "input_shape", "data_seed")
+"""What of a summary tells data apart, with the settings of the task."""
+
+
+def _is_same_data(one: Result, other: Result) -> bool:
+    """Whether two runs had the same clients with the same points, as far as their summaries tell."""
+    tasks = ((run.summary.get("config") or {}).get("task") for run in (one, other))
+    same_keys = all(one.summary.get(key) == other.summary.get(key) for key in DATA_KEYS)
+    return same_keys and len({repr(task) for task in tasks}) == 1
 
 
 def of_comparison(comparison: Comparison) -> RunSet | None:

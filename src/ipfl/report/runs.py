@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
-from ipfl.report.tables import NO_VALUE, format_count, format_percent, format_size, plain_table
+from ipfl.report.tables import NO_VALUE, break_names, format_count, format_percent, format_size, plain_table
 from ipfl.runs.overview import SHARES, RunEntry, to_json
 
 MIN_NAME = 12
@@ -17,18 +18,12 @@ MIN_NAME = 12
 
 
 def _folded(name: str, width: int) -> str:
-    """The path of a folder in lines that end at a slash, where one is too long."""
-    first, *rest = name.split("/")
-    lines = [first]
-    for number, part in enumerate(rest, 1):
-        is_last = number == len(rest)
-        if len(lines[-1]) + len(part) + (1 if is_last else 2) <= width:  # slashes before and after it
-            lines[-1] += f"/{part}"
-        elif len(lines[-1]) < width:
-            lines[-1] += "/"
-            lines.append(part)
-        else:
-            lines.append(f"/{part}")
+    """The path of a folder in lines that end at a slash, or between the settings of a variant."""
+    lines = [""]
+    for part in re.findall(r"[^/+]*[/+]?", name):
+        if lines[-1] and len(lines[-1]) + len(part) > width:
+            lines.append("")
+        lines[-1] += part
     return "\n".join(lines)
 
 
@@ -46,7 +41,7 @@ def runs_table(entries: Sequence[RunEntry], inside: Path, width: int = 80) -> Ta
     columns = zip(others, *(cells for _, cells, _ in rows), strict=True)
     room = max(MIN_NAME, width - sum(max(map(len, column)) + 2 for column in columns) - 3)
     table = plain_table("run", *others, right=numbers)
-    table.columns[0].no_wrap, table.columns[0].overflow = False, "fold"
+    break_names(table)
     for name, cells, state in rows:
         style = None if state == "finished" else "dim"
         table.add_row(escape(_folded(name, room)), *map(escape, cells), style=style)
@@ -80,6 +75,7 @@ CLIENT_COLUMNS = {
     "tokens": "tokens",
     "paid": "paid",
     "earned": "earned",
+    "returned": "returned",
 }
 """Header of each figure of a client."""
 
@@ -88,12 +84,13 @@ def client_table(rows: Sequence[Mapping[str, Any]], names: Mapping[int, str]) ->
     """A row per client, by its name if it has one; columns that nobody has a value for are left out."""
     shown = {key: text for key, text in CLIENT_COLUMNS.items() if any(r.get(key) is not None for r in rows)}
     table = plain_table("client", *shown.values(), right=[*shown.values(), *([] if names else ["client"])])
+    break_names(table)
     for row in rows:
         figures = [
             format_percent(row[key]) if key.endswith("accuracy") else format_count(row[key]) for key in shown
         ]
-        client = names.get(row["client"], str(row["client"]))
-        table.add_row(escape(client) + (" (unseen)" if row.get("unseen") else ""), *figures)
+        name = names.get(row["client"], str(row["client"])) + (" (unseen)" if row.get("unseen") else "")
+        table.add_row(escape(name), *figures)
     return table
 
 

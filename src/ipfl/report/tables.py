@@ -60,6 +60,11 @@ def plain_table(*headers: str, right: Sequence[str] = (), title: str | None = No
     return table
 
 
+def break_names(table: Table) -> None:
+    """Lets names in the first column go on over several lines, where they would take the room of numbers."""
+    table.columns[0].no_wrap, table.columns[0].overflow = False, "fold"
+
+
 def run_table(summary: Mapping[str, Any]) -> Table:
     """The figures of a run."""
     table = Table(box=None, show_header=False, pad_edge=False)
@@ -72,25 +77,30 @@ def run_table(summary: Mapping[str, Any]) -> Table:
 
 def run_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Names and texts of the figures of a run."""
+    from ipfl.runs.result import mean_and_spread
+
     rounds, clients = summary["rounds"], summary["clients"]
     each = f", {summary['seconds'] / rounds:.2f} s each" if rounds else ""
+    data = ", ".join(dict.fromkeys([summary["dataset"], summary["partition"]]))  # not "own, own"
     early = "; stopped early: no better for a while" if summary.get("stopped_early") else ""
     rows = [
         ("method", summary["method"]),
-        ("task", f"{summary['dataset']}, {summary['partition']}, {clients} clients, seed {summary['seed']}"),
+        ("task", f"{data}, {clients} clients, seed {summary['seed']}"),
+        ("model", _model_text(summary)),
         ("rounds", f"{rounds} in {summary['seconds']:.1f} s{each}{early}"),
     ]
+    measure = "score" if (summary.get("target") or {}).get("kind") == "regression" else "accuracy"
     accuracies = {
-        "personalized accuracy": summary["personalized_accuracy"],
-        "global model's accuracy": summary["global_accuracy"],
-        "unseen clients' accuracy": summary["unseen_accuracy"],
+        f"personalized {measure}": summary["personalized_accuracy"],
+        f"global model's {measure}": summary["global_accuracy"],
+        f"unseen clients' {measure}": summary["unseen_accuracy"],
     }
     for name, figure in accuracies.items():
         if figure:
             rows.append((name, f"{format_mean_std(figure)} % over clients"))
     for name, figure in summary.get("metrics", {}).items():
         if figure:
-            rows.append((name, f"{figure['mean']:.4g} ± {figure['std']:.2g} over clients"))
+            rows.append((name, f"{mean_and_spread(figure['mean'], figure['std'])} over clients"))
     if summary["cluster_accuracy"] and summary["clusters"]:
         for number, clusters in enumerate(summary["cluster_accuracy"]):
             percents = "  ".join(map(format_percent, clusters))
@@ -108,6 +118,15 @@ def run_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         up, down = (format_size(summary[key] / rounds / clients) for key in ("bytes_up", "bytes_down"))
         rows.append(("traffic", f"{up} up, {down} down per client and round"))
     return rows
+
+
+def _model_text(summary: Mapping[str, Any]) -> str:
+    """The network's name; what was picked, if none was named."""
+    if summary.get("model") != "auto":
+        return str(summary.get("model") or "your own")
+    from ipfl.client.models import picked_name
+
+    return f"{picked_name(summary['input_shape'])} (picked by the shape of the points)"
 
 
 def _adversary_rows(attacks: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -135,7 +154,7 @@ def comparison_table(comparison: Comparison) -> Table:
     numbers = ["accuracy", over, "opt-outs", "purity", "s", *traffic]
     title = f"Personalized accuracy in % after {comparison.config.rounds} rounds{many}"
     table = plain_table("method", *numbers, right=numbers, title=title)
-    table.columns[0].no_wrap, table.columns[0].overflow = False, "fold"  # never the numbers
+    break_names(table)
     for name, entry in comparison.entries.items():
         label, figures = escape(labels[name]), entry.figures()
         if not entry.results or entry.failures:

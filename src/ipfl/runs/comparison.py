@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -32,7 +33,7 @@ from ipfl.runs.file_names import PLAN as PLAN
 from ipfl.runs.folder import check_folder_path, source_commit
 from ipfl.runs.frames import comparison_frame
 from ipfl.runs.method_labels import Methods, label_methods
-from ipfl.runs.result import Result
+from ipfl.runs.result import Result, percent
 from ipfl.runs.run_order import MakeTask, make_task_cache
 from ipfl.runs.run_pool import MakePool, local_pool
 from ipfl.runs.run_series import MakeObserver as MakeObserver
@@ -153,6 +154,18 @@ class Comparison:
             shown = "no finished run" if accuracy is None else f"{100 * accuracy['mean']:.1f} %"
             lines.append(f"  {label:<24}{shown}")
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """How notebooks show it: a row for each method."""
+        head = ("method", "accuracy", f"PMA over {self.reference}", "runs")
+        rows = ["".join(f"<th style='text-align:left'>{escape(name)}</th>" for name in head)]
+        for label, entry in self.entries.items():
+            figures = entry.figures()
+            shown = (percent(figures[key]) or "–" for key in ("personalized_accuracy", "pma"))
+            runs = f"{len(entry.results)}{f', {len(entry.failures)} failed' if entry.failures else ''}"
+            cells = (escape(text) for text in (label, *shown, runs))
+            rows.append("".join(f"<td style='text-align:left'>{cell}</td>" for cell in cells))
+        return f"<table>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
 
     def save(self, folder: Path) -> None:
         """Writes `compare.json`."""

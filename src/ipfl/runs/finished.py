@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,16 @@ from ipfl.ledger.store import RunStore
 from ipfl.methods import method as make_method
 from ipfl.runs.checkpoint import Checkpoints
 from ipfl.runs.config import RunConfig
-from ipfl.runs.file_names import CHECKPOINTS, CLIENT_MODELS, MEMORY, METRICS, OFFER, PREDICTORS, SERVER_MODELS
+from ipfl.runs.file_names import (
+    CHECKPOINTS,
+    CLIENT_MODELS,
+    MEMORY,
+    METRICS,
+    OFFER,
+    PREDICTORS,
+    SERVER_MODELS,
+    SUMMARY,
+)
 from ipfl.runs.folder import is_on_nodes
 from ipfl.runs.loop import make_setup
 from ipfl.runs.metrics import Evaluation
@@ -104,6 +113,8 @@ class FinishedRun:
             InputError: There is no finished run, its files do not fit together, or it names code.
         """
         folder = Path(folder)
+        if not (folder / SUMMARY).exists() and (inside := sorted(folder.glob(f"*/seed-*/{SUMMARY}"))):
+            raise InputError(f"{folder} holds a comparison: load one of its runs, such as {inside[0].parent}")
         factory = None if model is None else model_factory(model)
         summary = read_summary(folder)
         if not trust:
@@ -127,7 +138,10 @@ class FinishedRun:
                 "such as ipfl.load(folder, task=task)"
             )
         seed = self.summary.get("data_seed")
-        return Task.build(TaskConfig.of(task), self.summary["seed"] if seed is None else seed)
+        try:
+            return Task.build(TaskConfig.of(task), self.summary["seed"] if seed is None else seed)
+        except InputError as error:
+            raise InputError(f"the data of the run in {self.folder} is not found again: {error}") from error
 
     def _factory(self) -> Factory:
         name = self.summary.get("model") or (self._settings.get("task") or {}).get("model")
@@ -200,7 +214,8 @@ class FinishedRun:
                 raise InputError(f"{self.folder / OFFER}: {name!r} does not fit the network")
         train = TrainConfig.of(self._settings["train"])
         classes, seed, rounds = (int(self.summary[key]) for key in ("classes", "seed", "rounds"))
-        return Newcomers(self.method, offer, network, initial, classes, train, seed, rounds)
+        names = self.summary.get("class_names") or ()
+        return Newcomers(self.method, offer, network, initial, classes, train, seed, rounds, names)
 
     def check_newcomers(self) -> None:
         """Refuses a run that has nothing for clients that come later.
@@ -230,8 +245,9 @@ class FinishedRun:
         return StoredVectors({file.stem: file for file in files}, self._read_model)
 
     def _read_model(self, path: Path) -> Vector:
+        network = self.network
         try:
-            return self.network.flatten(load_file(path))
+            return network.flatten(load_file(path))
         except (SafetensorError, OSError, InputError) as error:
             raise InputError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
 
@@ -242,8 +258,10 @@ class FinishedRun:
     @cached_property
     def clients(self) -> tuple[ClientId, ...]:
         """Whose models can be asked for."""
-        if self._kept and self.given_task is None:
+        if self.given_task is None and len(self._kept) == self.summary["clients"]:
             return self._kept
+        if self.given_task is None and self._kept and self._settings.get("task") is None:
+            return self._kept  # those that there was room for; the data of the others is gone
         if is_on_nodes(self.folder):
             return tuple(range(self.summary["clients"]))
         return tuple(sorted([*self.task.data.clients, *self.task.data.unseen]))
@@ -301,9 +319,19 @@ def load(
         InputError: There is no finished run, its files do not fit together, or it names code.
     """
     finished = FinishedRun.open(folder, task=task, model=model, trust=trust)
-    history, evaluations = read_history(finished.folder)
-    opening = _read_opening(finished.folder)
-    return Result(finished.summary, history, evaluations, None, finished.models, opening, finished)
+    return replace(load_figures(folder), models=finished.models, source=finished)
+
+
+def load_figures(folder: Path | str) -> Result:
+    """A finished run from its folder, without its models: what the folder names is never imported.
+
+    Raises:
+        InputError: There is no finished run, or its files do not fit together.
+    """
+    folder = Path(folder)
+    summary = read_summary(folder)
+    history, evaluations = read_history(folder)
+    return Result(summary, history, evaluations, None, opening=_read_opening(folder))
 
 
 def read_history(folder: Path) -> tuple[list[Line], dict[int, Evaluation]]:

@@ -37,7 +37,9 @@ def make_frame(rows: list[dict[str, Any]], columns: tuple[str, ...] | None = Non
         raise InputError(
             'pandas is not installed; install the extra with: pip install "ipfl[pandas]"'
         ) from error
-    return pd.DataFrame(rows, columns=None if columns is None else list(columns))
+    frame = pd.DataFrame(rows, columns=None if columns is None else list(columns))
+    empty = [name for name in frame.columns if len(frame) and frame[name].isna().all()]
+    return frame.astype(dict.fromkeys(empty, "float64"))  # None would be an object, which has no mean
 
 
 def client_frame(result: Result) -> pd.DataFrame:
@@ -88,19 +90,24 @@ def _known_clients(result: Result, seen: set[ClientId]) -> list[ClientId]:
 
 
 def _token_columns(result: Result) -> dict[str, Counter[ClientId]]:
-    """What each client has, paid and got back or earned in tokens; nothing without a market."""
+    """What each client has, paid, earned and got back in tokens; nothing without a market.
+
+    A client has what the issuer gave it, less what it paid, and what it earned and got back.
+    """
     moved = [transfer for _, _, transfer in _transfers(result)]
     if not moved:
         return {}
     paid, received = Counter[ClientId](), Counter[ClientId]()
-    earned = Counter[ClientId]()
+    earned, returned = Counter[ClientId](), Counter[ClientId]()
     for transfer in moved:
         paid[transfer.source] += transfer.amount
         received[transfer.target] += transfer.amount
         if transfer.kind == "reward":
             earned[transfer.client] += transfer.amount
+        elif transfer.kind in ("refund", "reimbursement"):
+            returned[transfer.target] += transfer.amount
     balance = Counter({client: received[client] - paid[client] for client in {*paid, *received}})
-    return {"tokens": balance, "paid": paid, "earned": earned}
+    return {"tokens": balance, "paid": paid, "earned": earned, "returned": returned}
 
 
 def round_frame(result: Result) -> pd.DataFrame:

@@ -105,7 +105,10 @@ class Journal:
             now = json.loads(json.dumps(header[key]))
             begun = self._store.header.get(key, now)
             if begun != now and not (key == "rounds" and now > begun):
-                raise InputError(f"the run in {self.folder.path} was begun with {key} {begun}, not {now}")
+                longer = "; it can only be made longer" if key == "rounds" else ""
+                raise InputError(
+                    f"the run in {self.folder.path} was begun with {key} {begun}, not {now}{longer}"
+                )
         self._open_accounts(opening)
         with self._store.snapshot() as reader:
             posted = [one for one in reader.all_posted() if one.checkpoint is not None]

@@ -89,6 +89,12 @@ def make_setup(
     )
 
 
+def _class_names(task: Task) -> list[str] | None:
+    """The names of the classes; None where they are numbers only."""
+    names = [str(name) for name in task.class_names]
+    return None if names == [str(number) for number in range(len(names))] else names
+
+
 def _texts_by_id(names: Mapping[int, str]) -> dict[str, str] | None:
     """Names of clients by id, as JSON has them; None if there are none."""
     return {str(client): name for client, name in names.items()} or None
@@ -359,6 +365,7 @@ class RoundLoop:
             "input_shape": list(data.input_shape),
             "input_dtype": self.task.input_dtype,
             "classes": data.classes,
+            "class_names": _class_names(self.task),
             "model": model_reference(self.task.factory),
             "target": asdict(self.task.target),
             "tokens": tokens_of(data),

@@ -13,8 +13,8 @@ from ipfl.core import Method
 from ipfl.errors import InputError
 from ipfl.runs.config import Config, RunConfig
 
-Methods = Sequence[str | Method[Any]] | Mapping[str, Method[Any]]
-"""What is compared: names or methods, or methods by the labels that they get."""
+Methods = Sequence[str | Method[Any]] | Mapping[str, str | Method[Any]]
+"""What is compared: names or methods, as they are or by the labels that they get."""
 
 
 def label_methods(
@@ -27,15 +27,33 @@ def label_methods(
     """
     if isinstance(methods, str):
         raise InputError(f"expected a list of methods, such as [{methods!r}]")
-    given: dict[str, Method[Any] | None] = dict(methods) if isinstance(methods, Mapping) else {}
-    for one in () if isinstance(methods, Mapping) else methods:
-        _add_method(given, one)
+    source = config if isinstance(config, Config) else Config()
+    given: dict[str, Method[Any] | None] = {}
+    if isinstance(methods, Mapping):
+        for label, one in methods.items():
+            given[label] = source.build_methods([one])[one] if isinstance(one, str) else check_method(one)
+    else:
+        for one in methods:
+            _add_method(given, one)
     if not (isinstance(reference, str) and reference in given):
         _add_method(given, reference)
     names = [label for label, method in given.items() if method is None]
-    built = (config if isinstance(config, Config) else Config()).build_methods(names)
+    built = source.build_methods(names)
     reference_label = reference if isinstance(reference, str) else label_of(reference)
     return {label: built[label] if one is None else one for label, one in given.items()}, reference_label
+
+
+def check_method(given: Any) -> Method[Any]:
+    """What was given as a method.
+
+    Raises:
+        InputError: It is none; of a class, an object is wanted.
+    """
+    if isinstance(given, type):
+        raise InputError(f"expected a method, not its class: {given.__name__}()")
+    if not isinstance(given, Method):
+        raise InputError(f"expected a method, such as ipfl.method('fedavg'), not {type(given).__name__}")
+    return given
 
 
 def _default(setting: Field[Any]) -> Any:
@@ -44,7 +62,7 @@ def _default(setting: Field[Any]) -> Any:
 
 
 def _add_method(given: dict[str, Method[Any] | None], one: str | Method[Any]) -> None:
-    label, method = (one, None) if isinstance(one, str) else (label_of(one), one)
+    label, method = (one, None) if isinstance(one, str) else (label_of(check_method(one)), one)
     if label in given and given[label] != method:
         raise InputError(f"two methods are called {label!r}: give them as a dict, by labels of your own")
     given[label] = method

@@ -2,8 +2,8 @@
 
 A client's model is made when it is asked for, by the method's own `personalize`, from what the server would
 send the client, what it remembers, and its data: to the last bit the model that the evaluator scored after
-the last round. Data that was given in Python cannot be found again later, so the clients' models of such a
-run are kept in its folder (`write_predictors`).
+the last round. A user's own data may be elsewhere later, or another, so the clients' models of such a run
+are kept in its folder (`write_predictors`).
 """
 
 from __future__ import annotations
@@ -87,6 +87,7 @@ class PlayedRun:
             self.train,
             self.seed,
             self.rounds,
+            self.task.class_names,
         )
         return newcomers.personalize(x, y)
 
@@ -99,14 +100,19 @@ class ServerModelsOnly:
     seed: int
 
     @cached_property
+    def task(self) -> Task:
+        """Data and network of the run."""
+        return self.get_task()
+
+    @cached_property
     def network(self) -> Network:
         """The network of the run."""
-        return self.get_task().network(self.seed)
+        return self.task.network(self.seed)
 
     @property
     def clients(self) -> tuple[ClientId, ...]:
         """All clients, the unseen ones included."""
-        data = self.get_task().data
+        data = self.task.data
         return tuple(sorted([*data.clients, *data.unseen]))
 
     def predictor(self, client: ClientId) -> Predictor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ from ipfl.client.training import one_thread
 from ipfl.core import EMPTY, Method, Record, Vector
 from ipfl.data.dataset import check_features, check_targets
 from ipfl.data.federated import Parts, Samples
+from ipfl.data.table_encoding import number_texts
 from ipfl.data.targets import count_outputs
 from ipfl.errors import InputError
 
@@ -34,6 +36,8 @@ class Newcomers:
     seed: int
     rounds: int
     """That were played."""
+    class_names: Sequence[str] = ()
+    """Of the run's labels, if they are texts."""
 
     def samples(self, x: NDArray[Any], y: NDArray[Any]) -> Samples:
         """Somebody's points, checked.
@@ -50,6 +54,8 @@ class Newcomers:
             raise InputError(
                 f"expected points of shape {shape} with a label each, not x {x.shape}, y {y.shape}"
             )
+        if y.dtype.kind == "U" and self.class_names:
+            y, _ = number_texts(y.tolist(), self.class_names, "y")
         points = check_features(x, "x")
         classed = check_targets(y, len(x), self.network.target.kind, "y")
         if not has_classes and count_outputs(classed) != self.classes:

@@ -104,10 +104,15 @@ def refuse_comparison(folder: Path) -> None:
 def changed_settings(one: Result, other: Result) -> dict[str, tuple[Any, Any]]:
     """Settings that differ between two runs, by dotted key; None where a run has no such key.
 
-    Of two methods, only hyper-parameters that both have are compared.
+    Of two methods, only hyper-parameters that both have are compared; of data that was given in Python,
+    which has no settings, only the name.
     """
     ours, theirs = (dict(flat_settings(result.summary["config"])) for result in (one, other))
     keys = dict.fromkeys([*ours, *theirs])
+    if "task" not in one.summary["config"] or "task" not in other.summary["config"]:  # data given in Python
+        keys = dict.fromkeys(key for key in keys if not key.startswith("task."))
+        ours["data"], theirs["data"] = one.summary.get("dataset"), other.summary.get("dataset")
+        keys["data"] = None
     if ours.get("method.name") != theirs.get("method.name"):
         both = ours.keys() & theirs.keys()
         keys = dict.fromkeys(key for key in keys if key in both or not key.startswith("method."))

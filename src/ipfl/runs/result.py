@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ipfl.client.client_model import ClientModel
     from ipfl.client.network import Network
     from ipfl.client.predictors import Predictor
+    from ipfl.client.task import Task
 
 NO_ROUND_COUNTED = "no round counted: too few clients delivered in each of them"
 """Of a run that came to its end for nothing."""
@@ -46,6 +47,11 @@ class ModelSource(Protocol):
     @property
     def network(self) -> Network:
         """The network of the run."""
+        ...
+
+    @property
+    def task(self) -> Task:
+        """Data and network of the run."""
         ...
 
     @property
@@ -138,22 +144,32 @@ class Result:
         )
         return make_model(source.network, predictor, self.summary.get("input_dtype"))
 
-    def predict(self, which: ClientId | str, x: ArrayLike | Tensor) -> NDArray[Any]:
+    def predict(self, which: ClientId | str, x: ArrayLike | Tensor | pd.DataFrame) -> NDArray[Any]:
         """What a client, or a server model, predicts for raw points: a class, labels, or numbers for each.
 
-        For many calls, keep `model(which)`: here it is made anew each time.
+        Of a run on a table, rows with its columns (a DataFrame) are points as well. Classes are numbers,
+        whose names are `class_names`. For many calls, keep `model(which)`: here it is made anew each time.
         """
         from ipfl.client.client_model import class_scores, decide
 
         model = self.model(which)
-        return decide(class_scores(model, x), model.target)
+        return decide(class_scores(model, self._points(which, x)), model.target)
 
-    def predict_proba(self, which: ClientId | str, x: ArrayLike | Tensor) -> NDArray[np.float32]:
+    def predict_proba(
+        self, which: ClientId | str, x: ArrayLike | Tensor | pd.DataFrame
+    ) -> NDArray[np.float32]:
         """(n, classes): the probabilities of the classes for raw points."""
         from ipfl.client.client_model import class_scores, probabilities
 
         model = self.model(which)
-        return probabilities(class_scores(model, x), model.target)
+        return probabilities(class_scores(model, self._points(which, x)), model.target)
+
+    def _points(self, which: ClientId | str, x: Any) -> Any:
+        """Rows of a table as points; everything else is points already."""
+        if not hasattr(x, "columns"):
+            return x
+        client = which if isinstance(which, str) else self.client_names.get(which)
+        return self._models().task.points(x, client if client in self.client_ids else None)
 
     def personalize(self, x: NDArray[Any], y: NDArray[Any]) -> ClientModel:
         """The model that a new client would get, from some labelled points of its own.
@@ -175,6 +191,17 @@ class Result:
         if name not in self.models:
             raise unknown("server model", name, self.models)
         return self.models[name]
+
+    @property
+    def class_names(self) -> list[str]:
+        """Names of the classes, by the numbers that `predict` returns; where they have none, the numbers."""
+        named = self.summary.get("class_names")
+        return list(named or map(str, range(self.summary["classes"])))
+
+    @property
+    def client_names(self) -> Mapping[ClientId, str]:
+        """Names of the clients by id; empty if they have none."""
+        return {client: name for name, client in self.client_ids.items()}
 
     @property
     def client_ids(self) -> Mapping[str, ClientId]:
@@ -210,16 +237,22 @@ class Result:
     def _facts(self) -> dict[str, str]:
         """What a person wants to see first."""
         summary = self.summary
+        measure = "score" if _is_regression(summary) else "accuracy"
         facts = {
             "method": summary.get("method"),
             "data": _joined(*dict.fromkeys([summary.get("dataset"), summary.get("partition")])),
             "clients": summary.get("clients"),
             "rounds": f"{summary.get('rounds')}{' (interrupted)' if summary.get('interrupted') else ''}",
             "seed": summary.get("seed"),
-            "accuracy": _percent(summary.get("personalized_accuracy")),
-            "global model": _percent(summary.get("global_accuracy")),
-            "unseen clients": _percent(summary.get("unseen_accuracy")),
-            "PMA": _percent(summary.get("pma")),
+            measure: percent(summary.get("personalized_accuracy")),
+            **{
+                name: mean_and_spread(figure["mean"], figure["std"])
+                for name, figure in (summary.get("metrics") or {}).items()
+                if figure
+            },
+            "global model": percent(summary.get("global_accuracy")),
+            "unseen clients": percent(summary.get("unseen_accuracy")),
+            "PMA": percent(summary.get("pma")),
             "models": _joined(*self.models),
         }
         return {name: str(fact) for name, fact in facts.items() if fact not in (None, "")}
@@ -253,6 +286,21 @@ def _named(clients: tuple[ClientId, ...]) -> str:
     return _joined(*clients)
 
 
-def _percent(figure: Mapping[str, float] | None) -> str | None:
+def _is_regression(summary: Mapping[str, Any]) -> bool:
+    """Whether numbers are predicted: their score is no share of right answers."""
+    return bool((summary.get("target") or {}).get("kind") == "regression")
+
+
+def mean_and_spread(mean: float, spread: float) -> str:
+    """`6.092 ± 0.41`, `1205 ± 230`: figures that are no shares, in the units of the data."""
+    return f"{_short(mean, 4)} ± {_short(spread, 2)}"
+
+
+def _short(number: float, digits: int) -> str:
+    """With so many digits; all of them before the point, as long as that is readable."""
+    return f"{number:.0f}" if 10**digits <= abs(number) < 1e9 else f"{number:.{digits}g}"
+
+
+def percent(figure: Mapping[str, float] | None) -> str | None:
     """`85.0 % ± 3.1`: mean and standard deviation over clients."""
     return None if figure is None else f"{100 * figure['mean']:.1f} % ± {100 * figure['std']:.1f}"

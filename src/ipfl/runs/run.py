@@ -182,7 +182,7 @@ def _write_results(folder: RunFolder, result: Result, played: PlayedRun) -> None
     folder.write_models(result.models, played.network)
     with suppress(NotSupportedError):  # without the file, `ipfl personalize` says so
         folder.write_offer(played.method.offer(result.state, NEWCOMER))
-    is_here = played.task.config is None and played.task.input_dtype is not None
+    is_here = played.task.is_users and played.task.input_dtype is not None
     if is_here and result.history:  # otherwise they can be made again, or are on nodes of their own
         write_predictors(folder.predictors, played.clients, played.predictor)
     folder.write_summary(result.summary)

@@ -56,6 +56,8 @@ class _Summary(BaseModel):
     input_shape: Annotated[list[Size], Field(min_length=1, max_length=4)]
     input_dtype: Annotated[str, Field(pattern=r"^(u?int(8|16|32|64)|float(16|32|64))$")] | None = None
     classes: Size
+    class_names: list[str] | None = None
+    client_names: dict[str, str] | None = None
     model: str | None = None
     target: _Target | None = None
     tokens: Size | None = None
