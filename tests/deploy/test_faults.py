@@ -303,7 +303,7 @@ def check_exchanged_keys(federation: LocalFederation, out: Path, deadline: float
     run.join()
     # Two are left, which is too few: nothing is opened, and a run in which no round counted has failed.
     assert "no round counted" in str(run.error), run.lines
-    assert run.has_printed("the keys of client 2 are signed by another node than the one that is known")
+    assert run.has_printed("what client 2 says is signed by another node than the one that is known")
     assert run.has_printed("the secure sum of 'train' was not opened: 2 of 3 clients are left")
 
 
