@@ -65,17 +65,6 @@ epochs = 1
 [privacy]
 secure_sum = "gradients"
 """
-SUMMED_UPDATES = """\
-rounds = 1
-[method]
-name = "fedavg"
-[task]
-model = "softmax"
-[train]
-per_round = 3
-[privacy]
-secure_sum = "all"
-"""
 
 
 class BackgroundRun:
@@ -188,7 +177,7 @@ def check_refused_nodes(federation: LocalFederation) -> float:
     """Nodes with an unknown key or another authority.
 
     Returns:
-        Seconds for a phase: 15 where one of Flower's commands takes a second, up to 60 on a busy machine.
+        Seconds for a phase: 10 where one of Flower's commands takes a second, up to 60 on a busy machine.
     """
     stranger = copy_node_folder(federation, 0, "stranger")
     for name in ("key", "key.pub"):
@@ -215,7 +204,7 @@ def check_refused_nodes(federation: LocalFederation) -> float:
     impostor.settings_file.write_text(impostor.settings_file.read_text().replace("client = 3", "client = 0"))
     impostor_connected = start_foreign_node(federation, impostor, "impostor")
     wait_until(lambda: stranger_connected() and impostor_connected(), 120)
-    return round(min(60.0, max(15.0, 15 * command_seconds)), 1)
+    return round(min(60.0, max(10.0, 10 * command_seconds)), 1)
 
 
 def check_too_few_nodes(federation: LocalFederation, out: Path, deadline: float) -> None:
@@ -291,22 +280,6 @@ def run_id(out: Path) -> str:
     return str(json.loads((out / "flower.json").read_text())["run"])
 
 
-def check_exchanged_keys(federation: LocalFederation, out: Path, deadline: float) -> None:
-    """The server passes on another key of client 2 than the one that the operator of node 1 has listed."""
-    node = federation.folder.node_folder(1)
-    stranger = (federation.folder.root / "others" / "stranger" / "key.pub").read_text()
-    listed = node.peers_file.read_text().splitlines()
-    node.peers_file.write_text("\n".join(f"2 {stranger}" if one.startswith("2 ") else one for one in listed))
-    prepare_node(node)  # as a start of the node does
-    federation.folder.config_file.write_text(SUMMED_UPDATES)
-    run = BackgroundRun(federation, out=str(out), nodes=3, deadline=deadline)
-    run.join()
-    # Two are left, which is too few: nothing is opened, and a run in which no round counted has failed.
-    assert "no round counted" in str(run.error), run.lines
-    assert run.has_printed("the keys of client 2 are signed by another node than the one that is known")
-    assert run.has_printed("the secure sum of 'train' was not opened: 2 of 3 clients are left")
-
-
 def check_rounds(lines: list[dict[str, Any]]) -> None:
     """Events, refunds and trained clients of each round."""
 
@@ -350,7 +323,6 @@ def test_a_run_goes_on_through_faults_and_attacks(tmp_path: Path) -> None:
         run_with_faults(federation, out, deadline)
         resume_after_restart(federation, out, deadline)
         check_sums_and_receipts(federation, tmp_path / "summed", deadline)
-        check_exchanged_keys(federation, tmp_path / "exchanged", deadline)
         everything = [process.popen for process in federation.processes.running.values()]
     assert all(process.poll() is not None for process in everything)
     lines = [with_typed_rows(json.loads(line)) for line in (out / "metrics.jsonl").read_text().splitlines()]

@@ -14,6 +14,7 @@ from ipfl.deploy.supernode import prepare_node
 from ipfl.engines.flower.client import NodeApp
 from ipfl.errors import InputError
 from ipfl.ledger.receipts import VOUCHER_FILE, read_receipt
+from ipfl.runs.secure_sum import _SecureSum
 
 CONFIG = """\
 rounds = 2
@@ -85,6 +86,19 @@ def test_a_node_with_another_list_takes_no_part_in_the_sum(folder):
     assert any("signed by another node than the one that is known" in text for text in texts)
     # The other three are enough.
     assert ("sum_failed", None) not in events(result)
+
+
+def test_a_server_that_asks_for_no_agreement_opens_nothing(folder, monkeypatch):
+    """An event about each node that refuses, in both rounds; the run goes on, without contributions."""
+    monkeypatch.setattr(
+        _SecureSum, "_agree", lambda self, plan, delivered: dict.fromkeys(delivered, "signed")
+    )
+    result = play(folder, started(folder))
+    refused = [("client_failed", client) for client in range(4)]
+    assert events(result) == 2 * [*refused, ("sum_failed", None)]
+    texts = {event.text for line in result.history for event in line["events"] if event.client == 3}
+    assert all("0 nodes have signed the list of who delivered" in text for text in texts)
+    assert all(one.psi is None for line in result.history for one in line["contributions"])
 
 
 def test_one_node_that_signs_nothing_does_not_stop_the_others(folder):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sqlite3
 import stat
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import flwr.supernode.start_client_internal as flower
 import pytest
@@ -17,7 +19,8 @@ from ipfl.deploy.folder import NodeFolder, NodeSettings
 from ipfl.deploy.message_store import clean_message_store
 from ipfl.deploy.processes import Processes, RunningProcess
 from ipfl.deploy.supernode import run_node, wait_until_silent
-from ipfl.engines.flower.flwr_internals import beat_while_at_work
+from ipfl.engines.flower import flwr_internals
+from ipfl.engines.flower.flwr_internals import ask_soon_after_messages, beat_while_at_work
 from ipfl.errors import InputError
 
 
@@ -57,10 +60,26 @@ class TestHeartbeat:
         flower._push_messages(push_object=lambda part: part)
         assert len(found) == 4 + 1
 
+    def test_it_asks_soon_after_a_message_and_then_ever_later(self, monkeypatch):
+        """Pauses of 0.5, 0.75, 1.125 s and so on; a message begins anew, other pauses stay as they are."""
+        slept: list[float] = []
+        answers = [*[None] * 7, "run", None, None]
+        monkeypatch.setattr(flwr_internals, "time", SimpleNamespace(sleep=slept.append))
+        monkeypatch.setattr(flower, "time", flower.time)
+        monkeypatch.setattr(flower, "_pull_and_store_message", lambda **given: answers.pop(0))
+        ask_soon_after_messages()
+        while answers:  # as the loop of `start_client_internal`
+            if flower._pull_and_store_message() is None:
+                flower.time.sleep(3)
+            else:
+                flower.time.sleep(0.25)
+        assert slept == pytest.approx([0.5, 0.75, 1.125, 1.6875, 2.53125, 3, 3, 0.25, 0.5, 0.75])
+
     def test_the_functions_are_still_flowers(self):
         """Keywords that the heartbeat relies on."""
         assert "pull_object" in flower._pull_and_store_message.__code__.co_varnames
         assert "push_object" in flower._push_messages.__code__.co_varnames
+        assert "                time.sleep(3)\n" in inspect.getsource(flower)
 
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]

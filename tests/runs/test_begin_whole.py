@@ -167,13 +167,20 @@ class TestExitCodes:
         assert (done.exit_code, "is not a file" in done.output) == (2, True)
 
     def test_0_needs_a_round_that_counted(self, tmp_path):
-        """Three clients cannot be five: every round is rolled back."""
-        done = command("run", *SMALL_RUN, "--set", "train.min_clients=5", "--out", tmp_path / "out")
+        """One of three clients trains, and three are needed: every round is rolled back."""
+        done = command("run", *SMALL_RUN, "--set", "train.min_clients=3", "--out", tmp_path / "out")
         assert (done.exit_code, "no round counted" in done.output) == (1, True)
 
     def test_nor_is_a_comparison_without_one_a_success(self, tmp_path):
-        plan = ["--methods", "fedavg", *SMALL_RUN, "--set", "train.min_clients=5", "--out", tmp_path / "out"]
+        plan = ["--methods", "fedavg", *SMALL_RUN, "--set", "train.min_clients=3", "--out", tmp_path / "out"]
         assert command("compare", *plan).exit_code == 1
+
+    @pytest.mark.parametrize("words", [["run"], ["compare", "--methods", "fedavg"]])
+    def test_more_clients_than_there_are_in_every_round(self, tmp_path, words):
+        done = command(*words, *SMALL_RUN, "--set", "train.min_clients=4", "--out", tmp_path / "out")
+        assert (done.exit_code, done.output.count("\n")) == (2, 1)
+        assert "train.min_clients = 4, but there are only 3 clients" in done.output
+        assert not (tmp_path / "out").exists()
 
 
 class TestTrust:

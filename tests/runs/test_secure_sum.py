@@ -14,10 +14,11 @@ from tests.federation import run_here
 from tests.small_runs import small_task
 
 import ipfl
-from ipfl.client import secure_sum
+from ipfl.client import sum_plan
 from ipfl.client.runner import Delivery
-from ipfl.client.secure_sum import KEYS, MASKED, OPEN, PLAN, PROOFS, SHARES, SumIdentity, SummingRunner
-from ipfl.core import Ask, Record, is_below_quorum
+from ipfl.client.secure_sum import PROOFS, SumIdentity, SummingRunner
+from ipfl.client.sum_plan import KEYS, MASKED, OPEN, PLAN, SHARES, SumPlan
+from ipfl.core import Ask, Event, Record, is_below_quorum
 from ipfl.core.masks import Secrets
 from ipfl.core.method import weigh_by_samples
 from ipfl.core.records import sum_of_replies
@@ -61,6 +62,8 @@ class Clients:
     is_seeded: bool = True
     identities: dict[int, SumIdentity] = field(default_factory=dict)
     """Of those clients that have one."""
+    is_patient: bool = False
+    """Whether what a client refuses becomes an event, as over Flower, or ends the test."""
     change: Callable[[str, int, Record], Record] = lambda step, client, record: record
     """What a server that cheats sends instead."""
     events: list = field(default_factory=list)
@@ -86,7 +89,13 @@ class Clients:
                 record = self.change(ask.action, client, record)
                 job = ipfl.client.runner.Job(ask.action, round, client, record)
                 runner = self.runners.get(client, self.runner)
-                found[client] = self.forged.get((ask.action, client)) or runner.run(job)
+                try:
+                    found[client] = self.forged.get((ask.action, client)) or runner.run(job)
+                except InputError as error:
+                    if not self.is_patient:
+                        raise
+                    self.events.append(Event("client_failed", client, str(error)))
+                    continue
                 self.seen.append((ask.action, client, record, found[client]))
         return found
 
@@ -150,7 +159,7 @@ def test_too_few_are_left_in_any_step(absent):
 
 
 def test_many_clients_have_few_neighbours(monkeypatch):
-    monkeypatch.setattr(secure_sum, "MAX_NEIGHBOURS", 4)
+    monkeypatch.setattr(sum_plan, "MAX_NEIGHBOURS", 4)
     monkeypatch.setattr(ipfl.runs.secure_sum, "MAX_NEIGHBOURS", 4)
     engine = Clients(absent={"train": {7}})
     assert_sum(sum_of(engine, 12), [c for c in range(12) if c != 7])
@@ -187,7 +196,7 @@ class TestWhatTheServerSees:
         found: dict[int, dict[int, bytes]] = {}
         for step, holder, sent, reply in finished.seen:
             if step == OPEN:
-                plan = secure_sum.SumPlan.read(sent.facts[PLAN])
+                plan = SumPlan.read(sent.facts[PLAN])
                 for owner, share in zip(plan.members, reply.facts["shares"], strict=True):
                     place = plan.holders_of_shares(owner).index(holder)
                     found.setdefault(owner, {})[place] = bytes.fromhex(share)

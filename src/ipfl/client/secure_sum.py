@@ -1,27 +1,29 @@
 """The client's side of a secure sum: replies leave it masked, so that the server learns their sum alone.
 
-A sum has four steps, the protocol of Bonawitz et al. (Practical Secure Aggregation, CCS 2017) with the
-neighbours of Bell et al. (Secure Single-Server Aggregation, CCS 2020):
+A sum has four or five steps, the protocol of Bonawitz et al. (Practical Secure Aggregation, CCS 2017) with
+the neighbours of Bell et al. (Secure Single-Server Aggregation, CCS 2020):
 
 1. `sum_keys`: a client tells its public keys;
 2. `sum_shares`: it shares its secrets among its neighbours, sealed for each of them;
 3. the method's own action: it answers as always, and what leaves it is masked;
-4. `sum_open`: it gives the server its shares of the own masks of those that delivered, and of the pair keys
+4. `sum_agree`, between nodes that know each other's keys: it signs the list of those that delivered;
+5. `sum_open`: it gives the server its shares of the own masks of those that delivered, and of the pair keys
    of those that did not: never both of one client.
 
 A node that knows the other nodes' keys (`SumIdentity`) signs its own keys of a sum, and checks those of its
-neighbours: a server that exchanges keys for its own, or invents clients, gets nothing. Without that, the
-server is trusted to pass on keys as they are; see docs/privacy.md. `ipfl.runs.secure_sum` is its side. On a
+neighbours: a server that exchanges keys for its own, or invents clients, gets nothing. It opens a sum only
+over a list that a quorum of its neighbours has signed too: two quorums have a node in common that is honest,
+and it signs one list alone, so there is one sum. Without such keys, the server is trusted to pass on keys as
+they are, and to tell everyone the same list; see docs/privacy.md. `ipfl.runs.secure_sum` is its side. On a
 node every step is answered once, and never in another order.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import secrets as system_random
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -29,12 +31,12 @@ import numpy as np
 
 from ipfl.client.runner import ClientRunner, Delivery, Job, Runner
 from ipfl.client.runner_wrapper import RunnerWrapper
+from ipfl.client.sum_plan import AGREE, KEYS, MASKED, MIN_CLIENTS, OPEN, PLAN, SHARES, SumPlan
 from ipfl.core import EMPTY, ClientId, Record, stream
 from ipfl.core.files import make_folder, remove, write_json
 from ipfl.core.masks import (
     SEED_BYTES,
     Secrets,
-    neighbours,
     own_mask,
     pair_masks,
     seal,
@@ -43,120 +45,30 @@ from ipfl.core.masks import (
 )
 from ipfl.core.method import Method, Weigh
 from ipfl.core.records import BUDGET_SPENT, split_privacy_facts
-from ipfl.core.ring import LIMBS, RING_MASK, SumLayout, to_vector
+from ipfl.core.ring import LIMBS, RING_MASK, to_vector
 from ipfl.errors import InputError
 
-KEYS, SHARES, OPEN = "sum_keys", "sum_shares", "sum_open"
-"""Steps of a sum beside the method's own action."""
-PLAN = "sum_plan"
-"""The fact that says which sum a record belongs to, and what a client must know of it."""
-MASKED = "masked"
-"""Name of the vector that leaves a client."""
-MIN_CLIENTS = 3
-"""Clients that a sum must be asked of, and that must hold every vector of it."""
-MIN_DELIVERED = 2
-"""Clients whose reply must be in a sum that is opened: one alone would be no secret."""
 NO_SHARE = "00" * SEED_BYTES
 """In place of a share that could not be unsealed."""
-MAX_NEIGHBOURS = 32
-"""Clients that share a client's secrets, and whose masks are paired with its own, at most."""
 ONLY_SUMS = 'privacy.secure_sum = "all" leaves the server nothing but sums'
 """How it is said why something is refused."""
 PROOFS = "proofs"
-"""The fact that has what each client says of its own keys, in the order of the plan."""
+"""The fact that has what clients have signed: of their keys, in the order of the plan; of who delivered, in
+that of a client's shares, and empty where one has signed nothing."""
 
 
 class SumIdentity(Protocol):
-    """A node that can prove whose keys of a sum are its own, and check those of others."""
+    """A node that can prove what it says in a sum, and check what others say."""
 
-    def sign(self, client: ClientId, session: str, keys: Sequence[str]) -> str:
-        """The proof that these are the client's keys in this sum."""
+    def sign(self, step: str, client: ClientId, session: str, said: Sequence[str]) -> str:
+        """The proof that the client says this in a step of this sum: its keys, or what it agrees to."""
 
-    def check(self, client: ClientId, session: str, keys: Sequence[str], proof: str) -> None:
+    def check(self, step: str, client: ClientId, session: str, said: Sequence[str], proof: str) -> None:
         """Accepts a proof of another node.
 
         Raises:
             InputError: It does not come from the node that this one knows as the client's.
         """
-
-
-@dataclass(frozen=True)
-class SumPlan:
-    """What the server says of a sum; it grows from step to step."""
-
-    session: str
-    """Round and number of the sum."""
-    threshold: int = 0
-    """Shares that are needed."""
-    keys: Mapping[int, list[str]] | None = None
-    """Public keys of all who began, in the order of the ring."""
-    members: tuple[int, ...] = ()
-    """Those of them that shared their secrets."""
-    holders: Mapping[str, list[int]] | None = None
-    """Who sends which vector."""
-    layout: SumLayout | None = None
-
-    def text(self) -> str:
-        """As it travels."""
-        layout = self.layout
-        return json.dumps(
-            {
-                "session": self.session,
-                "threshold": self.threshold,
-                "keys": [[client, key] for client, key in (self.keys or {}).items()],
-                "members": self.members,
-                "holders": dict(self.holders or {}),
-                "layout": None if layout is None else [dict(layout.vectors), dict(layout.facts), layout.bits],
-            }
-        )
-
-    @classmethod
-    def read(cls, text: str) -> SumPlan:
-        """What `text` wrote."""
-        found: dict[str, Any] = json.loads(text)
-        layout = found["layout"]
-        return cls(
-            found["session"],
-            found["threshold"],
-            {int(client): key for client, key in found["keys"]},
-            tuple(found["members"]),
-            found["holders"],
-            None if layout is None else SumLayout(*layout),
-        )
-
-    def digest(self) -> str:
-        """By which it is recognised in the next step."""
-        return hashlib.sha256(self.text().encode()).hexdigest()
-
-    def of_keys(self) -> SumPlan:
-        """The plan as it was when secrets were shared: who has which keys."""
-        return replace(self, members=(), holders=None, layout=None)
-
-    def neighbours(self, client: ClientId) -> list[ClientId]:
-        """Who shares secrets and masks with a client."""
-        return neighbours(list(self.keys or {}), client, MAX_NEIGHBOURS)
-
-    def holders_of_shares(self, client: ClientId) -> list[ClientId]:
-        """Who has a share of a client's secrets: its neighbours and itself, ascending."""
-        return sorted([*self.neighbours(client), client])
-
-    def is_sound(self) -> bool:
-        """Whether those that it says take part are among those whose keys it has, and enough of them."""
-        members, held = set(self.members), (self.holders or {}).values()
-        return members <= (self.keys or {}).keys() and all(
-            members.issuperset(of) and len(set(of)) >= MIN_CLIENTS for of in held
-        )
-
-    def may_open(self, delivered: set[int], client: ClientId) -> bool:
-        """Whether the sum of those that delivered hides each of them, as a client sees it.
-
-        Only members count: names that nobody has could make a sum of one look like a sum of many.
-        """
-        real = delivered.intersection(self.members)
-        near = real.intersection(self.holders_of_shares(client))
-        return len(near) >= max(self.threshold, MIN_DELIVERED) and all(
-            len(real.intersection(of)) >= MIN_DELIVERED for of in (self.holders or {}).values()
-        )
 
 
 class SumMemory:
@@ -179,7 +91,9 @@ class SumMemory:
         self._save(client, {"session": session, "seed": seed.hex(), "step": KEYS, "plan": ""})
         return Secrets.of(seed)
 
-    def go_on(self, client: ClientId, step: str, after: str, plan: SumPlan) -> Secrets | None:
+    def go_on(
+        self, client: ClientId, step: str, after: str, plan: SumPlan, delivered: Iterable[ClientId] = ()
+    ) -> Secrets | None:
         """The secrets for a further step; None: it is not its turn, or the plan has changed.
 
         Args:
@@ -187,7 +101,8 @@ class SumMemory:
             step: Which step.
             after: The one that must have been answered last.
             plan: What the server says of the sum. Keys must stay those that secrets were shared under, and
-                in the last step all must be as in the one before.
+                after the masked reply all must be as it was then.
+            delivered: Who is said to have delivered. What was agreed to is what is opened.
         """
         if self.is_seeded:
             return self.begin(client, plan.session)
@@ -197,13 +112,14 @@ class SumMemory:
             return None
         if (known["session"], known["step"]) != (plan.session, after):
             return None
-        seen = {SHARES: "", MASKED: plan.of_keys().digest(), OPEN: plan.digest()}[step]
-        if known["plan"] != seen:
+        seen = {KEYS: "", SHARES: plan.of_keys().digest(), MASKED: plan.digest()}
+        if known["plan"] != seen.get(after, plan.agreement(delivered)):
             return None
         if step == OPEN:
             remove(self._file(client))
         else:
-            self._save(client, {**known, "step": step, "plan": plan.digest()})
+            next_seen = plan.agreement(delivered) if step == AGREE else plan.digest()
+            self._save(client, {**known, "step": step, "plan": next_seen})
         return Secrets.of(bytes.fromhex(known["seed"]))
 
     def _save(self, client: ClientId, known: Mapping[str, str]) -> None:
@@ -246,7 +162,7 @@ class SummingRunner(RunnerWrapper[Runner]):
 
     def deliver(self, job: Job) -> Iterator[Delivery]:
         """Everything that leaves the client; where sums are taken, nothing does without a mask."""
-        if job.action in (KEYS, SHARES, OPEN):
+        if job.action in (KEYS, SHARES, AGREE, OPEN):
             yield Delivery(job, self._step(job))
         elif job.action not in self.weigh or job.client < 0:
             yield from self.inner.deliver(job)
@@ -260,10 +176,12 @@ class SummingRunner(RunnerWrapper[Runner]):
         plan, client = SumPlan.read(job.record.facts[PLAN]), job.client
         if job.action == KEYS:
             keys = self._secrets.begin(client, plan.session).public
-            proof = "" if self.identity is None else self.identity.sign(client, plan.session, keys)
+            proof = "" if self.identity is None else self.identity.sign(KEYS, client, plan.session, keys)
             return Record({}, {"keys": keys, "proof": proof})
         if job.action == SHARES:
             return self._share(client, plan, job.record.facts[PROOFS])
+        if job.action == AGREE:
+            return self._agree(client, plan, set(job.record.facts["delivered"]))
         return self._open(client, plan, job.record)
 
     def _share(self, client: ClientId, plan: SumPlan, proofs: Sequence[str]) -> Record:
@@ -276,7 +194,7 @@ class SummingRunner(RunnerWrapper[Runner]):
             return EMPTY
         if self.identity is not None:
             for (other, of_other), proof in zip(keys.items(), proofs, strict=True):
-                self.identity.check(other, plan.session, of_other, proof)
+                self.identity.check(KEYS, other, plan.session, of_other, proof)
         own_shares = split_secret(secrets.own_seed, plan.threshold, len(holders))
         pair_shares = split_secret(secrets.pair_seed, plan.threshold, len(holders))
         sealed = [
@@ -319,13 +237,26 @@ class SummingRunner(RunnerWrapper[Runner]):
         elements = elements + pair_masks(secrets.pair_seed, client, keys, plan.digest(), layout.size)
         return Record({MASKED: to_vector(elements & RING_MASK)}, about_privacy)
 
+    def _agree(self, client: ClientId, plan: SumPlan, delivered: set[ClientId]) -> Record:
+        """The client's signature under the list of those that delivered: in a sum it signs one list alone."""
+        if self.identity is None or client not in delivered or not plan.may_open(delivered, client):
+            return EMPTY
+        if self._secrets.go_on(client, AGREE, MASKED, plan, delivered) is None:
+            return EMPTY
+        said = [plan.agreement(delivered)]
+        return Record({}, {"proof": self.identity.sign(AGREE, client, plan.session, said)})
+
     def _open(self, client: ClientId, plan: SumPlan, record: Record) -> Record:
         """Shares for the server: of own masks of those that delivered, of pair keys of those that did not."""
         delivered, sealed = set(record.facts["delivered"]), record.facts["sealed"]
-        others = [one for one in plan.holders_of_shares(client) if one in plan.members]
+        others = plan.holders_left(client)
         if client not in delivered or not plan.may_open(delivered, client) or len(sealed) != len(others):
             return EMPTY
-        secrets = self._secrets.go_on(client, OPEN, MASKED, plan)
+        if self.identity is not None:
+            proofs = dict(zip(others, record.facts.get(PROOFS, ()), strict=False))
+            _check_agreement(self.identity, plan, delivered, proofs)
+        after = MASKED if self.identity is None else AGREE
+        secrets = self._secrets.go_on(client, OPEN, after, plan, delivered)
         if secrets is None:
             return EMPTY
         shares = []
@@ -376,6 +307,28 @@ def refuse_single_replies(method: Method[Any]) -> None:
     if reason := method.sums().needs_single:
         hint = ' ("gradients" is possible)' if method.sums().gradients else ""
         raise InputError(f"{ONLY_SUMS}, and {method.name} needs single replies for {reason}{hint}")
+
+
+def _check_agreement(
+    identity: SumIdentity, plan: SumPlan, delivered: set[ClientId], proofs: Mapping[ClientId, str]
+) -> None:
+    """Accepts a list of who delivered that as many have signed as it takes to open a sum.
+
+    Raises:
+        InputError: They are fewer: the server may have told others another list.
+    """
+    agreed, reason = 0, ""
+    for other, proof in proofs.items():
+        try:
+            identity.check(AGREE, other, plan.session, [plan.agreement(delivered)], proof)
+            agreed += 1
+        except InputError as error:
+            reason = f" ({error})"
+    if agreed < plan.threshold:
+        raise InputError(
+            f"the sum is not opened: {agreed} nodes have signed the list of who delivered that this one was "
+            f"told, and it takes {plan.threshold}{reason}"
+        )
 
 
 def _key(plan: SumPlan, client: ClientId, number: int) -> str:

@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from ipfl.core.sections import MAX_INT32, Section
+from ipfl.errors import InputError
 
 OWN = r"[^:\s]+:[^:\s]+"
 """`module:callable`, a user's own code."""
@@ -82,6 +83,7 @@ class TrainConfig(Section):
     min_clients: int = Field(
         1,
         ge=1,
+        le=MAX_INT32,
         description="clients whose updates a round needs; with fewer it is rolled back and nothing is paid",
     )
 
@@ -93,6 +95,15 @@ class TrainConfig(Section):
         if self.weight_decay and ":" in self.optimizer:
             raise ValueError("train.weight_decay does not reach your own optimizer: set it there")
         return self
+
+    def check_quorum(self, clients: int) -> None:
+        """Refuses a run in which no round could count, because there are too few clients.
+
+        Raises:
+            InputError: Which setting is too large.
+        """
+        if self.min_clients > clients:
+            raise InputError(f"train.min_clients = {self.min_clients}, but there are only {clients} clients")
 
     def at_round(self, round: int) -> TrainConfig:
         """The settings of one round: with its learning rate."""

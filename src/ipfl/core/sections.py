@@ -11,7 +11,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from annotated_types import Le
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from ipfl.errors import InputError, unknown
 
@@ -19,13 +20,17 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 MAX_INT32 = 2**31 - 1
-"""Largest whole number of most settings: what arrays and databases can count."""
+"""Largest whole number of a setting whose field says no other: what arrays and databases can count."""
 MAX_REAL = 3.4e38
 """Largest number of a setting: beyond it, single precision overflows."""
 
 
-def check_numbers(value: Any) -> None:
+def check_numbers(value: Any, most: int = MAX_INT32) -> None:
     """Accepts a setting whose numbers can be computed with; refuses nan, infinity, and what overflows.
+
+    Args:
+        value: The setting, or several of them.
+        most: Its largest whole number, with either sign.
 
     Raises:
         ValueError: What it should be.
@@ -34,11 +39,11 @@ def check_numbers(value: Any) -> None:
         if not -MAX_REAL <= value <= MAX_REAL:  # no comparison is true of nan
             raise ValueError("should be a finite number up to 3.4e38")
     elif isinstance(value, int):
-        if value.bit_length() > 64:
-            raise ValueError("should be a whole number of at most 64 bits")
+        if not -most <= value <= most:
+            raise ValueError(f"should be less than or equal to {most}")
     elif isinstance(value, list | tuple):
         for one in value:
-            check_numbers(one)
+            check_numbers(one, most)
 
 
 RENAMED_KEYS = {
@@ -75,9 +80,11 @@ class Section(BaseModel, metaclass=_SectionMeta):
 
     @field_validator("*", mode="after")
     @classmethod
-    def _have_numbers_a_limit(cls, value: Any) -> Any:
-        """Every number of every section, whatever else its field says."""
-        check_numbers(value)
+    def _have_numbers_a_limit(cls, value: Any, info: ValidationInfo) -> Any:
+        """Every number of every section; a field may say another limit of its own."""
+        about = cls.model_fields[info.field_name or ""].metadata
+        own = (limit.le for limit in about if isinstance(limit, Le) and isinstance(limit.le, int))
+        check_numbers(value, next(own, MAX_INT32))
         return value
 
     @classmethod

@@ -43,8 +43,8 @@ from ipfl.runs.folder import RunOutput
 from ipfl.runs.result import NO_ROUND_COUNTED, Result
 from ipfl.runs.run import run
 
-REPLY_POLL_SECONDS = 0.25
-"""Seconds between two looks for replies."""
+REPLY_POLL_SECONDS = 0.5
+"""Seconds between the first looks for replies: a SuperNode looks as often for messages and replies."""
 SIMULATED_NODES = "nodes"
 """Folder, inside that of a simulated run, for what its nodes remember."""
 

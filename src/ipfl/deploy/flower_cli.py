@@ -38,7 +38,7 @@ def flower_environment(home: Path) -> dict[str, str]:
         "FLWR_HOME": str(home),
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5",
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "1",
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
         "PYTHONUNBUFFERED": "1",
         "NO_COLOR": "1",
@@ -116,7 +116,8 @@ def run_and_follow(folder: ServerFolder, settings: Mapping[str, RunValue], print
                 failure = entry.text
             else:
                 print_line(entry.text)
-        status, details = _run_status(folder, run_id)
+        if input_error is None and failure is None:  # the run has not said itself how it ended
+            status, details = _run_status(folder, run_id)
     except BaseException:
         with suppress(RuntimeError):
             run_flwr(folder, "stop", run_id, PROFILE_NAME)

@@ -106,6 +106,7 @@ def run_trial(config: Config, nodes: int, out: Path, print_line: PrintLine) -> P
         The folder with the results.
     """
     check_clusters(config.build_method(), nodes)
+    config.train.check_quorum(nodes)
     task = Task.build(config.task, config.seed)
     with local_federation(out / "federation", nodes) as federation:
         federation.write_inputs(config, task)

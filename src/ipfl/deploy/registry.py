@@ -26,10 +26,12 @@ from ipfl.errors import InputError
 class Account(Section):
     """A client of the federation."""
 
-    client: int = Field(ge=0, lt=2**31 - 1, description="client id: the account's number in the ledger")
+    client: int = Field(ge=0, le=2**31 - 2, description="client id: the account's number in the ledger")
     key: str = Field(description="public key of its node, as in key.pub")
     name: str = Field("", description="a name for people to read")
-    node: int | None = Field(None, description="id that Flower gave the node, once it is registered there")
+    node: int | None = Field(
+        None, ge=0, le=2**64 - 1, description="id that Flower gave the node, once it is registered there"
+    )
 
     @field_validator("key")
     @classmethod

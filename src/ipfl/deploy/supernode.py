@@ -30,7 +30,7 @@ MAX_RETRY_SECONDS = 75.0
 
 
 SILENT_SECONDS = 60.0
-"""How long a node may neither ask for messages, which it does every 3 s, nor work on one."""
+"""How long a node may neither ask for messages, which it does every 3 s at least, nor work on one."""
 
 
 class KeyRefusedError(InputError):

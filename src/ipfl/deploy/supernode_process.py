@@ -12,12 +12,13 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from ipfl.engines.flower.flwr_internals import beat_while_at_work, run_supernode
+from ipfl.engines.flower.flwr_internals import ask_soon_after_messages, beat_while_at_work, run_supernode
 
 
 def main(heartbeat: Path, arguments: list[str]) -> None:
     """Runs a SuperNode in this process."""
     beat_while_at_work(heartbeat.touch)
+    ask_soon_after_messages()
     run_supernode(arguments)
 
 

@@ -30,9 +30,10 @@ from ipfl.deploy.sandbox import Sandbox, become_user, find_user, give_folder
 from ipfl.deploy.supernode import heartbeat_file, prepare_node, secret_file
 from ipfl.engines.flower.flwr_internals import SuperNodeTasks
 from ipfl.errors import InputError
+from ipfl.methods import METHODS, method_class
 
 TASK_POLL_SECONDS = 0.4
-"""Seconds between two looks for a task: a look costs 10 ms, and a SuperNode looks for messages every 3 s."""
+"""Seconds between two looks for a task: a look costs 10 ms."""
 
 
 def protect(folder: NodeFolder, settings: NodeSettings, port: int, user: str | None) -> str:
@@ -80,6 +81,8 @@ def run_tasks(tasks: SuperNodeTasks, parent: int, heartbeat: int) -> None:
     While a fork is at work, the open file `heartbeat` is written to: the SuperNode waits for it and cannot.
     """
     torch.set_num_threads(1)
+    for name in METHODS:  # or each fork would import its method anew
+        method_class(name)
     gc.freeze()  # forks share these pages as long as no garbage collection touches them
     while os.getppid() == parent:
         with suppress(ChildProcessError):

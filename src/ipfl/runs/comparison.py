@@ -175,14 +175,15 @@ class Comparison:
 def prepare(config: Config, methods: Iterable[Method[Any]], seed: int) -> Task:
     """Builds the task, and finds what would stop a run before anything is written."""
     task = Task.build(config.task, seed)
-    check_task(task, methods, seed)
+    check_task(task, methods, config, seed)
     return task
 
 
-def check_task(task: Task, methods: Iterable[Method[Any]], seed: int) -> None:
+def check_task(task: Task, methods: Iterable[Method[Any]], config: RunConfig, seed: int) -> None:
     """Finds what would stop a run of one of these methods on a task."""
     for method in methods:
         check_clusters(method, len(task.data.clients))
+    config.train.check_quorum(len(task.data.clients))
     task.network(seed)
 
 
@@ -230,7 +231,7 @@ def compare(
     built, reference_label = label_methods(config, methods, reference)
     tasks = make_task_cache(config, task, chosen_seeds[0])
     first = config.model_copy(update={"seed": chosen_seeds[0]})
-    check_task(tasks.get(first), built.values(), chosen_seeds[0])
+    check_task(tasks.get(first), built.values(), first, first.seed)
     folder = None if out is None else check_folder_path(Path(out))
     if resume and folder is None:
         raise InputError("a comparison that is resumed needs a folder (out)")

@@ -130,6 +130,7 @@ class RoundLoop:
         carried: CarriedAccounts | None = None,
     ):
         check_clusters(method, len(task.data.clients))
+        config.train.check_quorum(len(task.data.clients))
         check_target(method, task.target.kind)
         self.task, self.method, self.config, self.engine = task, method, config, engine
         self.server_memory, self.departures = server_memory, departures

@@ -1,4 +1,4 @@
-"""The server's side of a secure sum: four asks, after which it knows the sum of the replies and no reply.
+"""The server's side of a secure sum: asks after which it knows the sum of the replies and no reply.
 
 See `ipfl.client.secure_sum` for the protocol. Every ask goes through the boundary like any other. Clients
 that drop out before they deliver are left out of the sum. If too few are left to open it, nobody counts as
@@ -14,19 +14,17 @@ from typing import Any
 
 import numpy as np
 
-from ipfl.client.secure_sum import (
+from ipfl.client.secure_sum import NO_SHARE, ONLY_SUMS, PROOFS, refuse_single_replies
+from ipfl.client.sum_plan import (
+    AGREE,
     KEYS,
     MASKED,
     MAX_NEIGHBOURS,
     MIN_CLIENTS,
-    NO_SHARE,
-    ONLY_SUMS,
     OPEN,
     PLAN,
-    PROOFS,
     SHARES,
     SumPlan,
-    refuse_single_replies,
 )
 from ipfl.core import (
     EMPTY,
@@ -161,7 +159,7 @@ class _SecureSum:
         delivered = set(masked)
         if not all(plan.may_open(delivered, client) for client in delivered) or not delivered:
             raise FailedSumError(f"{len(delivered)} of {len(self.ask.to)} clients delivered")
-        shares = self._open(plan, delivered)
+        shares = self._open(plan, delivered, self._agree(plan, delivered))
         assert plan.layout is not None
         total = np.zeros(plan.layout.size, np.uint64)
         for elements in masked.values():
@@ -211,15 +209,30 @@ class _SecureSum:
         replies = self.exchange(Ask(self.ask.action, records, schema))
         return plan, {client: from_vector(reply.params[MASKED]) for client, reply in replies.items()}
 
-    def _open(self, plan: SumPlan, delivered: set[ClientId]) -> Mapping[ClientId, Mapping[int, bytes]]:
-        """Shares by their owner and the holder's position, from those that delivered and are still there."""
+    def _agree(self, plan: SumPlan, delivered: set[ClientId]) -> Mapping[ClientId, str]:
+        """What clients sign of the list of those that delivered; nothing where no client signs anything."""
+        if not any(self.proofs.values()):
+            return dict.fromkeys(delivered, "")
+        record = Record({}, {PLAN: plan.text(), "delivered": sorted(delivered)})
+        schema = ReplySchema({"proof": text_up_to(MAX_PROOF)})
+        replies = self.exchange(Ask(AGREE, dict.fromkeys(sorted(delivered), record), schema))
+        self._need(replies, plan.threshold)
+        return {client: reply.facts["proof"] for client, reply in replies.items()}
+
+    def _open(
+        self, plan: SumPlan, delivered: set[ClientId], agreed: Mapping[ClientId, str]
+    ) -> Mapping[ClientId, Mapping[int, bytes]]:
+        """Shares by their owner and the holder's position, from those that agreed and are still there."""
         records: dict[ClientId, Record] = {}
         owners: dict[ClientId, list[ClientId]] = {}
         text, told = plan.text(), sorted(delivered)
-        for client in told:
-            owners[client] = [one for one in plan.holders_of_shares(client) if one in plan.members]
+        for client in sorted(agreed):
+            owners[client] = plan.holders_left(client)
             sealed = [self.sealed[o][plan.holders_of_shares(o).index(client)] for o in owners[client]]
-            records[client] = Record({}, {PLAN: text, "delivered": told, "sealed": sealed})
+            facts = {PLAN: text, "delivered": told, "sealed": sealed}
+            if any(agreed.values()):
+                facts[PROOFS] = [agreed.get(owner, "") for owner in owners[client]]
+            records[client] = Record({}, facts)
 
         def expected(sent: Record) -> dict[str, Any]:
             return {"shares": list_of(hex_text(SEED_BYTES), len(sent.facts["sealed"]))}

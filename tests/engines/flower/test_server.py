@@ -19,8 +19,8 @@ from tests.small_runs import ask_anything
 
 import ipfl
 from ipfl.client.runner import ClientFailedError
-from ipfl.client.secure_sum import KEYS, OPEN, SHARES
 from ipfl.client.settings import PrivacyConfig
+from ipfl.client.sum_plan import KEYS, OPEN, SHARES
 from ipfl.client.task import Task
 from ipfl.core import Ask, Record, holdout_id
 from ipfl.core.replies import Count, ReplySchema

@@ -171,7 +171,7 @@ def rounds_in(folder):
 def started(*words, **environment):
     """A command in a process group of its own, of which nothing is left in the end."""
     process = subprocess.Popen(
-        [*IPFL, "run", "--engine", "flower", "--workers", "2", *words],
+        [*IPFL, "run", "--engine", "flower", "--workers", "1", *words],
         start_new_session=True,
         env={**os.environ, **environment},
         stderr=subprocess.PIPE,

@@ -1,19 +1,23 @@
-"""A server that puts its own keys between the clients of a secure sum: nodes that know each other refuse."""
+"""A server that lies in a secure sum, of keys or of who delivered: nodes that know each other refuse."""
 
 import json
 
 import pytest
-from tests.runs.test_secure_sum import Clients, assert_sum, sum_of
+from tests.runs.test_secure_sum import SUMS, UPDATE, Clients, assert_sum, sum_of
 
-from ipfl.client.secure_sum import KEYS, PLAN, PROOFS, SHARES
-from ipfl.core import Record
+from ipfl.client.runner import Job
+from ipfl.client.secure_sum import PROOFS
+from ipfl.client.sum_plan import AGREE, KEYS, MASKED, OPEN, PLAN, SHARES, SumPlan
+from ipfl.core import Ask, Record
 from ipfl.core.masks import Secrets
+from ipfl.core.ring import RING_MASK, from_vector
 from ipfl.deploy.credentials import write_key_pair
-from ipfl.engines.flower.sum_identity import NodeIdentity, check_proof, keep_known_keys
+from ipfl.engines.flower.sum_identity import NodeIdentity, check_sum_keys, keep_known_keys
 from ipfl.errors import InputError
 from ipfl.ledger.receipts import prepare_receipt_key
+from ipfl.runs.secure_sum import _SecureSum
 
-CLIENTS = 4
+CLIENTS = 6
 SESSION = "0/1/train"
 
 
@@ -28,7 +32,7 @@ def make_node(folder, client):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Four nodes that know each other, and one of the server's own, which they do not know."""
+    """Six nodes that know each other, and one of the server's own, which they do not know."""
     folder = tmp_path_factory.mktemp("nodes")
     known = {client: make_node(folder, client) for client in range(CLIENTS)}
     make_node(folder, 9)
@@ -63,6 +67,7 @@ def with_keys_of(client, keys, proof):
 def test_nodes_that_know_each_other_are_summed(folder, tmp_path):
     engine = federation(folder, tmp_path)
     assert_sum(sum_of(engine, CLIENTS), range(CLIENTS))
+    assert [step for step, client, *_ in engine.seen if client == 0] == [KEYS, SHARES, "train", AGREE, OPEN]
     proofs = [reply.facts["proof"] for step, _, _, reply in engine.seen if step == KEYS]
     assert len({*proofs}) == CLIENTS
     assert max(map(len, proofs)) < 1500
@@ -81,13 +86,13 @@ class TestTheServerInTheMiddle:
     @pytest.mark.parametrize(
         ("signer", "signed", "words"),
         [
-            (1, {}, "not those that it has signed"),  # the true proof, of client 1's true keys
+            (1, {}, "not what it has signed"),  # the true proof, of client 1's true keys
             (2, {}, "signed by another node"),
             (9, {}, "signed by another node"),  # a node that the server has registered itself
-            (1, {"session": "0/2/train"}, "not those that it has signed"),
-            (1, {"client": 3}, "not those that it has signed"),
-            (1, {"attempt": "run/0"}, "not those that it has signed"),
-            (None, {}, "has not signed"),
+            (1, {"session": "0/2/train"}, "not what it has signed"),
+            (1, {"client": 3}, "not what it has signed"),
+            (1, {"attempt": "run/0"}, "not what it has signed"),
+            (None, {}, "has signed nothing"),
         ],
     )
     def test_nodes_with_a_list_refuse(self, folder, tmp_path, signer, signed, words):
@@ -95,21 +100,119 @@ class TestTheServerInTheMiddle:
         if signer is not None:
             about = {"client": 1, "session": SESSION, "attempt": "run/1"} | signed
             of_what = self.OWN if signed or signer != 1 else Secrets.of(b"client 1's own").public
-            proof = load(folder, signer, about["attempt"]).sign(about["client"], about["session"], of_what)
+            proof = load(folder, signer, about["attempt"]).sign(
+                KEYS, about["client"], about["session"], of_what
+            )
         engine = federation(folder, tmp_path, change=with_keys_of(1, self.OWN, proof))
         with pytest.raises(InputError, match=words):
             sum_of(engine, CLIENTS)
 
     def test_an_invented_client(self, folder):
-        proof = load(folder, 9).sign(9, SESSION, self.OWN)
+        proof = load(folder, 9).sign(KEYS, 9, SESSION, self.OWN)
         with pytest.raises(InputError, match="client 9 is not in the list"):
-            load(folder, 0).check(9, SESSION, self.OWN, proof)
+            load(folder, 0).check(KEYS, 9, SESSION, self.OWN, proof)
 
     def test_a_key_for_which_the_registered_one_does_not_vouch(self, folder):
-        content = json.loads(load(folder, 9).sign(1, SESSION, self.OWN))
-        content["voucher"] = json.loads(load(folder, 1).sign(1, SESSION, self.OWN))["voucher"]
-        with pytest.raises(InputError, match="not those that it has signed"):
-            load(folder, 0).check(1, SESSION, self.OWN, json.dumps(content))
+        content = json.loads(load(folder, 9).sign(KEYS, 1, SESSION, self.OWN))
+        content["voucher"] = json.loads(load(folder, 1).sign(KEYS, 1, SESSION, self.OWN))["voucher"]
+        with pytest.raises(InputError, match="not what it has signed"):
+            load(folder, 0).check(KEYS, 1, SESSION, self.OWN, json.dumps(content))
+
+
+class TestTwoListsOfWhoDelivered:
+    """Six nodes of which four are needed, t = 4 of n = 6. All deliver, and the server says otherwise."""
+
+    SUM_OF_THREE = ({0: [0, 1, 2, 3], 1: [0, 1, 2, 4], 2: [0, 1, 2, 5]}) | {
+        c: [0, 1, 2, c] for c in (3, 4, 5)
+    }
+    """Everyone delivered twice at most but clients 0 to 2: four will tell the pair keys of all others."""
+
+    @staticmethod
+    def play(engine, lists, steps=(AGREE, OPEN), colluding=()):
+        """The sum with such a server, which has the keys of those that work with it; who gave it shares."""
+
+        def change(step, client, record):
+            if step not in steps or client not in lists:
+                return record
+            facts = {**record.facts, "delivered": lists[client]}
+            if step == OPEN:
+                plan = SumPlan.read(facts[PLAN])
+                facts[PROOFS] = [
+                    engine.identities[one].sign(AGREE, one, SESSION, [plan.agreement(lists[client])])
+                    if one in colluding
+                    else proof
+                    for one, proof in zip(plan.holders_left(client), facts.get(PROOFS, ()), strict=False)
+                ]
+            return Record({}, facts)
+
+        engine.change, engine.is_patient = change, True
+        replies = sum_of(engine, CLIENTS)
+        opened = {c for step, c, _, reply in engine.seen if step == OPEN and "shares" in reply.facts}
+        return replies, opened
+
+    def test_nodes_without_a_list_of_keys_open_a_sum_over_fewer(self, tmp_path):
+        """What this protects from: the sum of clients 0 to 2, Σ (c + 1)·(c/2, −c) = (4, −8)."""
+        engine = Clients(folder=tmp_path, is_seeded=False)
+        assert self.play(engine, self.SUM_OF_THREE)[1] == set(range(CLIENTS))
+        shares, masked = {}, {}
+        for step, client, sent, reply in engine.seen:
+            if step == "train":
+                masked[client] = from_vector(reply.params[MASKED])
+            elif step == OPEN:
+                plan = SumPlan.read(sent.facts[PLAN])
+                for owner, share in zip(plan.holders_left(client), reply.facts["shares"], strict=True):
+                    place, is_own = (
+                        plan.holders_of_shares(owner).index(client),
+                        owner in sent.facts["delivered"],
+                    )
+                    if is_own == (owner < 3):
+                        shares.setdefault(owner, {})[place] = bytes.fromhex(share)
+        ask = Ask("train", {c: Record() for c in range(CLIENTS)}, UPDATE)
+        masks = _SecureSum(ask, SUMS, 0, 1, None)._left_over(plan, {0, 1, 2}, shares)
+        total = (masked[0] + masked[1] + masked[2] - masks) & RING_MASK
+        assert plan.layout.unpack(total).vectors["m"].tolist() == [4, -8]
+
+    @pytest.mark.parametrize("steps", [(AGREE, OPEN), (OPEN,)])
+    def test_nodes_that_compare_refuse(self, folder, tmp_path, steps):
+        """Told so from the beginning, or only after they have signed the true list: nobody opens anything."""
+        engine = federation(folder, tmp_path)
+        replies, opened = self.play(engine, self.SUM_OF_THREE, steps)
+        assert (dict(replies), opened) == ({}, set())
+        assert [(event.kind, event.client) for event in engine.events] == [
+            ("client_failed", client) for client in range(CLIENTS)
+        ]
+        told = "2 nodes have signed the list" if AGREE in steps else "0 nodes have signed the list"
+        assert all(told in event.text and "it takes 4" in event.text for event in engine.events)
+
+    def test_a_server_that_does_not_ask_for_agreement(self, folder, tmp_path):
+        engine = federation(folder, tmp_path)
+        engine.is_patient, engine.absent = True, {AGREE: set(range(CLIENTS))}
+        assert not sum_of(engine, CLIENTS)
+        plan = next(sent.facts[PLAN] for step, _, sent, _ in reversed(engine.seen) if step == "train")
+        opening = Record({}, {PLAN: plan, "delivered": [*range(CLIENTS)], "sealed": ["00"] * CLIENTS})
+        with pytest.raises(InputError, match="0 nodes have signed the list"):
+            engine.runners[0].run(Job(OPEN, 0, 0, opening))
+
+    def test_one_list_alone_is_signed(self, folder, tmp_path):
+        engine = federation(folder, tmp_path)
+        engine.absent = {OPEN: {0}}
+        sum_of(engine, CLIENTS)
+        asked = next(sent for step, client, sent, _ in engine.seen if (step, client) == (AGREE, 0))
+        other = Record({}, {**asked.facts, "delivered": [0, 1, 2, 3]})
+        assert engine.runners[0].run(Job(AGREE, 0, 0, other)) == Record()
+
+    @pytest.mark.parametrize(("colluding", "lists_opened"), [((), 1), ((5,), 1), ((4, 5), 2)])
+    def test_how_many_may_work_with_the_server(self, folder, tmp_path, colluding, lists_opened):
+        """One list is opened while fewer than 2t − n = 2 nodes sign for both: 4 + 4 signatures of 6 + 2."""
+        ours, others = [0, 1, 4, 5], [2, 3, 4, 5]
+        if not colluding:  # a list needs four honest ones: the second has two
+            ours = [0, 1, 2, 3]
+        elif len(colluding) == 1:
+            ours = [0, 1, 2, 5]
+        lists = {client: ours if client in ours else others for client in range(CLIENTS)}
+        _, opened = self.play(federation(folder, tmp_path), lists, colluding=colluding)
+        honest = opened.difference(colluding)
+        assert len({tuple(lists[client]) for client in honest}) == lists_opened
 
 
 def test_a_node_without_a_list_takes_part_in_no_sum(tmp_path):
@@ -128,5 +231,5 @@ def test_a_node_without_a_list_takes_part_in_no_sum(tmp_path):
     "proof", ["", "[]", "{}", "[" * 2000, '{"public_key": 1, "signature": 2, "voucher": 3}']
 )
 def test_proofs_that_are_none(proof):
-    with pytest.raises(InputError, match="has not signed"):
-        check_proof("run/1", 0, SESSION, ["x"], proof, lambda client, key: True)
+    with pytest.raises(InputError, match="has signed nothing"):
+        check_sum_keys("run/1", 0, SESSION, ["x"], proof, lambda client, key: True)

@@ -13,8 +13,9 @@ any release: after an upgrade, check each entry, then change `FLWR_VERSION` (a t
   `TaskType`: a worker of our own that takes tasks from a SuperNode (`--isolation process`).
 - `flwr.supernode.runtime.run_clientapp`: to run one task, which is one message to the ClientApp.
 - `flwr.supernode.start_client_internal`: its functions `_pull_and_store_message` and `_push_messages`, with
-  their keywords `pull_object` and `push_object`, to know that a SuperNode is at work; and
-  `flwr.supernode.cli.flower_supernode`, to run one in a process of ours.
+  their keywords `pull_object` and `push_object`, to know that a SuperNode is at work; that it calls
+  `time.sleep(3)` when there was no message; and `flwr.supernode.cli.flower_supernode`, to run one in a
+  process of ours.
 - The tables of a SuperLink's database that hold messages, to empty them between two starts.
 - `flwr.supercore.app_utils.start_parent_process_monitor`: to end a task's process when the worker ends.
 
@@ -38,6 +39,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
@@ -76,6 +78,8 @@ MESSAGE_TABLES = ("message_ins", "message_res", "objects", "object_children", "r
 COMPLETED_STATUS = "finished:completed"
 """Status that Flower gives a run whose ServerApp returned without an exception."""
 
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.5, 3.0
+"""Seconds after which a SuperNode asks again for messages: after one, and if there was none for a while."""
 SUPERLINK_NODE_ID = 1
 """Flower's id of the server, as sender and receiver of messages."""
 
@@ -120,6 +124,33 @@ def beat_while_at_work(beat: Callable[[], object]) -> None:
         return beating(push)(**given | {"push_object": beating(given["push_object"])})
 
     module._pull_and_store_message, module._push_messages = pull_and_beat, push_and_beat
+
+
+def ask_soon_after_messages() -> None:
+    """Has a SuperNode of this process ask for the next message soon after it had one.
+
+    Flower has it wait 3 s whenever there is none, and a round has several messages for each node.
+    """
+    import flwr.supernode.start_client_internal
+
+    module: Any = flwr.supernode.start_client_internal
+    pull, pause = module._pull_and_store_message, SHORTEST_PAUSE
+
+    def pull_message(**given: Any) -> Any:
+        nonlocal pause
+        found = pull(**given)
+        if found is not None:
+            pause = SHORTEST_PAUSE
+        return found
+
+    def sleep(seconds: float) -> None:
+        nonlocal pause
+        if seconds >= LONGEST_PAUSE:
+            seconds, pause = pause, min(1.5 * pause, LONGEST_PAUSE)
+        time.sleep(seconds)
+
+    module._pull_and_store_message = pull_message
+    module.time = SimpleNamespace(**vars(time) | {"sleep": sleep})
 
 
 def run_supernode(arguments: list[str]) -> None:

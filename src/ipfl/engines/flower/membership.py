@@ -25,8 +25,6 @@ from ipfl.errors import InputError
 
 ClientOfKey = Callable[[bytes], ClientId | None]
 """The client that a node's authenticated public key is registered for; None for an unknown key."""
-JOIN_POLL_SECONDS = 0.2
-"""Seconds between two looks for nodes that join."""
 
 
 T = TypeVar("T", bound=Hashable)
@@ -266,4 +264,4 @@ class Membership:
             if left != shown:
                 print_line(f"waiting for nodes: {present} of {needed} clients are here, {left} s left")
                 shown = left
-            time.sleep(JOIN_POLL_SECONDS)
+            time.sleep(self.transport.poll_seconds)

@@ -18,7 +18,7 @@ import numpy as np
 
 from ipfl.client.memory import ClientMemory
 from ipfl.client.runner import ASSESS, EVALUATE, ClientFailedError, ClientRunner, Job
-from ipfl.client.secure_sum import KEYS, PLAN, SumPlan
+from ipfl.client.sum_plan import KEYS, PLAN, SumPlan
 from ipfl.client.task import Task
 from ipfl.client.training import one_thread
 from ipfl.core import Ask, Bytes, ClientId, Event, Record, Replies
@@ -42,7 +42,7 @@ from ipfl.engines.flower.messages import (
     unpack,
 )
 from ipfl.engines.flower.run_settings import RunSettings
-from ipfl.engines.flower.sum_identity import check_proof
+from ipfl.engines.flower.sum_identity import check_sum_keys
 from ipfl.engines.flower.transport import IncomingReply, NodeId, OutgoingMessage
 from ipfl.errors import InputError
 
@@ -244,7 +244,7 @@ class FlowerEngine:
         with as_invalid():
             keys, proof = reply.facts["keys"], reply.facts["proof"]
             try:
-                check_proof(attempt, client, session, keys, proof, self._has_key)
+                check_sum_keys(attempt, client, session, keys, proof, self._has_key)
             except InputError as error:
                 raise InvalidReplyError(str(error)) from error
 

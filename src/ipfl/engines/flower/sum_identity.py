@@ -1,12 +1,14 @@
-"""Whose keys are in a secure sum: a node signs its own, and checks those of others against a list.
+"""Who says what in a secure sum: a node signs what it says, and checks what others say.
 
-The list (`peers.txt` in the node's folder) comes from the operator of the node, not from the server. A node
+The keys of the others are in a list (`peers.txt` in the node's folder), which comes from the operator of the
+node, not from the server. A node
 signs with the key that it also signs receipts with, because messages cannot read its own one; the key that it
-is registered with vouches for it (`ipfl.ledger.receipts`). What is signed names the run, the attempt, the sum
-and the client, so that it is good for nothing else.
+is registered with vouches for it (`ipfl.ledger.receipts`). What is signed names the run, the attempt, the
+sum, its step and the client, so that it is good for nothing else: keys in the first step, and in the last but
+one the list of those that delivered.
 
-The server checks the same against its accounts: a client that signs nothing is left out by itself, and does
-not make all others refuse the sum.
+The server checks the signed keys against its accounts: a client that signs nothing is left out by itself, and
+does not make all others refuse the sum.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ipfl.client.sum_plan import KEYS
 from ipfl.core import ClientId
 from ipfl.core.files import remove, write_json
 from ipfl.errors import InputError
@@ -71,14 +74,14 @@ class NodeIdentity:
             attempt,
         )
 
-    def sign(self, client: ClientId, session: str, keys: Sequence[str]) -> str:
-        """The proof that these are the client's keys in this sum."""
-        signature = self.key.sign(_message(self.attempt, client, session, keys))
+    def sign(self, step: str, client: ClientId, session: str, said: Sequence[str]) -> str:
+        """The proof that the client says this in a step of this sum."""
+        signature = self.key.sign(_message(self.attempt, step, client, session, said))
         return json.dumps(
             {"public_key": self.key.public, "signature": signature, "voucher": vars(self.voucher)}
         )
 
-    def check(self, client: ClientId, session: str, keys: Sequence[str], proof: str) -> None:
+    def check(self, step: str, client: ClientId, session: str, said: Sequence[str], proof: str) -> None:
         """Accepts what another node has signed.
 
         Raises:
@@ -86,10 +89,11 @@ class NodeIdentity:
         """
         if client not in self.known:
             raise InputError(f"client {client} is not in the list of keys that this node has (peers.txt)")
-        check_proof(self.attempt, client, session, keys, proof, lambda _, key: key == self.known[client])
+        message = _message(self.attempt, step, client, session, said)
+        _check_signed(message, client, proof, lambda _, key: key == self.known[client])
 
 
-def check_proof(
+def check_sum_keys(
     attempt: str, client: ClientId, session: str, keys: Sequence[str], proof: str, has_key: HasKey
 ) -> None:
     """Accepts what a node has signed of its keys.
@@ -105,19 +109,22 @@ def check_proof(
     Raises:
         InputError: It is not what the client's node has signed.
     """
+    _check_signed(_message(attempt, KEYS, client, session, keys), client, proof, has_key)
+
+
+def _check_signed(message: bytes, client: ClientId, proof: str, has_key: HasKey) -> None:
     try:
         content = json.loads(proof)
         public_key, signature = str(content["public_key"]), str(content["signature"])
         voucher = Voucher(str(content["voucher"]["node_key"]), str(content["voucher"]["signature"]))
     except (ValueError, LookupError, TypeError, RecursionError) as error:
-        raise InputError(f"client {client} has not signed its keys of the sum") from error
+        raise InputError(f"client {client} has signed nothing in this step of the sum") from error
     if not has_key(client, voucher.node_key):
-        raise InputError(f"the keys of client {client} are signed by another node than the one that is known")
-    message = _message(attempt, client, session, keys)
+        raise InputError(f"what client {client} says is signed by another node than the one that is known")
     if not voucher.is_valid(public_key) or not is_signed_by(public_key, message, signature):
-        raise InputError(f"the keys that are said to be client {client}'s are not those that it has signed")
+        raise InputError(f"what client {client} is said to say in the sum is not what it has signed")
 
 
-def _message(attempt: str, client: ClientId, session: str, keys: Sequence[str]) -> bytes:
-    content = {"ipfl": "sum keys", "attempt": attempt, "client": client, "sum": session, "keys": list(keys)}
+def _message(attempt: str, step: str, client: ClientId, session: str, said: Sequence[str]) -> bytes:
+    content = {"ipfl": step, "attempt": attempt, "client": client, "sum": session, "said": list(said)}
     return canonical(content).encode()

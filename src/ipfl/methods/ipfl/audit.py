@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from ipfl.core import ClientId, Fact, Market, Transfer
 from ipfl.ledger.accounts import opening_transfers
 from ipfl.methods.ipfl.preference_steps import rank_table
-from ipfl.methods.ipfl.replay import MarketReplay
 from ipfl.methods.ipfl.server_steps import ServerSteps
 from ipfl.methods.ipfl.state import MarketState, fairness_report
 from ipfl.methods.ipfl.token_manager import TokenManager
+
+if TYPE_CHECKING:
+    from ipfl.methods.ipfl.replay import MarketReplay
 
 
 class AuditedMarket(ServerSteps):
@@ -52,4 +55,7 @@ class AuditedMarket(ServerSteps):
     @classmethod
     def replay(cls, rules: Mapping[str, Fact], clients: Sequence[ClientId]) -> MarketReplay:
         """The market once more, from its record."""
+        # Not at the top: with it comes the database, which clients do not need.
+        from ipfl.methods.ipfl.replay import MarketReplay
+
         return MarketReplay(rules, clients)
