@@ -166,6 +166,33 @@ class TestNames:
         with pytest.raises(InputError, match="'dead' is none of"):
             result.personalize(points[:1], np.array(["dead"]))
 
+    def test_a_newcomer_with_a_table(self, place, folder, tmp_path, monkeypatch):
+        """`ipfl personalize` takes a new hospital's rows as they are."""
+        monkeypatch.chdir(place)
+        rows = visits(24).drop(columns="hospital")
+        rows.to_csv(tmp_path / "new.csv", index=False)
+        rows.to_parquet(tmp_path / "new.parquet")
+        for name in ("new.csv", "new.parquet"):
+            done = CliRunner().invoke(
+                app,
+                [
+                    "personalize",
+                    str(folder),
+                    "--data",
+                    str(tmp_path / name),
+                    "--out",
+                    str(tmp_path / f"{name}.m"),
+                ],
+            )
+            assert done.exit_code == 0, done.output
+        assert (tmp_path / "new.csv.m").read_bytes() == (tmp_path / "new.parquet.m").read_bytes()
+        rows.drop(columns="outcome").to_csv(tmp_path / "no.csv", index=False)
+        done = CliRunner().invoke(
+            app, ["personalize", str(folder), "--data", str(tmp_path / "no.csv"), "--out", "m"]
+        )
+        assert done.exit_code == 2
+        assert "no.csv has no column 'outcome', which the run predicts" in done.stderr
+
     def test_ledger(self, folder):
         shown = CliRunner().invoke(app, ["ledger", "show", str(folder), "--client", "Chur"]).stdout
         assert re.search(r"^ Chur +10 000 ", shown, re.M)

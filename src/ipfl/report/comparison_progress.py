@@ -227,7 +227,8 @@ class _RunBar:
             text, style = f"stopped after {pace.done} of {pace.rounds} rounds", "yellow"
         else:
             text, style = f"{pace.played} rounds in {format_seconds(seconds)}", "dim"
-        return Text(f"{self.label:<{LABEL_WIDTH}} {text:<26} {self.accuracy:>8}".rstrip(), style=style)
+        told = f"{self.label:<{LABEL_WIDTH}} {text}"  # a long label takes of the room behind the text
+        return Text(f"{told:<{LABEL_WIDTH + 27}} {self.accuracy:>8}".rstrip(), style=style)
 
 
 class _RunLines(ProgressLines):

@@ -87,7 +87,7 @@ class Traffic(Bytes):
 
 
 def _all_diverged(action: str, clients: int) -> str:
-    return f"the {action} of all {clients} clients that answered diverged: lower train.lr"
+    return f"in phase {action!r}, the models of all {clients} clients that answered diverged: lower train.lr"
 
 
 def _invalid_reply(client: ClientId, reason: str) -> Event:
