@@ -175,6 +175,14 @@ class TestExitCodes:
         plan = ["--methods", "fedavg", *SMALL_RUN, "--set", "train.min_clients=3", "--out", tmp_path / "out"]
         assert command("compare", *plan).exit_code == 1
 
+    @pytest.mark.parametrize(
+        "seeds", [["--seeds", "1000000000000"], ["--seed", f"{2**63 - 1}", "--seeds", "2"]]
+    )
+    def test_seeds_without_end(self, tmp_path, seeds):
+        plan = ["--methods", "fedavg", *SMALL_RUN, *seeds, "--out", tmp_path / "out"]
+        done = command("compare", *plan)
+        assert (done.exit_code, done.output.count("\n"), (tmp_path / "out").exists()) == (2, 1, False)
+
     @pytest.mark.parametrize("words", [["run"], ["compare", "--methods", "fedavg"]])
     def test_more_clients_than_there_are_in_every_round(self, tmp_path, words):
         done = command(*words, *SMALL_RUN, "--set", "train.min_clients=4", "--out", tmp_path / "out")
