@@ -166,6 +166,14 @@ class TestExitCodes:
         done = command("run", path, *SMALL_RUN, "--out", tmp_path / "out")
         assert (done.exit_code, "is not a file" in done.output) == (2, True)
 
+    @pytest.mark.parametrize("words", [["--signing-key", "bank.accounts.json"], ["--accounts", "bank"]])
+    def test_a_pipe_is_not_waited_for(self, tmp_path, monkeypatch, words):
+        monkeypatch.chdir(tmp_path)
+        os.mkfifo("bank.accounts.json")
+        done = command("run", *SMALL_RUN, *words, "--set", "method.name=ipfl", "--out", "out")
+        assert (done.exit_code, "is not a file" in done.output) == (2, True)
+        assert not Path("out").exists()
+
     def test_0_needs_a_round_that_counted(self, tmp_path):
         """One of three clients trains, and three are needed: every round is rolled back."""
         done = command("run", *SMALL_RUN, "--set", "train.min_clients=3", "--out", tmp_path / "out")
