@@ -166,6 +166,14 @@ class TestExitCodes:
         done = command("run", path, *SMALL_RUN, "--out", tmp_path / "out")
         assert (done.exit_code, "is not a file" in done.output) == (2, True)
 
+    @pytest.mark.parametrize("words", [["--signing-key", "bank.accounts.json"], ["--accounts", "bank"]])
+    def test_a_pipe_is_not_waited_for(self, tmp_path, monkeypatch, words):
+        monkeypatch.chdir(tmp_path)
+        os.mkfifo("bank.accounts.json")
+        done = command("run", *SMALL_RUN, *words, "--set", "method.name=ipfl", "--out", "out")
+        assert (done.exit_code, "is not a file" in done.output) == (2, True)
+        assert not Path("out").exists()
+
     def test_0_needs_a_round_that_counted(self, tmp_path):
         """One of three clients trains, and three are needed: every round is rolled back."""
         done = command("run", *SMALL_RUN, "--set", "train.min_clients=3", "--out", tmp_path / "out")
@@ -174,6 +182,14 @@ class TestExitCodes:
     def test_nor_is_a_comparison_without_one_a_success(self, tmp_path):
         plan = ["--methods", "fedavg", *SMALL_RUN, "--set", "train.min_clients=3", "--out", tmp_path / "out"]
         assert command("compare", *plan).exit_code == 1
+
+    @pytest.mark.parametrize(
+        "seeds", [["--seeds", "1000000000000"], ["--seed", f"{2**63 - 1}", "--seeds", "2"]]
+    )
+    def test_seeds_without_end(self, tmp_path, seeds):
+        plan = ["--methods", "fedavg", *SMALL_RUN, *seeds, "--out", tmp_path / "out"]
+        done = command("compare", *plan)
+        assert (done.exit_code, done.output.count("\n"), (tmp_path / "out").exists()) == (2, 1, False)
 
     @pytest.mark.parametrize("words", [["run"], ["compare", "--methods", "fedavg"]])
     def test_more_clients_than_there_are_in_every_round(self, tmp_path, words):

@@ -297,6 +297,32 @@ def test_the_key_is_its_owners_alone(market):
     assert not list(market.rglob("*.key"))
 
 
+@pytest.mark.parametrize("kind", ["missing folder", "folder", "pipe"])
+def test_an_anchor_that_cannot_be_written(task, market, tmp_path, kind):
+    """Refused before anything is done: the run that would have been overwritten is still there."""
+    anchor = tmp_path / "none" / "anchor" if kind == "missing folder" else tmp_path / "anchor"
+    if kind == "folder":
+        anchor.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(anchor)
+    before = (market / "metrics.jsonl").read_text()
+    output = ipfl.RunOutput(market, overwrite=True, anchor=anchor)
+    with pytest.raises(InputError, match=r"is not a file|cannot be written"):
+        ipfl.run(
+            task, ipfl.method("fedavg"), ipfl.RunConfig(rounds=1), engine=ipfl.local_engine(0), out=output
+        )
+    assert (market / "metrics.jsonl").read_text() == before
+    if kind != "missing folder":
+        for words in (("verify", market, "--anchor", anchor), ("check", anchor)):
+            done = command(*words)
+            assert (done.exit_code, done.output) == (2, f"error: {anchor} is not a file\n")
+
+
+def test_a_round_that_no_database_could_hold(market):
+    done = command("prove", market, "--client", "1", "--round", "9" * 20)
+    assert (done.exit_code, done.output) == (2, f"error: run 'run' has no round {'9' * 20}\n")
+
+
 def test_the_anchor_has_a_line_for_each_round(market):
     heads = [json.loads(line) for line in (market.parent / "anchor.jsonl").read_text().splitlines()]
     assert [head["round"] for head in heads] == [-1, 0, 1, 2, 3, 4, 4]  # the opening, the rounds, the end

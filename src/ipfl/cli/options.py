@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from ipfl.runs.result import Observer
     from ipfl.runs.run_pool import MakePool
 
+MAX_SEEDS = 100_000
+"""Seeds of one comparison."""
 MAX_WORKERS = 256
 """Processes that one command may start."""
 

@@ -10,6 +10,7 @@ import typer
 
 from ipfl.cli.errors import BAD_INPUT, FAILED, INTERRUPTED, exit_with_error
 from ipfl.cli.options import (
+    MAX_SEEDS,
     AccountsName,
     Anchor,
     CheckpointEvery,
@@ -69,7 +70,8 @@ ReferenceName = Annotated[
     typer.Option("--reference", metavar="METHOD", help="What PMA is measured against, such as local."),
 ]
 SeedCount = Annotated[
-    int, typer.Option("--seeds", metavar="N", min=1, help="Number of seeds, from the config's on.")
+    int,
+    typer.Option("--seeds", metavar="N", min=1, max=MAX_SEEDS, help="Number of seeds, from the config's on."),
 ]
 
 

@@ -187,6 +187,20 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     write_text(path, json.dumps(content, indent=2) + "\n")
 
 
+def refuse_special_file(path: Path) -> None:
+    """Accepts a file, also one that is not there yet.
+
+    Raises:
+        InputError: It is a folder, or a pipe or device, which would be waited for.
+    """
+    try:
+        is_special = path.exists() and not path.is_file()
+    except (OSError, ValueError):  # no path at all: whoever reads it says so
+        return
+    if is_special:
+        raise InputError(f"{path} is not a file")
+
+
 def read_json(path: Path, what: str) -> dict[str, Any]:
     """Reads a JSON file of somebody's, which is not trusted.
 
@@ -197,6 +211,7 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
     Raises:
         InputError: It cannot be read, or is not a JSON object.
     """
+    refuse_special_file(path)
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

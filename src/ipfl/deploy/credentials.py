@@ -25,6 +25,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from ipfl.core.files import refuse_special_file
 from ipfl.errors import InputError
 
 PRIVATE_KEY_FILE, PUBLIC_KEY_FILE = "key", "key.pub"
@@ -137,6 +138,7 @@ def read_public_key(path: Path) -> bytes:
     Raises:
         InputError: The file does not exist, or is not a public key.
     """
+    refuse_special_file(path)
     try:
         content = path.read_bytes()
     except OSError as error:

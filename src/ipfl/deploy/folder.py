@@ -15,6 +15,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from ipfl.core.files import refuse_special_file
 from ipfl.core.sections import Section
 from ipfl.deploy import templates
 from ipfl.deploy.credentials import (
@@ -46,6 +47,7 @@ class _SettingsFile(Section):
     @classmethod
     def load(cls, path: Path) -> Self:
         """Reads and checks the file."""
+        refuse_special_file(path)
         try:
             return cls.of(tomllib.loads(path.read_text(encoding="utf-8")))
         except OSError as error:

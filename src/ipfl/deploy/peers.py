@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ipfl.core import ClientId
+from ipfl.core.files import refuse_special_file
 from ipfl.deploy.credentials import fingerprint
 from ipfl.deploy.registry import Registry
 from ipfl.errors import InputError
@@ -31,6 +32,7 @@ def read_peers(path: Path) -> dict[ClientId, str] | None:
     Raises:
         InputError: A line is not a client and a key, or a client has two.
     """
+    refuse_special_file(path)
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:

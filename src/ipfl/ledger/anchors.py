@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from ipfl.core.files import refuse_special_file
 from ipfl.errors import InputError
 from ipfl.ledger.findings import Finding
 from ipfl.ledger.reader import Reader
@@ -36,6 +37,17 @@ def newest_head(store: RunStore, *, is_closed: bool = False) -> dict[str, Any]:
     return content | ({} if found is None else found._asdict())
 
 
+def check_anchor(path: Path) -> None:
+    """Accepts a file that heads can be added to; it may not be there yet.
+
+    Raises:
+        InputError: Why not.
+    """
+    refuse_special_file(path)
+    if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
+        raise InputError(f"the anchor {path} cannot be written")
+
+
 def append_head(path: Path, head: Mapping[str, Any]) -> None:
     """Adds a head to an anchor, unless it is the last one there already; on disk when this returns.
 
@@ -55,6 +67,7 @@ def append_head(path: Path, head: Mapping[str, Any]) -> None:
 def read_heads(path: Path, run: str) -> list[dict[str, Any]]:
     """The heads of the runs of one name, in order."""
     heads = []
+    refuse_special_file(path)
     try:
         for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
             head = json.loads(text)

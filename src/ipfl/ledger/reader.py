@@ -112,6 +112,8 @@ class PostedSignature(NamedTuple):
     signature: str
 
 
+MAX_ROUND = 2**31 - 1
+"""Largest number of a round."""
 MAX_DEPTH = 50
 """Levels of lists and objects inside each other in the JSON of a line."""
 
@@ -184,6 +186,8 @@ class Reader:
 
     def posted(self, round: int) -> PostedRound | None:
         """The row of a round; None if it is not posted."""
+        if abs(round) > MAX_ROUND:  # what drivers of databases do not take for a number
+            return None
         columns = [rounds.c[name] for name in PostedRound._fields]
         where = (rounds.c.run_id == self.run_id) & (rounds.c.round == round)
         row = self.connection.execute(select(*columns).where(where)).first()

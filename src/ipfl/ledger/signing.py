@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ipfl.core.files import refuse_special_file
 from ipfl.errors import InputError
 
 if TYPE_CHECKING:  # importing it takes a moment, and most commands need no key
@@ -49,6 +50,7 @@ class SigningKey:
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
+        refuse_special_file(path)
         try:
             is_open_to_others = bool(path.stat().st_mode & 0o077)
             private = load_pem_private_key(path.read_bytes(), None)
@@ -110,6 +112,7 @@ def read_public_key(given: str) -> str:
     if PUBLIC_KEY.fullmatch(given):
         return given
     path = Path(given)
+    refuse_special_file(path)
     try:
         content = path.read_bytes()
     except (OSError, ValueError) as error:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ipfl.core import ClientId
-from ipfl.core.files import write_json
+from ipfl.core.files import refuse_special_file, write_json
 from ipfl.errors import InputError
 from ipfl.ledger.findings import Finding
 from ipfl.ledger.store import RunStore
@@ -137,6 +137,7 @@ def _pointer(output: RunOutput) -> Path:
 
 
 def _read_pointer(path: Path) -> dict[str, Any] | None:
+    refuse_special_file(path)
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         return {"run": str(content["run"]), "is_open": bool(content["is_open"])}

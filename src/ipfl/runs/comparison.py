@@ -28,7 +28,7 @@ from ipfl.runs.comparison_folder import COMPARISON as COMPARISON
 from ipfl.runs.comparison_folder import FIGURE_FILES as FIGURE_FILES
 from ipfl.runs.comparison_folder import ComparisonFolder, lock_folder
 from ipfl.runs.comparison_folder import comparison_files as comparison_files
-from ipfl.runs.config import Config, RunConfig
+from ipfl.runs.config import MAX_SEED, Config, RunConfig
 from ipfl.runs.file_names import PLAN as PLAN
 from ipfl.runs.folder import check_folder_path, source_commit
 from ipfl.runs.frames import comparison_frame
@@ -277,6 +277,8 @@ def _choose_seeds(seeds: int | Sequence[int] | None, config: RunConfig) -> tuple
         seeds = range(config.seed, config.seed + seeds)
     if not seeds:
         raise InputError("there is no seed to run with")
+    if not all(0 <= seed <= MAX_SEED for seed in seeds):
+        raise InputError(f"seeds are from 0 to {MAX_SEED}")
     return tuple(dict.fromkeys(seeds))
 
 

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from ipfl.core import Method
 
 
+MAX_SEED = 2**63 - 1
+"""Largest seed."""
+
+
 class EvaluateConfig(Section):
     """When and on whom models are evaluated on test data."""
 
@@ -83,7 +87,7 @@ class RunConfig(Section):
     seed: int = Field(
         0,
         ge=0,
-        le=2**63 - 1,
+        le=MAX_SEED,
         description="decides everything random: partition, initial parameters, selections, shuffles",
     )
     rounds: int = Field(30, ge=1, le=MAX_INT32, description="number of rounds")

@@ -19,7 +19,7 @@ from ipfl.core import ClientId, Transfer
 from ipfl.core.files import make_folder, write_json
 from ipfl.core.retry import resume_advice, retry_while_disk_full
 from ipfl.errors import InputError
-from ipfl.ledger.anchors import append_head, newest_head
+from ipfl.ledger.anchors import append_head, check_anchor, newest_head
 from ipfl.ledger.database import StoreError
 from ipfl.ledger.schema import OPENING
 from ipfl.ledger.store import RunStore
@@ -42,10 +42,12 @@ class Journal:
         faults: Rounds whose commit finds the disk full or cannot reach the store.
 
     Raises:
-        InputError: The folder holds a run already.
+        InputError: The folder holds a run already, or the anchor cannot be written.
     """
 
     def __init__(self, output: RunOutput, faults: FaultsConfig):
+        if output.anchor is not None:
+            check_anchor(output.anchor)
         self.folder, self.every = RunFolder(output), output.checkpoint_every
         self.is_resumed = output.resume
         self._disk_outage = Outage(faults.full_disk, faults.outage)
