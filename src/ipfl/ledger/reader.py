@@ -245,7 +245,7 @@ class Reader:
         """The newest row; the opening's if there is no round yet, None if nothing is posted."""
         newest = select(func.max(rounds.c.round)).where(rounds.c.run_id == self.run_id)
         number = self.connection.scalar(newest)
-        return None if number is None else self.posted(number)
+        return None if number is None else self.posted(*_check_whole([number], "rounds"))
 
     def line(self, posted: PostedRound) -> dict[str, Any]:
         """What the round loop reported of a round, with typed rows."""

@@ -77,9 +77,10 @@ class RunSet:
         """The run of the reference on the same data: comparisons of several tasks may be shown together."""
         assert self.reference is not None
         named = self.runs[self.reference]
-        method = next(iter(named.values())).summary["method"]
-        others = (seeds.get(seed) for seeds in self.runs.values())
-        candidates = [named.get(seed), *(one for one in others if one and one.summary["method"] == method)]
+        method = next(iter(named.values())).summary.get("method")
+        others = (seeds.get(seed) for seeds in self.runs.values()) if method is not None else ()
+        alike = (one for one in others if one is not None and one.summary.get("method") == method)
+        candidates = [named.get(seed), *alike]
         return next((one for one in candidates if one is not None and _is_same_data(run, one)), None)
 
 
