@@ -67,6 +67,8 @@ class TestExport:
         assert names == {*(f"client-{i}.safetensors" for i in range(4)), "cluster_1.safetensors"}
         assert "--overwrite" in refused(finished, "--client", "0")
         assert invoke("export", finished, "--client", "0", "--overwrite").exit_code == 0
+        verified = invoke("ledger", "verify", finished)
+        assert verified.exit_code == 0, "what was exported is no change of the run: " + verified.output
 
     def test_a_network_that_was_made_in_a_script(self, tmp_path, monkeypatch):
         """It cannot be found again; `--network` says where it is now."""

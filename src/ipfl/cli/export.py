@@ -9,15 +9,13 @@ import typer
 
 from ipfl.cli.options import NetworkName, ReplaceFiles, Trust
 from ipfl.errors import InputError
+from ipfl.runs.file_names import EXPORTS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ipfl.client.export import Format
     from ipfl.runs.result import Result
-
-EXPORTED = "export"
-"""Folder for exported models, inside that of the run."""
 
 
 def export(
@@ -92,7 +90,7 @@ def _paths(
     suffix = SUFFIXES[format_name]
     if out is not None and len(wanted) == 1 and not out.is_dir() and out.suffix:
         return {wanted[0]: out}
-    folder = run / EXPORTED if out is None else out
+    folder = run / EXPORTS if out is None else out
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file, not a folder for {len(wanted)} models")
     return {which: folder / f"{_title(which).replace(' ', '-')}{suffix}" for which in wanted}

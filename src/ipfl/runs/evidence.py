@@ -15,7 +15,7 @@ from typing import NamedTuple
 from ipfl.core.files import DRAFT_SUFFIX, RECORD_SUFFIX
 from ipfl.ledger.database import STORE_FILE
 from ipfl.runs.checkpoint import file_digest
-from ipfl.runs.file_names import CHECKPOINTS, CLIENT_MODELS, MEMORY, METRICS, STOP_REQUEST, TRACE
+from ipfl.runs.file_names import CHECKPOINTS, CLIENT_MODELS, EXPORTS, MEMORY, METRICS, STOP_REQUEST, TRACE
 
 MEMORIES = (MEMORY, CLIENT_MODELS)
 """Folders with a folder per client and a file per round."""
@@ -93,7 +93,9 @@ def version_of(name: str) -> int | None:
 def all_files(folder: Path) -> list[str]:
     """Paths of all files of a run that evidence covers."""
     found = []
-    for root, _, names in os.walk(folder):
+    for root, folders, names in os.walk(folder):
+        if Path(root) == folder and EXPORTS in folders:
+            folders.remove(EXPORTS)
         for name in names:
             path = PurePosixPath(Path(root, name).relative_to(folder).as_posix())
             is_store = path.name.startswith(STORE_FILE) and len(path.parts) == 1
