@@ -17,6 +17,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -147,7 +148,7 @@ def measure_views(address: str) -> None:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         for name, path in VIEWS.items():
-            first, median = five_times(lambda path=path: view(browser, address + path))  # type: ignore[misc]
+            first, median = five_times(partial(view, browser, address + path))
             print(f"| {name} | {first:.0f} | {median:.0f} |")
         browser.close()
 
@@ -157,7 +158,7 @@ def measure_requests(address: str, rounds: int) -> None:
     print("\n| over HTTP | first, ms | median of five, ms | kB |\n|---|---|---|---|")
     with httpx.Client(base_url=address, timeout=120) as web:
         for name, path in addresses(rounds):
-            first, median = five_times(lambda path=path: ask(web, path))  # type: ignore[misc]
+            first, median = five_times(partial(ask, web, path))
             print(f"| {name} | {first:.0f} | {median:.0f} | {len(web.get(path).content) / 1000:.0f} |")
 
 

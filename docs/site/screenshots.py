@@ -19,6 +19,7 @@ import urllib.error
 import urllib.request
 from itertools import product
 from pathlib import Path
+from typing import Literal, get_args
 
 from PIL import Image
 from playwright.sync_api import Browser, Page, expect, sync_playwright
@@ -26,7 +27,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 PORT = 8765
 RUN, OTHERS = "default~ipfl~seed-0", ("default~fedavg~seed-0", "default~ifca~seed-0")
 WIDTHS = {"desk": (1280, 800), "phone": (390, 844)}
-COLOURS = ("light", "dark")
+Colours = Literal["light", "dark"]
 PAGES = {
     "runs": "/",
     "run": f"/runs/{RUN}",
@@ -35,7 +36,7 @@ PAGES = {
     "compare": "/compare?" + "&".join(f"run={run}" for run in (RUN, *OTHERS)),
     "start": "/start",
 }
-DOCUMENTED = {
+DOCUMENTED: dict[str, tuple[str, str, Colours, int | None]] = {
     "runs": ("runs", "desk", "light", 520),
     "run": ("run", "desk", "light", 1060),
     "ledger": ("ledger", "desk", "light", 720),
@@ -58,10 +59,10 @@ def wait_for(address: str) -> None:
     sys.exit("the console does not answer")
 
 
-def sign_in(browser: Browser, address: str, token: str, width: str, colour: str) -> Page:
+def sign_in(browser: Browser, address: str, token: str, width: str, colour: Colours) -> Page:
     """A page of this size and colour scheme, as the operator."""
     across, down = WIDTHS[width]
-    page = browser.new_context(viewport={"width": across, "height": down}, color_scheme=colour).new_page()  # type: ignore[arg-type]
+    page = browser.new_context(viewport={"width": across, "height": down}, color_scheme=colour).new_page()
     page.goto(f"{address}/login")
     page.get_by_label("Token").fill(token)
     page.get_by_role("button", name="Sign in").click()
@@ -92,9 +93,9 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--every", action="store_true", help="every page, in both widths and colours")
     given = parser.parse_args()
-    wanted: dict[str, tuple[str, str, str, int | None]] = dict(DOCUMENTED)
+    wanted = DOCUMENTED
     if given.every:
-        wanted = {"-".join(one): (*one, None) for one in product(PAGES, WIDTHS, COLOURS)}
+        wanted = {"-".join(one): (*one, None) for one in product(PAGES, WIDTHS, get_args(Colours))}
     with tempfile.TemporaryDirectory() as folder:
         token, address = Path(folder) / "token", f"http://127.0.0.1:{PORT}"
         command = [shutil.which("ipfl") or "ipfl", "console", "--runs", str(given.runs), "--port", str(PORT)]

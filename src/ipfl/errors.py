@@ -11,6 +11,9 @@ from typing import Any
 class InputError(ValueError):
     """Bad input from outside: a config, a file, an argument. The message says what to change."""
 
+    keyword, option = "", ""
+    """Of the message: what Python users would write, and what stands for it on the command line."""
+
 
 class NotSupportedError(InputError):
     """A method does not offer what was asked of it, such as a model for clients it has never met."""

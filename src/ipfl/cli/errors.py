@@ -60,10 +60,7 @@ def _usage_text(error: click.ClickException) -> str:
 
 def _named_options(error: InputError) -> str:
     """The text of an error, with the option of a command where Python has a keyword."""
-    if type(error).__name__ == "CodeRefusedError":  # by name: its module is not needed for `--help`
-        return str(error).replace("use trust=True", "use --trust")
-    wanted = "pass it, such as ipfl.load(folder, model=network)"
-    return str(error).replace(wanted, "name it with --network module:callable")
+    return str(error).replace(error.keyword, error.option) if error.keyword else str(error)
 
 
 def _failure_text(error: Exception) -> str:

@@ -195,7 +195,7 @@ def refuse_special_file(path: Path) -> None:
     """
     try:
         is_special = path.exists() and not path.is_file()
-    except (OSError, ValueError):  # no path at all: whoever reads it says so
+    except (OSError, ValueError):  # such as a name that is too long: reading it gives the error
         return
     if is_special:
         raise InputError(f"{path} is not a file")

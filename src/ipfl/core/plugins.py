@@ -53,6 +53,8 @@ def look_beside(config: Path) -> None:
 class CodeRefusedError(InputError):
     """A folder of results names code to import, and nobody said that it may be imported."""
 
+    keyword, option = "use trust=True", "use --trust"
+
     def __init__(self, folder: Path, named: Iterable[str], how: str = "trust=True"):
         self.folder, self.named = folder, tuple(named)
         super().__init__(

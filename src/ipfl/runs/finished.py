@@ -62,6 +62,13 @@ MAX_PARAMETERS = 2**26
 """Of a model of ours, if the offer has no vector that shows its size."""
 
 
+class NetworkNotFoundError(NotSupportedError):
+    """Nothing says where the network of a run can be imported from."""
+
+    keyword = "pass it, such as ipfl.load(folder, model=network)"
+    option = "name it with --network module:callable"
+
+
 def _target(summary: dict[str, Any]) -> Target:
     """What the run predicted; a class, in summaries that do not say."""
     if (found := summary.get("target")) is None:
@@ -148,9 +155,9 @@ class FinishedRun:
         if self.given_model is not None:
             return self.given_model
         if name is None:
-            raise NotSupportedError(
+            raise NetworkNotFoundError(
                 f"the network of the run in {self.folder} was made by a function that cannot be imported: "
-                "pass it, such as ipfl.load(folder, model=network)"
+                f"{NetworkNotFoundError.keyword}"
             )
         factory = model_factory(name, self.summary.get("tokens"))
         if ":" not in name:
