@@ -41,6 +41,7 @@ def test_default_task_keeps_its_model():
         ("resnet8", (8, 8, 3), None),
         ("resnet8", (9, 7), None),  # grey images without a channel axis
         ("cnn", (9, 7), None),
+        ("small_cnn", (9, 7), None),
         ("cnn1d", (10, 3), None),
         ("cnn1d", (8, 8, 1), None),  # a square sequence, taken for a grey image
         ("lstm", (10, 3), None),
@@ -143,7 +144,7 @@ def test_a_one_hot_table_in_bytes_is_learned():
 
 
 def test_names_are_those_of_the_config():
-    names = {"auto", "cnn", "resnet8", "mlp", "softmax", "cnn1d", "lstm", "transformer"}
+    names = {"auto", "cnn", "small_cnn", "resnet8", "mlp", "softmax", "cnn1d", "lstm", "transformer"}
     assert names == set(MODEL_FACTORIES)
     with pytest.raises(InputError, match="unknown model 'lstn'"):
         model_factory("lstn")

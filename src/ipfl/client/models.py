@@ -71,14 +71,20 @@ class CNN(nn.Module):
     28×28 images give its 3136→128 linear layer; other sizes get the same net with another width there.
     """
 
+    label = "cnn"
+    """What `task.model` calls it."""
+    channels = (32, 64, 64)
+    """Of the convolutions."""
+
     def __init__(self, shape: Shape, classes: int):
         super().__init__()
-        height, width, channels = image_shape(shape, "cnn")
-        self.conv1 = nn.Conv2d(channels, 32, 3, padding=1)
-        self.conv2 = nn.Conv2d(32, 64, 3, padding=1)
-        self.conv3 = nn.Conv2d(64, 64, 3, padding=1)
+        height, width, colours = image_shape(shape, self.label)
+        first, second, third = self.channels
+        self.conv1 = nn.Conv2d(colours, first, 3, padding=1)
+        self.conv2 = nn.Conv2d(first, second, 3, padding=1)
+        self.conv3 = nn.Conv2d(second, third, 3, padding=1)
         self.pool = nn.MaxPool2d(2)
-        self.hidden = nn.Linear(64 * (height // 4) * (width // 4), 128)
+        self.hidden = nn.Linear(third * (height // 4) * (width // 4), 128)
         self.out = nn.Linear(128, classes)
         for layer in (self.conv1, self.conv2, self.conv3, self.hidden, self.out):
             # He et al. 2015. PyTorch's default gain is too small for five layers: the first ten rounds
@@ -93,6 +99,13 @@ class CNN(nn.Module):
         x = torch.relu(self.pool(self.conv2(x)))
         x = torch.relu(self.conv3(x))
         return self.out(torch.relu(self.hidden(x.flatten(1))))  # type: ignore[no-any-return]
+
+
+class SmallCNN(CNN):
+    """The paper's network with half of its channels: about a third of the time."""
+
+    label = "small_cnn"
+    channels = (16, 32, 32)
 
 
 class MLP(nn.Sequential):
@@ -261,6 +274,7 @@ def picked_name(shape: Sequence[int]) -> str:
 MODEL_FACTORIES: dict[str, Factory] = {
     "auto": pick_model,
     "cnn": CNN,
+    "small_cnn": SmallCNN,
     "resnet8": ResNet8,
     "mlp": MLP,
     "softmax": Softmax,

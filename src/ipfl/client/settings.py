@@ -78,7 +78,7 @@ class TrainConfig(Section):
     )
     use_probe: bool = Field(
         False,
-        description="methods that need no held-back points (probe, goal) train on those of probe as well",
+        description="methods train on held-back points (probe) as well, if or as soon as they can do without",
     )
     min_clients: int = Field(
         1,

@@ -119,8 +119,8 @@ class TaskConfig(Section):
     drift_share: float = Field(0.2, gt=0, le=1, description="share of the clients that change at drift_round")
     model: str = Field(
         "auto",
-        description="auto: cnn for images, cnn1d for sequences, else mlp | cnn | resnet8 | mlp | softmax | "
-        "cnn1d | lstm | transformer | hf:PATH_OR_NAME: adapters of a pre-trained language model | "
+        description="auto: cnn for images, cnn1d for sequences, else mlp | cnn | small_cnn | resnet8 | mlp | "
+        "softmax | cnn1d | lstm | transformer | hf:PATH_OR_NAME: adapters of a pre-trained language model | "
         "`module:callable` (input_shape, classes) → nn.Module",
     )
 

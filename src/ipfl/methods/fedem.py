@@ -16,9 +16,10 @@ The paper tunes the learning rate of each method. Its code has that of FedEM at 
 
 Departures: the server averages over those that took part, not over all clients; mixture weights stay with
 the client, as in the paper, but it predicts with weights fitted anew, by EM with the learners as they are,
-on its held-back `goal` points: those it remembers belong to the learners of the last round it took part in,
-and were fitted to points that these learners have been trained on. A client that never took part is treated
-in the same way, as in the paper. The M learners start from different random parameters.
+on its `goal` points: those it remembers belong to the learners of the last round it took part in. (Under
+`train.use_probe` they are trained on as well, as in the paper, which holds nothing back.) A client that
+never took part is treated in the same way, as in the paper. The M learners start from different random
+parameters.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ class FedEM(ClusterModelsMethod[ClusterModels]):
 
     name: ClassVar[str] = "fedem"
     summary: ClassVar[str] = "clients mix M learners and train all of them by EM (Marfoq et al. 2021)"
+    needs_probe: ClassVar[bool] = False
 
     clusters: int = Field(2, ge=1, description="M, number of learners")
     lr_factor: float = Field(

@@ -14,8 +14,9 @@ random models are drawn and random clients choose among them, until every model 
 clients (`accepted_share`: 35 % for K = 2, 10 % for K = 4). What it brings: docs/methods.md.
 
 Departures: clients weigh by their numbers of samples; a client predicts with the model of lowest loss on its
-`goal` points; lower layers are never shared (the paper does so for its last data set); after `restarts` draws
-the best one is taken, while the authors draw on for ever.
+`goal` points (under `train.use_probe` it has trained on them, as in the paper, which holds nothing back);
+lower layers are never shared (the paper does so for its last data set); after `restarts` draws the best one
+is taken, while the authors draw on for ever.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ class IFCA(ClusterModelsMethod[Clustering]):
     name: ClassVar[str] = "ifca"
     summary: ClassVar[str] = "clients train the cluster model of lowest loss (Ghosh et al. 2020)"
     needs_single: ClassVar[str] = "the cluster that each client chooses"
+    needs_probe: ClassVar[bool] = False
 
     clusters: int = Field(2, ge=1, description="K, number of cluster models")
     average: Literal["models", "gradients"] = Field(

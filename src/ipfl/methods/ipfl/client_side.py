@@ -21,7 +21,7 @@ from ipfl.methods.ipfl.personalization import (
     point_scores,
 )
 from ipfl.methods.ipfl.preferences import choose_bids, importance_weights, mean_returns
-from ipfl.methods.ipfl.settings import IPFLSettings
+from ipfl.methods.ipfl.settings import WITH_PROBE, IPFLSettings
 from ipfl.methods.ipfl.warm_start import confusion
 
 
@@ -49,9 +49,16 @@ class ClientSide(IPFLSettings):
         return reply, mine
 
     def on_train(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:
-        """Trains the model of every cluster the client has a seat in."""
-        params = {k: me.train(model) for k, model in ask.params.items()}
-        return Record(params, {"n": len(me.data("train"))}), mine
+        """Trains the model of every cluster the client has a seat in.
+
+        Later in a run also on the points that it scores models on, if `train.use_probe` says so: other
+        methods have them from the beginning.
+        """
+        points, everything = me.data("train"), None
+        if ask.facts.get(WITH_PROBE) and me.settings.use_probe:
+            points = everything = points.joined(me.data("probe"))
+        params = {k: me.train(model, on=everything) for k, model in ask.params.items()}
+        return Record(params, {"n": len(points)}), mine
 
     def on_appraise(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:
         """Accuracy of the aggregated models on `probe`, and the gradient of the loss there if asked for."""

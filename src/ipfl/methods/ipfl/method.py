@@ -76,7 +76,7 @@ class IPFL(AuditedMarket, Method[MarketState]):
         if most > MAX_TOKENS:  # now, and not in the round that would issue one too many
             raise InputError(f"method.allowance = {self.allowance}: {most} tokens in all, over {MAX_TOKENS}")
         k = min(self.max_clusters, len(setup.clients)) if self.clusters == "auto" else self.clusters
-        return MarketState.start(setup, k, opening)
+        return MarketState.start(setup, k, opening, self.release_round(setup.rounds))
 
     def round(self, state: MarketState, roster: Roster, round: int) -> Phases[MarketState]:
         """Algorithm 1, one pass of its loop over rounds."""
@@ -90,7 +90,7 @@ class IPFL(AuditedMarket, Method[MarketState]):
         paid = manager.collect_bids(before.bid_ranks, bidders)  # line 5
         selection = self.select(before, manager, paid, bidders, round)  # lines 11–13 and 19–22
         seats, payments = manager.charge(paid, selection, self.served(before, round))  # line 6
-        replies = yield ask_training(before, seats)  # lines 4 and 7: M_k to the clients of ζ_k, U_k back
+        replies = yield ask_training(before, seats, round)  # lines 4 and 7: M_k to ζ_k, U_k back
         updates, delivered = collect_updates(before, seats, replies, self.guards)
         lost = self.refund_lost_seats(before, manager, seats & ~delivered, replies)
         appraised = yield from self.aggregate_and_appraise(before, updates)  # lines 8 and 18

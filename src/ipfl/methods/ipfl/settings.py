@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, get_args
 
@@ -16,6 +17,8 @@ Guard = Literal["claims", "copies", "lengths", "counts", "clip", "noise"]
 Share = Annotated[float, Field(ge=0, le=1)]
 Contribution = Literal["momentum", "loo", "clients", "server", "exact"]
 
+WITH_PROBE = "with_probe"
+"""Fact of an ask: the client may train on held-back points too."""
 MIN_OPENING = 100
 """Prices that every client starts with at least, in a short run."""
 PRESETS: Mapping[str, Mapping[str, Any]] = {
@@ -38,6 +41,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "eta": 0.5,
         "subsidy": 0.0,
         "share": 0.0,
+        "hold_back": 1.0,
         "robust": False,
     },
 }
@@ -90,6 +94,11 @@ class IPFLSettings:
     )
     preference_samples: Annotated[int, Field(ge=1)] = Field(
         128, description="points a client scores models on, at most"
+    )
+    hold_back: Share = Field(
+        0.5,
+        description="share of the rounds after which clients also train on the points they score models on, "
+        "if train.use_probe lets them",
     )
     feedback: Annotated[float, Field(ge=0)] = Field(
         0.1, description="weight of a client's own past returns in its order of preference"
@@ -203,6 +212,10 @@ class IPFLSettings:
     def opening_balance(self, rounds: int) -> int:
         """Tokens that every client starts with: a price for every round, if nothing else is set."""
         return max(MIN_OPENING, rounds) * self.price if self.opening is None else self.opening
+
+    def release_round(self, rounds: int) -> int:
+        """Round from which on clients may train on held-back points: by then most know where they belong."""
+        return math.ceil(self.hold_back * rounds)
 
     @property
     def subsidy_tokens(self) -> int:

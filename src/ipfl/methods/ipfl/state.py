@@ -84,6 +84,8 @@ class MarketState:
     """Mean number of points that a client scores models on, as answered last; NaN = not known."""
     samples: float
     """Mean number of samples that a client trains on, as answered last; NaN = not known."""
+    release_round: int
+    """Round from which on clients may train on the points that they score models on."""
     drawn: NDArray[np.int64]
     """(N,) round in which each client could last bid, −1 = never."""
     asked: NDArray[np.int64]
@@ -110,7 +112,7 @@ class MarketState:
     """Whether clients put noise on their updates (`privacy.noise`)."""
 
     @classmethod
-    def start(cls, setup: Setup, clusters: int, opening: int) -> MarketState:
+    def start(cls, setup: Setup, clusters: int, opening: int, release_round: int) -> MarketState:
         """The market before the first round: K equal models, equal balances, no bids."""
         n, brought = len(setup.clients), setup.balances
         bank, _ = tokens.open_accounts(n, clusters, opening_balances(sorted(setup.clients), opening, brought))
@@ -140,6 +142,7 @@ class MarketState:
             likes_mean=0.0,
             epochs=setup.epochs,
             is_noisy=setup.noise > 0,
+            release_round=release_round,
             points=np.nan,
             samples=np.nan,
             drawn=np.full(n, -1),

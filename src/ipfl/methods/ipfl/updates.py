@@ -18,24 +18,28 @@ from ipfl.methods.aggregation import aggregate
 from ipfl.methods.ipfl import robust
 from ipfl.methods.ipfl.arrays import Bools
 from ipfl.methods.ipfl.products import UpdateProducts
-from ipfl.methods.ipfl.settings import Guard
+from ipfl.methods.ipfl.settings import WITH_PROBE, Guard
 from ipfl.methods.ipfl.state import MarketState
 
 UPDATE = ReplySchema({"n": Count}, lambda sent, facts: {name: len(m) for name, m in sent.params.items()})
 """Every model that was sent, trained, and the number of samples."""
 
 
-def ask_training(state: MarketState, seats: Bools) -> Ask:
+def ask_training(state: MarketState, seats: Bools, round: int) -> Ask:
     """Every client with a seat gets the model of each cluster it has a seat in.
 
     Args:
         state: The state before the round.
         seats: (N, K) who has a seat where.
+        round: Its number. From `state.release_round` on clients may train on held-back points; never where
+            they add noise to what they tell of these.
     """
-    to = {}
+    to, facts = {}, {}
+    if round >= state.release_round and not state.is_noisy:
+        facts = {WITH_PROBE: True}
     for row in np.flatnonzero(seats.any(axis=1)):
         models = {cluster_name(k): state.models[k] for k in np.flatnonzero(seats[row]).tolist()}
-        to[int(state.ids[row])] = Record(models)
+        to[int(state.ids[row])] = Record(models, facts)
     return Ask("train", to, UPDATE)
 
 
