@@ -19,11 +19,18 @@ DEFAULT = {"dataset": "digits", "distributions": "permuted", "partition": "10:90
 
 
 def play(
-    task: ipfl.Task, method: IPFL, rounds: int, *, seed: int = 0, per_round: int = 6
+    task: ipfl.Task,
+    method: IPFL,
+    rounds: int,
+    *,
+    seed: int = 0,
+    per_round: int = 6,
+    train: ipfl.TrainConfig | None = None,
+    noise: float = 0.0,
 ) -> tuple[list[Played], list[tuple[Ask, Replies]]]:
     """Some rounds in this process, and all asks with their replies."""
     played = []
-    with engine_for(task, method, seed=seed) as engine:
+    with engine_for(task, method, train, seed) as engine:
         recording = RecordingEngine(engine)
         state = method.init(
             setup(
@@ -34,6 +41,7 @@ def play(
                 seed=seed,
                 holdouts=tuple(holdout_id(d) for d in task.holdouts),
                 client_models=KeptModels(),
+                noise=noise,
             )
         )
         for number in range(rounds):
@@ -98,6 +106,38 @@ class TestPrivacy:
         assert own[0] != own[1]
         assert all(wanted[i] == own[task.data.majority(i)] for i in task.data.clients)
         assert result.personalized_accuracy > 0.5  # its test data is 90 % of the other distribution
+
+
+class TestHeldBackPoints:
+    """Every client has 20 points, of which 4 are `probe`; a run has 5 rounds, so that half of them is 3."""
+
+    @staticmethod
+    def samples(task, method, use_probe, **others) -> list[set[int]]:
+        """On how many points clients say that they trained, by round."""
+        _, exchanged = play(task, method, 5, train=ipfl.TrainConfig(use_probe=use_probe), **others)
+        trainings = [replies for ask, replies in exchanged if ask.action == "train"]
+        return [{reply.facts["n"] for reply in replies.values()} for replies in trainings]
+
+    def test_are_trained_on_in_the_second_half_if_that_is_wanted(self, small):
+        assert self.samples(small, IPFL(), use_probe=True) == [{16}, {16}, {16}, {20}, {20}]
+        assert self.samples(small, IPFL(), use_probe=False) == [{16}] * 5
+
+    def test_how_long_is_a_setting(self, small):
+        assert self.samples(small, IPFL(hold_back=0), use_probe=True) == [{20}] * 5
+        assert self.samples(small, IPFL(hold_back=1), use_probe=True) == [{16}] * 5
+        assert self.samples(small, IPFL(preset="paper"), use_probe=True) == [{16}] * 5
+
+    def test_stay_held_back_where_answers_about_them_are_noisy(self, small):
+        """Privacy is counted for points that are only scored."""
+        assert self.samples(small, IPFL(), use_probe=True, noise=1.0) == [{16}] * 5
+
+    def test_change_what_is_trained(self, small):
+        """From the same models as before, on four more points."""
+        played = {
+            use: play(small, IPFL(), 4, train=ipfl.TrainConfig(use_probe=use))[0] for use in (False, True)
+        }
+        before, after = ([one.state.models[0] for one in played[use]] for use in (False, True))
+        assert [np.array_equal(*pair) for pair in zip(before, after, strict=True)] == [True] * 3 + [False]
 
 
 class TestPersonalizedModel:
