@@ -105,6 +105,22 @@ def test_tuned_settings_are_used_and_shown(tiny, tmp_path):
     assert "seeds from 100 on" in refused.stderr
 
 
+def test_some_methods_can_be_tuned_again(tiny, tmp_path):
+    path = tmp_path / "results/tiny/smoke-tuning.json"
+    run(tmp_path, "tune", "tiny", "--scale", "smoke")
+    found = json.loads(path.read_text())["methods"]
+    run(tmp_path, "tune", "tiny", "--scale", "smoke", "--seeds", "101-101", "--methods", "ditto")
+    again = json.loads(path.read_text())["methods"]
+    assert list(again) == list(found)
+    assert again["fedavg"] == found["fedavg"]
+    assert [point["goal_accuracy"] for point in again["ditto"]["grid"]] != [
+        point["goal_accuracy"] for point in found["ditto"]["grid"]
+    ]
+    refused = run(tmp_path, "tune", "tiny", "--scale", "smoke", "--methods", "dito", code=2)
+    assert "unknown method to tune 'dito'" in refused.stderr
+    assert "ditto" in refused.stderr
+
+
 def test_the_document_has_ours_beside_the_printed_numbers(tiny, tmp_path):
     run(tmp_path, "tiny", "--scale", "smoke", "--seeds", "2")
     document = tmp_path / "results.md"

@@ -120,6 +120,10 @@ def tune(
     seeds: Annotated[
         str, typer.Option("--seeds", metavar="N|A,B|A-B", help="How many, from 100 on; or which.")
     ] = "1",
+    methods: Annotated[
+        str | None,
+        typer.Option("--methods", metavar="A,B", help="Only these; what was found for the others stays."),
+    ] = None,
     out: Results = RESULTS,
     runs: Runs = RUNS,
     workers: RunProcesses = None,
@@ -140,7 +144,8 @@ def tune(
     _use_data(data_dir)
     with comparison_observers(quiet) as make_observer:
         options = PlayOptions(runs, out, workers, other_commit, make_observer)
-        outcome = tune_methods(read_experiment(name), scale, _read_seeds(seeds, FIRST_SEED), options)
+        some = None if methods is None else methods.split(",")
+        outcome = tune_methods(read_experiment(name), scale, _read_seeds(seeds, FIRST_SEED), options, some)
     _finish(outcome)
 
 

@@ -21,6 +21,7 @@ from ipfl.reproduce.records import (
     write_record,
 )
 from ipfl.reproduce.tuning import (
+    check_labels,
     choose,
     plan_tuning,
     read_tuning,
@@ -168,9 +169,20 @@ def _compute_theory(experiment: Experiment, scale: Scale, results: Path) -> list
     )
 
 
-def tune(experiment: Experiment, scale: Scale, seeds: Sequence[int], options: PlayOptions) -> Outcome:
-    """Plays the grid of every method of an experiment, and writes down what was best."""
+def tune(
+    experiment: Experiment,
+    scale: Scale,
+    seeds: Sequence[int],
+    options: PlayOptions,
+    methods: Sequence[str] | None = None,
+) -> Outcome:
+    """Plays the grid of every method of an experiment, or of some, and writes down what was best."""
     candidates = plan_tuning(experiment, scale, seeds)
+    before: dict[str, Any] = {}
+    if methods is not None:
+        check_labels(methods, [one.label for one in candidates])
+        candidates = [one for one in candidates if one.label in methods]
+        before = (read_tuning(options.results, experiment, scale) or {"methods": {}})["methods"]
     played = options.play([run for one in candidates for run in one.runs], {})
     failures = [
         f"{one.label} {one.settings}, seed {run.seed}: {played.failures[run.key]}"
@@ -181,6 +193,7 @@ def tune(experiment: Experiment, scale: Scale, seeds: Sequence[int], options: Pl
     outcome = Outcome([], failures, played.is_interrupted)
     if not played.is_interrupted:
         path = tuning_file(options.results, experiment, scale)
-        write_tuning(path, experiment, seeds, choose(candidates, played.records), source_commit())
+        found = before | choose(candidates, played.records)
+        write_tuning(path, experiment, seeds, found, source_commit())
         outcome.files.append(path)
     return outcome

@@ -14,7 +14,7 @@ from statistics import fmean
 from typing import Any
 
 from ipfl.core.files import write_text
-from ipfl.errors import InputError
+from ipfl.errors import InputError, unknown
 from ipfl.reproduce.experiments import Experiment, Scale, Settings, read_common
 from ipfl.reproduce.plan import PlannedRun, base_settings, has_grid, main_parameter, plan_run
 from ipfl.reproduce.records import RunRecord, compact_json, read_json
@@ -71,6 +71,17 @@ def plan_tuning(experiment: Experiment, scale: Scale, seeds: Sequence[int]) -> l
             runs = tuple(plan_run(label, seed, base, {**given, **settings}) for seed in seeds)
             found.append(Candidate(label, settings, runs))
     return found
+
+
+def check_labels(given: Sequence[str], known: Sequence[str]) -> None:
+    """Refuses methods that are not tuned.
+
+    Raises:
+        InputError: Which one, and what there is.
+    """
+    for label in given:
+        if label not in known:
+            raise unknown("method to tune", label, dict.fromkeys(known))
 
 
 def grid_points(label: str, rate: float) -> list[Settings]:
