@@ -22,7 +22,8 @@ def here(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("command", "option", "value"),
     [
-        *[(command, "--nodes", value) for command in (INIT, RUN, TRY) for value in ("0", "10001", HUGE)],
+        *[(command, "--nodes", value) for command in (INIT, RUN, TRY) for value in ("0", HUGE)],
+        (INIT, "--nodes", "1001"),
         (TRY, "--nodes", "129"),
         *[(command, "--rounds", str(2**31)) for command in (RUN, TRY)],
         *[

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="Run a federation on machines of its own, with Flower.")
 
-MAX_NODES = 10_000
-"""Nodes of one federation: `init` writes a folder with a key for each."""
+MAX_NEW_NODES = 1000
+"""Folders that `init` writes, each with the keys of all nodes. `register` adds more."""
 MAX_TRIED_NODES = MAX_WORKERS // 2
 """Nodes on this machine, two processes each."""
 MAX_ROUNDS = 2**31 - 1
@@ -80,7 +80,7 @@ def _server_folder(path: Path) -> ServerFolder:
 def init_folder(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to write; it must not exist yet.")],
     nodes: Annotated[
-        int, typer.Option("--nodes", min=1, max=MAX_NODES, metavar="N", help="Number of nodes.")
+        int, typer.Option("--nodes", min=1, max=MAX_NEW_NODES, metavar="N", help="Number of nodes.")
     ] = 3,
     hosts: Annotated[
         list[str] | None,
@@ -196,7 +196,7 @@ def run_method(
         typer.Option(
             "--nodes",
             min=1,
-            max=MAX_NODES,
+            max=MAX_CLIENT + 1,
             metavar="N",
             help="Nodes to wait for; default: one for each account.",
         ),
