@@ -50,7 +50,7 @@ function overRounds(data, lines, axes, format) {
     tooltip: { ...base().tooltip, trigger: "axis",
       formatter: (items) => [roundName(data.round[items[0].dataIndex]), ...items
         .filter((item) => item.value != null && !item.seriesName.startsWith("_"))
-        .map((item) => `${item.seriesName}: ${format(item.seriesName, item.value)}`)].join("\n") },
+        .map((item) => `${item.seriesName}: ${format(item.seriesName, item.value, item.dataIndex)}`)].join("\n") },
     legend: { ...base().legend, data: shown.map((line) => line.name) },
     xAxis: roundAxis(data.round),
     yAxis: axes,
@@ -66,7 +66,7 @@ const atLeft = () => ({ nameTextStyle: { color: color("soft"), align: "left" } }
 const atRight = () => ({ nameTextStyle: { color: color("soft"), align: "right" }, splitLine: { show: false } });
 const percentAxis = (name, extra) => axis({ type: "value", name, scale: true, ...atLeft(),
   axisLabel: { color: color("soft"), formatter: (v) => `${+(100 * v).toFixed(1)}` }, ...extra });
-// From one multiple of 10 % to another: a lone value has no scale of its own, and nothing is above 100 %.
+
 // Values between two known ones, on the straight line: stacked areas fall to the axis where a value is missing.
 function fillGaps(column) {
   const filled = [...column];
@@ -81,6 +81,7 @@ function fillGaps(column) {
   return filled;
 }
 
+// From one multiple of 10 % to another: a lone value has no scale of its own, and nothing is above 100 %.
 function shareAxis(name, columns) {
   const known = columns.flat().filter((value) => value != null);
   const min = Math.max(0, Math.min(0.9, Math.floor(10 * Math.min(...known)) / 10));
@@ -159,8 +160,11 @@ const CHARTS = {
       (_, value) => `${whole(value)} tokens`);
   },
   "client-accuracy"(data) {
+    // The reference may have been evaluated in other rounds: a threshold from an earlier one says so.
+    const from = (index) => (data.columns.threshold_round[index] === data.round[index] ? "" : `, of ${roundName(data.columns.threshold_round[index])}`);
     return overRounds(data, [{ column: "accuracy", name: "its own model" }, { column: "threshold", name: "threshold", more: { lineStyle: { type: "dashed" } } }],
-      shareAxis("accuracy in %", [data.columns.accuracy || [], data.columns.threshold || []]), (_, value) => percent(value));
+      shareAxis("accuracy in %", [data.columns.accuracy || [], data.columns.threshold || []]),
+      (name, value, index) => percent(value) + (name === "threshold" ? from(index) : ""));
   },
   contribution(data) {
     return overRounds(data, [{ column: "psi", name: "contribution ψ", more: { type: "bar" } }, { column: "preferred", name: "preferred cluster", axis: 1, step: "end" }],
