@@ -56,7 +56,7 @@ function overRounds(data, lines, axes, format) {
     yAxis: axes,
     series: shown.map((line) => ({
       type: "line", name: line.name, data: data.columns[line.column], connectNulls: true, yAxisIndex: line.axis || 0,
-      showSymbol: data.columns[line.column].filter((v) => v != null).length < 40, symbolSize: 5, step: line.step, ...line.more,
+      showSymbol: data.columns[line.column].filter((v) => v != null).length < 40, symbol: "circle", symbolSize: 5, step: line.step, ...line.more,
     })),
   });
 }
