@@ -180,7 +180,7 @@ def test_search_and_verify_the_ledger(desk, address, folder):
     rewards = [one for one in posted if one.transfer.kind == "reward"]
     expect(desk.locator("#transfer-count")).to_have_text(re.compile(rf"^{len(rewards)} transfers?$"))
     desk.get_by_role("button", name="Verify the whole history").click()
-    expect(desk.locator("#verification")).to_contain_text("The history is right.", timeout=PATIENCE)
+    expect(desk.locator("#verification")).to_contain_text("The history is valid.", timeout=PATIENCE)
     expect(desk.locator("#verification")).to_contain_text(head)
 
 
@@ -234,7 +234,7 @@ def test_client_sees_only_itself(chromium, desk, address):
     expect(page.locator("[data-chart]:has(canvas)")).to_have_count(3, timeout=PATIENCE)
     for other in (f"/runs/{IPFL}/clients/2", f"/runs/{IPFL}", "/", "/start"):
         page.goto(address + other)
-        expect(page.get_by_role("heading", name="Not yours to see")).to_be_visible()
+        expect(page.get_by_role("heading", name="No access")).to_be_visible()
     page.context.close()
 
 

@@ -64,7 +64,7 @@ class TestWorkedRound:
         assert told[2, 1]["why"] == "bid, no seat"
         assert told[2, 1]["wish"] == 1
         assert (told[2, 1]["paid"], told[2, 1]["refunded"]) == (10, 10)
-        assert told[5, 1]["why"] == "chosen by lot, to explore"
+        assert told[5, 1]["why"] == "chosen at random, to explore"
         assert told[5, 1]["delivered"] is False
         assert (told[5, 0]["place"], told[5, 0]["of"], told[5, 0]["earned"]) == (2, 2, 7)
         assert told[2, 0]["place"] == 1

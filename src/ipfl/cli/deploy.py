@@ -17,7 +17,7 @@ from ipfl.errors import InputError
 if TYPE_CHECKING:
     from ipfl.deploy.folder import ServerFolder
 
-app = typer.Typer(no_args_is_help=True, help="Run a federation on machines of its own, with Flower.")
+app = typer.Typer(no_args_is_help=True, help="Run a federation on several machines, with Flower.")
 
 MAX_NEW_NODES = 1000
 """Folders that `init` writes, each with the keys of all nodes. `register` adds more."""
@@ -123,7 +123,7 @@ def register(
     ] = None,
     name: Annotated[str, typer.Option("--name", help="A name for people to read.")] = "",
     replace: Annotated[
-        bool, typer.Option("--replace", help="Replace the key of the client's account by this one.")
+        bool, typer.Option("--replace", help="Replace the key of the client's account with this one.")
     ] = False,
 ) -> None:
     """Add an account for a node's key, or replace the key of an account."""
@@ -220,7 +220,8 @@ def run_method(
             max=MAX_SECONDS,
             callback=check_seconds,
             metavar="S",
-            help="Seconds for a reply; for clients, clients.deadline of the config wins.",
+            help="Seconds that a node may take to reply; clients.deadline of the config "
+            "replaces it for clients.",
         ),
     ] = 300,
     classes: Annotated[

@@ -167,12 +167,12 @@ def _verdict(accuracy: float | None, threshold: float | None) -> tuple[str, bool
         return "Not evaluated yet.", None
     if threshold is None:
         return (
-            "No reference run to measure against: ipfl compare plays one and tells who would leave.",
+            "There is no reference run to compare with; ipfl compare plays one with the run.",
             None,
         )
     gain = 100 * (accuracy - threshold)
     if gain > 0:
-        return f"Stays: its model is {gain:.1f} points better than the reference gives it.", True
+        return f"Stays: its model is {gain:.1f} points better than what the reference gives it.", True
     worse = "no better than" if abs(gain) < 0.05 else f"{-gain:.1f} points worse than"
     return f"Has reason to leave: its model is {worse} what the reference gives it.", False
 

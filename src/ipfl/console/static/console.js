@@ -200,14 +200,14 @@ const CHARTS = {
 };
 
 const EMPTY = {
-  accuracy: "No round was evaluated yet. The last one always is; with evaluate.every = 1, all are.",
-  "heat-map": "Nothing yet: it appears with an evaluation, if the server has models and the data hidden distributions.",
-  flow: "Clients choose no clusters here, or in one round only so far.",
+  accuracy: "No round has been evaluated yet. The last one always is; with evaluate.every = 1, all are.",
+  "heat-map": "Nothing yet: it appears after an evaluation, if the server has models and the data has hidden distributions.",
+  flow: "Nothing yet: clients of this method choose no clusters, or have done so in one round only.",
   traffic: "No round yet.",
   balance: "No tokens have moved yet.",
-  "client-accuracy": "This client was not evaluated yet.",
+  "client-accuracy": "This client has not been evaluated yet.",
   contribution: "It has neither trained nor bid yet.",
-  convergence: "None of these runs was evaluated yet.",
+  convergence: "None of these runs has been evaluated yet.",
   "pma-cdf": "No client was evaluated in both a run and the reference.",
 };
 
