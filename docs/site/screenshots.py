@@ -4,7 +4,8 @@
     python docs/site/screenshots.py runs/pictures docs/img
 
 Needs Chromium and the extra `dev`. With `--every`, each page is photographed in both widths and colours, to
-be looked at.
+be looked at. The tests of the console in a browser (`tests/console/test_browser.py`) sign in with the same
+functions.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from PIL import Image
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, Playwright, expect, sync_playwright
 
 PORT = 8765
 RUN, OTHERS = "default~ipfl~seed-0", ("default~fedavg~seed-0", "default~ifca~seed-0")
 WIDTHS = {"desk": (1280, 800), "phone": (390, 844)}
 Colours = Literal["light", "dark"]
+PATIENCE = 30_000
+"""Milliseconds that a busy machine may take for a page."""
 PAGES = {
     "runs": "/",
     "run": f"/runs/{RUN}",
@@ -59,21 +62,44 @@ def wait_for(address: str) -> None:
     sys.exit("the console does not answer")
 
 
-def sign_in(browser: Browser, address: str, token: str, width: str, colour: Colours) -> Page:
-    """A page of this size and colour scheme, as the operator."""
+def launch(playwright: Playwright) -> Browser:
+    """Debian's Chromium.
+
+    Raises:
+        FileNotFoundError: It is not installed.
+    """
+    path = shutil.which("chromium")
+    if path is None:
+        raise FileNotFoundError("the console is looked at with Chromium: apt-get install chromium")
+    return playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+
+
+def new_page(browser: Browser, width: str, colour: Colours) -> Page:
+    """An empty page of this width and colour scheme, in a context of its own."""
     across, down = WIDTHS[width]
-    page = browser.new_context(viewport={"width": across, "height": down}, color_scheme=colour).new_page()
+    context = browser.new_context(viewport={"width": across, "height": down}, color_scheme=colour)
+    context.set_default_timeout(PATIENCE)
+    return context.new_page()
+
+
+def sign_in(page: Page, address: str, token: str) -> None:
+    """Signs in to a console, as whom the token is for."""
     page.goto(f"{address}/login")
     page.get_by_label("Token").fill(token)
     page.get_by_role("button", name="Sign in").click()
     page.wait_for_url(lambda url: "/login" not in url)
-    return page
+
+
+def visit(page: Page, address: str) -> None:
+    """Opens a page, and waits until its charts are drawn."""
+    page.goto(address)
+    charts = page.locator("[data-chart]").count()
+    expect(page.locator("[data-chart][data-drawn]")).to_have_count(charts, timeout=PATIENCE)
 
 
 def shoot(page: Page, address: str, name: str, height: int | None, file: Path) -> None:
     """Photographs a page, or the upper part of it, once its charts are drawn and the ledger is verified."""
-    page.goto(address + PAGES[name])
-    expect(page.locator("[data-chart][data-drawn]")).to_have_count(page.locator("[data-chart]").count())
+    visit(page, address + PAGES[name])
     if name == "ledger":
         page.get_by_role("button", name="Verify").click()
         page.wait_for_timeout(3000)
@@ -103,14 +129,12 @@ def main() -> None:
         try:
             wait_for(address)
             with sync_playwright() as playwright:
-                browser = playwright.chromium.launch(
-                    executable_path=shutil.which("chromium"), args=["--no-sandbox"]
-                )
+                browser = launch(playwright)
                 pages: dict[tuple[str, str], Page] = {}  # signing in is limited to some times a minute
                 for file, (name, width, colour, height) in wanted.items():
                     if (width, colour) not in pages:
-                        secret = token.read_text().strip()
-                        pages[width, colour] = sign_in(browser, address, secret, width, colour)
+                        pages[width, colour] = new_page(browser, width, colour)
+                        sign_in(pages[width, colour], address, token.read_text().strip())
                     shoot(pages[width, colour], address, name, height, given.out / f"console-{file}.png")
         finally:
             console.terminate()

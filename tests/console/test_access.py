@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 import ipfl.console
 from ipfl.cli import app as command
+from ipfl.console import actions, api, pages
 from ipfl.console.access import COOKIE, Tokens
 from ipfl.console.app import allowed_hosts, open_console
 from ipfl.console.guard import CONTENT_POLICY, Bucket, Limits, host_name
@@ -187,7 +188,7 @@ class TestAccess:
         """Every address that the console has, with the client's own number and with others."""
         own = "/runs/worked/clients/5"
         seen = set()
-        everywhere = [*ipfl.console.api.router.routes, *ipfl.console.pages.router.routes]
+        everywhere = [route for one in (api, pages, actions) for route in one.router.routes]
         for route in everywhere:
             for method in route.methods & {"GET", "POST"}:
                 for run, number in (("worked", 5), ("worked", 2), ("begun", 5)):

@@ -13,21 +13,19 @@ from pathlib import Path
 
 import pytest
 import uvicorn
+from docs.site.screenshots import PATIENCE, launch, new_page, sign_in, visit
 from playwright.sync_api import expect, sync_playwright
 from tests.console.conftest import make_app, open_for
 from tests.ledger.example_runs import LINE
 
-from ipfl.console.pages import percent, points, tokens
+from ipfl.console.rendering import percent, points, tokens
 from ipfl.ledger.store import RunStore
 
 pytestmark = [pytest.mark.slow, pytest.mark.waits]
 AXE = (Path(__file__).parent / "vendor/axe.min.js").read_text()
 SHOTS = os.environ.get("IPFL_SCREENSHOTS")
 """A folder: every page is photographed into it."""
-WIDE, NARROW = (1280, 800), (390, 844)
 IPFL, FEDAVG = "both~ipfl~seed-0", "both~fedavg~seed-0"
-PATIENCE = 30_000
-"""Milliseconds that a busy machine may take for a page."""
 
 
 @pytest.fixture(scope="module")
@@ -64,28 +62,19 @@ def address(console):
 
 @pytest.fixture(scope="module")
 def chromium():
-    path = shutil.which("chromium")
-    if path is None:
-        pytest.fail("the tests of the console need Chromium: apt-get install chromium")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        browser = launch(playwright)
         yield browser
         browser.close()
 
 
-def sign_in(chromium, address, token, size, scheme):
+def signed_in(chromium, address, token, width, colour):
     """A page whose errors fail the test that uses it."""
-    width, height = size
-    context = chromium.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
-    context.set_default_timeout(PATIENCE)
-    page = context.new_page()
+    page = new_page(chromium, width, colour)
     page.problems = []
     page.on("pageerror", lambda error: page.problems.append(str(error)))
     page.on("console", lambda said: page.problems.append(said.text) if said.type == "error" else None)
-    page.goto(f"{address}/login")
-    page.get_by_label("Token").fill(token)
-    page.get_by_role("button", name="Sign in").click()
-    page.wait_for_url(lambda url: "/login" not in url)
+    sign_in(page, address, token)
     return page
 
 
@@ -96,18 +85,12 @@ def token(folder, console):
 
 @pytest.fixture(scope="module")
 def desk(chromium, address, token):
-    return sign_in(chromium, address, token, WIDE, "light")
+    return signed_in(chromium, address, token, "desk", "light")
 
 
 @pytest.fixture(scope="module")
 def phone(chromium, address, token):
-    return sign_in(chromium, address, token, NARROW, "dark")
-
-
-def visit(page, address):
-    page.goto(address)
-    charts = page.locator("[data-chart]").count()
-    expect(page.locator("[data-chart][data-drawn]")).to_have_count(charts, timeout=PATIENCE)
+    return signed_in(chromium, address, token, "phone", "dark")
 
 
 def shoot(page, name):
@@ -197,7 +180,7 @@ def test_search_and_verify_the_ledger(desk, address, folder):
     rewards = [one for one in posted if one.transfer.kind == "reward"]
     expect(desk.locator("#transfer-count")).to_have_text(re.compile(rf"^{len(rewards)} transfers?$"))
     desk.get_by_role("button", name="Verify the whole history").click()
-    expect(desk.locator("#verification")).to_contain_text("The history is right.", timeout=PATIENCE)
+    expect(desk.locator("#verification")).to_contain_text("The history is valid.", timeout=PATIENCE)
     expect(desk.locator("#verification")).to_contain_text(head)
 
 
@@ -229,17 +212,29 @@ def test_new_round_is_seen_within_two_seconds(desk, phone, address, folder):
     assert min(taken) < 2, taken  # 0.3 and 0.5 s on two cores with a load of 18
 
 
+def test_threshold_of_an_earlier_round_says_so(desk, address):
+    """The tooltip of a client's accuracy in round 4; the reference was evaluated in round 3."""
+    visit(desk, f"{address}/runs/{IPFL}/clients/3")
+    told = desk.evaluate("""() => CHARTS["client-accuracy"]({
+      round: [3, 4], columns: { accuracy: [0.5, 0.6], threshold: [0.4, 0.4], threshold_round: [3, 3] },
+    }).tooltip.formatter([
+      { seriesName: "its own model", value: 0.6, dataIndex: 1 },
+      { seriesName: "threshold", value: 0.4, dataIndex: 1 },
+    ])""")
+    assert told == "round 4\nits own model: 60.0 %\nthreshold: 40.0 %, of round 3"
+
+
 def test_client_sees_only_itself(chromium, desk, address):
     visit(desk, f"{address}/runs/{IPFL}/clients/3")
     desk.get_by_role("button", name="Show the token").click()
     token = desk.locator("#token code").last.inner_text()
-    page = sign_in(chromium, address, token, NARROW, "light")
+    page = signed_in(chromium, address, token, "phone", "light")
     page.wait_for_url(f"**/runs/{IPFL}/clients/3")
     expect(page.get_by_role("heading", name="Client 3")).to_be_visible()
     expect(page.locator("[data-chart]:has(canvas)")).to_have_count(3, timeout=PATIENCE)
     for other in (f"/runs/{IPFL}/clients/2", f"/runs/{IPFL}", "/", "/start"):
         page.goto(address + other)
-        expect(page.get_by_role("heading", name="Not yours to see")).to_be_visible()
+        expect(page.get_by_role("heading", name="No access")).to_be_visible()
     page.context.close()
 
 

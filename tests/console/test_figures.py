@@ -9,13 +9,16 @@ import pytest
 from fastapi.testclient import TestClient
 from safetensors.torch import load_file
 from tests.console.conftest import make_app, open_for
+from tests.small_runs import run_small, small_task
 
 import ipfl
 from ipfl.console.accounts import describe_round, ordinal
 from ipfl.console.auction import Place
 from ipfl.console.figures import thin
+from ipfl.core.files import write_json
 from ipfl.ledger.export import csv_lines
 from ipfl.ledger.store import RunStore
+from ipfl.runs.file_names import PLAN
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +64,7 @@ class TestWorkedRound:
         assert told[2, 1]["why"] == "bid, no seat"
         assert told[2, 1]["wish"] == 1
         assert (told[2, 1]["paid"], told[2, 1]["refunded"]) == (10, 10)
-        assert told[5, 1]["why"] == "chosen by lot, to explore"
+        assert told[5, 1]["why"] == "chosen at random, to explore"
         assert told[5, 1]["delivered"] is False
         assert (told[5, 0]["place"], told[5, 0]["of"], told[5, 0]["earned"]) == (2, 2, 7)
         assert told[2, 0]["place"] == 1
@@ -281,6 +284,27 @@ class TestRealRuns:
             assert (found["accuracy"], found["threshold"]) == (mine, theirs)
             assert found["gains"] is (mine > theirs)
             assert found["verdict"].startswith("Stays" if mine > theirs else "Has reason to leave")
+
+    def test_threshold_is_the_newest_of_the_reference(self, tmp_path):
+        """The reference is evaluated after rounds 1 and 3, the run after rounds 0, 1, 2 and 3."""
+        folder = tmp_path / "runs"
+        (folder / "both").mkdir(parents=True)
+        write_json(folder / "both" / PLAN, {"reference": "fedavg"})
+        task = small_task()
+        for name, every in (("fedavg", 2), ("local", 1)):
+            run_small(task, name, folder / f"both/{name}/seed-0", rounds=4, evaluate={"every": every})
+        lines = (folder / "both/fedavg/seed-0/metrics.jsonl").read_text().splitlines()
+        given = [json.loads(lines[number])["evaluation"]["personalized"][2] for number in (1, 3)]
+        web = TestClient(make_app(open_for(folder)), base_url="http://127.0.0.1")
+        found = web.get("/api/runs/both~local~seed-0/clients/2/series").json()
+        assert found["round"] == [0, 1, 2, 3]
+        assert found["columns"]["threshold"] == [None, given[0], given[0], given[1]]
+        assert found["columns"]["threshold_round"] == [None, 1, 1, 3]
+        assert web.get("/api/runs/both~local~seed-0/clients/2").json()["threshold"] == given[1]
+
+    def test_heat_map_of_one_model_for_all(self, get, summaries):
+        found = get("/runs/both~fedavg~seed-0/heat-map")
+        assert (found["models"], found["accuracy"]) == (["global"], summaries["fedavg"]["cluster_accuracy"])
 
     def test_tokens_that_the_issuer_adds_belong_to_pools(self, get, runs_folder):
         lines = [json.loads(line) for line in (runs_folder / "both/ipfl/seed-0/metrics.jsonl").open()]

@@ -11,8 +11,11 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import flwr.supernode.fleet_http_connection as connection
 import flwr.supernode.start_client_internal as flower
+import httpx
 import pytest
+from flwr.supernode.fleet_http_client import FleetHttpClient
 
 from ipfl.deploy import supernode
 from ipfl.deploy.folder import NodeFolder, NodeSettings
@@ -20,7 +23,11 @@ from ipfl.deploy.message_store import clean_message_store
 from ipfl.deploy.processes import Processes, RunningProcess
 from ipfl.deploy.supernode import run_node, wait_until_silent
 from ipfl.engines.flower import flwr_internals
-from ipfl.engines.flower.flwr_internals import ask_soon_after_messages, beat_while_at_work
+from ipfl.engines.flower.flwr_internals import (
+    ask_soon_after_messages,
+    beat_while_at_work,
+    try_again_after_http_500,
+)
 from ipfl.errors import InputError
 
 
@@ -35,6 +42,7 @@ class TestHeartbeat:
         def patched(pull=lambda **given: None, push=lambda **given: None):
             monkeypatch.setattr(flower, "_pull_and_store_message", pull)
             monkeypatch.setattr(flower, "_push_messages", push)
+            monkeypatch.setattr(connection, "HeartbeatSender", connection.HeartbeatSender)
             beat_while_at_work(lambda: found.append(1))
             return found
 
@@ -53,6 +61,18 @@ class TestHeartbeat:
         found = beats(pull=fail)
         with pytest.raises(RuntimeError):
             flower._pull_and_store_message(pull_object=None)
+        assert found == []
+
+    def test_nor_is_a_look_after_the_heartbeats_to_the_server_have_ended(self, beats):
+        """They end with any error that Flower does not expect; the server then counts the node as gone."""
+
+        def fail():
+            raise RuntimeError("HTTP 400")
+
+        found = beats()
+        with pytest.raises(RuntimeError):
+            connection.HeartbeatSender(fail)._run()
+        flower._pull_and_store_message(pull_object=None)
         assert found == []
 
     def test_every_part_of_a_long_message_is_one(self, beats):
@@ -75,11 +95,21 @@ class TestHeartbeat:
                 flower.time.sleep(0.25)
         assert slept == pytest.approx([0.5, 0.75, 1.125, 1.6875, 2.53125, 3, 3, 0.25, 0.5, 0.75])
 
+    @pytest.mark.parametrize(("status", "seen"), [(200, 200), (500, 503), (400, 400)])
+    def test_http_500_looks_like_503(self, monkeypatch, status, seen):
+        """After which a SuperNode tries again."""
+        monkeypatch.setattr(FleetHttpClient, "_send", lambda self, context: httpx.Response(status))
+        try_again_after_http_500()
+        assert FleetHttpClient._send(None, "context").status_code == seen
+
     def test_the_functions_are_still_flowers(self):
-        """Keywords that the heartbeat relies on."""
+        """What heartbeat and retries rely on."""
         assert "pull_object" in flower._pull_and_store_message.__code__.co_varnames
         assert "push_object" in flower._push_messages.__code__.co_varnames
         assert "                time.sleep(3)\n" in inspect.getsource(flower)
+        assert "exc.response.status_code in (502, 503, 504)" in inspect.getsource(connection)
+        assert "http_response = self._send(context)" in inspect.getsource(FleetHttpClient._unary_unary)
+        assert "target=self._run" in inspect.getsource(connection.HeartbeatSender)
 
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]

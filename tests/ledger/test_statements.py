@@ -126,7 +126,8 @@ class TestDenied:
         """Client 9's reward goes to client 2. The secret is that of the true run, as the operator has it."""
         other = RunStore.create(tmp_path / "run", "worked", HEADER, key=key)
         change_without_triggers(other, f"UPDATE runs SET secret = '{store.secret}'")
-        other.secret = store.secret
+        other.close()
+        other = RunStore.open(tmp_path / "run", key=key)
         other.commit_opening(opening_transfers(HEADER["clients"], RULES["opening"]))
         moved = Transfer("reward", -5, 2, 10, 1, 9)
         other.commit_round(0, LINE | {"transfers": (*LINE["transfers"][:-1], moved)})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from tests.federation import RecordingEngine, engine_for, play_round, setup
@@ -11,7 +13,7 @@ from ipfl.client.settings import TrainConfig
 from ipfl.client.task import Task
 from ipfl.client.training import evaluate, one_thread, sgd
 from ipfl.core import Ask, stream
-from ipfl.methods.local import Local
+from ipfl.methods.local import Local, rounds_alone
 
 
 @pytest.fixture(scope="module")
@@ -64,3 +66,40 @@ def test_each_client_trains_its_own(task, start):
         hits = evaluate(task.network(0), model, task.data.parts(client).test).hits
         facts = replies[client].facts
         assert (facts["n"], facts["hits"]) == (20, hits)
+
+
+def test_an_unseen_client_trains_alone_as_often_as_the_others(task, start):
+    """Client 3 never takes part. Others train every second round, so 3 times in 6: as in rounds 1, 3 and 5.
+
+    The learning rate is halved every two rounds: 0.1, 0.05 and 0.025 there.
+    """
+    settings = TrainConfig(lr=0.1, lr_decay="step", decay_every=2, decay_factor=0.5)
+    method = Local()
+    state = replace(state_of(task, start), clients=frozenset({0, 1, 2, 4}))
+    model, rng = start, stream(0, EVALUATE, 5, 3)
+    with one_thread():
+        for lr in (0.1, 0.05, 0.025):
+            model = sgd(task.network(0), model, task.data.parts(3).train, settings, rng, lr=lr)
+    with engine_for(task, method, settings) as engine:
+        replies = engine.ask(Ask(EVALUATE, {client: method.offer(state, client) for client in (2, 3)}), 5)
+        found = engine.runner.personalize(3, 5, method.offer(state, 3))
+        assert dict(engine.runner.memory.load(3).params) == {}
+    np.testing.assert_allclose(found, model, rtol=1e-6)
+    test = task.data.parts(3).test
+    hits = {
+        name: evaluate(task.network(0), one, test).hits
+        for name, one in {"own": found, "start": start}.items()
+    }
+    assert (replies[3].facts["hits"], hits["own"] > hits["start"]) == (hits["own"], True)
+    at_start = evaluate(task.network(0), start, task.data.parts(2).test).hits
+    assert replies[2].facts["hits"] == at_start, (
+        "a client of the run that was not chosen yet is scored as before"
+    )
+
+
+@pytest.mark.parametrize(
+    ("per_round", "rounds", "expected"),
+    [(0.0, 9, []), (1.0, 3, [0, 1, 2]), (0.5, 4, [1, 3]), (0.1, 2, [1]), (0.25, 10, [2, 7])],
+)
+def test_rounds_are_spread_evenly(per_round, rounds, expected):
+    assert rounds_alone(per_round, rounds) == expected

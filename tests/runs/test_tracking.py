@@ -60,6 +60,19 @@ class TestFigures:
             "economy/gini": 0.25, "bytes/up": 7, "bytes/down": 9, "events": 0,
         }  # fmt: skip
 
+    def test_one_model_for_all_is_called_global(self):
+        """As its file is, and not a cluster, of which FedAvg has none."""
+        line = {
+            "seats": [[0, -1, "random", True, False]],
+            "evaluation": {"personalized_accuracy": {"mean": 0.5, "std": 0},
+                           "global_accuracy": {"mean": 0.5, "std": 0}, "cluster_accuracy": [[0.2], [0.4]]},
+            "bytes_up": 7, "bytes_down": 9, "events": [], "round": 0,
+        }  # fmt: skip
+        found = round_figures(with_typed_rows(line))
+        assert found["global/accuracy_on_distribution_0"] == 0.2
+        assert found["global/accuracy_on_distribution_1"] == 0.4
+        assert not [name for name in found if name.startswith("cluster")]
+
 
 def test_tensorboard(runs):
     scalars, events = read_scalars(runs / "tensorboard" / "by-tensorboard")
@@ -110,7 +123,10 @@ def test_a_comparison_tells_pma(tmp_path):
     compared = json.loads((tmp_path / "c" / "compare.json").read_text())
     pma = compared["methods"]["fedprox:mu=0.5"]["pma"]["mean"]
     assert scalars["pma/mean"] == [(0, pytest.approx(pma))]
-    assert "pma/mean" not in read_scalars(tmp_path / "tensorboard" / "c" / "fedavg" / "seed-0")[0]
+    of_reference, _ = read_scalars(tmp_path / "tensorboard" / "c" / "fedavg" / "seed-0")
+    assert "pma/mean" not in of_reference
+    assert "global/accuracy_on_distribution_0" in of_reference
+    assert not [name for name in of_reference if name.startswith("cluster_")]
 
 
 def test_without_the_package(monkeypatch, tmp_path):

@@ -18,7 +18,8 @@ def console(
         str | None, typer.Option("--store", metavar="URL", help="A database with runs, instead of a folder.")
     ] = None,
     host: Annotated[
-        str, typer.Option("--host", help="Address to listen on; others than this machine's need --auth.")
+        str,
+        typer.Option("--host", help="Address to listen on; one that other machines can reach needs --auth."),
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Port to listen on.")] = 8080,
     auth: Annotated[
@@ -30,15 +31,18 @@ def console(
         typer.Option(
             "--token-file",
             metavar="FILE",
-            help="Holds the operator's token, made if it is not there; default: DIR/console-token.",
+            help="File with the operator's token, created if there is none; default: DIR/console-token.",
         ),
     ] = None,
     allow_start: Annotated[
         bool,
-        typer.Option("--allow-start", help="Let the operator start runs though other machines are let in."),
+        typer.Option(
+            "--allow-start",
+            help="Allow the operator to start runs even if other machines can reach the console.",
+        ),
     ] = False,
 ) -> None:
-    """Open a web console: runs side by side, their clients, every token.
+    """Start a web console: runs side by side, their clients, every token.
 
     Reads the run stores and changes nothing in them. Runs in progress are followed live.
     With --auth, runs can also be started, stopped and resumed.

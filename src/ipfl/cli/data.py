@@ -19,7 +19,10 @@ from ipfl.cli.options import (
 )
 from ipfl.errors import InputError
 
-app = typer.Typer(no_args_is_help=True, help="Download data sets, see where they are, and who has what.")
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Download data sets, list where they are, and show which client has which data.",
+)
 
 
 @app.command(epilog="For example:\n\nipfl data fetch cifar10")
@@ -63,7 +66,7 @@ def describe(
     seed: Seed = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Show who has what: the points of every client, and a picture of its labels.
+    """Show which client has which data: the points of every client, and a picture of its labels.
 
     CONFIG.toml holds the settings; without it, those of the default run. Nothing is trained.
     """

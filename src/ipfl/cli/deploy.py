@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,18 +11,39 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ipfl.cli.errors import FAILED, INTERRUPTED, exit_with_error
-from ipfl.cli.options import AccountsName, Anchor, Out, Sets, new_run_folder
+from ipfl.cli.options import MAX_WORKERS, AccountsName, Anchor, Out, Sets, new_run_folder
 from ipfl.errors import InputError
 
 if TYPE_CHECKING:
     from ipfl.deploy.folder import ServerFolder
 
-app = typer.Typer(no_args_is_help=True, help="Run a federation on machines of its own, with Flower.")
+app = typer.Typer(no_args_is_help=True, help="Run a federation on several machines, with Flower.")
+
+MAX_NEW_NODES = 1000
+"""Folders that `init` writes, each with the keys of all nodes. `register` adds more."""
+MAX_TRIED_NODES = MAX_WORKERS // 2
+"""Nodes on this machine, two processes each."""
+MAX_ROUNDS = 2**31 - 1
+"""As in a config."""
+MAX_CLIENT = 2**31 - 2
+"""Largest id of a client (`ipfl.deploy.registry.Account`)."""
+MAX_CLASSES = 2**16
+"""The same as `ipfl.engines.flower.run_settings.MAX_CLASSES`, whose module takes long to import."""
+MAX_SECONDS = 30 * 24 * 60 * 60.0
+"""Of `--wait` and `--deadline`: thirty days."""
+
+
+def check_seconds(value: float) -> float:
+    """Refuses `nan`, which is neither below a lower limit nor above an upper one."""
+    if math.isnan(value):
+        raise typer.BadParameter(f"'{value}' is not a number of seconds.")
+    return value
+
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="Folder that `ipfl deploy init` wrote.")]
-Nodes = Annotated[int, typer.Option("--nodes", min=1, metavar="N", help="Number of nodes.")]
 Rounds = Annotated[
-    int | None, typer.Option("--rounds", min=1, metavar="R", help="Rounds; default: as in the config.")
+    int | None,
+    typer.Option("--rounds", min=1, max=MAX_ROUNDS, metavar="R", help="Rounds; default: as in the config."),
 ]
 
 
@@ -57,7 +79,9 @@ def _server_folder(path: Path) -> ServerFolder:
 @app.command("init", epilog="For example:\n\nipfl deploy init hospital --nodes 3 --host fl.example.org")
 def init_folder(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to write; it must not exist yet.")],
-    nodes: Nodes = 3,
+    nodes: Annotated[
+        int, typer.Option("--nodes", min=1, max=MAX_NEW_NODES, metavar="N", help="Number of nodes.")
+    ] = 3,
     hosts: Annotated[
         list[str] | None,
         typer.Option(
@@ -93,11 +117,13 @@ def register(
     key: Annotated[Path, typer.Argument(metavar="KEY.pub", help="Public key of the node.")],
     client: Annotated[
         int | None,
-        typer.Option("--client", metavar="I", min=0, help="Client id; default: the next free."),
+        typer.Option(
+            "--client", metavar="I", min=0, max=MAX_CLIENT, help="Client id; default: the next free."
+        ),
     ] = None,
     name: Annotated[str, typer.Option("--name", help="A name for people to read.")] = "",
     replace: Annotated[
-        bool, typer.Option("--replace", help="Replace the key of the client's account by this one.")
+        bool, typer.Option("--replace", help="Replace the key of the client's account with this one.")
     ] = False,
 ) -> None:
     """Add an account for a node's key, or replace the key of an account."""
@@ -167,18 +193,35 @@ def run_method(
     ] = None,
     nodes: Annotated[
         int | None,
-        typer.Option("--nodes", min=1, metavar="N", help="Nodes to wait for; default: one for each account."),
+        typer.Option(
+            "--nodes",
+            min=1,
+            max=MAX_CLIENT + 1,
+            metavar="N",
+            help="Nodes to wait for; default: one for each account.",
+        ),
     ] = None,
     wait: Annotated[
-        float, typer.Option("--wait", min=0, metavar="S", help="Seconds to wait for them.")
+        float,
+        typer.Option(
+            "--wait",
+            min=0,
+            max=MAX_SECONDS,
+            callback=check_seconds,
+            metavar="S",
+            help="Seconds to wait for them.",
+        ),
     ] = 120,
     deadline: Annotated[
         float,
         typer.Option(
             "--deadline",
             min=1,
+            max=MAX_SECONDS,
+            callback=check_seconds,
             metavar="S",
-            help="Seconds for a reply; for clients, clients.deadline of the config wins.",
+            help="Seconds that a node may take to reply; clients.deadline of the config "
+            "replaces it for clients.",
         ),
     ] = 300,
     classes: Annotated[
@@ -186,6 +229,7 @@ def run_method(
         typer.Option(
             "--classes",
             min=1,
+            max=MAX_CLASSES,
             metavar="N",
             help="Number of classes; default: what more than half of the nodes say.",
         ),
@@ -203,6 +247,9 @@ def run_method(
     load_run_config(config_file)  # what is wrong with it is said now, not after the run has started
     if resume is not None and accounts is not None:
         raise InputError("--resume takes no --accounts: the run goes on with those that it was begun with")
+    accounts_known = len(Registry.load(found.accounts_file).accounts)
+    if nodes is not None and nodes > accounts_known:
+        raise InputError(f"--nodes {nodes}: {found.root} has accounts for {accounts_known} nodes only")
     out = (resume or found.next_run_folder()).resolve()
     settings: dict[str, RunValue] = {
         "config": str(config_file),
@@ -210,7 +257,7 @@ def run_method(
         "out": str(out),
         "resume": resume is not None,
         "rounds": rounds or 0,
-        "nodes": nodes or len(Registry.load(found.accounts_file).accounts),
+        "nodes": nodes or accounts_known,
         "wait": wait,
         "deadline": deadline,
         "classes": classes or 0,
@@ -224,7 +271,12 @@ def run_method(
 
 @app.command("try", epilog="For example:\n\nipfl deploy try --nodes 3 --rounds 2")
 def try_on_this_machine(
-    nodes: Nodes = 3,
+    nodes: Annotated[
+        int,
+        typer.Option(
+            "--nodes", min=1, max=MAX_TRIED_NODES, metavar="N", help="Number of nodes, two processes each."
+        ),
+    ] = 3,
     config: Annotated[
         Path | None,
         typer.Option("--config", metavar="FILE", help="Config of the run; default: a small example."),

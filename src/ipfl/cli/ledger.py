@@ -116,8 +116,8 @@ def verify(
 ) -> None:
     """Check a run: sums, replay of every auction and reward, hash chain, signatures, every file.
 
-    Exit code 1 and the first wrong entry if something is wrong. Otherwise the newest hashes are printed: note
-    them elsewhere and --expect one later, to find even what the owner of the signing key changed.
+    Exit code 1 and the first wrong entry if something is wrong. Otherwise the newest hashes are printed: keep
+    them elsewhere. Given to --expect later, one of them shows even what the owner of the signing key changed.
     """
     from ipfl.runs.audit import Audit
 
@@ -191,7 +191,7 @@ def check(
 ) -> None:
     """Check a client's statement of account, or a node's receipt for one; and whether the ledger agrees.
 
-    Exit code 1 if it proves nothing, or if the ledger of --against denies it.
+    Exit code 1 if it is not valid, or if the ledger of --against says otherwise.
     """
     from ipfl.core.files import read_json
     from ipfl.ledger.receipts import read_receipt

@@ -91,7 +91,11 @@ Workers = Annotated[
 Seed = Annotated[int | None, typer.Option("--seed", metavar="S", min=0, help="Same as --set seed=S.")]
 Resume = Annotated[
     Path | None,
-    typer.Option("--resume", metavar="DIR", help="Go on with what was begun in this folder, as it was set."),
+    typer.Option(
+        "--resume",
+        metavar="DIR",
+        help="Continue what was begun in this folder, with the settings it was begun with.",
+    ),
 ]
 Store = Annotated[
     str | None,
@@ -108,7 +112,7 @@ SigningKeyFile = Annotated[
         "--signing-key",
         metavar="FILE",
         envvar="IPFL_SIGNING_KEY",
-        help="Key that signs the ledger, made if it is missing; default: signing.key beside the folder.",
+        help="Key that signs the ledger, created if there is none; default: signing.key beside the folder.",
     ),
 ]
 Anchor = Annotated[
@@ -122,7 +126,8 @@ AccountsName = Annotated[
     typer.Option(
         "--accounts",
         metavar="NAME",
-        help="Open with the balances that the last run under this name left, and leave them to the next.",
+        help="Start with the balances that the last run of this name ended with; "
+        "the next starts with this one's.",
     ),
 ]
 CheckpointEvery = Annotated[
@@ -157,7 +162,7 @@ NodeCount = Annotated[
 ]
 Fp16 = Annotated[
     bool,
-    typer.Option("--fp16", help="Flower: models travel as float16: half the bytes, another result."),
+    typer.Option("--fp16", help="Flower: send models as float16: half the bytes, another result."),
 ]
 Profiled = Annotated[
     bool,
@@ -181,7 +186,8 @@ NetworkName = Annotated[
 Track = Annotated[
     Literal["tensorboard", "mlflow"] | None,
     typer.Option(
-        "--track", help="Also tell TensorBoard or MLflow, in a folder of that name beside the run's."
+        "--track",
+        help="Also write the figures for TensorBoard or MLflow, to a folder of that name beside the run's.",
     ),
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the run that the folder holds.")]

@@ -16,13 +16,17 @@ def plot(
     runs: Folders,
     figures: Annotated[
         list[str] | None,
-        typer.Option("--figure", metavar="NAME", help="Only this one; repeatable. Default: all with data."),
+        typer.Option(
+            "--figure",
+            metavar="NAME",
+            help="Only this figure; repeatable. Default: all that the runs have data for.",
+        ),
     ] = None,
     out: Annotated[
         Path, typer.Option("--out", metavar="DIR", help="Folder for the files, outside of the runs.")
     ] = Path("figures"),
     file_format: Annotated[
-        Literal["png", "pdf", "svg"], typer.Option("--format", help="Of the files.")
+        Literal["png", "pdf", "svg"], typer.Option("--format", help="Format of the files.")
     ] = "png",
 ) -> None:
     """Draw figures of runs or comparisons.

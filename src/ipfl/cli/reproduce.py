@@ -33,13 +33,15 @@ app = typer.Typer(
     cls=NamesOrCommands,
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Make the paper's tables and figures again: NAME, see `ipfl reproduce list`; `all` for all of them.",
+    help="Reproduce the paper's tables and figures: NAME is one of `ipfl reproduce list`, or `all`.",
     epilog="For example:\n\nipfl reproduce emnist-accuracy --scale cpu --seeds 5",
 )
 
 Scale = Annotated[
     Literal["smoke", "cpu", "paper"],
-    typer.Option("--scale", help="smoke: seconds; cpu: minutes for a seed on two cores; paper: as printed."),
+    typer.Option(
+        "--scale", help="smoke: seconds; cpu: minutes for a seed on two cores; paper: as in the paper."
+    ),
 ]
 Names = Annotated[list[str], typer.Argument(metavar="NAME…", help="See `ipfl reproduce list`; all: all.")]
 Results = Annotated[
@@ -85,7 +87,10 @@ def run_experiments(
     names: Names,
     scale: Scale = "cpu",
     seeds: Annotated[
-        str, typer.Option("--seeds", metavar="N|A,B|A-B", help="How many, from 0 on; or which: 0, or 0-4.")
+        str,
+        typer.Option(
+            "--seeds", metavar="N|A,B|A-B", help="How many, counted from 0; or which ones: 0, or 0-4."
+        ),
     ] = "1",
     out: Results = RESULTS,
     runs: Runs = RUNS,
@@ -118,7 +123,7 @@ def tune(
     name: Annotated[str, typer.Argument(metavar="NAME", help="See `ipfl reproduce list`.")],
     scale: Scale = "cpu",
     seeds: Annotated[
-        str, typer.Option("--seeds", metavar="N|A,B|A-B", help="How many, from 100 on; or which.")
+        str, typer.Option("--seeds", metavar="N|A,B|A-B", help="How many, counted from 100; or which ones.")
     ] = "1",
     methods: Annotated[
         str | None,
@@ -131,7 +136,7 @@ def tune(
     quiet: Quiet = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Give every method of an experiment the same grid, and write down what is best.
+    """Tune every method of an experiment on the same grid, and write down the best settings.
 
     Learning rate × the method's main parameter, chosen on points that no method is tested on, with seeds that
     no table uses. Later runs of the experiment take what was chosen.
@@ -169,7 +174,12 @@ def tables(
         Path, typer.Option("--results", metavar="DIR", help="Folder with the numbers, NAME/SCALE.json.")
     ] = RESULTS,
     document: Annotated[
-        Path, typer.Option("--document", metavar="FILE.md", help="Gets the tables between its two marks.")
+        Path,
+        typer.Option(
+            "--document",
+            metavar="FILE.md",
+            help="Document that the tables are written into, between its two marks.",
+        ),
     ] = Path("docs/results.md"),
     scale: Scale = "cpu",
 ) -> None:

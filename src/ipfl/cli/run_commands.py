@@ -67,11 +67,15 @@ MethodNames = Annotated[
 ]
 ReferenceName = Annotated[
     str,
-    typer.Option("--reference", metavar="METHOD", help="What PMA is measured against, such as local."),
+    typer.Option(
+        "--reference", metavar="METHOD", help="Method that gains (PMA) are measured against, such as local."
+    ),
 ]
 SeedCount = Annotated[
     int,
-    typer.Option("--seeds", metavar="N", min=1, max=MAX_SEEDS, help="Number of seeds, from the config's on."),
+    typer.Option(
+        "--seeds", metavar="N", min=1, max=MAX_SEEDS, help="Number of seeds; the first is the config's."
+    ),
 ]
 
 

@@ -17,7 +17,10 @@ def theory(
     out: Annotated[
         Path, typer.Option("--out", metavar="DIR", help="Folder for NAME.png and theory.json.")
     ] = Path("theory"),
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Decides every number.")] = 0,
+    seed: Annotated[
+        int,
+        typer.Option("--seed", min=0, help="Seed of the simulations: the same seed gives the same numbers."),
+    ] = 0,
     trials: Annotated[
         int, typer.Option("--trials", min=10, max=10_000_000, help="Simulated federations for each point.")
     ] = 20_000,

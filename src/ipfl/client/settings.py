@@ -109,9 +109,12 @@ class TrainConfig(Section):
         """The settings of one round: with its learning rate."""
         if self.lr_decay == "constant":
             return self
-        return self.model_copy(update={"lr": self.lr * self._share_of_lr(round)})
+        return self.model_copy(update={"lr": self.lr * self.share_of_lr(round)})
 
-    def _share_of_lr(self, round: int) -> float:
+    def share_of_lr(self, round: int) -> float:
+        """What the learning rate of a round is, as a share of the first one; above 0."""
+        if self.lr_decay == "constant":
+            return 1.0
         if self.lr_decay == "step":
             return self.decay_factor ** (round // self.decay_every)
         if self.lr_decay == "diminishing":  # Σ η_t = ∞ and Σ η_t² < ∞, as the theorem asks

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -70,8 +71,9 @@ def client_detail(runs: RunList, found: FoundRun, client: int) -> ClientDetail |
         wishes_round, wishes = _newest_wishes(reader, client)
         numbers = evaluated_rounds(reader)
         accuracy = client_accuracies(reader, numbers[-1]).get(client) if numbers else None
-        threshold = _threshold(runs, found, client, numbers[-1]) if numbers else None
+        thresholds = _thresholds(runs, found, client, numbers[-1:])
         statement = _statement_note(store, reader)
+    _, threshold = next(iter(thresholds.values()), (None, None))
     verdict, gains = _verdict(accuracy, threshold)
     return ClientDetail(
         run=found.key,
@@ -140,14 +142,24 @@ def _newest_wishes(reader: Reader, client: int) -> tuple[int | None, list[Wish]]
     return newest, [Wish(cluster=row.cluster, rank=row.rank + 1, score=row.score) for row in found]
 
 
-def _threshold(runs: RunList, found: FoundRun, client: int, round: int) -> float | None:
-    """What the reference gives this client: at its newest evaluation up to that round."""
+def _thresholds(
+    runs: RunList, found: FoundRun, client: int, numbers: Sequence[int]
+) -> dict[int, tuple[int, float]]:
+    """What the reference gives this client, at its newest evaluation up to each of these rounds.
+
+    The two runs may be evaluated in different rounds.
+
+    Returns:
+        Round → the reference's round, and the accuracy there; not for rounds before its first evaluation.
+    """
     reference = reference_run(runs, found)
-    if reference is None or reference == found:
-        return None
+    if reference is None or reference == found or not numbers:
+        return {}
     with runs.read(reference) as (_, reader):
-        known = [number for number in evaluated_rounds(reader) if number <= round]
-        return client_accuracies(reader, known[-1]).get(client) if known else None
+        known = evaluated_rounds(reader)
+        newest = {number: known[place - 1] for number in numbers if (place := bisect_right(known, number))}
+        values = _accuracies(reader, client, sorted({*newest.values()}))
+    return {number: (then, values[then]) for number, then in newest.items() if then in values}
 
 
 def _verdict(accuracy: float | None, threshold: float | None) -> tuple[str, bool | None]:
@@ -155,29 +167,30 @@ def _verdict(accuracy: float | None, threshold: float | None) -> tuple[str, bool
         return "Not evaluated yet.", None
     if threshold is None:
         return (
-            "No reference run to measure against: ipfl compare plays one and tells who would leave.",
+            "There is no reference run to compare with; ipfl compare plays one with the run.",
             None,
         )
     gain = 100 * (accuracy - threshold)
     if gain > 0:
-        return f"Stays: its model is {gain:.1f} points better than the reference gives it.", True
+        return f"Stays: its model is {gain:.1f} points better than what the reference gives it.", True
     worse = "no better than" if abs(gain) < 0.05 else f"{-gain:.1f} points worse than"
     return f"Has reason to leave: its model is {worse} what the reference gives it.", False
 
 
 def client_series(runs: RunList, found: FoundRun, client: int) -> Series:
-    """Balance, first wish, contribution, accuracy and threshold of a client over rounds."""
+    """Balance, first wish, contribution, accuracy and threshold of a client over rounds.
+
+    `threshold_round` is the round of the reference that a threshold comes from.
+    """
     with runs.read(found) as (_, reader):
         values: dict[str, dict[int, float]] = {"balance": _balances(reader, client)}
         values["preferred"] = _by_round(reader, bids, bids.c.cluster, client, bids.c.rank == 0)
         values["psi"] = _by_round(reader, contributions, contributions.c.psi, client)
         shown = thin(evaluated_rounds(reader), MAX_EVALUATIONS)
         values["accuracy"] = _accuracies(reader, client, shown)
-    reference = reference_run(runs, found)
-    if reference is not None and reference != found:
-        with runs.read(reference) as (_, reader):
-            known = set(evaluated_rounds(reader)) & set(shown)
-            values["threshold"] = _accuracies(reader, client, sorted(known))
+    thresholds = _thresholds(runs, found, client, shown)
+    values["threshold"] = {number: accuracy for number, (_, accuracy) in thresholds.items()}
+    values["threshold_round"] = {number: float(then) for number, (then, _) in thresholds.items()}
     kept = sorted({round for column in values.values() for round in column})
     columns: dict[str, list[float | None]] = {
         name: [column.get(round) for round in kept] for name, column in values.items() if column

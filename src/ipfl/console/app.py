@@ -14,10 +14,11 @@ from fastapi.responses import JSONResponse, RedirectResponse, Response
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.staticfiles import StaticFiles
 
-from ipfl.console import api, pages
+from ipfl.console import actions, api, pages
 from ipfl.console.access import Access, SignInNeeded, Tokens
 from ipfl.console.console import Console
 from ipfl.console.guard import LOOPBACK, Guard, Limits
+from ipfl.console.rendering import is_fragment, render
 from ipfl.console.run_list import RunList
 from ipfl.errors import InputError
 from ipfl.ledger.database import StoreError
@@ -43,6 +44,7 @@ def make_app(console: Console, hosts: frozenset[str] | None = LOOPBACK) -> FastA
     app.state.console = console
     app.include_router(api.router)
     app.include_router(pages.router)
+    app.include_router(actions.router)
     app.mount("/static", StaticFiles(directory=Path(__file__).parent / "static"), name="static")
     app.add_exception_handler(InputError, _input_error)
     app.add_exception_handler(SignInNeeded, _http_error)
@@ -59,10 +61,10 @@ def _wants_page(request: Request) -> bool:
 
 def _error_page(request: Request, status: int, text: str) -> Response:
     console = request.app.state.console
-    name = "problem.html" if pages.is_fragment(request) else "error.html"
-    answer = pages.render(request, name, console, status=status, text=text)
+    name = "problem.html" if is_fragment(request) else "error.html"
+    answer = render(request, name, console, status=status, text=text)
     # htmx leaves a page as it is after an error, and nobody would see why.
-    answer.status_code = 200 if pages.is_fragment(request) and status in (400, 503) else status
+    answer.status_code = 200 if is_fragment(request) and status in (400, 503) else status
     return answer
 
 
@@ -79,7 +81,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
     if not _wants_page(request):
         return await http_exception_handler(request, error)
     if error.status_code == 401:
-        if pages.is_fragment(request):
+        if is_fragment(request):
             return Response(status_code=204, headers={"hx-redirect": "/login"})
         return RedirectResponse("/login", 303)
     return _error_page(request, error.status_code, str(error.detail))

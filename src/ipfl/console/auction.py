@@ -13,7 +13,7 @@ from ipfl.ledger.reader import Reader
 from ipfl.ledger.schema import row_tables, transfers
 
 MAX_EVENTS = 50
-WHY = {"performance": "bid, and chosen by contribution", "random": "chosen by lot, to explore"}
+WHY = {"performance": "bid, and chosen by contribution", "random": "chosen at random, to explore"}
 """`Seat.how` in words."""
 bids, seats, contributions = (row_tables[name] for name in ("bids", "seats", "contributions"))
 

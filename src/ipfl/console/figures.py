@@ -284,9 +284,10 @@ def evaluation(reader: Reader, round: int) -> Mapping[str, Any]:
 def heat_map(reader: Reader) -> HeatMap:
     """The newest accuracy of every server model on every distribution."""
     for round in reversed(evaluated_rounds(reader)[-5:]):
-        table = evaluation(reader, round).get("cluster_accuracy")
-        if table:
-            models = [f"cluster {k}" for k in range(len(table[0]))] if len(table[0]) > 1 else ["global"]
+        found = evaluation(reader, round)
+        if table := found.get("cluster_accuracy"):
+            is_one_for_all = found.get("global_accuracy") is not None
+            models = ["global"] if is_one_for_all else [f"cluster {k}" for k in range(len(table[0]))]
             kinds = [f"distribution {d}" for d in range(len(table))]
             return HeatMap(round=round, models=models, distributions=kinds, accuracy=table)
     return HeatMap(round=None, models=[], distributions=[], accuracy=[])

@@ -1,84 +1,28 @@
-"""The pages. Every one is whole HTML that works before any script has run; charts fetch the JSON API."""
+"""The pages that show runs. Every one is whole HTML that works before any script has run.
+
+Charts fetch the JSON API. What starts or stops something is in `actions`.
+"""
 
 from __future__ import annotations
 
-import time
-from pathlib import Path as FilePath
-from typing import Annotated, Any
-from urllib.parse import parse_qs, urlencode
+from typing import Annotated
+from urllib.parse import urlencode
 
 from fastapi import APIRouter, HTTPException, Query, Request, Response
-from fastapi.responses import HTMLResponse, RedirectResponse
-from fastapi.templating import Jinja2Templates
-from starlette.concurrency import run_in_threadpool
+from fastapi.responses import HTMLResponse
 
 from ipfl.console import accounts, api, figures
-from ipfl.console.access import COOKIE
 from ipfl.console.auction import round_detail
-from ipfl.console.console import ClientNumber, ConsoleOf, ForClient, ForOperator, ForStarter, Run
-from ipfl.console.form import make_form, read_form
-from ipfl.console.guard import peer_of
-from ipfl.console.records import KINDS, Command, Kind, State
+from ipfl.console.console import ClientNumber, ConsoleOf, ForClient, ForOperator, Run
+from ipfl.console.records import KINDS, Kind, State
+from ipfl.console.rendering import is_fragment, render
 from ipfl.console.transfers import Search, find_transfers
 from ipfl.core.client_names import find_client
 from ipfl.errors import InputError
-from ipfl.methods import DEFAULT
-from ipfl.report.tables import format_size
 
-HERE = FilePath(__file__).parent
 PAGE_SIZE = 50
 RUNS_PER_PAGE = 100
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
-templates = Jinja2Templates(HERE / "templates")
-
-
-def percent(value: float | None) -> str:
-    """A share in percent, or a dash."""
-    return "–" if value is None else f"{100 * value:.1f} %"
-
-
-def points(value: float | None) -> str:
-    """A difference of shares in percentage points, or a dash."""
-    return "–" if value is None else f"{100 * value:+.1f} pts".replace("-", "−")
-
-
-def tokens(value: int | None) -> str:
-    """A number of tokens with thin spaces, or a dash."""
-    return "–" if value is None else f"{value:,}".replace(",", "\u202f").replace("-", "−")
-
-
-def ago(moment: float | None) -> str:
-    """How long ago something was."""
-    if moment is None:
-        return ""
-    seconds = max(0.0, time.time() - moment)
-    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"{seconds / size:.0f} {unit} ago"
-    return "just now"
-
-
-templates.env.filters.update(
-    percent=percent, points=points, tokens=tokens, ago=ago, size=format_size, round_label=accounts.round_label
-)
-
-
-def render(request: Request, template: str, console: Any, **values: Any) -> HTMLResponse:
-    """A page with what all pages need."""
-    identity = console.access.identify(request)
-    shared = {
-        "identity": identity,
-        "has_auth": console.access.tokens is not None,
-        "may_start": console.access.tokens is not None and console.access.may_start,
-        "runs_folder": console.runs.folder,
-        "default_method": DEFAULT,
-    }
-    return templates.TemplateResponse(request, template, shared | values)
-
-
-def is_fragment(request: Request) -> bool:
-    """Whether only a part of a page is wanted."""
-    return request.headers.get("hx-request") == "true"
 
 
 @router.get("/")
@@ -305,109 +249,3 @@ def show_verification(request: Request, console: ConsoleOf, _: ForOperator, run:
     """The state of a check, as a fragment."""
     row = figures.run_row(console.runs, run)
     return render(request, "verification.html", console, run=row, check=console.verifier.result(run))
-
-
-@router.get("/start")
-def show_start(request: Request, console: ConsoleOf, _: ForOperator) -> Response:
-    """The form that starts a run."""
-    number, folder = 1, console.runs.folder
-    while folder is not None and (folder / f"run-{number}").exists():
-        number += 1
-    plan = {"name": [f"run-{number}"], "methods": [DEFAULT]}
-    form = make_form()
-    try:
-        command = Command(command=console.starter.command(read_form(plan)))
-    except InputError as error:
-        command = Command(command="", problem=str(error))
-    return render(request, "start.html", console, form=form, name=f"run-{number}", command=command)
-
-
-async def _filled(request: Request) -> dict[str, list[str]]:
-    """The fields of a form. Its size is limited in front of here."""
-    body = await request.body()
-    return parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=300)
-
-
-@router.post("/start/command")
-async def show_command(request: Request, console: ConsoleOf, _: ForOperator) -> Response:
-    """The equivalent command, as a fragment."""
-    filled = await _filled(request)
-    command = await run_in_threadpool(api.preview_command, console, _, filled)
-    return render(request, "command.html", console, command=command)
-
-
-@router.post("/start")
-async def start(request: Request, console: ConsoleOf, _: ForStarter) -> Response:
-    """Starts a run and goes to the list of runs."""
-    filled = await _filled(request)
-    try:
-        started = await run_in_threadpool(lambda: console.starter.start(read_form(filled)))
-    except InputError as error:
-        return render(request, "command.html", console, command=Command(command="", problem=str(error)))
-    return _go(request, f"/?{urlencode({'text': started.name})}")
-
-
-@router.post("/runs/{run}/stop")
-def stop(request: Request, console: ConsoleOf, _: ForStarter, run: Run) -> Response:
-    """Stops a run."""
-    console.starter.stop(run)
-    return _go(request, f"/runs/{run.key}")
-
-
-@router.post("/runs/{run}/resume")
-def resume(request: Request, console: ConsoleOf, identity: ForStarter, run: Run) -> Response:
-    """Resumes a run."""
-    api.resume_run(console, identity, run)
-    return _go(request, f"/runs/{run.key}")
-
-
-def _go(request: Request, address: str) -> Response:
-    """Sends the browser to another page."""
-    if is_fragment(request):
-        return Response(status_code=204, headers={"hx-redirect": address})
-    return RedirectResponse(address, 303)
-
-
-@router.get("/login")
-def show_login(request: Request, console: ConsoleOf) -> Response:
-    """The form for a token."""
-    return render(request, "login.html", console, problem=None)
-
-
-@router.post("/login")
-async def login(request: Request, console: ConsoleOf) -> Response:
-    """Takes a token into a cookie that scripts cannot read and other sites cannot send."""
-    access = console.access
-    if access.tokens is None:
-        return RedirectResponse("/", 303)
-    if not console.sign_ins.take(peer_of(request.scope)):
-        answer = render(request, "login.html", console, problem="Too many attempts. Wait a minute.")
-        answer.status_code = 429
-        return answer
-    given = (await _filled(request)).get("token", [""])[0].strip()
-    identity = access.tokens.identify(given)
-    if identity is None:
-        problem = "This token is not valid here. Copy it whole, without spaces."
-        answer = render(request, "login.html", console, problem=problem)
-        answer.status_code = 401
-        return answer
-    home = "/" if identity.is_operator else f"/runs/{identity.run}/clients/{identity.client}"
-    response = RedirectResponse(home, 303)
-    response.set_cookie(
-        COOKIE,
-        given,
-        max_age=12 * 3600,
-        httponly=True,
-        samesite="strict",
-        secure=request.url.scheme == "https",
-        path="/",
-    )
-    return response
-
-
-@router.post("/logout")
-def logout() -> Response:
-    """Forgets the token."""
-    response = RedirectResponse("/login", 303)
-    response.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
-    return response

@@ -122,7 +122,7 @@ class ClusterRound(BaseModel):
     reimbursed: int = 0
     rewarded: int = 0
     seats: int = 0
-    by_lot: int = Field(0, description="of the seats, those given by lot")
+    by_lot: int = Field(0, description="of the seats, those given at random")
     delivered: int = 0
     probe_accuracy: float | None = None
 

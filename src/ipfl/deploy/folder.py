@@ -26,7 +26,7 @@ from ipfl.deploy.credentials import (
     write_key_pair,
 )
 from ipfl.deploy.peers import peers_text
-from ipfl.deploy.registry import Registry
+from ipfl.deploy.registry import Account, Registry
 from ipfl.engines import NEEDS_LOCAL_ENGINE
 from ipfl.engines.flower.node_limits import NodeLimits
 from ipfl.errors import InputError
@@ -293,14 +293,16 @@ def create_folder(
     root.mkdir(parents=True, exist_ok=True)
     write_certificates(folder.root, hosts)
     server = f"{hosts[0] if hosts else 'localhost'}:{port}"
-    registry = Registry()
+    accounts = []
     for client in range(nodes):
         _write_node_files(folder, client, server)
         key = folder.node_folder(client).public_key.read_text(encoding="utf-8")
-        registry = registry.with_account(key, client, f"node-{client}")
+        accounts.append(Account(client=client, key=key, name=f"node-{client}"))
+    registry = Registry.of(accounts)
     registry.save(folder.accounts_file)
+    peers = peers_text(registry)
     for client in range(nodes):
-        folder.node_folder(client).peers_file.write_text(peers_text(registry), encoding="utf-8")
+        folder.node_folder(client).peers_file.write_text(peers, encoding="utf-8")
     settings = ServerSettings(
         bind=ALL_INTERFACES if hosts else LOOPBACK_INTERFACE, port=port, operator_port=operator_port
     )

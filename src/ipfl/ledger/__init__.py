@@ -9,7 +9,7 @@ SQLite by default, PostgreSQL by URL; the same code for both. Transfers are post
 database itself refuses overdrafts. What belongs here: accounts and transfers (`accounts`), the store
 (`schema`, `migrations`, `database`, `headers`, `lines`, `canonical`, `store`, `reader`), its verification
 (`verify`, `findings`), evidence against those who could rewrite it (`signing`, `signatures`, `statements`,
-`merkle`, `anchors`), and `export`.
+`run_accounts`, `merkle`, `anchors`), and `export`.
 
 The package imports `ipfl.core` only: the method decides which tokens move, and gives `verify` a replay of its
 rules. Imported by `methods.ipfl`, `engines.flower`, `runs`, `report` and `cli`.

@@ -31,16 +31,10 @@ from ipfl.ledger.lines import (
 )
 from ipfl.ledger.migrations import check_revision, holds_store, upgrade
 from ipfl.ledger.reader import PostedRound, PostedTransfer, Reader
+from ipfl.ledger.run_accounts import RunAccounts
 from ipfl.ledger.schema import OPENING
 from ipfl.ledger.signing import SigningKey
-from ipfl.ledger.statements import (
-    AccountBook,
-    LedgerHead,
-    SignedHead,
-    Statement,
-    entries_by_client,
-    make_statement,
-)
+from ipfl.ledger.statements import AccountBook, LedgerHead, SignedHead, Statement
 
 ROWS_AT_A_TIME = 2**14
 """Rows that one statement inserts into SQLite."""
@@ -69,7 +63,7 @@ class RunStore:
         self.secret, self.retry_seconds, self.key = secret, retry_seconds, key
         self.begun = run_hash(name, header)
         """The hash that the first round follows."""
-        self._book: tuple[int | None, AccountBook] | None = None
+        self._accounts = RunAccounts(name, self.begun, header, secret)
 
     @classmethod
     def create(
@@ -291,38 +285,14 @@ class RunStore:
         insert_rows(connection, schema.metrics, metrics)
         if self.key is not None:
             moved = posting.line.get("transfers", ())
-            book = self._book_after(Reader(connection, self.run_id), posting.round, moved)
+            book = self._accounts.after(Reader(connection, self.run_id), posting.round, moved)
             signed = SignedHead.make(self.ledger_head(posting.round, hash, book), self.key)
             row = (*key, signed.head.accounts, signed.public_key, signed.signature)
             insert_rows(connection, schema.signatures, [row])
 
-    def _book_after(
-        self, reader: Reader, round: int, moved: Sequence[Transfer] | None = None
-    ) -> AccountBook | None:
-        """The accounts after a round that is posted, the last one; None without tokens.
-
-        Args:
-            reader: Of this run.
-            round: Its number.
-            moved: Its transfers; None: they are read.
-        """
-        if self.secret is None or not self.header.get("rules"):
-            return None
-        if self._book is None or self._book[0] != round:
-            if self._book is not None and self._book[0] == round - 1:
-                book, since = self._book[1], round
-            else:
-                book, since = AccountBook(self.header["clients"], self.secret), OPENING
-            for number in range(since, round + 1):
-                read = (one.transfer for one in reader.transfers(round=number))
-                book.post(number, read if moved is None or number != round else moved)
-            # Until the transaction is committed nobody else sees it; if it fails, the round is posted again.
-            self._book = (round, book)
-        return self._book[1]
-
     def ledger_head(self, round: int, hash: str, book: AccountBook | None) -> LedgerHead:
         """What is signed of a round."""
-        return LedgerHead(self.name, self.begun, round, hash, None if book is None else book.root())
+        return self._accounts.head(round, hash, book)
 
     def statement(self, client: int, round: int | None = None, since: int | None = None) -> Statement:
         """What can be said of a client's account after a round, or now.
@@ -335,24 +305,8 @@ class RunStore:
         Raises:
             InputError: There is no such client or round, or the run has no tokens.
         """
-        if client not in self.header["clients"]:
-            raise InputError(f"run {self.name!r} has no client {client}")
         with self.snapshot() as reader:
-            posted = reader.last() if round is None else reader.posted(round)
-            if posted is None:
-                missing = "rounds" if round is None else f"round {round}"
-                raise InputError(f"run {self.name!r} has no {missing}")
-            book = self._book_after(reader, posted.round)
-            if book is None:
-                raise InputError(f"run {self.name!r} has no tokens, or is of a release without statements")
-            head, found = self.ledger_head(posted.round, posted.hash, book), reader.signature(posted.round)
-            signed = None if found is None else SignedHead(head, found.public_key, found.signature)
-            entries: dict[int, list[list[Any]]] = {}
-            for one in reader.transfers(client):
-                if one.round <= posted.round:
-                    moved = entries_by_client([one.transfer])[client]
-                    entries.setdefault(one.round, []).extend(moved)
-            return make_statement(book, head, signed, client, list(entries.items()), since)
+            return self._accounts.statement(reader, client, round, since)
 
     @contextmanager
     def snapshot(self) -> Iterator[Reader]:

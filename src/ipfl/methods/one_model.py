@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from ipfl.client.client import Client
@@ -22,6 +22,8 @@ class GlobalModel:
     per_round: int
     seed: int
     rule: AggregateConfig
+    clients: frozenset[ClientId] = field(default=frozenset(), repr=False, metadata={"local": True})
+    """Clients of the run, for methods that treat others differently; not in a checkpoint."""
 
     @property
     def named(self) -> dict[str, Vector]:

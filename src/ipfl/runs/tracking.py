@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from ipfl.core import NO_CLUSTER
+from ipfl.core import NO_CLUSTER, cluster_name
 from ipfl.errors import require_extra
 from ipfl.runs.file_names import METRICS, SERVER_MODELS, SUMMARY
 from ipfl.runs.overview import flat_settings, to_json
@@ -47,16 +47,16 @@ def round_figures(line: Mapping[str, Any]) -> dict[str, float]:
     figures = dict(_evaluation_figures(line.get("evaluation") or {}))
     trained, tokens = Counter[str](), Counter[str]()
     for seat in line["seats"]:
-        where = "clients" if seat.cluster == NO_CLUSTER else f"cluster_{seat.cluster}"
+        where = "clients" if seat.cluster == NO_CLUSTER else cluster_name(seat.cluster)
         trained[f"{where}/trained"] += int(seat.delivered)
     for transfer in line.get("transfers", ()):
         tokens["tokens/moved"] += transfer.amount
         tokens[f"tokens/{transfer.kind}"] += transfer.amount
         if transfer.cluster != NO_CLUSTER:
-            tokens[f"cluster_{transfer.cluster}/{transfer.kind}_tokens"] += transfer.amount
+            tokens[f"{cluster_name(transfer.cluster)}/{transfer.kind}_tokens"] += transfer.amount
     for row in line.get("cluster_probe_accuracy", ()):
         if row.value is not None:
-            figures[f"cluster_{row.cluster}/probe_accuracy"] = row.value
+            figures[f"{cluster_name(row.cluster)}/probe_accuracy"] = row.value
     for key, value in (line.get("economy") or {}).items():
         figures[f"economy/{key}"] = value
     counts = {"clients/asked": len({seat.client for seat in line["seats"]}), "events": len(line["events"])}
@@ -71,9 +71,12 @@ def _evaluation_figures(evaluation: Mapping[str, Any]) -> Iterator[tuple[str, fl
     for key in ("purity", "opt_outs"):
         if evaluation.get(key) is not None:
             yield key, evaluation[key]
+    # Only methods with one model for all offer clients a model `global`.
+    has_global_model = evaluation.get("global_accuracy") is not None
     for distribution, row in enumerate(evaluation.get("cluster_accuracy") or ()):
-        for model, accuracy in enumerate(row):
-            yield f"cluster_{model}/accuracy_on_distribution_{distribution}", accuracy
+        for number, accuracy in enumerate(row):
+            model = "global" if has_global_model else cluster_name(number)
+            yield f"{model}/accuracy_on_distribution_{distribution}", accuracy
 
 
 class TensorBoardTracker:

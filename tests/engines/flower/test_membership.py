@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
@@ -9,6 +10,7 @@ from tests.engines.flower.loopback import TINY, Loopback, join_nodes, without_te
 
 import ipfl
 from ipfl.client.settings import TrainConfig
+from ipfl.engines.flower import membership as flower_membership
 from ipfl.engines.flower.headers import NodeInfo
 from ipfl.engines.flower.membership import Membership, NodeDirectory, NodeRefusedError, agree_on_task
 from ipfl.engines.flower.run_settings import RunSettings
@@ -138,3 +140,24 @@ class TestMembership:
         membership.wait_for_clients(1, 0.0, settings, print)
         assert membership.directory.clients == (1, 3, 5)
         assert without_text(membership.events) == [("node_refused", None)]
+
+    def test_waiting_is_told_once_and_then_every_half_minute(self, monkeypatch):
+        """100 s without a node, a look every second: the clock goes on only while we sleep."""
+        now, lines = [0.0], list[str]()
+
+        def sleep(seconds):
+            now[0] += seconds
+
+        clock = SimpleNamespace(monotonic=lambda: now[0], sleep=sleep)
+        monkeypatch.setattr(flower_membership, "time", clock)
+        settings = RunSettings(ipfl.method("fedavg"), TrainConfig(), TINY, 0, classes=None)
+        membership = Membership(Transport(Loopback(), 0.05, 1.0, lambda: None), NodeDirectory())
+        with pytest.raises(InputError, match="0 of 3 clients came within 100 s"):
+            membership.wait_for_clients(3, 100.0, settings, lines.append)
+        assert [line.split(";")[0] for line in lines] == [
+            "waiting for nodes: 0 of 3 clients are here, 100 s at most",
+            "still waiting for nodes: 0 of 3 clients are here after 30 of 100 s",
+            "still waiting for nodes: 0 of 3 clients are here after 60 of 100 s",
+            "still waiting for nodes: 0 of 3 clients are here after 90 of 100 s",
+        ]
+        assert all("ipfl deploy node DIR" in line for line in lines[1:])

@@ -50,13 +50,13 @@ function overRounds(data, lines, axes, format) {
     tooltip: { ...base().tooltip, trigger: "axis",
       formatter: (items) => [roundName(data.round[items[0].dataIndex]), ...items
         .filter((item) => item.value != null && !item.seriesName.startsWith("_"))
-        .map((item) => `${item.seriesName}: ${format(item.seriesName, item.value)}`)].join("\n") },
+        .map((item) => `${item.seriesName}: ${format(item.seriesName, item.value, item.dataIndex)}`)].join("\n") },
     legend: { ...base().legend, data: shown.map((line) => line.name) },
     xAxis: roundAxis(data.round),
     yAxis: axes,
     series: shown.map((line) => ({
       type: "line", name: line.name, data: data.columns[line.column], connectNulls: true, yAxisIndex: line.axis || 0,
-      showSymbol: data.columns[line.column].filter((v) => v != null).length < 40, symbolSize: 5, step: line.step, ...line.more,
+      showSymbol: data.columns[line.column].filter((v) => v != null).length < 40, symbol: "circle", symbolSize: 5, step: line.step, ...line.more,
     })),
   });
 }
@@ -66,7 +66,7 @@ const atLeft = () => ({ nameTextStyle: { color: color("soft"), align: "left" } }
 const atRight = () => ({ nameTextStyle: { color: color("soft"), align: "right" }, splitLine: { show: false } });
 const percentAxis = (name, extra) => axis({ type: "value", name, scale: true, ...atLeft(),
   axisLabel: { color: color("soft"), formatter: (v) => `${+(100 * v).toFixed(1)}` }, ...extra });
-// From one multiple of 10 % to another: a lone value has no scale of its own, and nothing is above 100 %.
+
 // Values between two known ones, on the straight line: stacked areas fall to the axis where a value is missing.
 function fillGaps(column) {
   const filled = [...column];
@@ -81,6 +81,7 @@ function fillGaps(column) {
   return filled;
 }
 
+// From one multiple of 10 % to another: a lone value has no scale of its own, and nothing is above 100 %.
 function shareAxis(name, columns) {
   const known = columns.flat().filter((value) => value != null);
   const min = Math.max(0, Math.min(0.9, Math.floor(10 * Math.min(...known)) / 10));
@@ -159,8 +160,11 @@ const CHARTS = {
       (_, value) => `${whole(value)} tokens`);
   },
   "client-accuracy"(data) {
+    // The reference may have been evaluated in other rounds: a threshold from an earlier one says so.
+    const from = (index) => (data.columns.threshold_round[index] === data.round[index] ? "" : `, of ${roundName(data.columns.threshold_round[index])}`);
     return overRounds(data, [{ column: "accuracy", name: "its own model" }, { column: "threshold", name: "threshold", more: { lineStyle: { type: "dashed" } } }],
-      shareAxis("accuracy in %", [data.columns.accuracy || [], data.columns.threshold || []]), (_, value) => percent(value));
+      shareAxis("accuracy in %", [data.columns.accuracy || [], data.columns.threshold || []]),
+      (name, value, index) => percent(value) + (name === "threshold" ? from(index) : ""));
   },
   contribution(data) {
     return overRounds(data, [{ column: "psi", name: "contribution ψ", more: { type: "bar" } }, { column: "preferred", name: "preferred cluster", axis: 1, step: "end" }],
@@ -196,14 +200,14 @@ const CHARTS = {
 };
 
 const EMPTY = {
-  accuracy: "No round was evaluated yet. The last one always is; with evaluate.every = 1, all are.",
-  "heat-map": "Nothing yet: it appears with an evaluation, if the server has models and the data hidden distributions.",
-  flow: "Clients choose no clusters here, or in one round only so far.",
+  accuracy: "No round has been evaluated yet. The last one always is; with evaluate.every = 1, all are.",
+  "heat-map": "Nothing yet: it appears after an evaluation, if the server has models and the data has hidden distributions.",
+  flow: "Nothing yet: clients of this method choose no clusters, or have done so in one round only.",
   traffic: "No round yet.",
   balance: "No tokens have moved yet.",
-  "client-accuracy": "This client was not evaluated yet.",
+  "client-accuracy": "This client has not been evaluated yet.",
   contribution: "It has neither trained nor bid yet.",
-  convergence: "None of these runs was evaluated yet.",
+  convergence: "None of these runs has been evaluated yet.",
   "pma-cdf": "No client was evaluated in both a run and the reference.",
 };
 

@@ -16,6 +16,8 @@ any release: after an upgrade, check each entry, then change `FLWR_VERSION` (a t
   their keywords `pull_object` and `push_object`, to know that a SuperNode is at work; that it calls
   `time.sleep(3)` when there was no message; and `flwr.supernode.cli.flower_supernode`, to run one in a
   process of ours.
+- `flwr.supernode.fleet_http_connection`: its `HeartbeatSender`, whose `_run` ends with an error that it did
+  not expect; and `_send` of its `FleetHttpClient`, which returns the response: to have it try again.
 - The tables of a SuperLink's database that hold messages, to empty them between two starts.
 - `flwr.supercore.app_utils.start_parent_process_monitor`: to end a task's process when the worker ends.
 
@@ -39,9 +41,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from http import HTTPStatus
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -102,17 +106,30 @@ def beat_while_at_work(beat: Callable[[], object]) -> None:
     """Has a SuperNode of this process call `beat` whenever it gets on.
 
     That is when it has asked its server for messages, whether there were any or not, and after each part of a
-    message that it received or sent. It is not called while a SuperNode waits for the worker's reply.
+    message that it received or sent. It is not called while a SuperNode waits for the worker's reply, nor
+    after its own heartbeats to the server have ended: that one then sends no messages, and it asks in vain.
     """
+    import flwr.supernode.fleet_http_connection
     import flwr.supernode.start_client_internal
 
     module: Any = flwr.supernode.start_client_internal
+    connection: Any = flwr.supernode.fleet_http_connection
     pull, push = module._pull_and_store_message, module._push_messages
+    has_lost_server = threading.Event()
+
+    class WatchedSender(connection.HeartbeatSender):  # type: ignore[misc]
+        def _run(self) -> None:
+            try:
+                super()._run()
+            except Exception:
+                has_lost_server.set()
+                raise
 
     def beating(call: Callable[..., Any]) -> Callable[..., Any]:
         def call_and_beat(*args: Any, **named: Any) -> Any:
             found = call(*args, **named)
-            beat()
+            if not has_lost_server.is_set():
+                beat()
             return found
 
         return call_and_beat
@@ -124,6 +141,26 @@ def beat_while_at_work(beat: Callable[[], object]) -> None:
         return beating(push)(**given | {"push_object": beating(given["push_object"])})
 
     module._pull_and_store_message, module._push_messages = pull_and_beat, push_and_beat
+    connection.HeartbeatSender = WatchedSender
+
+
+def try_again_after_http_500() -> None:
+    """Has a SuperNode of this process treat HTTP 500 like 503, after which it tries again.
+
+    Otherwise it drops the reply that it is about to send, stops its heartbeats, or asks for no more messages.
+    """
+    from flwr.supernode.fleet_http_client import FleetHttpClient
+
+    client: Any = FleetHttpClient
+    send = client._send
+
+    def send_and_translate(self: Any, *args: Any, **named: Any) -> Any:
+        response = send(self, *args, **named)
+        if response.status_code == HTTPStatus.INTERNAL_SERVER_ERROR:
+            response.status_code = HTTPStatus.SERVICE_UNAVAILABLE
+        return response
+
+    client._send = send_and_translate
 
 
 def ask_soon_after_messages() -> None:

@@ -23,6 +23,8 @@ from ipfl.engines.flower.run_settings import RunSettings
 from ipfl.engines.flower.transport import IncomingReply, NodeId, OutgoingMessage, Transport
 from ipfl.errors import InputError
 
+REMIND_SECONDS = 30.0
+"""Seconds between two lines about nodes that are still missing."""
 ClientOfKey = Callable[[bytes], ClientId | None]
 """The client that a node's authenticated public key is registered for; None for an unknown key."""
 
@@ -243,13 +245,13 @@ class Membership:
             needed: Number of clients.
             seconds: How long to wait.
             settings: What nodes are sent.
-            print_line: Called with each line of the countdown.
+            print_line: Called with one line at first, then with one every `REMIND_SECONDS` at most.
             fail_on_refusal: Raise as soon as one node cannot take part.
 
         Raises:
             InputError: Too few nodes came, or one of them cannot take part.
         """
-        until, shown = time.monotonic() + seconds, None
+        begun, told = time.monotonic(), None
         while True:
             self.update(settings)
             if self.directory.refused and fail_on_refusal:
@@ -257,11 +259,19 @@ class Membership:
             present = len(self.directory.clients)
             if present >= needed:
                 return
-            left = int(until - time.monotonic())
-            if left < 0:
+            waited = time.monotonic() - begun
+            if waited > seconds:
                 reasons = "".join(f"; {event}" for event in self.events)
                 raise InputError(f"{present} of {needed} clients came within {seconds:g} s{reasons}")
-            if left != shown:
-                print_line(f"waiting for nodes: {present} of {needed} clients are here, {left} s left")
-                shown = left
+            if told is None:
+                told = waited
+                print_line(
+                    f"waiting for nodes: {present} of {needed} clients are here, {seconds:g} s at most"
+                )
+            elif waited >= told + REMIND_SECONDS:
+                told = waited
+                print_line(
+                    f"still waiting for nodes: {present} of {needed} clients are here after {waited:.0f} of "
+                    f"{seconds:g} s; start the missing nodes (ipfl deploy node DIR) or see their logs"
+                )
             time.sleep(self.transport.poll_seconds)
