@@ -2,7 +2,8 @@
 
 Seeds are from `FIRST_SEED` on, so that no run of a table was tuned on. What decides is the clients' mean
 accuracy on `goal`: held-back training points, the same as `probe` but for tasks whose test data is mixed in
-another way, where it is a sample of what clients want. While tuning, nobody trains on held-back points.
+another way, where it is a sample of what clients want. While tuning, nobody trains on held-back points
+(`while_tuning` in the grid is for methods that would).
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def plan_tuning(experiment: Experiment, scale: Scale, seeds: Sequence[int]) -> l
     for label in dict.fromkeys([*experiment.labels, *experiment.also_tuned]):
         if not has_grid(label):
             continue
-        given = read_common().settings.get(label, {})
+        given = {**read_common().settings.get(label, {}), **read_common().grid.main[label].while_tuning}
         for settings in grid_points(label, rate):
             runs = tuple(plan_run(label, seed, base, {**given, **settings}) for seed in seeds)
             found.append(Candidate(label, settings, runs))
