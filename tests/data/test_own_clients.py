@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
+from tests.later import Later
 
 from ipfl.data import from_clients
 from ipfl.errors import InputError
+
+pd = Later("pandas")
 
 
 def client(start: int, n: int = 20) -> tuple[Any, Any]:

@@ -6,15 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.later import Later
 
 import ipfl
 from ipfl.data.settings import TaskConfig
 from ipfl.data.table_encoding import Column, make_encoding
 from ipfl.errors import InputError
+
+pd = Later("pandas")
 
 COLUMNS = {"client": "town", "target": "state"}
 

@@ -51,7 +51,7 @@ _GROUP_KEYS = ("client", "writer", "subject")
 def read_digits() -> Dataset:
     """The digits that come with scikit-learn, with a fixed split.
 
-    Read from its file, as `sklearn.datasets.load_digits` does: importing that takes as long as importing torch.
+    Read from its file, as `sklearn.datasets.load_digits` does: to import that takes as long as torch.
     """
     package = find_spec("sklearn")
     if package is None or package.origin is None:
