@@ -46,7 +46,7 @@ def rank_correlation(one: Floats, other: Floats) -> float | None:
 
 
 def _ranks(values: Floats) -> Floats:
-    """Place of each value, from 1; equal ones share the mean of theirs. To import scipy for it takes 0.7 s."""
+    """Place of each value, from 1; equal ones share the mean of theirs. To import scipy takes 0.7 s."""
     _, place, count = np.unique(values, return_inverse=True, return_counts=True)
     ranks: Floats = (np.cumsum(count) - (count - 1) / 2)[place]
     return ranks
