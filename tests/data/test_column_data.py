@@ -84,24 +84,25 @@ def test_partitioner() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "options", "says"),
+    ("columns", "options", "says"),
     [
-        (rows(), {"client": "writr"}, "did you mean 'writer'"),
-        (rows(), {"client": "writer", "target": "lable"}, "did you mean 'label'"),
-        (rows(), {"client": "writer", "features": ["vectr"]}, "did you mean 'vector'"),
-        (rows(label=None), {"client": "writer"}, "which column holds the label"),
-        (rows(text=["a"] * 24), {"client": "writer"}, "'text' does not hold numbers"),
-        (rows(vector=[[1.0] * (1 + n % 2) for n in range(24)]), {"client": "writer"}, "different shapes"),
-        (rows(), {"client": None}, "which column names the client"),
-        ([1, 2], {"client": "writer"}, "expected a data set with columns"),
+        ({}, {"client": "writr"}, "did you mean 'writer'"),
+        ({}, {"client": "writer", "target": "lable"}, "did you mean 'label'"),
+        ({}, {"client": "writer", "features": ["vectr"]}, "did you mean 'vector'"),
+        ({"label": None}, {"client": "writer"}, "which column holds the label"),
+        ({"text": ["a"] * 24}, {"client": "writer"}, "'text' does not hold numbers"),
+        ({"vector": [[1.0] * (1 + n % 2) for n in range(24)]}, {"client": "writer"}, "different shapes"),
+        ({}, {"client": None}, "which column names the client"),
     ],
 )
-def test_refused(data: Any, options: dict[str, Any], says: str) -> None:
+def test_refused(columns: dict[str, Any], options: dict[str, Any], says: str) -> None:
     with pytest.raises(InputError, match=says):
-        ipfl.Task.from_huggingface(data, **options)
+        ipfl.Task.from_huggingface(rows(**columns), **options)
 
 
 def test_refused_elsewhere() -> None:
+    with pytest.raises(InputError, match="expected a data set with columns"):
+        ipfl.Task.from_huggingface([1, 2], client="writer")
     with pytest.raises(InputError, match="from_huggingface"):
         ipfl.Task.from_clients(rows())
     with pytest.raises(InputError, match="expected a partitioner"):

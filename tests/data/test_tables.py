@@ -157,7 +157,7 @@ class TestNewRows:
         ({"state": "good"}, {}, "holds only 'good'"),
         ({"state": np.arange(30) / 7}, {}, "names or numbers of classes"),
         ({"size": np.inf}, {}, "infinite"),
-        ({"day": pd.Timestamp("2026-01-01")}, {}, "holds dates"),
+        ({"day": np.datetime64("2026-01-01")}, {}, "holds dates"),
         ({"town": " "}, {}, "is empty in some rows"),
         ({}, {"client": None, "clients": 3, "partition": "natural"}, "which column holds the client"),
         (
