@@ -4,6 +4,8 @@ BIN := .venv/bin
 # What is installed: the package alone, or also what its tests need (all extras).
 CORE := .venv/.core
 READY := .venv/.ready
+# The test files, rewritten by pytest and compiled: on the core that mypy leaves free, and once, not by each worker.
+COMPILED := .venv/.tests-compiled
 # Three more than there are cores: so many files of tests wait for other processes most of the time.
 TEST_PROCESSES ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 3)')
 # With byte code, whatever the environment says: otherwise every worker rewrites and compiles all test files again.
@@ -14,8 +16,13 @@ PYTEST = env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest -n $(TEST_PROCESSES) --dis
 run: $(CORE)  ## the main job: IP-FL against FedAvg on the bundled digits
 	$(BIN)/ipfl compare --methods ipfl,fedavg --seeds 1 --out runs/default --overwrite
 
-test: lint chromium  ## lint, types and every test
+test: $(READY) chromium  ## lint, types and every test
+	$(MAKE) --no-print-directory -j 2 lint $(COMPILED)
 	$(PYTEST)
+
+$(COMPILED): $(READY) $(shell find tests benchmarks -name '*.py')
+	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest -n 0 --collect-only -qq >/dev/null 2>&1 || true  # errors come again
+	@touch $@
 
 quick: $(READY)  ## the fast tests only
 	$(PYTEST) -m "not slow"

@@ -1,4 +1,7 @@
-"""For all tests: in which order they start, that none sees code of another, that Ctrl-C reaches processes."""
+"""For all tests: in which order they start, that none sees code of another, that Ctrl-C reaches processes.
+
+Also that the command line, which `CliRunner` makes anew of all signatures for every command, is made once.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,11 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from functools import cache
 from itertools import groupby, islice
 
 import pytest
+import typer.testing
 
 # Several tests run at the same time. Threads inside torch would wait for each other, and take up to 50 times
 # the processor time (the test of an LSTM).
@@ -17,6 +22,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # A shell starts background jobs with SIGINT ignored, and so would be every process below them.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+# It holds nothing of the commands that ran, and to make it takes 50 ms.
+typer.testing._get_command = cache(typer.testing._get_command)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -6,6 +6,7 @@ import re
 import shlex
 import sys
 from concurrent.futures import ProcessPoolExecutor
+from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -482,11 +483,16 @@ class TestAll:
                     check(shlex.split(command.replace("DIR", "runs/dir")))
 
 
+@cache
+def command_line():
+    """Made of the signatures of all commands, which takes 50 ms."""
+    return typer.main.get_command(app)
+
+
 def check(words):
     """Parses a command as the command line would, and builds what it would run."""
     name, *rest = words
-    commands = typer.main.get_command(app).commands
-    context = commands[name].make_context(name, rest)
+    context = command_line().commands[name].make_context(name, rest)
     if name in ("run", "compare"):
         config = Config.load(None, context.params["sets"] or ())
         wanted = context.params.get("methods")

@@ -9,10 +9,10 @@ import types
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from PIL import Image
+from tests.later import Later
 from typer.testing import CliRunner
 
 import ipfl
@@ -20,6 +20,8 @@ from ipfl.cli import app
 from ipfl.engines.local import local_engine
 from ipfl.errors import InputError
 from ipfl.runs.run import run
+
+pd = Later("pandas")
 
 DOCUMENT = (Path(__file__).parent.parent / "docs/own-data.md").read_text()
 FILE_BEFORE = re.compile(r"`([\w.]+)`:\s*\Z")

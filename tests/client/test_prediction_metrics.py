@@ -6,18 +6,19 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.special import expit, log_softmax
-from sklearn import metrics as sk
+from tests.later import Later
 
 from ipfl.client.prediction_metrics import Predictions, choose_metrics, measure_predictions
 from ipfl.data.targets import Target
 from ipfl.errors import InputError
 
+sk, special = Later("sklearn.metrics"), Later("scipy.special")
+
 CLASSES = ["accuracy", "balanced_accuracy", "macro_f1", "auroc", "log_loss"]
 
 
 def of_classes(outputs, truth):
-    logs = log_softmax(np.asarray(outputs, float), axis=1)
+    logs = special.log_softmax(np.asarray(outputs, float), axis=1)
     return Predictions(Target("classes", logs.shape[1]), logs, np.asarray(truth))
 
 
@@ -27,7 +28,7 @@ def test_classes_by_hand():
     # three below, one tied: 2½/3; for two classes it is the same for both.
     scores = [[0, -1], [0, -2], [0, 2], [0, 2]]
     found = measure_predictions(CLASSES, of_classes(scores, [0, 0, 0, 1]))
-    log_loss = -np.mean(np.log([expit(1), expit(2), expit(-2), expit(2)]))
+    log_loss = -np.mean(np.log([special.expit(1), special.expit(2), special.expit(-2), special.expit(2)]))
     assert found == pytest.approx([0.75, (2 / 3 + 1) / 2, (0.8 + 2 / 3) / 2, 2.5 / 3, log_loss])
 
 
@@ -89,7 +90,7 @@ def test_labels_as_in_scikit_learn(seed):
         1 - sk.hamming_loss(truth, outputs > 0),
         sk.f1_score(truth, outputs > 0, average="macro"),
         sk.roc_auc_score(truth, outputs, average="macro"),
-        np.mean([sk.log_loss(truth[:, k], expit(outputs[:, k])) for k in range(3)]),
+        np.mean([sk.log_loss(truth[:, k], special.expit(outputs[:, k])) for k in range(3)]),
     ]
     assert found == pytest.approx(expected)
 

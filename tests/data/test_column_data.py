@@ -6,21 +6,23 @@ from typing import Any
 
 import numpy as np
 import pytest
-from datasets import ClassLabel, Dataset, DatasetDict
 from PIL import Image
+from tests.later import Later
 
 import ipfl
 from ipfl.errors import InputError
 
+datasets = Later("datasets")
 
-def rows(count: int = 24, **more: Any) -> Dataset:
+
+def rows(count: int = 24, **more: Any) -> Any:
     content = {
         "vector": [[float(number), 1.0] for number in range(count)],
         "label": [number % 2 for number in range(count)],
         "writer": [f"w{number % 3}" for number in range(count)],
         **more,
     }
-    return Dataset.from_dict({key: value for key, value in content.items() if value is not None})
+    return datasets.Dataset.from_dict({key: value for key, value in content.items() if value is not None})
 
 
 def numbers(samples: Any) -> set[int]:
@@ -29,7 +31,7 @@ def numbers(samples: Any) -> set[int]:
 
 def test_rows_of_a_client_stay_with_it_and_splits_are_kept() -> None:
     test = rows(9).map(lambda row: {"vector": [row["vector"][0] + 100, 1.0]})
-    splits = DatasetDict({"train": rows(), "test": test.filter(lambda row: row["writer"] != "w2")})
+    splits = datasets.DatasetDict({"train": rows(), "test": test.filter(lambda row: row["writer"] != "w2")})
     task = ipfl.Task.from_huggingface(splits, client="writer", model="mlp")
     assert task.client_names == {0: "w0", 1: "w1", 2: "w2"}
     assert numbers(task.data.parts(1).test) == {101, 104, 107}
@@ -40,7 +42,7 @@ def test_rows_of_a_client_stay_with_it_and_splits_are_kept() -> None:
 
 def test_classes_by_name_images_and_several_columns() -> None:
     pictures = [Image.new("RGB", (6, 5), (number, 0, 0)) for number in range(24)]
-    data = rows(vector=None, image=pictures).cast_column("label", ClassLabel(names=["cat", "dog"]))
+    data = rows(vector=None, image=pictures).cast_column("label", datasets.ClassLabel(names=["cat", "dog"]))
     task = ipfl.Task.from_huggingface(data.rename_column("label", "kind"), client="writer", model="mlp")
     assert (task.class_names, task.data.input_shape) == (("cat", "dog"), (5, 6, 3))
     assert task.data.parts(0).train.x.dtype == np.uint8
@@ -82,24 +84,25 @@ def test_partitioner() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "options", "says"),
+    ("columns", "options", "says"),
     [
-        (rows(), {"client": "writr"}, "did you mean 'writer'"),
-        (rows(), {"client": "writer", "target": "lable"}, "did you mean 'label'"),
-        (rows(), {"client": "writer", "features": ["vectr"]}, "did you mean 'vector'"),
-        (rows(label=None), {"client": "writer"}, "which column holds the label"),
-        (rows(text=["a"] * 24), {"client": "writer"}, "'text' does not hold numbers"),
-        (rows(vector=[[1.0] * (1 + n % 2) for n in range(24)]), {"client": "writer"}, "different shapes"),
-        (rows(), {"client": None}, "which column names the client"),
-        ([1, 2], {"client": "writer"}, "expected a data set with columns"),
+        ({}, {"client": "writr"}, "did you mean 'writer'"),
+        ({}, {"client": "writer", "target": "lable"}, "did you mean 'label'"),
+        ({}, {"client": "writer", "features": ["vectr"]}, "did you mean 'vector'"),
+        ({"label": None}, {"client": "writer"}, "which column holds the label"),
+        ({"text": ["a"] * 24}, {"client": "writer"}, "'text' does not hold numbers"),
+        ({"vector": [[1.0] * (1 + n % 2) for n in range(24)]}, {"client": "writer"}, "different shapes"),
+        ({}, {"client": None}, "which column names the client"),
     ],
 )
-def test_refused(data: Any, options: dict[str, Any], says: str) -> None:
+def test_refused(columns: dict[str, Any], options: dict[str, Any], says: str) -> None:
     with pytest.raises(InputError, match=says):
-        ipfl.Task.from_huggingface(data, **options)
+        ipfl.Task.from_huggingface(rows(**columns), **options)
 
 
 def test_refused_elsewhere() -> None:
+    with pytest.raises(InputError, match="expected a data set with columns"):
+        ipfl.Task.from_huggingface([1, 2], client="writer")
     with pytest.raises(InputError, match="from_huggingface"):
         ipfl.Task.from_clients(rows())
     with pytest.raises(InputError, match="expected a partitioner"):

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
+from tests.later import Later
 
 from ipfl.data import from_clients
 from ipfl.errors import InputError
+
+pd = Later("pandas")
 
 
 def client(start: int, n: int = 20) -> tuple[Any, Any]:
@@ -117,13 +119,18 @@ class TestNames:
             ({"a\nb": client(0)}, {}, "printable"),
             ({"Bern": client(0, 2)}, {}, "client Bern has 1 training points"),
             ([(client(0)[0], np.full(20, "x"))], {"classes": 2}, "labels are texts"),
-            (pd.DataFrame({"a": [1]}), {}, "from_dataframe"),
-            ([pd.DataFrame({"a": [1]})], {}, "client 0 is a table"),
         ],
     )
     def test_refused(self, clients: Any, more: dict[str, Any], says: str) -> None:
         with pytest.raises(InputError, match=says):
             from_clients(clients, **more)
+
+    def test_tables_are_refused(self) -> None:
+        table = pd.DataFrame({"a": [1]})
+        with pytest.raises(InputError, match="from_dataframe"):
+            from_clients(table)
+        with pytest.raises(InputError, match="client 0 is a table"):
+            from_clients([table])
 
 
 @pytest.mark.parametrize(

@@ -346,6 +346,21 @@ def test_har_npz_checks_its_windows(tmp_path: Path) -> None:
         load("har", data_dir=saved(tmp_path / "har.npz", good).parent)
 
 
+def test_digits_are_those_of_scikit_learn() -> None:
+    """Its own function reads the same file."""
+    from sklearn.datasets import load_digits
+
+    points, labels = load_digits(return_X_y=True)
+    found = load("digits")
+    read = np.concatenate([found.x_train, found.x_test]).reshape(len(points), -1)
+    scaled = np.rint(points * (255 / 16)).astype(np.uint8)
+
+    def sorted_rows(images: Any, digits: Any) -> list[tuple[bytes, int]]:
+        return sorted((image.tobytes(), int(digit)) for image, digit in zip(images, digits, strict=True))
+
+    assert sorted_rows(read, np.concatenate([found.y_train, found.y_test])) == sorted_rows(scaled, labels)
+
+
 def test_digits_split_is_fixed_and_stratified() -> None:
     one, other = load("digits"), load("digits")
     assert (len(one.y_train), len(one.y_test)) == (1500, 297)

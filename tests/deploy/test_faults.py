@@ -257,8 +257,8 @@ def check_sums_and_receipts(federation: LocalFederation, out: Path, deadline: fl
     assert run.error is None, run.lines
     lines = [with_typed_rows(json.loads(line)) for line in (out / "metrics.jsonl").read_text().splitlines()]
     for line in lines:
-        # Client 0 is away since its node was killed; nothing else happens.
-        assert {event.client for event in line["events"]} <= {0}
+        # Client 0 is away: its node was killed, which Flower may not have noticed yet. Nothing else happens.
+        assert {event.client for event in line["events"] if event.kind != "node_silent"} <= {0}
         assert [one.client for one in line["contributions"] if one.psi is not None] == [1, 2, 3]
     for client in (1, 2, 3):
         path = out / "receipts" / f"{client}.json"

@@ -396,7 +396,7 @@ class TestConfig:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("workers", "rounds"), [(0, 100), (2, 150)])
+@pytest.mark.parametrize(("workers", "rounds"), [(0, 50), (2, 75)])
 def test_many_rounds(tmp_path, workers, rounds):
     """In every round 30 % of the clients drop out and 5 % of the replies are broken; by the command line."""
     sets = [f"rounds={rounds}", "task.clients=8", "task.samples=20", "task.test_samples=20",

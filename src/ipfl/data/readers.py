@@ -19,6 +19,8 @@ import re
 import struct
 import tarfile
 from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -49,11 +51,7 @@ _GROUP_KEYS = ("client", "writer", "subject")
 
 def read_digits() -> Dataset:
     """The digits that come with scikit-learn, with a fixed split."""
-    from sklearn.datasets import load_digits
-
-    bunch = load_digits()
-    x = np.rint(bunch.images * (255 / 16)).astype(np.uint8)
-    y = bunch.target.astype(np.int64)
+    x, y = _digits()
     is_test = choose_test_points(y, 297 / len(y), "digits")
     return Dataset(
         name="digits",
@@ -63,6 +61,21 @@ def read_digits() -> Dataset:
         y_test=y[is_test],
         classes=10,
     )
+
+
+@cache
+def _digits() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Images and labels from scikit-learn's file, as its `load_digits` reads it.
+
+    To import that function takes as long as to import torch. The file is text, and read once.
+    """
+    package = find_spec("sklearn")
+    if package is None or package.origin is None:
+        raise InputError("the data set digits is part of scikit-learn, which is not installed")
+    with gzip.open(Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz", "rt") as file:
+        table = np.loadtxt(file, delimiter=",")
+    x = np.rint(table[:, :-1].reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
+    return x, table[:, -1].astype(np.int64)
 
 
 def read_cifar10(path: Path) -> Dataset:

@@ -58,7 +58,7 @@ def _pack_task(make: MakeTask) -> bytes:
     from ray import cloudpickle
 
     try:
-        return bytes(cloudpickle.dumps(make))  # type: ignore[no-untyped-call]
+        return bytes(cloudpickle.dumps(make))
     except Exception as error:  # whatever somebody else's class raises when it is pickled
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise InputError(
@@ -171,7 +171,7 @@ def _start_ray(stack: ExitStack, address: str | None, workers: int | None) -> in
         ray.init(address=address, log_to_driver=False)
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise InputError(f"cannot reach the Ray cluster {address!r}: {error}") from error
-    there = max(1, int(ray.cluster_resources().get("CPU", 1)))  # type: ignore[no-untyped-call]
+    there = max(1, int(ray.cluster_resources().get("CPU", 1)))
     return there if workers is None else min(workers, there)
 
 

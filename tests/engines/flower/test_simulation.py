@@ -62,7 +62,7 @@ def simulation(tmp_path_factory):
 def config(name, **changes):
     return Config(
         rounds=ROUNDS,
-        task={"clients": CLIENTS, **changes},
+        task={"clients": CLIENTS, "samples": 20, "test_samples": 20, **changes},
         method={"name": name},
         evaluate=EvaluateConfig(every=2),
     )

@@ -37,13 +37,19 @@ def market_stats(balances: Ints, price: int, empty_seats: int) -> dict[str, floa
 
 def rank_correlation(one: Floats, other: Floats) -> float | None:
     """Spearman's ρ over the pairs known in both; None if undefined (fewer than two pairs, or no spread)."""
-    from scipy.stats import spearmanr  # takes as long to import as torch
-
     known = np.isfinite(one) & np.isfinite(other)
     one, other = one[known], other[known]
     if not len(one) or np.ptp(one) == 0 or np.ptp(other) == 0:
         return None
-    return float(spearmanr(one, other).statistic)
+    ranks = np.column_stack([_ranks(one), _ranks(other)])
+    return float(np.corrcoef(ranks, rowvar=False)[1, 0])
+
+
+def _ranks(values: Floats) -> Floats:
+    """Place of each value, from 1; equal ones share the mean of theirs. To import scipy takes 0.7 s."""
+    _, place, count = np.unique(values, return_inverse=True, return_counts=True)
+    ranks: Floats = (np.cumsum(count) - (count - 1) / 2)[place]
+    return ranks
 
 
 def is_collapsed(bids: Ints | Floats, limit: float = 0.9) -> bool | None:
