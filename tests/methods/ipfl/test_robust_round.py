@@ -20,7 +20,7 @@ from tests.methods.ipfl.scripted import (
 from ipfl.core import Record
 from ipfl.methods.ipfl.method import IPFL
 from ipfl.methods.ipfl.state import MarketState
-from ipfl.methods.ipfl.updates import ClusterUpdates
+from ipfl.methods.ipfl.updates import ClusterUpdates, collect_updates
 
 
 class TestRecords:
@@ -55,6 +55,43 @@ class TestRecords:
     def test_who_is_new_is_judged_by_the_round(self):
         assert self.step_after(np.nan, -1) == pytest.approx(1.0, abs=1e-5)
         assert self.step_after(np.nan, 0.5) == pytest.approx((3 + 0.5) / 4, abs=1e-5)
+
+
+class TestLengths:
+    """Most of a cluster's updates may come from attackers, and still be too long."""
+
+    def fair(self, steps: list[dict[int, float]], usual: float = np.nan) -> list[list[bool]]:
+        """Of each cluster's updates, which count; `steps` are their lengths by client."""
+        state = replace(IPFL(clusters=len(steps)).init(setup(10, size=10)), usual_length=usual)
+        seats, replies = np.zeros((10, len(steps)), bool), {}
+        for k, lengths in enumerate(steps):
+            for client, length in lengths.items():
+                seats[client, k] = True
+                step = length * np.eye(10, dtype=np.float32)[client]  # each its own way: no copies
+                replies[client] = Record({f"cluster_{k}": state.models[k] + step}, {"n": 10})
+        updates, _ = collect_updates(state, seats, replies, IPFL().guards)
+        return [found.is_fair.tolist() for found in updates.values()]
+
+    def test_the_other_clusters_tell_in_the_very_first_round(self):
+        # Cluster 1 has a median of 10. That of all ten is 1: its double counts, and three of that are 6.
+        found = self.fair([dict.fromkeys(range(5), 1.0), {5: 1, 6: 1, 7: 10, 8: 10, 9: 10}])
+        assert found == [[True] * 5, [True, True, False, False, False]]
+
+    def test_where_there_are_no_others_the_earlier_rounds_do(self):
+        # The median is 10. Usual is 1.5: its double counts, and three of that are 9.
+        alone = {5: 1.0, 6: 1.0, 7: 10.0, 8: 10.0, 9: 10.0}
+        assert self.fair([alone]) == [[True] * 5]
+        assert self.fair([alone], usual=1.5) == [[True, True, False, False, False]]
+
+    def test_a_usual_length_of_long_ago_does_not_make_room(self):
+        # First updates were 5 long, those of today are 1: 3·2·5 = 30 would let the attackers pass.
+        steps = [dict.fromkeys(range(5), 1.0), {5: 1.0, 6: 1.0, 7: 10.0, 8: 10.0, 9: 10.0}]
+        assert self.fair(steps, usual=5.0)[1] == [True, True, False, False, False]
+
+    def test_a_cluster_whose_model_changed_is_left_in_peace(self):
+        # All updates to cluster 1 are 8 long, beyond 3·2·1: its own median counts.
+        steps = [dict.fromkeys(range(5), 1.0), dict.fromkeys(range(5, 8), 8.0)]
+        assert self.fair(steps, usual=1.0) == [[True] * 5, [True] * 3]
 
 
 class TestRobust:
