@@ -7,7 +7,7 @@ Beyond the paper, each a guard of its own:
 - `copies`: updates that are all but the same come from one client under many names: the first counts.
 - `lengths`: updates much longer than the others do not count. The others are those of all clusters: most of a
   single one's may come from attackers.
-- `counts`: of sample counts, twice the median counts at most.
+- `counts`: of sample counts, twice the median counts at most, of the cluster's or of all clusters'.
 - `clip`: updates are shortened to their median length before the mean.
 - `noise`: updates of clients whose contributions are small beside the median one are left out of the mean.
   What counts is a client's record in the cluster, this round included: a single round says little.
@@ -51,7 +51,10 @@ MAX_SAMPLES = 2.0
 
 
 def screen(
-    updates: ClusterUpdates, guards: frozenset[Guard], expected_length: float = math.nan
+    updates: ClusterUpdates,
+    guards: frozenset[Guard],
+    expected_length: float = math.nan,
+    typical_count: float = math.nan,
 ) -> ClusterUpdates:
     """The same updates, with limited sample counts, and copies and extremes marked as not fair.
 
@@ -60,6 +63,7 @@ def screen(
         guards: What to look for.
         expected_length: Median of this round's updates to all clusters, or the usual one if that is less;
             NaN = not known.
+        typical_count: Median sample count of this round's updates to all clusters; NaN = not known.
     """
     fair, weights, products = updates.is_fair, updates.weights, updates.products
     if "copies" in guards:
@@ -67,7 +71,7 @@ def screen(
     if "lengths" in guards:
         fair = fair & ~is_too_long(products.lengths, expected_length)
     if "counts" in guards:
-        weights = np.minimum(weights, MAX_SAMPLES * float(np.median(weights)))
+        weights = np.minimum(weights, MAX_SAMPLES * float(np.fmin(np.median(weights), typical_count)))
     return replace(updates, weights=weights, is_fair=fair)
 
 

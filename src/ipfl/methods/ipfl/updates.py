@@ -5,6 +5,7 @@ Algorithm 1, lines 4, 7 and 8. In a robust market updates are screened first; se
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -135,7 +136,9 @@ def collect_updates(
         known = known_to_all(state, k)
         found[k] = ClusterUpdates.of(state.models[k], clients, models, weights, known, state.directions[k])
     expected = float(np.fmin(median_length(found), state.usual_length))
-    return {k: robust.screen(one, guards, expected) for k, one in found.items()}, delivered
+    counts = np.concatenate([np.zeros(0), *(one.weights for one in found.values())])
+    typical = float(np.median(counts)) if len(counts) else math.nan
+    return {k: robust.screen(one, guards, expected, typical) for k, one in found.items()}, delivered
 
 
 def known_to_all(state: MarketState, cluster: int) -> list[Vector]:
