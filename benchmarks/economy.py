@@ -86,7 +86,7 @@ class DrawnContributions(IPFL):
         yield from ()
         psi = {k: np.array([model[0] for model in found.models]) for k, found in updates.items()}
         accuracy = {k: float(state.means[k]) for k in updates}
-        return Appraisal(state.models, psi, accuracy, state.record, state.usual_length)
+        return Appraisal(state.models, psi, accuracy, state.record)
 
 
 class Economy:

@@ -203,7 +203,7 @@ class TestLostSeats:
         seats = np.zeros((8, 2), bool)
         seats[3, 1] = True
         nothing = np.zeros((8, 2), bool)
-        appraised = Appraisal(state.models, {}, {}, state.record, state.usual_length)
+        appraised = Appraisal(state.models, {}, {}, state.record)
         outcome = Outcome(seats, nothing, nothing, nothing, {}, appraised)
         psi = market().remember_contributions(state, outcome)
         assert psi[3, 1] == LOST_PRIORITY == -2

@@ -16,6 +16,7 @@ from ipfl.methods.ipfl.robust import (
     is_above_noise,
     is_too_long,
     limit_claims,
+    median_length,
     screen,
     usual_length_after,
 )
@@ -76,20 +77,23 @@ class TestScreen:
         assert too_long(np.array(steps)).tolist() == [False] * 4 + [True]
         assert not screen(updates(steps), EVERY_GUARD).is_fair[4]
 
-    def test_attackers_that_are_half_of_a_round_are_too_long_by_the_usual_length(self):
-        # Lengths 1, 10, 10 with a median of 10. Usual is 1: its double counts, and three of that are 6.
+    def test_attackers_that_are_half_of_a_cluster_are_too_long_by_what_is_expected(self):
+        # Lengths 1, 10, 10 with a median of 10. Expected is 1: its double counts, and three of that are 6.
         steps = np.array([[1.0, 0], [0, 10], [10, 0]])
         assert not too_long(steps).any()
         assert too_long(steps, 1.0).tolist() == [False, True, True]
-        # All are far longer than usual: the model has changed, and the median of the round counts.
+        # All are far longer than expected: the model has changed, and the median of the round counts.
         assert not too_long(10 * steps, 1.0).any()
 
     def test_usual_length(self):
-        # The median of 1 and 3 is 2; then 0.8·2 + 0.2·7. Who does not move does not count.
-        first = usual_length_after(float("nan"), updates([[1, 0], [0, 3], [0, 0]]))
-        assert first == pytest.approx(2)
-        assert usual_length_after(first, updates([[0, 7]])) == pytest.approx(3)
-        assert usual_length_after(first, updates([[0, 0]])) == first
+        # The median of 1, 2 and 3 is 2; then 0.8·2 + 0.2·3. Who does not move does not count.
+        first = median_length([np.array([1.0, 3, 0]), np.array([2.0, 0])])
+        assert first == usual_length_after(float("nan"), first) == 2
+        assert usual_length_after(2.0, 3.0) == pytest.approx(2.2)
+        # Nobody moved: it stays as it was.
+        assert usual_length_after(2.0, median_length([np.zeros(2)])) == 2
+        # Most of a round attacked: 10 counts as twice 2.
+        assert usual_length_after(2.0, 10.0) == pytest.approx(0.8 * 2 + 0.2 * 4)
 
     def test_free_riders_do_not_make_honest_updates_too_long(self):
         # The median is taken of those that are updates at all: 1.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 import numpy as np
@@ -20,7 +20,7 @@ from tests.methods.ipfl.scripted import (
 from ipfl.core import Record
 from ipfl.methods.ipfl.method import IPFL
 from ipfl.methods.ipfl.state import MarketState
-from ipfl.methods.ipfl.updates import ClusterUpdates
+from ipfl.methods.ipfl.updates import ClusterUpdates, collect_updates
 
 
 class TestRecords:
@@ -55,6 +55,57 @@ class TestRecords:
     def test_who_is_new_is_judged_by_the_round(self):
         assert self.step_after(np.nan, -1) == pytest.approx(1.0, abs=1e-5)
         assert self.step_after(np.nan, 0.5) == pytest.approx((3 + 0.5) / 4, abs=1e-5)
+
+
+class TestMostOfACluster:
+    """Most of a cluster's updates may come from attackers, and still be too long, or claim too much."""
+
+    def screened(
+        self, steps: list[dict[int, float]], *, usual: float = np.nan, liars: Collection[int] = ()
+    ) -> list[ClusterUpdates]:
+        """Each cluster's updates; `steps` are their lengths by client. All claim 10 samples, liars 100."""
+        state = replace(IPFL(clusters=len(steps)).init(setup(10, size=10)), usual_length=usual)
+        seats, replies = np.zeros((10, len(steps)), bool), {}
+        for k, lengths in enumerate(steps):
+            for client, length in lengths.items():
+                seats[client, k] = True
+                step = length * np.eye(10, dtype=np.float32)[client]  # each its own way: no copies
+                count = 100 if client in liars else 10
+                replies[client] = Record({f"cluster_{k}": state.models[k] + step}, {"n": count})
+        updates, _ = collect_updates(state, seats, replies, IPFL().guards)
+        return list(updates.values())
+
+    def fair(self, steps: list[dict[int, float]], usual: float = np.nan) -> list[list[bool]]:
+        """Which of each cluster's updates count."""
+        return [found.is_fair.tolist() for found in self.screened(steps, usual=usual)]
+
+    def test_the_other_clusters_tell_in_the_very_first_round(self):
+        # Cluster 1 has a median of 10. That of all ten is 1: its double counts, and three of that are 6.
+        found = self.fair([dict.fromkeys(range(5), 1.0), {5: 1, 6: 1, 7: 10, 8: 10, 9: 10}])
+        assert found == [[True] * 5, [True, True, False, False, False]]
+
+    def test_where_there_are_no_others_the_earlier_rounds_do(self):
+        # The median is 10. Usual is 1.5: its double counts, and three of that are 9.
+        alone = {5: 1.0, 6: 1.0, 7: 10.0, 8: 10.0, 9: 10.0}
+        assert self.fair([alone]) == [[True] * 5]
+        assert self.fair([alone], usual=1.5) == [[True, True, False, False, False]]
+
+    def test_a_usual_length_of_long_ago_does_not_make_room(self):
+        # First updates were 5 long, those of today are 1: 3·2·5 = 30 would let the attackers pass.
+        steps = [dict.fromkeys(range(5), 1.0), {5: 1.0, 6: 1.0, 7: 10.0, 8: 10.0, 9: 10.0}]
+        assert self.fair(steps, usual=5.0)[1] == [True, True, False, False, False]
+
+    def test_a_cluster_whose_model_changed_is_left_in_peace(self):
+        # All updates to cluster 1 are 8 long, beyond 3·2·1: its own median counts.
+        steps = [dict.fromkeys(range(5), 1.0), dict.fromkeys(range(5, 8), 8.0)]
+        assert self.fair(steps, usual=1.0) == [[True] * 5, [True] * 3]
+
+    def test_samples_that_most_of_a_cluster_claim(self):
+        # Cluster 1 has a median of 100 samples, all ten updates one of 10: its double counts.
+        steps = [dict.fromkeys(range(5), 1.0), dict.fromkeys(range(5, 10), 1.0)]
+        first, second = self.screened(steps, liars={7, 8, 9})
+        assert first.weights.tolist() == [10] * 5
+        assert second.weights.tolist() == [10, 10, 20, 20, 20]
 
 
 class TestRobust:

@@ -5,8 +5,9 @@ Beyond the paper, each a guard of its own:
 
 - `claims`: of the accuracies that clients claim for the cluster models, extremes are cut.
 - `copies`: updates that are all but the same come from one client under many names: the first counts.
-- `lengths`: updates much longer than the others do not count.
-- `counts`: of sample counts, twice the median counts at most.
+- `lengths`: updates much longer than the others do not count. The others are those of all clusters: most of a
+  single one's may come from attackers.
+- `counts`: of sample counts, twice the median counts at most, of the cluster's or of all clusters'.
 - `clip`: updates are shortened to their median length before the mean.
 - `noise`: updates of clients whose contributions are small beside the median one are left out of the mean.
   What counts is a client's record in the cluster, this round included: a single round says little.
@@ -17,6 +18,7 @@ Which of them does what was measured one by one: docs/adversaries.md.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -42,28 +44,34 @@ COPY_COSINE_OF_TWO = 0.95
 MAX_LENGTH = 3.0
 """An update longer than so many medians is not used."""
 MAX_GROWTH = 2.0
-"""The median length of a round counts as so many of the usual one at most: half of a round may attack."""
+"""A cluster's median length counts as so many of the median over all clusters at most, and that as so many of
+the usual one: most of a cluster's updates may be attacks, and by chance most of a round's."""
 MAX_SAMPLES = 2.0
 """A sample count above so many medians is not believed."""
 
 
 def screen(
-    updates: ClusterUpdates, guards: frozenset[Guard], usual_length: float = math.nan
+    updates: ClusterUpdates,
+    guards: frozenset[Guard],
+    expected_length: float = math.nan,
+    typical_count: float = math.nan,
 ) -> ClusterUpdates:
     """The same updates, with limited sample counts, and copies and extremes marked as not fair.
 
     Args:
         updates: Of one cluster.
         guards: What to look for.
-        usual_length: Median length of the cluster's updates in earlier rounds; NaN = not known.
+        expected_length: Median of this round's updates to all clusters, or the usual one if that is less;
+            NaN = not known.
+        typical_count: Median sample count of this round's updates to all clusters; NaN = not known.
     """
     fair, weights, products = updates.is_fair, updates.weights, updates.products
     if "copies" in guards:
         fair = fair & (find_originals(products.among) == np.arange(len(weights)))
     if "lengths" in guards:
-        fair = fair & ~is_too_long(products.lengths, usual_length)
+        fair = fair & ~is_too_long(products.lengths, expected_length)
     if "counts" in guards:
-        weights = np.minimum(weights, MAX_SAMPLES * float(np.median(weights)))
+        weights = np.minimum(weights, MAX_SAMPLES * float(np.fmin(np.median(weights), typical_count)))
     return replace(updates, weights=weights, is_fair=fair)
 
 
@@ -85,28 +93,34 @@ def find_originals(products: Floats) -> NDArray[np.int64]:
     return np.asarray(alike.argmax(axis=1), np.int64)
 
 
-def is_too_long(lengths: Floats, usual_length: float = math.nan) -> NDArray[np.bool_]:
+def is_too_long(lengths: Floats, expected_length: float = math.nan) -> NDArray[np.bool_]:
     """(n,) updates longer than `MAX_LENGTH` medians of those that are updates at all.
 
-    Where the median is far from the usual one, the usual one decides, unless all updates are far from it:
-    then it is the model that changed.
+    Where the median is far from what is expected, that decides, unless all updates are far from it: then it
+    is the model that changed.
     """
-    moved = lengths[lengths > 0]
-    typical = float(np.median(moved)) if len(moved) else 0.0
-    limit = MAX_LENGTH * float(np.fmin(typical, MAX_GROWTH * usual_length))
-    if not (moved <= limit).any():
-        limit = MAX_LENGTH * typical
+    median = median_length([lengths])
+    limit = MAX_LENGTH * float(np.fmin(median, MAX_GROWTH * expected_length))
+    if not ((lengths > 0) & (lengths <= limit)).any():
+        limit = MAX_LENGTH * median
     return np.asarray(lengths > limit)
 
 
-def usual_length_after(usual: float, updates: ClusterUpdates) -> float:
-    """The smoothed median length of a cluster's updates, after these; as it was if none of them moved."""
-    lengths = updates.products.lengths
-    moved = lengths[lengths > 0]
-    if not len(moved):
-        return usual
-    typical = float(np.median(moved))
-    return typical if math.isnan(usual) else LENGTH_DECAY * usual + (1 - LENGTH_DECAY) * typical
+def median_length(lengths: Iterable[Floats]) -> float:
+    """Median length of those that are updates at all, of all clusters together; NaN if there is none."""
+    together = np.concatenate([np.zeros(0), *lengths])
+    moved = together[together > 0]
+    return float(np.median(moved)) if len(moved) else math.nan
+
+
+def usual_length_after(usual: float, median: float) -> float:
+    """The smoothed median length, after a round's; as it was if nothing moved.
+
+    Half of a round may attack by chance. Such a round must not make the next one look usual.
+    """
+    if math.isnan(usual) or math.isnan(median):
+        return float(np.fmin(usual, median))
+    return LENGTH_DECAY * usual + (1 - LENGTH_DECAY) * min(median, MAX_GROWTH * usual)
 
 
 def is_above_noise(psi: Floats) -> NDArray[np.bool_]:

@@ -31,7 +31,7 @@ from ipfl.methods.ipfl.preference_steps import PreferenceSteps
 from ipfl.methods.ipfl.robust import RECORD_DECAY, is_above_noise, usual_length_after
 from ipfl.methods.ipfl.state import MarketState, keep_bought_models, usual_score_after
 from ipfl.methods.ipfl.token_manager import TokenManager
-from ipfl.methods.ipfl.updates import Updates, mean_samples
+from ipfl.methods.ipfl.updates import Updates, mean_samples, median_length
 from ipfl.methods.steps import average_models, expect_update, random_seats, select_clients
 
 MAX_SHARE = 0.5
@@ -53,8 +53,6 @@ class Appraisal:
     accuracy: Accuracies
     record: NDArray[np.float64]
     """(N, K) the clients' records, this round included."""
-    usual_length: NDArray[np.float64]
-    """(K,) the same of the lengths of updates."""
 
 
 @dataclass(frozen=True)
@@ -160,10 +158,7 @@ class ServerSteps(PreferenceSteps):
         if self.reimburse == "printed" and self.incentive and not accuracy:
             accuracy = yield from measure_accuracy(models, fair)
         spread = {k: _spread(values, updates[k].is_fair) for k, values in psi.items()}
-        lengths = state.usual_length.copy()
-        for k, found in used.items() if "lengths" in self.guards else ():
-            lengths[k] = usual_length_after(float(lengths[k]), found)
-        return Appraisal(models, spread, accuracy, record, lengths)
+        return Appraisal(models, spread, accuracy, record)
 
     def share_models(self, state: MarketState, models: list[Vector]) -> tuple[Vector, ...]:
         """Moves the cluster models towards their mean, as far as it serves the clients as well."""
@@ -197,7 +192,7 @@ class ServerSteps(PreferenceSteps):
             bank=manager.bank,
             psi=psi,
             record=appraised.record,
-            usual_length=appraised.usual_length,
+            usual_length=usual_length_after(state.usual_length, median_length(outcome.updates)),
             omega=state.omega + outcome.delivered,
             best=best,
             earned=state.earned + manager.earned,

@@ -52,8 +52,8 @@ class MarketState:
     """(N, K) remembered contributions ψ_ki, NaN = unknown."""
     record: NDArray[np.float64]
     """(N, K) mean agreement of a client's updates with the others', NaN = unknown; see `robust`."""
-    usual_length: NDArray[np.float64]
-    """(K,) smoothed median length of each cluster's updates, NaN = none yet; see `robust`."""
+    usual_length: float
+    """Smoothed median length of a round's updates, NaN = none yet; see `robust`."""
     omega: NDArray[np.int64]
     """(N, K) participation Ω_ki: rounds trained in the cluster."""
     best: NDArray[np.float64]
@@ -126,7 +126,7 @@ class MarketState:
             means=np.ones(clusters),
             psi=np.full((n, clusters), np.nan),
             record=np.full((n, clusters), np.nan),
-            usual_length=np.full(clusters, np.nan),
+            usual_length=np.nan,
             omega=np.zeros((n, clusters), np.int64),
             best=np.full(clusters, np.nan),
             earned=np.zeros(n, np.int64),

@@ -5,6 +5,7 @@ Algorithm 1, lines 4, 7 and 8. In a robust market updates are screened first; se
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -110,6 +111,11 @@ def mean_samples(updates: Updates, otherwise: float) -> float:
     return float(np.mean(counts)) if counts else otherwise
 
 
+def median_length(updates: Updates) -> float:
+    """Median length of a round's updates to all clusters; NaN if there is none."""
+    return robust.median_length(found.products.lengths for found in updates.values())
+
+
 def collect_updates(
     state: MarketState, seats: Bools, replies: Replies, guards: frozenset[Guard]
 ) -> tuple[Updates, Bools]:
@@ -122,15 +128,17 @@ def collect_updates(
         guards: What to screen them for.
     """
     delivered = seats & np.isin(state.ids, list(replies))[:, None]
-    updates = {}
+    found = {}
     for k in np.flatnonzero(delivered.any(axis=0)).tolist():
         clients = tuple(int(client) for client in state.ids[delivered[:, k]])
         models = tuple(replies[client].params[cluster_name(k)] for client in clients)
         weights = np.array([float(replies[client].facts["n"]) for client in clients])
         known = known_to_all(state, k)
-        found = ClusterUpdates.of(state.models[k], clients, models, weights, known, state.directions[k])
-        updates[k] = robust.screen(found, guards, float(state.usual_length[k]))
-    return updates, delivered
+        found[k] = ClusterUpdates.of(state.models[k], clients, models, weights, known, state.directions[k])
+    expected = float(np.fmin(median_length(found), state.usual_length))
+    counts = np.concatenate([np.zeros(0), *(one.weights for one in found.values())])
+    typical = float(np.median(counts)) if len(counts) else math.nan
+    return {k: robust.screen(one, guards, expected, typical) for k, one in found.items()}, delivered
 
 
 def known_to_all(state: MarketState, cluster: int) -> list[Vector]:
