@@ -169,10 +169,10 @@ class TestRefused:
             run_server(grid, server_config(place))
         assert grid.sent == []
 
-    def test_too_few_nodes_with_a_countdown(self, grid, place, capsys):
+    def test_too_few_nodes(self, grid, place, capsys):
         with pytest.raises(InputError, match="3 of 4 clients came within 1 s"):
             run_server(grid, server_config(place, nodes=4, wait=1.0))
-        assert "waiting for nodes: 3 of 4 clients are here, 0 s left" in capsys.readouterr().out
+        assert "waiting for nodes: 3 of 4 clients are here, 1 s at most" in capsys.readouterr().out
 
     def test_points_of_another_shape(self, grid, place):
         x, y = points(5, features=3)

@@ -159,8 +159,8 @@ class Method(ABC, Generic[S]):
     needs_single: ClassVar[str] = "whatever it does, as it does not say that sums are enough"
     """What the server needs single replies for, unless `sums` says something else."""
     needs_probe: ClassVar[bool] = True
-    """Whether clients score models on points that they never train on: `probe`, or `goal`, which mostly holds
-    the same points. If not, they can train on these as well (`train.use_probe`)."""
+    """Whether clients must score models on points that they never train on: `probe`, or `goal`, which mostly
+    holds the same points. If not, they can train on these as well (`train.use_probe`)."""
     needs_classes: ClassVar[bool] = False
     """Whether it works with classes alone, and not with several labels per point or with numbers."""
 
