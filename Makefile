@@ -9,7 +9,7 @@ COMPILED := .venv/.tests-compiled
 # Three more than there are cores: so many files of tests wait for other processes most of the time.
 TEST_PROCESSES ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 3)')
 # With byte code, whatever the environment says: otherwise every worker rewrites and compiles all test files again.
-PYTEST = env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest -n $(TEST_PROCESSES) --dist worksteal
+PYTEST = env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest -n $(TEST_PROCESSES) --dist worksteal --durations 20
 
 .PHONY: run test quick nightly lint bench bench-console chromium docs setup tables clean
 
