@@ -108,14 +108,14 @@ def test_tuned_settings_are_used_and_shown(tiny, tmp_path):
 def test_some_methods_can_be_tuned_again(tiny, tmp_path):
     path = tmp_path / "results/tiny/smoke-tuning.json"
     run(tmp_path, "tune", "tiny", "--scale", "smoke")
-    found = json.loads(path.read_text())["methods"]
-    run(tmp_path, "tune", "tiny", "--scale", "smoke", "--seeds", "101-101", "--methods", "ditto")
+    found = json.loads(path.read_text())
+    forgotten = {label: entry | {"chosen": None, "grid": []} for label, entry in found["methods"].items()}
+    path.write_text(json.dumps(found | {"methods": forgotten}))
+    run(tmp_path, "tune", "tiny", "--scale", "smoke", "--methods", "ditto")
     again = json.loads(path.read_text())["methods"]
-    assert list(again) == list(found)
-    assert again["fedavg"] == found["fedavg"]
-    assert [point["goal_accuracy"] for point in again["ditto"]["grid"]] != [
-        point["goal_accuracy"] for point in found["ditto"]["grid"]
-    ]
+    assert again == forgotten | {"ditto": found["methods"]["ditto"]}
+    refused = run(tmp_path, "tune", "tiny", "--scale", "smoke", "--seeds", "2", "--methods", "ditto", code=2)
+    assert "were tuned on seeds [100]" in refused.stderr
     refused = run(tmp_path, "tune", "tiny", "--scale", "smoke", "--methods", "dito", code=2)
     assert "unknown method to tune 'dito'" in refused.stderr
     assert "ditto" in refused.stderr

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ipfl.errors import InputError
 from ipfl.reproduce.experiments import Experiment, Scale, experiment_names
 from ipfl.reproduce.plan import Column, PlannedRun, plan_experiment
 from ipfl.reproduce.play import OtherCommit, Played, play_runs
@@ -182,7 +183,10 @@ def tune(
     if methods is not None:
         check_labels(methods, [one.label for one in candidates])
         candidates = [one for one in candidates if one.label in methods]
-        before = (read_tuning(options.results, experiment, scale) or {"methods": {}})["methods"]
+        known = read_tuning(options.results, experiment, scale) or {"seeds": list(seeds), "methods": {}}
+        if known["seeds"] != list(seeds):
+            raise InputError(f"the other methods of {experiment.name} were tuned on seeds {known['seeds']}")
+        before = known["methods"]
     played = options.play([run for one in candidates for run in one.runs], {})
     failures = [
         f"{one.label} {one.settings}, seed {run.seed}: {played.failures[run.key]}"

@@ -31,7 +31,7 @@ from ipfl.methods.ipfl.preference_steps import PreferenceSteps
 from ipfl.methods.ipfl.robust import RECORD_DECAY, is_above_noise, usual_length_after
 from ipfl.methods.ipfl.state import MarketState, keep_bought_models, usual_score_after
 from ipfl.methods.ipfl.token_manager import TokenManager
-from ipfl.methods.ipfl.updates import Updates, mean_samples, median_length
+from ipfl.methods.ipfl.updates import Updates, mean_samples, median_update_length
 from ipfl.methods.steps import average_models, expect_update, random_seats, select_clients
 
 MAX_SHARE = 0.5
@@ -192,7 +192,7 @@ class ServerSteps(PreferenceSteps):
             bank=manager.bank,
             psi=psi,
             record=appraised.record,
-            usual_length=usual_length_after(state.usual_length, median_length(outcome.updates)),
+            usual_length=usual_length_after(state.usual_length, median_update_length(outcome.updates)),
             omega=state.omega + outcome.delivered,
             best=best,
             earned=state.earned + manager.earned,

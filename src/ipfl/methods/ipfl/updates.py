@@ -111,7 +111,7 @@ def mean_samples(updates: Updates, otherwise: float) -> float:
     return float(np.mean(counts)) if counts else otherwise
 
 
-def median_length(updates: Updates) -> float:
+def median_update_length(updates: Updates) -> float:
     """Median length of a round's updates to all clusters; NaN if there is none."""
     return robust.median_length(found.products.lengths for found in updates.values())
 
@@ -135,7 +135,7 @@ def collect_updates(
         weights = np.array([float(replies[client].facts["n"]) for client in clients])
         known = known_to_all(state, k)
         found[k] = ClusterUpdates.of(state.models[k], clients, models, weights, known, state.directions[k])
-    expected = float(np.fmin(median_length(found), state.usual_length))
+    expected = float(np.fmin(median_update_length(found), state.usual_length))
     counts = np.concatenate([np.zeros(0), *(one.weights for one in found.values())])
     typical = float(np.median(counts)) if len(counts) else math.nan
     return {k: robust.screen(one, guards, expected, typical) for k, one in found.items()}, delivered
