@@ -102,6 +102,11 @@ class TestNumbers:
         table = market_figures.cluster_accuracy({0: market_run()})
         np.testing.assert_allclose(table, [[90, 10], [20, 80]])
 
+    def test_only_numbers_have_a_minus_sign(self):
+        title = accuracy_figures._distribution_title
+        assert title("IP-FL", [-3.0, -1.0], opt_outs=True) == "IP-FL −2.0"
+        assert title("IP-FL", [3.0, 1.0], opt_outs=False) == "IP-FL 2.0"
+
     def test_clients_still_there(self):
         rounds, shares = accuracy_figures.there_curve({0: market_run()})
         assert (rounds, shares.tolist()) == ([0, 1, 2], [[100, 100, 50]])

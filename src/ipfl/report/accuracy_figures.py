@@ -266,11 +266,9 @@ def _draw_distributions(
 
 
 def _distribution_title(name: str, values: list[float], opt_outs: bool) -> str:
-    return (
-        f"{name} {np.median(values):+.1f}".replace("-", "−")
-        if opt_outs
-        else f"{name} {np.median(values):.1f}"
-    )
+    """Name and median; of gains with a sign, whose minus is not the hyphen of a name."""
+    median = float(np.median(values))
+    return f"{name} " + (f"{median:+.1f}".replace("-", "−") if opt_outs else f"{median:.1f}")
 
 
 def _mark_opt_outs(axes: Axes, left: float) -> None:
