@@ -25,9 +25,9 @@ RIGHT = np.array([1, -1], np.float32)
 WRONG = -RIGHT
 
 
-def person(train: Pairs, goal: Pairs, probe: Pairs | None = None) -> Client:
+def person(train: Pairs, goal: Pairs, probe: Pairs | None = None, use_probe: bool = True) -> Client:
     """A client with these parts; `probe` is the same as `goal` if it is not given."""
-    me, held_back = client(*train, action="evaluate"), points(*goal)
+    me, held_back = client(*train, action="evaluate", use_probe=use_probe), points(*goal)
     own = held_back if probe is None else points(*probe)
     return replace(me, parts=Parts(points(*train), own, held_back, me.parts.test))
 
@@ -139,6 +139,11 @@ class TestFineTuning:
         me = person([(1, 0), (2, 0), (3, 0), (4, 0)], goal=[(5, 0), (6, 0)])
         np.testing.assert_array_equal(fine_tuned(me, WRONG), RIGHT)
         assert trained_on[-1].x[:, 0].tolist() == [1, 2, 3, 4, 5, 6]
+        # Not where others decide by them: whether a client leaves, or when a run stops.
+        trained_on.clear()
+        held = person([(1, 0), (2, 0), (3, 0), (4, 0)], goal=[(5, 0), (6, 0)], use_probe=False)
+        np.testing.assert_array_equal(fine_tuned(held, WRONG), RIGHT)
+        assert all(on is None or 5 not in on.x for on in trained_on)
         # With a goal of its own, that is no training data.
         trained_on.clear()
         other = person([(1, 0), (2, 0), (3, 0)], goal=[(5, 0), (6, 0)], probe=[(7, 0)])

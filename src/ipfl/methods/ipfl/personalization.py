@@ -77,7 +77,8 @@ def fine_tune_on_evidence(start: Vector, points: OwnPoints, me: Client) -> Vecto
     """The mix trained further, or only part of the way; or as it was, unless that is better on the points.
 
     The trained model is scored on the points that were held back; on each fold of the others, a model that
-    was trained without that fold. Once it is decided to train, those that were held back are trained on too.
+    was trained without that fold. Once it is decided to train, those that were held back are trained on too,
+    if `train.use_probe` says so: where it does not, others decide by them (`clients.leave`, `patience`).
     """
     train, folds = me.data("train"), np.arange(len(points.trained)) % FOLDS
     tuned = _on_the_way(start, fine_tune(start, me, AUTO_EPOCHS))
@@ -95,7 +96,7 @@ def fine_tune_on_evidence(start: Vector, points: OwnPoints, me: Client) -> Vecto
     chosen = choose_on_evidence([point_scores(table, points.labels, me) for table in tables])
     if not chosen:
         return start
-    if not (len(points.held_back) and len(points.trained)):
+    if not (me.settings.use_probe and len(points.held_back) and len(points.trained)):
         return tuned[chosen - 1]
     everything = train.joined(me.data("goal"))
     return _on_the_way(start, fine_tune(start, me, AUTO_EPOCHS, on=everything))[chosen - 1]
