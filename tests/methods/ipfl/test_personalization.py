@@ -92,6 +92,23 @@ class TestFineTuning:
         me = person([(2, 0), (2, 1), (2, 0), (2, 1), (2, 0)], goal=[(0, 0), (0, 1)])
         assert fine_tuned(me).tolist() == [0, 0]
 
+    def test_half_of_the_way_without_evidence(self, monkeypatch):
+        # All scores are the same at x = 0. Half of the way from (0, 0) to (1, −1).
+        monkeypatch.setattr(Client, "train", lambda *_, **__: RIGHT)
+        assert fine_tuned(person([(0, 0), (0, 1)] * 2, goal=[(0, 0), (0, 1)])).tolist() == [0.5, -0.5]
+        # None of it where the goal is something else than the points to train on.
+        other = person([(0, 0), (0, 1)] * 2, goal=[(0, 0), (0, 1)], probe=[(0, 0)])
+        assert fine_tuned(other).tolist() == [0, 0]
+
+    def test_all_of_the_way_if_that_is_better_by_a_standard_error(self, monkeypatch):
+        # Scores are σ(2wxt), and t = 5 makes the labels most likely: σ(0), σ(5), σ(10) in all six points.
+        monkeypatch.setattr(Client, "train", lambda *_, **__: RIGHT)
+        assert fine_tuned(person([(1, 0)] * 4, goal=[(1, 0)] * 2)).tolist() == RIGHT.tolist()
+
+    def test_a_training_that_diverged_is_not_taken(self, monkeypatch):
+        monkeypatch.setattr(Client, "train", lambda *_, **__: np.full(2, np.nan, np.float32))
+        assert fine_tuned(person([(1, 0)] * 2, goal=[(1, 0)]), WRONG).tolist() == WRONG.tolist()
+
     def test_the_goal_decides_alone_if_it_is_something_else(self):
         me = person([(2, 0)] * 4, goal=[(2, 1)] * 4, probe=[(2, 0)] * 4)
         assert fine_tuned(me).tolist() == [0, 0]
@@ -103,7 +120,7 @@ class TestFineTuning:
         monkeypatch.setattr(Client, "train", lambda *_, **__: np.array([1, -1.2], np.float32))
         tables = []
         monkeypatch.setattr(
-            personalization, "choose_on_evidence", lambda scores: tables.extend(scores) or chosen
+            personalization, "choose_on_evidence", lambda scores, *_: tables.extend(scores) or chosen
         )
         me = person([(2, 0), (1, 0)] * 2, goal=[(2, 0)])
         np.testing.assert_allclose(fine_tuned(me, WRONG), expected, rtol=1e-6, atol=1e-8)
@@ -130,7 +147,7 @@ class TestFineTuning:
         me = person([(1, 0), (2, 0), (3, 0), (4, 0), (5, 0)], goal=[(1, 0), (2, 0)])
         fine_tune_on_evidence(ZERO, OwnPoints.of(me, 2), me)
         assert trained_on[0] is None
-        assert [on.x[:, 0].tolist() for on in trained_on[1:]] == [[2, 3, 4, 5], [1, 3, 4, 5]]
+        assert [on.x[:, 0].tolist() for on in trained_on[1:3]] == [[2, 3, 4, 5], [1, 3, 4, 5]]
 
     def test_once_it_is_decided_the_points_held_back_are_trained_on_too(self, monkeypatch):
         # Every training finds the right model, so that all points are evidence for it.

@@ -26,8 +26,16 @@ FOLDS = 2
 AUTO_EPOCHS = 5
 """Epochs of fine-tuning under `adapt = "auto"`."""
 
-SHARES = (0.5, 1.0)
-"""How much of the way from a mix to its fine-tuned copy is offered: half of it does less harm."""
+SHARES = (0.0, 0.5, 1.0)
+"""How much of the way from a mix to its fine-tuned copy is offered."""
+
+HALF_WAY = 1
+"""Which of them is taken without evidence, where the points to train on are like those to be good at: it
+keeps most of what many clients have learned, and was better than the mix on most tuning tasks."""
+
+ERRORS_AHEAD, ERRORS_BACK = 1.0, 3.0
+"""By how many standard errors more of the way must be better, or less. A mix has been trained on these points
+for many rounds, and looks better on them than it is."""
 
 GENTLE = 0.2
 """Share of `train.lr` with which a mix is fine-tuned: the first steps of a full one undo much of it."""
@@ -74,7 +82,7 @@ def fine_tune(start: Vector, me: Client, epochs: int, on: Samples | None = None)
 
 
 def fine_tune_on_evidence(start: Vector, points: OwnPoints, me: Client) -> Vector:
-    """The mix trained further, or only part of the way; or as it was, unless that is better on the points.
+    """The mix trained further: half of the way, unless the points are evidence for all of it, or for none.
 
     The trained model is scored on the points that were held back; on each fold of the others, a model that
     was trained without that fold. Once it is decided to train, those that were held back are trained on too,
@@ -90,16 +98,20 @@ def fine_tune_on_evidence(start: Vector, points: OwnPoints, me: Client) -> Vecto
         without = _on_the_way(start, fine_tune(start, me, AUTO_EPOCHS, on=others))
         for logs, model in zip(on_trained, without, strict=True):
             logs[left_out] = me.log_scores(model, _take(points.trained, left_out))
-    tables = [_logs(start, points, me)]
-    for logs, model in zip(on_trained, tuned, strict=True):
-        tables.append(np.concatenate([me.log_scores(model, points.held_back), logs]))
-    chosen = choose_on_evidence([point_scores(table, points.labels, me) for table in tables])
-    if not chosen:
-        return start
-    if not (me.settings.use_probe and len(points.held_back) and len(points.trained)):
-        return tuned[chosen - 1]
+    tables = [
+        np.concatenate([me.log_scores(model, points.held_back), logs])
+        for logs, model in zip(on_trained, tuned, strict=True)
+    ]
+    at_hand = HALF_WAY if len(points.trained) else 0
+    chosen = choose_on_evidence(
+        [point_scores(table, points.labels, me) for table in tables],
+        at_hand,
+        [ERRORS_BACK if candidate < at_hand else ERRORS_AHEAD for candidate in range(len(SHARES))],
+    )
+    if not (chosen and me.settings.use_probe and len(points.held_back) and len(points.trained)):
+        return tuned[chosen]
     everything = train.joined(me.data("goal"))
-    return _on_the_way(start, fine_tune(start, me, AUTO_EPOCHS, on=everything))[chosen - 1]
+    return _on_the_way(start, fine_tune(start, me, AUTO_EPOCHS, on=everything))[chosen]
 
 
 def point_scores(table: NDArray[np.float64], labels: NDArray[np.int64], me: Client) -> NDArray[np.float64]:
@@ -116,8 +128,10 @@ def point_scores(table: NDArray[np.float64], labels: NDArray[np.int64], me: Clie
 
 
 def _on_the_way(start: Vector, end: Vector) -> list[Vector]:
-    """The model at each of `SHARES` of the way that training went."""
-    return [mix([start, end], [1 - share, share]) for share in SHARES]
+    """The model at each of `SHARES` of the way that training went; a training that diverged went nowhere."""
+    if not np.isfinite(end).all():
+        return [start] * len(SHARES)
+    return [mix([start, end], [1 - share, share]) if share else start for share in SHARES]
 
 
 def _logs(model: Vector, points: OwnPoints, me: Client) -> NDArray[np.float64]:
