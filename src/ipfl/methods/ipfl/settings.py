@@ -111,7 +111,7 @@ class IPFLSettings:
     adapt: Annotated[int, Field(ge=0)] | Literal["auto"] = Field(
         "auto",
         description="epochs in which a client trains its mix further for itself; 0: no training; "
-        "auto: a few, if the client's points are evidence for it",
+        "auto: five, and half of the way unless the client's points speak for all of it, or none",
     )
     n_p: Annotated[int, Field(ge=1)] | None = Field(
         None,
