@@ -34,6 +34,7 @@ from ipfl.ledger.schema import OPENING, balances, clients, metrics, rounds, row_
 from ipfl.ledger.store import RunStore
 from ipfl.runs.comparison import PLAN
 from ipfl.runs.file_names import SUMMARY, TRACE
+from ipfl.runs.metrics import assessed_models
 
 MAX_POINTS = 1_000
 """Rounds of a chart; of longer runs every n-th is shown, and always the last."""
@@ -286,8 +287,7 @@ def heat_map(reader: Reader) -> HeatMap:
     for round in reversed(evaluated_rounds(reader)[-5:]):
         found = evaluation(reader, round)
         if table := found.get("cluster_accuracy"):
-            is_one_for_all = found.get("global_accuracy") is not None
-            models = ["global"] if is_one_for_all else [f"cluster {k}" for k in range(len(table[0]))]
+            models = [name.replace("_", " ") for name in assessed_models(found)]
             kinds = [f"distribution {d}" for d in range(len(table))]
             return HeatMap(round=round, models=models, distributions=kinds, accuracy=table)
     return HeatMap(round=None, models=[], distributions=[], accuracy=[])
