@@ -302,6 +302,14 @@ class TestRealRuns:
             assert found["gains"] is (mine > theirs)
             assert found["verdict"].startswith("Stays" if mine > theirs else "Has reason to leave")
 
+    def test_the_reference_is_compared_with_nothing(self, get, web):
+        found = get("/runs/both~fedavg~seed-0/clients/0")
+        assert (found["verdict"], found["gains"]) == (
+            "This run is the reference that others are compared with.",
+            None,
+        )
+        assert "this is the reference" in web.get("/runs/both~fedavg~seed-0").text
+
     def test_threshold_is_the_newest_of_the_reference(self, tmp_path):
         """The reference is evaluated after rounds 1 and 3, the run after rounds 0, 1, 2 and 3."""
         folder = tmp_path / "runs"

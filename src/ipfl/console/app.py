@@ -163,7 +163,8 @@ def serve(console: Console, host: str, port: int, when_ready: Callable[[], None]
     try:
         listening = socket.create_server((host, port), family=family)
     except OSError as error:
-        raise InputError(f"cannot listen on {host}:{port}: {error.strerror}; try another --port") from error
+        reason = str(error.strerror).partition(" (while")[0]  # which repeats the address
+        raise InputError(f"cannot listen on {host}:{port}: {reason}; try another --port") from error
     config = uvicorn.Config(
         app,
         log_level="warning",

@@ -27,6 +27,7 @@ from ipfl.console.records import (
     Series,
 )
 from ipfl.console.run_list import FoundRun, RunList
+from ipfl.console.settings import changed_settings
 from ipfl.errors import InputError
 from ipfl.ledger.accounts import ISSUER
 from ipfl.ledger.reader import Reader
@@ -189,25 +190,6 @@ def run_detail(runs: RunList, found: FoundRun) -> RunDetail:
 def _total(reader: Reader, name: str) -> int:
     where = and_(metrics.c.run_id == reader.run_id, metrics.c.name == name)
     return int(reader.connection.scalar(select(func.sum(metrics.c.value)).where(where)) or 0)
-
-
-def changed_settings(config: Any) -> dict[str, str]:
-    """What a run's config has that is not the default, by dotted key."""
-    from ipfl.runs.config import Config
-
-    plain = Config().model_dump(mode="json")
-    found: dict[str, str] = {}
-    for section, value in _mapping(config).items():
-        if section == "method":
-            found["method.name"] = str(_mapping(value).get("name", ""))
-            continue
-        inner = value if isinstance(value, Mapping) else {"": value}
-        default = plain.get(section)
-        for key, one in inner.items():
-            usual = default.get(key) if isinstance(default, Mapping) else default
-            if one != usual:
-                found[f"{section}.{key}".rstrip(".")] = json.dumps(one, ensure_ascii=False).strip('"')
-    return found
 
 
 def phase_costs(found: FoundRun) -> list[Cost]:
