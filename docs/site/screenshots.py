@@ -52,7 +52,7 @@ DOCUMENTED: dict[str, tuple[str, str, Colours, int | None]] = {
 
 def wait_for(address: str) -> None:
     """Until the console answers."""
-    for _ in range(100):
+    for _ in range(300):
         try:
             urllib.request.urlopen(f"{address}/login")
         except urllib.error.URLError:

@@ -98,6 +98,9 @@ def shoot(page, name):
         page.screenshot(path=f"{SHOTS}/console-{name}.png", full_page=True)
 
 
+CUT_OFF = """[...document.querySelectorAll(".card, .scroll")]
+    .filter((one) => one.scrollWidth > one.clientWidth + 1).map((one) => one.innerText.slice(0, 40))"""
+"""Parts of a page that are wider than their frame."""
 PAGES = {
     "runs": "/",
     "run": f"/runs/{IPFL}",
@@ -129,6 +132,7 @@ def test_page_is_whole_accessible_and_not_too_wide(request, address, name, width
     ]
     assert serious == []
     assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+    assert page.evaluate(CUT_OFF) == []
     assert page.problems == []
 
 

@@ -9,6 +9,7 @@ import pytest
 from fastapi.testclient import TestClient
 from safetensors.torch import load_file
 from tests.console.conftest import make_app, open_for
+from tests.ledger.example_runs import LINE, worked_run
 from tests.small_runs import run_small, small_task
 
 import ipfl
@@ -252,7 +253,23 @@ class TestRealRuns:
         assert columns["bytes_up"] == [one["bytes_up"] for one in lines]
 
     def test_heat_map(self, get, summaries):
-        assert get("/runs/both~ipfl~seed-0/heat-map")["accuracy"] == summaries["ipfl"]["cluster_accuracy"]
+        found = get("/runs/both~ipfl~seed-0/heat-map")
+        assert found["accuracy"] == summaries["ipfl"]["cluster_accuracy"]
+        assert found["models"] == ["cluster 0", "cluster 1"]
+
+    def test_heat_map_after_clusters_were_merged(self, tmp_path):
+        """Cluster 1 went into another: the columns are clusters 0 and 2, as in all other tables."""
+        evaluation = {
+            "personalized_accuracy": {"mean": 0.5, "std": 0.0},
+            "cluster_accuracy": [[0.25, 0.75], [0.5, 0.125]],
+            "assessed_models": ["cluster_0", "cluster_2"],
+        }
+        folder = tmp_path / "runs"
+        worked_run(str(folder / "merged"), "merged", {**LINE, "evaluation": evaluation}).close()
+        web = TestClient(make_app(open_for(folder)), base_url="http://127.0.0.1")
+        found = web.get("/api/runs/merged/heat-map").json()
+        assert found["models"] == ["cluster 0", "cluster 2"]
+        assert found["accuracy"] == evaluation["cluster_accuracy"]
 
     def test_flow_counts_every_bidder_once(self, get, runs_folder):
         lines = [json.loads(line) for line in (runs_folder / "both/ipfl/seed-0/metrics.jsonl").open()]
@@ -284,6 +301,14 @@ class TestRealRuns:
             assert (found["accuracy"], found["threshold"]) == (mine, theirs)
             assert found["gains"] is (mine > theirs)
             assert found["verdict"].startswith("Stays" if mine > theirs else "Has reason to leave")
+
+    def test_the_reference_is_compared_with_nothing(self, get, web):
+        found = get("/runs/both~fedavg~seed-0/clients/0")
+        assert (found["verdict"], found["gains"]) == (
+            "This run is the reference that others are compared with.",
+            None,
+        )
+        assert "this is the reference" in web.get("/runs/both~fedavg~seed-0").text
 
     def test_threshold_is_the_newest_of_the_reference(self, tmp_path):
         """The reference is evaluated after rounds 1 and 3, the run after rounds 0, 1, 2 and 3."""

@@ -3,10 +3,16 @@
 import time
 
 import pytest
+from fastapi.testclient import TestClient
+from tests.console.conftest import make_worked
 from tests.small_runs import run_small, small_task
 
 from ipfl.console import starting
+from ipfl.console.access import Access
+from ipfl.console.app import make_app
+from ipfl.console.console import Console
 from ipfl.console.form import CODE, Plan, make_form, read_form
+from ipfl.console.live import watch_list
 from ipfl.console.records import RunRow
 from ipfl.console.run_list import FoundRun, RunList
 from ipfl.console.starting import Starter
@@ -48,6 +54,44 @@ def wait_until(is_so):
 
 def run_in(starter, name):
     return FoundRun(name, name, str(starter.folder / name), None, starter.folder / name)
+
+
+class TestStarting:
+    """What the list says of a command between its start and its first entry in a store."""
+
+    def list_of(self, starter):
+        app = make_app(Console(starter.runs, Access(None)))
+        app.state.console.starter = starter
+        web = TestClient(app, base_url="http://127.0.0.1", headers={"hx-request": "true"})
+        return web.get("/?text=mine").text
+
+    def test_it_is_starting_until_a_run_is_there(self, starter, monkeypatch):
+        monkeypatch.setattr(starting, "MAIN", WAITS)
+        assert "No runs yet" in self.list_of(starter)
+        starter.start(plan("mine"))
+        assert starter.starting() == ["mine"]
+        shown = self.list_of(starter)
+        assert "<strong>mine</strong> is starting" in shown
+        assert "No run" not in shown
+        make_worked(starter.folder / "mine-too")
+        starter.runs.forget()
+        assert starter.starting() == ["mine"], "another run with a longer name"
+        make_worked(starter.folder / "mine/fedavg/seed-0")
+        starter.runs.forget()
+        assert starter.starting() == []
+        assert "is starting" not in self.list_of(starter)
+
+    def test_the_live_list_is_told_that_it_failed(self, starter, monkeypatch, tmp_path):
+        go = tmp_path / "go"
+        waits = f"import os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.02)\n"
+        monkeypatch.setattr(starting, "MAIN", waits + FAILS)
+        look = watch_list(starter.runs, starter)
+        starter.start(plan("mine"))
+        before = look()
+        go.touch()
+        wait_until(lambda: starter.alive() == [])
+        assert look() != before
+        assert "<strong>mine</strong> could not run: error: no such data set" in self.list_of(starter)
 
 
 def test_stop_is_an_interrupt(starter, monkeypatch):

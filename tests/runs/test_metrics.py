@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipfl.runs.metrics import Evaluation, is_separated, mean_and_std, purity
+from ipfl.runs.metrics import Evaluation, assessed_models, is_separated, mean_and_std, purity
 
 
 class TestSpread:
@@ -73,7 +73,15 @@ REFERENCE = {4: 0.25, 5: 0.5, 6: 0.5, 7: 1.0}
 
 
 class TestEvaluation:
-    MEASURED = Evaluation(3, {4: 0.5, 5: 0.5, 6: 0.25}, {4: 0.25, 5: 0.75}, [[0.5, 0.25]], 0.8, {9: 0.125})
+    MEASURED = Evaluation(
+        round=3,
+        personalized={4: 0.5, 5: 0.5, 6: 0.25},
+        shared={4: 0.25, 5: 0.75},
+        cluster_accuracy=[[0.5, 0.25]],
+        purity=0.8,
+        unseen={9: 0.125},
+        assessed=("cluster_1", "cluster_2"),
+    )
 
     def test_pma_of_each_client(self):
         assert self.MEASURED.pma(REFERENCE) == {4: 0.25, 5: 0, 6: -0.25}
@@ -84,6 +92,7 @@ class TestEvaluation:
             "personalized_accuracy": {"mean": pytest.approx(1.25 / 3), "std": pytest.approx(2**0.5 / 12)},
             "global_accuracy": {"mean": 0.5, "std": 0.25},
             "cluster_accuracy": [[0.5, 0.25]],
+            "assessed_models": ["cluster_1", "cluster_2"],
             "purity": 0.8,
             "separation": None,
             "unseen_accuracy": {"mean": 0.125, "std": 0},
@@ -103,6 +112,19 @@ class TestEvaluation:
         figures = self.MEASURED.figures({99: 0.5})
         assert figures["pma"] is figures["opt_outs"] is None
         assert figures["participation_rate"] is None
+
+
+@pytest.mark.parametrize(
+    ("figures", "names"),
+    [
+        ({"cluster_accuracy": [[0.5, 0.25]], "assessed_models": ["cluster_1", "cluster_4"]}, [1, 4]),
+        ({"cluster_accuracy": [[0.5, 0.25]], "global_accuracy": None}, [0, 1]),  # recorded without names
+        ({"cluster_accuracy": None}, []),
+        ({}, []),
+    ],
+)
+def test_names_of_assessed_clusters(figures, names):
+    assert assessed_models(figures) == [f"cluster_{number}" for number in names]
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,22 @@ class TestFigures:
             "economy/gini": 0.25, "bytes/up": 7, "bytes/down": 9, "events": 0,
         }  # fmt: skip
 
+    def test_clusters_keep_their_numbers_when_others_are_merged(self):
+        """Clusters 0 and 3 are left: the second column is cluster 3, as its seats are."""
+        line = {
+            "seats": [[0, 3, "random", True, False]],
+            "evaluation": {"personalized_accuracy": {"mean": 0.5, "std": 0},
+                           "cluster_accuracy": [[0.2, 0.4]], "assessed_models": ["cluster_0", "cluster_3"]},
+            "bytes_up": 7, "bytes_down": 9, "events": [], "round": 0,
+        }  # fmt: skip
+        found = round_figures(with_typed_rows(line))
+        assert found["cluster_0/accuracy_on_distribution_0"] == 0.2
+        assert found["cluster_3/accuracy_on_distribution_0"] == 0.4
+        assert {name.split("/")[0] for name in found if name.startswith("cluster")} == {
+            "cluster_0",
+            "cluster_3",
+        }
+
     def test_one_model_for_all_is_called_global(self):
         """As its file is, and not a cluster, of which FedAvg has none."""
         line = {

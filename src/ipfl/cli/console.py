@@ -54,9 +54,12 @@ def console(
             raise
         raise InputError('the console needs more packages: pip install "ipfl[ui]"') from error
     opened = open_console(runs, store, host, auth=auth, token_file=token_file, allow_start=allow_start)
-    shown = f"[{host}]" if ":" in host else host
-    typer.echo(f"http://{shown}:{port} (Ctrl-C ends it)", err=True)
-    if auth:
-        path = token_file or (opened.runs.folder or Path()) / TOKEN_FILE
-        typer.echo(f"the operator's token is in {path}", err=True)
-    serve(opened, host, port)
+
+    def tell_address() -> None:
+        shown = f"[{host}]" if ":" in host else host
+        typer.echo(f"http://{shown}:{port} (Ctrl-C ends it)", err=True)
+        if auth:
+            path = token_file or (opened.runs.folder or Path()) / TOKEN_FILE
+            typer.echo(f"the operator's token is in {path}", err=True)
+
+    serve(opened, host, port, tell_address)

@@ -74,7 +74,10 @@ def client_detail(runs: RunList, found: FoundRun, client: int) -> ClientDetail |
         thresholds = _thresholds(runs, found, client, numbers[-1:])
         statement = _statement_note(store, reader)
     _, threshold = next(iter(thresholds.values()), (None, None))
-    verdict, gains = _verdict(accuracy, threshold)
+    if reference_run(runs, found) == found:
+        verdict, gains = "This run is the reference that others are compared with.", None
+    else:
+        verdict, gains = _verdict(accuracy, threshold)
     return ClientDetail(
         run=found.key,
         client=client,

@@ -309,7 +309,7 @@ async def stream_list(console: ConsoleOf, _: ForOperator) -> StreamingResponse:
     """Server-sent events: `runs` whenever some run changed. It never ends."""
     if console.streams.is_full():
         raise HTTPException(429, "too many live connections")
-    return console.streams.response(watch_list(console.runs))
+    return console.streams.response(watch_list(console.runs, console.starter))
 
 
 @router.post("/command")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from ipfl.console.console import Console
 from ipfl.console.guard import LOOPBACK, Guard, Limits
 from ipfl.console.rendering import is_fragment, render
 from ipfl.console.run_list import RunList
+from ipfl.console.warm_up import warm_up
 from ipfl.errors import InputError
 from ipfl.ledger.database import StoreError
 
@@ -141,17 +143,30 @@ def allowed_hosts(host: str) -> frozenset[str] | None:
     return LOOPBACK if is_loopback(host) else LOOPBACK | {host.lower()}
 
 
-def serve(console: Console, host: str, port: int) -> None:
-    """Serves until Ctrl-C. Requests are not logged."""
+def serve(console: Console, host: str, port: int, when_ready: Callable[[], None]) -> None:
+    """Serves until Ctrl-C. Requests are not logged.
+
+    Args:
+        console: Runs and rules.
+        host: Address to listen on.
+        port: Port to listen on.
+        when_ready: Called when the first request would be answered.
+
+    Raises:
+        InputError: The address cannot be listened on.
+    """
     import uvicorn
 
+    app = make_app(console, allowed_hosts(host))
+    warm_up(app, console)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         listening = socket.create_server((host, port), family=family)
     except OSError as error:
-        raise InputError(f"cannot listen on {host}:{port}: {error.strerror}; try another --port") from error
+        reason = str(error.strerror).partition(" (while")[0]  # which repeats the address
+        raise InputError(f"cannot listen on {host}:{port}: {reason}; try another --port") from error
     config = uvicorn.Config(
-        make_app(console, allowed_hosts(host)),
+        app,
         log_level="warning",
         access_log=False,
         server_header=False,
@@ -159,4 +174,5 @@ def serve(console: Console, host: str, port: int) -> None:
         h11_max_incomplete_event_size=16_384,
     )
     with listening:
+        when_ready()
         uvicorn.Server(config).run(sockets=[listening])

@@ -14,7 +14,9 @@ from ipfl.ledger.schema import row_tables, transfers
 
 MAX_EVENTS = 50
 WHY = {"performance": "bid, and chosen by contribution", "random": "chosen at random, to explore"}
-"""`Seat.how` in words."""
+"""`Seat.how` in words, in a round with bids."""
+AT_RANDOM = "chosen at random"
+"""In a round without any: nobody was asked what it wants."""
 bids, seats, contributions = (row_tables[name] for name in ("bids", "seats", "contributions"))
 
 
@@ -114,6 +116,7 @@ def _participants(
     shown = [(row.client, row.cluster) for row in reader.connection.execute(page)]
     who = {client for client, _ in shown}
     wishes, seated, amounts = _rows(reader, round, who)
+    has_bids = reader.connection.execute(pairs(bids).limit(1)).first() is not None
     ranked = places(reader, {round}, who)
     found = []
     for client, cluster in shown:
@@ -126,7 +129,7 @@ def _participants(
                 cluster=cluster,
                 wish=wishes[client, cluster] + 1 if is_bid else None,
                 seat=None if seat is None else seat[0],
-                why=WHY[seat[0]] if seat else "bid, no seat",
+                why=_why(None if seat is None else seat[0], has_bids=has_bids),
                 delivered=None if seat is None else bool(seat[1]),
                 psi=None if place is None else place.psi,
                 place=None if place is None else place.place,
@@ -135,6 +138,13 @@ def _participants(
             )
         )
     return total, found
+
+
+def _why(seat: str | None, *, has_bids: bool) -> str:
+    """What became of a client in a round, in words."""
+    if seat is None:
+        return "bid, no seat"
+    return WHY[seat] if has_bids or seat != "random" else AT_RANDOM
 
 
 def _rows(reader: Reader, round: int, who: Collection[int]) -> tuple[dict[Any, int], dict[Any, Any], Any]:

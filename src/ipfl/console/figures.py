@@ -27,6 +27,7 @@ from ipfl.console.records import (
     Series,
 )
 from ipfl.console.run_list import FoundRun, RunList
+from ipfl.console.settings import changed_settings
 from ipfl.errors import InputError
 from ipfl.ledger.accounts import ISSUER
 from ipfl.ledger.reader import Reader
@@ -34,6 +35,7 @@ from ipfl.ledger.schema import OPENING, balances, clients, metrics, rounds, row_
 from ipfl.ledger.store import RunStore
 from ipfl.runs.comparison import PLAN
 from ipfl.runs.file_names import SUMMARY, TRACE
+from ipfl.runs.metrics import assessed_models
 
 MAX_POINTS = 1_000
 """Rounds of a chart; of longer runs every n-th is shown, and always the last."""
@@ -190,25 +192,6 @@ def _total(reader: Reader, name: str) -> int:
     return int(reader.connection.scalar(select(func.sum(metrics.c.value)).where(where)) or 0)
 
 
-def changed_settings(config: Any) -> dict[str, str]:
-    """What a run's config has that is not the default, by dotted key."""
-    from ipfl.runs.config import Config
-
-    plain = Config().model_dump(mode="json")
-    found: dict[str, str] = {}
-    for section, value in _mapping(config).items():
-        if section == "method":
-            found["method.name"] = str(_mapping(value).get("name", ""))
-            continue
-        inner = value if isinstance(value, Mapping) else {"": value}
-        default = plain.get(section)
-        for key, one in inner.items():
-            usual = default.get(key) if isinstance(default, Mapping) else default
-            if one != usual:
-                found[f"{section}.{key}".rstrip(".")] = json.dumps(one, ensure_ascii=False).strip('"')
-    return found
-
-
 def phase_costs(found: FoundRun) -> list[Cost]:
     """Seconds and bytes of each phase, from the trace of a profiled run."""
     path = None if found.folder is None else found.folder / TRACE
@@ -286,8 +269,7 @@ def heat_map(reader: Reader) -> HeatMap:
     for round in reversed(evaluated_rounds(reader)[-5:]):
         found = evaluation(reader, round)
         if table := found.get("cluster_accuracy"):
-            is_one_for_all = found.get("global_accuracy") is not None
-            models = ["global"] if is_one_for_all else [f"cluster {k}" for k in range(len(table[0]))]
+            models = [name.replace("_", " ") for name in assessed_models(found)]
             kinds = [f"distribution {d}" for d in range(len(table))]
             return HeatMap(round=round, models=models, distributions=kinds, accuracy=table)
     return HeatMap(round=None, models=[], distributions=[], accuracy=[])

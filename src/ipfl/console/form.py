@@ -110,7 +110,7 @@ def _note(schema: Mapping[str, Any], section: str) -> str:
     """The first sentence of a section's own description."""
     reference = schema["properties"].get(section, {}).get("$ref", "")
     text: str = schema["$defs"].get(reference.rpartition("/")[2], {}).get("description", "")
-    return text.partition("\n")[0].replace("`", "") or "What belongs to no section."
+    return text.partition("\n")[0].replace("`", "") or "What concerns the whole run."
 
 
 def _fields(schema: Mapping[str, Any], within: str = "") -> list[FormField]:

@@ -12,6 +12,7 @@ from starlette.responses import StreamingResponse
 
 from ipfl.console.figures import run_row
 from ipfl.console.run_list import FoundRun, RunList
+from ipfl.console.starting import Starter
 
 POLL_SECONDS = 0.5
 ALIVE_SECONDS = 15.0
@@ -69,8 +70,8 @@ def watch_run(runs: RunList, found: FoundRun) -> Callable[[], tuple[str, str, bo
     return look
 
 
-def watch_list(runs: RunList) -> Callable[[], tuple[str, str, bool]]:
-    """Looks at all runs: tells that something changed."""
+def watch_list(runs: RunList, starter: Starter) -> Callable[[], tuple[str, str, bool]]:
+    """Looks at all runs, and at the commands that were started: tells that something changed."""
 
     def look() -> tuple[str, str, bool]:
         found = runs.find()
@@ -78,6 +79,6 @@ def watch_list(runs: RunList) -> Callable[[], tuple[str, str, bool]]:
             stamps: tuple[object, ...] = tuple((key, run_row(runs, run).done) for key, run in found.items())
         else:
             stamps = tuple((key, run.stamp()) for key, run in found.items())
-        return "runs", json.dumps({"version": hash(stamps)}), False
+        return "runs", json.dumps({"version": hash((stamps, *starter.alive()))}), False
 
     return look

@@ -50,6 +50,7 @@ def show_runs(
         text=text,
         state=state,
         failures=console.starter.failures(),
+        starting=console.starter.starting(),
     )
 
 

@@ -89,6 +89,11 @@ class Starter:
         """Names of what is under way."""
         return [name for name, process in self._processes.items() if process.poll() is None]
 
+    def starting(self) -> list[str]:
+        """Names of what is under way and has left nothing to show yet."""
+        found = self.runs.find()
+        return [name for name in self.alive() if not any(_is_part(key, make_key(name)) for key in found)]
+
     def _folder_of(self, run: FoundRun) -> Path | None:
         """What is resumed: the folder of the run's comparison, or its own; None: it is in no folder."""
         if run.folder is None:
@@ -154,3 +159,8 @@ class Starter:
         except OSError:
             return "it left no message"
         return next((line for line in reversed(text.splitlines()) if line.strip()), "it left no message")
+
+
+def _is_part(key: str, started: str) -> bool:
+    """Whether a run is what was started, or one of a comparison that was."""
+    return key == started or key.startswith(make_key(f"{started}/"))

@@ -197,11 +197,14 @@ class Evaluator:
         goal = _accuracies(replies, "goal_hits", "goal_n")
         majority = {client: data.majority(client, round) for client in data.clients}
         personalized = {c: value for c, value in accuracy.items() if c not in data.unseen}
+        models = self.method.models(state)
+        cluster_accuracy = self._assess(engine, models, round)
         return Evaluation(
             round=round,
             personalized=personalized,
             shared={c: value for c, value in shared.items() if c not in data.unseen},
-            cluster_accuracy=self._assess(engine, self.method.models(state), round),
+            cluster_accuracy=cluster_accuracy,
+            assessed=() if cluster_accuracy is None else tuple(models),
             purity=self._purity(state, majority),
             unseen={c: value for c, value in accuracy.items() if c in data.unseen},
             goal={c: value for c, value in goal.items() if c in personalized},

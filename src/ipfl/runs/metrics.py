@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ipfl.core import ClientId
+from ipfl.core import ClientId, cluster_name
 
 
 def mean_and_std(values: Sequence[float] | Mapping[ClientId, float] | None) -> dict[str, float] | None:
@@ -53,6 +53,20 @@ def is_separated(gains: Sequence[float]) -> bool:
     return bool(np.mean(gains) > 2 * error)
 
 
+def assessed_models(figures: Mapping[str, Any]) -> list[str]:
+    """Names of the models that the columns of an evaluation's `cluster_accuracy` belong to.
+
+    Runs that were recorded before there were names had one model for all, `global`, or clusters; the columns
+    of these are then numbered from 0 on.
+    """
+    if names := figures.get("assessed_models"):
+        return [str(name) for name in names]
+    columns = len((figures.get("cluster_accuracy") or [[]])[0])
+    if figures.get("global_accuracy") is not None:
+        return ["global"] * columns
+    return [cluster_name(number) for number in range(columns)]
+
+
 @dataclass(frozen=True)
 class Evaluation:
     """All that one evaluation measured, per client where it is per client."""
@@ -62,7 +76,7 @@ class Evaluation:
     shared: Mapping[ClientId, float]
     """Accuracy of the global model on each client's test data; empty for methods without one."""
     cluster_accuracy: list[list[float]] | None
-    """[distribution][cluster]"""
+    """[distribution][model]; the models are named in `assessed`."""
     purity: float | None
     unseen: Mapping[ClientId, float] = field(default_factory=dict)
     goal: Mapping[ClientId, float] = field(default_factory=dict)
@@ -72,6 +86,9 @@ class Evaluation:
     separation: Mapping[ClientId, float] = field(default_factory=dict)
     """Accuracy of the preferred cluster's model on the client's test data, minus the mean of the other
     clusters' models; after the last round, for methods whose clients prefer clusters."""
+    assessed: tuple[str, ...] = ()
+    """Names of the server models that the columns of `cluster_accuracy` belong to. A cluster keeps its number
+    when others are merged, so the third column is not always cluster 2."""
 
     def line(self) -> dict[str, Any]:
         """What `metrics.jsonl` keeps per client, enough to make this evaluation again."""
@@ -107,6 +124,7 @@ class Evaluation:
             separation=_known(
                 dict(zip(line["clients"], line.get("separation_per_client", ()), strict=False))
             ),
+            assessed=tuple(assessed_models(line)),
         )
 
     def pma(self, reference: Mapping[ClientId, float] | None) -> dict[ClientId, float] | None:
@@ -123,6 +141,7 @@ class Evaluation:
             "personalized_accuracy": mean_and_std(self.personalized),
             "global_accuracy": mean_and_std(self.shared),
             "cluster_accuracy": self.cluster_accuracy,
+            "assessed_models": list(self.assessed) or None,
             "purity": self.purity,
             "separation": mean_and_std(self.separation),
             "unseen_accuracy": mean_and_std(self.unseen),

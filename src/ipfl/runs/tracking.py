@@ -16,6 +16,7 @@ from typing import Any, Literal, Protocol
 from ipfl.core import NO_CLUSTER, cluster_name
 from ipfl.errors import require_extra
 from ipfl.runs.file_names import METRICS, SERVER_MODELS, SUMMARY
+from ipfl.runs.metrics import assessed_models
 from ipfl.runs.overview import flat_settings, to_json
 from ipfl.runs.result import Line, Observer, Result
 
@@ -71,11 +72,9 @@ def _evaluation_figures(evaluation: Mapping[str, Any]) -> Iterator[tuple[str, fl
     for key in ("purity", "opt_outs"):
         if evaluation.get(key) is not None:
             yield key, evaluation[key]
-    # Only methods with one model for all offer clients a model `global`.
-    has_global_model = evaluation.get("global_accuracy") is not None
+    models = assessed_models(evaluation)
     for distribution, row in enumerate(evaluation.get("cluster_accuracy") or ()):
-        for number, accuracy in enumerate(row):
-            model = "global" if has_global_model else cluster_name(number)
+        for model, accuracy in zip(models, row, strict=True):
             yield f"{model}/accuracy_on_distribution_{distribution}", accuracy
 
 

@@ -270,6 +270,9 @@ class TestFindingTheRightCluster:
         assert result.summary["purity"] == 1
         merges = [event for line in result.history for event in line["events"] if event.kind == "merge"]
         assert len(merges) == 2
+        # The columns of accuracies are those of the clusters that are left, under their own numbers.
+        assert result.summary["assessed_models"] == [f"cluster_{k}" for k in report["clusters"]]
+        assert result.evaluations[0].assessed == tuple(f"cluster_{k}" for k in range(4))
 
     def test_clients_that_gain_nothing_leave(self):
         task = ipfl.Task.load(**({"clients": 8, "samples": 40, "model": "mlp", "test_samples": 40} | DEFAULT))

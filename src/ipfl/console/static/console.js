@@ -144,14 +144,18 @@ const CHARTS = {
     return base({
       tooltip: { ...base().tooltip, formatter: (p) => (p.dataType === "edge"
         ? `${p.data.value} clients\n${tell(p.data.source)}\nto ${tell(p.data.target)}` : `${p.value} clients\n${tell(p.name)}`) },
+      // An axis of the rounds under the columns of the flow, which is no chart with axes of its own.
+      grid: { left: 14, right: 82, top: 12, bottom: 40, containLabel: false },
+      xAxis: axis({ type: "category", boundaryGap: false, data: data.rounds.map(String), name: "round", nameLocation: "middle", nameGap: 24, axisLine: { show: false }, axisTick: { show: false }, splitLine: { show: false } }),
+      yAxis: { type: "value", show: false },
       series: [{
-        type: "sankey", left: 8, right: 76, top: 12, bottom: 12, nodeGap: 10, nodeWidth: 12, draggable: false, layoutIterations: 0, emphasis: { focus: "adjacency" },
+        type: "sankey", left: 8, right: 76, top: 12, bottom: 46, nodeGap: 10, nodeWidth: 12, draggable: false, layoutIterations: 0, emphasis: { focus: "adjacency" },
         data: [...nodes].sort((a, b) => Number(a.split("/")[1]) - Number(b.split("/")[1])).map((id) => ({ name: id, depth: data.rounds.indexOf(Number(id.split("/")[0])),
           itemStyle: { color: colors[Number(id.split("/")[1]) % colors.length] } })),
         links: data.links.map((link) => ({ source: name(link.from_round, link.from_cluster), target: name(link.to_round, link.to_cluster), value: link.clients })),
         lineStyle: { color: "source", opacity: 0.35 },
         label: { color: color("text"), formatter: (p) => { const [round, cluster] = p.name.split("/");
-          return Number(round) === data.rounds.at(-1) ? `cluster ${cluster}` : `r${round}`; } },
+          return Number(round) === data.rounds.at(-1) ? `cluster ${cluster}` : cluster; } },
       }],
     });
   },
@@ -206,7 +210,7 @@ const EMPTY = {
   traffic: "No round yet.",
   balance: "No tokens have moved yet.",
   "client-accuracy": "This client has not been evaluated yet.",
-  contribution: "It has neither trained nor bid yet.",
+  contribution: "Nothing yet: this client has not taken part, or the method measures no contributions and asks for no wishes.",
   convergence: "None of these runs has been evaluated yet.",
   "pma-cdf": "No client was evaluated in both a run and the reference.",
 };
