@@ -12,7 +12,7 @@ from ipfl.data.dataset import Dataset, check_features, check_labels
 from ipfl.data.federated import target_of, tokens_of
 from ipfl.data.from_task import federate
 from ipfl.data.settings import TaskConfig
-from ipfl.data.targets import Target, check_numbers
+from ipfl.data.targets import Target, check_number_targets
 from ipfl.errors import InputError
 
 X = np.arange(40, dtype=np.float32).reshape(20, 2)
@@ -56,7 +56,7 @@ class TestTarget:
 )
 def test_wrong_targets(kind, y, match):
     with pytest.raises(InputError, match=match):
-        check_numbers(y, 2, kind, "y")
+        check_number_targets(y, 2, kind, "y")
 
 
 @pytest.mark.parametrize(

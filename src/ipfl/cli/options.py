@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from ipfl.engines import EngineFactory
-    from ipfl.runs.comparison import MakeObserver
     from ipfl.runs.config import Config
     from ipfl.runs.result import Observer
     from ipfl.runs.run_pool import MakePool
+    from ipfl.runs.run_series import MakeObserver
 
 MAX_SEEDS = 100_000
 """Seeds of one comparison."""
@@ -146,7 +146,7 @@ CompareEngineName = Annotated[
         help="local: processes here; ray: Ray tasks, on the cluster of RAY_ADDRESS. The same result.",
     ),
 ]
-RunProcesses = Annotated[
+ParallelRuns = Annotated[
     int | None,
     typer.Option(
         "--workers",

@@ -10,15 +10,14 @@ from sqlalchemy import Select, and_, case, func, select, union
 from ipfl.console.figures import posted_rounds
 from ipfl.console.records import ClusterRound, Participant, RoundDetail, RoundEvent
 from ipfl.ledger.reader import Reader
-from ipfl.ledger.schema import row_tables, transfers
+from ipfl.ledger.schema import bids, contributions, seats, transfers
 
 MAX_EVENTS = 50
 WHY = {"performance": "bid, and chosen by contribution", "random": "chosen at random, to explore"}
 """`Seat.how` in words."""
-bids, seats, contributions = (row_tables[name] for name in ("bids", "seats", "contributions"))
 
 
-class Place(NamedTuple):
+class RankedContribution(NamedTuple):
     """The rank of a client's contribution in its cluster and round."""
 
     psi: float | None
@@ -159,7 +158,7 @@ def _rows(reader: Reader, round: int, who: Collection[int]) -> tuple[dict[Any, i
 
 def places(
     reader: Reader, in_rounds: Collection[int], who: Collection[int]
-) -> dict[tuple[int, int, int], Place]:
+) -> dict[tuple[int, int, int], RankedContribution]:
     """(round, client, cluster) → rank of the contribution, in the order in which the market pays."""
     c = contributions.c
     order = (c.psi.is_(None), c.psi.desc(), c.omega.desc(), c.client.desc())
@@ -177,4 +176,6 @@ def places(
         .subquery()
     )
     rows = reader.connection.execute(select(ranked).where(ranked.c.client.in_(who)))
-    return {(row.round, row.client, row.cluster): Place(row.psi, row.place, row.of) for row in rows}
+    return {
+        (row.round, row.client, row.cluster): RankedContribution(row.psi, row.place, row.of) for row in rows
+    }

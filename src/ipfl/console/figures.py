@@ -32,8 +32,7 @@ from ipfl.ledger.accounts import ISSUER
 from ipfl.ledger.reader import Reader
 from ipfl.ledger.schema import OPENING, balances, clients, metrics, rounds, row_tables
 from ipfl.ledger.store import RunStore
-from ipfl.runs.comparison import PLAN
-from ipfl.runs.file_names import SUMMARY, TRACE
+from ipfl.runs.file_names import PLAN_FILE, SUMMARY_FILE, TRACE_FILE
 
 MAX_POINTS = 1_000
 """Rounds of a chart; of longer runs every n-th is shown, and always the last."""
@@ -43,7 +42,7 @@ FLOW_STEPS = 6
 """Rounds between which the flow of clients is shown."""
 MAX_TRACE_BYTES = 50_000_000
 ACCURACY = "evaluation.personalized_accuracy"
-COLUMNS = {
+SERIES_COLUMNS = {
     "accuracy": f"{ACCURACY}.mean",
     "accuracy_std": f"{ACCURACY}.std",
     "pma": "evaluation.pma.mean",
@@ -170,7 +169,7 @@ def run_detail(runs: RunList, found: FoundRun) -> RunDetail:
     store = runs.open(found)
     with store.snapshot() as reader:
         traffic = {name: _total(reader, name) for name in ("bytes_up", "bytes_down")}
-    summary = _read_json(found.folder / SUMMARY) if found.folder else {}
+    summary = _read_json(found.folder / SUMMARY_FILE) if found.folder else {}
     seconds = summary.get("seconds")
     reference = reference_run(runs, found)
     return RunDetail(
@@ -181,7 +180,7 @@ def run_detail(runs: RunList, found: FoundRun) -> RunDetail:
         has_market=bool(store.header.get("rules")),
         seconds=float(seconds) if isinstance(seconds, int | float) else None,
         costs=phase_costs(found),
-        settings=changed_settings(store.header.get("config")),
+        settings=non_default_settings(store.header.get("config")),
     )
 
 
@@ -190,7 +189,7 @@ def _total(reader: Reader, name: str) -> int:
     return int(reader.connection.scalar(select(func.sum(metrics.c.value)).where(where)) or 0)
 
 
-def changed_settings(config: Any) -> dict[str, str]:
+def non_default_settings(config: Any) -> dict[str, str]:
     """What a run's config has that is not the default, by dotted key."""
     from ipfl.runs.config import Config
 
@@ -211,7 +210,7 @@ def changed_settings(config: Any) -> dict[str, str]:
 
 def phase_costs(found: FoundRun) -> list[Cost]:
     """Seconds and bytes of each phase, from the trace of a profiled run."""
-    path = None if found.folder is None else found.folder / TRACE
+    path = None if found.folder is None else found.folder / TRACE_FILE
     try:
         if path is None or path.stat().st_size > MAX_TRACE_BYTES:
             return []
@@ -245,7 +244,7 @@ def reference_run(runs: RunList, found: FoundRun) -> FoundRun | None:
     """The run of the same comparison and seed that PMA is measured against."""
     if found.folder is None:
         return None
-    name = _read_json(found.folder.parent.parent / PLAN).get("reference")
+    name = _read_json(found.folder.parent.parent / PLAN_FILE).get("reference")
     wanted = found.folder.parent.parent / str(name) / found.folder.name
     return next((run for run in runs.find().values() if name and run.folder == wanted), None)
 
@@ -258,9 +257,9 @@ def thin(numbers: Sequence[int], most: int) -> list[int]:
     return sorted({numbers[round(index * step)] for index in range(most)})
 
 
-def series(reader: Reader, columns: Iterable[str] = COLUMNS) -> Series:
+def series(reader: Reader, columns: Iterable[str] = SERIES_COLUMNS) -> Series:
     """Figures over rounds."""
-    wanted = {COLUMNS[column]: column for column in columns}
+    wanted = {SERIES_COLUMNS[column]: column for column in columns}
     shown = thin(range(posted_rounds(reader)), MAX_POINTS)
     evaluated = set(thin(evaluated_rounds(reader), MAX_POINTS))
     kept = sorted({*shown, *evaluated})

@@ -13,7 +13,7 @@ from ipfl.errors import InputError
 from ipfl.methods import METHODS, REFERENCE, method_class, method_summary
 from ipfl.runs.config import Config
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,59}")
+RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,59}")
 FIRST = (
     "task.dataset",
     "task.distributions",
@@ -28,7 +28,7 @@ FIRST = (
 """What the form asks first; everything else is folded away by section."""
 LEFT_OUT = frozenset({"task.path", "task.data_dir", "method.name"})
 """Paths on the server are not chosen from a browser; methods have a list of their own."""
-CODE = "`module:"
+CODE_MARK = "`module:"
 """In the description of every setting that can name code to import."""
 TITLES = {
     "dataset": "Data set",
@@ -142,7 +142,7 @@ def _field(key: str, name: str, schema: Mapping[str, Any]) -> FormField:
         TITLES.get(name, name.replace("_", " ")),
         "" if key in ("task.dataset", "task.model") else schema.get("description", ""),
         kind if kind in ("choice", "integer", "number", "boolean") else "text",
-        _default(schema.get("default")),
+        _default_text(schema.get("default")),
         choices,
         constants or _suggested_values(key),
         minima[0] if minima else None,
@@ -150,7 +150,7 @@ def _field(key: str, name: str, schema: Mapping[str, Any]) -> FormField:
     )
 
 
-def _default(value: Any) -> str:
+def _default_text(value: Any) -> str:
     if value is None:
         return ""
     return str(value).lower() if isinstance(value, bool) else str(value)
@@ -176,7 +176,7 @@ def _suggested_values(key: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Plan:
+class StartRequest:
     """What a filled-in form asks for."""
 
     name: str
@@ -192,7 +192,7 @@ class Plan:
         return ["compare", "--methods", ",".join(self.methods), *settings, "--out", folder]
 
 
-def read_form(given: Mapping[str, Sequence[str]]) -> Plan:
+def read_form(given: Mapping[str, Sequence[str]]) -> StartRequest:
     """What was filled in, checked as a config file is.
 
     Args:
@@ -202,7 +202,7 @@ def read_form(given: Mapping[str, Sequence[str]]) -> Plan:
         InputError: What is wrong, on one line.
     """
     name = (list(given.get("name", ())) or [""])[0].strip()
-    if not NAME.fullmatch(name):
+    if not RUN_NAME.fullmatch(name):
         raise InputError("the name of a run is made of letters, digits, - and _, at most 60 of them")
     methods = tuple(dict.fromkeys(given.get("methods", ())))
     if not methods:
@@ -223,7 +223,7 @@ def read_form(given: Mapping[str, Sequence[str]]) -> Plan:
             continue
         if fields[key].choices and value not in fields[key].choices and fields[key].kind == "choice":
             raise InputError(f"{key} is one of {', '.join(fields[key].choices)}")
-        if CODE in fields[key].description and ":" in value:
+        if CODE_MARK in fields[key].description and ":" in value:
             raise InputError(f"{key} would import code: start such a run in a terminal")
         if "\n" in value or len(value) > 200:
             raise InputError(f"{key} is too long")
@@ -245,4 +245,4 @@ def read_form(given: Mapping[str, Sequence[str]]) -> Plan:
         methods = tuple(":".join([method, *own[method]]) for method in methods)
     config = Config.load(None, sets)
     config.build_methods(dict.fromkeys([*methods, REFERENCE]) if len(methods) > 1 else methods)
-    return Plan(name, methods, tuple(sets))
+    return StartRequest(name, methods, tuple(sets))

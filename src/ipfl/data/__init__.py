@@ -15,7 +15,7 @@ Imports of `ipfl` only `ipfl.core` and `ipfl.errors`; every
 package above may import it.
 """
 
-from ipfl.data.catalogue import DATASETS, DatasetInfo, fetch, load, locate
+from ipfl.data.catalogue import DATASETS, DatasetInfo, fetch_dataset, load_dataset, locate
 from ipfl.data.dataset import Dataset
 from ipfl.data.distributions import DISTRIBUTIONS
 from ipfl.data.federated import FederatedData, PartitionedDataset, Parts, Samples
@@ -36,8 +36,8 @@ __all__ = [
     "Samples",
     "Target",
     "federate",
-    "fetch",
+    "fetch_dataset",
     "from_clients",
-    "load",
+    "load_dataset",
     "locate",
 ]

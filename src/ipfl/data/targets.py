@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from ipfl.errors import InputError
 
 TargetKind = Literal["classes", "multilabel", "regression"]
-TARGETS: tuple[TargetKind, ...] = get_args(TargetKind)
+TARGET_KINDS: tuple[TargetKind, ...] = get_args(TargetKind)
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Target:
         return np.asarray(mirrored.reshape(y.shape).astype(y.dtype))
 
 
-def check_numbers(y: ArrayLike, points: int, kind: TargetKind, name: str) -> NDArray[np.float32]:
+def check_number_targets(y: ArrayLike, points: int, kind: TargetKind, name: str) -> NDArray[np.float32]:
     """Checks the targets of regression, (n,) or (n, outputs), or of several labels, (n, labels) of 0 and 1.
 
     Raises:

@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from ipfl.deploy.credentials import fingerprint, read_public_key, write_random_secret
+from ipfl.deploy.credentials import fingerprint, read_node_public_key, write_random_secret
 from ipfl.deploy.flower_cli import PrintLine, flower_environment
 from ipfl.deploy.folder import NodeFolder, NodeSettings, write_app
 from ipfl.deploy.peers import read_peers
@@ -137,7 +137,7 @@ def has_connected(supernode: RunningProcess, folder: NodeFolder, server: str) ->
         return True
     if supernode.is_alive():
         return False
-    key = fingerprint(read_public_key(folder.public_key))
+    key = fingerprint(read_node_public_key(folder.public_key))
     raise connection_error(supernode.last_lines(40), key, server)
 
 

@@ -134,7 +134,7 @@ def method(name: str, /, **settings: Any) -> Method[Any]:
     """Builds a method by its name; the keywords are its hyper-parameters (`ipfl methods NAME` lists them)."""
     from pydantic import ValidationError
 
-    from ipfl.core.sections import RENAMED_KEYS, check_numbers, one_line
+    from ipfl.core.sections import RENAMED_KEYS, check_setting, one_line
 
     kind, known = method_class(name), method_fields(name)
     for key in settings:
@@ -149,7 +149,7 @@ def method(name: str, /, **settings: Any) -> Method[Any]:
     for key in known:
         value = getattr(built, key)
         try:
-            check_numbers(value)
+            check_setting(value)
         except ValueError as error:
             raise InputError(f"method.{key} {error}, not {value!r:.50}") from error
     return built

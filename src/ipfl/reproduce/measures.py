@@ -30,7 +30,7 @@ def _percent(values: list[float] | None) -> float | None:
     return 100 * float(np.mean(values)) if values else None
 
 
-def accuracy(run: RunRecord, reference: RunRecord | None) -> float | None:
+def mean_accuracy(run: RunRecord, reference: RunRecord | None) -> float | None:
     """Mean accuracy of the clients' own models, in percent."""
     return _percent(run.personalized)
 
@@ -144,7 +144,7 @@ def _megabytes(count: int, run: RunRecord) -> float:
 
 
 MEASURES: dict[str, Measure] = {
-    "accuracy": Measure("accuracy, %", accuracy),
+    "accuracy": Measure("accuracy, %", mean_accuracy),
     "client_spread": Measure("± over clients", client_spread, is_ranked=False),
     "pma": Measure("PMA, points", pma),
     "opt_outs": Measure("opt-outs, %", opt_outs, is_higher_better=False),

@@ -14,7 +14,7 @@ from ipfl.report.tables import plain_table
 from ipfl.reproduce.experiments import Experiment, Scale, experiment_names, read_common, read_experiment
 from ipfl.reproduce.measures import MEASURES
 from ipfl.reproduce.pictures import picture_name, pictures, save_pictures
-from ipfl.reproduce.records import ColumnRecord, ExperimentRecord, read_record
+from ipfl.reproduce.records import ColumnRecord, ExperimentRecord, read_experiment_record
 from ipfl.reproduce.statistics import Standing, Values, spread, standing
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def _head_and_rows(
         if measure in printed:
             head.append("printed")
     rows = []
-    for label in _in_order(experiment, column, values[experiment.measures[0]]):
+    for label in _labels_in_order(experiment, column, values[experiment.measures[0]]):
         cells = [method_title(label), str(len(column.runs[label]))]
         for measure in experiment.measures:
             cells.append(_cell(values[measure].get(label), MEASURES[measure].digits))
@@ -74,7 +74,7 @@ def _head_and_rows(
     return head, rows
 
 
-def _in_order(experiment: Experiment, column: ColumnRecord, values: Mapping[str, Values]) -> list[str]:
+def _labels_in_order(experiment: Experiment, column: ColumnRecord, values: Mapping[str, Values]) -> list[str]:
     ours = [label for label in experiment.ours if label in column.runs]
     others = [label for label in column.runs if label not in ours]
     sign = -1 if MEASURES[experiment.measures[0]].is_higher_better else 1
@@ -223,7 +223,7 @@ def overview_text(records: Mapping[str, ExperimentRecord]) -> str | None:
 def _read_records(results: Path, scale: Scale) -> dict[str, ExperimentRecord]:
     """The results of all experiments that have any."""
     names = [name for name in experiment_names() if read_experiment(name).kind == "runs"]
-    found = {name: read_record(results, name, scale) for name in names}
+    found = {name: read_experiment_record(results, name, scale) for name in names}
     return {name: record for name, record in found.items() if record is not None}
 
 

@@ -44,11 +44,11 @@ from ipfl.runs.file_names import (
     CHECKPOINTS,
     CLIENT_MODELS,
     MEMORY,
-    METRICS,
-    OFFER,
+    METRICS_FILE,
+    OFFER_FILE,
     PREDICTORS,
     SERVER_MODELS,
-    SUMMARY,
+    SUMMARY_FILE,
 )
 from ipfl.runs.folder import is_on_nodes
 from ipfl.runs.loop import make_setup
@@ -120,7 +120,9 @@ class FinishedRun:
             InputError: There is no finished run, its files do not fit together, or it names code.
         """
         folder = Path(folder)
-        if not (folder / SUMMARY).exists() and (inside := sorted(folder.glob(f"*/seed-*/{SUMMARY}"))):
+        if not (folder / SUMMARY_FILE).exists() and (
+            inside := sorted(folder.glob(f"*/seed-*/{SUMMARY_FILE}"))
+        ):
             raise InputError(f"{folder} holds a comparison: load one of its runs, such as {inside[0].parent}")
         factory = None if model is None else model_factory(model)
         summary = read_summary(folder)
@@ -172,7 +174,7 @@ class FinishedRun:
                 size = sum(p.numel() for p in factory(shape, self.summary["classes"]).parameters())
         except (RuntimeError, OverflowError, TypeError) as error:
             raise InputError(f"the model {model!r} cannot be made for points of shape {shape}") from error
-        path = self.folder / OFFER
+        path = self.folder / OFFER_FILE
         sizes = {vector.size for vector in self._offer.params.values()} if path.exists() else set()
         if sizes - {size} or (size > MAX_PARAMETERS and not sizes):
             raise InputError(f"{path} does not fit the model {model!r} for points of shape {shape}")
@@ -208,17 +210,17 @@ class FinishedRun:
     @cached_property
     def _offer(self) -> Record:
         """What the server would send to a new client."""
-        if not (self.folder / OFFER).exists():
+        if not (self.folder / OFFER_FILE).exists():
             name = self._settings["method"]["name"]
             raise NotSupportedError(f"not supported: {name} has no model for clients that it never met")
-        return read_record(self.folder / OFFER)
+        return read_record(self.folder / OFFER_FILE)
 
     @cached_property
     def _newcomers(self) -> Newcomers:
         offer, (network, initial) = self._offer, self._fresh
         for name, vector in offer.params.items():
             if vector.shape != (network.size,) or vector.dtype != np.float32:
-                raise InputError(f"{self.folder / OFFER}: {name!r} does not fit the network")
+                raise InputError(f"{self.folder / OFFER_FILE}: {name!r} does not fit the network")
         train = TrainConfig.of(self._settings["train"])
         classes, seed, rounds = (int(self.summary[key]) for key in ("classes", "seed", "rounds"))
         names = self.summary.get("class_names") or ()
@@ -343,7 +345,7 @@ def load_figures(folder: Path | str) -> Result:
 
 def read_history(folder: Path) -> tuple[list[Line], dict[int, Evaluation]]:
     """The line of every round, and the evaluations by round."""
-    path = folder / METRICS
+    path = folder / METRICS_FILE
     try:
         lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
         evaluations = {

@@ -13,12 +13,10 @@ points gives away again (its bias_c is 1/C): only noise helps.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ipfl.client.network import Network
 from ipfl.core import Vector
-
-Floats = NDArray[np.float64]
+from ipfl.core.arrays import Floats
 
 
 def _layers(gradient: Vector, network: Network) -> tuple[Floats, Floats]:

@@ -24,14 +24,14 @@ It is below the local error s if and only if τ² < s (printed: τ² < m₁ s/2)
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ipfl.core.arrays import Floats
 from ipfl.errors import InputError
 
-Floats = NDArray[np.floating[Any]]
 Reading = Literal["exact", "printed"]
 READINGS: tuple[Reading, ...] = ("exact", "printed")
 """Which formula: what follows from the model, or what the paper prints."""

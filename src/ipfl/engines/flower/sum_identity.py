@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ipfl.client.sum_plan import KEYS
+from ipfl.client.sum_plan import SUM_KEYS
 from ipfl.core import ClientId
 from ipfl.core.files import remove, write_json
 from ipfl.errors import InputError
@@ -76,7 +76,7 @@ class NodeIdentity:
 
     def sign(self, step: str, client: ClientId, session: str, said: Sequence[str]) -> str:
         """The proof that the client says this in a step of this sum."""
-        signature = self.key.sign(_message(self.attempt, step, client, session, said))
+        signature = self.key.sign(_signed_content(self.attempt, step, client, session, said))
         return json.dumps(
             {"public_key": self.key.public, "signature": signature, "voucher": vars(self.voucher)}
         )
@@ -89,7 +89,7 @@ class NodeIdentity:
         """
         if client not in self.known:
             raise InputError(f"client {client} is not in the list of keys that this node has (peers.txt)")
-        message = _message(self.attempt, step, client, session, said)
+        message = _signed_content(self.attempt, step, client, session, said)
         _check_signed(message, client, proof, lambda _, key: key == self.known[client])
 
 
@@ -109,7 +109,7 @@ def check_sum_keys(
     Raises:
         InputError: It is not what the client's node has signed.
     """
-    _check_signed(_message(attempt, KEYS, client, session, keys), client, proof, has_key)
+    _check_signed(_signed_content(attempt, SUM_KEYS, client, session, keys), client, proof, has_key)
 
 
 def _check_signed(message: bytes, client: ClientId, proof: str, has_key: HasKey) -> None:
@@ -125,6 +125,6 @@ def _check_signed(message: bytes, client: ClientId, proof: str, has_key: HasKey)
         raise InputError(f"what client {client} is said to say in the sum is not what it has signed")
 
 
-def _message(attempt: str, step: str, client: ClientId, session: str, said: Sequence[str]) -> bytes:
+def _signed_content(attempt: str, step: str, client: ClientId, session: str, said: Sequence[str]) -> bytes:
     content = {"ipfl": step, "attempt": attempt, "client": client, "sum": session, "said": list(said)}
     return canonical(content).encode()

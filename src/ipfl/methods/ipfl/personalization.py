@@ -26,7 +26,7 @@ FOLDS = 2
 AUTO_EPOCHS = 5
 """Epochs of fine-tuning under `adapt = "auto"`."""
 
-SHARES = (0.5, 1.0)
+FINE_TUNED_SHARES = (0.5, 1.0)
 """How much of the way from a mix to its fine-tuned copy is offered: half of it does less harm."""
 
 GENTLE = 0.2
@@ -115,8 +115,8 @@ def point_scores(table: NDArray[np.float64], labels: NDArray[np.int64], me: Clie
 
 
 def _on_the_way(start: Vector, end: Vector) -> list[Vector]:
-    """The model at each of `SHARES` of the way that training went."""
-    return [mix([start, end], [1 - share, share]) for share in SHARES]
+    """The model at each of `FINE_TUNED_SHARES` of the way that training went."""
+    return [mix([start, end], [1 - share, share]) for share in FINE_TUNED_SHARES]
 
 
 def _logs(model: Vector, points: OwnPoints, me: Client) -> NDArray[np.float64]:
