@@ -1,6 +1,7 @@
-"""The command line: puts the commands together.
+"""The command line: a module for each group of commands; this one puts them together.
 
-Modules here import only typer at the top, and what a command needs inside it: `ipfl --help` must be fast.
+Modules here import only typer at the top, and what a command needs inside it: `ipfl --help` must be fast. The
+package may import all others, and none imports it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What every section of a config is built on: closed, frozen, with errors of one line.
 
-The sections themselves stand where they are used: `[task]` in `ipfl.data.settings`, `[train]` and
-`[privacy]` in `ipfl.client.settings`, `[adversary]` and `[faults]` in `ipfl.stress.settings`, the rest in
+The sections themselves stand where they are used: `[task]` in `ipfl.data.settings`, `[train]` and `[privacy]`
+in `ipfl.client.settings`, `[adversary]`, `[strategy]` and `[faults]` in `ipfl.stress.settings`, the rest in
 `ipfl.runs.config`. `[aggregate]` is here, because every method's setup carries it.
 """
 

@@ -4,7 +4,8 @@ To add one: write the file, add its line to `METHODS`. Methods from outside need
 of your own as `module:Class`, and installed packages offer some by name, as entry points of the group
 `ipfl.methods`. Classes are imported only when asked for, so that listing names costs nothing.
 
-Methods import `ipfl.core` and `ipfl.client`; none but `methods.ipfl` knows of tokens.
+Methods import `ipfl.core`, `ipfl.data` and `ipfl.client`; none but `methods.ipfl` knows of tokens. `runs` and
+the packages above may import the registry. No module imports a method: the registry finds it by its name.
 """
 
 from __future__ import annotations
