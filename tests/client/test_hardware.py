@@ -110,8 +110,9 @@ class TestNothingMixesDevices:
         ids=["mean loss", "weighted loss", "meta gradient"],
     )
     def test_training(self, on_meta, objective):
-        start = np.zeros(on_meta.size, np.float32)
-        sgd(on_meta, start, images(10), TrainConfig(), np.random.default_rng(0), objective=objective(on_meta))
+        start, rng = np.zeros(on_meta.size, np.float32), np.random.default_rng(0)
+        trained = sgd(on_meta, start, images(10), TrainConfig(), rng, objective=objective(on_meta))
+        assert trained.shape == start.shape
 
     def test_prototypes_are_on_the_device(self, on_meta):
         objective = PrototypeObjective(np.zeros((3, 128), np.float32), 1.0, on_meta)

@@ -15,7 +15,6 @@ from ipfl.theory.gaussian_means import (
     largest_spread,
     mixed_error,
     mixed_share,
-    smallest_gap,
 )
 from ipfl.theory.monte_carlo import estimate, simulate_contribution, simulate_means
 
@@ -80,7 +79,8 @@ class TestEqualSizes:
 
     @given(first=clients, second=clients, tau=st.floats(0, 0.9))
     def test_at_the_smallest_gap_one_model_is_as_good_as_two(self, first, second, tau):
-        gap = smallest_gap(first, second, 1.0, tau)
+        """With m = m₁ + m₂, federated minus clustered error is (m₂/m)² gap² − (s − τ²) m₂/(m m₁)."""
+        gap = ((1.0 - tau**2) * (first + second) / (first * second)) ** 0.5
         model = GaussianMeans.of_equal_sizes(first, second, 1, gap=gap, sigma=1.0, tau=tau)
         assert model.procedure_error("federated") == pytest.approx(model.procedure_error("clustered"))
 

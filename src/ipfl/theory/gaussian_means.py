@@ -103,18 +103,6 @@ def largest_spread(clients: int, noise: float, reading: Reading = "exact") -> fl
     return noise if reading == "exact" else clients * noise / 2
 
 
-def smallest_gap(first: int, second: int, noise: float, tau: float) -> float:
-    """The |β₂ − β₁| above which two clusters are better than one model for all (equal sizes, exact).
-
-    Federated minus clustered error, with m = m₁ + m₂:
-
-        (m₂/m)² gap² + s/m + τ² (m − 1)/m − s/m₁ − τ² (m₁ − 1)/m₁ = (m₂/m)² gap² − (s − τ²) m₂/(m m₁)
-
-    So clusters pay if and only if gap² > (s − τ²) m/(m₁ m₂).
-    """
-    return float(np.sqrt(max(0.0, noise - tau**2) * (first + second) / (first * second)))
-
-
 def mixed_error(clients: int, noise: float, tau: float) -> float:
     """Least error of a μ̂_0 + (1 − a) μ̂_T1 over a (equal sizes, exact); not in the paper.
 
