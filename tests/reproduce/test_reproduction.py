@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from ipfl.cli import app
 from ipfl.reproduce import records
 from ipfl.reproduce.records import read_experiment_record
-from ipfl.reproduce.tables import BEGIN, END, document_text, write_document
+from ipfl.reproduce.tables import BEGIN_MARK, END_MARK, document_text, write_document
 
 ROOT = Path(__file__).parents[2]
 
@@ -124,11 +124,11 @@ def test_some_methods_can_be_tuned_again(tiny, tmp_path):
 def test_the_document_has_ours_beside_the_printed_numbers(tiny, tmp_path):
     run(tmp_path, "tiny", "--scale", "smoke", "--seeds", "2")
     document = tmp_path / "results.md"
-    document.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    document.write_text(f"before\n{BEGIN_MARK}\nold\n{END_MARK}\nafter\n")
     command("tables", "--results", str(tmp_path / "results"), "--document", str(document), "--scale", "smoke")
     text = document.read_text()
-    assert text.startswith(f"before\n{BEGIN}\n\nWhat stands first.")
-    assert text.endswith(f"{END}\nafter\n")
+    assert text.startswith(f"before\n{BEGIN_MARK}\n\nWhat stands first.")
+    assert text.endswith(f"{END_MARK}\nafter\n")
     assert "old" not in text
     assert "| 85.8 ± 4.8 |" in text
     assert "| ditto | 2 | " in text

@@ -248,9 +248,7 @@ def resumed_config(
     header = read_header(folder, store)
     config = header.get("config")
     if is_on_nodes(folder):
-        raise InputError(
-            f"the run in {folder} lives on deployed nodes: ipfl deploy run DIR --resume {folder}"
-        )
+        raise InputError(f"the run in {folder} runs on deployed nodes: ipfl deploy run DIR --resume {folder}")
     is_built_here = header.get("data_seed", header["seed"]) == header["seed"]
     if not isinstance(config, dict) or not isinstance(config.get("task"), dict) or not is_built_here:
         raise InputError(f"the run in {folder} was begun in Python: resume it there")

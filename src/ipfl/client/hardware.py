@@ -1,7 +1,7 @@
 """What networks are trained on, and in which precision: what is there, and which is faster.
 
 Both are decided once, before the first round (`decide_hardware`), and recorded: every process of a run, and
-every later one that resumes it, then computes the same. Never measured on a GPU: none was at hand.
+every later one that resumes it, then computes the same. Never measured on a GPU: none was available.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One client: its balance, every movement of its tokens in words, its wishes, its accuracy, stay or leave."""
+"""One client: its balance, every movement of its tokens in words, its wishes, its accuracy, what it gains."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from ipfl.ledger.reader import Reader
 from ipfl.ledger.schema import bids, contributions, seats, transfers
 
 MAX_EVENTS = 50
-WHY = {"performance": "bid, and chosen by contribution", "random": "chosen at random, to explore"}
+SEAT_REASONS = {"performance": "bid, and chosen by contribution", "random": "chosen at random, to explore"}
 """`Seat.how` in words."""
 
 
@@ -125,7 +125,7 @@ def _participants(
                 cluster=cluster,
                 wish=wishes[client, cluster] + 1 if is_bid else None,
                 seat=None if seat is None else seat[0],
-                why=WHY[seat[0]] if seat else "bid, no seat",
+                why=SEAT_REASONS[seat[0]] if seat else "bid, no seat",
                 delivered=None if seat is None else bool(seat[1]),
                 psi=None if place is None else place.psi,
                 place=None if place is None else place.place,

@@ -14,7 +14,7 @@ from ipfl.methods import METHODS, REFERENCE, method_class, method_summary
 from ipfl.runs.config import Config
 
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,59}")
-FIRST = (
+FIRST_KEYS = (
     "task.dataset",
     "task.distributions",
     "task.partition",
@@ -84,12 +84,12 @@ def make_form() -> Form:
     fields = {field.key: field for field in _fields(schema)}
     sections: dict[str, list[FormField]] = {}
     for key, field in fields.items():
-        if key not in FIRST:
+        if key not in FIRST_KEYS:
             sections.setdefault(key.rpartition(".")[0] or "run", []).append(field)
     order = sorted(sections, key=lambda name: name != "task")  # what is learned comes first
     notes = {name: _note(schema, name) for name in order}
     return Form(
-        tuple(fields[key] for key in FIRST),
+        tuple(fields[key] for key in FIRST_KEYS),
         {name: tuple(sections[name]) for name in order},
         notes,
         {name: method_summary(name) for name in METHODS},
@@ -102,7 +102,9 @@ def _hyperparameters(method: str) -> tuple[FormField, ...]:
     schema = TypeAdapter(method_class(method)).json_schema()
     every = _fields({"properties": {}, **schema})
     return tuple(
-        replace(field, key=f"{method}:{field.key}") for field in every if f"method.{field.key}" not in FIRST
+        replace(field, key=f"{method}:{field.key}")
+        for field in every
+        if f"method.{field.key}" not in FIRST_KEYS
     )
 
 

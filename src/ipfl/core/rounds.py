@@ -41,7 +41,7 @@ class Seat(NamedTuple):
     cluster: int
     """`NO_CLUSTER` in methods without clusters."""
     how: Literal["performance", "random"]
-    """By bid and contribution, or by lot."""
+    """By bid and contribution, or at random."""
     delivered: bool
     """Whether a valid update came back."""
     excused: bool = False

@@ -80,7 +80,7 @@ class Section(BaseModel, metaclass=_SectionMeta):
 
     @field_validator("*", mode="after")
     @classmethod
-    def _have_numbers_a_limit(cls, value: Any, info: ValidationInfo) -> Any:
+    def _check_numbers(cls, value: Any, info: ValidationInfo) -> Any:
         """Every number of every section; a field may say another limit of its own."""
         about = cls.model_fields[info.field_name or ""].metadata
         own = (limit.le for limit in about if isinstance(limit, Le) and isinstance(limit.le, int))

@@ -43,10 +43,10 @@ def federate(task: TaskConfig, seed: int) -> FederatedData:
         return given
     _check_settings(task, parse_partition(task.partition))  # before a data set is read, or even downloaded
     dataset = given or load_dataset(task.dataset, path=task.path, data_dir=task.data_dir, settings=task)
-    return deal_out(dataset, task, seed)
+    return distribute_points(dataset, task, seed)
 
 
-def deal_out(dataset: Dataset, task: TaskConfig, seed: int) -> FederatedData:
+def distribute_points(dataset: Dataset, task: TaskConfig, seed: int) -> FederatedData:
     """Gives the points of a data set to the clients, as a task describes it.
 
     Raises:

@@ -59,7 +59,7 @@ class Target:
         """Predicted numbers (n, outputs) in the units of the data."""
         return np.asarray(predicted * np.asarray(self.scale) + np.asarray(self.mean), np.float64)
 
-    def falsify(self, y: NDArray[Any]) -> NDArray[Any]:
+    def wrong_targets(self, y: NDArray[Any]) -> NDArray[Any]:
         """Wrong targets for all points: the next class, all labels turned, numbers mirrored at their mean."""
         if self.kind == "classes":
             return np.asarray((y + 1) % self.outputs)

@@ -203,7 +203,7 @@ def wait_until_silent(processes: Processes, heartbeat: Path, seconds: float = SI
 def run_node(folder: NodeFolder, print_line: PrintLine, user: str | None = None) -> None:
     """Starts a node and keeps it running until an exception (Ctrl-C, SIGTERM) stops it.
 
-    A node that falls silent, though it is connected, is started again.
+    A node that stops answering, though it is connected, is started again.
 
     Args:
         folder: The node's folder.

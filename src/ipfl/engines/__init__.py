@@ -39,7 +39,7 @@ class EngineContext:
     wrap: WrapRunner | None = None
     """None: clients work as they should."""
     privacy: PrivacyConfig | None = None
-    """What replies may give away; None: everything."""
+    """What replies may reveal; None: everything."""
 
 
 ATTEMPTS_FILE = "flower.json"

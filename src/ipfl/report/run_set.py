@@ -25,7 +25,7 @@ from ipfl.runs.result import Result
 if TYPE_CHECKING:
     from ipfl.runs.comparison import Comparison
 
-WRITTEN = "file that a run or a comparison writes"
+FILE_OF_RUNS = "file that a run or a comparison writes"
 Seeds = Mapping[int, Result]
 """Runs of one method by seed."""
 
@@ -165,7 +165,7 @@ def _runs_of(folder: Path) -> Iterator[Path]:
 
 
 def _read_comparison(folder: Path) -> RunSet:
-    summary = read_json(folder / COMPARISON_FILE, WRITTEN) if (folder / COMPARISON_FILE).exists() else {}
+    summary = read_json(folder / COMPARISON_FILE, FILE_OF_RUNS) if (folder / COMPARISON_FILE).exists() else {}
     methods = summary.get("methods")
     order = list(methods) if isinstance(methods, dict) else []
     labels = {name: label for label, name in folder_names(order).items()}
@@ -262,7 +262,7 @@ class ComparisonFile(BaseModel):
 def read_comparison_file(file: Path) -> ComparisonFile:
     """The figures of a comparison whose runs are elsewhere."""
     try:
-        return ComparisonFile.model_validate(read_json(file, WRITTEN))
+        return ComparisonFile.model_validate(read_json(file, FILE_OF_RUNS))
     except (ValidationError, RecursionError) as error:
         reason = one_line(error, None) if isinstance(error, ValidationError) else str(error)
         raise InputError(
@@ -274,7 +274,7 @@ def read_run(folder: Path) -> Result:
     """A run as `summary.json` and `metrics.jsonl` tell it; `ipfl.load` also finds its models and data."""
     from ipfl.runs.finished import read_history  # imports torch
 
-    summary = read_json(folder / SUMMARY_FILE, WRITTEN)
+    summary = read_json(folder / SUMMARY_FILE, FILE_OF_RUNS)
     try:
         _ShownSummary.model_validate(summary)
         history, evaluations = read_history(folder)

@@ -1,4 +1,4 @@
-"""The paper's tables and figures again: one experiment each, played at three sizes, with tuned rivals.
+"""The paper's tables and figures again: one experiment each, played at three sizes, against tuned methods.
 
 `experiments` reads what an experiment is, `plan` makes runs of it, `play` plays those that are missing,
 `records` keeps their numbers, `tuning` gives every method the same grid, `measures` and `statistics` say what

@@ -55,7 +55,7 @@ def play_runs(
     Args:
         runs: Which; those with the same key are one run.
         folder: Where runs are, and go to.
-        known: Runs whose numbers are at hand.
+        known: Runs whose numbers are known.
         other_commit: What to do with a finished run of another commit.
         workers: As in `ipfl.compare`.
         make_observer: Likewise.

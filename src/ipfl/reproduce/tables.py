@@ -20,10 +20,10 @@ from ipfl.reproduce.statistics import Standing, Values, spread, standing
 if TYPE_CHECKING:
     from rich.table import Table
 
-BEGIN = "<!-- made by `ipfl reproduce tables`; do not edit -->"
+BEGIN_MARK = "<!-- made by `ipfl reproduce tables`; do not edit -->"
 PICTURES = "img/reproduce"
 """Beside the document."""
-END = "<!-- end of `ipfl reproduce tables` -->"
+END_MARK = "<!-- end of `ipfl reproduce tables` -->"
 
 
 def method_title(label: str) -> str:
@@ -243,15 +243,16 @@ def write_document(document: Path, results: Path, scale: Scale) -> list[Path]:
         before = document.read_text(encoding="utf-8")
     except OSError as error:
         raise InputError(f"cannot read {document}: {error.strerror}") from error
-    if before.count(BEGIN) != 1 or before.count(END) != 1:
+    if before.count(BEGIN_MARK) != 1 or before.count(END_MARK) != 1:
+        marks = f"{BEGIN_MARK} {END_MARK}"
         raise InputError(
-            f"{document} must have these two lines once, with nothing but tables between: {BEGIN} {END}"
+            f"{document} must have these two lines once, with nothing but tables between: {marks}"
         )
     files = [document]
     for name, record in _read_records(results, scale).items():
         if read_experiment(name).figures:
             files += save_pictures(read_experiment(name), record, document.parent / PICTURES)
-    head, rest = before.split(BEGIN)
-    tail = rest.split(END)[1]
-    write_text(document, f"{head}{BEGIN}\n\n{document_text(results, scale)}\n\n{END}{tail}")
+    head, rest = before.split(BEGIN_MARK)
+    tail = rest.split(END_MARK)[1]
+    write_text(document, f"{head}{BEGIN_MARK}\n\n{document_text(results, scale)}\n\n{END_MARK}{tail}")
     return files

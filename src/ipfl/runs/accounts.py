@@ -2,7 +2,7 @@
 
 A file beside the runs, `NAME.accounts.json`, names the run that has the accounts. The balances themselves are
 read from the ledger of that run, which is verified first; they become the opening of the next one, and its
-header says where they come from. So what a client won, lost or owes to nobody is not forgotten between runs.
+header says where they come from. So a client keeps its balance between runs.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def refuse_other_key(store: RunStore, output: RunOutput) -> None:
     """Refuses to go on with a run that another key signed, unless the key was named.
 
     Raises:
-        InputError: Rounds are signed, and not by the key at hand.
+        InputError: Rounds are signed, and not by this key.
     """
     with store.snapshot() as reader:
         last = reader.last()

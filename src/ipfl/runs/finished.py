@@ -77,7 +77,7 @@ def _target(summary: dict[str, Any]) -> Target:
 
 
 def _named_code(summary: dict[str, Any], *, has_task: bool, has_model: bool) -> list[Any]:
-    """What of a summary would be imported; not what is at hand already."""
+    """What of a summary would be imported; not what is there already."""
     config = {**summary["config"]}
     if has_task:
         config.pop("task", None)
@@ -93,7 +93,7 @@ class FinishedRun:
     folder: Path
     summary: dict[str, Any]
     given_task: Callable[[], Task] | None = None
-    """Data and network, if somebody has them at hand."""
+    """Data and network, if somebody has them already."""
     given_model: Factory | None = None
     """The network, likewise."""
 
@@ -137,7 +137,7 @@ class FinishedRun:
 
     @cached_property
     def task(self) -> Task:
-        """Data and network of the run, made again if nobody has them at hand."""
+        """Data and network of the run, made again if nobody has them already."""
         if self.given_task is not None:
             return self.given_task()
         task = self._settings.get("task")
@@ -319,7 +319,7 @@ def load(
 
     Args:
         folder: Where the run was written to.
-        task: Data and network of the run, if they cannot be found, or are at hand already.
+        task: Data and network of the run, if they cannot be found, or are there already.
         model: The network of the run; a name, or a callable as in `Task.from_clients`.
         trust: Whether code that the folder names (`module:callable`) may be imported: it may be somebody
             else's. Code that a run of this process has used is never asked about.

@@ -58,7 +58,7 @@ from ipfl.runs.file_names import (
     TRACE_FILE,
 )
 
-STAGING = ".begin"
+STAGING_FOLDER = ".begin"
 """Folder in which a new run is prepared, beside the one that it replaces."""
 
 
@@ -207,7 +207,7 @@ class RunFolder:
     def staged(self) -> Iterator[Path]:
         """Yields an empty folder for the store of a new run, gone at the end; locks the folder of the run."""
         missing = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
-        staging = self.path / STAGING
+        staging = self.path / STAGING_FOLDER
         try:
             make_folder(self.path)
             self.lock()
@@ -256,7 +256,7 @@ class RunFolder:
         """Removes what a process that died has left half-written."""
         for folder in (self.path, self.path / SERVER_MODELS):
             remove_drafts(folder)
-        remove_folder(self.path / STAGING)
+        remove_folder(self.path / STAGING_FOLDER)
 
     @property
     def memory(self) -> Path:

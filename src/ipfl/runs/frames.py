@@ -82,7 +82,7 @@ def client_rows(result: Result) -> list[dict[str, Any]]:
 
 
 def _known_clients(result: Result, seen: set[ClientId]) -> list[ClientId]:
-    """All clients; those of whom something is told, if the data is not at hand."""
+    """All clients; those of whom something is told, if the data is not there."""
     try:
         everyone = () if result.source is None else result.source.clients
     except InputError:

@@ -352,7 +352,7 @@ class RoundLoop:
 
         Args:
             attacks: What attackers got out of it; None: nobody attacked.
-            strategy: What clients that think for themselves did; None: they do not.
+            strategy: What strategic clients did; None: there are none.
             head: The newest hash of the store's chain; None without a store.
         """
         data, config, reference = self.task.data, self.config, self.departures.reference

@@ -38,7 +38,7 @@ VECTORS = "vectors"
 
 @dataclass(frozen=True, eq=False)
 class PlayedRun:
-    """A run with its data and the state of its method at hand."""
+    """A run with its data and the state of its method in memory."""
 
     task: Task
     method: Method[Any]

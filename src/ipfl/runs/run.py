@@ -147,7 +147,7 @@ def _carry_accounts(journal: Journal, method: Method[Any]) -> CarriedAccounts | 
 
 
 def _strategy_report(config: RunConfig, engine: Engine, task: Task) -> Mapping[str, Any] | None:
-    """What clients that think for themselves did; None if they do not."""
+    """What strategic clients did; None if there are none."""
     if config.strategy.cost is None:
         return None
     if not isinstance(engine, LocalEngine):

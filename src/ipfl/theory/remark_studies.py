@@ -91,7 +91,7 @@ def draw_remark_1(figure: Figure, numbers: Numbers) -> None:
     figure.legend(handles, names, loc="outside lower center", ncols=3)
 
 
-STRANGERS = range(6)
+MISPLACED_CLIENTS = range(6)
 """Clients of the other distribution in a cluster of ten."""
 
 
@@ -101,7 +101,7 @@ def compute_remark_2(seed: int, trials: int) -> Numbers:
     drawn = simulate_means(model, trials, seed, "remark-2", "strangers")
     federated = model.weights("federated")
     bias, formula, simulated = [], [], []
-    for count in STRANGERS:
+    for count in MISPLACED_CLIENTS:
         weights = np.zeros(len(model.sizes))
         weights[: model.first - count] = weights[model.first : model.first + count] = 1 / model.first
         bias.append((count / model.first * model.gap) ** 2)
@@ -118,7 +118,7 @@ def compute_remark_2(seed: int, trials: int) -> Numbers:
             estimate(trial.errors(one.weights(reference)) - trial.errors(one.weights("clustered"))).record()
             for one, trial in zip(models, every, strict=True)
         ]
-    strangers = {"x": bias, "count": list(STRANGERS), "formula": formula, "simulated": simulated}
+    strangers = {"x": bias, "count": list(MISPLACED_CLIENTS), "formula": formula, "simulated": simulated}
     return {"trials": trials, "strangers": strangers, "spread": spread}
 
 

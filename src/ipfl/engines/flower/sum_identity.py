@@ -1,11 +1,10 @@
 """Who says what in a secure sum: a node signs what it says, and checks what others say.
 
 The keys of the others are in a list (`peers.txt` in the node's folder), which comes from the operator of the
-node, not from the server. A node
-signs with the key that it also signs receipts with, because messages cannot read its own one; the key that it
-is registered with vouches for it (`ipfl.ledger.receipts`). What is signed names the run, the attempt, the
-sum, its step and the client, so that it is good for nothing else: keys in the first step, and in the last but
-one the list of those that delivered.
+node, not from the server. A node signs with the key that it also signs receipts with, because messages cannot
+read its own one; the key that it is registered with vouches for it (`ipfl.ledger.receipts`). What is signed
+names the run, the attempt, the sum, its step and the client, so that it cannot be used for anything else:
+keys in the first step, and in the last but one the list of those that delivered.
 
 The server checks the signed keys against its accounts: a client that signs nothing is left out by itself, and
 does not make all others refuse the sum.

@@ -29,7 +29,7 @@ AUTO_EPOCHS = 5
 FINE_TUNED_SHARES = (0.5, 1.0)
 """How much of the way from a mix to its fine-tuned copy is offered: half of it does less harm."""
 
-GENTLE = 0.2
+FINE_TUNING_LR_SHARE = 0.2
 """Share of `train.lr` with which a mix is fine-tuned: the first steps of a full one undo much of it."""
 
 
@@ -70,7 +70,7 @@ def mix_on_evidence(models: Sequence[Vector], importance: Floats, points: OwnPoi
 
 def fine_tune(start: Vector, me: Client, epochs: int, on: Samples | None = None) -> Vector:
     """Trains a mix on the client's `train` part, or on some points of it, in small steps."""
-    return me.train(start, epochs=epochs, lr=GENTLE * me.settings.lr, on=on)
+    return me.train(start, epochs=epochs, lr=FINE_TUNING_LR_SHARE * me.settings.lr, on=on)
 
 
 def fine_tune_on_evidence(start: Vector, points: OwnPoints, me: Client) -> Vector:
