@@ -20,7 +20,7 @@ from ipfl.client.secure_sum import PROOFS, SumIdentity, SummingRunner
 from ipfl.client.sum_plan import MASKED, SUM_KEYS, SUM_OPEN, SUM_PLAN, SUM_SHARES, SumPlan
 from ipfl.core import Ask, Event, Record, is_below_quorum
 from ipfl.core.masks import Secrets
-from ipfl.core.method import weigh_by_samples
+from ipfl.core.method import sums_of, weigh_by_samples
 from ipfl.core.records import sum_of_replies
 from ipfl.core.replies import Count, ReplySchema
 from ipfl.errors import InputError
@@ -377,7 +377,7 @@ def task():
     return small_task(seed=3, clients=6)
 
 
-ONLY_SUMS = sorted(name for name in METHODS if not method(name).sums().needs_single)
+ONLY_SUMS = sorted(name for name in METHODS if not sums_of(method(name)).needs_single)
 
 
 @pytest.mark.parametrize("name", ONLY_SUMS)
@@ -449,10 +449,11 @@ def test_the_table_in_the_documents_is_what_the_methods_say():
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:]]
     assert [row[0] for row in rows] == sorted(METHODS)
     for name, every, gradients, reason in rows:
-        sums = method(name, **({"contribution": "clients"} if gradients.startswith("with") else {})).sums()
+        settings = {"contribution": "clients"} if gradients.startswith("with") else {}
+        sums = sums_of(method(name, **settings))
         assert (every == "yes", reason) == (not sums.needs_single, sums.needs_single), name
         assert (gradients != "no") == bool(sums.gradients), name
-        assert not method(name).sums().gradients
+        assert not sums_of(method(name)).gradients
 
 
 class TestRefusals:

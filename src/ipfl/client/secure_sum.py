@@ -52,7 +52,7 @@ from ipfl.core.masks import (
     split_secret,
     unseal,
 )
-from ipfl.core.method import Method, Weigh
+from ipfl.core.method import Method, Weigh, sums_of
 from ipfl.core.records import BUDGET_SPENT, split_privacy_facts
 from ipfl.core.ring import LIMBS, RING_MASK, to_vector
 from ipfl.errors import InputError
@@ -299,7 +299,7 @@ def summed_actions(runner: ClientRunner) -> Mapping[str, Weigh]:
     Raises:
         InputError: All were to be summed, and the method sends single replies: a server that says so lies.
     """
-    wanted, sums = runner.privacy.secure_sum, runner.method.sums()
+    wanted, sums = runner.privacy.secure_sum, sums_of(runner.method)
     if wanted == "off":
         return {}
     if wanted == "all":
@@ -313,8 +313,9 @@ def refuse_single_replies(method: Method[Any]) -> None:
     Raises:
         InputError: It does, so that sums are not enough.
     """
-    if reason := method.sums().needs_single:
-        hint = ' ("gradients" is possible)' if method.sums().gradients else ""
+    sums = sums_of(method)
+    if reason := sums.needs_single:
+        hint = ' ("gradients" is possible)' if sums.gradients else ""
         raise InputError(f"{ONLY_SUMS}, and {method.name} needs single replies for {reason}{hint}")
 
 

@@ -51,11 +51,11 @@ from ipfl.runs.file_names import (
     SUMMARY_FILE,
 )
 from ipfl.runs.folder import is_on_nodes
-from ipfl.runs.loop import make_setup
 from ipfl.runs.metrics import Evaluation
 from ipfl.runs.models import PlayedRun, StoredVectors, kept_clients, on_its_node, read_predictor
 from ipfl.runs.newcomer import Newcomers
 from ipfl.runs.result import Line, Result
+from ipfl.runs.setup import make_setup
 from ipfl.runs.summaries import read_summary
 
 MAX_PARAMETERS = 2**26

@@ -49,6 +49,7 @@ from ipfl.core.masks import (
     pair_masks,
     seed_fingerprint,
 )
+from ipfl.core.method import sums_of
 from ipfl.core.replies import ReplySchema, hex_text, list_of, text_up_to
 from ipfl.core.ring import LIMBS, RING_MASK, Ring, SumLayout, expected_vectors, from_vector
 from ipfl.errors import InputError
@@ -75,7 +76,7 @@ class SecureSums:
         Raises:
             InputError: The method or the server needs single replies, or there are too few clients.
         """
-        wanted, sums = config.privacy.secure_sum, method.sums()
+        wanted, sums = config.privacy.secure_sum, sums_of(method)
         if wanted == "off":
             return None
         if wanted == "gradients" and not sums.gradients:
