@@ -469,7 +469,7 @@ class TestRefusals:
 
     def test_a_method_that_says_nothing(self):
         config = RunConfig(privacy={"secure_sum": "all"})
-        silent = SimpleNamespace(name="own", sums=lambda: ipfl.core.Method.sums(ipfl.core.Method))
+        silent = SimpleNamespace(name="own", needs_single=ipfl.core.Method.needs_single)
         with pytest.raises(InputError, match="does not say that sums are enough"):
             SecureSums.plan(silent, config, 5)
 
