@@ -1,10 +1,10 @@
 """Which mix of the cluster models a client takes, and what counts as evidence for another one.
 
 Numbers only: `personalization` makes the models and scores them. A client has a few dozen points of its own,
-so the best of ten candidates is partly the best by chance. Two things are done about that. Candidates are
-compared point by point, and the current one is left only if another is better by some standard errors of the
-paired differences. And how sure a model is of itself does not count: a mean of networks has smaller outputs
-than each of them, so that its soft hits are too low for its accuracy (see `calibrated_hits`).
+so the best of ten candidates is partly the luckiest. Two things are done about that. Candidates are compared
+point by point, and the one at hand is left only if another is better by some standard errors of the paired
+differences. And how sure a model is of itself does not count: a mean of networks has smaller outputs than
+each of them, so that its soft hits are too low for its accuracy (see `calibrated_hits`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TEMPERATURES = tuple(float(t) for t in np.geomspace(1 / 5, 5, 17))
 """What `calibrated_hits` multiplies the log-probabilities by; the ninth is 1."""
 
 STANDARD_ERRORS = 0.5
-"""By how many standard errors another candidate must be better than the current one."""
+"""By how many standard errors another candidate must be better than the one at hand."""
 
 
 def mixing_weights(
@@ -91,7 +91,7 @@ def calibrated_hits(log_probabilities: Floats, labels: NDArray[np.int64]) -> NDA
 
 
 def evidence(differences: Floats) -> float:
-    """How much better than the current one a candidate is for sure, from paired differences of their scores.
+    """How much better than the one at hand a candidate is for sure, from paired differences of their scores.
 
     The mean difference, less `STANDARD_ERRORS` of its standard errors. One point or none is no evidence.
     """

@@ -26,10 +26,10 @@ FOLDS = 2
 AUTO_EPOCHS = 5
 """Epochs of fine-tuning under `adapt = "auto"`."""
 
-FINE_TUNED_SHARES = (0.5, 1.0)
+SHARES = (0.5, 1.0)
 """How much of the way from a mix to its fine-tuned copy is offered: half of it does less harm."""
 
-FINE_TUNING_LR_SHARE = 0.2
+GENTLE = 0.2
 """Share of `train.lr` with which a mix is fine-tuned: the first steps of a full one undo much of it."""
 
 
@@ -70,7 +70,7 @@ def mix_on_evidence(models: Sequence[Vector], importance: Floats, points: OwnPoi
 
 def fine_tune(start: Vector, me: Client, epochs: int, on: Samples | None = None) -> Vector:
     """Trains a mix on the client's `train` part, or on some points of it, in small steps."""
-    return me.train(start, epochs=epochs, lr=FINE_TUNING_LR_SHARE * me.settings.lr, on=on)
+    return me.train(start, epochs=epochs, lr=GENTLE * me.settings.lr, on=on)
 
 
 def fine_tune_on_evidence(start: Vector, points: OwnPoints, me: Client) -> Vector:
@@ -115,8 +115,8 @@ def point_scores(table: NDArray[np.float64], labels: NDArray[np.int64], me: Clie
 
 
 def _on_the_way(start: Vector, end: Vector) -> list[Vector]:
-    """The model at each of `FINE_TUNED_SHARES` of the way that training went."""
-    return [mix([start, end], [1 - share, share]) for share in FINE_TUNED_SHARES]
+    """The model at each of `SHARES` of the way that training went."""
+    return [mix([start, end], [1 - share, share]) for share in SHARES]
 
 
 def _logs(model: Vector, points: OwnPoints, me: Client) -> NDArray[np.float64]:
