@@ -26,7 +26,7 @@ import uvicorn
 from playwright.sync_api import Browser, sync_playwright
 
 from ipfl.console.app import make_app, open_console
-from ipfl.console.guard import Limits
+from ipfl.console.guard import RequestLimits
 from ipfl.core import Bid, Contribution, Seat, Transfer
 from ipfl.ledger.accounts import opening_transfers
 from ipfl.ledger.store import RunStore
@@ -175,7 +175,7 @@ def main() -> None:
         total = write_run(Path(place) / "large", options.rounds, options.clients)
         print(f"{options.rounds} rounds, {options.clients} clients, {total} transfers", end=", ")
         print(f"written in {time.perf_counter() - begun:.0f} s\n")
-        limits = Limits(per_second=1e6, burst=1e6)
+        limits = RequestLimits(per_second=1e6, burst=1e6)
         console = open_console(Path(place), None, "127.0.0.1", auth=False, limits=limits)
         server = uvicorn.Server(uvicorn.Config(make_app(console), port=0, log_level="warning"))
         thread = threading.Thread(target=server.run, daemon=True)

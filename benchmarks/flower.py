@@ -31,7 +31,7 @@ from ipfl.engines import EngineContext, EngineFactory
 from ipfl.engines.flower.simulation import simulation_engine
 from ipfl.engines.local import count_cores, local_engine
 from ipfl.runs.config import Config
-from ipfl.runs.file_names import METRICS
+from ipfl.runs.file_names import METRICS_FILE
 from ipfl.runs.result import Result
 
 PHASES = ("preference", "train", "appraise", "evaluate")
@@ -174,7 +174,7 @@ def deployed(nodes: int) -> Iterator[str]:
             federation.start_server()
             federation.start_nodes(range(nodes))
             started = time.perf_counter() - start
-            clock = RoundClock(out / METRICS)
+            clock = RoundClock(out / METRICS_FILE)
             federation.run({"out": str(out), "nodes": nodes}, clock)
     rounds = [after - before for before, after in pairwise(clock.ended[:-1])]  # the last has an evaluation
     middle = statistics.median(rounds)

@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from ipfl.runs.file_names import PLAN
+from ipfl.runs.file_names import PLAN_FILE
 from ipfl.runs.method_labels import folder_names
 
 HERE = Path(__file__).resolve().parent
@@ -60,7 +60,7 @@ def collect(runs: Path) -> dict[str, Any]:
     configs: dict[Path, Any] = {}
     commits: dict[Path, Any] = {}
     references: dict[Path, Any] = {}
-    plan = json.loads((runs / PLAN).read_text()) if (runs / PLAN).exists() else {}
+    plan = json.loads((runs / PLAN_FILE).read_text()) if (runs / PLAN_FILE).exists() else {}
     labels = {name: label for label, name in folder_names(plan.get("methods", ())).items()}
     for path in sorted(runs.glob("*/seed-*/summary.json")):
         summary, folder = json.loads(path.read_text()), path.parent

@@ -14,10 +14,10 @@ from typing import get_args
 
 import adversaries
 from grid import HERE, Figures, Runs, markdown_table, marks, play_study, write_between
-from ipfl.methods.ipfl.settings import Guard
+from ipfl.methods.ipfl.settings import GuardName
 
 RESULTS = HERE / "results" / "guards.json"
-GUARDS: tuple[Guard, ...] = get_args(Guard)
+GUARDS: tuple[GuardName, ...] = get_args(GuardName)
 CASES: dict[str, tuple[str, ...]] = {
     adversaries.CLEAN: (),
     f"{adversaries.CLEAN}, wrong labels": ("task.label_noise=[0, 0.2, 0.4, 0.6]",),

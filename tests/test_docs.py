@@ -301,7 +301,8 @@ class TestTraining:
         """The command needs a data set that is not here; the option is tried on another one."""
         task = ipfl.Task.load(clients=2, samples=10, model="softmax")
         config = ipfl.RunConfig(rounds=1, train=ipfl.TrainConfig(augment="flip_crop"))
-        ipfl.run(task, ipfl.method("fedavg"), config, engine=ipfl.local_engine(workers=0))
+        result = ipfl.run(task, ipfl.method("fedavg"), config, engine=ipfl.local_engine(workers=0))
+        assert result.summary["config"]["train"]["augment"] == "flip_crop"
 
     def test_python_examples_run(self, capsys):
         _, *examples = re.findall(r"```python\n(.*?)```", text("docs/training.md"), re.S)
@@ -477,10 +478,12 @@ class TestAll:
                     check(words)
 
     def test_in_text_commands_could_be_typed(self):
-        for document in DOCUMENTS:
-            for command in re.findall(r"`ipfl ((?:run|compare|data) [^`…]*)`", document.read_text()):
-                if TEMPLATE not in command:
-                    check(shlex.split(command.replace("DIR", "runs/dir")))
+        pattern = re.compile(r"`ipfl ((?:run|compare|data) [^`…]*)`")
+        commands = [found for document in DOCUMENTS for found in pattern.findall(document.read_text())]
+        assert len(commands) > 10
+        for command in commands:
+            if TEMPLATE not in command:
+                check(shlex.split(command.replace("DIR", "runs/dir")))
 
 
 @cache

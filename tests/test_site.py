@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 import ipfl
 from ipfl.cli import app
-from ipfl.ledger.accounts import statement
+from ipfl.ledger.accounts import client_totals
 from ipfl.methods.ipfl import tokens
 from ipfl.methods.ipfl.preferences import choose_bids, importance_weights
 from ipfl.methods.ipfl.scheduler import Selection
@@ -138,7 +138,7 @@ class TestConcepts:
 
     def test_accounts_afterwards(self):
         manager, _, _ = self.play()
-        account = statement(manager.transfers, 4)
+        account = client_totals(manager.transfers, 4)
         rows = np.array(
             [[int(cell) for cell in row] for row in self.table("The accounts afterwards").values()]
         )
@@ -155,7 +155,7 @@ class TestConcepts:
         lost, _, _ = self.play(nothing, {0: [0.3], 1: [0.2]})
         useless, _, _ = self.play(psi={0: [0.3, 0.0], 1: [0.2]})
         for manager in (lost, useless):
-            assert statement(manager.transfers, 4).earned.tolist() == [288 + 200, 0, 400, 0]
+            assert client_totals(manager.transfers, 4).earned.tolist() == [288 + 200, 0, 400, 0]
 
 
 def documents():

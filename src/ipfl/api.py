@@ -19,13 +19,14 @@ from ipfl.methods import REFERENCE
 from ipfl.methods import method as method_by_name
 from ipfl.runs import comparison as comparisons
 from ipfl.runs import run as runs
-from ipfl.runs.comparison import Comparison, MakeObserver
+from ipfl.runs.comparison import Comparison
 from ipfl.runs.config import Config, RunConfig
 from ipfl.runs.finished import load
 from ipfl.runs.folder import RunOutput
 from ipfl.runs.method_labels import check_method
 from ipfl.runs.result import Observer, Result
 from ipfl.runs.run_pool import MakePool
+from ipfl.runs.run_series import MakeObserver
 
 __all__ = ["Interrupted", "compare", "load", "run"]
 

@@ -7,7 +7,7 @@ from tests.cli.test_cli import ipfl, refused
 
 from ipfl.cli import deploy
 from ipfl.core.sections import MAX_INT32
-from ipfl.deploy.registry import Account
+from ipfl.deploy.registry import NodeAccount
 from ipfl.engines.flower import run_settings
 
 HUGE = "1" + "0" * 30
@@ -51,5 +51,5 @@ def test_more_nodes_than_accounts_never_come(tmp_path):
 def test_limits_are_those_of_the_modules_behind():
     """They are written down twice, because `--help` must not import these modules."""
     assert (deploy.MAX_ROUNDS, deploy.MAX_CLASSES) == (MAX_INT32, run_settings.MAX_CLASSES)
-    limits = Account.model_fields["client"].metadata
+    limits = NodeAccount.model_fields["client"].metadata
     assert [limit.le for limit in limits if hasattr(limit, "le")] == [deploy.MAX_CLIENT]

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import ipfl
 from ipfl.client import hardware
-from ipfl.client.hardware import Trial, find_device, prepare_network, settle, try_precisions
+from ipfl.client.hardware import Trial, decide_hardware, find_device, prepare_network, try_precisions
 from ipfl.client.models import CNN, MODEL_FACTORIES
 from ipfl.client.network import Network, build_network
 from ipfl.client.settings import TrainConfig
@@ -110,8 +110,9 @@ class TestNothingMixesDevices:
         ids=["mean loss", "weighted loss", "meta gradient"],
     )
     def test_training(self, on_meta, objective):
-        start = np.zeros(on_meta.size, np.float32)
-        sgd(on_meta, start, images(10), TrainConfig(), np.random.default_rng(0), objective=objective(on_meta))
+        start, rng = np.zeros(on_meta.size, np.float32), np.random.default_rng(0)
+        trained = sgd(on_meta, start, images(10), TrainConfig(), rng, objective=objective(on_meta))
+        assert trained.shape == start.shape
 
     def test_prototypes_are_on_the_device(self, on_meta):
         objective = PrototypeObjective(np.zeros((3, 128), np.float32), 1.0, on_meta)
@@ -257,7 +258,7 @@ class TestSettle:
 
     def test_a_trial_on_this_machine(self, monkeypatch):
         monkeypatch.setattr(hardware, "TRIAL_SECONDS", 0.01)
-        settled, trial = settle(TrainConfig(precision="auto", device="auto"), self.TASK, 0)
+        settled, trial = decide_hardware(TrainConfig(precision="auto", device="auto"), self.TASK, 0)
         assert trial is not None
         assert settled.precision == trial.chosen in ("float32", "bf16")
         assert trial.float32 > 0
@@ -270,7 +271,10 @@ class TestSettle:
 
     def test_no_trial_is_needed(self, monkeypatch):
         monkeypatch.setattr(hardware, "try_precisions", lambda *_: pytest.fail("no trial is needed"))
-        assert settle(TrainConfig(precision="bf16"), self.TASK, 0) == (TrainConfig(precision="bf16"), None)
+        assert decide_hardware(TrainConfig(precision="bf16"), self.TASK, 0) == (
+            TrainConfig(precision="bf16"),
+            None,
+        )
 
     def test_what_is_not_settled_does_not_run(self):
         with pytest.raises(ValueError, match="not settled"):

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from ipfl.client.privacy_accountant import ORDERS, PrivacyBook, Releases, sum_releases
+from ipfl.client.privacy_accountant import RENYI_ORDERS, PrivacyBook, Releases, sum_releases
 
 DELTA = 1e-5
 
@@ -22,7 +22,7 @@ class TestEpsilon:
         # Proposition 12: ε = α/(2z²) + log((α−1)/α) − (log δ + log α)/(α−1), the least over α.
         # With z = 1 that is 4.75.
         by_hand = min(
-            a / 2 + math.log((a - 1) / a) - (math.log(DELTA) + math.log(a)) / (a - 1) for a in ORDERS
+            a / 2 + math.log((a - 1) / a) - (math.log(DELTA) + math.log(a)) / (a - 1) for a in RENYI_ORDERS
         )
         assert releases(1.0).epsilon(DELTA) == pytest.approx(by_hand) == pytest.approx(4.75, abs=0.01)
 

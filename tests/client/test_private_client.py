@@ -7,7 +7,7 @@ from tests.federation import ZERO, client, points
 
 from ipfl.client.models import model_factory
 from ipfl.client.network import Network
-from ipfl.client.private_client import LOOKED, MAX_LOSS, PrivateClient, noise_path
+from ipfl.client.private_client import HAS_LOOKED, MAX_LOSS, PrivateClient, noise_path
 from ipfl.client.private_gradients import NoisyGradient, PoissonBatches, clipped_sum, point_gradients
 from ipfl.client.settings import PrivacyConfig
 from ipfl.client.training import Batch, mean_gradient
@@ -139,7 +139,7 @@ class TestReplies:
         me.losses(ZERO, "train")
         kept = me.remember(Record({}, {"best": 1}), EMPTY)
         later = private((2.0, 0), mine=kept)
-        assert LOOKED in kept.facts
+        assert HAS_LOOKED in kept.facts
         with pytest.raises(InputError, match="cannot protect 'best'"):
             later.protect(Record({}, {"best": 1}), self.ASK)
 

@@ -11,12 +11,12 @@ from tests.small_runs import run_small, small_task
 
 from ipfl.console.app import make_app, open_console
 from ipfl.console.console import Console
-from ipfl.console.guard import Limits
+from ipfl.console.guard import RequestLimits
 from ipfl.core import Event
 from ipfl.core.files import write_json
-from ipfl.runs.file_names import PLAN
+from ipfl.runs.file_names import PLAN_FILE
 
-MANY = Limits(per_second=1e6, burst=1e6, sign_ins_per_minute=1e6)
+MANY = RequestLimits(per_second=1e6, burst=1e6, sign_ins_per_minute=1e6)
 """So that tests are not slowed down; the limits have tests of their own."""
 SCRIPT = "<script>alert(1)</script>"
 
@@ -45,14 +45,16 @@ def runs_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "damaged" / "run.db").write_bytes(b"this is no database" * 100)
     # A comparison without its plots, which take longer than its runs.
     (folder / "both").mkdir()
-    write_json(folder / "both" / PLAN, {"reference": "fedavg"})
+    write_json(folder / "both" / PLAN_FILE, {"reference": "fedavg"})
     task, settings = small_task(), {"rounds": 3, "evaluate": {"every": 1}}
     reference = run_small(task, "fedavg", folder / "both/fedavg/seed-0", **settings)
     run_small(task, "ipfl", folder / "both/ipfl/seed-0", reference=reference, **settings)
     return folder
 
 
-def open_for(folder: Path, *, auth: bool = False, host: str = "127.0.0.1", limits: Limits = MANY) -> Console:
+def open_for(
+    folder: Path, *, auth: bool = False, host: str = "127.0.0.1", limits: RequestLimits = MANY
+) -> Console:
     """A console of a folder, with its token in a file elsewhere."""
     token = folder.parent / "token"
     return open_console(folder, None, host, auth=auth, token_file=token, limits=limits)

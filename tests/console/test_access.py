@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 import ipfl.console
 from ipfl.cli import app as command
 from ipfl.console import actions, api, pages
-from ipfl.console.access import COOKIE, Tokens
+from ipfl.console.access import COOKIE, AccessTokens
 from ipfl.console.app import allowed_hosts, open_console
-from ipfl.console.guard import CONTENT_POLICY, Bucket, Limits, host_name
+from ipfl.console.guard import CONTENT_POLICY, Bucket, RequestLimits, host_name
 from ipfl.errors import InputError
 
 HOME = "http://127.0.0.1"
@@ -134,36 +134,36 @@ class TestPages:
 class TestTokens:
     def test_file_is_for_its_owner_only(self, tmp_path):
         path = tmp_path / "token"
-        Tokens.load(path)
+        AccessTokens.load(path)
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         secret = path.read_text().strip()
-        assert Tokens.load(path).identify(secret).is_operator
+        assert AccessTokens.load(path).identify(secret).is_operator
         path.chmod(0o644)
         with pytest.raises(InputError, match="chmod 600"):
-            Tokens.load(path)
+            AccessTokens.load(path)
 
     def test_short_token_is_refused(self, tmp_path):
         path = tmp_path / "token"
         path.write_text("secret")
         path.chmod(0o600)
         with pytest.raises(InputError, match="holds no token"):
-            Tokens.load(path)
+            AccessTokens.load(path)
 
     def test_every_changed_character_voids_it(self):
-        tokens = Tokens("s" * 43)
+        tokens = AccessTokens("s" * 43)
         token = tokens.client_token("worked", 5)
         assert tokens.identify(token).client == 5
         assert tokens.identify(token).run == "worked"
         for place in range(len(token) - 1):  # the last character holds bits that base64 does not use
             changed = token[:place] + ("A" if token[place] != "A" else "B") + token[place + 1 :]
             assert tokens.identify(changed) is None, place
-        assert Tokens("t" * 43).identify(token) is None
+        assert AccessTokens("t" * 43).identify(token) is None
 
     @pytest.mark.parametrize(
         "text", ["", ".", "..", "5..", "é", "5.%.x", "5.====.x", "٣.d29ya2Vk.x", "9" * 50 + ".a.b"]
     )
     def test_nonsense_is_nobody(self, text):
-        assert Tokens("s" * 43).identify(text) is None
+        assert AccessTokens("s" * 43).identify(text) is None
 
 
 class TestAccess:
@@ -315,12 +315,12 @@ class TestGuard:
         assert open_web.post("/api/command", content=parts).status_code == 413
 
     def test_rate(self, runs_folder):
-        web = browser(open_for(runs_folder, limits=Limits(per_second=0.001, burst=3)))
+        web = browser(open_for(runs_folder, limits=RequestLimits(per_second=0.001, burst=3)))
         statuses = [web.get("/login").status_code for _ in range(5)]
         assert statuses == [200, 200, 200, 429, 429]
 
     def test_rate_of_sign_ins(self, runs_folder):
-        limits = Limits(sign_ins_per_minute=2, per_second=1e6, burst=1e6)
+        limits = RequestLimits(sign_ins_per_minute=2, per_second=1e6, burst=1e6)
         web = browser(open_for(runs_folder, auth=True, limits=limits))
         statuses = [web.post("/login", data={"token": "x" * n}).status_code for n in (1, 2, 3)]
         assert statuses == [401, 401, 429]
@@ -334,7 +334,7 @@ class TestGuard:
         assert bucket.take("a")
 
     def test_live_connections_are_limited(self, runs_folder):
-        web = browser(open_for(runs_folder, limits=Limits(streams=0)))
+        web = browser(open_for(runs_folder, limits=RequestLimits(streams=0)))
         assert web.get("/api/stream").status_code == 429
 
 

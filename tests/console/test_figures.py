@@ -14,12 +14,12 @@ from tests.small_runs import run_small, small_task
 
 import ipfl
 from ipfl.console.accounts import describe_round, ordinal
-from ipfl.console.auction import Place
+from ipfl.console.auction import RankedContribution
 from ipfl.console.figures import thin
 from ipfl.core.files import write_json
 from ipfl.ledger.export import csv_lines
 from ipfl.ledger.store import RunStore
-from ipfl.runs.file_names import PLAN
+from ipfl.runs.file_names import PLAN_FILE
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +123,7 @@ class TestWorkedRound:
 class TestWords:
     def test_as_promised(self):
         sums = {("paid", 2): 100, ("reward", 2): 140}
-        assert describe_round(sums, {2: True}, {2: Place(0.5, 3, 8)}) == (
+        assert describe_round(sums, {2: True}, {2: RankedContribution(0.5, 3, 8)}) == (
             "paid 100 for cluster 2, ranked 3rd of 8, earned 140"
         )
 
@@ -314,7 +314,7 @@ class TestRealRuns:
         """The reference is evaluated after rounds 1 and 3, the run after rounds 0, 1, 2 and 3."""
         folder = tmp_path / "runs"
         (folder / "both").mkdir(parents=True)
-        write_json(folder / "both" / PLAN, {"reference": "fedavg"})
+        write_json(folder / "both" / PLAN_FILE, {"reference": "fedavg"})
         task = small_task()
         for name, every in (("fedavg", 2), ("local", 1)):
             run_small(task, name, folder / f"both/{name}/seed-0", rounds=4, evaluate={"every": every})

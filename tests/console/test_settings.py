@@ -3,7 +3,7 @@
 import pytest
 
 import ipfl
-from ipfl.console.settings import changed_settings
+from ipfl.console.settings import non_default_settings
 from ipfl.methods import method_settings
 from ipfl.runs.config import Config
 
@@ -11,7 +11,7 @@ from ipfl.runs.config import Config
 def test_settings_of_the_method_are_among_them():
     config = Config(rounds=7).model_dump(mode="json")
     own = method_settings(ipfl.method("ipfl", clusters="auto", max_clusters=4))
-    assert changed_settings(config | {"method": own}) == {
+    assert non_default_settings(config | {"method": own}) == {
         "rounds": "7", "method.name": "ipfl", "method.clusters": "auto", "method.max_clusters": "4",
     }  # fmt: skip
 
@@ -19,9 +19,9 @@ def test_settings_of_the_method_are_among_them():
 def test_nothing_is_imported_for_a_method_of_others():
     """A store is only data, whoever wrote it."""
     config = {"method": {"name": "no.such.module:Class", "price": 5}}
-    assert changed_settings(config) == {"method.name": "no.such.module:Class", "method.price": "5"}
+    assert non_default_settings(config) == {"method.name": "no.such.module:Class", "method.price": "5"}
 
 
 @pytest.mark.parametrize("config", [None, [], "text", {"method": "text"}, {"method": []}])
 def test_any_config_will_do(config):
-    assert set(changed_settings(config)) <= {"method"}
+    assert set(non_default_settings(config)) <= {"method"}

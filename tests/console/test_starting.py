@@ -11,7 +11,7 @@ from ipfl.console import starting
 from ipfl.console.access import Access
 from ipfl.console.app import make_app
 from ipfl.console.console import Console
-from ipfl.console.form import CODE, Plan, make_form, read_form
+from ipfl.console.form import CODE_MARK, StartRequest, make_form, read_form
 from ipfl.console.live import watch_list
 from ipfl.console.records import RunRow
 from ipfl.console.run_list import FoundRun, RunList
@@ -19,7 +19,7 @@ from ipfl.console.starting import Starter
 from ipfl.core.files import FolderLock
 from ipfl.errors import InputError
 from ipfl.runs.config import Config
-from ipfl.runs.file_names import PLAN, STOP_REQUEST
+from ipfl.runs.file_names import PLAN_FILE, STOP_REQUEST_FILE
 from ipfl.runs.folder import request_stop
 
 WAITS = """import signal, time
@@ -41,7 +41,7 @@ def starter(tmp_path):
 
 
 def plan(name):
-    return Plan(name, ("fedavg",), ("rounds=2",))
+    return StartRequest(name, ("fedavg",), ("rounds=2",))
 
 
 def wait_until(is_so):
@@ -128,7 +128,7 @@ class TestOtherProcesses:
         assert starter.can_stop(theirs)
         assert starter.runs.is_running(theirs, 1)
         starter.stop(theirs)
-        assert (folder / STOP_REQUEST).exists()
+        assert (folder / STOP_REQUEST_FILE).exists()
         lock.release()
         assert not starter.runs.is_running(theirs, 1)
         row = RunRow(key="theirs", name="theirs", state="unfinished")
@@ -141,7 +141,7 @@ class TestOtherProcesses:
         monkeypatch.setattr(starting, "MAIN", WAITS)
         comparison = starter.folder / "study" / "both"
         (comparison / "ifca" / "seed-0").mkdir(parents=True)
-        (comparison / PLAN).write_text("{}")
+        (comparison / PLAN_FILE).write_text("{}")
         one = run_in(starter, "study/both/ifca/seed-0")
         row = RunRow(key="x", name="x", state="unfinished")
         lock = FolderLock(comparison)
@@ -167,7 +167,7 @@ class TestOtherProcesses:
         task = small_task()
         with pytest.raises(KeyboardInterrupt, match="interrupted after 2 of 4 rounds"):
             run_small(task, "fedavg", tmp_path / "run", rounds=4, observer=Requester())
-        assert not (tmp_path / "run" / STOP_REQUEST).exists()
+        assert not (tmp_path / "run" / STOP_REQUEST_FILE).exists()
         whole = run_small(task, "fedavg", tmp_path / "run", rounds=4, resume=True)
         assert (whole.summary["interrupted"], whole.summary["rounds"]) == (False, 4)
 
@@ -232,14 +232,14 @@ class TestForm:
         form = make_form()
         fields = [field for part in (form.first, *form.sections.values()) for field in part]
         filled = {field.key: [field.default] for field in fields} | {"name": ["a"], "methods": ["ipfl"]}
-        assert read_form(filled) == Plan("a", ("ipfl",), ())
+        assert read_form(filled) == StartRequest("a", ("ipfl",), ())
 
     def test_settings_that_can_name_code_say_so(self):
         """By their descriptions the form refuses it."""
         form = make_form()
         fields = {field.key: field for part in (form.first, *form.sections.values()) for field in part}
         for key in ("train.optimizer", "train.augment", "train.loss", "evaluate.metrics"):
-            assert CODE in fields[key].description
+            assert CODE_MARK in fields[key].description
 
     def test_no_data_sets_that_read_a_file(self):
         (dataset,) = (field for field in make_form().first if field.key == "task.dataset")

@@ -10,13 +10,13 @@ import pytest
 from ipfl.core.masks import (
     Secrets,
     combine_shares,
-    fingerprint,
     has_public_key,
     is_usable_key,
     neighbours,
     own_mask,
     pair_masks,
     seal,
+    seed_fingerprint,
     split_secret,
     unseal,
 )
@@ -60,7 +60,9 @@ def test_a_wrong_share_is_noticed():
     secrets = CLIENTS[1]
     shares = dict(enumerate(split_secret(secrets.own_seed, 2, 3)))
     shares[0] = bytes(16)
-    assert fingerprint(combine_shares(shares, 2)) != secrets.public[2] == fingerprint(secrets.own_seed)
+    assert (
+        seed_fingerprint(combine_shares(shares, 2)) != secrets.public[2] == seed_fingerprint(secrets.own_seed)
+    )
     assert has_public_key(secrets.pair_seed, secrets.public[0])
     assert not has_public_key(secrets.own_seed, secrets.public[0])
 

@@ -9,7 +9,7 @@ from tests.federation import run_here
 
 import ipfl
 from ipfl.core.rounds import (
-    MAX_NAMED,
+    MAX_NAMED_CLIENTS,
     ROW_TYPES,
     Bid,
     Event,
@@ -66,10 +66,10 @@ class TestSummarize:
         (sentence,) = summarize(silent(*range(100, 400)))
         assert sentence == "300 clients (100, 101, 102, 103, 104, 105, 106, 107, 108, 109, …) did not answer"
 
-    @pytest.mark.parametrize("count", [MAX_NAMED, MAX_NAMED + 1])
+    @pytest.mark.parametrize("count", [MAX_NAMED_CLIENTS, MAX_NAMED_CLIENTS + 1])
     def test_the_limit_of_names(self, count):
         (sentence,) = summarize(silent(*range(count)))
-        assert sentence.startswith("clients 0, 1") == (count == MAX_NAMED)
+        assert sentence.startswith("clients 0, 1") == (count == MAX_NAMED_CLIENTS)
 
     def test_nothing(self):
         assert summarize([]) == []

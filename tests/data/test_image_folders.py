@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 import ipfl
-from ipfl.data import Dataset, load
+from ipfl.data import Dataset, load_dataset
 from ipfl.data.settings import TaskConfig
 from ipfl.errors import InputError
 
@@ -22,7 +22,7 @@ def draw(file: Path, value: int = 7, size: tuple[int, int] = (6, 5), mode: str =
 
 def read(path: Path, **more: Any) -> Dataset:
     settings = TaskConfig.of({"path": path, "dataset": "images", **more})
-    return load("images", path=path, settings=settings)
+    return load_dataset("images", path=path, settings=settings)
 
 
 def test_folder_per_client_and_class(tmp_path: Path) -> None:

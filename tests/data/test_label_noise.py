@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ipfl.client.task import Task
-from ipfl.data.label_noise import NoisyLabels, deal_noise
+from ipfl.data.label_noise import NoisyLabels, assign_noise
 from ipfl.errors import InputError
 
 SHARES = (0.0, 0.2, 0.4, 0.6)
@@ -18,10 +18,10 @@ def task(**settings: object) -> Task:
 
 def test_shares_are_dealt_in_turn_in_random_order() -> None:
     # Ten clients: 0 and 0.2 three times, 0.4 and 0.6 twice; another seed deals them to others.
-    noise = deal_noise(SHARES, 10, seed=0)
+    noise = assign_noise(SHARES, 10, seed=0)
     assert sorted(noise) == [0, 0, 0, 0.2, 0.2, 0.2, 0.4, 0.4, 0.6, 0.6]
-    assert noise.tolist() == deal_noise(SHARES, 10, seed=0).tolist()
-    assert noise.tolist() != deal_noise(SHARES, 10, seed=1).tolist()
+    assert noise.tolist() == assign_noise(SHARES, 10, seed=0).tolist()
+    assert noise.tolist() != assign_noise(SHARES, 10, seed=1).tolist()
 
 
 def test_only_labels_change_and_those_of_tests_do_not() -> None:

@@ -17,9 +17,9 @@ import numpy as np
 import pooch
 import pytest
 
-from ipfl.data import DATASETS, download, fetch, load, locate, readers
+from ipfl.data import DATASETS, download, fetch_dataset, load_dataset, locate, readers
 from ipfl.data.dataset import Dataset
-from ipfl.data.settings import FILES
+from ipfl.data.settings import FILE_DATASETS
 from ipfl.errors import InputError
 
 
@@ -178,7 +178,7 @@ def saved(path: Path, content: dict[str, Any]) -> Path:
 
 
 def test_npz_without_split_holds_out_a_fifth_of_each_class(tmp_path: Path) -> None:
-    data = load("npz", path=saved(tmp_path / "a.npz", arrays()))
+    data = load_dataset("npz", path=saved(tmp_path / "a.npz", arrays()))
     assert np.bincount(data.y_test).tolist() == [2, 2, 2, 2]  # 10 of each class
     assert data.classes == 4
     assert data.x_train.dtype == np.float32
@@ -189,7 +189,7 @@ def test_npz_with_split_and_named_groups(tmp_path: Path) -> None:
     x, y = np.zeros((6, 5, 5), np.uint8), np.array([0, 1, 0, 1, 0, 1])
     content = {"x_train": x, "y_train": y, "x_test": x[:2], "y_test": y[:2]}
     content |= {"writer_train": np.array(list("bbccdd")), "writer_test": np.array(list("ad"))}
-    data = load("npz", path=saved(tmp_path / "a.npz", content))
+    data = load_dataset("npz", path=saved(tmp_path / "a.npz", content))
     assert data.x_train.shape == (6, 5, 5, 1)
     assert data.group_train is not None
     assert data.group_test is not None
@@ -224,7 +224,7 @@ def test_npz_with_split_and_named_groups(tmp_path: Path) -> None:
 )
 def test_bad_npz_says_what_is_wrong(tmp_path: Path, content: dict[str, Any], says: str) -> None:
     with pytest.raises(InputError, match=says) as caught:
-        load("npz", path=saved(tmp_path / "a.npz", content))
+        load_dataset("npz", path=saved(tmp_path / "a.npz", content))
     assert "\n" not in str(caught.value)
 
 
@@ -232,11 +232,11 @@ def test_npz_that_is_no_npz(tmp_path: Path) -> None:
     path = saved(tmp_path / "a.npz", arrays())
     path.write_bytes(path.read_bytes()[:200])
     with pytest.raises(InputError, match="cannot read"):
-        load("npz", path=path)
+        load_dataset("npz", path=path)
     with pytest.raises(InputError, match="no file"):
-        load("npz", path=tmp_path / "b.npz")
+        load_dataset("npz", path=tmp_path / "b.npz")
     with pytest.raises(InputError, match=r"task\.path"):
-        load("npz")
+        load_dataset("npz")
 
 
 @pytest.fixture
@@ -254,7 +254,7 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("name", ["cifar10", "emnist", "har"])
 def test_without_network_the_error_names_url_and_variable(nowhere: Path, name: str) -> None:
-    for attempt in (lambda: load(name), lambda: fetch(name)):
+    for attempt in (lambda: load_dataset(name), lambda: fetch_dataset(name)):
         with pytest.raises(InputError, match="IPFL_DATA") as caught:
             attempt()
         assert DATASETS[name].origin in str(caught.value)
@@ -263,13 +263,13 @@ def test_without_network_the_error_names_url_and_variable(nowhere: Path, name: s
 
 
 def test_femnist_is_made_not_downloaded(nowhere: Path, tmp_path: Path) -> None:
-    for attempt in (lambda: load("femnist"), lambda: fetch("femnist")):
+    for attempt in (lambda: load_dataset("femnist"), lambda: fetch_dataset("femnist")):
         with pytest.raises(InputError, match=r"preprocess\.sh"):
             attempt()
     (tmp_path / "femnist").mkdir()
     (tmp_path / "femnist" / "all_data_0.json").write_text(leaf({"f1": 10}))
     assert locate("femnist", tmp_path) == str(tmp_path / "femnist")
-    assert len(load("femnist", data_dir=tmp_path).y_train) == 8
+    assert len(load_dataset("femnist", data_dir=tmp_path).y_train) == 8
 
 
 def test_cached_original_is_used_only_with_the_right_checksum(
@@ -279,14 +279,14 @@ def test_cached_original_is_used_only_with_the_right_checksum(
     path = nowhere / "cifar-10-binary.tar.gz"
     write_cifar(path)
     with pytest.raises(InputError, match="cannot download"):
-        load("cifar10")
+        load_dataset("cifar10")
     cifar10 = DATASETS["cifar10"]
     assert cifar10.download is not None
     right = replace(cifar10.download, checksum=f"md5:{pooch.file_hash(str(path), 'md5')}")
     monkeypatch.setitem(cast(dict[str, Any], DATASETS), "cifar10", replace(cifar10, download=right))
     assert locate("cifar10") == str(path)
-    assert len(load("cifar10").y_train) == 10
-    assert fetch("cifar10") == [path]
+    assert len(load_dataset("cifar10").y_train) == 10
+    assert fetch_dataset("cifar10") == [path]
 
 
 def test_a_download_of_the_wrong_file_is_refused(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,7 +294,7 @@ def test_a_download_of_the_wrong_file_is_refused(nowhere: Path, monkeypatch: pyt
         download, "_download_with_progress", lambda url, file, p: Path(file).write_bytes(b"not it")
     )
     with pytest.raises(InputError, match="hash"):
-        load("cifar10")
+        load_dataset("cifar10")
 
 
 def test_progress_bar_follows_a_download(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,12 +318,12 @@ def test_folder_comes_from_argument_or_environment(
 ) -> None:
     x, y = np.zeros((20, 32, 32, 3), np.uint8), np.arange(20) % 10
     saved(tmp_path / "cifar10.npz", {"x_train": x, "y_train": y, "x_test": x, "y_test": y})
-    assert len(load("cifar10", data_dir=tmp_path).y_train) == 20
+    assert len(load_dataset("cifar10", data_dir=tmp_path).y_train) == 20
     monkeypatch.setenv("IPFL_DATA", str(tmp_path))
     assert locate("cifar10") == str(tmp_path / "cifar10.npz")
     monkeypatch.setenv("IPFL_DATA", str(tmp_path / "gone"))
     with pytest.raises(InputError, match="does not exist"):
-        load("cifar10")
+        load_dataset("cifar10")
 
 
 def test_har_npz_checks_its_windows(tmp_path: Path) -> None:
@@ -340,10 +340,10 @@ def test_har_npz_checks_its_windows(tmp_path: Path) -> None:
         ({"y": np.arange(7) % 6}, "differ in length"),
     ):
         with pytest.raises(InputError, match=says):
-            load("har", data_dir=saved(tmp_path / "har.npz", good | change).parent)
+            load_dataset("har", data_dir=saved(tmp_path / "har.npz", good | change).parent)
     del good["recording"]
     with pytest.raises(InputError, match="lacks recording"):
-        load("har", data_dir=saved(tmp_path / "har.npz", good).parent)
+        load_dataset("har", data_dir=saved(tmp_path / "har.npz", good).parent)
 
 
 def test_digits_are_those_of_scikit_learn() -> None:
@@ -351,7 +351,7 @@ def test_digits_are_those_of_scikit_learn() -> None:
     from sklearn.datasets import load_digits
 
     points, labels = load_digits(return_X_y=True)
-    found = load("digits")
+    found = load_dataset("digits")
     read = np.concatenate([found.x_train, found.x_test]).reshape(len(points), -1)
     scaled = np.rint(points * (255 / 16)).astype(np.uint8)
 
@@ -362,7 +362,7 @@ def test_digits_are_those_of_scikit_learn() -> None:
 
 
 def test_digits_split_is_fixed_and_stratified() -> None:
-    one, other = load("digits"), load("digits")
+    one, other = load_dataset("digits"), load_dataset("digits")
     assert (len(one.y_train), len(one.y_test)) == (1500, 297)
     assert one.x_test.tobytes() == other.x_test.tobytes()
     assert one.x_train.max() == 255
@@ -372,15 +372,17 @@ def test_digits_split_is_fixed_and_stratified() -> None:
 
 def test_bundled_sets_are_as_listed() -> None:
     for name in ("digits", "gaussian"):
-        data, info = load(name), DATASETS[name]
+        data, info = load_dataset(name), DATASETS[name]
         assert (data.classes, data.x_train.shape[1:]) == (info.classes, info.shape)
         assert locate(name) == "bundled"
-        assert fetch(name) == []
-    assert {name for name, info in DATASETS.items() if info.npz} | {"digits", "gaussian", *FILES} == set(
-        DATASETS
-    )
+        assert fetch_dataset(name) == []
+    assert {name for name, info in DATASETS.items() if info.npz} | {
+        "digits",
+        "gaussian",
+        *FILE_DATASETS,
+    } == set(DATASETS)
     assert locate("npz") is None
     with pytest.raises(InputError, match="nothing to download"):
-        fetch("npz")
+        fetch_dataset("npz")
     with pytest.raises(InputError, match="did you mean 'digits'"):
-        load("digit")
+        load_dataset("digit")

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ipfl.data import DATASETS, load
+from ipfl.data import DATASETS, load_dataset
 
 FOLDER = Path(os.environ.get("IPFL_DATA") or Path(__file__).parents[3] / "shared" / "data")
 at_hand = pytest.mark.skipif(
@@ -19,7 +19,7 @@ at_hand = pytest.mark.skipif(
 @at_hand
 @pytest.mark.parametrize("name", ["cifar10", "emnist", "femnist", "har"])
 def test_real_data_is_as_listed(name: str) -> None:
-    data = load(name, data_dir=FOLDER)
+    data = load_dataset(name, data_dir=FOLDER)
     assert (data.classes, data.x_train.shape[1:]) == (DATASETS[name].classes, DATASETS[name].shape)
     assert set(np.unique(data.y_train).tolist()) == set(range(data.classes))
 
@@ -28,6 +28,6 @@ def test_real_data_is_as_listed(name: str) -> None:
 def test_har_features_tell_activities_apart_across_recordings() -> None:
     from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
-    data = load("har", data_dir=FOLDER)
+    data = load_dataset("har", data_dir=FOLDER)
     model = LinearDiscriminantAnalysis().fit(data.x_train, data.y_train)
     assert model.score(data.x_test, data.y_test) > 0.9

@@ -13,7 +13,7 @@ from tests.later import Later
 
 import ipfl
 from ipfl.data.settings import TaskConfig
-from ipfl.data.table_encoding import Column, make_encoding
+from ipfl.data.table_encoding import TableColumn, make_encoding
 from ipfl.errors import InputError
 
 pd = Later("pandas")
@@ -83,7 +83,7 @@ class TestStandardize:
         # Numbers 1, 3 of the first client and 10, 10 of the second. Together: mean 6, squares 25, 9, 16, 16:
         # spread √16.5. Alone: mean 2 and spread 1; mean 10 and no spread, which is taken as 1.
         raw, group = np.array([[1.0, 1], [3, 0], [10, 1], [10, 1]]), np.array([0, 0, 1, 1])
-        columns = [Column("a"), Column("b", ("x",))]
+        columns = [TableColumn("a"), TableColumn("b", ("x",))]
         pooled = make_encoding(columns, raw, "server", group, ["p", "q"])
         assert pooled.mean.tolist() == [[6.0]]
         assert pooled.spread == pytest.approx(np.array([[16.5**0.5]]))
@@ -106,7 +106,7 @@ class TestStandardize:
         sent = [(len(own), own.sum(), (own**2).sum()) for own in (values[group == c] for c in range(4))]
         count, total, squares = np.sum(sent, axis=0)
         variance = max(squares / count - (total / count) ** 2, 0.0)
-        found = make_encoding([Column("a")], values[:, None], "server", group, list("pqrs"))
+        found = make_encoding([TableColumn("a")], values[:, None], "server", group, list("pqrs"))
         assert found.mean[0, 0] == pytest.approx(total / count, abs=1e-9)
         if variance > 1e-3:  # below, the difference of squares has lost its digits
             assert found.spread[0, 0] == pytest.approx(variance**0.5, rel=1e-4)

@@ -12,7 +12,7 @@ from ipfl.data.dataset import Dataset, check_features, check_labels
 from ipfl.data.federated import target_of, tokens_of
 from ipfl.data.from_task import federate
 from ipfl.data.settings import TaskConfig
-from ipfl.data.targets import Target, check_numbers
+from ipfl.data.targets import Target, check_number_targets
 from ipfl.errors import InputError
 
 X = np.arange(40, dtype=np.float32).reshape(20, 2)
@@ -37,10 +37,10 @@ class TestTarget:
         np.testing.assert_allclose(decoded, y, atol=1e-5 * (1 + np.abs(y).max()))
 
     def test_false_targets(self):
-        assert Target("classes", 3).falsify(np.array([0, 2])).tolist() == [1, 0]
-        assert Target("multilabel", 2).falsify(np.array([[0, 1]])).tolist() == [[1, 0]]
+        assert Target("classes", 3).wrong_targets(np.array([0, 2])).tolist() == [1, 0]
+        assert Target("multilabel", 2).wrong_targets(np.array([[0, 1]])).tolist() == [[1, 0]]
         # Mirrored at the mean 4: 2·4 − 6.
-        mirrored = Target("regression", 1, (4.0,), (1.0,)).falsify(np.array([6.0, 4.0], np.float32))
+        mirrored = Target("regression", 1, (4.0,), (1.0,)).wrong_targets(np.array([6.0, 4.0], np.float32))
         assert mirrored.tolist() == [2, 4]
 
 
@@ -56,7 +56,7 @@ class TestTarget:
 )
 def test_wrong_targets(kind, y, match):
     with pytest.raises(InputError, match=match):
-        check_numbers(y, 2, kind, "y")
+        check_number_targets(y, 2, kind, "y")
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,7 @@ def test_init_server_node_run_and_register(tmp_path: Path) -> None:
         assert last == f"error: interrupted; to go on: ipfl deploy run {site} --resume {site / 'runs/run-1'}"
         elsewhere = ipfl("run", "--resume", str(site / "runs/run-1"), log=tmp_path / "elsewhere")
         assert elsewhere.wait(120) == 2
-        assert "lives on deployed nodes: ipfl deploy run DIR --resume" in (tmp_path / "elsewhere").read_text()
+        assert "runs on deployed nodes: ipfl deploy run DIR --resume" in (tmp_path / "elsewhere").read_text()
         node = replace_key(site, node, tmp_path)
         second = ipfl("deploy", "server", str(site), log=tmp_path / "second")
         assert second.wait(60) == 2

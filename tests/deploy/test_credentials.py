@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
 from ipfl.deploy.credentials import (
     fingerprint,
-    read_public_key,
+    read_node_public_key,
     write_certificates,
     write_key_pair,
     write_private_file,
@@ -105,14 +105,14 @@ def test_a_fingerprint_names_the_key_in_both_formats(tmp_path: Path) -> None:
 def test_files_that_are_no_public_key_are_refused_with_the_reason(tmp_path: Path) -> None:
     write_key_pair(tmp_path)
     with pytest.raises(InputError, match=r"is a private key, which stays on its node: give the \.pub file"):
-        read_public_key(tmp_path / "key")
+        read_node_public_key(tmp_path / "key")
     with pytest.raises(InputError, match="No such file"):
-        read_public_key(tmp_path / "absent.pub")
+        read_node_public_key(tmp_path / "absent.pub")
     (tmp_path / "text.pub").write_text("hello")
     with pytest.raises(InputError, match=r"text\.pub: not a public key"):
-        read_public_key(tmp_path / "text.pub")
+        read_node_public_key(tmp_path / "text.pub")
     other = ed25519.Ed25519PrivateKey.generate().public_key()
     line = other.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
     (tmp_path / "ed25519.pub").write_bytes(line)
     with pytest.raises(InputError, match="not an ECDSA key on a NIST curve"):
-        read_public_key(tmp_path / "ed25519.pub")
+        read_node_public_key(tmp_path / "ed25519.pub")

@@ -32,12 +32,12 @@ from ipfl.deploy.front import (
     wait_for_superlink,
 )
 from ipfl.deploy.processes import find_free_port
-from ipfl.deploy.proxy import LOG_LINES_PER_MINUTE, Gate, Limits, Proxy, RefusalLog, RefusedError
+from ipfl.deploy.proxy import LOG_LINES_PER_MINUTE, Gate, PeerLimits, Proxy, RefusalLog, RefusedError
 from ipfl.deploy.superexec_process import start_task
 from ipfl.deploy.superlink_process import reserve_socket
 
 TOKEN = b"0123456789abcdef" * 4
-LIMITS = Limits(message_bytes=10_000, connections=6, connections_per_address=4, idle_seconds=0.5)
+LIMITS = PeerLimits(message_bytes=10_000, connections=6, connections_per_address=4, idle_seconds=0.5)
 
 
 class Upstream:
@@ -97,13 +97,13 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def run(
     certificates: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[Callable[[Place], Awaitable[None]], Gate, Limits], None]:
+) -> Callable[[Callable[[Place], Awaitable[None]], Gate, PeerLimits], None]:
     """Runs an async test against a front with this gate and these limits."""
     monkeypatch.chdir(tmp_path)  # the path of a socket must be short
     monkeypatch.setattr("ipfl.deploy.proxy.DISCARD_SECONDS", 0.2)
 
     @asynccontextmanager
-    async def open_place(gate: Gate, limits: Limits) -> AsyncIterator[Place]:
+    async def open_place(gate: Gate, limits: PeerLimits) -> AsyncIterator[Place]:
         upstream, lines = Upstream(), list[str]()
         tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         tls.load_cert_chain(certificates / "server.crt", certificates / "server.key")
@@ -118,7 +118,7 @@ def run(
             trust = ssl.create_default_context(cafile=str(certificates / "ca.crt"))
             yield Place(upstream, port, trust, lines)
 
-    def run_test(test: Callable[[Place], Awaitable[None]], gate: Gate, limits: Limits = LIMITS) -> None:
+    def run_test(test: Callable[[Place], Awaitable[None]], gate: Gate, limits: PeerLimits = LIMITS) -> None:
         async def whole() -> None:
             async with asyncio.timeout(30), open_place(gate, limits) as place:
                 await test(place)

@@ -27,7 +27,7 @@ from ipfl.deploy.folder import ServerFolder, ServerSettings
 from ipfl.deploy.front import NODE_ROUTES
 from ipfl.deploy.local_federation import LocalFederation, local_federation
 from ipfl.deploy.processes import RunningProcess, find_free_port
-from ipfl.deploy.proxy import Headers, Limits, Proxy, RefusalLog, RefusedError
+from ipfl.deploy.proxy import Headers, PeerLimits, Proxy, RefusalLog, RefusedError
 
 CONFIG = """\
 rounds = 1
@@ -87,7 +87,7 @@ def failing_proxy(folder: ServerFolder, port: int) -> Iterator[FailingGate]:
         tls.load_cert_chain(folder.certificate, folder.private_key)
         trust = ssl.create_default_context(cafile=str(folder.ca_certificate))
         async with httpx.AsyncClient(base_url=f"https://localhost:{server.port}", verify=trust) as upstream:
-            proxy = Proxy(gate, Limits(message_bytes=2**24), upstream, tls, RefusalLog(print))
+            proxy = Proxy(gate, PeerLimits(message_bytes=2**24), upstream, tls, RefusalLog(print))
             async with await proxy.start("127.0.0.1", port):
                 await asyncio.to_thread(is_over.wait)
 

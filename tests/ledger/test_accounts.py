@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from ipfl.core import Transfer
-from ipfl.ledger.accounts import Bank, Kind, TransferRows, Transfers, TransferTable, post, statement
+from ipfl.ledger.accounts import Bank, Kind, TransferRows, Transfers, TransferTable, client_totals, post
 from ipfl.ledger.canonical import digest
 from ipfl.methods.ipfl import scheduler, tokens
 from ipfl.methods.ipfl.token_manager import TokenManager
@@ -121,7 +121,7 @@ class RandomMarket(RuleBasedStateMachine):
 
     def check(self, start: tokens.Bank, moved: Transfers) -> None:
         """The round's ledger explains every balance, and every fee was the one price."""
-        account = statement(moved, self.n)
+        account = client_totals(moved, self.n)
         assert (self.bank.balances == start.balances + account.net).all()
         assert set(moved.amount[np.isin(moved.kind, [Kind.BID, Kind.FEE])].tolist()) <= {self.price}
         assert not self.bank.pool.any()
@@ -211,7 +211,7 @@ def test_what_a_round_brought_each_client_in_each_cluster() -> None:
     manager.settle(
         0, payers[:3], np.arange(3.0), np.ones(3, int), refunded=payers, reimbursed=payers, share=0.2
     )
-    slow = [statement(manager.transfers, 30, cluster) for cluster in range(3)]
+    slow = [client_totals(manager.transfers, 30, cluster) for cluster in range(3)]
     assert manager.net.tolist() == np.stack([one.net for one in slow], axis=1).tolist()
     assert manager.earned.tolist() == sum(one.earned for one in slow).tolist()  # type: ignore[union-attr]
     assert {kind for kind in Kind if (manager.transfers.kind == kind).any()} >= {

@@ -1,6 +1,7 @@
 """Databases of earlier releases: they are upgraded, and what they hold stays as it was."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 from alembic import command
@@ -11,7 +12,13 @@ from tests.ledger.example_runs import HEADER, worked_run
 
 from ipfl.errors import InputError
 from ipfl.ledger.database import make_engine, parse_address, read_only
-from ipfl.ledger.migrations import alembic_config, current_revision, upgrade
+from ipfl.ledger.migrations import (
+    _with_the_same_columns,
+    alembic_config,
+    current_revision,
+    readable_revisions,
+    upgrade,
+)
 from ipfl.ledger.store import RunStore
 from ipfl.runs.audit import verify_run
 
@@ -141,3 +148,17 @@ def test_a_run_of_format_2_keeps_its_hash_and_is_verified(tmp_path):
         assert reader.posted(0).files is None
     assert verify_run(store) is None
     assert worked_run(str(tmp_path / "new")).head() != store.head()
+
+
+class TestReadableRevisions:
+    def test_an_index_alone_leaves_a_database_readable(self):
+        assert readable_revisions() == {"0004", "0005"}
+
+    @pytest.mark.parametrize(
+        "newest, readable",
+        [({}, {"3"}), ({"CHANGES_COLUMNS": False}, {"3", "2"}), ({"CHANGES_COLUMNS": True}, {"3"})],
+    )
+    def test_a_migration_that_says_nothing_changes_columns(self, newest, readable):
+        modules = [SimpleNamespace(**newest), SimpleNamespace(), SimpleNamespace(CHANGES_COLUMNS=False)]
+        scripts = [SimpleNamespace(revision=r, module=m) for r, m in zip("321", modules, strict=True)]
+        assert _with_the_same_columns(scripts) == readable

@@ -10,7 +10,7 @@ from tests.federation import Played, RecordingEngine, answer_round, engine_for, 
 from ipfl.client.task import Task
 from ipfl.core import HasClusters, Record, Roster
 from ipfl.methods.fedavg import FedAvg
-from ipfl.methods.steps import choose
+from ipfl.methods.steps import draw_clients
 
 START = np.array([1, -1], np.float32)
 
@@ -97,12 +97,12 @@ class TestChoice:
         assert again == rounds
 
     def test_all_if_there_are_fewer(self):
-        assert choose(Roster((3, 7)), 5, np.random.default_rng(0)) == [3, 7]
+        assert draw_clients(Roster((3, 7)), 5, np.random.default_rng(0)) == [3, 7]
 
     def test_everyone_is_as_likely(self):
         # 400 draws of 2 of 4: each is chosen 200 times on average, with deviation √(400·¼) = 10.
         rng = np.random.default_rng(0)
-        chosen = [client for _ in range(400) for client in choose(Roster((1, 2, 5, 9)), 2, rng)]
+        chosen = [client for _ in range(400) for client in draw_clients(Roster((1, 2, 5, 9)), 2, rng)]
         assert all(150 < chosen.count(client) < 250 for client in (1, 2, 5, 9))
 
 

@@ -22,7 +22,7 @@ from ipfl.report.figures import (
     save_figures,
 )
 from ipfl.report.run_set import RunSet, of_comparison
-from ipfl.runs.comparison import FIGURE_FILES
+from ipfl.runs.comparison_folder import FIGURE_FILES
 
 
 @pytest.fixture(scope="module")

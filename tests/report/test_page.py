@@ -16,7 +16,7 @@ from ipfl.errors import InputError
 from ipfl.report.figures import available_figures
 from ipfl.report.page import html_table, write_page
 from ipfl.report.run_set import RunSet, find_results, of_comparison, read_run, read_run_set
-from ipfl.runs.comparison import FIGURE_FILES
+from ipfl.runs.comparison_folder import FIGURE_FILES
 
 VOID = {"meta", "br"}
 

@@ -1,12 +1,13 @@
 """The files of the paper's experiments: all there, all can be built, at every scale."""
 
 import re
+from typing import get_args
 
 import pytest
 
 from ipfl.errors import InputError
 from ipfl.report.figures import FIGURES
-from ipfl.reproduce.experiments import SCALES, experiment_names, read_common, read_experiment
+from ipfl.reproduce.experiments import Scale, experiment_names, read_common, read_experiment
 from ipfl.reproduce.measures import MEASURES
 from ipfl.reproduce.plan import has_grid, plan_experiment
 
@@ -54,7 +55,7 @@ def test_what_a_file_names_exists(name):
             assert set(methods) <= set(experiment.labels)
             assert all(re.match(r"-?\d", str(text)) for text in methods.values())
     if experiment.kind == "theory":
-        assert set(experiment.trials) == set(SCALES)
+        assert set(experiment.trials) == set(get_args(Scale))
         return
     assert experiment.ours
     tuned = read_experiment(experiment.tuning) if experiment.tuning else experiment
@@ -64,7 +65,7 @@ def test_what_a_file_names_exists(name):
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "theory"])
-@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("scale", get_args(Scale))
 def test_every_run_can_be_built(name, scale):
     experiment = read_experiment(name)
     columns = plan_experiment(experiment, scale, [0])

@@ -5,7 +5,7 @@ import pytest
 from ipfl.errors import InputError
 from ipfl.reproduce.experiments import read_experiment
 from ipfl.reproduce.plan import plan_experiment, plan_run, settings_of
-from ipfl.reproduce.tuning import choose, grid_points, plan_tuning
+from ipfl.reproduce.tuning import choose_best, grid_points, plan_tuning
 
 BASE = {"task.clients": 4, "rounds": 2}
 
@@ -100,7 +100,7 @@ class TestTuning:
             for run, goal in zip(one.runs, pair, strict=True)
             if goal is not None
         }
-        (entry,) = choose(candidates, records).values()
+        (entry,) = choose_best(candidates, records).values()
         assert entry["chosen"] == {"train.lr": 0.1, "lam": 1.0}
         assert entry["goal_accuracy"] == 0.6
         assert [point["mean"] for point in entry["grid"]] == [0.5, 0.6, 0.6, None]

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from ipfl.cli import app
 from ipfl.reproduce import records
-from ipfl.reproduce.records import read_record
-from ipfl.reproduce.tables import BEGIN, END, document_text, write_document
+from ipfl.reproduce.records import read_experiment_record
+from ipfl.reproduce.tables import BEGIN_MARK, END_MARK, document_text, write_document
 
 ROOT = Path(__file__).parents[2]
 
@@ -46,7 +46,7 @@ def test_runs_are_played_once_and_shared(tiny, tmp_path):
     # Numbers stay when they were played with a seed that is not asked for now, and need no folder of runs.
     (tmp_path / "runs").rename(tmp_path / "gone")
     run(tmp_path, "tiny", "--scale", "smoke", "--seeds", "1,1")
-    record = read_record(tmp_path / "results", "tiny", "smoke")
+    record = read_experiment_record(tmp_path / "results", "tiny", "smoke")
     assert record.seeds == [0, 1]
     assert not run_folders(tmp_path)
     assert record.columns["10:90"].config["task"]["clients"] == 4
@@ -95,7 +95,7 @@ def test_tuned_settings_are_used_and_shown(tiny, tmp_path):
     assert tuning["methods"]["ditto"]["chosen"] == best["settings"]
     run(tmp_path, "tiny", "other", "--scale", "smoke", "--seeds", "0")
     for name in ("tiny", "other"):
-        used = read_record(tmp_path / "results", name, "smoke").columns
+        used = read_experiment_record(tmp_path / "results", name, "smoke").columns
         (ditto,) = next(iter(used.values())).runs["ditto"].values()
         assert ditto.settings == {"train.batch_size": 7, **best["settings"]}
     text = document_text(tmp_path / "results", "smoke")
@@ -124,11 +124,11 @@ def test_some_methods_can_be_tuned_again(tiny, tmp_path):
 def test_the_document_has_ours_beside_the_printed_numbers(tiny, tmp_path):
     run(tmp_path, "tiny", "--scale", "smoke", "--seeds", "2")
     document = tmp_path / "results.md"
-    document.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    document.write_text(f"before\n{BEGIN_MARK}\nold\n{END_MARK}\nafter\n")
     command("tables", "--results", str(tmp_path / "results"), "--document", str(document), "--scale", "smoke")
     text = document.read_text()
-    assert text.startswith(f"before\n{BEGIN}\n\nWhat stands first.")
-    assert text.endswith(f"{END}\nafter\n")
+    assert text.startswith(f"before\n{BEGIN_MARK}\n\nWhat stands first.")
+    assert text.endswith(f"{END_MARK}\nafter\n")
     assert "old" not in text
     assert "| 85.8 ± 4.8 |" in text
     assert "| ditto | 2 | " in text
@@ -160,7 +160,7 @@ def test_list():
 def test_clients_leave_when_the_reference_is_better(tiny, tmp_path):
     run(tmp_path, "leaving", "--scale", "smoke")
     before = run_folders(tmp_path)
-    record = read_record(tmp_path / "results", "leaving", "smoke")
+    record = read_experiment_record(tmp_path / "results", "leaving", "smoke")
     runs = record.columns[""].runs
     assert runs["fedavg"][0].left == 0
     assert runs["ditto:lam=1000"][0].left > 0, "held so near to the global model, it is no better on goal"
@@ -171,7 +171,7 @@ def test_clients_leave_when_the_reference_is_better(tiny, tmp_path):
 @pytest.mark.slow
 def test_an_experiment_of_the_paper(tmp_path):
     run(tmp_path, "joining-clients", "--scale", "smoke", "--seeds", "0")
-    record = read_record(tmp_path / "results", "joining-clients", "smoke")
+    record = read_experiment_record(tmp_path / "results", "joining-clients", "smoke")
     assert not record.failures
     # Six clients, of which a fifth joins in round 1: round(1.2) = 1.
     (fedavg,) = record.columns["10:90"].runs["fedavg"].values()

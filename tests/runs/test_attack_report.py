@@ -7,7 +7,7 @@ import pytest
 from ipfl.core import Seat, Transfer
 from ipfl.data.targets import Target
 from ipfl.ledger.accounts import client_balances
-from ipfl.runs.attack_report import attack_report, falling_out_round, performance_share
+from ipfl.runs.attack_report import attack_report, performance_share, round_below_fair_share
 from ipfl.runs.metrics import Evaluation
 from ipfl.stress.attackers import Adversary
 from ipfl.stress.settings import AdversaryConfig
@@ -81,4 +81,4 @@ def test_without_a_market_or_an_evaluation():
     ],
 )
 def test_round_from_which_on_they_are_out(shares, expected):
-    assert falling_out_round(shares, fair=0.2) == expected
+    assert round_below_fair_share(shares, fair=0.2) == expected

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 import ipfl
 from ipfl.cli import app
 from ipfl.core import files, plugins
-from ipfl.core.files import FolderLock
+from ipfl.core.files import FolderLock, is_locked
 from ipfl.errors import InputError
 from ipfl.runs.comparison_folder import ASIDE, ComparisonFolder
 from ipfl.runs.finished import FinishedRun
@@ -111,10 +111,11 @@ class TestLock:
     def test_it_ends_with_its_process(self, tmp_path):
         child = os.fork()
         if child == 0:
-            FolderLock(tmp_path)
-            os._exit(0)
-        os.waitpid(child, 0)
-        FolderLock(tmp_path).release()
+            held = FolderLock(tmp_path)
+            os._exit(0 if held and is_locked(tmp_path) else 1)
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 0, "it held the lock"
+        assert not is_locked(tmp_path)
 
     def test_two_comparisons_at_once(self, tmp_path):
         plan = ["--methods", "fedavg", *SMALL_RUN[:-3], "-q", "--workers", "0", "--out", tmp_path / "compare"]

@@ -12,15 +12,13 @@ from ipfl import compare as compared
 from ipfl.errors import InputError
 from ipfl.methods import REFERENCE, method_class
 from ipfl.runs.comparison import (
-    COMPARISON,
-    FIGURE_FILES,
-    PLAN,
     MethodRuns,
     compare,
-    comparison_files,
     read_plan,
 )
+from ipfl.runs.comparison_folder import FIGURE_FILES, comparison_files
 from ipfl.runs.config import Config
+from ipfl.runs.file_names import COMPARISON_FILE, PLAN_FILE
 
 TINY = ["rounds=2", "task.model=softmax", "task.clients=4", "evaluate.every=1"]
 OTHER = next(name for name in methods.METHODS if name not in (REFERENCE, methods.DEFAULT))
@@ -68,11 +66,11 @@ class TestRuns:
             for seed in (5, 6):
                 summary = json.loads((out / name / f"seed-{seed}" / "summary.json").read_text())
                 assert (summary["method"], summary["seed"], summary["config"]["seed"]) == (name, seed, seed)
-        assert (out / COMPARISON).stat().st_size > 0
+        assert (out / COMPARISON_FILE).stat().st_size > 0
 
     def test_json_has_means_over_seeds(self, done):
         comparison, out = done
-        content = json.loads((out / COMPARISON).read_text())
+        content = json.loads((out / COMPARISON_FILE).read_text())
         assert content["seeds"] == [5, 6]
         assert content["reference"] == REFERENCE
         assert content["interrupted"] is False
@@ -131,7 +129,7 @@ class TestOrder:
         assert not comparison.entries[label].pma
         assert ours.summary["reference"] == OTHER
         assert theirs.summary["reference"] is None
-        assert json.loads((tmp_path / COMPARISON).read_text())["reference"] == label
+        assert json.loads((tmp_path / COMPARISON_FILE).read_text())["reference"] == label
         assert read_plan(tmp_path).reference == label
 
     def test_a_variant_can_be_the_reference(self):
@@ -159,7 +157,7 @@ class TestFailures:
         assert comparison.failed
         assert comparison.entries["broken"].failures == dict.fromkeys((0, 1), "RuntimeError: out of luck")
         assert set(comparison.entries["same"].results) == {0, 1}
-        content = json.loads((tmp_path / "out" / COMPARISON).read_text())
+        content = json.loads((tmp_path / "out" / COMPARISON_FILE).read_text())
         assert content["methods"]["broken"]["failures"]["1"] == "RuntimeError: out of luck"
         assert content["methods"]["broken"]["personalized_accuracy"] is None
 
@@ -169,7 +167,7 @@ class TestFailures:
         assert set(comparison.entries["same"].results) == {0}
         assert comparison.entries["stopped"].failures == {0: "interrupted after 1 rounds"}
         assert comparison.entries[OTHER] == MethodRuns(comparison.entries[OTHER].method)
-        assert json.loads((tmp_path / "out" / COMPARISON).read_text())["interrupted"] is True
+        assert json.loads((tmp_path / "out" / COMPARISON_FILE).read_text())["interrupted"] is True
 
 
 class CtrlC:
@@ -201,7 +199,7 @@ class TestResume:
         assert not finished.interrupted
 
         def figures(folder):
-            content = json.loads((folder / COMPARISON).read_text())
+            content = json.loads((folder / COMPARISON_FILE).read_text())
             for entry in content["methods"].values():
                 for one in (entry, *entry["seeds"].values()):
                     assert one.pop("seconds_per_round") > 0
@@ -219,7 +217,7 @@ class TestResume:
 
     @pytest.mark.parametrize("plan", ["", "[]", "{}", '{"methods": 3, "seeds": [], "config": {}}'])
     def test_damaged_plan(self, tmp_path, plan):
-        (tmp_path / PLAN).write_text(plan)
+        (tmp_path / PLAN_FILE).write_text(plan)
         with pytest.raises(InputError, match="not the plan"):
             read_plan(tmp_path)
 
@@ -237,10 +235,10 @@ def test_files_of_a_comparison(done):
 class TestFolder:
     def test_a_comparison_is_not_overwritten_unasked(self, tmp_path):
         compare(config(), [OTHER], out=tmp_path, workers=0)
-        before = (tmp_path / COMPARISON).read_bytes()
+        before = (tmp_path / COMPARISON_FILE).read_bytes()
         with pytest.raises(InputError, match="already holds a run"):
             compare(config(), [REFERENCE], out=tmp_path, workers=0)
-        assert (tmp_path / COMPARISON).read_bytes() == before
+        assert (tmp_path / COMPARISON_FILE).read_bytes() == before
         (tmp_path / OTHER / "seed-0" / "notes.txt").write_text("in the old run's folder")
         (tmp_path / "pma.png").write_text("a figure of the old comparison")
         (tmp_path / "mine.txt").write_text("not ours")

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from ipfl.cli import app
 from ipfl.client.models import MLP
-from ipfl.data import load
+from ipfl.data import load_dataset
 from ipfl.errors import InputError
 from ipfl.runs.finished import FinishedRun
 
@@ -36,7 +36,7 @@ def finished(tmp_path_factory):
 @pytest.fixture(scope="module")
 def points(tmp_path_factory):
     """Somebody's digits, upright labels: forty to say what is wanted, the rest to see whether it came."""
-    digits = load("digits")
+    digits = load_dataset("digits")
     path = tmp_path_factory.mktemp("points") / "points.npz"
     np.savez(
         path, x=digits.x_test[:40], y=digits.y_test[:40], x_test=digits.x_test[40:], y_test=digits.y_test[40:]

@@ -16,8 +16,9 @@ from ipfl.cli import app
 from ipfl.client.task import Task
 from ipfl.errors import InputError
 from ipfl.methods import DEFAULT, REFERENCE
-from ipfl.runs.comparison import COMPARISON, compare
+from ipfl.runs.comparison import compare
 from ipfl.runs.config import Config, RunConfig
+from ipfl.runs.file_names import COMPARISON_FILE
 from ipfl.runs.ray_runs import _play, ray_pool
 from ipfl.runs.run_order import RunOrder
 
@@ -127,7 +128,7 @@ class TestRay:
         (reference,) = done.entries[REFERENCE].results.values()
         assert reference.summary["clients"] == 3
         assert reference.model(1)(torch.tensor(points)).shape == (16, 2)
-        assert json.loads((tmp_path / "out" / COMPARISON).read_text())["interrupted"] is True
+        assert json.loads((tmp_path / "out" / COMPARISON_FILE).read_text())["interrupted"] is True
 
 
 class TestRefused:

@@ -17,8 +17,9 @@ from typer.testing import CliRunner
 from ipfl import methods
 from ipfl.cli import app
 from ipfl.methods import DEFAULT, REFERENCE, method_class
-from ipfl.runs.comparison import COMPARISON, compare
+from ipfl.runs.comparison import compare
 from ipfl.runs.config import Config
+from ipfl.runs.file_names import COMPARISON_FILE
 from ipfl.runs.result import Result
 from ipfl.runs.run_order import RunOutcome
 from ipfl.runs.run_pool import RemoteObserver, share_of_workers
@@ -35,7 +36,7 @@ def config(*sets):
 
 def contents(folder):
     """All that must be equal of a comparison: its runs, and `compare.json` without the times."""
-    compared = json.loads((folder / COMPARISON).read_text())
+    compared = json.loads((folder / COMPARISON_FILE).read_text())
     for entry in compared["methods"].values():
         for one in (entry, *entry["seeds"].values()):
             one.pop("seconds_per_round")

@@ -17,10 +17,10 @@ import ipfl
 from ipfl.client import sum_plan
 from ipfl.client.runner import Delivery
 from ipfl.client.secure_sum import PROOFS, SumIdentity, SummingRunner
-from ipfl.client.sum_plan import KEYS, MASKED, OPEN, PLAN, SHARES, SumPlan
+from ipfl.client.sum_plan import MASKED, SUM_KEYS, SUM_OPEN, SUM_PLAN, SUM_SHARES, SumPlan
 from ipfl.core import Ask, Event, Record, is_below_quorum
 from ipfl.core.masks import Secrets
-from ipfl.core.method import weigh_by_samples
+from ipfl.core.method import sums_of, weigh_by_samples
 from ipfl.core.records import sum_of_replies
 from ipfl.core.replies import Count, ReplySchema
 from ipfl.errors import InputError
@@ -125,14 +125,14 @@ def test_everyone_delivers():
 @pytest.mark.parametrize(
     "absent, left",
     [
-        ({KEYS: {1}}, (0, 2, 3, 4, 5)),
-        ({SHARES: {1}}, (0, 2, 3, 4, 5)),
+        ({SUM_KEYS: {1}}, (0, 2, 3, 4, 5)),
+        ({SUM_SHARES: {1}}, (0, 2, 3, 4, 5)),
         ({"train": {1}}, (0, 2, 3, 4, 5)),
         ({"train": {1, 4}}, (0, 2, 3, 5)),
-        ({OPEN: {1, 4}}, (0, 1, 2, 3, 4, 5)),
-        ({SHARES: {0}, "train": {3}, OPEN: {1}}, None),
-        ({KEYS: {0}, SHARES: {1}, "train": {2}}, None),
-        ({KEYS: {5}, "train": {2}}, (0, 1, 3, 4)),
+        ({SUM_OPEN: {1, 4}}, (0, 1, 2, 3, 4, 5)),
+        ({SUM_SHARES: {0}, "train": {3}, SUM_OPEN: {1}}, None),
+        ({SUM_KEYS: {0}, SUM_SHARES: {1}, "train": {2}}, None),
+        ({SUM_KEYS: {5}, "train": {2}}, (0, 1, 3, 4)),
     ],
 )
 def test_clients_drop_out_of_any_step(absent, left):
@@ -148,7 +148,7 @@ def test_clients_drop_out_of_any_step(absent, left):
 
 @pytest.mark.parametrize(
     "absent",
-    [{KEYS: {0, 1, 2, 3}}, {SHARES: {0, 1, 2}}, {"train": {0, 1, 2}}, {OPEN: {0, 1, 2}}],
+    [{SUM_KEYS: {0, 1, 2, 3}}, {SUM_SHARES: {0, 1, 2}}, {"train": {0, 1, 2}}, {SUM_OPEN: {0, 1, 2}}],
 )
 def test_too_few_are_left_in_any_step(absent):
     traffic = Traffic()
@@ -163,7 +163,7 @@ def test_many_clients_have_few_neighbours(monkeypatch):
     monkeypatch.setattr(ipfl.runs.secure_sum, "MAX_NEIGHBOURS", 4)
     engine = Clients(absent={"train": {7}})
     assert_sum(sum_of(engine, 12), [c for c in range(12) if c != 7])
-    assert {len(reply.facts["sealed"]) for step, _, _, reply in engine.seen if step == SHARES} == {5}
+    assert {len(reply.facts["sealed"]) for step, _, _, reply in engine.seen if step == SUM_SHARES} == {5}
 
 
 @pytest.fixture(scope="module")
@@ -176,10 +176,15 @@ def finished():
 
 class TestWhatTheServerSees:
     def test_only_keys_shares_and_masked_vectors_come_back(self, finished):
-        assert {step for step, *_ in finished.seen} == {KEYS, SHARES, "train", OPEN}
+        assert {step for step, *_ in finished.seen} == {SUM_KEYS, SUM_SHARES, "train", SUM_OPEN}
         for step, _, _, reply in finished.seen:
             held = {*reply.params, *reply.facts}
-            expected = {KEYS: {"keys", "proof"}, SHARES: {"sealed"}, "train": {MASKED}, OPEN: {"shares"}}
+            expected = {
+                SUM_KEYS: {"keys", "proof"},
+                SUM_SHARES: {"sealed"},
+                "train": {MASKED},
+                SUM_OPEN: {"shares"},
+            }
             assert held == expected[step]
 
     def test_a_masked_vector_tells_nothing_of_the_reply(self, finished):
@@ -195,8 +200,8 @@ class TestWhatTheServerSees:
         secrets = {c: finished.runner._secrets.begin(c, "0/1/train") for c in range(6)}
         found: dict[int, dict[int, bytes]] = {}
         for step, holder, sent, reply in finished.seen:
-            if step == OPEN:
-                plan = SumPlan.read(sent.facts[PLAN])
+            if step == SUM_OPEN:
+                plan = SumPlan.read(sent.facts[SUM_PLAN])
                 for owner, share in zip(plan.members, reply.facts["shares"], strict=True):
                     place = plan.holders_of_shares(owner).index(holder)
                     found.setdefault(owner, {})[place] = bytes.fromhex(share)
@@ -206,8 +211,8 @@ class TestWhatTheServerSees:
 
     def test_what_is_sent_to_clients_is_public(self, finished):
         for _, client, sent, _ in finished.seen:
-            plan = json.loads(sent.facts[PLAN])
-            assert {*sent.facts} <= {PLAN, PROOFS, "hint", "delivered", "sealed"}
+            plan = json.loads(sent.facts[SUM_PLAN])
+            assert {*sent.facts} <= {SUM_PLAN, PROOFS, "hint", "delivered", "sealed"}
             assert "seed" not in plan
             assert sent.facts.get("hint", client) == client
 
@@ -227,17 +232,17 @@ class TestClientsThatCheat:
         assert {event.client for event in traffic.events()} == {1, 3}
 
     def test_a_key_that_nobody_can_agree_with(self):
-        forged = {(KEYS, 1): Record({}, {"keys": ["00" * 32] * 3, "proof": ""})}
+        forged = {(SUM_KEYS, 1): Record({}, {"keys": ["00" * 32] * 3, "proof": ""})}
         assert_sum(sum_of(Clients(forged=forged), 6), (0, 2, 3, 4, 5))
 
     def test_shares_that_cannot_be_read(self):
-        forged = {(SHARES, 1): Record({}, {"sealed": ["00" * 48] * 6})}
+        forged = {(SUM_SHARES, 1): Record({}, {"sealed": ["00" * 48] * 6})}
         traffic = Traffic()
         assert not sum_of(Clients(forged=forged), 6, traffic)
         assert [event.kind for event in traffic.failed_sums] == ["sum_failed"]
 
     def test_wrong_shares_do_not_make_a_wrong_sum(self):
-        forged = {(OPEN, 0): Record({}, {"shares": ["11" * 16] * 6})}
+        forged = {(SUM_OPEN, 0): Record({}, {"shares": ["11" * 16] * 6})}
         traffic = Traffic()
         assert not sum_of(Clients(forged=forged), 6, traffic)
         assert [event.kind for event in traffic.failed_sums] == ["sum_failed"]
@@ -259,36 +264,36 @@ class TestAServerThatAsksForMore:
 
     def test_node_secrets_are_new_in_every_sum(self, engine):
         assert_sum(sum_of(engine, 4), range(4))
-        first = [reply.facts["keys"] for step, _, _, reply in engine.seen if step == KEYS]
+        first = [reply.facts["keys"] for step, _, _, reply in engine.seen if step == SUM_KEYS]
         assert_sum(sum_of(engine, 4), range(4))
-        second = [reply.facts["keys"] for step, _, _, reply in engine.seen if step == KEYS][4:]
+        second = [reply.facts["keys"] for step, _, _, reply in engine.seen if step == SUM_KEYS][4:]
         assert len({key for keys in first + second for key in keys}) == 3 * 8
         assert not list((engine.folder / "sums").glob("*.json"))  # forgotten when it is opened
 
     def test_no_step_is_answered_twice(self, engine):
-        engine.absent = {OPEN: {0}}
+        engine.absent = {SUM_OPEN: {0}}
         sum_of(engine, 6)
-        for step in (SHARES, "train"):
+        for step in (SUM_SHARES, "train"):
             assert self.repeat(engine, step) == Record()
-        for step in (SHARES, "train", OPEN):
+        for step in (SUM_SHARES, "train", SUM_OPEN):
             assert self.repeat(engine, step, client=1) == Record()
 
     def test_a_sum_of_one_is_not_opened(self, engine):
-        engine.absent = {OPEN: {0}}
+        engine.absent = {SUM_OPEN: {0}}
         sum_of(engine, 6)
-        opening = next(sent for step, _, sent, _ in engine.seen if step == OPEN)
+        opening = next(sent for step, _, sent, _ in engine.seen if step == SUM_OPEN)
         sealed = opening.facts["sealed"]
         for delivered in ([0], [0, 1], [1, 2, 3, 4, 5]):
-            record = Record({}, {PLAN: opening.facts[PLAN], "delivered": delivered, "sealed": sealed})
-            assert engine.runner.run(ipfl.client.runner.Job(OPEN, 0, 0, record)) == Record()
+            record = Record({}, {SUM_PLAN: opening.facts[SUM_PLAN], "delivered": delivered, "sealed": sealed})
+            assert engine.runner.run(ipfl.client.runner.Job(SUM_OPEN, 0, 0, record)) == Record()
 
     def test_a_sum_of_one_that_looks_like_one_of_many(self, engine):
         """Names that nobody has do not count among those that delivered."""
-        engine.absent = {OPEN: {0}}
+        engine.absent = {SUM_OPEN: {0}}
         sum_of(engine, 6)
-        opening = next(sent for step, _, sent, _ in engine.seen if step == OPEN)
+        opening = next(sent for step, _, sent, _ in engine.seen if step == SUM_OPEN)
         record = Record({}, {**opening.facts, "delivered": [0, *range(100, 110)]})
-        assert engine.runner.run(ipfl.client.runner.Job(OPEN, 0, 0, record)) == Record()
+        assert engine.runner.run(ipfl.client.runner.Job(SUM_OPEN, 0, 0, record)) == Record()
 
     @pytest.mark.parametrize(
         "change",
@@ -303,8 +308,8 @@ class TestAServerThatAsksForMore:
         def pretend(action: str, client: int, record: Record) -> Record:
             if (action, client) != ("train", 0):
                 return record
-            plan = json.loads(record.facts[PLAN]) | change
-            return Record(record.params, {**record.facts, PLAN: json.dumps(plan)})
+            plan = json.loads(record.facts[SUM_PLAN]) | change
+            return Record(record.params, {**record.facts, SUM_PLAN: json.dumps(plan)})
 
         engine.change = pretend
         assert_sum(sum_of(engine, 6), range(1, 6))
@@ -313,36 +318,38 @@ class TestAServerThatAsksForMore:
         """Client 0 is told the same in another order: nothing is wrong with that, and the sum is noise."""
 
         def differ(action: str, client: int, record: Record) -> Record:
-            if client or PLAN not in record.facts or action in (KEYS, SHARES):
+            if client or SUM_PLAN not in record.facts or action in (SUM_KEYS, SUM_SHARES):
                 return record
-            plan = json.loads(record.facts[PLAN])
+            plan = json.loads(record.facts[SUM_PLAN])
             plan["holders"]["m"] = sorted(plan["holders"]["m"], reverse=True)
-            return Record(record.params, {**record.facts, PLAN: json.dumps(plan)})
+            return Record(record.params, {**record.facts, SUM_PLAN: json.dumps(plan)})
 
         engine.change = differ
         total = sum_of_replies(sum_of(engine, 6))
         assert np.abs(total.vectors["m"] - expected_sum(range(6))[0]).min() > 1e3
 
     def test_another_plan_than_before(self, engine):
-        engine.absent = {OPEN: {0}}
+        engine.absent = {SUM_OPEN: {0}}
         sum_of(engine, 6)
-        plan = next(sent.facts[PLAN] for step, _, sent, _ in engine.seen if step == OPEN)
+        plan = next(sent.facts[SUM_PLAN] for step, _, sent, _ in engine.seen if step == SUM_OPEN)
         other = json.dumps({**json.loads(plan), "members": [0, 1, 2, 3, 4]})
-        opening = next(sent for step, _, sent, _ in engine.seen if step == OPEN)
-        record = Record({}, {**opening.facts, PLAN: other, "sealed": opening.facts["sealed"][:5]})
-        assert engine.runner.run(ipfl.client.runner.Job(OPEN, 0, 0, record)) == Record()
+        opening = next(sent for step, _, sent, _ in engine.seen if step == SUM_OPEN)
+        record = Record({}, {**opening.facts, SUM_PLAN: other, "sealed": opening.facts["sealed"][:5]})
+        assert engine.runner.run(ipfl.client.runner.Job(SUM_OPEN, 0, 0, record)) == Record()
 
-    @pytest.mark.parametrize("step", [SHARES, "train"])
+    @pytest.mark.parametrize("step", [SUM_SHARES, "train"])
     def test_keys_that_are_exchanged_on_the_way(self, engine, step):
         """Its own ones when secrets are shared, those of others after that: what was checked stays."""
 
         def exchange(action: str, client: int, record: Record) -> Record:
             if (action, client) != (step, 0):
                 return record
-            plan = json.loads(record.facts[PLAN])
-            (one,) = [place for place, (c, _) in enumerate(plan["keys"]) if c == (0 if step == SHARES else 1)]
+            plan = json.loads(record.facts[SUM_PLAN])
+            (one,) = [
+                place for place, (c, _) in enumerate(plan["keys"]) if c == (0 if step == SUM_SHARES else 1)
+            ]
             plan["keys"][one][1] = Secrets.of(b"the server's own").public
-            return Record(record.params, {**record.facts, PLAN: json.dumps(plan)})
+            return Record(record.params, {**record.facts, SUM_PLAN: json.dumps(plan)})
 
         engine.change = exchange
         assert_sum(sum_of(engine, 6), range(1, 6))
@@ -361,7 +368,7 @@ class TestAServerThatAsksForMore:
         engine.absent = {"train": set(range(6))}
         sum_of(engine, 6)
         plan = {"session": "0/1/train", "threshold": 4, "keys": [], "members": [], "holders": held}
-        record = Record({}, {PLAN: json.dumps({**plan, "layout": [{"m": 2}, {}, 20]})})
+        record = Record({}, {SUM_PLAN: json.dumps({**plan, "layout": [{"m": 2}, {}, 20]})})
         assert engine.runner.run(ipfl.client.runner.Job("train", 0, 0, record)) == Record()
 
 
@@ -370,7 +377,7 @@ def task():
     return small_task(seed=3, clients=6)
 
 
-ONLY_SUMS = sorted(name for name in METHODS if not method(name).sums().needs_single)
+ONLY_SUMS = sorted(name for name in METHODS if not sums_of(method(name)).needs_single)
 
 
 @pytest.mark.parametrize("name", ONLY_SUMS)
@@ -442,10 +449,11 @@ def test_the_table_in_the_documents_is_what_the_methods_say():
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:]]
     assert [row[0] for row in rows] == sorted(METHODS)
     for name, every, gradients, reason in rows:
-        sums = method(name, **({"contribution": "clients"} if gradients.startswith("with") else {})).sums()
+        settings = {"contribution": "clients"} if gradients.startswith("with") else {}
+        sums = sums_of(method(name, **settings))
         assert (every == "yes", reason) == (not sums.needs_single, sums.needs_single), name
         assert (gradients != "no") == bool(sums.gradients), name
-        assert not method(name).sums().gradients
+        assert not sums_of(method(name)).gradients
 
 
 class TestRefusals:
@@ -461,7 +469,7 @@ class TestRefusals:
 
     def test_a_method_that_says_nothing(self):
         config = RunConfig(privacy={"secure_sum": "all"})
-        silent = SimpleNamespace(name="own", sums=lambda: ipfl.core.Method.sums(ipfl.core.Method))
+        silent = SimpleNamespace(name="own", needs_single=ipfl.core.Method.needs_single)
         with pytest.raises(InputError, match="does not say that sums are enough"):
             SecureSums.plan(silent, config, 5)
 

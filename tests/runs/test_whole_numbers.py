@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 from ipfl.core.sections import MAX_INT32, Section
 from ipfl.deploy.app import ServerConfig
 from ipfl.deploy.folder import NodeSettings, ServerSettings
-from ipfl.deploy.registry import Account
+from ipfl.deploy.registry import NodeAccount
 from ipfl.errors import InputError
 from ipfl.methods import METHODS, method, method_class
 from ipfl.runs.config import Config
@@ -35,7 +35,7 @@ def whole_numbers(schema: dict[str, Any], parts: dict[str, Any], path: tuple[str
 
 
 def cases() -> Iterator[Any]:
-    sections: list[type[Section]] = [Config, ServerSettings, NodeSettings, ServerConfig, Account]
+    sections: list[type[Section]] = [Config, ServerSettings, NodeSettings, ServerConfig, NodeAccount]
     for section in sections:
         schema = section.model_json_schema()
         for path, most, is_list in whole_numbers(schema, schema.get("$defs", {})):

@@ -25,7 +25,7 @@ from ipfl.errors import InputError
 from ipfl.ledger.store import RunStore
 from ipfl.runs.config import Config
 from ipfl.stress import make_wrapper
-from ipfl.stress.faults import ENORMOUS, FaultPlan, Faulty, break_reply
+from ipfl.stress.faults import ENORMOUS_COMPONENT, FaultPlan, Faulty, break_reply
 from ipfl.stress.settings import FaultsConfig, StrategyConfig
 
 ALL = {"dropout": 0.3, "slow": 0.05, "crash": 0.05, "broken": 0.1}
@@ -159,7 +159,7 @@ class TestBrokenReply:
     REPLY = Record({"m": np.arange(4, dtype=np.float32)}, {"n": 3})
 
     @pytest.mark.parametrize(
-        ("kind", "number"), [("nan", np.nan), ("infinite", np.inf), ("enormous", ENORMOUS)]
+        ("kind", "number"), [("nan", np.nan), ("infinite", np.inf), ("enormous", ENORMOUS_COMPONENT)]
     )
     def test_one_component_of_a_vector(self, kind, number):
         broken = break_reply(self.REPLY, kind, np.random.default_rng(0)).params["m"]
@@ -182,8 +182,11 @@ class TestBrokenReply:
             np.random.default_rng(0),
         )
         assert break_reply(reply, "enormous", rng).facts == {
-            "n": ENORMOUS, "hits": [ENORMOUS, ENORMOUS], "ok": True, "name": "x",
-        }  # fmt: skip
+            "n": ENORMOUS_COMPONENT,
+            "hits": [ENORMOUS_COMPONENT] * 2,
+            "ok": True,
+            "name": "x",
+        }
         assert break_reply(reply, "shape", rng).facts == {"n": 3, "hits": [1.0], "ok": True, "name": "x"}
         assert break_reply(reply, "duplicate", rng) == reply
 

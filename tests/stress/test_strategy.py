@@ -1,4 +1,4 @@
-"""Clients that think for themselves: what they learn, what they choose, what each action sends."""
+"""Strategic clients: what they learn, what they choose, what each action sends."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ipfl.runs.config import Config
 from ipfl.stress.seen_models import SECOND_MEMORY
 from ipfl.stress.settings import StrategyConfig
 from ipfl.stress.strategy import (
-    HONEST_HEAD_START,
+    FIRST_TRAINING_GAIN,
     Experience,
     Strategic,
     choice_probabilities,
@@ -132,7 +132,7 @@ class TestLearning:
         facts = known(inner)
         assert facts["bid_gain"] == pytest.approx(0)
         assert facts["seat_gain"] == pytest.approx([6])
-        assert facts["gains"] == pytest.approx([HONEST_HEAD_START + 6])  # a seat in every bid so far
+        assert facts["gains"] == pytest.approx([FIRST_TRAINING_GAIN + 6])  # a seat in every bid so far
         assert facts["score"] == 0.5
         assert facts["log"] == [[1, 0], [2, 0]]
 
@@ -144,7 +144,7 @@ class TestLearning:
         facts = known(inner)
         assert facts["bid_gain"] == pytest.approx(0)
         assert (facts["bids"], facts["seats"]) == (1, [0])
-        assert facts["gains"] == pytest.approx([HONEST_HEAD_START])
+        assert facts["gains"] == pytest.approx([FIRST_TRAINING_GAIN])
 
     def test_without_models_the_last_score_stands(self, inner, strategic):
         reply(strategic, query(1, 1000, MODEL, MODEL))

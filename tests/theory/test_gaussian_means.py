@@ -15,9 +15,8 @@ from ipfl.theory.gaussian_means import (
     largest_spread,
     mixed_error,
     mixed_share,
-    smallest_gap,
 )
-from ipfl.theory.monte_carlo import estimate, simulate, simulate_contribution
+from ipfl.theory.monte_carlo import estimate, simulate_contribution, simulate_means
 
 UNEQUAL = GaussianMeans((4, 2, 7, 5, 3, 9, 6, 1), first=5, gap=0.7, sigma=1.5, tau=0.6)
 TRIALS = 40_000
@@ -80,7 +79,8 @@ class TestEqualSizes:
 
     @given(first=clients, second=clients, tau=st.floats(0, 0.9))
     def test_at_the_smallest_gap_one_model_is_as_good_as_two(self, first, second, tau):
-        gap = smallest_gap(first, second, 1.0, tau)
+        """With m = m₁ + m₂, federated minus clustered error is (m₂/m)² gap² − (s − τ²) m₂/(m m₁)."""
+        gap = ((1.0 - tau**2) * (first + second) / (first * second)) ** 0.5
         model = GaussianMeans.of_equal_sizes(first, second, 1, gap=gap, sigma=1.0, tau=tau)
         assert model.procedure_error("federated") == pytest.approx(model.procedure_error("clustered"))
 
@@ -128,20 +128,20 @@ class TestContribution:
 class TestSimulation:
     @pytest.mark.parametrize("procedure", PROCEDURES)
     def test_exact_formula_is_within_its_error(self, procedure):
-        drawn = simulate(UNEQUAL, TRIALS, 0, "test")
+        drawn = simulate_means(UNEQUAL, TRIALS, 0, "test")
         simulated = estimate(drawn.errors(UNEQUAL.weights(procedure)))
         assert is_within(simulated, UNEQUAL.procedure_error(procedure))
 
     @pytest.mark.parametrize("procedure", PROCEDURES)
     def test_printed_formula_holds_for_clients_drawn_one_by_one(self, procedure):
-        drawn = simulate(UNEQUAL, TRIALS, 0, "test", drawing="pairwise")
+        drawn = simulate_means(UNEQUAL, TRIALS, 0, "test", drawing="pairwise")
         simulated = estimate(drawn.errors(UNEQUAL.weights(procedure)))
         assert is_within(simulated, UNEQUAL.procedure_error(procedure, "printed"))
 
     def test_printed_formula_does_not_hold_for_the_model(self):
         """Ten clients: exact 0.09 + 0.9 τ², printed 0.09 + 0.18 τ²."""
         model = GaussianMeans.of_equal_sizes(10, 0, 10, gap=0.0, sigma=3.0, tau=1.0)
-        simulated = estimate(simulate(model, TRIALS, 0, "test").errors(model.weights("clustered")))
+        simulated = estimate(simulate_means(model, TRIALS, 0, "test").errors(model.weights("clustered")))
         assert is_within(simulated, 0.99)
         assert not is_within(simulated, 0.27, errors=50)
 

@@ -1,6 +1,7 @@
-"""The command line: puts the commands together.
+"""The command line: a module for each group of commands; this one puts them together.
 
-Modules here import only typer at the top, and what a command needs inside it: `ipfl --help` must be fast.
+Modules here import only typer at the top, and what a command needs inside it: `ipfl --help` must be fast. The
+package may import all others, and none imports it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from ipfl.cli.console import console
 from ipfl.cli.data import app as data_app
 from ipfl.cli.deploy import app as deploy_app
 from ipfl.cli.errors import Commands
-from ipfl.cli.export import export
+from ipfl.cli.export import export_models
 from ipfl.cli.help_texts import improve_help
 from ipfl.cli.inspect_commands import diff, list_runs, show
 from ipfl.cli.ledger import app as ledger_app
@@ -84,12 +85,13 @@ app.command(
     epilog=_help_examples("ipfl personalize runs/mine --data my-points.npz --out my-model.safetensors")
 )(personalize)
 app.command(
+    "export",
     epilog=_help_examples(
         "ipfl export runs/mine --client 3",
         "ipfl export runs/mine --all --format onnx --out models",
         "ipfl export runs/mine --model cluster_0 --out cluster_0.safetensors",
-    )
-)(export)
+    ),
+)(export_models)
 app.command(
     epilog=_help_examples("ipfl plot runs/mine --figure tokens", "ipfl plot runs/compare --out figures")
 )(plot)

@@ -31,9 +31,9 @@ def fetch(name: Annotated[str, typer.Argument(metavar="NAME")]) -> None:
 
     NAME is one of `ipfl datasets`.
     """
-    from ipfl.data import fetch as fetch_data
+    from ipfl.data import fetch_dataset
 
-    paths = fetch_data(name)
+    paths = fetch_dataset(name)
     for path in paths:
         typer.echo(path)
     if not paths:

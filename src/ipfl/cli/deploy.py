@@ -26,7 +26,7 @@ MAX_TRIED_NODES = MAX_WORKERS // 2
 MAX_ROUNDS = 2**31 - 1
 """As in a config."""
 MAX_CLIENT = 2**31 - 2
-"""Largest id of a client (`ipfl.deploy.registry.Account`)."""
+"""Largest id of a client (`ipfl.deploy.registry.NodeAccount`)."""
 MAX_CLASSES = 2**16
 """The same as `ipfl.engines.flower.run_settings.MAX_CLASSES`, whose module takes long to import."""
 MAX_SECONDS = 30 * 24 * 60 * 60.0
@@ -128,10 +128,10 @@ def register(
 ) -> None:
     """Add an account for a node's key, or replace the key of an account."""
     server = _server_folder(folder)
-    from ipfl.deploy.credentials import read_public_key
+    from ipfl.deploy.credentials import read_node_public_key
     from ipfl.deploy.superlink import set_account_key
 
-    public_key = read_public_key(key).decode()
+    public_key = read_node_public_key(key).decode()
     account, is_registered = set_account_key(server, public_key, client, name, replace=replace)
     state = "registered with the server" if is_registered else "the server registers it when it starts"
     typer.echo(f"client {account.client}: key {account.fingerprint}; {state}")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ipfl.runs.result import Result
 
 
-def export(
+def export_models(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a finished run.")],
     clients: Annotated[
         list[str] | None,
@@ -85,9 +85,9 @@ def _paths(
     wanted: list[int | str], out: Path | None, run: Path, format_name: Format
 ) -> dict[int | str, Path]:
     """Where each model goes."""
-    from ipfl.client.export import SUFFIXES
+    from ipfl.client.export import EXPORT_SUFFIXES
 
-    suffix = SUFFIXES[format_name]
+    suffix = EXPORT_SUFFIXES[format_name]
     if out is not None and len(wanted) == 1 and not out.is_dir() and out.suffix:
         return {wanted[0]: out}
     folder = run / EXPORTS if out is None else out

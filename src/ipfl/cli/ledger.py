@@ -20,7 +20,7 @@ app = typer.Typer(
     no_args_is_help=True, help="Show, verify, prove and export who paid and earned which tokens in a run."
 )
 
-Run = Annotated[
+RunArgument = Annotated[
     str, typer.Argument(metavar="RUN", help="Folder of a run, or the URL of a database (then with --run).")
 ]
 Name = Annotated[
@@ -44,9 +44,9 @@ def _open(run: str, name: str | None) -> RunStore:
     return RunStore.open(run, name)
 
 
-@app.command(epilog="For example:\n\nipfl ledger show runs/mine --client 3")
-def show(
-    run: Run,
+@app.command("show", epilog="For example:\n\nipfl ledger show runs/mine --client 3")
+def show_accounts(
+    run: RunArgument,
     name: Name = None,
     client_text: Annotated[
         str | None, typer.Option("--client", metavar="I", help="Only this client: its id, or its name.")
@@ -91,7 +91,7 @@ def show(
 
 @app.command(epilog="For example:\n\nipfl ledger verify runs/mine --expect 5c1f…")
 def verify(
-    run: Run,
+    run: RunArgument,
     name: Name = None,
     expect: Annotated[
         str | None, typer.Option("--expect", metavar="HASH", help="A hash noted earlier, of any round.")
@@ -151,7 +151,7 @@ def _expected_key(given: str | None, folder: Path | None) -> str | None:
 
 @app.command(epilog="For example:\n\nipfl ledger prove runs/mine --client 3 > client-3.json")
 def prove(
-    run: Run,
+    run: RunArgument,
     client: Annotated[
         str, typer.Option("--client", metavar="I", help="Whose account: the client's id, or its name.")
     ],
@@ -222,7 +222,7 @@ def check(
     epilog="For example:\n\nipfl ledger stamp runs/mine --anchor heads.jsonl --tsa https://freetsa.org/tsr"
 )
 def stamp(
-    run: Run,
+    run: RunArgument,
     anchor: Annotated[
         Path, typer.Option("--anchor", metavar="FILE", help="Anchor that gets the stamped hash; may be new.")
     ],
@@ -247,9 +247,9 @@ def stamp(
         typer.echo(f"run {store.name}: round {head['round']} is stamped, in {anchor}")
 
 
-@app.command(epilog="For example:\n\nipfl ledger export runs/mine --csv > tokens.csv")
-def export(
-    run: Run,
+@app.command("export", epilog="For example:\n\nipfl ledger export runs/mine --csv > tokens.csv")
+def export_ledger(
+    run: RunArgument,
     name: Name = None,
     as_csv: Annotated[bool, typer.Option("--csv", help="A line per transfer; the only format.")] = True,
 ) -> None:

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from ipfl.engines import EngineFactory
-    from ipfl.runs.comparison import MakeObserver
     from ipfl.runs.config import Config
     from ipfl.runs.result import Observer
     from ipfl.runs.run_pool import MakePool
+    from ipfl.runs.run_series import MakeObserver
 
 MAX_SEEDS = 100_000
 """Seeds of one comparison."""
@@ -146,7 +146,7 @@ CompareEngineName = Annotated[
         help="local: processes here; ray: Ray tasks, on the cluster of RAY_ADDRESS. The same result.",
     ),
 ]
-RunProcesses = Annotated[
+ParallelRuns = Annotated[
     int | None,
     typer.Option(
         "--workers",
@@ -248,9 +248,7 @@ def resumed_config(
     header = read_header(folder, store)
     config = header.get("config")
     if is_on_nodes(folder):
-        raise InputError(
-            f"the run in {folder} lives on deployed nodes: ipfl deploy run DIR --resume {folder}"
-        )
+        raise InputError(f"the run in {folder} runs on deployed nodes: ipfl deploy run DIR --resume {folder}")
     is_built_here = header.get("data_seed", header["seed"]) == header["seed"]
     if not isinstance(config, dict) or not isinstance(config.get("task"), dict) or not is_built_here:
         raise InputError(f"the run in {folder} was begun in Python: resume it there")

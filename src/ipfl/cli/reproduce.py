@@ -10,11 +10,11 @@ import typer
 from typer.core import TyperGroup
 
 from ipfl.cli.errors import FAILED, INTERRUPTED, exit_with_error
-from ipfl.cli.options import DataDir, Quiet, RunProcesses, comparison_observers, stdout_console
+from ipfl.cli.options import DataDir, ParallelRuns, Quiet, comparison_observers, stdout_console
 from ipfl.errors import InputError
 
 if TYPE_CHECKING:
-    from ipfl.reproduce.reproduction import Outcome
+    from ipfl.reproduce.reproduction import ReproductionOutcome
 
 RUN = "run"
 """The command that a name of an experiment stands for."""
@@ -37,7 +37,7 @@ app = typer.Typer(
     epilog="For example:\n\nipfl reproduce emnist-accuracy --scale cpu --seeds 5",
 )
 
-Scale = Annotated[
+ScaleOption = Annotated[
     Literal["smoke", "cpu", "paper"],
     typer.Option(
         "--scale", help="smoke: seconds; cpu: minutes for a seed on two cores; paper: as in the paper."
@@ -48,7 +48,7 @@ Results = Annotated[
     Path, typer.Option("--out", metavar="DIR", help="Folder for the numbers, NAME/SCALE.json.")
 ]
 Runs = Annotated[Path, typer.Option("--runs", metavar="DIR", help="Folder for the runs; resumed from there.")]
-OtherCommit = Annotated[
+OtherCommitOption = Annotated[
     Literal["refuse", "use", "replay"],
     typer.Option("--other-commit", help="What to do with finished runs of another commit."),
 ]
@@ -85,7 +85,7 @@ def _use_data(folder: Path | None) -> None:
 @app.command(RUN, hidden=True)
 def run_experiments(
     names: Names,
-    scale: Scale = "cpu",
+    scale: ScaleOption = "cpu",
     seeds: Annotated[
         str,
         typer.Option(
@@ -94,8 +94,8 @@ def run_experiments(
     ] = "1",
     out: Results = RESULTS,
     runs: Runs = RUNS,
-    workers: RunProcesses = None,
-    other_commit: OtherCommit = "refuse",
+    workers: ParallelRuns = None,
+    other_commit: OtherCommitOption = "refuse",
     quiet: Quiet = False,
     data_dir: DataDir = None,
 ) -> None:
@@ -121,7 +121,7 @@ def run_experiments(
 @app.command(epilog="For example:\n\nipfl reproduce tune emnist-accuracy --scale cpu --seeds 2")
 def tune(
     name: Annotated[str, typer.Argument(metavar="NAME", help="See `ipfl reproduce list`.")],
-    scale: Scale = "cpu",
+    scale: ScaleOption = "cpu",
     seeds: Annotated[
         str, typer.Option("--seeds", metavar="N|A,B|A-B", help="How many, counted from 100; or which ones.")
     ] = "1",
@@ -131,8 +131,8 @@ def tune(
     ] = None,
     out: Results = RESULTS,
     runs: Runs = RUNS,
-    workers: RunProcesses = None,
-    other_commit: OtherCommit = "refuse",
+    workers: ParallelRuns = None,
+    other_commit: OtherCommitOption = "refuse",
     quiet: Quiet = False,
     data_dir: DataDir = None,
 ) -> None:
@@ -181,7 +181,7 @@ def tables(
             help="Document that the tables are written into, between its two marks.",
         ),
     ] = Path("docs/results.md"),
-    scale: Scale = "cpu",
+    scale: ScaleOption = "cpu",
 ) -> None:
     """Write the tables of all experiments into a document, beside the printed numbers."""
     from ipfl.reproduce.tables import write_document
@@ -192,19 +192,19 @@ def tables(
 
 def _print_tables(names: list[str], scale: str, out: Path) -> None:
     from ipfl.reproduce.experiments import read_experiment
-    from ipfl.reproduce.records import read_record
+    from ipfl.reproduce.records import read_experiment_record
     from ipfl.reproduce.tables import terminal_tables
 
     console = stdout_console()
     for name in names:
-        record = read_record(out, name, scale)
+        record = read_experiment_record(out, name, scale)
         if record is not None:
             for table in terminal_tables(read_experiment(name), record):
                 console.print()
                 console.print(table)
 
 
-def _finish(outcome: Outcome) -> None:
+def _finish(outcome: ReproductionOutcome) -> None:
     """Says what was written and what failed."""
     for file in outcome.files:
         typer.echo(file)

@@ -26,11 +26,11 @@ from ipfl.cli.options import (
     NodeCount,
     Out,
     Overwrite,
+    ParallelRuns,
     Profiled,
     Quiet,
     Resume,
     RoundCount,
-    RunProcesses,
     Seed,
     Sets,
     ShowConfig,
@@ -185,7 +185,7 @@ def compare(
     sets: Sets = None,
     out: Out = None,
     engine_name: CompareEngineName = "local",
-    workers: RunProcesses = None,
+    workers: ParallelRuns = None,
     seed: Seed = None,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -298,29 +298,30 @@ def _report_profile(profile: Profile, folder: Path, *, is_printed: bool) -> None
     """Writes the trace, and prints where the time went."""
     from ipfl.core.files import write_json
     from ipfl.report.profile import profile_table
-    from ipfl.runs.file_names import TRACE
+    from ipfl.runs.file_names import TRACE_FILE
 
-    write_json(folder / TRACE, profile.trace())
+    write_json(folder / TRACE_FILE, profile.trace())
     if not is_printed:
         return
     console = stdout_console()
     console.print()
     console.print(profile_table(profile))
     console.print(
-        f"\nTrace in {folder / TRACE}: open it at https://ui.perfetto.dev", markup=False, soft_wrap=True
+        f"\nTrace in {folder / TRACE_FILE}: open it at https://ui.perfetto.dev", markup=False, soft_wrap=True
     )
 
 
 def _print_comparison(comparison: Comparison, folder: Path) -> None:
     """Prints the table of a comparison, how to read it, and where its files are."""
     from ipfl.report.tables import comparison_notes, comparison_table
-    from ipfl.runs.comparison import PLAN, comparison_files
+    from ipfl.runs.comparison_folder import comparison_files
+    from ipfl.runs.file_names import PLAN_FILE
 
     console = stdout_console()
     console.print()
     console.print(comparison_table(comparison))
     for note in comparison_notes(comparison):
         console.print(note, markup=False, style="dim")
-    shown = [file for file in comparison_files(folder) if file.name != PLAN and file.suffix != ".pdf"]
+    shown = [file for file in comparison_files(folder) if file.name != PLAN_FILE and file.suffix != ".pdf"]
     names = ", ".join(file.name for file in shown if file.exists())
     console.print(f"\nResults in {folder}: {names}", markup=False, soft_wrap=True)

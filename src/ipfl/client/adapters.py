@@ -28,9 +28,9 @@ from torch import Tensor, nn
 from ipfl.client.models import PRETRAINED, Shape
 from ipfl.errors import InputError
 
-RANK = 8
+ADAPTER_RANK = 8
 """Of the low-rank matrices."""
-ALPHA = 16
+ADAPTER_ALPHA = 16
 """What their product is multiplied by, times the rank."""
 REACH_SECONDS = 5.0
 """For the hub to accept a connection."""
@@ -129,7 +129,7 @@ def _adapt(pretrained: Any) -> AdaptedModel:
     from peft.utils import ModulesToSaveWrapper
 
     shared = {id(tensor): tensor for tensor in [*pretrained.parameters(), *pretrained.buffers()]}
-    config = LoraConfig(task_type=TaskType.SEQ_CLS, r=RANK, lora_alpha=ALPHA)
+    config = LoraConfig(task_type=TaskType.SEQ_CLS, r=ADAPTER_RANK, lora_alpha=ADAPTER_ALPHA)
     try:
         adapted: Any = get_peft_model(copy.deepcopy(pretrained, shared), config)
     except ValueError as error:

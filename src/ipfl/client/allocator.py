@@ -16,7 +16,7 @@ M_MMAP_THRESHOLD = -3
 
 LARGEST_KEPT = 2**30
 """Blocks of up to so many bytes are kept; larger ones are data, not the tensors of a step."""
-NEVER = -1
+NEVER_TRIM = -1
 
 
 def keep_freed_memory() -> bool:
@@ -30,5 +30,5 @@ def keep_freed_memory() -> bool:
     library = ctypes.CDLL(None)
     if not hasattr(library, "gnu_get_libc_version"):
         return False
-    is_set = library.mallopt(M_MMAP_THRESHOLD, LARGEST_KEPT), library.mallopt(M_TRIM_THRESHOLD, NEVER)
+    is_set = library.mallopt(M_MMAP_THRESHOLD, LARGEST_KEPT), library.mallopt(M_TRIM_THRESHOLD, NEVER_TRIM)
     return all(is_set)

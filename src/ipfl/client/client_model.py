@@ -26,7 +26,7 @@ from ipfl.core import Vector
 from ipfl.data.targets import Target
 from ipfl.errors import InputError
 
-BATCH = 256
+SCORING_BATCH = 256
 """Points that go through a model at once, in `class_scores`."""
 
 
@@ -184,7 +184,7 @@ def class_scores(model: ClientModel, x: ArrayLike | Tensor) -> Tensor:
         x: An array or tensor of points.
     """
     points = x.detach().cpu() if isinstance(x, Tensor) else torch.tensor(_array(x))
-    return torch.cat([model(part).float() for part in torch.split(points, BATCH)])
+    return torch.cat([model(part).float() for part in torch.split(points, SCORING_BATCH)])
 
 
 def _array(x: ArrayLike) -> NDArray[Any]:

@@ -17,7 +17,7 @@ from ipfl.errors import InputError
 
 Format = Literal["safetensors", "torchscript", "onnx"]
 """`safetensors` has the parameters, by the network's names; the others are programs that take raw points."""
-SUFFIXES: dict[Format, str] = {"safetensors": ".safetensors", "torchscript": ".pt", "onnx": ".onnx"}
+EXPORT_SUFFIXES: dict[Format, str] = {"safetensors": ".safetensors", "torchscript": ".pt", "onnx": ".onnx"}
 EXAMPLE_POINTS = 2
 """Points that a program is recorded with; it takes any number of them."""
 

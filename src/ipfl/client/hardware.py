@@ -1,7 +1,7 @@
 """What networks are trained on, and in which precision: what is there, and which is faster.
 
-Both are decided once, before the first round (`settle`), and recorded: every process of a run, and every
-later one that resumes it, then computes the same. Never measured on a GPU: none was at hand.
+Both are decided once, before the first round (`decide_hardware`), and recorded: every process of a run, and
+every later one that resumes it, then computes the same. Never measured on a GPU: none was available.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def prepare_network(network: Network, settings: TrainConfig) -> None:
     network.loss = find_loss(settings.loss, network.target)
 
 
-def settle(settings: TrainConfig, task: Task, seed: int) -> tuple[TrainConfig, Trial | None]:
+def decide_hardware(settings: TrainConfig, task: Task, seed: int) -> tuple[TrainConfig, Trial | None]:
     """The settings without `auto`, and the trial that was made for them, if any.
 
     Raises:

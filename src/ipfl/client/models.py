@@ -25,9 +25,9 @@ Shape = tuple[int, ...]
 Factory = Callable[[Shape, int], nn.Module]
 """(shape of a point, number of outputs) → module."""
 
-MIN_IMAGE = 4
+MIN_IMAGE_SIDE = 4
 """Least height and width of an image for convolutions."""
-WIDTH = 64
+HIDDEN_WIDTH = 64
 """Of the hidden layers of sequence models."""
 HEADS = 4
 BLOCKS = 2
@@ -40,9 +40,9 @@ def image_shape(shape: Shape, model: str) -> tuple[int, int, int]:
         InputError: These are no images, or too small ones.
     """
     full = (*shape, 1) if len(shape) == 2 else shape
-    if len(full) != 3 or min(full[:2]) < MIN_IMAGE:
+    if len(full) != 3 or min(full[:2]) < MIN_IMAGE_SIDE:
         hint = ""
-        if len(full) == 3 and full[0] in (1, 3) and min(full[1:]) >= MIN_IMAGE:
+        if len(full) == 3 and full[0] in (1, 3) and min(full[1:]) >= MIN_IMAGE_SIDE:
             hint = "; channels come last here: x.transpose(0, 2, 3, 1)"
         raise InputError(
             f"model {model!r} needs images of at least 4×4, not shape {shape}; use 'mlp' or 'softmax'{hint}"
@@ -171,10 +171,10 @@ class CNN1D(nn.Module):
     def __init__(self, shape: Shape, classes: int):
         super().__init__()
         _, features = sequence_shape(shape, "cnn1d")
-        self.conv1 = nn.Conv1d(features, WIDTH, 5, padding=2)
-        self.conv2 = nn.Conv1d(WIDTH, WIDTH, 5, padding=2)
-        self.hidden = nn.Linear(WIDTH, WIDTH)
-        self.out = nn.Linear(WIDTH, classes)
+        self.conv1 = nn.Conv1d(features, HIDDEN_WIDTH, 5, padding=2)
+        self.conv2 = nn.Conv1d(HIDDEN_WIDTH, HIDDEN_WIDTH, 5, padding=2)
+        self.hidden = nn.Linear(HIDDEN_WIDTH, HIDDEN_WIDTH)
+        self.out = nn.Linear(HIDDEN_WIDTH, classes)
 
     def forward(self, x: Tensor) -> Tensor:
         """Class scores of a batch (n, steps, features)."""
@@ -184,7 +184,7 @@ class CNN1D(nn.Module):
 
 
 class SequenceModel(nn.Module):
-    """What models of sequences share: steps of features, or of token ids, become vectors of `WIDTH`."""
+    """What models of sequences share: steps of features, or of token ids, become `HIDDEN_WIDTH` numbers."""
 
     def __init__(self, shape: Shape, name: str, tokens: int | None):
         super().__init__()
@@ -196,10 +196,10 @@ class SequenceModel(nn.Module):
                     "whole numbers from 0 on"
                 )
             self.steps = shape[0]
-            self.embed = nn.Embedding(tokens, WIDTH)
+            self.embed = nn.Embedding(tokens, HIDDEN_WIDTH)
         else:
             self.steps, features = sequence_shape(shape, name)
-            self.embed = nn.Linear(features, WIDTH)
+            self.embed = nn.Linear(features, HIDDEN_WIDTH)
 
     def vectors(self, x: Tensor) -> Tensor:
         """(n, steps, WIDTH)."""
@@ -211,8 +211,8 @@ class LSTM(SequenceModel):
 
     def __init__(self, shape: Shape, classes: int, tokens: int | None = None):
         super().__init__(shape, "lstm", tokens)
-        self.lstm = nn.LSTM(WIDTH, WIDTH, batch_first=True)
-        self.out = nn.Linear(WIDTH, classes)
+        self.lstm = nn.LSTM(HIDDEN_WIDTH, HIDDEN_WIDTH, batch_first=True)
+        self.out = nn.Linear(HIDDEN_WIDTH, classes)
 
     def forward(self, x: Tensor) -> Tensor:
         """Class scores of a batch (n, steps, features), or of token ids (n, steps)."""
@@ -224,10 +224,10 @@ class Transformer(SequenceModel):
 
     def __init__(self, shape: Shape, classes: int, tokens: int | None = None):
         super().__init__(shape, "transformer", tokens)
-        self.positions = nn.Parameter(torch.randn(self.steps, WIDTH) * 0.02)
+        self.positions = nn.Parameter(torch.randn(self.steps, HIDDEN_WIDTH) * 0.02)
         self.blocks = nn.Sequential(*(AttentionBlock() for _ in range(BLOCKS)))
-        self.norm = nn.LayerNorm(WIDTH)
-        self.out = nn.Linear(WIDTH, classes)
+        self.norm = nn.LayerNorm(HIDDEN_WIDTH)
+        self.out = nn.Linear(HIDDEN_WIDTH, classes)
 
     def forward(self, x: Tensor) -> Tensor:
         """Class scores of a batch (n, steps, features), or of token ids (n, steps)."""
@@ -240,16 +240,21 @@ class AttentionBlock(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.before, self.between = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
-        self.question, self.merge = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
-        self.hidden = nn.Sequential(nn.Linear(WIDTH, 2 * WIDTH), nn.GELU(), nn.Linear(2 * WIDTH, WIDTH))
+        self.before, self.between = nn.LayerNorm(HIDDEN_WIDTH), nn.LayerNorm(HIDDEN_WIDTH)
+        self.question, self.merge = (
+            nn.Linear(HIDDEN_WIDTH, 3 * HIDDEN_WIDTH),
+            nn.Linear(HIDDEN_WIDTH, HIDDEN_WIDTH),
+        )
+        self.hidden = nn.Sequential(
+            nn.Linear(HIDDEN_WIDTH, 2 * HIDDEN_WIDTH), nn.GELU(), nn.Linear(2 * HIDDEN_WIDTH, HIDDEN_WIDTH)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """(n, steps, WIDTH) → the same shape."""
         n, steps, _ = x.shape
-        parts = self.question(self.before(x)).view(n, steps, 3, HEADS, WIDTH // HEADS)
+        parts = self.question(self.before(x)).view(n, steps, 3, HEADS, HIDDEN_WIDTH // HEADS)
         query, key, value = parts.permute(2, 0, 3, 1, 4)
-        seen = scaled_dot_product_attention(query, key, value).transpose(1, 2).reshape(n, steps, WIDTH)
+        seen = scaled_dot_product_attention(query, key, value).transpose(1, 2).reshape(n, steps, HIDDEN_WIDTH)
         x = x + self.merge(seen)
         return x + self.hidden(self.between(x))  # type: ignore[no-any-return]
 
@@ -266,7 +271,7 @@ def pick_model(shape: Shape, classes: int) -> nn.Module:
 
 def picked_name(shape: Sequence[int]) -> str:
     """What `auto` is for points of a shape: by the shape alone, so that all pick the same."""
-    if len(shape) == 3 and min(shape[:2]) >= MIN_IMAGE:
+    if len(shape) == 3 and min(shape[:2]) >= MIN_IMAGE_SIDE:
         return "cnn"
     return "cnn1d" if len(shape) == 2 else "mlp"
 

@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ipfl.core.arrays import Floats
 from ipfl.core.plugins import load_callable
 from ipfl.data.targets import Target, TargetKind
 from ipfl.errors import InputError, unknown
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What a client has given away so far: its noisy releases, and the ε that they add up to.
+"""What a client has revealed so far: its noisy releases, and the ε that they add up to.
 
 The accountant is Opacus' (Rényi differential privacy, with Poisson sampling where batches are drawn). Two
 data sets are neighbours if a point of one is blank in the other ("zero-out", Ponomareva et al., How to
@@ -23,7 +23,7 @@ from ipfl.core import ClientId
 from ipfl.core.files import make_folder, write_json
 from ipfl.errors import InputError
 
-ORDERS = (
+RENYI_ORDERS = (
     1.05,
     1.1,
     1.15,
@@ -70,12 +70,12 @@ class Releases:
         """ε of all of them together."""
         if not self.steps:
             return 0.0
-        spent = np.zeros(len(ORDERS))
+        spent = np.zeros(len(RENYI_ORDERS))
         for (noise, rate), count in self.steps.items():
             spent += count * _divergence(noise, rate)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that the best order is the first or last one
-            found, _ = _opacus().get_privacy_spent(orders=ORDERS, rdp=spent, delta=delta)
+            found, _ = _opacus().get_privacy_spent(orders=RENYI_ORDERS, rdp=spent, delta=delta)
         return max(0.0, float(found))
 
 
@@ -90,14 +90,14 @@ def _opacus() -> Any:
 @lru_cache(maxsize=256)
 def _divergence(noise: float, rate: float) -> NDArray[np.float64]:
     """Rényi divergence of one release, by order."""
-    return np.asarray(_opacus().compute_rdp(q=rate, noise_multiplier=noise, steps=1, orders=ORDERS))
+    return np.asarray(_opacus().compute_rdp(q=rate, noise_multiplier=noise, steps=1, orders=RENYI_ORDERS))
 
 
 class PrivacyBook:
     """A file per client with all that it has released. No roll-back of a round takes anything out of it.
 
     In a simulation the noise follows from the seed, so that a phase that is played again sends the same bytes
-    and gives away nothing new; it is booked once. With secret noise it is booked as often as it is answered.
+    and reveals nothing new; it is booked once. With secret noise it is booked as often as it is answered.
     """
 
     def __init__(self, folder: Path, *, is_seeded: bool):

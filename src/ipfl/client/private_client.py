@@ -36,7 +36,7 @@ from ipfl.errors import InputError
 
 MAX_LOSS = 5.0
 """The loss of a point counts up to this in a sum that leaves the client: what one point can change."""
-LOOKED = "looked"
+HAS_LOOKED = "looked"
 """Marks what a client remembers of its points without noise."""
 
 
@@ -114,7 +114,7 @@ class PrivateClient(Client):
             mine: What it remembers.
         """
         own = {name: getattr(me, name) for name, one in Client.__dataclass_fields__.items() if one.init}
-        return cls(**own, privacy=privacy, noise=noise, log=PhaseLog(has_looked=LOOKED in mine.facts))
+        return cls(**own, privacy=privacy, noise=noise, log=PhaseLog(has_looked=HAS_LOOKED in mine.facts))
 
     def _look(self) -> None:
         self.log.has_looked = True
@@ -236,9 +236,9 @@ class PrivateClient(Client):
 
     def remember(self, remembered: Record, mine: Record) -> Record:
         """What the client remembers, marked if it was made without noise."""
-        if remembered is mine or not self.log.has_looked or LOOKED in remembered.facts:
+        if remembered is mine or not self.log.has_looked or HAS_LOOKED in remembered.facts:
             return remembered
-        return replace(remembered, facts={**remembered.facts, LOOKED: True})
+        return replace(remembered, facts={**remembered.facts, HAS_LOOKED: True})
 
 
 def noise_path(ask: Record) -> int:

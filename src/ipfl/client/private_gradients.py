@@ -20,7 +20,7 @@ from ipfl.client.network import Network
 from ipfl.client.training import Batch
 from ipfl.errors import InputError
 
-CHUNK = 32
+GRADIENT_CHUNK = 32
 """Points whose gradients are in memory at once."""
 
 
@@ -58,8 +58,8 @@ def point_gradients(network: Network, batch: Batch) -> Tensor:
 def clipped_sum(network: Network, batch: Batch, clip: float) -> Tensor:
     """(trained,): the sum of the points' gradients, none of them longer than `clip`."""
     total = torch.zeros(network.trained, device=network.device)
-    for start in range(0, len(batch), CHUNK):
-        gradients = point_gradients(network, batch[start : start + CHUNK])
+    for start in range(0, len(batch), GRADIENT_CHUNK):
+        gradients = point_gradients(network, batch[start : start + GRADIENT_CHUNK])
         lengths = gradients.norm(dim=1).clamp(min=torch.finfo(torch.float32).tiny)
         total += (clip / lengths).clamp(max=1) @ gradients
     return total

@@ -67,11 +67,11 @@ class Delivery:
     """What leaves a client."""
 
     job: Job
-    """What it answers; perhaps an earlier job than the one at hand."""
+    """What it answers; perhaps an earlier job than the current one."""
     reply: Record | None
     """None: no answer."""
     is_last: bool = True
-    """Whether nothing more comes of the job at hand."""
+    """Whether nothing more comes of the current job."""
     is_late: bool = False
     """Whether the reply will come too late."""
 
@@ -120,7 +120,7 @@ class ClientRunner:
         settings: Of the training.
         seed: Of the run.
         memory: What the clients remember.
-        privacy: What replies may give away; None: everything.
+        privacy: What replies may reveal; None: everything.
         is_seeded: Whether noise follows from the run's seed, which everyone knows: for simulations and tests.
             Otherwise it comes from the operating system, and evaluations are noisy too.
     """

@@ -31,7 +31,16 @@ import numpy as np
 
 from ipfl.client.runner import ClientRunner, Delivery, Job, Runner
 from ipfl.client.runner_wrapper import RunnerWrapper
-from ipfl.client.sum_plan import AGREE, KEYS, MASKED, MIN_CLIENTS, OPEN, PLAN, SHARES, SumPlan
+from ipfl.client.sum_plan import (
+    MASKED,
+    MIN_CLIENTS,
+    SUM_AGREE,
+    SUM_KEYS,
+    SUM_OPEN,
+    SUM_PLAN,
+    SUM_SHARES,
+    SumPlan,
+)
 from ipfl.core import EMPTY, ClientId, Record, stream
 from ipfl.core.files import make_folder, remove, write_json
 from ipfl.core.masks import (
@@ -43,7 +52,7 @@ from ipfl.core.masks import (
     split_secret,
     unseal,
 )
-from ipfl.core.method import Method, Weigh
+from ipfl.core.method import Method, Weigh, sums_of
 from ipfl.core.records import BUDGET_SPENT, split_privacy_facts
 from ipfl.core.ring import LIMBS, RING_MASK, to_vector
 from ipfl.errors import InputError
@@ -88,7 +97,7 @@ class SumMemory:
         seed = system_random.token_bytes(32)
         make_folder(self.folder)
         self.folder.chmod(0o700)
-        self._save(client, {"session": session, "seed": seed.hex(), "step": KEYS, "plan": ""})
+        self._save(client, {"session": session, "seed": seed.hex(), "step": SUM_KEYS, "plan": ""})
         return Secrets.of(seed)
 
     def go_on(
@@ -112,13 +121,13 @@ class SumMemory:
             return None
         if (known["session"], known["step"]) != (plan.session, after):
             return None
-        seen = {KEYS: "", SHARES: plan.of_keys().digest(), MASKED: plan.digest()}
+        seen = {SUM_KEYS: "", SUM_SHARES: plan.of_keys().digest(), MASKED: plan.digest()}
         if known["plan"] != seen.get(after, plan.agreement(delivered)):
             return None
-        if step == OPEN:
+        if step == SUM_OPEN:
             remove(self._file(client))
         else:
-            next_seen = plan.agreement(delivered) if step == AGREE else plan.digest()
+            next_seen = plan.agreement(delivered) if step == SUM_AGREE else plan.digest()
             self._save(client, {**known, "step": step, "plan": next_seen})
         return Secrets.of(bytes.fromhex(known["seed"]))
 
@@ -162,31 +171,31 @@ class SummingRunner(RunnerWrapper[Runner]):
 
     def deliver(self, job: Job) -> Iterator[Delivery]:
         """Everything that leaves the client; where sums are taken, nothing does without a mask."""
-        if job.action in (KEYS, SHARES, AGREE, OPEN):
+        if job.action in (SUM_KEYS, SUM_SHARES, SUM_AGREE, SUM_OPEN):
             yield Delivery(job, self._step(job))
         elif job.action not in self.weigh or job.client < 0:
             yield from self.inner.deliver(job)
-        elif PLAN not in job.record.facts:  # a server that asks for the plain reply does not get it
+        elif SUM_PLAN not in job.record.facts:  # a server that asks for the plain reply does not get it
             yield Delivery(job, EMPTY)
         else:
             yield from self._deliver_masked(job)
 
     def _step(self, job: Job) -> Record:
         """A step beside the method's action; an empty reply where the server asks for what it must not."""
-        plan, client = SumPlan.read(job.record.facts[PLAN]), job.client
-        if job.action == KEYS:
+        plan, client = SumPlan.read(job.record.facts[SUM_PLAN]), job.client
+        if job.action == SUM_KEYS:
             keys = self._secrets.begin(client, plan.session).public
-            proof = "" if self.identity is None else self.identity.sign(KEYS, client, plan.session, keys)
+            proof = "" if self.identity is None else self.identity.sign(SUM_KEYS, client, plan.session, keys)
             return Record({}, {"keys": keys, "proof": proof})
-        if job.action == SHARES:
+        if job.action == SUM_SHARES:
             return self._share(client, plan, job.record.facts[PROOFS])
-        if job.action == AGREE:
+        if job.action == SUM_AGREE:
             return self._agree(client, plan, set(job.record.facts["delivered"]))
         return self._open(client, plan, job.record)
 
     def _share(self, client: ClientId, plan: SumPlan, proofs: Sequence[str]) -> Record:
         """Shares of both secrets, sealed for each holder; the client keeps its own in the same way."""
-        secrets, keys = self._secrets.go_on(client, SHARES, KEYS, plan), plan.keys or {}
+        secrets, keys = self._secrets.go_on(client, SUM_SHARES, SUM_KEYS, plan), plan.keys or {}
         if secrets is None or len(keys) < MIN_CLIENTS or keys.get(client) != secrets.public:
             return EMPTY
         holders = plan.holders_of_shares(client)
@@ -194,7 +203,7 @@ class SummingRunner(RunnerWrapper[Runner]):
             return EMPTY
         if self.identity is not None:
             for (other, of_other), proof in zip(keys.items(), proofs, strict=True):
-                self.identity.check(KEYS, other, plan.session, of_other, proof)
+                self.identity.check(SUM_KEYS, other, plan.session, of_other, proof)
         own_shares = split_secret(secrets.own_seed, plan.threshold, len(holders))
         pair_shares = split_secret(secrets.pair_seed, plan.threshold, len(holders))
         sealed = [
@@ -204,8 +213,8 @@ class SummingRunner(RunnerWrapper[Runner]):
         return Record({}, {"sealed": sealed})
 
     def _deliver_masked(self, job: Job) -> Iterator[Delivery]:
-        plan = SumPlan.read(job.record.facts[PLAN])
-        facts = {name: fact for name, fact in job.record.facts.items() if name != PLAN}
+        plan = SumPlan.read(job.record.facts[SUM_PLAN])
+        facts = {name: fact for name, fact in job.record.facts.items() if name != SUM_PLAN}
         plain = replace(job, record=Record(job.record.params, facts))
         for delivery in self.inner.deliver(plain):
             if delivery.job is not plain or delivery.reply is None:  # late: its masks are gone
@@ -221,7 +230,7 @@ class SummingRunner(RunnerWrapper[Runner]):
         layout, client, held = plan.layout, job.client, plan.holders or {}
         if layout is None or not held.keys() >= layout.vectors.keys() or not plan.is_sound():
             return EMPTY
-        secrets = self._secrets.go_on(client, MASKED, SHARES, plan)
+        secrets = self._secrets.go_on(client, MASKED, SUM_SHARES, plan)
         others = [one for one in plan.neighbours(client) if one in plan.members]
         if secrets is None or len(others) + 1 < plan.threshold:
             return EMPTY
@@ -241,10 +250,10 @@ class SummingRunner(RunnerWrapper[Runner]):
         """The client's signature under the list of those that delivered: in a sum it signs one list alone."""
         if self.identity is None or client not in delivered or not plan.may_open(delivered, client):
             return EMPTY
-        if self._secrets.go_on(client, AGREE, MASKED, plan, delivered) is None:
+        if self._secrets.go_on(client, SUM_AGREE, MASKED, plan, delivered) is None:
             return EMPTY
         said = [plan.agreement(delivered)]
-        return Record({}, {"proof": self.identity.sign(AGREE, client, plan.session, said)})
+        return Record({}, {"proof": self.identity.sign(SUM_AGREE, client, plan.session, said)})
 
     def _open(self, client: ClientId, plan: SumPlan, record: Record) -> Record:
         """Shares for the server: of own masks of those that delivered, of pair keys of those that did not."""
@@ -255,8 +264,8 @@ class SummingRunner(RunnerWrapper[Runner]):
         if self.identity is not None:
             proofs = dict(zip(others, record.facts.get(PROOFS, ()), strict=False))
             _check_agreement(self.identity, plan, delivered, proofs)
-        after = MASKED if self.identity is None else AGREE
-        secrets = self._secrets.go_on(client, OPEN, after, plan, delivered)
+        after = MASKED if self.identity is None else SUM_AGREE
+        secrets = self._secrets.go_on(client, SUM_OPEN, after, plan, delivered)
         if secrets is None:
             return EMPTY
         shares = []
@@ -290,7 +299,7 @@ def summed_actions(runner: ClientRunner) -> Mapping[str, Weigh]:
     Raises:
         InputError: All were to be summed, and the method sends single replies: a server that says so lies.
     """
-    wanted, sums = runner.privacy.secure_sum, runner.method.sums()
+    wanted, sums = runner.privacy.secure_sum, sums_of(runner.method)
     if wanted == "off":
         return {}
     if wanted == "all":
@@ -304,8 +313,9 @@ def refuse_single_replies(method: Method[Any]) -> None:
     Raises:
         InputError: It does, so that sums are not enough.
     """
-    if reason := method.sums().needs_single:
-        hint = ' ("gradients" is possible)' if method.sums().gradients else ""
+    sums = sums_of(method)
+    if reason := sums.needs_single:
+        hint = ' ("gradients" is possible)' if sums.gradients else ""
         raise InputError(f"{ONLY_SUMS}, and {method.name} needs single replies for {reason}{hint}")
 
 
@@ -320,7 +330,7 @@ def _check_agreement(
     agreed, reason = 0, ""
     for other, proof in proofs.items():
         try:
-            identity.check(AGREE, other, plan.session, [plan.agreement(delivered)], proof)
+            identity.check(SUM_AGREE, other, plan.session, [plan.agreement(delivered)], proof)
             agreed += 1
         except InputError as error:
             reason = f" ({error})"

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from ipfl.core.sections import MAX_INT32, Section
 from ipfl.errors import InputError
 
-OWN = r"[^:\s]+:[^:\s]+"
+OWN_CODE = r"[^:\s]+:[^:\s]+"
 """`module:callable`, a user's own code."""
 
 
@@ -22,7 +22,7 @@ class TrainConfig(Section):
     epochs: int = Field(2, ge=1, le=MAX_INT32, description="passes over the client's train part per training")
     optimizer: str = Field(
         "sgd",
-        pattern=rf"^(sgd|adam|adamw|{OWN})$",
+        pattern=rf"^(sgd|adam|adamw|{OWN_CODE})$",
         description="sgd | adam | adamw | `module:callable` (parameters, lr) → torch.optim.Optimizer; "
         "its state begins anew with every training",
     )
@@ -47,13 +47,13 @@ class TrainConfig(Section):
     )
     augment: str | None = Field(
         None,
-        pattern=rf"^(flip_crop|{OWN})$",
+        pattern=rf"^(flip_crop|{OWN_CODE})$",
         description="changes every training batch, anew in every epoch: flip_crop (images), "
         "or `module:callable` (inputs) → inputs",
     )
     loss: str = Field(
         "auto",
-        pattern=rf"^(auto|cross_entropy|binary_cross_entropy|mse|mae|huber|{OWN})$",
+        pattern=rf"^(auto|cross_entropy|binary_cross_entropy|mse|mae|huber|{OWN_CODE})$",
         description="auto (cross_entropy, or what fits task.predict) | mse | mae | huber | "
         "`module:callable` (outputs, targets) → a loss per point",
     )
@@ -88,7 +88,7 @@ class TrainConfig(Section):
     )
 
     @model_validator(mode="after")
-    def _settings_that_nobody_reads(self) -> Self:
+    def _refuse_unused_settings(self) -> Self:
         """Refuses settings that the optimizer would ignore."""
         if self.momentum and self.optimizer != "sgd":
             raise ValueError(f"train.momentum belongs to sgd, not to {self.optimizer!r}; leave it out")
@@ -126,7 +126,7 @@ class TrainConfig(Section):
 
 
 class PrivacyConfig(Section):
-    """What a client's replies may give away about its points; nothing is protected by default."""
+    """What a client's replies may reveal about its points; nothing is protected by default."""
 
     noise: float = Field(
         0.0,

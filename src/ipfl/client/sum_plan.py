@@ -15,9 +15,9 @@ from ipfl.core import ClientId
 from ipfl.core.masks import neighbours
 from ipfl.core.ring import SumLayout
 
-KEYS, SHARES, AGREE, OPEN = "sum_keys", "sum_shares", "sum_agree", "sum_open"
+SUM_KEYS, SUM_SHARES, SUM_AGREE, SUM_OPEN = "sum_keys", "sum_shares", "sum_agree", "sum_open"
 """Steps of a sum beside the method's own action."""
-PLAN = "sum_plan"
+SUM_PLAN = "sum_plan"
 """The fact that says which sum a record belongs to, and what a client must know of it."""
 MASKED = "masked"
 """Name of the vector that leaves a client."""

@@ -15,7 +15,7 @@ from ipfl.client.network import Network, build_network
 from ipfl.data import federate, from_clients
 from ipfl.data.column_data import clients_of, load_partitions
 from ipfl.data.federated import FederatedData, class_names, client_names, target_of, tokens_of
-from ipfl.data.from_task import deal_out
+from ipfl.data.from_task import distribute_points
 from ipfl.data.settings import TaskConfig
 from ipfl.data.tables import read_table
 from ipfl.data.targets import Target
@@ -98,7 +98,7 @@ class Task:
         if not hasattr(table, "iloc"):
             raise InputError(f"expected a pandas DataFrame, not {type(table).__name__}")
         config = TaskConfig.of({"dataset": "dataframe", "client": client, "target": target, **settings})
-        data = deal_out(read_table(table, config, "dataframe"), config, seed)
+        data = distribute_points(read_table(table, config, "dataframe"), config, seed)
         return cls(data, model_factory(model, tokens_of(data)))
 
     @classmethod

@@ -139,7 +139,7 @@ def single_point_batch(points: int, settings: TrainConfig, whose: str = "a clien
     return f"{text}; set train.drop_last = true, or another train.batch_size"
 
 
-def _in_order(network: Network, points: Points) -> Iterator[Batch]:
+def _batches_in_order(network: Network, points: Points) -> Iterator[Batch]:
     everything = torch.arange(len(points), device=network.device)
     return _batches(network, points, everything, EVALUATION_BATCH)
 
@@ -255,7 +255,7 @@ def _raw_outputs(network: Network, params: Vector, points: Points) -> Iterator[T
     """What one model's module returns, batch by batch."""
     network.load(params)
     network.start_scoring()
-    for batch in _in_order(network, points):
+    for batch in _batches_in_order(network, points):
         yield network.forward(batch.inputs)
 
 
@@ -268,7 +268,7 @@ def _features(network: Network, params: Vector, points: Points) -> Iterator[Tens
     """What goes into one model's classifier, batch by batch."""
     network.load(params)
     network.start_scoring()
-    for batch in _in_order(network, points):
+    for batch in _batches_in_order(network, points):
         yield network.features(batch.inputs)[0]
 
 
@@ -364,7 +364,7 @@ def mean_gradient(network: Network, params: Vector, samples: Samples | Points) -
     network.load(params)
     network.start_scoring()
     network.grad.zero_()
-    for batch in _in_order(network, points):
+    for batch in _batches_in_order(network, points):
         (_loss(network, batch) * (len(batch) / len(points))).backward()  # type: ignore[no-untyped-call]
     whole = np.zeros(network.size, dtype=np.float32)
     whole[: network.trained] = network.grad.cpu().numpy()

@@ -37,14 +37,14 @@ class Identity:
     client: int | None = None
 
 
-class Tokens:
+class AccessTokens:
     """Makes and checks tokens."""
 
     def __init__(self, secret: str):
         self._secret = secret.encode()
 
     @classmethod
-    def load(cls, path: Path) -> Tokens:
+    def load(cls, path: Path) -> AccessTokens:
         """Reads the operator's token from its file; makes one if there is no file.
 
         Raises:
@@ -109,7 +109,7 @@ class SignInNeeded(HTTPException):
 class Access:
     """The rules of one console."""
 
-    tokens: Tokens | None
+    tokens: AccessTokens | None
     """None: no `--auth`, everybody may read."""
     may_start: bool = False
     """Whether the operator may start runs at all."""

@@ -1,4 +1,4 @@
-"""One client: its balance, every movement of its tokens in words, its wishes, its accuracy, stay or leave."""
+"""One client: its balance, every movement of its tokens in words, its wishes, its accuracy, what it gains."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, and_, case, func, or_, select
 
-from ipfl.console.auction import Place, places
+from ipfl.console.auction import RankedContribution, places
 from ipfl.console.figures import (
     MAX_EVALUATIONS,
     client_accuracies,
@@ -31,12 +31,10 @@ from ipfl.console.records import (
 from ipfl.console.run_list import FoundRun, RunList
 from ipfl.errors import InputError
 from ipfl.ledger.reader import Reader, names_one_of
-from ipfl.ledger.schema import OPENING, clients, rounds, row_tables, transfers
+from ipfl.ledger.schema import OPENING, bids, clients, contributions, rounds, seats, transfers
 from ipfl.ledger.store import RunStore
-from ipfl.runs.file_names import SUMMARY
+from ipfl.runs.file_names import SUMMARY_FILE
 from ipfl.runs.folder import is_on_nodes
-
-bids, seats, contributions = (row_tables[name] for name in ("bids", "seats", "contributions"))
 
 
 def is_member(reader: Reader, client: int) -> bool:
@@ -104,7 +102,7 @@ def _statement_note(store: RunStore, reader: Reader) -> str | None:
     return f"After round {round_label(last.round)}, {signer}."
 
 
-def make_statement(found: FoundRun, client: int) -> dict[str, Any]:
+def statement_json(found: FoundRun, client: int) -> dict[str, Any]:
     """A client's statement of account as JSON, as `ipfl ledger prove` writes it.
 
     Raises:
@@ -117,7 +115,9 @@ def make_statement(found: FoundRun, client: int) -> dict[str, Any]:
 
 def has_models(found: FoundRun) -> bool:
     """Whether clients' models can be had: the run has ended, and not on nodes that keep them."""
-    return found.folder is not None and (found.folder / SUMMARY).is_file() and not is_on_nodes(found.folder)
+    return (
+        found.folder is not None and (found.folder / SUMMARY_FILE).is_file() and not is_on_nodes(found.folder)
+    )
 
 
 def write_model(found: FoundRun, client: int, path: Path) -> None:
@@ -161,7 +161,7 @@ def _thresholds(
     with runs.read(reference) as (_, reader):
         known = evaluated_rounds(reader)
         newest = {number: known[place - 1] for number in numbers if (place := bisect_right(known, number))}
-        values = _accuracies(reader, client, sorted({*newest.values()}))
+        values = _accuracies_of_client(reader, client, sorted({*newest.values()}))
     return {number: (then, values[then]) for number, then in newest.items() if then in values}
 
 
@@ -190,7 +190,7 @@ def client_series(runs: RunList, found: FoundRun, client: int) -> Series:
         values["preferred"] = _by_round(reader, bids, bids.c.cluster, client, bids.c.rank == 0)
         values["psi"] = _by_round(reader, contributions, contributions.c.psi, client)
         shown = thin(evaluated_rounds(reader), MAX_EVALUATIONS)
-        values["accuracy"] = _accuracies(reader, client, shown)
+        values["accuracy"] = _accuracies_of_client(reader, client, shown)
     thresholds = _thresholds(runs, found, client, shown)
     values["threshold"] = {number: accuracy for number, (_, accuracy) in thresholds.items()}
     values["threshold_round"] = {number: float(then) for number, (then, _) in thresholds.items()}
@@ -201,7 +201,7 @@ def client_series(runs: RunList, found: FoundRun, client: int) -> Series:
     return Series(round=kept, columns=columns)
 
 
-def _accuracies(reader: Reader, client: int, numbers: Sequence[int]) -> dict[int, float]:
+def _accuracies_of_client(reader: Reader, client: int, numbers: Sequence[int]) -> dict[int, float]:
     found = {number: client_accuracies(reader, number).get(client) for number in numbers}
     return {number: value for number, value in found.items() if value is not None}
 
@@ -286,7 +286,7 @@ def _tell(reader: Reader, client: int, numbers: Sequence[int]) -> dict[int, str]
 
 
 def describe_round(
-    sums: Mapping[tuple[str, int], int], seated: Mapping[int, bool], ranked: Mapping[int, Place]
+    sums: Mapping[tuple[str, int], int], seated: Mapping[int, bool], ranked: Mapping[int, RankedContribution]
 ) -> str:
     """What a client did in one round, such as `paid 100 for cluster 2, ranked 3rd of 8, earned 140`.
 
@@ -308,7 +308,10 @@ def describe_round(
 
 
 def _describe_cluster(
-    cluster: int, sums: Mapping[tuple[str, int], int], delivered: bool | None, place: Place | None
+    cluster: int,
+    sums: Mapping[tuple[str, int], int],
+    delivered: bool | None,
+    place: RankedContribution | None,
 ) -> list[str]:
     told, where = [], "" if cluster < 0 else f" in cluster {cluster}"
     paid = sums.get(("paid", cluster), 0)

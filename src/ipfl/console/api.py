@@ -30,7 +30,6 @@ from ipfl.console.records import (
     ComparedRuns,
     Flow,
     HeatMap,
-    Kind,
     MovementPage,
     Problem,
     RoundDetail,
@@ -44,6 +43,7 @@ from ipfl.console.records import (
     TransferPage,
     Verification,
 )
+from ipfl.core.rounds import TransferKind
 from ipfl.errors import InputError
 
 MAX_COMPARED = 12
@@ -61,7 +61,7 @@ Limit = Annotated[int, Query(ge=1, le=500)]
 RoundNumber = Annotated[int, Path(ge=0, le=MAX_NUMBER)]
 RoundQuery = Annotated[int | None, Query(ge=-1, le=MAX_NUMBER)]
 WholeQuery = Annotated[int | None, Query(ge=0, le=MAX_NUMBER)]
-Place = Annotated[str | None, Query(pattern=r"^-?[0-9]{1,9}\.[0-9]{1,9}$")]
+PlaceQuery = Annotated[str | None, Query(pattern=r"^-?[0-9]{1,9}\.[0-9]{1,9}$")]
 Filled = Annotated[
     dict[str, list[str]],
     Body(description="dotted key → values; `name` and `methods` beside them", max_length=200),
@@ -198,7 +198,7 @@ def get_model(console: ConsoleOf, _: ForClient, run: Run, client: ClientNumber) 
 @router.get("/runs/{run}/clients/{client}/statement")
 def get_statement(_: ForClient, run: Run, client: ClientNumber) -> dict[str, Any]:
     """The client's signed statement of account; `ipfl ledger check` checks it anywhere."""
-    return accounts.make_statement(run, client)
+    return accounts.statement_json(run, client)
 
 
 @router.post("/runs/{run}/clients/{client}/token")
@@ -219,10 +219,10 @@ def list_transfers(
     run: Run,
     client: WholeQuery = None,
     round: RoundQuery = None,
-    kind: Kind | None = None,
+    kind: TransferKind | None = None,
     cluster: WholeQuery = None,
-    after: Place = None,
-    until: Place = None,
+    after: PlaceQuery = None,
+    until: PlaceQuery = None,
     limit: Limit = 50,
 ) -> TransferPage:
     """The ledger, searched and paged."""

@@ -16,9 +16,9 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.staticfiles import StaticFiles
 
 from ipfl.console import actions, api, pages
-from ipfl.console.access import Access, SignInNeeded, Tokens
+from ipfl.console.access import Access, AccessTokens, SignInNeeded
 from ipfl.console.console import Console
-from ipfl.console.guard import LOOPBACK, Guard, Limits
+from ipfl.console.guard import LOOPBACK, Guard, RequestLimits
 from ipfl.console.rendering import is_fragment, render
 from ipfl.console.run_list import RunList
 from ipfl.console.warm_up import warm_up
@@ -112,7 +112,7 @@ def open_console(
     auth: bool,
     token_file: Path | None = None,
     allow_start: bool = False,
-    limits: Limits | None = None,
+    limits: RequestLimits | None = None,
 ) -> Console:
     """A console with its rules, checked.
 
@@ -131,9 +131,9 @@ def open_console(
     found = RunList(folder, store)
     found.find()
     path = token_file or (folder or Path()) / TOKEN_FILE
-    tokens = Tokens.load(path) if auth else None
+    tokens = AccessTokens.load(path) if auth else None
     may_start = auth and folder is not None and (is_loopback(host) or allow_start)
-    return Console(found, Access(tokens, may_start), limits or Limits())
+    return Console(found, Access(tokens, may_start), limits or RequestLimits())
 
 
 def allowed_hosts(host: str) -> frozenset[str] | None:

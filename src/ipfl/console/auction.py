@@ -10,17 +10,16 @@ from sqlalchemy import Select, and_, case, func, select, union
 from ipfl.console.figures import posted_rounds
 from ipfl.console.records import ClusterRound, Participant, RoundDetail, RoundEvent
 from ipfl.ledger.reader import Reader
-from ipfl.ledger.schema import row_tables, transfers
+from ipfl.ledger.schema import bids, contributions, seats, transfers
 
 MAX_EVENTS = 50
-WHY = {"performance": "bid, and chosen by contribution", "random": "chosen at random, to explore"}
+SEAT_REASONS = {"performance": "bid, and chosen by contribution", "random": "chosen at random, to explore"}
 """`Seat.how` in words, in a round with bids."""
 AT_RANDOM = "chosen at random"
 """In a round without any: nobody was asked what it wants."""
-bids, seats, contributions = (row_tables[name] for name in ("bids", "seats", "contributions"))
 
 
-class Place(NamedTuple):
+class RankedContribution(NamedTuple):
     """The rank of a client's contribution in its cluster and round."""
 
     psi: float | None
@@ -144,7 +143,7 @@ def _why(seat: str | None, *, has_bids: bool) -> str:
     """What became of a client in a round, in words."""
     if seat is None:
         return "bid, no seat"
-    return WHY[seat] if has_bids or seat != "random" else AT_RANDOM
+    return SEAT_REASONS[seat] if has_bids or seat != "random" else AT_RANDOM
 
 
 def _rows(reader: Reader, round: int, who: Collection[int]) -> tuple[dict[Any, int], dict[Any, Any], Any]:
@@ -169,7 +168,7 @@ def _rows(reader: Reader, round: int, who: Collection[int]) -> tuple[dict[Any, i
 
 def places(
     reader: Reader, in_rounds: Collection[int], who: Collection[int]
-) -> dict[tuple[int, int, int], Place]:
+) -> dict[tuple[int, int, int], RankedContribution]:
     """(round, client, cluster) → rank of the contribution, in the order in which the market pays."""
     c = contributions.c
     order = (c.psi.is_(None), c.psi.desc(), c.omega.desc(), c.client.desc())
@@ -187,4 +186,6 @@ def places(
         .subquery()
     )
     rows = reader.connection.execute(select(ranked).where(ranked.c.client.in_(who)))
-    return {(row.round, row.client, row.cluster): Place(row.psi, row.place, row.of) for row in rows}
+    return {
+        (row.round, row.client, row.cluster): RankedContribution(row.psi, row.place, row.of) for row in rows
+    }

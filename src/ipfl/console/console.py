@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import Depends, HTTPException, Path, Request
 
 from ipfl.console.access import Access, Identity
-from ipfl.console.guard import Bucket, Limits
+from ipfl.console.guard import Bucket, RequestLimits
 from ipfl.console.live import Streams
 from ipfl.console.run_list import FoundRun, RunList
 from ipfl.console.starting import Starter
@@ -23,7 +23,7 @@ class Console:
 
     runs: RunList
     access: Access
-    limits: Limits = field(default_factory=Limits)
+    limits: RequestLimits = field(default_factory=RequestLimits)
     poll_seconds: float = 0.5
     verifier: Verifier = field(init=False)
     starter: Starter = field(init=False)

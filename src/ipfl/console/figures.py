@@ -27,14 +27,13 @@ from ipfl.console.records import (
     Series,
 )
 from ipfl.console.run_list import FoundRun, RunList
-from ipfl.console.settings import changed_settings
+from ipfl.console.settings import non_default_settings
 from ipfl.errors import InputError
 from ipfl.ledger.accounts import ISSUER
 from ipfl.ledger.reader import Reader
 from ipfl.ledger.schema import OPENING, balances, clients, metrics, rounds, row_tables
 from ipfl.ledger.store import RunStore
-from ipfl.runs.comparison import PLAN
-from ipfl.runs.file_names import SUMMARY, TRACE
+from ipfl.runs.file_names import PLAN_FILE, SUMMARY_FILE, TRACE_FILE
 from ipfl.runs.metrics import assessed_models
 
 MAX_POINTS = 1_000
@@ -45,7 +44,7 @@ FLOW_STEPS = 6
 """Rounds between which the flow of clients is shown."""
 MAX_TRACE_BYTES = 50_000_000
 ACCURACY = "evaluation.personalized_accuracy"
-COLUMNS = {
+SERIES_COLUMNS = {
     "accuracy": f"{ACCURACY}.mean",
     "accuracy_std": f"{ACCURACY}.std",
     "pma": "evaluation.pma.mean",
@@ -172,7 +171,7 @@ def run_detail(runs: RunList, found: FoundRun) -> RunDetail:
     store = runs.open(found)
     with store.snapshot() as reader:
         traffic = {name: _total(reader, name) for name in ("bytes_up", "bytes_down")}
-    summary = _read_json(found.folder / SUMMARY) if found.folder else {}
+    summary = _read_json(found.folder / SUMMARY_FILE) if found.folder else {}
     seconds = summary.get("seconds")
     reference = reference_run(runs, found)
     return RunDetail(
@@ -183,7 +182,7 @@ def run_detail(runs: RunList, found: FoundRun) -> RunDetail:
         has_market=bool(store.header.get("rules")),
         seconds=float(seconds) if isinstance(seconds, int | float) else None,
         costs=phase_costs(found),
-        settings=changed_settings(store.header.get("config")),
+        settings=non_default_settings(store.header.get("config")),
     )
 
 
@@ -194,7 +193,7 @@ def _total(reader: Reader, name: str) -> int:
 
 def phase_costs(found: FoundRun) -> list[Cost]:
     """Seconds and bytes of each phase, from the trace of a profiled run."""
-    path = None if found.folder is None else found.folder / TRACE
+    path = None if found.folder is None else found.folder / TRACE_FILE
     try:
         if path is None or path.stat().st_size > MAX_TRACE_BYTES:
             return []
@@ -228,7 +227,7 @@ def reference_run(runs: RunList, found: FoundRun) -> FoundRun | None:
     """The run of the same comparison and seed that PMA is measured against."""
     if found.folder is None:
         return None
-    name = _read_json(found.folder.parent.parent / PLAN).get("reference")
+    name = _read_json(found.folder.parent.parent / PLAN_FILE).get("reference")
     wanted = found.folder.parent.parent / str(name) / found.folder.name
     return next((run for run in runs.find().values() if name and run.folder == wanted), None)
 
@@ -241,9 +240,9 @@ def thin(numbers: Sequence[int], most: int) -> list[int]:
     return sorted({numbers[round(index * step)] for index in range(most)})
 
 
-def series(reader: Reader, columns: Iterable[str] = COLUMNS) -> Series:
+def series(reader: Reader, columns: Iterable[str] = SERIES_COLUMNS) -> Series:
     """Figures over rounds."""
-    wanted = {COLUMNS[column]: column for column in columns}
+    wanted = {SERIES_COLUMNS[column]: column for column in columns}
     shown = thin(range(posted_rounds(reader)), MAX_POINTS)
     evaluated = set(thin(evaluated_rounds(reader), MAX_POINTS))
     kept = sorted({*shown, *evaluated})

@@ -13,8 +13,8 @@ from ipfl.errors import InputError
 from ipfl.methods import METHODS, REFERENCE, method_class, method_summary
 from ipfl.runs.config import Config
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,59}")
-FIRST = (
+RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,59}")
+FIRST_KEYS = (
     "task.dataset",
     "task.distributions",
     "task.partition",
@@ -28,7 +28,7 @@ FIRST = (
 """What the form asks first; everything else is folded away by section."""
 LEFT_OUT = frozenset({"task.path", "task.data_dir", "method.name"})
 """Paths on the server are not chosen from a browser; methods have a list of their own."""
-CODE = "`module:"
+CODE_MARK = "`module:"
 """In the description of every setting that can name code to import."""
 TITLES = {
     "dataset": "Data set",
@@ -84,12 +84,12 @@ def make_form() -> Form:
     fields = {field.key: field for field in _fields(schema)}
     sections: dict[str, list[FormField]] = {}
     for key, field in fields.items():
-        if key not in FIRST:
+        if key not in FIRST_KEYS:
             sections.setdefault(key.rpartition(".")[0] or "run", []).append(field)
     order = sorted(sections, key=lambda name: name != "task")  # what is learned comes first
     notes = {name: _note(schema, name) for name in order}
     return Form(
-        tuple(fields[key] for key in FIRST),
+        tuple(fields[key] for key in FIRST_KEYS),
         {name: tuple(sections[name]) for name in order},
         notes,
         {name: method_summary(name) for name in METHODS},
@@ -102,7 +102,9 @@ def _hyperparameters(method: str) -> tuple[FormField, ...]:
     schema = TypeAdapter(method_class(method)).json_schema()
     every = _fields({"properties": {}, **schema})
     return tuple(
-        replace(field, key=f"{method}:{field.key}") for field in every if f"method.{field.key}" not in FIRST
+        replace(field, key=f"{method}:{field.key}")
+        for field in every
+        if f"method.{field.key}" not in FIRST_KEYS
     )
 
 
@@ -142,7 +144,7 @@ def _field(key: str, name: str, schema: Mapping[str, Any]) -> FormField:
         TITLES.get(name, name.replace("_", " ")),
         "" if key in ("task.dataset", "task.model") else schema.get("description", ""),
         kind if kind in ("choice", "integer", "number", "boolean") else "text",
-        _default(schema.get("default")),
+        _default_text(schema.get("default")),
         choices,
         constants or _suggested_values(key),
         minima[0] if minima else None,
@@ -150,7 +152,7 @@ def _field(key: str, name: str, schema: Mapping[str, Any]) -> FormField:
     )
 
 
-def _default(value: Any) -> str:
+def _default_text(value: Any) -> str:
     if value is None:
         return ""
     return str(value).lower() if isinstance(value, bool) else str(value)
@@ -176,7 +178,7 @@ def _suggested_values(key: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Plan:
+class StartRequest:
     """What a filled-in form asks for."""
 
     name: str
@@ -192,7 +194,7 @@ class Plan:
         return ["compare", "--methods", ",".join(self.methods), *settings, "--out", folder]
 
 
-def read_form(given: Mapping[str, Sequence[str]]) -> Plan:
+def read_form(given: Mapping[str, Sequence[str]]) -> StartRequest:
     """What was filled in, checked as a config file is.
 
     Args:
@@ -202,7 +204,7 @@ def read_form(given: Mapping[str, Sequence[str]]) -> Plan:
         InputError: What is wrong, on one line.
     """
     name = (list(given.get("name", ())) or [""])[0].strip()
-    if not NAME.fullmatch(name):
+    if not RUN_NAME.fullmatch(name):
         raise InputError("the name of a run is made of letters, digits, - and _, at most 60 of them")
     methods = tuple(dict.fromkeys(given.get("methods", ())))
     if not methods:
@@ -223,7 +225,7 @@ def read_form(given: Mapping[str, Sequence[str]]) -> Plan:
             continue
         if fields[key].choices and value not in fields[key].choices and fields[key].kind == "choice":
             raise InputError(f"{key} is one of {', '.join(fields[key].choices)}")
-        if CODE in fields[key].description and ":" in value:
+        if CODE_MARK in fields[key].description and ":" in value:
             raise InputError(f"{key} would import code: start such a run in a terminal")
         if "\n" in value or len(value) > 200:
             raise InputError(f"{key} is too long")
@@ -245,4 +247,4 @@ def read_form(given: Mapping[str, Sequence[str]]) -> Plan:
         methods = tuple(":".join([method, *own[method]]) for method in methods)
     config = Config.load(None, sets)
     config.build_methods(dict.fromkeys([*methods, REFERENCE]) if len(methods) > 1 else methods)
-    return Plan(name, methods, tuple(sets))
+    return StartRequest(name, methods, tuple(sets))

@@ -32,7 +32,7 @@ TOO_LARGE = "this request is too large"
 
 
 @dataclass(frozen=True)
-class Limits:
+class RequestLimits:
     """How much one address may ask for."""
 
     body: int = 65_536
@@ -93,7 +93,7 @@ class Guard:
         limits: How much one address may ask for.
     """
 
-    def __init__(self, app: ASGIApp, hosts: frozenset[str] | None, limits: Limits):
+    def __init__(self, app: ASGIApp, hosts: frozenset[str] | None, limits: RequestLimits):
         self.app, self.hosts, self.limits = app, hosts, limits
         self._requests = Bucket(limits.per_second, limits.burst)
 

@@ -5,7 +5,7 @@ Charts fetch the JSON API. What starts or stops something is in `actions`.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, get_args
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, HTTPException, Query, Request, Response
@@ -14,10 +14,11 @@ from fastapi.responses import HTMLResponse
 from ipfl.console import accounts, api, figures
 from ipfl.console.auction import round_detail
 from ipfl.console.console import ClientNumber, ConsoleOf, ForClient, ForOperator, Run
-from ipfl.console.records import KINDS, Kind, State
+from ipfl.console.records import State
 from ipfl.console.rendering import is_fragment, render
 from ipfl.console.transfers import Search, find_transfers
 from ipfl.core.client_names import find_client
+from ipfl.core.rounds import TransferKind
 from ipfl.errors import InputError
 
 PAGE_SIZE = 50
@@ -209,14 +210,14 @@ def show_ledger(
     round: Short = "",
     kind: Short = "",
     cluster: Short = "",
-    after: api.Place = None,
-    until: api.Place = None,
+    after: api.PlaceQuery = None,
+    until: api.PlaceQuery = None,
 ) -> Response:
     """The ledger of a run; as a fragment only its table."""
     given = {"client": client, "round": round, "kind": kind, "cluster": cluster}
     problem, found = None, None
     try:
-        wanted: Kind | None = kind if kind in KINDS else None  # type: ignore[assignment]
+        wanted: TransferKind | None = kind if kind in get_args(TransferKind) else None  # type: ignore[assignment]
         number = -1 if round.strip().lower() == "opening" else _number(round, "the round", -1)
         with console.runs.read(run) as (store, reader):
             who = find_client(client.strip(), store.client_names) if client.strip() else None
@@ -233,7 +234,7 @@ def show_ledger(
         problem=problem,
         given={name: value for name, value in given.items() if value},
         query=urlencode({name: value for name, value in given.items() if value}),
-        kinds=KINDS,
+        kinds=get_args(TransferKind),
         check=console.verifier.result(run),
     )
 

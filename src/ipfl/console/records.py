@@ -10,9 +10,9 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
+from ipfl.core.rounds import TransferKind
+
 State = Literal["running", "finished", "unfinished", "unreadable"]
-KINDS = ("open", "allowance", "bid", "refund", "fee", "reimbursement", "reward")
-Kind = Literal["open", "allowance", "bid", "refund", "fee", "reimbursement", "reward"]
 
 
 class MeanStd(BaseModel):
@@ -240,7 +240,7 @@ class TransferRow(BaseModel):
 
     round: int
     sequence: int
-    kind: Kind
+    kind: TransferKind
     source: str
     target: str
     amount: int

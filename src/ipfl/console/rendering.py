@@ -1,4 +1,4 @@
-"""What all pages are made with: templates and their filters, fields of forms, ways to another page."""
+"""What all pages are made with: templates and their filters, fields of forms, and links to other pages."""
 
 from __future__ import annotations
 

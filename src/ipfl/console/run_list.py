@@ -21,7 +21,7 @@ from ipfl.ledger.migrations import holds_store
 from ipfl.ledger.reader import Reader
 from ipfl.ledger.store import RunStore
 
-MAX_DEPTH = 4
+MAX_FOLDER_DEPTH = 4
 """Folders inside each other that are looked through: a comparison is DIR/METHOD/seed-S."""
 MAX_RUNS = 5_000
 SCAN_SECONDS = 1.0
@@ -182,7 +182,7 @@ def _run_folders(top: Path) -> Iterator[Path]:
         if STORE_FILE in files:
             folders.clear()
             yield here
-        elif depth >= MAX_DEPTH:
+        elif depth >= MAX_FOLDER_DEPTH:
             folders.clear()
         else:
             folders[:] = sorted(name for name in folders if not name.startswith("."))

@@ -12,7 +12,7 @@ from ipfl.runs.config import Config
 from ipfl.runs.overview import flat_settings
 
 
-def changed_settings(config: Any) -> dict[str, str]:
+def non_default_settings(config: Any) -> dict[str, str]:
     """What a run's config has that is not the default, by dotted key; the method's own settings too.
 
     Args:

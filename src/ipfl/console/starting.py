@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ipfl.console.form import Plan
+from ipfl.console.form import StartRequest
 from ipfl.console.records import RunRow, Started
 from ipfl.console.run_list import FoundRun, RunList, make_key
 from ipfl.core.files import is_locked
 from ipfl.errors import InputError
-from ipfl.runs.file_names import PLAN
+from ipfl.runs.file_names import PLAN_FILE
 from ipfl.runs.folder import request_stop
 
 MAX_PROCESSES = 4
@@ -48,11 +48,11 @@ class Starter:
             raise InputError("runs are started from a console of a folder: ipfl console --runs DIR")
         return self.runs.folder
 
-    def command(self, plan: Plan) -> str:
+    def command(self, plan: StartRequest) -> str:
         """What the plan is on the command line."""
         return shlex.join(["ipfl", *plan.arguments(str(self.folder / plan.name))])
 
-    def start(self, plan: Plan) -> Started:
+    def start(self, plan: StartRequest) -> Started:
         """Starts a new run or comparison.
 
         Raises:
@@ -100,7 +100,7 @@ class Starter:
             return None
         top = self.runs.folder
         above = run.folder.parents[:2]  # COMPARISON/METHOD/seed-S
-        return next((one for one in above if one != top and (one / PLAN).is_file()), run.folder)
+        return next((one for one in above if one != top and (one / PLAN_FILE).is_file()), run.folder)
 
     def _name(self, run: FoundRun) -> str:
         """Of what is resumed, in the folder of all runs."""
@@ -140,7 +140,7 @@ class Starter:
         target = self._folder_of(run)
         if target is None or self.can_stop(run):
             raise InputError("this run is under way" if target else "this run is not in a folder")
-        is_comparison = (target / PLAN).exists()
+        is_comparison = (target / PLAN_FILE).exists()
         name = self._name(run)
         self._launch(name, ["compare" if is_comparison else "run", "--resume", str(target)])
         return Started(name=name, key=run.key)

@@ -13,13 +13,14 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, func, select, tuple_
 
-from ipfl.console.records import Kind, TransferPage, TransferRow
+from ipfl.console.records import TransferPage, TransferRow
 from ipfl.core import NO_CLUSTER, Transfer
+from ipfl.core.rounds import TransferKind
 from ipfl.errors import InputError
 from ipfl.ledger.reader import PostedTransfer, Reader
 from ipfl.ledger.schema import transfers
 
-PLACE = re.compile(r"(-?\d{1,9})\.(\d{1,9})")
+TRANSFER_PLACE = re.compile(r"(-?\d{1,9})\.(\d{1,9})")
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Search:
 
     client: int | None = None
     round: int | None = None
-    kind: Kind | None = None
+    kind: TransferKind | None = None
     cluster: int | None = None
 
     def where(self, run_id: int) -> list[ColumnElement[bool]]:
@@ -46,7 +47,7 @@ def parse_place(text: str | None) -> tuple[int, int] | None:
     """
     if text is None:
         return None
-    found = PLACE.fullmatch(text)
+    found = TRANSFER_PLACE.fullmatch(text)
     if found is None:
         raise InputError("a place in the ledger is ROUND.SEQUENCE, such as 3.17")
     return int(found[1]), int(found[2])

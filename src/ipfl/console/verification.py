@@ -12,7 +12,7 @@ from ipfl.errors import InputError
 from ipfl.ledger.findings import Finding
 from ipfl.ledger.store import RunStore
 
-NEVER = Verification(state="never", text="Not verified yet in this console.")
+NOT_VERIFIED = Verification(state="never", text="Not verified yet in this console.")
 
 
 @dataclass
@@ -25,7 +25,7 @@ class Verifier:
 
     def result(self, run: FoundRun) -> Verification:
         """What is known of a run."""
-        return self._results.get(run.key, NEVER)
+        return self._results.get(run.key, NOT_VERIFIED)
 
     def start(self, run: FoundRun) -> Verification:
         """Begins a check, unless one of this run is under way."""

@@ -27,7 +27,7 @@ LINE_STYLES = ("-", "--", "-.", ":")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 GREY, PALE = "#555555", "#c4c4c4"
 """For what is not data, and for data that only show where the others are."""
-WIDTH = 7.5
+FIGURE_WIDTH = 7.5
 """Inches: the text of a printed page."""
 SETTINGS: dict[Any, Any] = {
     "font.family": "DejaVu Sans",  # comes with matplotlib: the same picture on every machine
@@ -73,7 +73,7 @@ def figure_settings() -> Iterator[None]:
         yield
 
 
-def new_figure(width: float = WIDTH, height: float = 4.2) -> Figure:
+def new_figure(width: float = FIGURE_WIDTH, height: float = 4.2) -> Figure:
     """An empty figure; its size in inches."""
     from matplotlib.figure import Figure
 

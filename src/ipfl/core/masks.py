@@ -47,10 +47,10 @@ class Secrets:
     def public(self) -> list[str]:
         """What everyone is told: two public keys, and a fingerprint of the own mask's seed."""
         keys = (_private_key(seed) for seed in (self.pair_seed, self.sealing_seed))
-        return [*(key.public_key().public_bytes_raw().hex() for key in keys), fingerprint(self.own_seed)]
+        return [*(key.public_key().public_bytes_raw().hex() for key in keys), seed_fingerprint(self.own_seed)]
 
 
-def fingerprint(seed: bytes) -> str:
+def seed_fingerprint(seed: bytes) -> str:
     """By which a seed that was put together from shares is recognised."""
     return hashlib.sha256(b"ipfl own mask" + seed).hexdigest()
 

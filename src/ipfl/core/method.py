@@ -157,7 +157,7 @@ class Method(ABC, Generic[S]):
     summary: ClassVar[str]
     """One line for `ipfl methods`: what it does, and whose paper it is."""
     needs_single: ClassVar[str] = "whatever it does, as it does not say that sums are enough"
-    """What the server needs single replies for, unless `sums` says something else."""
+    """What the server needs single replies for, unless it `HasSums`."""
     needs_probe: ClassVar[bool] = True
     """Whether clients must score models on points that they never train on: `probe`, or `goal`, which mostly
     holds the same points. If not, they can train on these as well (`train.use_probe`)."""
@@ -188,10 +188,6 @@ class Method(ABC, Generic[S]):
         Returns:
             An `ipfl.client.predictors.Predictor`.
         """
-
-    def sums(self) -> Sums:
-        """Which replies the server could do without if it had their sum; none by default."""
-        return Sums(needs_single=self.needs_single)
 
     def models(self, state: S) -> Mapping[str, Vector]:
         """Server models by name (`global`, or `cluster_0`, `cluster_1`, …) for evaluation and export."""
@@ -235,6 +231,15 @@ class HasMarket(Protocol):
 
 
 @runtime_checkable
+class HasSums(Protocol):
+    """A method whose server can do without some single replies if it has their sum."""
+
+    def sums(self) -> Sums:
+        """Which replies these are."""
+        ...
+
+
+@runtime_checkable
 class HasReport(Protocol):
     """A method with more to say in `summary.json`."""
 
@@ -255,3 +260,8 @@ class HasPersonalizeCost(Protocol):
 def personalize_cost(method: Method[Any], state: Any) -> int:
     """What an evaluation costs beside the test data, in passes over a part; 0 if the method says nothing."""
     return method.personalize_cost(state) if isinstance(method, HasPersonalizeCost) else 0
+
+
+def sums_of(method: Method[Any]) -> Sums:
+    """Of which replies a method's server needs only the sum; of none if the method says nothing."""
+    return method.sums() if isinstance(method, HasSums) else Sums(needs_single=method.needs_single)

@@ -42,7 +42,7 @@ PRIVACY_BYTES = 80
 """What a client may say beside about its privacy, as JSON."""
 OPEN_FACT_BYTES = 2**16
 """A fact whose type has no limit of its own, as JSON, at most."""
-MAX_DEPTH = 8
+MAX_FACT_DEPTH = 8
 """How deeply facts may be nested; those of our methods are lists of numbers at most."""
 MAX_REASON = 200
 """Characters of a reason that a client can influence."""
@@ -275,8 +275,8 @@ def _check_facts(facts: dict[Any, Any], most: int) -> None:
     size, waiting = 0, [(facts, 0)]
     while waiting:
         value, depth = waiting.pop()
-        if depth > MAX_DEPTH:
-            raise InvalidReplyError(f"its facts are nested more than {MAX_DEPTH} deep")
+        if depth > MAX_FACT_DEPTH:
+            raise InvalidReplyError(f"its facts are nested more than {MAX_FACT_DEPTH} deep")
         inner: list[Any] = []
         if isinstance(value, dict):
             if not all(isinstance(name, str) for name in value):

@@ -17,6 +17,8 @@ NO_CLUSTER = -1
 """Stands for the cluster of a row that concerns none."""
 Tokens = Annotated[int, "64 bits"]
 """A number of tokens. All other whole numbers of a row fit into 32 bits."""
+TransferKind = Literal["open", "allowance", "bid", "refund", "fee", "reimbursement", "reward"]
+"""Why tokens moved; `ipfl.ledger.accounts.Kind` explains each."""
 
 
 class Bid(NamedTuple):
@@ -39,7 +41,7 @@ class Seat(NamedTuple):
     cluster: int
     """`NO_CLUSTER` in methods without clusters."""
     how: Literal["performance", "random"]
-    """By bid and contribution, or by lot."""
+    """By bid and contribution, or at random."""
     delivered: bool
     """Whether a valid update came back."""
     excused: bool = False
@@ -60,8 +62,7 @@ class Contribution(NamedTuple):
 class Transfer(NamedTuple):
     """One movement of tokens between two accounts (see `ipfl.ledger.accounts` for their numbers)."""
 
-    kind: Literal["open", "allowance", "bid", "refund", "fee", "reimbursement", "reward"]
-    """Why; see `ipfl.ledger.accounts.Kind`."""
+    kind: TransferKind
     source: int
     target: int
     amount: Tokens
@@ -161,7 +162,7 @@ def is_below_quorum(seats: Iterable[Seat], min_clients: int) -> bool:
 
 SERVER_FAULTS = frozenset({"worker_died"})
 """Kinds of events about a client that did not answer through a fault of the server's own."""
-MAX_NAMED = 10
+MAX_NAMED_CLIENTS = 10
 """Clients that a summarized event names at most."""
 
 
@@ -177,6 +178,8 @@ def _sentence(group: list[Event]) -> str:
     clients = sorted({event.client for event in group if event.client is not None})
     if len(clients) < 2:
         return str(group[0])
-    if len(clients) > MAX_NAMED:
-        return f"{len(clients)} clients ({', '.join(map(str, clients[:MAX_NAMED]))}, …) {group[0].text}"
+    if len(clients) > MAX_NAMED_CLIENTS:
+        return (
+            f"{len(clients)} clients ({', '.join(map(str, clients[:MAX_NAMED_CLIENTS]))}, …) {group[0].text}"
+        )
     return f"clients {', '.join(map(str, clients[:-1]))} and {clients[-1]} {group[0].text}"

@@ -1,7 +1,7 @@
 """What every section of a config is built on: closed, frozen, with errors of one line.
 
-The sections themselves stand where they are used: `[task]` in `ipfl.data.settings`, `[train]` and
-`[privacy]` in `ipfl.client.settings`, `[adversary]` and `[faults]` in `ipfl.stress.settings`, the rest in
+The sections themselves stand where they are used: `[task]` in `ipfl.data.settings`, `[train]` and `[privacy]`
+in `ipfl.client.settings`, `[adversary]`, `[strategy]` and `[faults]` in `ipfl.stress.settings`, the rest in
 `ipfl.runs.config`. `[aggregate]` is here, because every method's setup carries it.
 """
 
@@ -25,7 +25,7 @@ MAX_REAL = 3.4e38
 """Largest number of a setting: beyond it, single precision overflows."""
 
 
-def check_numbers(value: Any, most: int = MAX_INT32) -> None:
+def check_setting(value: Any, most: int = MAX_INT32) -> None:
     """Accepts a setting whose numbers can be computed with; refuses nan, infinity, and what overflows.
 
     Args:
@@ -43,7 +43,7 @@ def check_numbers(value: Any, most: int = MAX_INT32) -> None:
             raise ValueError(f"should be less than or equal to {most}")
     elif isinstance(value, list | tuple):
         for one in value:
-            check_numbers(one, most)
+            check_setting(one, most)
 
 
 RENAMED_KEYS = {
@@ -80,11 +80,11 @@ class Section(BaseModel, metaclass=_SectionMeta):
 
     @field_validator("*", mode="after")
     @classmethod
-    def _have_numbers_a_limit(cls, value: Any, info: ValidationInfo) -> Any:
+    def _check_numbers(cls, value: Any, info: ValidationInfo) -> Any:
         """Every number of every section; a field may say another limit of its own."""
         about = cls.model_fields[info.field_name or ""].metadata
         own = (limit.le for limit in about if isinstance(limit, Le) and isinstance(limit.le, int))
-        check_numbers(value, next(own, MAX_INT32))
+        check_setting(value, next(own, MAX_INT32))
         return value
 
     @classmethod
@@ -156,13 +156,13 @@ def _complaint(key: str, details: Sequence[ErrorDetails], section: type[Section]
     if "model_type" in kinds:
         return f"{key} should be a section, such as [{key}], not {details[0]['input']!r}{hint}"
     given = details[0]["input"]
-    messages = dict.fromkeys(_message(detail) for detail in details)
+    messages = dict.fromkeys(_plain_message(detail) for detail in details)
     if kinds == {"value_error"} and isinstance(given, dict):  # about several keys, which it names
         return "; ".join(messages)
     return f"{key} {' or '.join(messages)}, not {'a section' if isinstance(given, dict) else repr(given)}"
 
 
-def _message(detail: ErrorDetails) -> str:
+def _plain_message(detail: ErrorDetails) -> str:
     """What pydantic says, in words of a config file."""
     if detail["type"] == "string_pattern_mismatch" and (names := _alternatives(detail["ctx"]["pattern"])):
         return f"should be {', '.join(names[:-1])} or {names[-1]}"

@@ -11,11 +11,10 @@ Belongs here: everything between a file and the arrays of one client.
 - What users have: `table_files`, `tables` and `table_encoding` for CSV, Parquet and DataFrames,
   `image_folders`, and `column_data` for Hugging Face data sets and partitioners.
 
-Imports of `ipfl` only `ipfl.core` and `ipfl.errors`; every
-package above may import it.
+Imports `ipfl.core` and `ipfl.errors` only; every package above may import it.
 """
 
-from ipfl.data.catalogue import DATASETS, DatasetInfo, fetch, load, locate
+from ipfl.data.catalogue import DATASETS, DatasetInfo, fetch_dataset, load_dataset, locate
 from ipfl.data.dataset import Dataset
 from ipfl.data.distributions import DISTRIBUTIONS
 from ipfl.data.federated import FederatedData, PartitionedDataset, Parts, Samples
@@ -36,8 +35,8 @@ __all__ = [
     "Samples",
     "Target",
     "federate",
-    "fetch",
+    "fetch_dataset",
     "from_clients",
-    "load",
+    "load_dataset",
     "locate",
 ]

@@ -246,7 +246,7 @@ def locate(name: str, data_dir: Path | None = None) -> str | None:
     return None if cached is None else str(cached)
 
 
-def fetch(name: str) -> list[Path]:
+def fetch_dataset(name: str) -> list[Path]:
     """Downloads the archive of a data set into the cache, unless it is there.
 
     Returns:
@@ -263,7 +263,7 @@ def fetch(name: str) -> list[Path]:
     return [info.download.ensure()]
 
 
-def load(
+def load_dataset(
     name: str, *, path: Path | None = None, data_dir: Path | None = None, settings: TaskConfig | None = None
 ) -> Dataset:
     """Reads a data set; downloads it if it is not on this machine.

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ipfl.data.table_encoding import sorted_texts
 from ipfl.errors import InputError, near_hint
 
-TARGETS = ("label", "labels", "target", "y", "fine_label")
+TARGET_COLUMNS = ("label", "labels", "target", "y", "fine_label")
 """Columns that are taken for the label if none is named."""
 TEST_SPLITS = ("test", "validation", "valid")
 
@@ -39,7 +39,7 @@ def choose_target(given: Any, target: str | None, name: str) -> str:
         return target
     features = getattr(given, "features", None) or {}
     found = [one for one in columns if hasattr(features.get(one), "names")]
-    found = found if len(found) == 1 else [one for one in TARGETS if one in columns]
+    found = found if len(found) == 1 else [one for one in TARGET_COLUMNS if one in columns]
     if not found:
         raise InputError(f"{name}: say which column holds the label (target); there are {', '.join(columns)}")
     return found[0]

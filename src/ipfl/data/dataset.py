@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ipfl.core import stream
 from ipfl.data.rounding import largest_remainder
-from ipfl.data.targets import Target, TargetKind, check_numbers, count_outputs
+from ipfl.data.targets import Target, TargetKind, check_number_targets, count_outputs
 from ipfl.errors import InputError
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ def check_targets(y: ArrayLike, points: int, kind: TargetKind, name: str) -> NDA
     Raises:
         InputError: They are something else.
     """
-    return check_labels(y, points, name) if kind == "classes" else check_numbers(y, points, kind, name)
+    return check_labels(y, points, name) if kind == "classes" else check_number_targets(y, points, kind, name)
 
 
 def count_targets(y: NDArray[Any], kind: TargetKind, name: object) -> int:

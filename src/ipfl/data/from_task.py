@@ -15,7 +15,7 @@ import numpy as np
 from ipfl.core import stream
 from ipfl.core.plugins import load_callable
 from ipfl.data.allocation import AllocationSettings, allocate
-from ipfl.data.catalogue import load
+from ipfl.data.catalogue import load_dataset
 from ipfl.data.dataset import Dataset
 from ipfl.data.distributions import Distribution, make_distributions, parse_distributions
 from ipfl.data.federated import Allocation, Drift, FederatedData, PartitionedDataset
@@ -42,11 +42,11 @@ def federate(task: TaskConfig, seed: int) -> FederatedData:
     if given is not None and not isinstance(given, Dataset):
         return given
     _check_settings(task, parse_partition(task.partition))  # before a data set is read, or even downloaded
-    dataset = given or load(task.dataset, path=task.path, data_dir=task.data_dir, settings=task)
-    return deal_out(dataset, task, seed)
+    dataset = given or load_dataset(task.dataset, path=task.path, data_dir=task.data_dir, settings=task)
+    return distribute_points(dataset, task, seed)
 
 
-def deal_out(dataset: Dataset, task: TaskConfig, seed: int) -> FederatedData:
+def distribute_points(dataset: Dataset, task: TaskConfig, seed: int) -> FederatedData:
     """Gives the points of a data set to the clients, as a task describes it.
 
     Raises:
@@ -54,7 +54,7 @@ def deal_out(dataset: Dataset, task: TaskConfig, seed: int) -> FederatedData:
     """
     partition = parse_partition(task.partition)
     _check_settings(task, partition)
-    _check_classes(task, partition, dataset)
+    _check_class_settings(task, partition, dataset)
     if task.clients is not None and task.clients > len(dataset.y_train):
         raise InputError(
             f"task.clients = {task.clients}, but {dataset.name} has {len(dataset.y_train)} training points"
@@ -106,7 +106,7 @@ def _check_unseen(task: TaskConfig, clients: int) -> None:
         raise InputError(f"unseen = {task.unseen} of {clients} clients: no client is left to train with")
 
 
-def _check_classes(task: TaskConfig, partition: Partition, dataset: Dataset) -> None:
+def _check_class_settings(task: TaskConfig, partition: Partition, dataset: Dataset) -> None:
     """Refuses what chooses or renames classes where there are none."""
     if dataset.target == "classes":
         return

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from ipfl.data.settings import TaskConfig
 
-SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm")
-TRAIN, TEST = ("train", "training"), ("test", "val", "valid", "validation")
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm")
+TRAIN_FOLDERS, TEST_FOLDERS = ("train", "training"), ("test", "val", "valid", "validation")
 """Names of the folders of an official split."""
 MAX_PIXELS = 2**24
 """Of one image: a small file may unpack to gigabytes."""
@@ -44,7 +44,9 @@ def read_images(path: Path, settings: TaskConfig) -> Dataset:
         raise InputError(f"{path}: folders name classes, so predict = {settings.predict!r} does not fit")
     if not path.is_dir():
         raise InputError(f"there is no folder {path}")
-    files = sorted(file for file in path.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
+    files = sorted(
+        file for file in path.rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES and file.is_file()
+    )
     files = [file for file in files if not any(part.startswith(".") for part in file.relative_to(path).parts)]
     places = [file.relative_to(path).parts[:-1] for file in files]
     is_test = _official_test(places)
@@ -84,8 +86,8 @@ def _official_test(places: Sequence[tuple[str, ...]]) -> NDArray[np.bool_] | Non
     With both `test` and `val`, the latter is training data.
     """
     tops = {place[0].lower() for place in places if place}
-    tests = [name for name in TEST if name in tops]
-    if not tests or not tops <= {*TRAIN, *TEST} or not tops & set(TRAIN):
+    tests = [name for name in TEST_FOLDERS if name in tops]
+    if not tests or not tops <= {*TRAIN_FOLDERS, *TEST_FOLDERS} or not tops & set(TRAIN_FOLDERS):
         return None
     return np.array([place[0].lower() == tests[0] for place in places])
 

@@ -21,7 +21,7 @@ from ipfl.data.federated import (
 from ipfl.errors import InputError
 
 
-def deal_noise(shares: Sequence[float], clients: int, seed: int) -> NDArray[np.float64]:
+def assign_noise(shares: Sequence[float], clients: int, seed: int) -> NDArray[np.float64]:
     """(N,) share of wrong labels of each client: the given ones in turn, over clients in random order."""
     return stream(seed, "label noise").permutation(np.resize(np.asarray(shares, np.float64), clients))
 
@@ -45,7 +45,7 @@ class NoisyLabels:
         self.clients, self.unseen = data.clients, data.unseen
         self.client_names, self.class_names, self.notes = client_names(data), class_names(data), notes(data)
         self.encoding = getattr(data, "encoding", None)
-        self.noise = deal_noise(shares, len(data.clients) + len(data.unseen), seed)
+        self.noise = assign_noise(shares, len(data.clients) + len(data.unseen), seed)
         self.sizes, self.majority = data.sizes, data.majority
         self.holdout, self.server_holdout = data.holdout, data.server_holdout
 
@@ -54,13 +54,13 @@ class NoisyLabels:
         parts = self.data.parts(client, round)
         goal = "probe" if parts.goal is parts.probe else "goal"
         return Parts(
-            self._spoil(client, parts.train, "train"),
-            self._spoil(client, parts.probe, "probe"),
-            self._spoil(client, parts.goal, goal),
+            self._with_wrong_labels(client, parts.train, "train"),
+            self._with_wrong_labels(client, parts.probe, "probe"),
+            self._with_wrong_labels(client, parts.goal, goal),
             parts.test,
         )
 
-    def _spoil(self, client: int, samples: Samples, part: str) -> Samples:
+    def _with_wrong_labels(self, client: int, samples: Samples, part: str) -> Samples:
         rng = stream(self.seed, "wrong labels", client, part)
         is_wrong = rng.random(len(samples.y)) < self.noise[client]
         drawn = rng.integers(0, self.classes, len(samples.y))

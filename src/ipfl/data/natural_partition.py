@@ -14,7 +14,7 @@ from ipfl.errors import InputError
 
 MIN_GROUP_POINTS = 5
 """Training points that a group needs to become a client."""
-MAX_LISTED = 5
+MAX_LISTED_CLIENTS = 5
 """Names of clients in a message."""
 
 
@@ -90,7 +90,7 @@ def _check_sizes(dataset: Dataset, large: int, small: Mapping[int, int], leave_o
     """
     names = dataset.group_names
     few = [f"{group if names is None else names[group]} ({count})" for group, count in small.items()]
-    listed = ", ".join(few[:MAX_LISTED]) + (", …" if len(few) > MAX_LISTED else "")
+    listed = ", ".join(few[:MAX_LISTED_CLIENTS]) + (", …" if len(few) > MAX_LISTED_CLIENTS else "")
     needed = f"{MIN_GROUP_POINTS} points to train on and one to test on"
     if few and (not leave_out or not large):
         advice = "" if not large else ': give them more, or set small_clients = "leave_out"'

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ipfl.data.archives import read_points
-from ipfl.data.catalogue import load
+from ipfl.data.catalogue import load_dataset
 from ipfl.data.dataset import Dataset
 from ipfl.data.settings import TaskConfig, dataset_of
 from ipfl.errors import InputError
@@ -43,7 +43,7 @@ def read_node_data(path: Path, settings: TaskConfig) -> NodeParts:
     # Nobody but this client has rows here, so that its own mean and spread are those of all of them.
     scaled_by = "none" if settings.standardize == "none" else "server"
     change = {"client": None, "partition": "iid", "standardize": scaled_by}
-    found = load(kind, path=path, settings=settings.model_copy(update=change))
+    found = load_dataset(kind, path=path, settings=settings.model_copy(update=change))
     _refuse_text(found)
     numbers = _class_numbers(found, settings)
     return {

@@ -17,7 +17,7 @@ from ipfl.data.dataset import Dataset, check_features, check_labels, check_targe
 from ipfl.data.distributions import Distribution
 from ipfl.data.federated import Allocation, ClientPoints, PartitionedDataset, PoolPoints
 from ipfl.data.table_encoding import sorted_texts
-from ipfl.data.targets import TARGETS, TargetKind
+from ipfl.data.targets import TARGET_KINDS, TargetKind
 from ipfl.errors import InputError, unknown
 
 Pair = tuple[NDArray[Any], NDArray[Any]]
@@ -71,8 +71,8 @@ def from_clients(
     clients, names = _list_clients(clients, names)
     if not (0 < probe < 1 and 0 < test_share < 1):
         raise InputError("probe and test_share must be between 0 and 1")
-    if predict not in TARGETS:
-        raise unknown("predict", predict, TARGETS)
+    if predict not in TARGET_KINDS:
+        raise unknown("predict", predict, TARGET_KINDS)
     known = _check_distribution(distribution, len(clients))
     if not set(unseen) <= set(range(len(clients))) or len(set(unseen)) == len(clients):
         raise InputError(f"unseen: expected some, not all, of the clients 0 to {len(clients) - 1}")
@@ -83,7 +83,7 @@ def from_clients(
         for client, given in enumerate(clients)
     ]
     if predict == "classes":
-        read, found = _number_labels(read, labels, classes)
+        read, found = _number_labels_of_clients(read, labels, classes)
         class_names = class_names or found or columns.class_names(clients[0])
     return PartitionedDataset(
         _join(name, read, classes, class_names, predict),
@@ -146,7 +146,7 @@ class _Columns:
         return class_labels(given, self.target, "client 0") if has_columns(given) else None
 
 
-def _number_labels(
+def _number_labels_of_clients(
     data: list[tuple[Pair, Pair]], names: list[str], classes: int | None
 ) -> tuple[list[tuple[Pair, Pair]], list[str] | None]:
     """Checks the labels; where they are texts, numbers them over all clients and returns these texts."""

@@ -14,9 +14,9 @@ from ipfl.errors import InputError
 
 DATASET = "digits"
 """Data set of the default task."""
-TABLES = ("csv", "parquet", "dataframe")
+TABLE_DATASETS = ("csv", "parquet", "dataframe")
 """Data sets whose points are the rows of a table."""
-FILES = ("npz", "csv", "parquet", "images")
+FILE_DATASETS = ("npz", "csv", "parquet", "images")
 """Data sets that are read from `path`."""
 _SUFFIXES = {
     ".npz": "npz",
@@ -136,21 +136,21 @@ class TaskConfig(Section):
         if dataset != DATASET:
             more["samples"] = None  # the default number fits the default data set
         if "natural" in (given.get("partition"), given.get("distributions")) or (
-            dataset in (*TABLES, "images") and "partition" not in given
+            dataset in (*TABLE_DATASETS, "images") and "partition" not in given
         ):
             more |= {"partition": "natural", "distributions": "natural", "clients": None}
-        elif dataset in (*TABLES, "images"):
+        elif dataset in (*TABLE_DATASETS, "images"):
             more["distributions"] = "iid"  # nobody wants the labels of an own table permuted
-        if dataset in TABLES:
+        if dataset in TABLE_DATASETS:
             more["model"] = "mlp"
         return {**more, **given}
 
     @model_validator(mode="after")
     def _path_is_read(self) -> Self:
         """A file that nobody would read is refused: a run on other data would be a wrong result."""
-        if self.path is not None and self.dataset not in FILES:
+        if self.path is not None and self.dataset not in FILE_DATASETS:
             raise ValueError(
-                f"task.path is read with dataset = {' | '.join(FILES)}, not with {self.dataset!r}"
+                f"task.path is read with dataset = {' | '.join(FILE_DATASETS)}, not with {self.dataset!r}"
             )
         if self.clients is None and self.partition != "natural":
             raise ValueError("task.clients, their number, is needed for every task.partition but natural")
@@ -167,6 +167,6 @@ def dataset_of(path: Path) -> str:
     if kind is None and not os.path.isdir(path):  # `Path.is_dir` raises for names that are too long
         raise InputError(
             f"path = {str(path)!r}: expected a file {', '.join(_SUFFIXES)} or a folder of images; "
-            f"with another name, say what it is: dataset = {' | '.join(FILES)}"
+            f"with another name, say what it is: dataset = {' | '.join(FILE_DATASETS)}"
         )
     return kind or "images"

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 Standardize = Literal["server", "client", "none"]
 MAX_CATEGORIES = 100
 """Different texts in a column; one with more is a name or a number of the row, not a category."""
-MAX_LISTED = 12
+MAX_LISTED_COLUMNS = 12
 """Names of columns in a message."""
 
 
 @dataclass(frozen=True)
-class Column:
+class TableColumn:
     """One column to learn from."""
 
     name: str
@@ -47,7 +47,7 @@ class Column:
 class TableEncoding:
     """Makes points of rows."""
 
-    columns: tuple[Column, ...]
+    columns: tuple[TableColumn, ...]
     standardize: Standardize
     clients: tuple[str, ...]
     """Whose mean and spread each row of `mean` and `spread` is; empty: one row, for all."""
@@ -115,7 +115,7 @@ class TableEncoding:
 
 
 def make_encoding(
-    columns: Sequence[Column],
+    columns: Sequence[TableColumn],
     raw: NDArray[np.float64],
     standardize: Standardize,
     group: NDArray[np.int64] | None,
@@ -166,7 +166,7 @@ def find_column(rows: pd.DataFrame, name: str, where: str, key: str = "") -> pd.
     names = [str(column) for column in rows.columns]
     setting = f" ({key})" if key else ""
     if name not in names:
-        known = ", ".join(names[:MAX_LISTED]) + (", …" if len(names) > MAX_LISTED else "")
+        known = ", ".join(names[:MAX_LISTED_COLUMNS]) + (", …" if len(names) > MAX_LISTED_COLUMNS else "")
         raise InputError(
             f"{where} has no column {name!r}{setting}{near_hint(name, names)} (columns: {known})"
         )
@@ -192,7 +192,7 @@ def category_texts(values: pd.Series[Any]) -> list[str]:
     ]
 
 
-def choose_column(values: pd.Series[Any], name: str, where: str, is_categorical: bool) -> Column:
+def choose_column(values: pd.Series[Any], name: str, where: str, is_categorical: bool) -> TableColumn:
     """How a column is encoded, by what it holds.
 
     Raises:
@@ -200,7 +200,7 @@ def choose_column(values: pd.Series[Any], name: str, where: str, is_categorical:
     """
     refuse_missing(values, name, where)
     if not is_categorical and values.dtype.kind in "buif":
-        return Column(name)
+        return TableColumn(name)
     if values.dtype.kind in "mM":
         raise InputError(
             f"{where}: column {name!r} holds dates: make numbers of them, or leave the column out (features)"
@@ -211,7 +211,7 @@ def choose_column(values: pd.Series[Any], name: str, where: str, is_categorical:
             f"{where}: column {name!r} holds {len(found)} different texts, such as {found[0]!r}; at most "
             f"{MAX_CATEGORIES} can be categories: leave the column out (features), or make numbers of it"
         )
-    return Column(name, tuple(found))
+    return TableColumn(name, tuple(found))
 
 
 def sorted_texts(texts: set[str]) -> list[str]:
@@ -253,7 +253,7 @@ def _numbers(values: pd.Series[Any], name: str, where: str) -> NDArray[np.float6
     return numbers
 
 
-def _is_each(texts: Sequence[str], column: Column, where: str) -> NDArray[np.float64]:
+def _is_each(texts: Sequence[str], column: TableColumn, where: str) -> NDArray[np.float64]:
     """(rows, categories): 1 where a row has the category."""
     assert column.categories is not None
     positions = {category: position for position, category in enumerate(column.categories)}

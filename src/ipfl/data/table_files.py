@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ipfl.data.settings import TaskConfig
 
 DELIMITERS = ",;\t|"
-MISSING = ["", "NA", "N/A", "n/a", "NaN", "nan", "null", "NULL", "None", "<NA>", "#N/A"]
+MISSING_VALUES = ["", "NA", "N/A", "n/a", "NaN", "nan", "null", "NULL", "None", "<NA>", "#N/A"]
 """What stands for a missing value."""
 
 
@@ -54,7 +54,7 @@ def _csv_rows(path: Path, client: str | None) -> pd.DataFrame:
             sep=separator,
             # Names of clients as they are written: 007 stays 007, and NA may be a country.
             dtype={} if client is None else {client: str},
-            na_values={column: MISSING for column in columns if column != client},
+            na_values={column: MISSING_VALUES for column in columns if column != client},
             keep_default_na=False,
             low_memory=False,
         )

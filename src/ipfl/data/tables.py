@@ -23,13 +23,13 @@ from ipfl.data.table_encoding import (
     number_texts,
     refuse_missing,
 )
-from ipfl.data.targets import check_numbers
+from ipfl.data.targets import check_number_targets
 from ipfl.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-MAX_CLASSES = 1000
+MAX_TABLE_CLASSES = 1000
 
 
 def read_table(rows: pd.DataFrame, settings: TaskConfig, name: str) -> Dataset:
@@ -90,7 +90,7 @@ def _read_target(
     refuse_missing(values, target, name)
     if values.dtype.kind not in "buif":
         raise InputError(f'{name}: column {target!r} (target) holds text, but predict = "regression"')
-    return check_numbers(values.to_numpy(np.float64), len(rows), "regression", f"{name}: {target}"), []
+    return check_number_targets(values.to_numpy(np.float64), len(rows), "regression", f"{name}: {target}"), []
 
 
 def _number_texts(
@@ -111,7 +111,7 @@ def _check_classes(rows: pd.DataFrame, classes: list[str], target: str, name: st
         raise InputError(f"{name}: column {target!r} (target) holds only {classes[0]!r}: nothing to learn")
     values = find_column(rows, target, name)
     is_measured = values.dtype.kind == "f" and bool((values % 1 != 0).any())
-    if is_measured or len(classes) > MAX_CLASSES:
+    if is_measured or len(classes) > MAX_TABLE_CLASSES:
         raise InputError(
             f"{name}: column {target!r} (target) holds {len(classes)} values, such as {classes[0]}; "
             'expected the names or numbers of classes (numbers to predict: predict = "regression")'

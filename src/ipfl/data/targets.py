@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from ipfl.errors import InputError
 
 TargetKind = Literal["classes", "multilabel", "regression"]
-TARGETS: tuple[TargetKind, ...] = get_args(TargetKind)
+TARGET_KINDS: tuple[TargetKind, ...] = get_args(TargetKind)
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Target:
         """Predicted numbers (n, outputs) in the units of the data."""
         return np.asarray(predicted * np.asarray(self.scale) + np.asarray(self.mean), np.float64)
 
-    def falsify(self, y: NDArray[Any]) -> NDArray[Any]:
+    def wrong_targets(self, y: NDArray[Any]) -> NDArray[Any]:
         """Wrong targets for all points: the next class, all labels turned, numbers mirrored at their mean."""
         if self.kind == "classes":
             return np.asarray((y + 1) % self.outputs)
@@ -69,7 +69,7 @@ class Target:
         return np.asarray(mirrored.reshape(y.shape).astype(y.dtype))
 
 
-def check_numbers(y: ArrayLike, points: int, kind: TargetKind, name: str) -> NDArray[np.float32]:
+def check_number_targets(y: ArrayLike, points: int, kind: TargetKind, name: str) -> NDArray[np.float32]:
     """Checks the targets of regression, (n,) or (n, outputs), or of several labels, (n, labels) of 0 and 1.
 
     Raises:

@@ -37,7 +37,7 @@ from ipfl.engines.flower.server import FlowerEngine, RemoteData
 from ipfl.engines.flower.simulation import START_TIMEOUT_SECONDS, Simulation
 from ipfl.engines.flower.transport import Transport
 from ipfl.errors import InputError
-from ipfl.report.progress import accuracy
+from ipfl.report.progress import accuracy_text
 from ipfl.runs.config import Config
 from ipfl.runs.folder import RunOutput
 from ipfl.runs.result import NO_ROUND_COUNTED, Result
@@ -107,7 +107,7 @@ class LinePrinter:
         """A round is over."""
         for event in summarize(line["events"]):
             print_progress(f"  {event}")
-        known = accuracy(line)
+        known = accuracy_text(line)
         print_progress(
             f"{line['round'] + 1} of {self.rounds} rounds: {line['clients']} clients, "
             f"{line['bytes_down']:,} bytes down, {line['bytes_up']:,} up"
@@ -137,7 +137,7 @@ def build_task(
         fail_on_refusal=server_config.registry is None,
     )
     present = list(directory.nodes.values())
-    description = begun or _describe(server_config, membership)
+    description = begun or _describe_data(server_config, membership)
     samples = {client: counts for info in present for client, counts in info.samples.items()}
     task = Task(RemoteData(description, samples), factory)
     directory.input_shape = description.input_shape
@@ -147,7 +147,7 @@ def build_task(
     return task
 
 
-def _describe(server_config: ServerConfig, membership: Membership) -> DataDescription:
+def _describe_data(server_config: ServerConfig, membership: Membership) -> DataDescription:
     """What the data of a new run looks like: as the operator says, or as more than half of the nodes do."""
     directory = membership.directory
     agreed = agree_on_task(directory.nodes.values(), server_config.classes or None)

@@ -132,7 +132,7 @@ def write_key_pair(folder: Path) -> str:
     return fingerprint(line)
 
 
-def read_public_key(path: Path) -> bytes:
+def read_node_public_key(path: Path) -> bytes:
     """Reads and checks a public key file, and returns its line.
 
     Raises:

@@ -26,7 +26,7 @@ from ipfl.deploy.credentials import (
     write_key_pair,
 )
 from ipfl.deploy.peers import peers_text
-from ipfl.deploy.registry import Account, Registry
+from ipfl.deploy.registry import NodeAccount, Registry
 from ipfl.engines import NEEDS_LOCAL_ENGINE
 from ipfl.engines.flower.node_limits import NodeLimits
 from ipfl.errors import InputError
@@ -297,7 +297,7 @@ def create_folder(
     for client in range(nodes):
         _write_node_files(folder, client, server)
         key = folder.node_folder(client).public_key.read_text(encoding="utf-8")
-        accounts.append(Account(client=client, key=key, name=f"node-{client}"))
+        accounts.append(NodeAccount(client=client, key=key, name=f"node-{client}"))
     registry = Registry.of(accounts)
     registry.save(folder.accounts_file)
     peers = peers_text(registry)

@@ -26,7 +26,7 @@ from pathlib import Path
 
 import httpx
 
-from ipfl.deploy.proxy import Gate, Headers, Limits, Proxy, RefusalLog, RefusedError
+from ipfl.deploy.proxy import Gate, Headers, PeerLimits, Proxy, RefusalLog, RefusedError
 from ipfl.engines.flower.flwr_internals import SUPERLINK_NODE_ID, read_pushed_message
 
 NODE_ROUTES = frozenset(
@@ -154,17 +154,17 @@ async def run_front(options: argparse.Namespace) -> None:
     tls.minimum_version = ssl.TLSVersion.TLSv1_2
     tls.load_cert_chain(options.certificate, options.private_key)
     log = RefusalLog(_print_line)
-    node_limits = Limits(
+    node_limits = PeerLimits(
         message_bytes=options.max_message_mb * 2**20,
         connections=options.max_connections,
         connections_per_address=options.max_connections_per_address,
         idle_seconds=options.idle_seconds,
     )
-    operator_limits = Limits(
+    operator_limits = PeerLimits(
         message_bytes=OPERATOR_MESSAGE_BYTES, connections_per_address=512, reply_seconds=None
     )
     operator_gate = OperatorGate(options.token_file.read_bytes().strip())
-    ports: tuple[tuple[str, str, int, Gate, Limits], ...] = (
+    ports: tuple[tuple[str, str, int, Gate, PeerLimits], ...] = (
         ("nodes", options.bind, options.port, NodeGate(), node_limits),
         (
             "operators",

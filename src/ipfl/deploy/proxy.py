@@ -2,7 +2,7 @@
 
 It speaks HTTP/1.1 and never passes bytes on unread: each request is parsed, checked and written anew, so that
 the server behind it and this proxy cannot disagree about where a request ends. What peers can make it hold is
-limited in size, number and time (`Limits`). `ipfl.deploy.front` says which requests pass.
+limited in size, number and time (`PeerLimits`). `ipfl.deploy.front` says which requests pass.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Headers = Sequence[tuple[bytes, bytes]]
 
 
 @dataclass(frozen=True)
-class Limits:
+class PeerLimits:
     """What a peer can make the proxy hold."""
 
     message_bytes: int
@@ -119,7 +119,7 @@ class Proxy:
     def __init__(
         self,
         gate: Gate,
-        limits: Limits,
+        limits: PeerLimits,
         upstream: httpx.AsyncClient,
         tls: ssl.SSLContext,
         log: RefusalLog,

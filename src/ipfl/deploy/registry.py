@@ -23,7 +23,7 @@ from ipfl.deploy.credentials import fingerprint
 from ipfl.errors import InputError
 
 
-class Account(Section):
+class NodeAccount(Section):
     """A client of the federation."""
 
     client: int = Field(ge=0, le=2**31 - 2, description="client id: the account's number in the ledger")
@@ -49,17 +49,17 @@ class Account(Section):
 class Registry:
     """All accounts, in ascending client id."""
 
-    accounts: tuple[Account, ...] = ()
+    accounts: tuple[NodeAccount, ...] = ()
 
     @classmethod
-    def of(cls, accounts: Sequence[Account]) -> Registry:
+    def of(cls, accounts: Sequence[NodeAccount]) -> Registry:
         """Checks and sorts accounts.
 
         Raises:
             InputError: Two accounts have the same client id, or the same key.
         """
-        clients: dict[ClientId, Account] = {}
-        keys: dict[str, Account] = {}
+        clients: dict[ClientId, NodeAccount] = {}
+        keys: dict[str, NodeAccount] = {}
         for account in accounts:
             if account.client in clients:
                 raise InputError(f"client {account.client} has two accounts")
@@ -80,11 +80,11 @@ class Registry:
         """
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
-            return cls.of([Account.model_validate(row) for row in content["accounts"]])
+            return cls.of([NodeAccount.model_validate(row) for row in content["accounts"]])
         except OSError as error:
             raise InputError(f"cannot read the accounts in {path}: {error.strerror}") from error
         except ValidationError as error:
-            raise InputError(f"accounts in {path}: {one_line(error, Account)}") from error
+            raise InputError(f"accounts in {path}: {one_line(error, NodeAccount)}") from error
         except InputError as error:
             raise InputError(f"accounts in {path}: {error}") from error
         except (ValueError, KeyError, TypeError) as error:
@@ -107,7 +107,7 @@ class Registry:
             return None
         return next((account.client for account in self.accounts if account.fingerprint == wanted), None)
 
-    def account(self, client: ClientId) -> Account | None:
+    def account(self, client: ClientId) -> NodeAccount | None:
         """The account of a client; None if it has none."""
         return next((account for account in self.accounts if account.client == client), None)
 
@@ -120,14 +120,14 @@ class Registry:
                 f"client {client} has an account with key {existing.fingerprint} already; "
                 "--replace gives it the new key instead"
             )
-        return Registry.of([*self.accounts, Account(client=client, key=key, name=name)])
+        return Registry.of([*self.accounts, NodeAccount(client=client, key=key, name=name)])
 
     def with_key(self, client: ClientId, key: str) -> Registry:
         """A copy in which a client's account has another key; the ledger knows only the client's id."""
         existing = self.account(client)
         if existing is None:
             raise InputError(f"client {client} has no account whose key could be replaced")
-        changed = Account(client=client, key=key, name=existing.name)
+        changed = NodeAccount(client=client, key=key, name=existing.name)
         return Registry.of([changed if account is existing else account for account in self.accounts])
 
     def with_node_id(self, client: ClientId, node: int) -> Registry:

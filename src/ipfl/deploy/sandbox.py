@@ -6,7 +6,7 @@
   restricted.
 - `become_user`: another user, where the worker was started by root.
 
-Landlock has no library that is kept; these are the three system calls of `man 7 landlock`, by number.
+There is no maintained library for Landlock; these are the three system calls of `man 7 landlock`, by number.
 """
 
 from __future__ import annotations

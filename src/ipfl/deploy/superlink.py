@@ -18,7 +18,7 @@ from ipfl.deploy.folder import PROFILE_NAME, ServerFolder, ServerSettings
 from ipfl.deploy.message_store import clean_message_store
 from ipfl.deploy.operator_access import renew_operator_token
 from ipfl.deploy.processes import ProcessDiedError, Processes, RunningProcess
-from ipfl.deploy.registry import Account, Registry
+from ipfl.deploy.registry import NodeAccount, Registry
 from ipfl.engines.flower.flwr_internals import KEY_ALREADY_REGISTERED_TEXT
 from ipfl.errors import InputError
 
@@ -113,7 +113,7 @@ def register_accounts(folder: ServerFolder) -> None:
 
 def set_account_key(
     folder: ServerFolder, key: str, client: int | None, name: str, *, replace: bool
-) -> tuple[Account, bool]:
+) -> tuple[NodeAccount, bool]:
     """Adds an account for a node's public key, or replaces the key of an account.
 
     Returns:
@@ -139,7 +139,7 @@ def set_account_key(
     return account, is_registered
 
 
-def _register_node(folder: ServerFolder, account: Account) -> int | None:
+def _register_node(folder: ServerFolder, account: NodeAccount) -> int | None:
     """Registers an account's key; returns Flower's id of the node, None if the key was registered before."""
     key_file = folder.flower_home / f"client-{account.client}.pub"
     key_file.write_text(account.key + "\n", encoding="utf-8")

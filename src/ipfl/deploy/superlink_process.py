@@ -20,9 +20,8 @@ from typing import Any
 
 import uvicorn
 
+from ipfl.deploy.processes import PRIVATE_UMASK
 from ipfl.engines.flower.flwr_internals import run_superlink
-
-PRIVATE_UMASK = 0o077
 
 
 def reserve_socket(path: str) -> None:

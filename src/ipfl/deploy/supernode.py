@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-from ipfl.deploy.credentials import fingerprint, read_public_key, write_random_secret
+from ipfl.deploy.credentials import fingerprint, read_node_public_key, write_random_secret
 from ipfl.deploy.flower_cli import PrintLine, flower_environment
 from ipfl.deploy.folder import NodeFolder, NodeSettings, write_app
 from ipfl.deploy.peers import read_peers
@@ -137,7 +137,7 @@ def has_connected(supernode: RunningProcess, folder: NodeFolder, server: str) ->
         return True
     if supernode.is_alive():
         return False
-    key = fingerprint(read_public_key(folder.public_key))
+    key = fingerprint(read_node_public_key(folder.public_key))
     raise connection_error(supernode.last_lines(40), key, server)
 
 
@@ -203,7 +203,7 @@ def wait_until_silent(processes: Processes, heartbeat: Path, seconds: float = SI
 def run_node(folder: NodeFolder, print_line: PrintLine, user: str | None = None) -> None:
     """Starts a node and keeps it running until an exception (Ctrl-C, SIGTERM) stops it.
 
-    A node that falls silent, though it is connected, is started again.
+    A node that stops answering, though it is connected, is started again.
 
     Args:
         folder: The node's folder.

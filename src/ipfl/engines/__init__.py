@@ -1,6 +1,8 @@
 """Engines: carry asks to clients and replies back, on this machine (`local`) or over Flower (`flower`).
 
-An engine knows no method and no round loop: it is made from an `EngineContext`, and moves records.
+An engine knows no method and no round loop: it is made from an `EngineContext`, and moves records. The
+package imports `ipfl.client` and what is below it (`flower` also the ledger, for statements of account);
+`runs` and the packages above may import it.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ class EngineContext:
     wrap: WrapRunner | None = None
     """None: clients work as they should."""
     privacy: PrivacyConfig | None = None
-    """What replies may give away; None: everything."""
+    """What replies may reveal; None: everything."""
 
 
 ATTEMPTS_FILE = "flower.json"

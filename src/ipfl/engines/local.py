@@ -1,4 +1,4 @@
-"""The everyday engine: the clients of a round spread over worker processes of one machine.
+"""The default engine: the clients of a round spread over worker processes of one machine.
 
 Workers are forked, so data and method are shared without a copy; each has one torch thread and one
 workspace. A worker gets one client at a time; the first that is idle takes the next. What a client computes

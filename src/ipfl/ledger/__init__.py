@@ -12,5 +12,5 @@ database itself refuses overdrafts. What belongs here: accounts and transfers (`
 `run_accounts`, `merkle`, `anchors`), and `export`.
 
 The package imports `ipfl.core` only: the method decides which tokens move, and gives `verify` a replay of its
-rules. Imported by `methods.ipfl`, `engines.flower`, `runs`, `report` and `cli`.
+rules. `methods.ipfl`, `engines.flower`, `runs` and the packages above may import it, and no other method.
 """

@@ -14,14 +14,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import IntEnum
 from itertools import chain
-from typing import Any, Literal, overload
+from typing import Literal, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ipfl.core import NO_CLUSTER, Transfer
-
-Ints = NDArray[np.integer[Any]]
+from ipfl.core.arrays import Ints
 
 ISSUER = -1
 _CHUNK_SIZE = 2**16
@@ -282,7 +281,7 @@ def _slot(account: NDArray[np.int32], n: int) -> NDArray[np.int32]:
 
 
 @dataclass(frozen=True)
-class Statement:
+class ClientTotals:
     """What transfers meant for each client, all (N,) and in tokens.
 
     Balances change by −paid + reimbursed + earned, plus what the issuer gave.
@@ -301,7 +300,7 @@ class Statement:
         return self.reimbursed + self.earned - self.paid
 
 
-def statement(transfers: Transfers, n: int, cluster: int | None = None) -> Statement:
+def client_totals(transfers: Transfers, n: int, cluster: int | None = None) -> ClientTotals:
     """Sums the transfers per client, of all clusters or of one."""
     paid, reimbursed, earned = (np.zeros(n, np.int64) for _ in range(3))
     for first in range(0, len(transfers), _CHUNK_SIZE):
@@ -316,7 +315,7 @@ def statement(transfers: Transfers, n: int, cluster: int | None = None) -> State
         ):
             where = np.flatnonzero(chosen & here)
             add.at(sums, client[where], amount[where])
-    return Statement(paid, reimbursed, earned)
+    return ClientTotals(paid, reimbursed, earned)
 
 
 def opening_balances(clients: Sequence[int], amount: int, brought: Mapping[int, int]) -> NDArray[np.int64]:

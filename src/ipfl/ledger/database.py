@@ -26,7 +26,7 @@ STORE_FILE = "run.db"
 """Name of the store in a run's folder."""
 LOCK_SECONDS = 1.0
 """How long SQLite itself waits for a lock before it reports an error."""
-MASK = "***"
+PASSWORD_MASK = "***"
 """Stands for a password in messages."""
 PUBLIC_OPTIONS = ("host", "port", "user", "dbname")
 """Options of a URL that messages may show; any other may be a password."""
@@ -191,7 +191,7 @@ def explain(error: DBAPIError, url: URL, purpose: str) -> StoreError:
     """The error as one line without statement, parameters and password."""
     reason = (str(error.orig).strip().splitlines() or ["no answer"])[0]
     for secret in _secrets(url):
-        reason = reason.replace(secret, MASK)
+        reason = reason.replace(secret, PASSWORD_MASK)
     code = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF
     if code == sqlite3.SQLITE_FULL or _sqlstate(error) == "53100":
         return StoreError(

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from ipfl.core import NO_CLUSTER, Transfer
 from ipfl.ledger.store import RunStore
 
-COLUMNS = ("id", "round", "sequence", *Transfer._fields, "client_name")
+CSV_COLUMNS = ("id", "round", "sequence", *Transfer._fields, "client_name")
 
 
 def csv_lines(store: RunStore) -> Iterator[str]:
@@ -24,7 +24,7 @@ def csv_lines(store: RunStore) -> Iterator[str]:
         return text.getvalue()
 
     names = store.client_names
-    yield line(COLUMNS)
+    yield line(CSV_COLUMNS)
     with store.snapshot() as reader:
         for posted in reader.transfers():
             source, target = posted.account_names

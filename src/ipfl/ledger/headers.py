@@ -49,7 +49,7 @@ def _are_names(names: Any) -> bool:
     )
 
 
-def read_header(text: Any, name: str, url: URL) -> dict[str, Any]:
+def parse_header(text: Any, name: str, url: URL) -> dict[str, Any]:
     """The header from its JSON. It is not trusted: another program may have changed the database."""
     try:
         header = json.loads(text)
@@ -63,7 +63,7 @@ def read_header(text: Any, name: str, url: URL) -> dict[str, Any]:
     return header
 
 
-def find_run(connection: Connection, name: str) -> tuple[int, str, str | None] | None:
+def find_stored_run(connection: Connection, name: str) -> tuple[int, str, str | None] | None:
     """Number, header and secret of a run; None: there is none of this name."""
     columns = (schema.runs.c.id, schema.runs.c.header, schema.runs.c.secret)
     row = connection.execute(select(*columns).where(schema.runs.c.name == name)).first()

@@ -148,10 +148,10 @@ def hashed_rows(key: str, rows: Sequence[Sequence[Any]]) -> Sequence[Sequence[An
 @cache
 def fields_of(row_type: type[NamedTuple]) -> Mapping[str, RowField]:
     """The fields of a row type by name."""
-    return {name: _field(hint) for name, hint in get_type_hints(row_type, include_extras=True).items()}
+    return {name: _row_field(hint) for name, hint in get_type_hints(row_type, include_extras=True).items()}
 
 
-def _field(hint: Any) -> RowField:
+def _row_field(hint: Any) -> RowField:
     is_union = get_origin(hint) in (Union, UnionType)
     (option, *others) = (one for one in (get_args(hint) if is_union else (hint,)) if one is not NoneType)
     words = get_args(option) if get_origin(option) is Literal else ()

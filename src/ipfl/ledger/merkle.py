@@ -3,7 +3,7 @@
 The hash of a whole tree stands for all its entries; that one of them is in it is shown by the few hashes
 beside its way to the root (its audit path), without the other entries.
 
-Written here because there is no kept library to take: pymerkle 7.0.0 is under the GPL, pins an exact version
+Written here because there is no maintained library: pymerkle 7.0.0 is under the GPL, pins an exact version
 of its dependency, and warns that nobody has audited it. The tests are the published vectors of RFC 6962's
 reference implementation.
 """

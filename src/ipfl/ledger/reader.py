@@ -114,7 +114,7 @@ class PostedSignature(NamedTuple):
 
 MAX_ROUND = 2**31 - 1
 """Largest number of a round."""
-MAX_DEPTH = 50
+MAX_JSON_DEPTH = 50
 """Levels of lists and objects inside each other in the JSON of a line."""
 
 
@@ -122,8 +122,8 @@ def _parse_line(round: int, text: Any) -> dict[str, Any]:
     """A round's line from its JSON. It is not trusted: another program may have changed the database."""
     try:
         line = json.loads(text, parse_constant=_parse_finite, parse_float=_parse_finite)
-        if not isinstance(line, dict) or not _is_within_depth(line, MAX_DEPTH):
-            raise ValueError(f"not an object, or more than {MAX_DEPTH} levels deep")
+        if not isinstance(line, dict) or not _is_within_depth(line, MAX_JSON_DEPTH):
+            raise ValueError(f"not an object, or more than {MAX_JSON_DEPTH} levels deep")
     except (ValueError, TypeError, RecursionError) as error:
         raise StoreError(f"the line of round {round} is not one that a round can report: {error}") from error
     return line

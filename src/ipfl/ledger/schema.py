@@ -99,7 +99,8 @@ def _row_table(key: str) -> Table:
 
 row_tables = {key: _row_table(key) for key in TABLE_KEYS}
 """Key of a round's line → table of its rows."""
-transfers = row_tables["transfers"]
+bids, seats = row_tables["bids"], row_tables["seats"]
+contributions, transfers = row_tables["contributions"], row_tables["transfers"]
 client_index = Index("transfers_by_client", transfers.c.run_id, transfers.c.client, transfers.c.round)
 """A client's page is as quick with a million transfers of others as without."""
 metrics = Table(

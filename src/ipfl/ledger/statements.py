@@ -221,7 +221,7 @@ class Ledger(Protocol):
         ...
 
 
-class Told(Protocol):
+class AccountEvidence(Protocol):
     """What was said of an account: a statement, or the receipt for one."""
 
     @property
@@ -235,7 +235,7 @@ class Told(Protocol):
         ...
 
 
-def denial(told: Told, ledger: Ledger) -> str | None:
+def denial(told: AccountEvidence, ledger: Ledger) -> str | None:
     """In what a ledger says otherwise than what was signed earlier; None: it says the same."""
     if ledger.begun != told.head.begun:
         return "it is of a run with another name or header"

@@ -97,7 +97,7 @@ class RunStore:
         def enter() -> int:
             upgrade(engine)
             with engine.begin() as connection:
-                if headers.find_run(connection, run):
+                if headers.find_stored_run(connection, run):
                     raise InputError(
                         f"{database.display_url(url)} already holds a run {run!r}; choose another name"
                     )
@@ -149,12 +149,12 @@ class RunStore:
                 names = connection.scalars(select(schema.runs.c.name).order_by(schema.runs.c.name))
                 known = [one for one in names if isinstance(one, str)]
                 name = headers.choose_run(known, run, url)
-                row = headers.find_run(connection, name)
+                row = headers.find_stored_run(connection, name)
         except DBAPIError as error:
             raise database.explain(error, url, "cannot open the run store") from None
         if row is None:  # its index and its table disagree
             raise InputError(f"{database.display_url(url)} is damaged: run {name!r} cannot be found")
-        header = headers.read_header(row[1], name, url)
+        header = headers.parse_header(row[1], name, url)
         if header.get("format") not in READABLE_FORMATS:
             readable = " and ".join(map(str, READABLE_FORMATS))
             raise InputError(

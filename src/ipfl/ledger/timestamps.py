@@ -53,7 +53,9 @@ def stamped(head: Mapping[str, Any], ask: AskAuthority) -> dict[str, Any]:
         InputError: The authority gave none.
     """
     client = _client()
-    request = client.TimestampRequestBuilder().data(_message(head)).cert_request(cert_request=True).build()
+    request = (
+        client.TimestampRequestBuilder().data(_stamped_content(head)).cert_request(cert_request=True).build()
+    )
     answer = ask(request.as_bytes())
     try:
         found = client.decode_timestamp_response(answer)
@@ -98,7 +100,7 @@ def stamp_findings(anchor: Path, run: str, certificate: Path) -> Iterator[Findin
         yield Finding(None, None, f"the anchor {anchor} has no time stamp of run {run!r}")
 
 
-def _message(head: Mapping[str, Any]) -> bytes:
+def _stamped_content(head: Mapping[str, Any]) -> bytes:
     return canonical(dict(head)).encode()
 
 
@@ -120,7 +122,7 @@ def _check(head: Mapping[str, Any], stamp: str, certificate: Path) -> datetime:
     for root in roots:
         builder = builder.add_root_certificate(root)
     try:
-        builder.build().verify_message(answer, _message(head))
+        builder.build().verify_message(answer, _stamped_content(head))
     except client.VerificationError as error:
         raise ValueError(str(error)) from error
     time: datetime = answer.tst_info.gen_time

@@ -4,7 +4,8 @@ To add one: write the file, add its line to `METHODS`. Methods from outside need
 of your own as `module:Class`, and installed packages offer some by name, as entry points of the group
 `ipfl.methods`. Classes are imported only when asked for, so that listing names costs nothing.
 
-Methods import `ipfl.core` and `ipfl.client`; none but `methods.ipfl` knows of tokens.
+Methods import `ipfl.core`, `ipfl.data` and `ipfl.client`; none but `methods.ipfl` knows of tokens. `runs` and
+the packages above may import the registry. No module imports a method: the registry finds it by its name.
 """
 
 from __future__ import annotations
@@ -134,7 +135,7 @@ def method(name: str, /, **settings: Any) -> Method[Any]:
     """Builds a method by its name; the keywords are its hyper-parameters (`ipfl methods NAME` lists them)."""
     from pydantic import ValidationError
 
-    from ipfl.core.sections import RENAMED_KEYS, check_numbers, one_line
+    from ipfl.core.sections import RENAMED_KEYS, check_setting, one_line
 
     kind, known = method_class(name), method_fields(name)
     for key in settings:
@@ -149,7 +150,7 @@ def method(name: str, /, **settings: Any) -> Method[Any]:
     for key in known:
         value = getattr(built, key)
         try:
-            check_numbers(value)
+            check_setting(value)
         except ValueError as error:
             raise InputError(f"method.{key} {error}, not {value!r:.50}") from error
     return built

@@ -23,7 +23,7 @@ The hyper-parameters are those of the authors' code.
 Departures:
 - The losses that must settle are those of whole epochs on the sampled data (the authors' code takes the last
   batch of each), and the initial stage ends after 100 epochs if they never do.
-- The share is a random subset, drawn anew for each training; the authors' code takes a stretch of the data.
+- The share is a random subset, drawn anew for each training; the authors' code takes a contiguous part.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ Departures:
 - All clients are in every round of the paper. Here some are, and attend to the last model of everyone else.
 
 Memory: a few vectors for each client that trains, and one of all the others at a time. The rules of
-`aggregate` have no say here: there is no mean over replies.
+`aggregate` do not apply here: there is no mean over replies.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ from ipfl.core import Ask, ClientId, ClientModels, Method, Phases, Record, Roste
 from ipfl.core.replies import Count, Number, ReplySchema, list_of
 from ipfl.core.streams import stream
 from ipfl.core.vectors import distance, mix
-from ipfl.methods.steps import RecordsOnDemand, choose, mean_losses, random_seats, select_clients
+from ipfl.methods.steps import RecordsOnDemand, draw_clients, mean_losses, random_seats, select_clients
 
 
 @plain_dataclass(frozen=True)
@@ -125,7 +125,7 @@ class FedFomo(Method[Affinities]):
         if client in state.models or not len(state.models):
             return state.message([])
         rng = stream(state.seed, "newcomers")
-        return state.message(choose(Roster(state.models.clients), self.models_each, rng))
+        return state.message(draw_clients(Roster(state.models.clients), self.models_each, rng))
 
     def personalize(self, offer: Record, mine: Record, me: Client) -> Vector:
         """The client's own model, or its first mixture."""

@@ -1,9 +1,9 @@
 """Fine-tuning: FedAvg's global model, trained a little further by each client before it predicts with it.
 
-The plain rival of every personalized method, studied by Wang et al., Federated Evaluation of On-device
-Personalization, 2019, and by Yu et al., Salvaging Federated Learning by Local Adaptation, 2020. The rounds
-are FedAvg's to the last bit. A client predicts with what a few epochs of SGD on its `train` part make of the
-global model; it remembers nothing, so that clients never met get the same as all others.
+The simplest method that personalized ones are compared with, studied by Wang et al., Federated Evaluation of
+On-device Personalization, 2019, and by Yu et al., Salvaging Federated Learning by Local Adaptation, 2020. The
+rounds are FedAvg's to the last bit. A client predicts with what a few epochs of SGD on its `train` part make
+of the global model; it remembers nothing, so that clients never met get the same as all others.
 
 Epochs and steps were tuned on digits, see docs/methods.md: 2, 5, 10 and 20 epochs with 0.1, 0.3 and 1 times
 the learning rate of the rounds (1, 2, 5, … 50 epochs on some seeds, and 3 times).

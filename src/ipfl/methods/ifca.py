@@ -8,15 +8,15 @@ over the participants M_t, with s_ij = 1 if ĵ = j:
 - gradient averaging (option I): θ_j ← θ_j − (γ/|M_t|)·Σ_i s_ij·∇F_i(θ_j), γ being the learning rate.
 
 The models start from different random parameters. From an unlucky start one model suits nearly everyone, and
-the federation collapses into FedAvg: an event, and `report` in `summary.json`. The paper's answer is random
-restarts, here as in the authors' code for CIFAR (`find_good_initializer`): before the first training, K
-random models are drawn and random clients choose among them, until every model is chosen by a share of the
+the federation collapses into FedAvg: an event, and `report` in `summary.json`. Against it the paper has
+random restarts, here as in the authors' code for CIFAR (`find_good_initializer`): before the first training,
+K random models are drawn and random clients choose among them, until every model is chosen by a share of the
 clients (`accepted_share`: 35 % for K = 2, 10 % for K = 4). What it brings: docs/methods.md.
 
 Departures: clients weigh by their numbers of samples; a client predicts with the model of lowest loss on its
 `goal` points (under `train.use_probe` it has trained on them, as in the paper, which holds nothing back);
 lower layers are never shared (the paper does so for its last data set); after `restarts` draws the best one
-is taken, while the authors draw on for ever.
+is taken, while the authors' code draws without a limit.
 """
 
 from __future__ import annotations

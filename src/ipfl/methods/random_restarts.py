@@ -16,14 +16,14 @@ from ipfl.core import Ask, ClientId, Record, Replies, Roster, Vector, cluster_na
 from ipfl.core.replies import Number, ReplySchema, list_of
 from ipfl.core.rounds import Event
 from ipfl.core.streams import stream
-from ipfl.methods.steps import choose
+from ipfl.methods.steps import draw_clients
 
 Models = tuple[Vector, ...]
 
 
 def draw_anew(roster: Roster, count: int, seed: int, round: int) -> Callable[[int], list[ClientId]]:
     """So many random clients for a set of models, other ones for each."""
-    return lambda number: choose(roster, count, stream(seed, "restarts", round, number))
+    return lambda number: draw_clients(roster, count, stream(seed, "restarts", round, number))
 
 
 def choose_start(

@@ -29,10 +29,10 @@ def expect_update(vectors: VectorSizes) -> ReplySchema:
 
 def select_clients(roster: Roster, per_round: int, seed: int, round: int) -> list[ClientId]:
     """The clients that train in a round: random ones, ascending."""
-    return choose(roster, per_round, stream(seed, "select", round))
+    return draw_clients(roster, per_round, stream(seed, "select", round))
 
 
-def choose(roster: Roster, count: int, rng: np.random.Generator) -> list[ClientId]:
+def draw_clients(roster: Roster, count: int, rng: np.random.Generator) -> list[ClientId]:
     """`count` clients at random without repetition, or all if there are fewer; ascending."""
     count = min(count, len(roster.clients))
     return sorted(int(client) for client in rng.choice(roster.clients, count, replace=False))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 MAX_OVERLAID = 6
 """Methods that can be told apart in one panel."""
-COLUMNS = 4
+PANELS_PER_ROW = 4
 """Panels in a row."""
 PANEL_HEIGHT = 1.55
 """Inches."""
@@ -39,7 +39,7 @@ def accuracy_curve(runs: Seeds) -> Curve:
     return shared, np.array(means).reshape(len(runs), len(shared))
 
 
-def draw_convergence(figure: Figure, runs: RunSet) -> None:
+def draw_accuracy_by_round(figure: Figure, runs: RunSet) -> None:
     """Mean accuracy over clients by round; a band shows the standard deviation over seeds.
 
     Of a single run: the band holds the middle half of the clients.
@@ -159,9 +159,9 @@ def draw_panels(
         below: What the horizontal axis is.
         beside: What the vertical axis is.
     """
-    rows = -(-len(titles) // COLUMNS)
+    rows = -(-len(titles) // PANELS_PER_ROW)
     set_height(figure, 0.7 + rows * PANEL_HEIGHT)
-    panels = list(figure.subplots(rows, COLUMNS, sharex=True, sharey=True, squeeze=False).flat)
+    panels = list(figure.subplots(rows, PANELS_PER_ROW, sharex=True, sharey=True, squeeze=False).flat)
     for axes, name in zip(panels, titles, strict=False):
         for other in titles:
             if other != name:
@@ -172,7 +172,7 @@ def draw_panels(
         axes.set_axis_off()
     # The last panel of every column is not always in the last row.
     for number, axes in enumerate(panels):
-        if number + COLUMNS >= len(titles) and number < len(titles):
+        if number + PANELS_PER_ROW >= len(titles) and number < len(titles):
             axes.xaxis.set_tick_params(labelbottom=True)
     figure.supxlabel(below, fontsize=9.5)
     figure.supylabel(beside, fontsize=9.5)
@@ -339,7 +339,8 @@ def draw_participation(figure: Figure, runs: RunSet) -> None:
         draw_curves(figure, stayed, styles, "clients still there (%)", (0, 103))
         return
     set_height(
-        figure, 6.6 if len(stayed) <= MAX_OVERLAID else 1.6 + 2 * PANEL_HEIGHT * -(-len(stayed) // COLUMNS)
+        figure,
+        6.6 if len(stayed) <= MAX_OVERLAID else 1.6 + 2 * PANEL_HEIGHT * -(-len(stayed) // PANELS_PER_ROW),
     )
     upper, lower = figure.subfigures(2, 1, squeeze=False)[:, 0]
     draw_curves(upper, stayed, styles, "clients still there (%)", (0, 103))

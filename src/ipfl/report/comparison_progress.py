@@ -19,7 +19,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, Tex
 from rich.table import Column, Table
 from rich.text import Text
 
-from ipfl.report.progress import LABEL_WIDTH, ProgressLines, accuracy, can_draw_bars, print_events
+from ipfl.report.progress import LABEL_WIDTH, ProgressLines, accuracy_text, can_draw_bars, print_events
 from ipfl.runs.result import Observer
 
 Clock = Callable[[], float]
@@ -204,7 +204,7 @@ class _RunBar:
         assert self.shown.bars is not None
         assert self.task is not None
         self.printed = print_events(self.shown.console, line, self.printed, self.label)
-        self.accuracy = accuracy(line) or self.accuracy
+        self.accuracy = accuracy_text(line) or self.accuracy
         self.shown.pace.add_round(self.pace, line["round"])
         count = f"{self.pace.done}/{self.pace.rounds}"
         self.shown.bars.update(self.task, completed=self.pace.done, count=count, accuracy=self.accuracy)

@@ -14,7 +14,7 @@ from rich.markup import escape
 
 from ipfl.data.federated import class_names, client_names, target_of
 from ipfl.data.targets import TargetKind
-from ipfl.report.tables import NO_VALUE, plain_table
+from ipfl.report.tables import NO_VALUE, plain_table, shorten
 from ipfl.runs.result import mean_and_spread
 
 if TYPE_CHECKING:
@@ -34,7 +34,8 @@ MAX_NUMBERS = 400
 """Cells of the picture with a number in each."""
 MAX_RANGES = 8
 """Ranges that predicted numbers are counted in."""
-NAME_LENGTH = 24
+LABEL_LENGTH = 24
+"""Characters of the name of a client, a class or a data set."""
 CHARACTERS_PER_INCH = 9
 """Along the labels of the picture."""
 
@@ -126,7 +127,7 @@ def clients_table(data: FederatedData, every: Counted) -> Table:
     table = plain_table("client", *numbers, *kinds, told, right=numbers, title=title)
     for one in counted[:MAX_ROWS]:
         kind = [NO_VALUE if one.distribution is None else str(one.distribution)] if has_kinds else []
-        name = _shortened(one.name) + (" (unseen)" if one.is_unseen else "")
+        name = shorten(one.name, LABEL_LENGTH) + (" (unseen)" if one.is_unseen else "")
         table.add_row(escape(name), *_sizes([one]), *_told_cells(every, one.labels, one.values, kind))
     if len(counted) > MAX_ROWS:
         table.add_row(f"… {len(counted) - MAX_ROWS} more")
@@ -151,11 +152,9 @@ def _told_cells(every: Counted, labels: Any, values: NDArray[Any], kind: list[st
 
 def _most_frequent(counts: Any, labels: Sequence[str]) -> str:
     order = np.argsort(-counts, kind="stable")[:MAX_LABELS]
-    return ", ".join(f"{_shortened(labels[label])} ({counts[label]})" for label in order if counts[label])
-
-
-def _shortened(name: str) -> str:
-    return name if len(name) <= NAME_LENGTH else f"{name[: NAME_LENGTH - 1]}…"
+    return ", ".join(
+        f"{shorten(labels[label], LABEL_LENGTH)} ({counts[label]})" for label in order if counts[label]
+    )
 
 
 def plot_clients(data: FederatedData, every: Counted, file: Path) -> None:
@@ -176,7 +175,7 @@ def plot_clients(data: FederatedData, every: Counted, file: Path) -> None:
     width = float(np.clip(3 + 0.45 * labels, 6, 14))
     below = 0.08 * max(map(len, every.label_names)) if _is_crowded(every.label_names, width) else 0
     size = (width, float(np.clip(1.6 + 0.27 * clients, 3, 14)) + min(below, 2))
-    title = f"{_shortened(data.name)}: training points by {label}, {clients} clients"
+    title = f"{shorten(data.name, LABEL_LENGTH)}: training points by {label}, {clients} clients"
     with mpl.rc_context({"font.size": 10, "axes.titlesize": 11}):
         figure, axes = plt.subplots(figsize=size, layout="constrained")
         cells = np.ma.masked_equal(shares, 0)
@@ -184,8 +183,8 @@ def plot_clients(data: FederatedData, every: Counted, file: Path) -> None:
             cells, cmap=_colours(), vmin=0, vmax=shares.max(), edgecolors="white", linewidth=0.5
         )
         axes.invert_yaxis()
-        names = [f"{_shortened(one.name)}  ({one.points})" for one in counted]
-        _name_axes(axes, names, [_shortened(name) for name in every.label_names], size[0])
+        names = [f"{shorten(one.name, LABEL_LENGTH)}  ({one.points})" for one in counted]
+        _name_axes(axes, names, [shorten(name, LABEL_LENGTH) for name in every.label_names], size[0])
         if table.size <= MAX_NUMBERS:
             _write_counts(axes, table, shares / shares.max())
         axes.set(xlabel=label, ylabel="client  (its training points)")

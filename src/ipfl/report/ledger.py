@@ -9,9 +9,9 @@ from rich.table import Table
 
 from ipfl.ledger.reader import AccountSummary, PostedTransfer
 from ipfl.ledger.schema import OPENING
-from ipfl.report.tables import break_names, format_count, plain_table
+from ipfl.report.tables import break_names, format_count, plain_table, shorten
 
-NAME_LENGTH = 14
+CLIENT_NAME_LENGTH = 14
 """Of a client in a row of transfers, which names up to three."""
 
 
@@ -42,15 +42,11 @@ def accounts_table(
     return table
 
 
-def _shortened(name: str) -> str:
-    return name if len(name) <= NAME_LENGTH else f"{name[: NAME_LENGTH - 1]}…"
-
-
 def transfers_table(
     transfers: Iterable[PostedTransfer], title: str, names: Mapping[int, str] | None = None
 ) -> Table:
     """A row per transfer, in the order posted; clients by their names if they have any."""
-    named = {client: escape(_shortened(name)) for client, name in (names or {}).items()}
+    named = {client: escape(shorten(name, CLIENT_NAME_LENGTH)) for client, name in (names or {}).items()}
     numbers = ("round", "entry", "client", "tokens")
     table = plain_table("round", "entry", "client", "why", "from", "to", "tokens", right=numbers, title=title)
     for posted in transfers:

@@ -88,11 +88,9 @@ def _file_page(file: Path) -> str:
     failed = [
         f"{name}, seed {s}: {why}" for name, one in read.methods.items() for s, why in one.failures.items()
     ]
-    notes = (
-        f'<p class="note">{escape(NOTES)} The runs are not here: there are no figures.</p>{_missing(failed)}'
-    )
+    notes = f'<p class="note">{escape(NOTES)} The runs are not here: there are no figures.</p>'
     config = f"<details><summary>Config</summary><pre>{escape(settings)}</pre></details>"
-    return _document(file.stem, f"{table}{notes}{config}")
+    return _document(file.stem, f"{table}{notes}{_not_finished_html(failed)}{config}")
 
 
 def _file_accuracy(one: MethodFigures) -> float:
@@ -145,7 +143,7 @@ def _section(number: int, name: str, runs: RunSet, has_heading: bool) -> str:
     parts = [f"<h2>{escape(name)}</h2>" if has_heading else "", f'<p class="note">{escape(runs.task)}</p>']
     is_single = sum(map(len, runs.runs.values())) == 1
     parts.append(_run_table(runs.first) if is_single else _comparison_table(runs))
-    parts += [_figure(number, figure, runs) for figure in available_figures(runs)]
+    parts += [_figure_html(number, figure, runs) for figure in available_figures(runs)]
     for method, seeds in runs.runs.items():
         if has_tokens(seeds):
             seed, run = next(iter(seeds.items()))
@@ -155,7 +153,7 @@ def _section(number: int, name: str, runs: RunSet, has_heading: bool) -> str:
     return "".join(parts)
 
 
-def _figure(number: int, name: str, runs: RunSet) -> str:
+def _figure_html(number: int, name: str, runs: RunSet) -> str:
     kind = FIGURES[name]
     title = kind.title.format(reference=runs.reference)
     drawn = svg_text(make_figure(name, runs, has_title=False), f"part-{number}-{name}")
@@ -197,7 +195,7 @@ def _comparison_table(runs: RunSet) -> str:
         f"{name}, seed {seed}: {why}" for name, seeds in runs.failures.items() for seed, why in seeds.items()
     ]
     table = html_table(_headers(runs.reference), rows, best=0)
-    return f'{table}<p class="note">{escape(NOTES)}</p>{_missing(failed)}'
+    return f'{table}<p class="note">{escape(NOTES)}</p>{_not_finished_html(failed)}'
 
 
 NOTES = (
@@ -211,7 +209,7 @@ def _headers(reference: str | None) -> list[str]:
     return ["method", "seeds", "accuracy (%)", over, "opt-outs", "purity (%)", "s per round", "up", "down"]
 
 
-def _missing(failed: Iterable[str]) -> str:
+def _not_finished_html(failed: Iterable[str]) -> str:
     return "".join(f"<p><strong>Not finished:</strong> {escape(text)}</p>" for text in failed)
 
 

@@ -43,7 +43,7 @@ def can_draw_bars(console: Console) -> bool:
     return console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None)
 
 
-def accuracy(line: Mapping[str, Any]) -> str | None:
+def accuracy_text(line: Mapping[str, Any]) -> str | None:
     """Mean personalized accuracy in a line of `metrics.jsonl`, if that round was evaluated."""
     figure = line.get("evaluation", {}).get("personalized_accuracy")
     return None if figure is None else f"{100 * figure['mean']:.1f} %"
@@ -73,7 +73,7 @@ class ProgressLines:
         label = f"{self.prefix}{self.label}" if self.prefix else ""
         self.printed = print_events(self.console, line, self.printed, label)
         done = line["round"] + 1
-        self.accuracy = accuracy(line) or self.accuracy
+        self.accuracy = accuracy_text(line) or self.accuracy
         if done * LINES_PER_RUN // self.rounds > (done - 1) * LINES_PER_RUN // self.rounds:
             newest = f", accuracy {self.accuracy}" if self.accuracy else ""
             text = f"{self.prefix}{self.label}: {done} of {self.rounds} rounds{newest}"
@@ -112,7 +112,7 @@ class ProgressBar:
         """Moves on by a round."""
         assert self.task is not None
         self.printed = print_events(self.console, line, self.printed)
-        known = accuracy(line) or self.bar.tasks[0].fields["accuracy"]
+        known = accuracy_text(line) or self.bar.tasks[0].fields["accuracy"]
         self.bar.update(self.task, advance=1, accuracy=known)
 
     def finish(self) -> None:

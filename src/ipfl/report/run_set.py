@@ -18,15 +18,14 @@ from ipfl.core.sections import one_line
 from ipfl.errors import InputError
 from ipfl.ledger.lines import check_line
 from ipfl.methods import REFERENCE
-from ipfl.runs.file_names import SUMMARY
+from ipfl.runs.file_names import COMPARISON_FILE, SUMMARY_FILE
 from ipfl.runs.method_labels import folder_names
 from ipfl.runs.result import Result
 
 if TYPE_CHECKING:
     from ipfl.runs.comparison import Comparison
 
-COMPARISON = "compare.json"
-WRITTEN = "file that a run or a comparison writes"
+FILE_OF_RUNS = "file that a run or a comparison writes"
 Seeds = Mapping[int, Result]
 """Runs of one method by seed."""
 
@@ -133,7 +132,7 @@ def _add(runs: dict[str, dict[int, Result]], run: Result, folder: Path, name: st
 
 def is_run(folder: Path) -> bool:
     """Whether a folder holds a finished run."""
-    return (folder / SUMMARY).exists()
+    return (folder / SUMMARY_FILE).exists()
 
 
 def check_outside_runs(path: Path) -> None:
@@ -162,11 +161,11 @@ def find_results(folder: Path) -> list[Path]:
 
 def _runs_of(folder: Path) -> Iterator[Path]:
     """Folders of the finished runs of a comparison."""
-    return (file.parent for file in sorted(folder.glob(f"*/seed-*/{SUMMARY}")))
+    return (file.parent for file in sorted(folder.glob(f"*/seed-*/{SUMMARY_FILE}")))
 
 
 def _read_comparison(folder: Path) -> RunSet:
-    summary = read_json(folder / COMPARISON, WRITTEN) if (folder / COMPARISON).exists() else {}
+    summary = read_json(folder / COMPARISON_FILE, FILE_OF_RUNS) if (folder / COMPARISON_FILE).exists() else {}
     methods = summary.get("methods")
     order = list(methods) if isinstance(methods, dict) else []
     labels = {name: label for label, name in folder_names(order).items()}
@@ -198,21 +197,21 @@ class _MeanStd(BaseModel):
     std: float
 
 
-Count = Annotated[int, Field(ge=0)]
+WholeNumber = Annotated[int, Field(ge=0)]
 
 
-class _Summary(BaseModel):
+class _ShownSummary(BaseModel):
     """What figures and pages need of a summary."""
 
     method: str
     dataset: str
     partition: str
-    clients: Count
-    rounds: Count
-    seed: Count
+    clients: WholeNumber
+    rounds: WholeNumber
+    seed: WholeNumber
     seconds: float
-    bytes_up: Count
-    bytes_down: Count
+    bytes_up: WholeNumber
+    bytes_down: WholeNumber
     clusters: int | None
     personalized_accuracy: _MeanStd | None
     global_accuracy: _MeanStd | None
@@ -221,7 +220,7 @@ class _Summary(BaseModel):
     opt_outs: int | None
     participation_rate: float | None
     purity: float | None
-    left: Count
+    left: WholeNumber
     cluster_accuracy: list[list[float]] | None
     report: dict[str, Any]
     config: dict[str, Any]
@@ -263,11 +262,11 @@ class ComparisonFile(BaseModel):
 def read_comparison_file(file: Path) -> ComparisonFile:
     """The figures of a comparison whose runs are elsewhere."""
     try:
-        return ComparisonFile.model_validate(read_json(file, WRITTEN))
+        return ComparisonFile.model_validate(read_json(file, FILE_OF_RUNS))
     except (ValidationError, RecursionError) as error:
         reason = one_line(error, None) if isinstance(error, ValidationError) else str(error)
         raise InputError(
-            f"{file} is not the {COMPARISON} of a comparison: {' '.join(reason.split())}"
+            f"{file} is not the {COMPARISON_FILE} of a comparison: {' '.join(reason.split())}"
         ) from error
 
 
@@ -275,9 +274,9 @@ def read_run(folder: Path) -> Result:
     """A run as `summary.json` and `metrics.jsonl` tell it; `ipfl.load` also finds its models and data."""
     from ipfl.runs.finished import read_history  # imports torch
 
-    summary = read_json(folder / SUMMARY, WRITTEN)
+    summary = read_json(folder / SUMMARY_FILE, FILE_OF_RUNS)
     try:
-        _Summary.model_validate(summary)
+        _ShownSummary.model_validate(summary)
         history, evaluations = read_history(folder)
         checked = [check_line(line["round"], line) for line in history]
         for line in checked:

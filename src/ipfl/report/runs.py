@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ipfl.report.tables import NO_VALUE, break_names, format_count, format_percent, format_size, plain_table
-from ipfl.runs.overview import SHARES, RunEntry, to_json
+from ipfl.runs.overview import SHARE_FIGURES, RunEntry, to_json
 
 MIN_NAME = 12
 """Columns that the name of a run has at least."""
@@ -57,11 +57,11 @@ def _run_cells(entry: RunEntry) -> list[str]:
     """The cells of a run beside its name."""
     is_whole = entry.rounds == entry.planned_rounds or entry.planned_rounds is None
     return [
-        _text(entry.method),
-        _text(entry.dataset),
-        _text(entry.clients),
-        _text(entry.rounds) if is_whole else f"{entry.rounds}/{entry.planned_rounds}",
-        _text(entry.seed),
+        _text_or_dash(entry.method),
+        _text_or_dash(entry.dataset),
+        _text_or_dash(entry.clients),
+        _text_or_dash(entry.rounds) if is_whole else f"{entry.rounds}/{entry.planned_rounds}",
+        _text_or_dash(entry.seed),
         format_percent(entry.accuracy),
         entry.state,
     ]
@@ -108,8 +108,10 @@ def figures_table(figures: Mapping[str, tuple[Any, Any]]) -> Table:
     table = plain_table("result", *numbers, right=numbers)
     for key, (one, other) in figures.items():
         more = None if None in (one, other) else other - one
-        name = key.replace("_", " ") + (" %" if key in SHARES else "")
-        table.add_row(name, _figure(key, one), _figure(key, other), _figure(key, more, signed=True))
+        name = key.replace("_", " ") + (" %" if key in SHARE_FIGURES else "")
+        table.add_row(
+            name, _figure_text(key, one), _figure_text(key, other), _figure_text(key, more, signed=True)
+        )
     return table
 
 
@@ -121,17 +123,17 @@ def gains_note(gains: Mapping[int, float]) -> str | None:
     return f"Of {len(gains)} clients, {better} are better off in B and {worse} in A."
 
 
-def _figure(key: str, value: Any, *, signed: bool = False) -> str:
+def _figure_text(key: str, value: Any, *, signed: bool = False) -> str:
     if value is None:
         return NO_VALUE
     sign = "−" if value < 0 else "+" if signed and value > 0 else ""
     size = abs(value)
-    if key in SHARES:
+    if key in SHARE_FIGURES:
         return sign + format_percent(size)
     if key.startswith("bytes"):
         return sign + format_size(size)
     return sign + (f"{size:.1f}" if isinstance(size, float) else str(size))
 
 
-def _text(value: object) -> str:
+def _text_or_dash(value: object) -> str:
     return NO_VALUE if value is None else str(value)

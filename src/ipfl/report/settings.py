@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from ipfl.core import Method
 
-WIDTH = 96
+LINE_WIDTH = 96
 
 
 @dataclass(frozen=True)
@@ -101,5 +101,5 @@ def _setting(name: str, value: Any, description: str | None) -> Iterator[str]:
 
 
 def _comment(text: str) -> Iterator[str]:
-    for line in textwrap.wrap(text, WIDTH):
+    for line in textwrap.wrap(text, LINE_WIDTH):
         yield f"# {line}"

@@ -60,6 +60,11 @@ def plain_table(*headers: str, right: Sequence[str] = (), title: str | None = No
     return table
 
 
+def shorten(name: str, length: int) -> str:
+    """A name, or as much of it as `length` characters hold, with an ellipsis."""
+    return name if len(name) <= length else f"{name[: length - 1]}…"
+
+
 def break_names(table: Table) -> None:
     """Lets names in the first column go on over several lines, where they would take the room of numbers."""
     table.columns[0].no_wrap, table.columns[0].overflow = False, "fold"

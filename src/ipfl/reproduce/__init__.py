@@ -1,6 +1,8 @@
-"""The paper's tables and figures again: one experiment each, played at three sizes, with tuned rivals.
+"""The paper's tables and figures again: one experiment each, played at three sizes, against tuned methods.
 
 `experiments` reads what an experiment is, `plan` makes runs of it, `play` plays those that are missing,
 `records` keeps their numbers, `tuning` gives every method the same grid, `measures` and `statistics` say what
 is compared and how sure that is, `tables` and `pictures` show it.
+
+Imports `report`, `theory` and what is below them; imported by `cli` only.
 """

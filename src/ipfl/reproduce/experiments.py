@@ -18,7 +18,6 @@ from ipfl.core.sections import one_line
 from ipfl.errors import InputError, unknown
 
 Scale = Literal["smoke", "cpu", "paper"]
-SCALES: tuple[Scale, ...] = ("smoke", "cpu", "paper")
 COMMON = "common"
 Settings = dict[str, Any]
 """Dotted keys of a config, such as `task.partition`, and their values."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from ipfl.reproduce.records import RunRecord
 
-PURE = 0.95
+SEPARATED_PURITY = 0.95
 """From this purity on, clients have found their clusters."""
 
 
@@ -30,7 +30,7 @@ def _percent(values: list[float] | None) -> float | None:
     return 100 * float(np.mean(values)) if values else None
 
 
-def accuracy(run: RunRecord, reference: RunRecord | None) -> float | None:
+def mean_accuracy(run: RunRecord, reference: RunRecord | None) -> float | None:
     """Mean accuracy of the clients' own models, in percent."""
     return _percent(run.personalized)
 
@@ -121,13 +121,15 @@ def rounds_to_purity(run: RunRecord, reference: RunRecord | None) -> float | Non
     """Rounds until clients have found their clusters, and stay there; after a drift counted from there."""
     start = run.drift_round or 0
     later = [(point[0], point[2]) for point in run.curve if point[0] >= start and point[2] is not None]
-    if not later or (later[-1][1] or 0) < PURE:
+    if not later or (later[-1][1] or 0) < SEPARATED_PURITY:
         return None
-    last_bad = max((place for place, (_, value) in enumerate(later) if (value or 0) < PURE), default=-1)
+    last_bad = max(
+        (place for place, (_, value) in enumerate(later) if (value or 0) < SEPARATED_PURITY), default=-1
+    )
     return float(later[last_bad + 1][0] + 1 - start)
 
 
-def there_at_the_end(run: RunRecord, reference: RunRecord | None) -> float | None:
+def remaining_clients(run: RunRecord, reference: RunRecord | None) -> float | None:
     """Share of the clients that have not left, in percent."""
     return 100 * (1 - run.left / len(run.clients)) if run.clients else None
 
@@ -144,7 +146,7 @@ def _megabytes(count: int, run: RunRecord) -> float:
 
 
 MEASURES: dict[str, Measure] = {
-    "accuracy": Measure("accuracy, %", accuracy),
+    "accuracy": Measure("accuracy, %", mean_accuracy),
     "client_spread": Measure("± over clients", client_spread, is_ranked=False),
     "pma": Measure("PMA, points", pma),
     "opt_outs": Measure("opt-outs, %", opt_outs, is_higher_better=False),
@@ -164,7 +166,7 @@ MEASURES: dict[str, Measure] = {
     "rounds_to_purity": Measure(
         "rounds to purity 0.95", rounds_to_purity, is_higher_better=False, is_ranked=False
     ),
-    "there": Measure("clients there, %", there_at_the_end),
+    "there": Measure("clients there, %", remaining_clients),
     "round_time": Measure(
         "time of a round, × reference", seconds_per_round, is_higher_better=False, digits=2, is_ranked=False
     ),

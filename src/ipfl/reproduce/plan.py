@@ -34,7 +34,7 @@ class PlannedRun:
 
 
 @dataclass(frozen=True)
-class Column:
+class PlannedColumn:
     """A column of an experiment, and all its runs."""
 
     name: str
@@ -47,7 +47,7 @@ def plan_experiment(
     scale: Scale,
     seeds: Iterable[int],
     tuned: Mapping[str, Settings] | None = None,
-) -> list[Column]:
+) -> list[PlannedColumn]:
     """All runs of an experiment.
 
     Args:
@@ -69,7 +69,7 @@ def plan_experiment(
                 base = {**base_settings(experiment, scale), **variant}
                 reference = runs.get((experiment.reference, seed))
                 runs[label, seed] = plan_run(label, seed, base, own, reference)
-        columns.append(Column(name, runs))
+        columns.append(PlannedColumn(name, runs))
     return columns
 
 
@@ -96,13 +96,13 @@ def plan_run(
     if reference is None:  # nobody can leave the reference for being worse than the reference
         overrides.pop("clients.leave", None)
     config = Config.load(None, (), overrides)
-    full = ":".join([label, *(f"{key}={_text(value)}" for key, value in of_method.items())])
+    full = ":".join([label, *(f"{key}={_label_text(value)}" for key, value in of_method.items())])
     method = config.build_methods([full])[full]
     reference = reference if config.clients.leave else None
     return PlannedRun(run_key(config, method, reference), label, seed, config, method, own, reference)
 
 
-def _text(value: Any) -> str:
+def _label_text(value: Any) -> str:
     """A value as it is written in the label of a method."""
     return json.dumps(value) if isinstance(value, bool) else str(value)
 

@@ -18,12 +18,12 @@ from ipfl.ledger.database import STORE_FILE
 from ipfl.report.run_set import read_run
 from ipfl.reproduce.plan import PlannedRun
 from ipfl.reproduce.records import RunRecord, is_this_code, make_record
-from ipfl.runs.comparison import MakeObserver
-from ipfl.runs.file_names import METRICS, SUMMARY
+from ipfl.runs.file_names import METRICS_FILE, SUMMARY_FILE
 from ipfl.runs.folder import source_commit
 from ipfl.runs.result import Result
 from ipfl.runs.run_order import RunOrder, RunOutcome, make_task_cache
 from ipfl.runs.run_pool import MakePool, RunPool, local_pool
+from ipfl.runs.run_series import MakeObserver
 
 OtherCommit = Literal["refuse", "use", "replay"]
 """What to do with a finished run of another commit."""
@@ -55,7 +55,7 @@ def play_runs(
     Args:
         runs: Which; those with the same key are one run.
         folder: Where runs are, and go to.
-        known: Runs whose numbers are at hand.
+        known: Runs whose numbers are known.
         other_commit: What to do with a finished run of another commit.
         workers: As in `ipfl.compare`.
         make_observer: Likewise.
@@ -85,7 +85,7 @@ def play_runs(
                 )
             else:
                 remove_folder(folder / key)
-        missing = _missing(wanted, played, folder)
+        missing = _runs_to_play(wanted, played, folder)
         if missing:
             series = _Series(missing, folder, played, make_observer)
             tasks = make_task_cache(missing[0].config, None, missing[0].seed)
@@ -97,7 +97,7 @@ def play_runs(
     return played
 
 
-def _missing(wanted: Mapping[str, PlannedRun], played: Played, folder: Path) -> list[PlannedRun]:
+def _runs_to_play(wanted: Mapping[str, PlannedRun], played: Played, folder: Path) -> list[PlannedRun]:
     """The runs to play; also those whose numbers are known, but whose rounds others are measured by."""
     needed = {
         run.reference.key
@@ -134,7 +134,7 @@ def _finished(run: PlannedRun, folder: Path) -> RunRecord | None:
 
 def _finished_result(run: PlannedRun, folder: Path) -> Result | None:
     place = folder / run.key
-    if not (place / SUMMARY).exists():
+    if not (place / SUMMARY_FILE).exists():
         return None
     result = read_run(place)
     is_whole = not result.summary["interrupted"] and result.last is not None
@@ -219,7 +219,7 @@ class _Series:
 def _drop_models(folder: Path) -> None:
     """Removes all of a finished run but its numbers."""
     for path in folder.iterdir():
-        if path.name in (SUMMARY, METRICS):
+        if path.name in (SUMMARY_FILE, METRICS_FILE):
             continue
         if path.is_dir():
             remove_folder(path)

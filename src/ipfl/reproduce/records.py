@@ -22,7 +22,7 @@ from ipfl.reproduce.plan import PlannedRun
 from ipfl.runs.folder import source_commit
 from ipfl.runs.result import Result
 
-CODE = ("errors.py", "core", "data", "client", "methods", "ledger", "engines", "stress", "runs")
+CODE_OF_RUNS = ("errors.py", "core", "data", "client", "methods", "ledger", "engines", "stress", "runs")
 """Parts of the package that decide what comes out of a run; those above them only start and show runs."""
 DIGITS = 4
 """Accuracies are kept with so many digits."""
@@ -148,7 +148,7 @@ def result_file(folder: Path, name: str, scale: str) -> Path:
     return folder / name / f"{scale}.json"
 
 
-def read_json(path: Path) -> dict[str, Any] | None:
+def read_json_if_any(path: Path) -> dict[str, Any] | None:
     """What a JSON file holds; None if there is none."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
@@ -159,10 +159,10 @@ def read_json(path: Path) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else {}
 
 
-def read_record(folder: Path, name: str, scale: str) -> ExperimentRecord | None:
+def read_experiment_record(folder: Path, name: str, scale: str) -> ExperimentRecord | None:
     """The numbers of an experiment; None if it was not run."""
     path = result_file(folder, name, scale)
-    found = read_json(path)
+    found = read_json_if_any(path)
     try:
         return None if found is None else ExperimentRecord.model_validate(found)
     except ValidationError as error:
@@ -171,11 +171,11 @@ def read_record(folder: Path, name: str, scale: str) -> ExperimentRecord | None:
 
 def read_all_runs(folder: Path, names: Iterable[str], scale: str) -> dict[str, RunRecord]:
     """All runs in the results of some experiments, by key."""
-    found = (read_record(folder, name, scale) for name in names)
+    found = (read_experiment_record(folder, name, scale) for name in names)
     return {key: run for record in found if record is not None for key, run in record.records.items()}
 
 
-def write_record(folder: Path, record: ExperimentRecord) -> Path:
+def write_experiment_record(folder: Path, record: ExperimentRecord) -> Path:
     """Writes the numbers of an experiment."""
     path = result_file(folder, record.name, record.scale)
     try:
@@ -239,6 +239,8 @@ def _is_same_code(commit: str | None) -> bool:
         return commit == now
     package = Path(__file__).resolve().parents[1]
     done = subprocess.run(
-        ["git", "-C", str(package), "diff", "--quiet", commit, "--", *CODE], capture_output=True, check=False
+        ["git", "-C", str(package), "diff", "--quiet", commit, "--", *CODE_OF_RUNS],
+        capture_output=True,
+        check=False,
     )
     return done.returncode == 0

@@ -9,7 +9,7 @@ from typing import Any
 
 from ipfl.errors import InputError
 from ipfl.reproduce.experiments import Experiment, Scale, experiment_names
-from ipfl.reproduce.plan import Column, PlannedRun, plan_experiment
+from ipfl.reproduce.plan import PlannedColumn, PlannedRun, plan_experiment
 from ipfl.reproduce.play import OtherCommit, Played, play_runs
 from ipfl.reproduce.records import (
     ColumnRecord,
@@ -17,22 +17,22 @@ from ipfl.reproduce.records import (
     RunRecord,
     is_this_code,
     read_all_runs,
-    read_record,
+    read_experiment_record,
     this_machine,
-    write_record,
+    write_experiment_record,
 )
 from ipfl.reproduce.tuning import (
-    check_labels,
-    choose,
+    check_tuned_methods,
+    choose_best,
     plan_tuning,
     read_tuning,
     tuned_settings,
     tuning_file,
     write_tuning,
 )
-from ipfl.runs.comparison import MakeObserver
 from ipfl.runs.folder import source_commit
 from ipfl.runs.run_pool import MakePool
+from ipfl.runs.run_series import MakeObserver
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class PlayOptions:
 
 
 @dataclass
-class Outcome:
+class ReproductionOutcome:
     """What a command made."""
 
     files: list[Path] = field(default_factory=list)
@@ -73,7 +73,7 @@ class Outcome:
 @dataclass(frozen=True)
 class _Planned:
     experiment: Experiment
-    columns: list[Column]
+    columns: list[PlannedColumn]
     tuning: dict[str, Any] | None
     before: ExperimentRecord | None
     """What was committed before."""
@@ -81,7 +81,7 @@ class _Planned:
 
 def reproduce(
     experiments: Sequence[Experiment], scale: Scale, seeds: Sequence[int], options: PlayOptions
-) -> Outcome:
+) -> ReproductionOutcome:
     """Plays what is missing of some experiments, and writes the numbers of each.
 
     Args:
@@ -90,14 +90,14 @@ def reproduce(
         seeds: With which seeds; results of other seeds that are there already stay.
         options: How runs are played, and where everything goes.
     """
-    outcome = Outcome()
+    outcome = ReproductionOutcome()
     planned = []
     for experiment in experiments:
         if experiment.kind == "theory":
             outcome.files += _compute_theory(experiment, scale, options.results)
             continue
         tuning = read_tuning(options.results, experiment, scale)
-        before = read_record(options.results, experiment.name, scale)
+        before = read_experiment_record(options.results, experiment.name, scale)
         columns = plan_experiment(experiment, scale, _all_seeds(seeds, before), tuned_settings(tuning))
         planned.append(_Planned(experiment, columns, tuning, before))
     known = read_all_runs(options.results, experiment_names(), scale)
@@ -114,7 +114,7 @@ def reproduce(
         record = _collect(one, scale, played, known, options.other_commit)
         outcome.failures += record.failures
         if record.seeds:
-            outcome.files.append(write_record(options.results, record))
+            outcome.files.append(write_experiment_record(options.results, record))
     return outcome
 
 
@@ -176,12 +176,12 @@ def tune(
     seeds: Sequence[int],
     options: PlayOptions,
     methods: Sequence[str] | None = None,
-) -> Outcome:
+) -> ReproductionOutcome:
     """Plays the grid of every method of an experiment, or of some, and writes down what was best."""
     candidates = plan_tuning(experiment, scale, seeds)
     before: dict[str, Any] = {}
     if methods is not None:
-        check_labels(methods, [one.label for one in candidates])
+        check_tuned_methods(methods, [one.label for one in candidates])
         candidates = [one for one in candidates if one.label in methods]
         known = read_tuning(options.results, experiment, scale) or {"seeds": list(seeds), "methods": {}}
         if known["seeds"] != list(seeds):
@@ -194,10 +194,10 @@ def tune(
         for run in one.runs
         if run.key in played.failures
     ]
-    outcome = Outcome([], failures, played.is_interrupted)
+    outcome = ReproductionOutcome([], failures, played.is_interrupted)
     if not played.is_interrupted:
         path = tuning_file(options.results, experiment, scale)
-        found = before | choose(candidates, played.records)
+        found = before | choose_best(candidates, played.records)
         write_tuning(path, experiment, seeds, found, source_commit())
         outcome.files.append(path)
     return outcome

@@ -11,7 +11,7 @@ import numpy as np
 from ipfl.core.streams import stream
 
 RESAMPLES = 10_000
-LEVEL = 0.95
+CONFIDENCE = 0.95
 Values = Mapping[int, float]
 """Of one method, by seed."""
 
@@ -31,7 +31,7 @@ def interval(differences: Sequence[float]) -> tuple[float, float] | None:
     given = np.asarray(differences, dtype=np.float64)
     draws = stream(0, "bootstrap", len(given)).integers(len(given), size=(RESAMPLES, len(given)))
     means = given[draws].mean(axis=1)
-    low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    low, high = np.quantile(means, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     return float(low), float(high)
 
 

@@ -14,16 +14,16 @@ from ipfl.report.tables import plain_table
 from ipfl.reproduce.experiments import Experiment, Scale, experiment_names, read_common, read_experiment
 from ipfl.reproduce.measures import MEASURES
 from ipfl.reproduce.pictures import picture_name, pictures, save_pictures
-from ipfl.reproduce.records import ColumnRecord, ExperimentRecord, read_record
+from ipfl.reproduce.records import ColumnRecord, ExperimentRecord, read_experiment_record
 from ipfl.reproduce.statistics import Standing, Values, spread, standing
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-BEGIN = "<!-- made by `ipfl reproduce tables`; do not edit -->"
+BEGIN_MARK = "<!-- made by `ipfl reproduce tables`; do not edit -->"
 PICTURES = "img/reproduce"
 """Beside the document."""
-END = "<!-- end of `ipfl reproduce tables` -->"
+END_MARK = "<!-- end of `ipfl reproduce tables` -->"
 
 
 def method_title(label: str) -> str:
@@ -64,7 +64,7 @@ def _head_and_rows(
         if measure in printed:
             head.append("printed")
     rows = []
-    for label in _in_order(experiment, column, values[experiment.measures[0]]):
+    for label in _labels_in_order(experiment, column, values[experiment.measures[0]]):
         cells = [method_title(label), str(len(column.runs[label]))]
         for measure in experiment.measures:
             cells.append(_cell(values[measure].get(label), MEASURES[measure].digits))
@@ -74,7 +74,7 @@ def _head_and_rows(
     return head, rows
 
 
-def _in_order(experiment: Experiment, column: ColumnRecord, values: Mapping[str, Values]) -> list[str]:
+def _labels_in_order(experiment: Experiment, column: ColumnRecord, values: Mapping[str, Values]) -> list[str]:
     ours = [label for label in experiment.ours if label in column.runs]
     others = [label for label in column.runs if label not in ours]
     sign = -1 if MEASURES[experiment.measures[0]].is_higher_better else 1
@@ -223,7 +223,7 @@ def overview_text(records: Mapping[str, ExperimentRecord]) -> str | None:
 def _read_records(results: Path, scale: Scale) -> dict[str, ExperimentRecord]:
     """The results of all experiments that have any."""
     names = [name for name in experiment_names() if read_experiment(name).kind == "runs"]
-    found = {name: read_record(results, name, scale) for name in names}
+    found = {name: read_experiment_record(results, name, scale) for name in names}
     return {name: record for name, record in found.items() if record is not None}
 
 
@@ -243,15 +243,16 @@ def write_document(document: Path, results: Path, scale: Scale) -> list[Path]:
         before = document.read_text(encoding="utf-8")
     except OSError as error:
         raise InputError(f"cannot read {document}: {error.strerror}") from error
-    if before.count(BEGIN) != 1 or before.count(END) != 1:
+    if before.count(BEGIN_MARK) != 1 or before.count(END_MARK) != 1:
+        marks = f"{BEGIN_MARK} {END_MARK}"
         raise InputError(
-            f"{document} must have these two lines once, with nothing but tables between: {BEGIN} {END}"
+            f"{document} must have these two lines once, with nothing but tables between: {marks}"
         )
     files = [document]
     for name, record in _read_records(results, scale).items():
         if read_experiment(name).figures:
             files += save_pictures(read_experiment(name), record, document.parent / PICTURES)
-    head, rest = before.split(BEGIN)
-    tail = rest.split(END)[1]
-    write_text(document, f"{head}{BEGIN}\n\n{document_text(results, scale)}\n\n{END}{tail}")
+    head, rest = before.split(BEGIN_MARK)
+    tail = rest.split(END_MARK)[1]
+    write_text(document, f"{head}{BEGIN_MARK}\n\n{document_text(results, scale)}\n\n{END_MARK}{tail}")
     return files

@@ -18,7 +18,7 @@ from ipfl.core.files import write_text
 from ipfl.errors import InputError, unknown
 from ipfl.reproduce.experiments import Experiment, Scale, Settings, read_common
 from ipfl.reproduce.plan import PlannedRun, base_settings, has_grid, main_parameter, plan_run
-from ipfl.reproduce.records import RunRecord, compact_json, read_json
+from ipfl.reproduce.records import RunRecord, compact_json, read_json_if_any
 from ipfl.runs.config import Config
 
 FIRST_SEED = 100
@@ -74,7 +74,7 @@ def plan_tuning(experiment: Experiment, scale: Scale, seeds: Sequence[int]) -> l
     return found
 
 
-def check_labels(given: Sequence[str], known: Sequence[str]) -> None:
+def check_tuned_methods(given: Sequence[str], known: Sequence[str]) -> None:
     """Refuses methods that are not tuned.
 
     Raises:
@@ -95,7 +95,7 @@ def grid_points(label: str, rate: float) -> list[Settings]:
     return [{**one, key: value} for one in rates for value in values]
 
 
-def choose(candidates: Sequence[Candidate], records: Mapping[str, RunRecord]) -> dict[str, Any]:
+def choose_best(candidates: Sequence[Candidate], records: Mapping[str, RunRecord]) -> dict[str, Any]:
     """What is written down: every point with its accuracies, and the best one of each method.
 
     Of equal ones the first is taken. Points of which a run failed cannot be chosen.
@@ -127,7 +127,7 @@ def write_tuning(
 
 def read_tuning(folder: Path, experiment: Experiment, scale: Scale) -> dict[str, Any] | None:
     """How the methods of an experiment were tuned; None: they were not."""
-    return read_json(tuning_file(folder, experiment, scale))
+    return read_json_if_any(tuning_file(folder, experiment, scale))
 
 
 def tuned_settings(tuning: Mapping[str, Any] | None) -> dict[str, Settings]:

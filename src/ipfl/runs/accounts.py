@@ -2,7 +2,7 @@
 
 A file beside the runs, `NAME.accounts.json`, names the run that has the accounts. The balances themselves are
 read from the ledger of that run, which is verified first; they become the opening of the next one, and its
-header says where they come from. So what a client won, lost or owes to nobody is not forgotten between runs.
+header says where they come from. So a client keeps its balance between runs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ipfl.ledger.store import RunStore
 from ipfl.runs.folder import RunOutput
 from ipfl.runs.market_audit import verify_run
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+ACCOUNTS_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 
 
 @dataclass(frozen=True)
@@ -47,14 +47,14 @@ class CarriedAccounts:
         return {"name": self.name, "run": self.run, "head": self.head, "absent": absent}
 
 
-def open_accounts(output: RunOutput) -> CarriedAccounts:
+def load_carried_accounts(output: RunOutput) -> CarriedAccounts:
     """The accounts that a new run begins with, or those that a resumed one was begun with.
 
     Raises:
         InputError: Another run has them, or the ledger of the last one is gone or wrong.
     """
     name = str(output.accounts)
-    if not NAME.fullmatch(name):
+    if not ACCOUNTS_NAME.fullmatch(name):
         raise InputError(f"accounts need a plain name, not {name!r}")
     folder, pointer = Path(output.path).resolve(), _pointer(output)
     known = _read_pointer(pointer)

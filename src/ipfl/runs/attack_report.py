@@ -40,7 +40,7 @@ def attack_report(
         "share": share,
         "tokens": _token_figures(adversary, opening, history),
         "performance_share": seats,
-        "fell_out": falling_out_round(seats, share),
+        "fell_out": round_below_fair_share(seats, share),
         "honest_accuracy": mean_and_std({c: value for c, value in accuracy.items() if c not in attackers}),
     }
 
@@ -74,7 +74,7 @@ def performance_share(attackers: set[ClientId], history: Sequence[Mapping[str, A
     return shares
 
 
-def falling_out_round(shares: Sequence[float | None], fair: float) -> int | None:
+def round_below_fair_share(shares: Sequence[float | None], fair: float) -> int | None:
     """The round from which on attackers hold less than half of their fair share of the N_p; None: never.
 
     Each round counts with the ones before it, `WINDOW_ROUNDS` in all.

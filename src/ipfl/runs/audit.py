@@ -22,7 +22,7 @@ from ipfl.ledger.verify import chain_findings
 from ipfl.runs.accounts import accounts_findings
 from ipfl.runs.checkpoint import file_digest
 from ipfl.runs.evidence import all_files, file_findings
-from ipfl.runs.file_names import METRICS, OFFER, PLAN, SERVER_MODELS, SUMMARY
+from ipfl.runs.file_names import METRICS_FILE, OFFER_FILE, PLAN_FILE, SERVER_MODELS, SUMMARY_FILE
 from ipfl.runs.folder import RunOutput, line_text
 from ipfl.runs.market_audit import verify_run as verify_run
 
@@ -63,14 +63,14 @@ def key_of_new_run(output: RunOutput) -> Iterator[SigningKey | None]:
 def key_beside(folder: Path) -> Path:
     """Where the key is: beside the run, or beside the comparison that it belongs to."""
     around = folder.resolve().parent
-    return (around.parents[1] if (around.parent / PLAN).is_file() else around) / KEY_FILE
+    return (around.parents[1] if (around.parent / PLAN_FILE).is_file() else around) / KEY_FILE
 
 
 def refuse_other_key(store: RunStore, output: RunOutput) -> None:
     """Refuses to go on with a run that another key signed, unless the key was named.
 
     Raises:
-        InputError: Rounds are signed, and not by the key at hand.
+        InputError: Rounds are signed, and not by this key.
     """
     with store.snapshot() as reader:
         last = reader.last()
@@ -176,7 +176,7 @@ class Audit:
             yield from stamp_findings(self.anchor, self.store.name, self.authority)
 
     def _folder_findings(self, folder: Path, reader: Reader) -> Iterator[Finding]:
-        if self.store.has_files and not (folder / METRICS).exists() and not reader.has_evidence():
+        if self.store.has_files and not (folder / METRICS_FILE).exists() and not reader.has_evidence():
             self.folder = None  # a store without a run's folder around it
             return
         closings, last = reader.closings(), reader.last()
@@ -215,7 +215,7 @@ class Audit:
                 yield f"{path} is not the file that {writer}"
         self.files = len(results)
         for path in sorted(there - {*results}):
-            if "/" in path or path in (SUMMARY, OFFER):
+            if "/" in path or path in (SUMMARY_FILE, OFFER_FILE):
                 yield f"{path} is not a file that the run wrote"
             else:
                 self.notes.append(f"{path} is not a file of the run")
@@ -227,47 +227,47 @@ class Audit:
         yield from file_findings(folder, posted, done)
         self.files = len(there & {*posted})
         for path, digest in results.items():
-            if path in (SUMMARY, OFFER) or path.startswith(f"{SERVER_MODELS}/"):
+            if path in (SUMMARY_FILE, OFFER_FILE) or path.startswith(f"{SERVER_MODELS}/"):
                 self.files += 1
                 if path not in there or file_digest(folder / path) != digest:
                     yield f"{path} is not the file that the run wrote when it last ended"
-        if not results and SUMMARY in there:
-            yield f"{SUMMARY} is there, but nothing that the run posted covers it"
+        if not results and SUMMARY_FILE in there:
+            yield f"{SUMMARY_FILE} is there, but nothing that the run posted covers it"
 
     def _summary_findings(
         self, folder: Path, closing: PostedClosing | None, played: int
     ) -> Iterator[Finding]:
         """The summary is of the run's last end, or of the last round if the run is of an older release."""
-        if not (folder / SUMMARY).is_file():
+        if not (folder / SUMMARY_FILE).is_file():
             return
         try:
-            summary: Any = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
+            summary: Any = json.loads((folder / SUMMARY_FILE).read_text(encoding="utf-8"))
             rounds, head = summary["rounds"], summary["ledger"]
         except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
-            yield Finding(None, None, f"{SUMMARY} cannot be read: {' '.join(repr(error).split())[:100]}")
+            yield Finding(None, None, f"{SUMMARY_FILE} cannot be read: {' '.join(repr(error).split())[:100]}")
             return
         ended = played if closing is None else closing.round
         if rounds != ended + 1:
-            text = f"{SUMMARY} says {rounds} rounds, the ledger {max(0, ended + 1)}"
+            text = f"{SUMMARY_FILE} says {rounds} rounds, the ledger {max(0, ended + 1)}"
             yield Finding(None, None, text)
         elif head != (self.store.head() if closing is None else closing.head):
-            yield Finding(None, None, f"{SUMMARY} names another ledger: {head}")
+            yield Finding(None, None, f"{SUMMARY_FILE} names another ledger: {head}")
 
 
 def _metrics_findings(folder: Path, reader: Reader, *, is_whole: bool) -> Iterator[str]:
     """`metrics.jsonl` repeats the lines of the store; a run that goes on may not have written all of them."""
     try:
-        written = (folder / METRICS).read_bytes().splitlines(keepends=True)
+        written = (folder / METRICS_FILE).read_bytes().splitlines(keepends=True)
     except OSError as error:
-        yield f"{METRICS} cannot be read: {error.strerror}"
+        yield f"{METRICS_FILE} cannot be read: {error.strerror}"
         return
     posted = [one for one in reader.all_posted() if one.round != OPENING]
     for number, text in enumerate(written):
         if number >= len(posted):
-            yield f"{METRICS} has line {number + 1}, of a round that is not in the ledger"
+            yield f"{METRICS_FILE} has line {number + 1}, of a round that is not in the ledger"
             return
         if text != line_text(reader.line(posted[number])).encode():
-            yield f"{METRICS}, line {number + 1}, is not what round {posted[number].round} reported"
+            yield f"{METRICS_FILE}, line {number + 1}, is not what round {posted[number].round} reported"
             return
     if is_whole and len(written) < len(posted):
-        yield f"{METRICS} has {len(written)} lines for {len(posted)} rounds"
+        yield f"{METRICS_FILE} has {len(written)} lines for {len(posted)} rounds"

@@ -18,32 +18,28 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ipfl.client.hardware import settle
+from ipfl.client.hardware import decide_hardware
 from ipfl.client.task import Task
 from ipfl.core import Method
 from ipfl.core.files import write_json
 from ipfl.errors import InputError
 from ipfl.methods import REFERENCE, check_clusters
-from ipfl.runs.comparison_folder import COMPARISON as COMPARISON
-from ipfl.runs.comparison_folder import FIGURE_FILES as FIGURE_FILES
 from ipfl.runs.comparison_folder import ComparisonFolder, lock_folder
-from ipfl.runs.comparison_folder import comparison_files as comparison_files
 from ipfl.runs.config import MAX_SEED, Config, RunConfig
-from ipfl.runs.file_names import PLAN as PLAN
+from ipfl.runs.file_names import COMPARISON_FILE, PLAN_FILE
 from ipfl.runs.folder import check_folder_path, source_commit
 from ipfl.runs.frames import comparison_frame
 from ipfl.runs.method_labels import Methods, label_methods
-from ipfl.runs.result import Result, percent
+from ipfl.runs.result import Result, percent_and_spread
 from ipfl.runs.run_order import MakeTask, make_task_cache
 from ipfl.runs.run_pool import MakePool, local_pool
-from ipfl.runs.run_series import MakeObserver as MakeObserver
-from ipfl.runs.run_series import RunSeries
+from ipfl.runs.run_series import MakeObserver, RunSeries
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-FIGURES = (
+COMPARED_FIGURES = (
     "personalized_accuracy",
     "global_accuracy",
     "unseen_accuracy",
@@ -85,7 +81,7 @@ class MethodRuns:
     def figures(self) -> dict[str, Any]:
         """Means over the seeds of what each run's summary says, and the runs' own figures."""
         seeds = {str(seed): _figures(result) for seed, result in self.results.items()}
-        means = {name: _mean(one[name] for one in seeds.values()) for name in FIGURES}
+        means = {name: _mean(one[name] for one in seeds.values()) for name in COMPARED_FIGURES}
         return {**means, "failures": {str(seed): why for seed, why in self.failures.items()}, "seeds": seeds}
 
 
@@ -98,7 +94,7 @@ def _figures(result: Result) -> dict[str, Any]:
         "bytes_up_per_client_round": summary["bytes_up"] / client_rounds,
         "bytes_down_per_client_round": summary["bytes_down"] / client_rounds,
     }
-    return {name: derived[name] if name in derived else summary[name] for name in FIGURES}
+    return {name: derived[name] if name in derived else summary[name] for name in COMPARED_FIGURES}
 
 
 def _mean(values: Iterable[Any]) -> Any:
@@ -161,7 +157,7 @@ class Comparison:
         rows = ["".join(f"<th style='text-align:left'>{escape(name)}</th>" for name in head)]
         for label, entry in self.entries.items():
             figures = entry.figures()
-            shown = (percent(figures[key]) or "–" for key in ("personalized_accuracy", "pma"))
+            shown = (percent_and_spread(figures[key]) or "–" for key in ("personalized_accuracy", "pma"))
             runs = f"{len(entry.results)}{f', {len(entry.failures)} failed' if entry.failures else ''}"
             cells = (escape(text) for text in (label, *shown, runs))
             rows.append("".join(f"<td style='text-align:left'>{cell}</td>" for cell in cells))
@@ -169,7 +165,7 @@ class Comparison:
 
     def save(self, folder: Path) -> None:
         """Writes `compare.json`."""
-        write_json(folder / COMPARISON, self.summary())
+        write_json(folder / COMPARISON_FILE, self.summary())
 
 
 def prepare(config: Config, methods: Iterable[Method[Any]], seed: int) -> Task:
@@ -244,7 +240,7 @@ def compare(
             stack.callback(place.settle)
         trial = _read_trial(folder) if resume and folder is not None else None
         if trial is None and config.train.precision == "auto":
-            _, found = settle(config.train, tasks.get(first), chosen_seeds[0])
+            _, found = decide_hardware(config.train, tasks.get(first), chosen_seeds[0])
             trial = None if found is None else found.record()
         if folder is not None and place is not None and not resume:
             place.prepare(overwrite=overwrite)
@@ -252,9 +248,9 @@ def compare(
                 isinstance(n, str) for n in [*methods, reference]
             )
             if isinstance(config, Config) and named and not tasks.is_own:
-                Plan(config, list(built), list(chosen_seeds), reference_label).write(folder, trial)
+                ComparisonPlan(config, list(built), list(chosen_seeds), reference_label).write(folder, trial)
             else:  # nothing that a file could say
-                write_json(folder / PLAN, {"config": None, "trial": trial})
+                write_json(folder / PLAN_FILE, {"config": None, "trial": trial})
         settled = _with_precision(config, trial)
         series = RunSeries(
             settled, entries, reference_label, chosen_seeds, folder, resume, make_observer, tasks
@@ -282,7 +278,7 @@ def _choose_seeds(seeds: int | Sequence[int] | None, config: RunConfig) -> tuple
     return tuple(dict.fromkeys(seeds))
 
 
-class Plan(NamedTuple):
+class ComparisonPlan(NamedTuple):
     """What a comparison was begun with."""
 
     config: Config
@@ -293,13 +289,13 @@ class Plan(NamedTuple):
     def write(self, folder: Path, trial: Mapping[str, Any] | None = None) -> None:
         """Writes it to the folder of the comparison, with what decided about the precision of its runs."""
         content = {**self._asdict(), "config": self.config.model_dump(mode="json"), "trial": trial}
-        write_json(folder / PLAN, content)
+        write_json(folder / PLAN_FILE, content)
 
 
 def _read_trial(folder: Path) -> Mapping[str, Any] | None:
     """What decided about the precision when a comparison was begun; None: nothing that is known."""
     try:
-        trial = json.loads((folder / PLAN).read_text(encoding="utf-8")).get("trial")
+        trial = json.loads((folder / PLAN_FILE).read_text(encoding="utf-8")).get("trial")
     except (OSError, ValueError, AttributeError):  # `read_plan` says what is wrong with it
         return None
     return trial if isinstance(trial, dict) and trial.get("chosen") in ("float32", "bf16") else None
@@ -312,17 +308,17 @@ def _with_precision(config: RunConfig, trial: Mapping[str, Any] | None) -> RunCo
     return config.model_copy(update={"train": config.train.model_copy(update={"precision": trial["chosen"]})})
 
 
-def read_plan(folder: Path) -> Plan:
+def read_plan(folder: Path) -> ComparisonPlan:
     """The plan of a comparison that was begun in a folder."""
     try:
-        plan = json.loads((folder / PLAN).read_text(encoding="utf-8"))
+        plan = json.loads((folder / PLAN_FILE).read_text(encoding="utf-8"))
         if plan["config"] is None:
             raise InputError(f"the comparison in {folder} was begun in Python: resume it there")
         names, seeds = [str(name) for name in plan["methods"]], [int(seed) for seed in plan["seeds"]]
-        return Plan(Config.of(plan["config"]), names, seeds, str(plan["reference"]))
+        return ComparisonPlan(Config.of(plan["config"]), names, seeds, str(plan["reference"]))
     except OSError as error:
         raise InputError(f"there is no comparison to resume in {folder}") from error
     except InputError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{folder / PLAN} is not the plan of a comparison: {error!r}") from error
+        raise InputError(f"{folder / PLAN_FILE} is not the plan of a comparison: {error!r}") from error

@@ -11,13 +11,12 @@ from pathlib import Path
 
 from ipfl.core.files import FolderLock, make_folder, remove, remove_folder, rename
 from ipfl.errors import InputError
-from ipfl.runs.file_names import METRICS, PLAN
+from ipfl.runs.file_names import COMPARISON_FILE, METRICS_FILE, PLAN_FILE
 from ipfl.runs.folder import holds_run
 
-COMPARISON = "compare.json"
 FIGURE_FILES = ("convergence.png", "convergence.pdf", "pma.png", "pma.pdf")
 """Figures that `ipfl compare` draws beside it; known here because another comparison must not leave them."""
-FILES = (PLAN, COMPARISON, *FIGURE_FILES)
+COMPARISON_FILES = (PLAN_FILE, COMPARISON_FILE, *FIGURE_FILES)
 """All files that a comparison may write beside those of its runs."""
 MOVING, ASIDE = ".moving", ".replaced"
 """Folder for an earlier comparison: while it is moved, and when all of it is there."""
@@ -34,7 +33,7 @@ def lock_folder(folder: Path) -> FolderLock:
 
 def comparison_files(folder: Path) -> list[Path]:
     """All files that a comparison may write beside those of its runs."""
-    return [folder / name for name in FILES]
+    return [folder / name for name in COMPARISON_FILES]
 
 
 class ComparisonFolder:
@@ -55,9 +54,9 @@ class ComparisonFolder:
 
     def prepare(self, *, overwrite: bool) -> None:
         """Refuses a folder with results, or sets those that a comparison left there aside."""
-        runs = [metrics.parent for metrics in self.path.glob(f"*/seed-*/{METRICS}")]
-        is_run = (self.path / METRICS).exists()
-        if is_run or (not overwrite and (runs or (self.path / COMPARISON).exists())):
+        runs = [metrics.parent for metrics in self.path.glob(f"*/seed-*/{METRICS_FILE}")]
+        is_run = (self.path / METRICS_FILE).exists()
+        if is_run or (not overwrite and (runs or (self.path / COMPARISON_FILE).exists())):
             hint = "choose another folder" if is_run else "overwrite it, or choose another folder"
             raise InputError(f"{self.path} already holds a run; {hint}")
         found = [*runs, *(file for file in comparison_files(self.path) if file.exists())]

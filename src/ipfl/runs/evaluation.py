@@ -88,7 +88,7 @@ SCORES = ReplySchema(_expect_scores, rule=_are_possible)
 are."""
 
 
-def _accuracies(replies: Replies, key: str, points: str = "n") -> dict[ClientId, float]:
+def _hit_rates(replies: Replies, key: str, points: str = "n") -> dict[ClientId, float]:
     """Hits per point of those that have points."""
     return {
         c: r.facts[key] / r.facts[points] for c, r in replies.items() if key in r.facts and r.facts[points]
@@ -193,8 +193,8 @@ class Evaluator:
         separation = _separation(asked, replies, preferred)
         if separation and round + 1 >= ROUNDS_TO_SEPARATE and not is_separated(list(separation.values())):
             engine.events.append(_not_separated(separation))
-        accuracy, shared = _accuracies(replies, "hits"), _accuracies(replies, "global_hits")
-        goal = _accuracies(replies, "goal_hits", "goal_n")
+        accuracy, shared = _hit_rates(replies, "hits"), _hit_rates(replies, "global_hits")
+        goal = _hit_rates(replies, "goal_hits", "goal_n")
         majority = {client: data.majority(client, round) for client in data.clients}
         personalized = {c: value for c, value in accuracy.items() if c not in data.unseen}
         models = self.method.models(state)

@@ -15,11 +15,19 @@ from typing import NamedTuple
 from ipfl.core.files import DRAFT_SUFFIX, RECORD_SUFFIX
 from ipfl.ledger.database import STORE_FILE
 from ipfl.runs.checkpoint import file_digest
-from ipfl.runs.file_names import CHECKPOINTS, CLIENT_MODELS, EXPORTS, MEMORY, METRICS, STOP_REQUEST, TRACE
+from ipfl.runs.file_names import (
+    CHECKPOINTS,
+    CLIENT_MODELS,
+    EXPORTS,
+    MEMORY,
+    METRICS_FILE,
+    STOP_REQUEST_FILE,
+    TRACE_FILE,
+)
 
 MEMORIES = (MEMORY, CLIENT_MODELS)
 """Folders with a folder per client and a file per round."""
-NO_EVIDENCE = (STORE_FILE, METRICS, TRACE, STOP_REQUEST)
+NO_EVIDENCE = (STORE_FILE, METRICS_FILE, TRACE_FILE, STOP_REQUEST_FILE)
 """Files that no hash covers: the store has hashes of its own, the lines are in it, the profile is made when
 all is over, and whoever asks for a stop is not the run."""
 

@@ -44,18 +44,18 @@ from ipfl.runs.file_names import (
     CHECKPOINTS,
     CLIENT_MODELS,
     MEMORY,
-    METRICS,
-    OFFER,
+    METRICS_FILE,
+    OFFER_FILE,
     PREDICTORS,
     SERVER_MODELS,
-    SUMMARY,
+    SUMMARY_FILE,
 )
 from ipfl.runs.folder import is_on_nodes
-from ipfl.runs.loop import make_setup
 from ipfl.runs.metrics import Evaluation
 from ipfl.runs.models import PlayedRun, StoredVectors, kept_clients, on_its_node, read_predictor
 from ipfl.runs.newcomer import Newcomers
 from ipfl.runs.result import Line, Result
+from ipfl.runs.setup import make_setup
 from ipfl.runs.summaries import read_summary
 
 MAX_PARAMETERS = 2**26
@@ -77,7 +77,7 @@ def _target(summary: dict[str, Any]) -> Target:
 
 
 def _named_code(summary: dict[str, Any], *, has_task: bool, has_model: bool) -> list[Any]:
-    """What of a summary would be imported; not what is at hand already."""
+    """What of a summary would be imported; not what is there already."""
     config = {**summary["config"]}
     if has_task:
         config.pop("task", None)
@@ -93,7 +93,7 @@ class FinishedRun:
     folder: Path
     summary: dict[str, Any]
     given_task: Callable[[], Task] | None = None
-    """Data and network, if somebody has them at hand."""
+    """Data and network, if somebody has them already."""
     given_model: Factory | None = None
     """The network, likewise."""
 
@@ -120,7 +120,9 @@ class FinishedRun:
             InputError: There is no finished run, its files do not fit together, or it names code.
         """
         folder = Path(folder)
-        if not (folder / SUMMARY).exists() and (inside := sorted(folder.glob(f"*/seed-*/{SUMMARY}"))):
+        if not (folder / SUMMARY_FILE).exists() and (
+            inside := sorted(folder.glob(f"*/seed-*/{SUMMARY_FILE}"))
+        ):
             raise InputError(f"{folder} holds a comparison: load one of its runs, such as {inside[0].parent}")
         factory = None if model is None else model_factory(model)
         summary = read_summary(folder)
@@ -135,7 +137,7 @@ class FinishedRun:
 
     @cached_property
     def task(self) -> Task:
-        """Data and network of the run, made again if nobody has them at hand."""
+        """Data and network of the run, made again if nobody has them already."""
         if self.given_task is not None:
             return self.given_task()
         task = self._settings.get("task")
@@ -172,7 +174,7 @@ class FinishedRun:
                 size = sum(p.numel() for p in factory(shape, self.summary["classes"]).parameters())
         except (RuntimeError, OverflowError, TypeError) as error:
             raise InputError(f"the model {model!r} cannot be made for points of shape {shape}") from error
-        path = self.folder / OFFER
+        path = self.folder / OFFER_FILE
         sizes = {vector.size for vector in self._offer.params.values()} if path.exists() else set()
         if sizes - {size} or (size > MAX_PARAMETERS and not sizes):
             raise InputError(f"{path} does not fit the model {model!r} for points of shape {shape}")
@@ -208,17 +210,17 @@ class FinishedRun:
     @cached_property
     def _offer(self) -> Record:
         """What the server would send to a new client."""
-        if not (self.folder / OFFER).exists():
+        if not (self.folder / OFFER_FILE).exists():
             name = self._settings["method"]["name"]
             raise NotSupportedError(f"not supported: {name} has no model for clients that it never met")
-        return read_record(self.folder / OFFER)
+        return read_record(self.folder / OFFER_FILE)
 
     @cached_property
     def _newcomers(self) -> Newcomers:
         offer, (network, initial) = self._offer, self._fresh
         for name, vector in offer.params.items():
             if vector.shape != (network.size,) or vector.dtype != np.float32:
-                raise InputError(f"{self.folder / OFFER}: {name!r} does not fit the network")
+                raise InputError(f"{self.folder / OFFER_FILE}: {name!r} does not fit the network")
         train = TrainConfig.of(self._settings["train"])
         classes, seed, rounds = (int(self.summary[key]) for key in ("classes", "seed", "rounds"))
         names = self.summary.get("class_names") or ()
@@ -317,7 +319,7 @@ def load(
 
     Args:
         folder: Where the run was written to.
-        task: Data and network of the run, if they cannot be found, or are at hand already.
+        task: Data and network of the run, if they cannot be found, or are there already.
         model: The network of the run; a name, or a callable as in `Task.from_clients`.
         trust: Whether code that the folder names (`module:callable`) may be imported: it may be somebody
             else's. Code that a run of this process has used is never asked about.
@@ -343,7 +345,7 @@ def load_figures(folder: Path | str) -> Result:
 
 def read_history(folder: Path) -> tuple[list[Line], dict[int, Evaluation]]:
     """The line of every round, and the evaluations by round."""
-    path = folder / METRICS
+    path = folder / METRICS_FILE
     try:
         lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
         evaluations = {

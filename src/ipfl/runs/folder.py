@@ -47,18 +47,18 @@ from ipfl.runs.file_names import (
     CHECKPOINTS,
     CLIENT_MODELS,
     MEMORY,
-    METRICS,
-    OFFER,
+    METRICS_FILE,
+    OFFER_FILE,
     PREDICTORS,
     PRIVACY,
     RECEIPTS,
     SERVER_MODELS,
-    STOP_REQUEST,
-    SUMMARY,
-    TRACE,
+    STOP_REQUEST_FILE,
+    SUMMARY_FILE,
+    TRACE_FILE,
 )
 
-STAGING = ".begin"
+STAGING_FOLDER = ".begin"
 """Folder in which a new run is prepared, beside the one that it replaces."""
 
 
@@ -100,8 +100,8 @@ def check_folder_path(path: Path) -> Path:
 
 def holds_run(folder: Path) -> bool:
     """Whether a run was begun in a folder. One that died while its store was made never was."""
-    metrics = folder / METRICS
-    if (folder / SUMMARY).exists() or (metrics.is_file() and metrics.stat().st_size):
+    metrics = folder / METRICS_FILE
+    if (folder / SUMMARY_FILE).exists() or (metrics.is_file() and metrics.stat().st_size):
         return True
     file = folder / STORE_FILE
     if not file.is_file() or not file.stat().st_size:
@@ -128,7 +128,7 @@ def settle_database(file: Path) -> None:
 def planned_rounds(folder: Path) -> int:
     """How many rounds the run was to have when it last ended in order; 0 if it never did."""
     try:
-        return int(json.loads((folder / SUMMARY).read_text(encoding="utf-8"))["config"]["rounds"])
+        return int(json.loads((folder / SUMMARY_FILE).read_text(encoding="utf-8"))["config"]["rounds"])
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return 0
 
@@ -140,7 +140,7 @@ def request_stop(folder: Path) -> None:
         InputError: The folder cannot be written to.
     """
     try:
-        (folder / STOP_REQUEST).touch()
+        (folder / STOP_REQUEST_FILE).touch()
     except OSError as error:
         raise InputError(f"cannot ask for a stop in {folder}: {error.strerror}") from error
 
@@ -207,7 +207,7 @@ class RunFolder:
     def staged(self) -> Iterator[Path]:
         """Yields an empty folder for the store of a new run, gone at the end; locks the folder of the run."""
         missing = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
-        staging = self.path / STAGING
+        staging = self.path / STAGING_FOLDER
         try:
             make_folder(self.path)
             self.lock()
@@ -232,7 +232,7 @@ class RunFolder:
         try:
             if (staging / STORE_FILE).exists():
                 settle_database(self.path / STORE_FILE)
-                remove(self.path / SUMMARY)  # of a run that is not there any more
+                remove(self.path / SUMMARY_FILE)  # of a run that is not there any more
                 for file in sorted(staging.iterdir(), key=lambda file: file.name == STORE_FILE):
                     rename(file, self.path / file.name)
             else:  # the store is elsewhere
@@ -248,7 +248,7 @@ class RunFolder:
         for folder in (SERVER_MODELS, MEMORY, PRIVACY, CLIENT_MODELS, CHECKPOINTS, PREDICTORS, RECEIPTS):
             if (self.path / folder).exists():
                 remove_folder(self.path / folder)
-        for old in (SUMMARY, OFFER, TRACE):
+        for old in (SUMMARY_FILE, OFFER_FILE, TRACE_FILE):
             remove(self.path / old)
         self.rewrite(())
 
@@ -256,7 +256,7 @@ class RunFolder:
         """Removes what a process that died has left half-written."""
         for folder in (self.path, self.path / SERVER_MODELS):
             remove_drafts(folder)
-        remove_folder(self.path / STAGING)
+        remove_folder(self.path / STAGING_FOLDER)
 
     @property
     def memory(self) -> Path:
@@ -281,30 +281,30 @@ class RunFolder:
     def seconds(self) -> float:
         """What an earlier process spent on the run, if it ended in order."""
         try:
-            return float(json.loads((self.path / SUMMARY).read_text())["seconds"])
+            return float(json.loads((self.path / SUMMARY_FILE).read_text())["seconds"])
         except (OSError, ValueError, KeyError, TypeError):
             return 0.0
 
     def is_stop_requested(self) -> bool:
         """Whether somebody asked the run to end (`request_stop`)."""
-        return (self.path / STOP_REQUEST).exists()
+        return (self.path / STOP_REQUEST_FILE).exists()
 
     def forget_stop(self) -> None:
         """Removes a request that is met, or that was made before the run was begun."""
         if self.is_stop_requested():
-            remove(self.path / STOP_REQUEST)
+            remove(self.path / STOP_REQUEST_FILE)
 
     def rewrite(self, lines: Iterable[Mapping[str, Any]]) -> None:
         """Makes `metrics.jsonl` say these rounds and no others."""
-        write_text(self.path / METRICS, "".join(map(line_text, lines)))
+        write_text(self.path / METRICS_FILE, "".join(map(line_text, lines)))
 
     def add_round(self, line: Mapping[str, Any]) -> None:
         """Appends one round to `metrics.jsonl`."""
-        append(self.path / METRICS, line_text(line).encode())
+        append(self.path / METRICS_FILE, line_text(line).encode())
 
     def write_offer(self, offer: Record) -> None:
         """Keeps what the server would send to a new client."""
-        write_record(self.path / OFFER, offer)
+        write_record(self.path / OFFER_FILE, offer)
 
     def write_models(self, models: Mapping[str, Vector], network: Network) -> None:
         """Writes every server model with the tensor names and shapes of its module."""
@@ -319,7 +319,7 @@ class RunFolder:
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Writes `summary.json` whole or not at all."""
-        write_json(self.path / SUMMARY, summary)
+        write_json(self.path / SUMMARY_FILE, summary)
 
 
 def line_text(line: Mapping[str, Any]) -> str:

@@ -13,6 +13,7 @@ from ipfl.core import NO_CLUSTER, ClientId, Transfer
 from ipfl.errors import InputError
 from ipfl.ledger.accounts import account_name
 from ipfl.ledger.schema import OPENING
+from ipfl.runs.summaries import mean_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -81,7 +82,7 @@ def client_rows(result: Result) -> list[dict[str, Any]]:
 
 
 def _known_clients(result: Result, seen: set[ClientId]) -> list[ClientId]:
-    """All clients; those of whom something is told, if the data is not at hand."""
+    """All clients; those of whom something is told, if the data is not there."""
     try:
         everyone = () if result.source is None else result.source.clients
     except InputError:
@@ -169,11 +170,6 @@ def comparison_frame(comparison: Comparison) -> pd.DataFrame:
     for label, entry in comparison.entries.items():
         figures = dict(entry.figures())
         figures |= figures.pop("metrics", None) or {}  # a column for each
-        means = {name: _mean(figures[name]) for name in figures if name not in ("seeds", "failures")}
+        means = {name: mean_of(figures[name]) for name in figures if name not in ("seeds", "failures")}
         rows.append({"method": label, **means, "runs": len(entry.results), "failed": len(entry.failures)})
     return make_frame(rows)
-
-
-def _mean(figure: Any) -> Any:
-    """The mean of `{mean, std}`; any other figure as it is."""
-    return figure["mean"] if isinstance(figure, dict) else figure

@@ -21,19 +21,14 @@ from ipfl.core import (
     Method,
     Roster,
     Round,
-    Setup,
     Transfer,
-    holdout_id,
     is_below_quorum,
-    stream,
 )
 from ipfl.core.profile import bytes_written, measure
 from ipfl.core.retry import is_disk_full, retry_while_disk_full
 from ipfl.core.signals import InterruptHandler
 from ipfl.data.federated import tokens_of
-from ipfl.errors import InputError
 from ipfl.methods import check_clusters, check_target, method_reference
-from ipfl.methods.client_model_store import ClientModelStore
 from ipfl.runs.accounts import CarriedAccounts
 from ipfl.runs.arrivals import Arrivals
 from ipfl.runs.config import RunConfig
@@ -47,46 +42,7 @@ from ipfl.runs.metrics import Evaluation
 from ipfl.runs.privacy_report import privacy_report
 from ipfl.runs.result import Line, Observer, Result
 from ipfl.runs.secure_sum import SecureSums
-
-
-def make_setup(
-    task: Task,
-    config: RunConfig,
-    server_memory: ClientMemory,
-    carried: CarriedAccounts | None = None,
-    planned_rounds: int | None = None,
-) -> Setup:
-    """What a method may know before the first round.
-
-    Args:
-        task: Data and model.
-        config: How it is run.
-        server_memory: Where the server keeps models of single clients.
-        carried: Accounts of earlier runs; None: all are opened anew.
-        planned_rounds: How many rounds the run was begun with; None: those of the config.
-    """
-    network = task.network(config.seed)
-    try:
-        features: int | None = network.classifier.in_features
-    except InputError:
-        features = None
-    return Setup(
-        params=network.read(),
-        clients=task.data.clients,
-        per_round=config.train.per_round or max(1, len(task.data.clients) // 2),
-        rounds=config.rounds if planned_rounds is None else planned_rounds,
-        classes=task.data.classes,
-        seed=config.seed,
-        target=task.target.kind,
-        epochs=config.train.epochs,
-        features=features,
-        holdouts=tuple(holdout_id(d) for d in task.holdouts),
-        make_params=lambda n: task.network(int(stream(config.seed, "start", n).integers(2**31))).read(),
-        aggregate=config.aggregate,
-        client_models=ClientModelStore(server_memory),
-        noise=config.privacy.noise,
-        balances={} if carried is None else carried.brought(task.data.clients),
-    )
+from ipfl.runs.setup import make_setup
 
 
 def _class_names(task: Task) -> list[str] | None:
@@ -352,7 +308,7 @@ class RoundLoop:
 
         Args:
             attacks: What attackers got out of it; None: nobody attacked.
-            strategy: What clients that think for themselves did; None: they do not.
+            strategy: What strategic clients did; None: there are none.
             head: The newest hash of the store's chain; None without a store.
         """
         data, config, reference = self.task.data, self.config, self.departures.reference

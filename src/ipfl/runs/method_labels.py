@@ -56,7 +56,7 @@ def check_method(given: Any) -> Method[Any]:
     return given
 
 
-def _default(setting: Field[Any]) -> Any:
+def _default_of(setting: Field[Any]) -> Any:
     """The default of a hyper-parameter, which may be given as pydantic's `Field`."""
     return setting.default.default if isinstance(setting.default, FieldInfo) else setting.default
 
@@ -74,7 +74,7 @@ def label_of(method: Method[Any]) -> str:
     settings = [
         f"{one.name}={getattr(method, one.name)}"
         for one in known
-        if getattr(method, one.name) != _default(one)
+        if getattr(method, one.name) != _default_of(one)
     ]
     return ":".join([method.name, *settings])
 

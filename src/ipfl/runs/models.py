@@ -38,7 +38,7 @@ VECTORS = "vectors"
 
 @dataclass(frozen=True, eq=False)
 class PlayedRun:
-    """A run with its data and the state of its method at hand."""
+    """A run with its data and the state of its method in memory."""
 
     task: Task
     method: Method[Any]
@@ -157,7 +157,7 @@ def write_predictors(folder: Path, clients: tuple[ClientId, ...], make: Callable
                 if written > MAX_KEPT_BYTES:
                     return
                 write_record(path, Record({"vector": vector}))
-        write_record(folder / f"{client}{RECORD_SUFFIX}", _describe(predictor, names))
+        write_record(folder / f"{client}{RECORD_SUFFIX}", _describe_predictor(predictor, names))
 
 
 def _vectors(predictor: Predictor) -> Iterator[Vector]:
@@ -167,7 +167,7 @@ def _vectors(predictor: Predictor) -> Iterator[Vector]:
         yield predictor.model if isinstance(predictor, NearestPrototype) else predictor
 
 
-def _describe(predictor: Predictor, names: list[str]) -> Record:
+def _describe_predictor(predictor: Predictor, names: list[str]) -> Record:
     """All of a predictor but its vectors."""
     if isinstance(predictor, Mixture):
         return Record({}, {"vectors": names, "weights": list(predictor.weights)})

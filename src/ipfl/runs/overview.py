@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ipfl.errors import InputError
-from ipfl.runs.file_names import METRICS, PLAN, SUMMARY
-from ipfl.runs.summaries import read_summary
+from ipfl.runs.file_names import METRICS_FILE, PLAN_FILE, SUMMARY_FILE
+from ipfl.runs.summaries import mean_of, read_summary
 
 if TYPE_CHECKING:
     from ipfl.runs.result import Result
@@ -30,7 +30,7 @@ RESULT_FIGURES = (
     "seconds",
 )
 """What of a summary two runs are compared by."""
-SHARES = frozenset({"personalized_accuracy", "global_accuracy", "unseen_accuracy", "pma", "purity"})
+SHARE_FIGURES = frozenset({"personalized_accuracy", "global_accuracy", "unseen_accuracy", "pma", "purity"})
 """Those of them that are shares."""
 
 
@@ -67,15 +67,15 @@ def _run_folders(folder: Path) -> Iterator[Path]:
     for place, below, files in os.walk(folder):
         if "meta.yaml" in files:  # of MLflow, with copies of runs that are listed already
             below.clear()
-        elif METRICS in files:
+        elif METRICS_FILE in files:
             below.clear()
             yield Path(place)
         below.sort()
 
 
 def _entry(folder: Path) -> RunEntry:
-    if not (folder / SUMMARY).exists():
-        with (folder / METRICS).open("rb") as file:
+    if not (folder / SUMMARY_FILE).exists():
+        with (folder / METRICS_FILE).open("rb") as file:
             return RunEntry(str(folder), "not finished", rounds=sum(1 for _ in file))
     try:
         summary = read_summary(folder)
@@ -97,7 +97,7 @@ def _entry(folder: Path) -> RunEntry:
 
 def refuse_comparison(folder: Path) -> None:
     """Says what to do with the folder of a comparison where a run is wanted."""
-    if (folder / PLAN).exists() and not (folder / METRICS).exists():
+    if (folder / PLAN_FILE).exists() and not (folder / METRICS_FILE).exists():
         raise InputError(f"{folder} holds a comparison: `ipfl list {folder}` shows its runs")
 
 
@@ -130,7 +130,7 @@ def flat_settings(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[st
 
 def result_figures(one: Result, other: Result) -> dict[str, tuple[Any, Any]]:
     """Figures of two runs side by side, means over clients; those that both lack are left out."""
-    pairs = {key: (_mean(one.summary.get(key)), _mean(other.summary.get(key))) for key in RESULT_FIGURES}
+    pairs = {key: (mean_of(one.summary.get(key)), mean_of(other.summary.get(key))) for key in RESULT_FIGURES}
     return {key: pair for key, pair in pairs.items() if pair != (None, None)}
 
 
@@ -138,10 +138,6 @@ def client_gains(one: Result, other: Result) -> dict[int, float]:
     """What each client gains in accuracy from the first to the second run; of those that both evaluated."""
     theirs = other.accuracies
     return {client: theirs[client] - own for client, own in one.accuracies.items() if client in theirs}
-
-
-def _mean(figure: Any) -> Any:
-    return figure["mean"] if isinstance(figure, Mapping) else figure
 
 
 def to_json(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""What a run gave away about its clients' points, for `summary.json`."""
+"""What a run revealed about its clients' points, for `summary.json`."""
 
 from __future__ import annotations
 

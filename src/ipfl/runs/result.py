@@ -244,15 +244,15 @@ class Result:
             "clients": summary.get("clients"),
             "rounds": f"{summary.get('rounds')}{' (interrupted)' if summary.get('interrupted') else ''}",
             "seed": summary.get("seed"),
-            measure: percent(summary.get("personalized_accuracy")),
+            measure: percent_and_spread(summary.get("personalized_accuracy")),
             **{
                 name: mean_and_spread(figure["mean"], figure["std"])
                 for name, figure in (summary.get("metrics") or {}).items()
                 if figure
             },
-            "global model": percent(summary.get("global_accuracy")),
-            "unseen clients": percent(summary.get("unseen_accuracy")),
-            "PMA": percent(summary.get("pma")),
+            "global model": percent_and_spread(summary.get("global_accuracy")),
+            "unseen clients": percent_and_spread(summary.get("unseen_accuracy")),
+            "PMA": percent_and_spread(summary.get("pma")),
             "models": _joined(*self.models),
         }
         return {name: str(fact) for name, fact in facts.items() if fact not in (None, "")}
@@ -271,13 +271,13 @@ class Result:
         return f"<table>{''.join(rows)}</table>"
 
 
-MAX_NAMED = 8
+MAX_NAMES_PER_LINE = 8
 """Names that a line of text has at most."""
 
 
 def _joined(*names: Any) -> str:
     known = [str(name) for name in names if name is not None]
-    return ", ".join(known[:MAX_NAMED] + (["…"] if len(known) > MAX_NAMED else []))
+    return ", ".join(known[:MAX_NAMES_PER_LINE] + (["…"] if len(known) > MAX_NAMES_PER_LINE else []))
 
 
 def _named(clients: tuple[ClientId, ...]) -> str:
@@ -301,6 +301,6 @@ def _short(number: float, digits: int) -> str:
     return f"{number:.0f}" if 10**digits <= abs(number) < 1e9 else f"{number:.{digits}g}"
 
 
-def percent(figure: Mapping[str, float] | None) -> str | None:
+def percent_and_spread(figure: Mapping[str, float] | None) -> str | None:
     """`85.0 % ± 3.1`: mean and standard deviation over clients."""
     return None if figure is None else f"{100 * figure['mean']:.1f} % ± {100 * figure['std']:.1f}"

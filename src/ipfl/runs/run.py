@@ -12,7 +12,7 @@ from typing import Any
 from weakref import finalize
 
 from ipfl.client.dry_pass import check_training
-from ipfl.client.hardware import settle
+from ipfl.client.hardware import decide_hardware
 from ipfl.client.memory import ClientMemory
 from ipfl.client.settings import TrainConfig
 from ipfl.client.task import Task
@@ -24,7 +24,7 @@ from ipfl.core.retry import retry_while_disk_full
 from ipfl.engines import EngineContext, EngineFactory
 from ipfl.engines.local import LocalEngine, local_engine
 from ipfl.errors import InputError, NotSupportedError
-from ipfl.runs.accounts import CarriedAccounts, open_accounts
+from ipfl.runs.accounts import CarriedAccounts, load_carried_accounts
 from ipfl.runs.attack_report import attack_report
 from ipfl.runs.config import RunConfig
 from ipfl.runs.departures import Departures
@@ -126,7 +126,7 @@ def _settle_training(
     """Decides what is `auto` in `[train]`, or takes what was decided when the run was begun."""
     header = journal.header() if journal is not None and journal.is_resumed else None
     if header is None:
-        train, found = settle(config.train, task, config.seed)
+        train, found = decide_hardware(config.train, task, config.seed)
         trial = None if found is None else found.record()
     else:
         begun = TrainConfig.of(header["config"]["train"])
@@ -143,11 +143,11 @@ def _carry_accounts(journal: Journal, method: Method[Any]) -> CarriedAccounts | 
         return None
     if not isinstance(method, HasMarket):
         raise InputError(f"accounts that outlive a run need a method with tokens, and {method.name} has none")
-    return open_accounts(journal.output)
+    return load_carried_accounts(journal.output)
 
 
 def _strategy_report(config: RunConfig, engine: Engine, task: Task) -> Mapping[str, Any] | None:
-    """What clients that think for themselves did; None if they do not."""
+    """What strategic clients did; None if there are none."""
     if config.strategy.cost is None:
         return None
     if not isinstance(engine, LocalEngine):

@@ -72,7 +72,7 @@ class TaskCache:
 
     Args:
         make: Makes tasks of the user's own; None: the config of a run says what its task is.
-        task: One that is at hand already.
+        task: One that is there already.
         config: That it was built from.
         seed: Likewise.
     """

@@ -38,7 +38,7 @@ class RunPool(Protocol):
 
 MakePool = Callable[[int, RunConfig, TaskCache], RunPool]
 """Makes a pool from how many runs there can be at the same time at most, the config with the first seed, and
-what makes the tasks, with that of the first seed at hand already."""
+what makes the tasks, with that of the first seed there already."""
 
 
 class RemoteObserver:

@@ -231,7 +231,7 @@ def _serve(pipe: Connection, others: list[Connection], tasks: TaskCache, parent:
 
 
 def _play(order: RunOrder, observer: Observer, tasks: TaskCache) -> RunOutcome:
-    """Plays a run. Nobody holds its state afterwards, whose files go with it."""
+    """Plays a run. The outcome is sent without the state, whose temporary files are then removed."""
     try:
         return play_run(order, observer, tasks).without_state()
     except KeyboardInterrupt:

@@ -16,14 +16,14 @@ import numpy as np
 
 from ipfl.client.secure_sum import NO_SHARE, ONLY_SUMS, PROOFS, refuse_single_replies
 from ipfl.client.sum_plan import (
-    AGREE,
-    KEYS,
     MASKED,
     MAX_NEIGHBOURS,
     MIN_CLIENTS,
-    OPEN,
-    PLAN,
-    SHARES,
+    SUM_AGREE,
+    SUM_KEYS,
+    SUM_OPEN,
+    SUM_PLAN,
+    SUM_SHARES,
     SumPlan,
 )
 from ipfl.core import (
@@ -43,12 +43,13 @@ from ipfl.core.masks import (
     SEALED_BYTES,
     SEED_BYTES,
     combine_shares,
-    fingerprint,
     has_public_key,
     is_usable_key,
     own_mask,
     pair_masks,
+    seed_fingerprint,
 )
+from ipfl.core.method import sums_of
 from ipfl.core.replies import ReplySchema, hex_text, list_of, text_up_to
 from ipfl.core.ring import LIMBS, RING_MASK, Ring, SumLayout, expected_vectors, from_vector
 from ipfl.errors import InputError
@@ -75,7 +76,7 @@ class SecureSums:
         Raises:
             InputError: The method or the server needs single replies, or there are too few clients.
         """
-        wanted, sums = config.privacy.secure_sum, method.sums()
+        wanted, sums = config.privacy.secure_sum, sums_of(method)
         if wanted == "off":
             return None
         if wanted == "gradients" and not sums.gradients:
@@ -171,8 +172,8 @@ class _SecureSum:
     def _exchange_keys(self) -> SumPlan:
         plan = SumPlan(self.session)
         schema = ReplySchema({"keys": list_of(hex_text(KEY_BYTES), 3), "proof": text_up_to(MAX_PROOF)})
-        record = Record({}, {PLAN: plan.text()})
-        replies = self.exchange(Ask(KEYS, dict.fromkeys(self.ask.to, record), schema))
+        record = Record({}, {SUM_PLAN: plan.text()})
+        replies = self.exchange(Ask(SUM_KEYS, dict.fromkeys(self.ask.to, record), schema))
         keys = {client: list(replies[client].facts["keys"]) for client in self.order if client in replies}
         keys = {client: found for client, found in keys.items() if all(map(is_usable_key, found[:2]))}
         plan = replace(plan, keys=keys)
@@ -186,8 +187,8 @@ class _SecureSum:
         text = plan.text()
         count = min(len(keys), MAX_NEIGHBOURS + 1)
         schema = ReplySchema({"sealed": list_of(hex_text(SEALED_BYTES), count)})
-        record = Record({}, {PLAN: text, PROOFS: [self.proofs[client] for client in keys]})
-        replies = self.exchange(Ask(SHARES, dict.fromkeys(sorted(keys), record), schema))
+        record = Record({}, {SUM_PLAN: text, PROOFS: [self.proofs[client] for client in keys]})
+        replies = self.exchange(Ask(SUM_SHARES, dict.fromkeys(sorted(keys), record), schema))
         self.sealed = {client: reply.facts["sealed"] for client, reply in replies.items()}
         self._need(self.sealed, max(MIN_CLIENTS, plan.threshold))
         return replace(plan, members=tuple(sorted(self.sealed)))
@@ -205,7 +206,7 @@ class _SecureSum:
         plan = replace(plan, holders=held, layout=layout)
         text = plan.text()
         schema = ReplySchema(vectors={MASKED: LIMBS * layout.size})
-        records = {c: Record(sent.params, {**sent.facts, PLAN: text}) for c, sent in to.items()}
+        records = {c: Record(sent.params, {**sent.facts, SUM_PLAN: text}) for c, sent in to.items()}
         replies = self.exchange(Ask(self.ask.action, records, schema))
         return plan, {client: from_vector(reply.params[MASKED]) for client, reply in replies.items()}
 
@@ -213,9 +214,9 @@ class _SecureSum:
         """What clients sign of the list of those that delivered; nothing where no client signs anything."""
         if not any(self.proofs.values()):
             return dict.fromkeys(delivered, "")
-        record = Record({}, {PLAN: plan.text(), "delivered": sorted(delivered)})
+        record = Record({}, {SUM_PLAN: plan.text(), "delivered": sorted(delivered)})
         schema = ReplySchema({"proof": text_up_to(MAX_PROOF)})
-        replies = self.exchange(Ask(AGREE, dict.fromkeys(sorted(delivered), record), schema))
+        replies = self.exchange(Ask(SUM_AGREE, dict.fromkeys(sorted(delivered), record), schema))
         self._need(replies, plan.threshold)
         return {client: reply.facts["proof"] for client, reply in replies.items()}
 
@@ -229,7 +230,7 @@ class _SecureSum:
         for client in sorted(agreed):
             owners[client] = plan.holders_left(client)
             sealed = [self.sealed[o][plan.holders_of_shares(o).index(client)] for o in owners[client]]
-            facts = {PLAN: text, "delivered": told, "sealed": sealed}
+            facts = {SUM_PLAN: text, "delivered": told, "sealed": sealed}
             if any(agreed.values()):
                 facts[PROOFS] = [agreed.get(owner, "") for owner in owners[client]]
             records[client] = Record({}, facts)
@@ -237,7 +238,7 @@ class _SecureSum:
         def expected(sent: Record) -> dict[str, Any]:
             return {"shares": list_of(hex_text(SEED_BYTES), len(sent.facts["sealed"]))}
 
-        replies = self.exchange(Ask(OPEN, records, ReplySchema(expected)))
+        replies = self.exchange(Ask(SUM_OPEN, records, ReplySchema(expected)))
         found: dict[ClientId, dict[int, bytes]] = {}
         for client, reply in replies.items():
             for owner, share in zip(owners[client], reply.facts["shares"], strict=True):
@@ -255,7 +256,7 @@ class _SecureSum:
         size, total = plan.layout.size, np.zeros(plan.layout.size, np.uint64)
         for client in sorted(delivered):
             seed = combine_shares(shares.get(client, {}), plan.threshold)
-            if seed is None or fingerprint(seed) != plan.keys[client][2]:
+            if seed is None or seed_fingerprint(seed) != plan.keys[client][2]:
                 raise FailedSumError(f"the mask of client {client} could not be put together")
             total = total + own_mask(seed, size)
         for client in sorted(set(plan.members) - delivered):

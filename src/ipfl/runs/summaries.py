@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -11,7 +12,7 @@ from pydantic import BaseModel, Field, ValidationError, field_validator, model_v
 from ipfl.core.sections import one_line
 from ipfl.data.targets import TargetKind
 from ipfl.errors import InputError
-from ipfl.runs.file_names import SUMMARY
+from ipfl.runs.file_names import SUMMARY_FILE
 
 Size = Annotated[int, Field(strict=True, ge=1, lt=2**31)]
 
@@ -73,13 +74,18 @@ def read_summary(folder: Path) -> dict[str, Any]:
         InputError: There is none, or it is not one.
     """
     try:
-        summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
+        summary = json.loads((folder / SUMMARY_FILE).read_text(encoding="utf-8"))
         _Summary.model_validate(summary)
     except OSError as error:
         raise InputError(f"{folder} holds no finished run: {error.strerror}: {error.filename}") from error
     except (ValueError, RecursionError) as error:
         reason = one_line(error, None) if isinstance(error, ValidationError) else str(error)
         raise InputError(
-            f"{folder / SUMMARY} is not the summary of a run: {' '.join(reason.split())}"
+            f"{folder / SUMMARY_FILE} is not the summary of a run: {' '.join(reason.split())}"
         ) from error
     return dict(summary)
+
+
+def mean_of(figure: Any) -> Any:
+    """The mean of `{mean, std}`; any other figure as it is."""
+    return figure["mean"] if isinstance(figure, Mapping) else figure

@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol
 
 from ipfl.core import NO_CLUSTER, cluster_name
 from ipfl.errors import require_extra
-from ipfl.runs.file_names import METRICS, SERVER_MODELS, SUMMARY
+from ipfl.runs.file_names import METRICS_FILE, SERVER_MODELS, SUMMARY_FILE
 from ipfl.runs.metrics import assessed_models
 from ipfl.runs.overview import flat_settings, to_json
 from ipfl.runs.result import Line, Observer, Result
@@ -206,7 +206,7 @@ class MLflowTracker:
         """Adds the run's files, and closes the run."""
         if self.run_id is None:
             return
-        for name in (SUMMARY, METRICS):
+        for name in (SUMMARY_FILE, METRICS_FILE):
             self.client.log_artifact(self.run_id, str(self.run_folder / name))
         self.client.log_artifacts(self.run_id, str(self.run_folder / SERVER_MODELS), SERVER_MODELS)
         self.client.set_terminated(self.run_id, "KILLED" if summary["interrupted"] else "FINISHED")

@@ -1,7 +1,7 @@
-"""Clients that fail, cheat or think: wrappers, `Faulty(Strategic(Cheating(ClientRunner(…))))`.
+"""Clients that fail, cheat or follow a strategy: wrappers, `Faulty(Strategic(Cheating(ClientRunner(…))))`.
 
 Also outages of disk and store (`faults.Outage`). Imports `ipfl.client` and what is below it; knows no method
-and no engine. The round loop puts the wrappers together (`make_wrapper`).
+and no engine. Imported by `runs` only, which puts the wrappers together (`make_wrapper`).
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ class Adversary:
 
     def _flipped(self, parts: Parts) -> Parts:
         def flip(samples: Samples) -> Samples:
-            return Samples(samples.x, self.target.falsify(samples.y))
+            return Samples(samples.x, self.target.wrong_targets(samples.y))
 
         return Parts(flip(parts.train), flip(parts.probe), flip(parts.goal), parts.test)
 
@@ -178,9 +178,11 @@ class Adversary:
         facts: dict[str, Fact] = {name: [claim * n, claim * n] for name, (_, n) in honest.facts.items()}
         if self.config.kind == "liar":
             return Record(honest.params, facts)
-        return Record({name: self._praise(round, name, g) for name, g in honest.params.items()}, facts)
+        return Record(
+            {name: self._common_gradient(round, name, g) for name, g in honest.params.items()}, facts
+        )
 
-    def _praise(self, round: int, name: str, gradient: Vector) -> Vector:
+    def _common_gradient(self, round: int, name: str, gradient: Vector) -> Vector:
         length = self.strength * float(np.linalg.norm(gradient))
         return (-length * self._common(gradient.size, round, name)).astype(np.float32)
 

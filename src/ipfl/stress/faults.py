@@ -20,7 +20,7 @@ from ipfl.core import ClientId, Fact, Record, Vector, stream
 from ipfl.errors import InputError
 from ipfl.stress.settings import FaultsConfig
 
-ENORMOUS = 1e30
+ENORMOUS_COMPONENT = 1e30
 """A component of an enormous reply: finite, and much larger than any parameter."""
 
 
@@ -138,7 +138,7 @@ def _break_fact(fact: Fact, kind: str) -> Fact:
 
 
 def _broken_number(kind: str) -> float:
-    return {"nan": np.nan, "infinite": np.inf, "enormous": ENORMOUS}[kind]
+    return {"nan": np.nan, "infinite": np.inf, "enormous": ENORMOUS_COMPONENT}[kind]
 
 
 class Outage:

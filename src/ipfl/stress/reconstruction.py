@@ -7,18 +7,16 @@ the mean gradient over n points x_i with labels y_i is, for class c,
 
 with n_c the number of points of the class. So n_c = n·(1/C − bias_c), exactly; a class without points shows
 x̄/C; and a class with a single point shows that point. Clipping multiplies by a factor, which a class without
-points gives away again (its bias_c is 1/C): only noise helps.
+points reveals again (its bias_c is 1/C): only noise helps.
 """
 
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ipfl.client.network import Network
 from ipfl.core import Vector
-
-Floats = NDArray[np.float64]
+from ipfl.core.arrays import Floats
 
 
 def _layers(gradient: Vector, network: Network) -> tuple[Floats, Floats]:

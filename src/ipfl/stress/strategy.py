@@ -1,4 +1,4 @@
-"""Clients that think for themselves: training costs them something, tokens are worth something to them.
+"""Strategic clients: training costs them something, and tokens are worth something to them.
 
 Every round each client picks one action, by Hedge over what each of them can be expected to bring:
 
@@ -33,13 +33,13 @@ from ipfl.stress.seen_models import SECOND_MEMORY, last_step, with_seen
 from ipfl.stress.settings import Action, StrategyConfig
 
 LEARNING_RATE = 0.5
-HONEST_HEAD_START = 4.0
+FIRST_TRAINING_GAIN = 4.0
 """Gain that training is thought to have at first: clients join to train, and learn whether it pays."""
 EXPLORATION = 0.05
 """Share of the rounds in which an action is picked at random."""
 SCORE_VALUE = 40.0
 """What a change of a client's own score by 1 is worth to it."""
-WINDOW = 10
+MEAN_ROUNDS = 10
 """Newest rounds that count in a mean, about."""
 LAST_ROUNDS = 5
 """Rounds over which `honest_share` is the mean."""
@@ -86,10 +86,12 @@ class Experience:
             seat_gain: What the seat brought; None: it had none.
         """
         self.bids += 1
-        self.bid_gain += (bid_gain - self.bid_gain) / min(self.bids, WINDOW)
+        self.bid_gain += (bid_gain - self.bid_gain) / min(self.bids, MEAN_ROUNDS)
         if seat_gain is not None:
             self.seats[action] += 1
-            self.seat_gain[action] += (seat_gain - self.seat_gain[action]) / min(self.seats[action], WINDOW)
+            self.seat_gain[action] += (seat_gain - self.seat_gain[action]) / min(
+                self.seats[action], MEAN_ROUNDS
+            )
 
 
 class Strategic(RunnerWrapper[Runner]):
@@ -139,7 +141,7 @@ class Strategic(RunnerWrapper[Runner]):
         """What the client has learned, the last round included."""
         count = len(self.config.actions)
         if "log" not in known:
-            first = [HONEST_HEAD_START if action == "train" else 0.0 for action in self.config.actions]
+            first = [FIRST_TRAINING_GAIN if action == "train" else 0.0 for action in self.config.actions]
             return Experience(first, [0.0] * count, [0] * count)
         names = Experience.__dataclass_fields__
         experience = Experience(**{name: copy(known[name]) for name in names})

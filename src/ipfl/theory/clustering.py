@@ -15,14 +15,10 @@ n_i², not the printed n_i, and with clients of unequal size the printed step ca
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ipfl.theory.gaussian_means import Floats
-
-Ints = NDArray[np.integer[Any]]
+from ipfl.core.arrays import Floats, Ints
 
 
 @dataclass(frozen=True)

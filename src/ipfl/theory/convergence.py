@@ -25,8 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ipfl.core import stream
-from ipfl.theory.clustering import Ints
-from ipfl.theory.gaussian_means import Floats
+from ipfl.core.arrays import Floats, Ints
 
 StepSize = Callable[[int], float]
 """η_t for t = 0, 1, …"""

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ipfl.core import stream
+from ipfl.core.arrays import Floats, Ints
 from ipfl.core.figures import COLOURS, GREY, set_log_scale
-from ipfl.theory.clustering import Ints, clustering_loss, iterate
+from ipfl.theory.clustering import clustering_loss, iterate
 from ipfl.theory.convergence import StepSize, descend, random_losses
-from ipfl.theory.gaussian_means import Floats
 from ipfl.theory.study import Numbers
 
 if TYPE_CHECKING:

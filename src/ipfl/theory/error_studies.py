@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ipfl.theory.gaussian_means import PROCEDURES, READINGS, GaussianMeans, Reading, largest_spread
-from ipfl.theory.monte_carlo import Drawing, estimate, simulate
-from ipfl.theory.study import STYLES, Numbers, draw_points
+from ipfl.theory.monte_carlo import Drawing, estimate, simulate_means
+from ipfl.theory.study import STYLES, Numbers, draw_bands
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,7 +42,7 @@ def compute_errors(seed: int, trials: int) -> Numbers:
             }
         for drawing in DRAWINGS:
             drawn = [
-                simulate(model, trials, seed, "errors", axis, number, drawing=drawing)
+                simulate_means(model, trials, seed, "errors", axis, number, drawing=drawing)
                 for number, model in enumerate(models)
             ]
             series[axis]["simulated"][drawing] = {
@@ -84,14 +84,14 @@ def _draw_error_panel(axes: Axes, series: Numbers, drawing: Drawing) -> None:
         axes.plot(x, series["formula"][FORMULA[drawing]][name], "-", color=style.colour, label=name)
         if name != "local":  # both formulas say the same of it
             axes.plot(x, series["formula"][other][name], ":", color=style.colour, linewidth=1.2)
-        draw_points(axes, x, series["simulated"][drawing][name], style)
+        draw_bands(axes, x, series["simulated"][drawing][name], style)
     axes.plot([], [], ":", color="#555555", linewidth=1.2, label="the other formula")
     axes.set_ylim(0, 3)
     axes.set_xlim(left=0)
 
 
 SIZES = [2, 3, 4, 6, 8, 12, 16]
-SHARES = [0.25, 0.5, 0.75, 1.25, 1.5, 2.0, 3.0, 4.5, 6.5, 9.0]
+SPREAD_RATIOS = [0.25, 0.5, 0.75, 1.25, 1.5, 2.0, 3.0, 4.5, 6.5, 9.0]
 """τ² over the error of a client alone."""
 
 
@@ -101,11 +101,11 @@ def compute_region(seed: int, trials: int) -> Numbers:
     for drawing in DRAWINGS:
         rows = []
         for size in SIZES:
-            for share in SHARES:
+            for share in SPREAD_RATIOS:
                 model = GaussianMeans.of_equal_sizes(
                     size, 0, 10, gap=0.0, sigma=3.0, tau=float(np.sqrt(share * 0.9))
                 )
-                drawn = simulate(model, trials, seed, "region", size, int(100 * share), drawing=drawing)
+                drawn = simulate_means(model, trials, seed, "region", size, int(100 * share), drawing=drawing)
                 gained = estimate(
                     drawn.errors(model.weights("local")) - drawn.errors(model.weights("clustered"))
                 )

@@ -24,14 +24,14 @@ It is below the local error s if and only if τ² < s (printed: τ² < m₁ s/2)
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ipfl.core.arrays import Floats
 from ipfl.errors import InputError
 
-Floats = NDArray[np.floating[Any]]
 Reading = Literal["exact", "printed"]
 READINGS: tuple[Reading, ...] = ("exact", "printed")
 """Which formula: what follows from the model, or what the paper prints."""
@@ -101,18 +101,6 @@ class GaussianMeans:
 def largest_spread(clients: int, noise: float, reading: Reading = "exact") -> float:
     """The τ² below which a cluster of `clients` (m₁) is better than training alone; `noise` is s = σ²/n₀."""
     return noise if reading == "exact" else clients * noise / 2
-
-
-def smallest_gap(first: int, second: int, noise: float, tau: float) -> float:
-    """The |β₂ − β₁| above which two clusters are better than one model for all (equal sizes, exact).
-
-    Federated minus clustered error, with m = m₁ + m₂:
-
-        (m₂/m)² gap² + s/m + τ² (m − 1)/m − s/m₁ − τ² (m₁ − 1)/m₁ = (m₂/m)² gap² − (s − τ²) m₂/(m m₁)
-
-    So clusters pay if and only if gap² > (s − τ²) m/(m₁ m₂).
-    """
-    return float(np.sqrt(max(0.0, noise - tau**2) * (first + second) / (first * second)))
 
 
 def mixed_error(clients: int, noise: float, tau: float) -> float:

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ipfl.core import stream
-from ipfl.theory.gaussian_means import Floats, GaussianMeans
+from ipfl.core.arrays import Floats
+from ipfl.theory.gaussian_means import GaussianMeans
 
 Z_95 = 1.96
 """Standard errors to either side of a mean that make its 95 % band."""
@@ -52,7 +53,7 @@ class Trials(NamedTuple):
         return np.asarray((self.estimates @ weights - self.means[:, 0]) ** 2)
 
 
-def simulate(
+def simulate_means(
     model: GaussianMeans, trials: int, seed: int, *path: str | int, drawing: Drawing = "root"
 ) -> Trials:
     """Draws federations.

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ipfl.core.arrays import Floats
 from ipfl.theory.error_studies import TAUS, standard_model
 from ipfl.theory.gaussian_means import (
-    Floats,
     GaussianMeans,
     contribution,
     farthest_newcomer,
     mixed_error,
     mixed_share,
 )
-from ipfl.theory.monte_carlo import estimate, simulate, simulate_contribution
-from ipfl.theory.study import STYLES, Numbers, draw_points
+from ipfl.theory.monte_carlo import estimate, simulate_contribution, simulate_means
+from ipfl.theory.study import STYLES, Numbers, draw_bands
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -46,7 +46,7 @@ def compute_remark_1(seed: int, trials: int) -> Numbers:
     found: Numbers = {"trials": trials}
     for name, values in VARIED.items():
         models = [_cluster(**{name: value}) for value in values]
-        drawn = [simulate(one, trials, seed, "remark-1", name, i) for i, one in enumerate(models)]
+        drawn = [simulate_means(one, trials, seed, "remark-1", name, i) for i, one in enumerate(models)]
         weights = [_weights(model) for model in models]
         found[name] = {
             "x": values,
@@ -82,7 +82,7 @@ def draw_remark_1(figure: Figure, numbers: Numbers) -> None:
         for kind, values in series["formula"].items():
             text = "best mix of both (not in the paper)" if kind == "mixed" else kind
             axes.plot(series["x"], values, STYLES[kind].line, color=STYLES[kind].colour, label=text)
-            draw_points(axes, series["x"], series["simulated"][kind], STYLES[kind])
+            draw_bands(axes, series["x"], series["simulated"][kind], STYLES[kind])
         axes.set_xlabel(label)
         axes.set_xlim(left=0)
         axes.set_ylim(0, 2)
@@ -91,17 +91,17 @@ def draw_remark_1(figure: Figure, numbers: Numbers) -> None:
     figure.legend(handles, names, loc="outside lower center", ncols=3)
 
 
-STRANGERS = range(6)
+MISPLACED_CLIENTS = range(6)
 """Clients of the other distribution in a cluster of ten."""
 
 
 def compute_remark_2(seed: int, trials: int) -> Numbers:
     """PMA by the bias that strangers bring into a cluster, and by the spread inside a pure cluster."""
     model = standard_model()
-    drawn = simulate(model, trials, seed, "remark-2", "strangers")
+    drawn = simulate_means(model, trials, seed, "remark-2", "strangers")
     federated = model.weights("federated")
     bias, formula, simulated = [], [], []
-    for count in STRANGERS:
+    for count in MISPLACED_CLIENTS:
         weights = np.zeros(len(model.sizes))
         weights[: model.first - count] = weights[model.first : model.first + count] = 1 / model.first
         bias.append((count / model.first * model.gap) ** 2)
@@ -109,7 +109,7 @@ def compute_remark_2(seed: int, trials: int) -> Numbers:
         simulated.append(estimate(drawn.errors(federated) - drawn.errors(weights)).record())
     spread: Numbers = {"x": [tau**2 for tau in TAUS], "formula": {}, "simulated": {}}
     models = [standard_model(tau=tau) for tau in TAUS]
-    every = [simulate(one, trials, seed, "remark-2", "spread", i) for i, one in enumerate(models)]
+    every = [simulate_means(one, trials, seed, "remark-2", "spread", i) for i, one in enumerate(models)]
     for reference in ("federated", "local"):
         spread["formula"][reference] = [
             one.procedure_error(reference) - one.procedure_error("clustered") for one in models
@@ -118,7 +118,7 @@ def compute_remark_2(seed: int, trials: int) -> Numbers:
             estimate(trial.errors(one.weights(reference)) - trial.errors(one.weights("clustered"))).record()
             for one, trial in zip(models, every, strict=True)
         ]
-    strangers = {"x": bias, "count": list(STRANGERS), "formula": formula, "simulated": simulated}
+    strangers = {"x": bias, "count": list(MISPLACED_CLIENTS), "formula": formula, "simulated": simulated}
     return {"trials": trials, "strangers": strangers, "spread": spread}
 
 
@@ -127,7 +127,7 @@ def draw_remark_2(figure: Figure, numbers: Numbers) -> None:
     left, right = figure.subplots(1, 2)
     style, series = STYLES["clustered"], numbers["strangers"]
     left.plot(series["x"], series["formula"], "-", color=style.colour)
-    draw_points(left, series["x"], series["simulated"], style)
+    draw_bands(left, series["x"], series["simulated"], style)
     for x, y, count in zip(series["x"], series["formula"], series["count"], strict=True):
         beside, side = ((-6, -3), "right") if count == 0 else ((7, 2), "left")
         left.annotate(f"{count}", (x, y), beside, textcoords="offset points", ha=side, fontsize=8.5)
@@ -138,7 +138,7 @@ def draw_remark_2(figure: Figure, numbers: Numbers) -> None:
     for reference, values in series["formula"].items():
         style = STYLES[reference]
         right.plot(series["x"], values, style.line, color=style.colour, label=f"reference: {reference}")
-        draw_points(right, series["x"], series["simulated"][reference], style)
+        draw_bands(right, series["x"], series["simulated"][reference], style)
     right.set_title("Spread inside a pure cluster")
     right.set_xlabel("τ²")
     right.legend()
@@ -184,7 +184,7 @@ def draw_remark_3(figure: Figure, numbers: Numbers) -> None:
             label, (cluster["centre"], max(cluster["formula"])), (0, 9), textcoords="offset points",
             ha="center", color=style.colour,
         )  # fmt: skip
-        draw_points(axes, numbers["x"], cluster["simulated"], style)
+        draw_bands(axes, numbers["x"], cluster["simulated"], style)
         low, high = cluster["centre"] - cluster["reach"], cluster["centre"] + cluster["reach"]
         axes.axvspan(low, high, color=style.colour, alpha=0.08, linewidth=0)
     axes.axhline(0, color="#555555", linewidth=0.8)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ipfl.core.figures import WIDTH, figure_settings, new_figure, save_figure
+from ipfl.core.figures import FIGURE_WIDTH, figure_settings, new_figure, save_figure
 from ipfl.core.files import write_json
 from ipfl.errors import InputError, unknown
 from ipfl.theory.convergence_studies import (
@@ -94,7 +94,7 @@ def draw_study(name: str, numbers: Numbers, folder: Path) -> Path:
     """Draws one study from its numbers."""
     study, path = STUDIES[name], folder / f"{name}.png"
     with figure_settings():
-        figure = new_figure(WIDTH, study.height)
+        figure = new_figure(FIGURE_WIDTH, study.height)
         study.draw(figure, numbers)
     save_figure(figure, path)
     return path

@@ -38,7 +38,7 @@ STYLES: dict[str, LineStyle] = {
 """The same procedure looks the same in every figure."""
 
 
-def draw_points(
+def draw_bands(
     axes: Axes, x: list[float], points: list[dict[str, float]], style: LineStyle, **options: Any
 ) -> None:
     """Simulated values with their 95 % bands."""

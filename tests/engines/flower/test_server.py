@@ -20,7 +20,7 @@ from tests.small_runs import ask_anything
 import ipfl
 from ipfl.client.runner import ClientFailedError
 from ipfl.client.settings import PrivacyConfig
-from ipfl.client.sum_plan import KEYS, OPEN, SHARES
+from ipfl.client.sum_plan import SUM_KEYS, SUM_OPEN, SUM_SHARES
 from ipfl.client.task import Task
 from ipfl.core import Ask, Record, holdout_id
 from ipfl.core.replies import Count, ReplySchema
@@ -91,7 +91,7 @@ class TestSameResults:
         assert not any(line["events"] for line in flower.history)
         actions = [message.metadata.message_type for message in grid.sent]
         # 3 rounds of 3 clients.
-        assert [actions.count(f"query.{step}") for step in (KEYS, SHARES, OPEN)] == [9, 9, 9]
+        assert [actions.count(f"query.{step}") for step in (SUM_KEYS, SUM_SHARES, SUM_OPEN)] == [9, 9, 9]
         with pytest.raises(InputError, match="float16"):
             run(settings, engine_factory(grid, settings, float16=True))
 

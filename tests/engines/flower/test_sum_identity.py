@@ -7,7 +7,7 @@ from tests.runs.test_secure_sum import SUMS, UPDATE, Clients, assert_sum, sum_of
 
 from ipfl.client.runner import Job
 from ipfl.client.secure_sum import PROOFS
-from ipfl.client.sum_plan import AGREE, KEYS, MASKED, OPEN, PLAN, SHARES, SumPlan
+from ipfl.client.sum_plan import MASKED, SUM_AGREE, SUM_KEYS, SUM_OPEN, SUM_PLAN, SUM_SHARES, SumPlan
 from ipfl.core import Ask, Record
 from ipfl.core.masks import Secrets
 from ipfl.core.ring import RING_MASK, from_vector
@@ -54,12 +54,12 @@ def with_keys_of(client, keys, proof):
     """A server that passes on other keys and another proof to client 0."""
 
     def change(action, to, record):
-        if (action, to) != (SHARES, 0):
+        if (action, to) != (SUM_SHARES, 0):
             return record
-        plan, proofs = json.loads(record.facts[PLAN]), list(record.facts[PROOFS])
+        plan, proofs = json.loads(record.facts[SUM_PLAN]), list(record.facts[PROOFS])
         (place,) = [place for place, (one, _) in enumerate(plan["keys"]) if one == client]
         plan["keys"][place][1], proofs[place] = keys, proof
-        return Record({}, {PLAN: json.dumps(plan), PROOFS: proofs})
+        return Record({}, {SUM_PLAN: json.dumps(plan), PROOFS: proofs})
 
     return change
 
@@ -67,8 +67,14 @@ def with_keys_of(client, keys, proof):
 def test_nodes_that_know_each_other_are_summed(folder, tmp_path):
     engine = federation(folder, tmp_path)
     assert_sum(sum_of(engine, CLIENTS), range(CLIENTS))
-    assert [step for step, client, *_ in engine.seen if client == 0] == [KEYS, SHARES, "train", AGREE, OPEN]
-    proofs = [reply.facts["proof"] for step, _, _, reply in engine.seen if step == KEYS]
+    assert [step for step, client, *_ in engine.seen if client == 0] == [
+        SUM_KEYS,
+        SUM_SHARES,
+        "train",
+        SUM_AGREE,
+        SUM_OPEN,
+    ]
+    proofs = [reply.facts["proof"] for step, _, _, reply in engine.seen if step == SUM_KEYS]
     assert len({*proofs}) == CLIENTS
     assert max(map(len, proofs)) < 1500
 
@@ -80,7 +86,7 @@ class TestTheServerInTheMiddle:
         """What this protects from: without identities client 0 shares its secrets with the server."""
         engine = Clients(folder=tmp_path, is_seeded=False, change=with_keys_of(1, self.OWN, ""))
         sum_of(engine, CLIENTS)
-        shared = [reply for step, client, _, reply in engine.seen if (step, client) == (SHARES, 0)]
+        shared = [reply for step, client, _, reply in engine.seen if (step, client) == (SUM_SHARES, 0)]
         assert len(shared[0].facts["sealed"]) == CLIENTS
 
     @pytest.mark.parametrize(
@@ -101,22 +107,22 @@ class TestTheServerInTheMiddle:
             about = {"client": 1, "session": SESSION, "attempt": "run/1"} | signed
             of_what = self.OWN if signed or signer != 1 else Secrets.of(b"client 1's own").public
             proof = load(folder, signer, about["attempt"]).sign(
-                KEYS, about["client"], about["session"], of_what
+                SUM_KEYS, about["client"], about["session"], of_what
             )
         engine = federation(folder, tmp_path, change=with_keys_of(1, self.OWN, proof))
         with pytest.raises(InputError, match=words):
             sum_of(engine, CLIENTS)
 
     def test_an_invented_client(self, folder):
-        proof = load(folder, 9).sign(KEYS, 9, SESSION, self.OWN)
+        proof = load(folder, 9).sign(SUM_KEYS, 9, SESSION, self.OWN)
         with pytest.raises(InputError, match="client 9 is not in the list"):
-            load(folder, 0).check(KEYS, 9, SESSION, self.OWN, proof)
+            load(folder, 0).check(SUM_KEYS, 9, SESSION, self.OWN, proof)
 
     def test_a_key_for_which_the_registered_one_does_not_vouch(self, folder):
-        content = json.loads(load(folder, 9).sign(KEYS, 1, SESSION, self.OWN))
-        content["voucher"] = json.loads(load(folder, 1).sign(KEYS, 1, SESSION, self.OWN))["voucher"]
+        content = json.loads(load(folder, 9).sign(SUM_KEYS, 1, SESSION, self.OWN))
+        content["voucher"] = json.loads(load(folder, 1).sign(SUM_KEYS, 1, SESSION, self.OWN))["voucher"]
         with pytest.raises(InputError, match="not what it has signed"):
-            load(folder, 0).check(KEYS, 1, SESSION, self.OWN, json.dumps(content))
+            load(folder, 0).check(SUM_KEYS, 1, SESSION, self.OWN, json.dumps(content))
 
 
 class TestTwoListsOfWhoDelivered:
@@ -128,17 +134,17 @@ class TestTwoListsOfWhoDelivered:
     """Everyone delivered twice at most but clients 0 to 2: four will tell the pair keys of all others."""
 
     @staticmethod
-    def play(engine, lists, steps=(AGREE, OPEN), colluding=()):
+    def play(engine, lists, steps=(SUM_AGREE, SUM_OPEN), colluding=()):
         """The sum with such a server, which has the keys of those that work with it; who gave it shares."""
 
         def change(step, client, record):
             if step not in steps or client not in lists:
                 return record
             facts = {**record.facts, "delivered": lists[client]}
-            if step == OPEN:
-                plan = SumPlan.read(facts[PLAN])
+            if step == SUM_OPEN:
+                plan = SumPlan.read(facts[SUM_PLAN])
                 facts[PROOFS] = [
-                    engine.identities[one].sign(AGREE, one, SESSION, [plan.agreement(lists[client])])
+                    engine.identities[one].sign(SUM_AGREE, one, SESSION, [plan.agreement(lists[client])])
                     if one in colluding
                     else proof
                     for one, proof in zip(plan.holders_left(client), facts.get(PROOFS, ()), strict=False)
@@ -147,7 +153,7 @@ class TestTwoListsOfWhoDelivered:
 
         engine.change, engine.is_patient = change, True
         replies = sum_of(engine, CLIENTS)
-        opened = {c for step, c, _, reply in engine.seen if step == OPEN and "shares" in reply.facts}
+        opened = {c for step, c, _, reply in engine.seen if step == SUM_OPEN and "shares" in reply.facts}
         return replies, opened
 
     def test_nodes_without_a_list_of_keys_open_a_sum_over_fewer(self, tmp_path):
@@ -158,8 +164,8 @@ class TestTwoListsOfWhoDelivered:
         for step, client, sent, reply in engine.seen:
             if step == "train":
                 masked[client] = from_vector(reply.params[MASKED])
-            elif step == OPEN:
-                plan = SumPlan.read(sent.facts[PLAN])
+            elif step == SUM_OPEN:
+                plan = SumPlan.read(sent.facts[SUM_PLAN])
                 for owner, share in zip(plan.holders_left(client), reply.facts["shares"], strict=True):
                     place, is_own = (
                         plan.holders_of_shares(owner).index(client),
@@ -172,7 +178,7 @@ class TestTwoListsOfWhoDelivered:
         total = (masked[0] + masked[1] + masked[2] - masks) & RING_MASK
         assert plan.layout.unpack(total).vectors["m"].tolist() == [4, -8]
 
-    @pytest.mark.parametrize("steps", [(AGREE, OPEN), (OPEN,)])
+    @pytest.mark.parametrize("steps", [(SUM_AGREE, SUM_OPEN), (SUM_OPEN,)])
     def test_nodes_that_compare_refuse(self, folder, tmp_path, steps):
         """Told so from the beginning, or only after they have signed the true list: nobody opens anything."""
         engine = federation(folder, tmp_path)
@@ -181,25 +187,25 @@ class TestTwoListsOfWhoDelivered:
         assert [(event.kind, event.client) for event in engine.events] == [
             ("client_failed", client) for client in range(CLIENTS)
         ]
-        told = "2 nodes have signed the list" if AGREE in steps else "0 nodes have signed the list"
+        told = "2 nodes have signed the list" if SUM_AGREE in steps else "0 nodes have signed the list"
         assert all(told in event.text and "it takes 4" in event.text for event in engine.events)
 
     def test_a_server_that_does_not_ask_for_agreement(self, folder, tmp_path):
         engine = federation(folder, tmp_path)
-        engine.is_patient, engine.absent = True, {AGREE: set(range(CLIENTS))}
+        engine.is_patient, engine.absent = True, {SUM_AGREE: set(range(CLIENTS))}
         assert not sum_of(engine, CLIENTS)
-        plan = next(sent.facts[PLAN] for step, _, sent, _ in reversed(engine.seen) if step == "train")
-        opening = Record({}, {PLAN: plan, "delivered": [*range(CLIENTS)], "sealed": ["00"] * CLIENTS})
+        plan = next(sent.facts[SUM_PLAN] for step, _, sent, _ in reversed(engine.seen) if step == "train")
+        opening = Record({}, {SUM_PLAN: plan, "delivered": [*range(CLIENTS)], "sealed": ["00"] * CLIENTS})
         with pytest.raises(InputError, match="0 nodes have signed the list"):
-            engine.runners[0].run(Job(OPEN, 0, 0, opening))
+            engine.runners[0].run(Job(SUM_OPEN, 0, 0, opening))
 
     def test_one_list_alone_is_signed(self, folder, tmp_path):
         engine = federation(folder, tmp_path)
-        engine.absent = {OPEN: {0}}
+        engine.absent = {SUM_OPEN: {0}}
         sum_of(engine, CLIENTS)
-        asked = next(sent for step, client, sent, _ in engine.seen if (step, client) == (AGREE, 0))
+        asked = next(sent for step, client, sent, _ in engine.seen if (step, client) == (SUM_AGREE, 0))
         other = Record({}, {**asked.facts, "delivered": [0, 1, 2, 3]})
-        assert engine.runners[0].run(Job(AGREE, 0, 0, other)) == Record()
+        assert engine.runners[0].run(Job(SUM_AGREE, 0, 0, other)) == Record()
 
     @pytest.mark.parametrize(("colluding", "lists_opened"), [((), 1), ((5,), 1), ((4, 5), 2)])
     def test_how_many_may_work_with_the_server(self, folder, tmp_path, colluding, lists_opened):

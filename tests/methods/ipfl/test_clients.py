@@ -10,7 +10,7 @@ from tests.later import Later
 import ipfl
 from ipfl.client.client import Client
 from ipfl.core import Ask, Record, Replies, holdout_id
-from ipfl.data import load
+from ipfl.data import load_dataset
 from ipfl.methods.ipfl.method import IPFL
 
 stats = Later("scipy.stats")
@@ -181,7 +181,7 @@ class TestPersonalizedModel:
 
 def noisy_clients(seed: int):
     """Eight clients with digits whose labels are wrong in 0, 1/8, …, 7/8 of the cases."""
-    digits, rng = load("digits"), np.random.default_rng(seed)
+    digits, rng = load_dataset("digits"), np.random.default_rng(seed)
     order = rng.permutation(len(digits.y_train))[: 8 * 100].reshape(8, 100)
     clients = []
     for quality, chosen in enumerate(order):

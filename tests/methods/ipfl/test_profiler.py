@@ -14,7 +14,7 @@ from ipfl.methods.ipfl.market_stats import rank_correlation
 from ipfl.methods.ipfl.profiler import (
     coalition_models,
     coalitions,
-    contributions,
+    estimate_contributions,
     remember,
     shapley_from_values,
     standard_scores,
@@ -34,37 +34,42 @@ def exact_shapley(value: Callable[[tuple[int, ...]], float], players: int) -> np
 
 def test_normalised_contribution_on_a_quadratic() -> None:
     # −gᵀ λ (W_1 − W_M) = −½·(0.5·(−0.5)) = 0.125: nearer to c than the mean. The other one is the mirror.
-    assert contributions(GRADIENT, AGGREGATE, LOCALS, np.array([0.5, 0.5])).tolist() == [0.125, -0.125]
+    assert estimate_contributions(GRADIENT, AGGREGATE, LOCALS, np.array([0.5, 0.5])).tolist() == [
+        0.125,
+        -0.125,
+    ]
 
 
 def test_unnormalised_contribution_on_a_quadratic() -> None:
     # −gᵀ λ W_1 = −½·0.5·1 and −½·0.5·2.
-    psi = contributions(GRADIENT, AGGREGATE, LOCALS, np.array([0.5, 0.5]), normalised=False)
+    psi = estimate_contributions(GRADIENT, AGGREGATE, LOCALS, np.array([0.5, 0.5]), normalised=False)
     assert psi.tolist() == [-0.25, -0.5]
 
 
 def test_sample_counts_do_for_weights() -> None:
     # λ = 1/4, 3/4, W_M = (1.75, 0), g = (0.75, −1): ψ_1 = −¼·0.75·(−0.75) = 9/64 = −ψ_2.
-    psi = contributions(np.array([0.75, -1.0]), np.array([1.75, 0.0]), LOCALS, np.array([30, 90]))
+    psi = estimate_contributions(np.array([0.75, -1.0]), np.array([1.75, 0.0]), LOCALS, np.array([30, 90]))
     np.testing.assert_allclose(psi, [9 / 64, -9 / 64])
 
 
 def test_a_client_whose_model_is_not_finite_is_unknown_and_the_others_are_not() -> None:
     locals_ = np.array([[1.0, 0.0], [np.inf, 0.0], [np.nan, 1.0]], np.float32)
-    psi = contributions(GRADIENT, AGGREGATE, locals_, np.ones(3))
+    psi = estimate_contributions(GRADIENT, AGGREGATE, locals_, np.ones(3))
     assert np.isnan(psi).tolist() == [False, True, True]
 
 
 def test_weights_that_sum_to_nothing_are_refused() -> None:
     with pytest.raises(ValueError, match="positive sum"):
-        contributions(GRADIENT, AGGREGATE, LOCALS, np.zeros(2))
+        estimate_contributions(GRADIENT, AGGREGATE, LOCALS, np.zeros(2))
 
 
 def test_sums_in_float64() -> None:
     # 1e4 parameters of 1e-4 beside one of 1e4: in float32 the small ones would be lost in the large one.
     local = np.full(10_001, 1e-4, np.float32)
     local[0] = 1e4
-    psi = contributions(np.ones(10_001, np.float32), np.zeros(10_001, np.float32), [local], np.ones(1))
+    psi = estimate_contributions(
+        np.ones(10_001, np.float32), np.zeros(10_001, np.float32), [local], np.ones(1)
+    )
     assert psi[0] == pytest.approx(-(1e4 + 1e4 * float(np.float32(1e-4))), rel=1e-12)
 
 
@@ -77,7 +82,7 @@ def test_contributions_rank_clients_as_exact_shapley_values_do() -> None:
     losses = 0.5 * (models[:, 0] - target) ** 2
     exact = shapley_from_values(losses[0] - losses)
     mean = locals_.mean(axis=0)
-    approximate = contributions(mean - target, mean, locals_, weights)
+    approximate = estimate_contributions(mean - target, mean, locals_, weights)
     assert rank_correlation(approximate, exact) == pytest.approx(1)
     assert exact.sum() == pytest.approx(0.5 * 6**2 - 0.5 * 2.5**2)  # L(previous) − L(all)
 

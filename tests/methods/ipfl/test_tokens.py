@@ -269,8 +269,8 @@ def test_account_names_and_numbers() -> None:
 def test_statement_of_one_cluster() -> None:
     parts = [Transfers.of(Kind.FEE, 0, -3 - 2 * k, 10 + k, k, np.array([0])) for k in (0, 1)]
     moved = Transfers.concat(*parts)
-    assert ledger.statement(moved, 2).paid.tolist() == [21, 0]
-    assert ledger.statement(moved, 2, cluster=1).paid.tolist() == [11, 0]
+    assert ledger.client_totals(moved, 2).paid.tolist() == [21, 0]
+    assert ledger.client_totals(moved, 2, cluster=1).paid.tolist() == [11, 0]
 
 
 def test_no_transfers_at_all() -> None:

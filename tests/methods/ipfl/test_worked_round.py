@@ -65,7 +65,7 @@ import numpy as np
 import pytest
 
 from ipfl.core import Transfer
-from ipfl.ledger.accounts import Kind, Transfers, statement
+from ipfl.ledger.accounts import Kind, Transfers, client_totals
 from ipfl.methods.ipfl import tokens
 from ipfl.methods.ipfl.preferences import choose_bids, importance_weights, mean_returns
 from ipfl.methods.ipfl.scheduler import BidderRule, Bidders, Selection, count_places, order_bidders, select
@@ -152,7 +152,7 @@ def test_settlement() -> None:
     assert bank.issued == 300
 
     # Consumer side: one fee each, two for client 2 (the refunded bid of client 1 does not count).
-    account = statement(Transfers.concat(moved, back_0, back_1, won_0, won_1), 3)
+    account = client_totals(Transfers.concat(moved, back_0, back_1, won_0, won_1), 3)
     assert account.paid.tolist() == [10, 10, 20]
     assert account.reimbursed.tolist() == [4, 3, 3]
     assert account.earned.tolist() == [7, 10, 13]
@@ -235,7 +235,7 @@ class TestAsItIsNow:
         assert share == pytest.approx({0: 1 / 4, 1: 0.0})
         assert manager.bank.balances.tolist() == [105, 85, 110]
         assert not manager.bank.pool.any()
-        account = statement(manager.transfers, 3)
+        account = client_totals(manager.transfers, 3)
         assert account.paid.tolist() == [10, 20, 10]
         assert account.reimbursed.tolist() == [0, 5, 0]
         assert account.earned.tolist() == [15, 0, 20]

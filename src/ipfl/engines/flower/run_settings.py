@@ -28,7 +28,7 @@ class RunSettings:
     classes: int | None
     """Number of classes; None as long as the server has to learn it from its nodes."""
     privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
-    """What replies may give away."""
+    """What replies may reveal."""
 
     def to_json(self) -> str:
         """The text that travels."""

@@ -18,7 +18,7 @@ import numpy as np
 
 from ipfl.client.memory import ClientMemory
 from ipfl.client.runner import ASSESS, EVALUATE, ClientFailedError, ClientRunner, Job
-from ipfl.client.sum_plan import KEYS, PLAN, SumPlan
+from ipfl.client.sum_plan import SUM_KEYS, SUM_PLAN, SumPlan
 from ipfl.client.task import Task
 from ipfl.client.training import one_thread
 from ipfl.core import Ask, Bytes, ClientId, Event, Record, Replies
@@ -213,7 +213,7 @@ class FlowerEngine:
                 try:
                     limits = MessageLimits.of(ask.expects.limits(records[client]))
                     replies[client], receipt = _read_reply(client, reply, limits)
-                    if action == KEYS:
+                    if action == SUM_KEYS:
                         self._check_sum_keys(client, records[client], replies[client])
                     digests, _ = encoder.encode(records[client])
                     self._index_of(client).add_ask({self._settings_digest, *digests.values()})
@@ -239,7 +239,7 @@ class FlowerEngine:
         """
         if self.membership.directory.client_of_key is None:
             return
-        session = SumPlan.read(sent.facts[PLAN]).session
+        session = SumPlan.read(sent.facts[SUM_PLAN]).session
         attempt = f"{self.attempts.run_id}/{len(self.attempts.first_rounds)}"
         with as_invalid():
             keys, proof = reply.facts["keys"], reply.facts["proof"]

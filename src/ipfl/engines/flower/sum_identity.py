@@ -1,11 +1,10 @@
 """Who says what in a secure sum: a node signs what it says, and checks what others say.
 
 The keys of the others are in a list (`peers.txt` in the node's folder), which comes from the operator of the
-node, not from the server. A node
-signs with the key that it also signs receipts with, because messages cannot read its own one; the key that it
-is registered with vouches for it (`ipfl.ledger.receipts`). What is signed names the run, the attempt, the
-sum, its step and the client, so that it is good for nothing else: keys in the first step, and in the last but
-one the list of those that delivered.
+node, not from the server. A node signs with the key that it also signs receipts with, because messages cannot
+read its own one; the key that it is registered with vouches for it (`ipfl.ledger.receipts`). What is signed
+names the run, the attempt, the sum, its step and the client, so that it cannot be used for anything else:
+keys in the first step, and in the last but one the list of those that delivered.
 
 The server checks the signed keys against its accounts: a client that signs nothing is left out by itself, and
 does not make all others refuse the sum.
@@ -18,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ipfl.client.sum_plan import KEYS
+from ipfl.client.sum_plan import SUM_KEYS
 from ipfl.core import ClientId
 from ipfl.core.files import remove, write_json
 from ipfl.errors import InputError
@@ -76,7 +75,7 @@ class NodeIdentity:
 
     def sign(self, step: str, client: ClientId, session: str, said: Sequence[str]) -> str:
         """The proof that the client says this in a step of this sum."""
-        signature = self.key.sign(_message(self.attempt, step, client, session, said))
+        signature = self.key.sign(_signed_content(self.attempt, step, client, session, said))
         return json.dumps(
             {"public_key": self.key.public, "signature": signature, "voucher": vars(self.voucher)}
         )
@@ -89,7 +88,7 @@ class NodeIdentity:
         """
         if client not in self.known:
             raise InputError(f"client {client} is not in the list of keys that this node has (peers.txt)")
-        message = _message(self.attempt, step, client, session, said)
+        message = _signed_content(self.attempt, step, client, session, said)
         _check_signed(message, client, proof, lambda _, key: key == self.known[client])
 
 
@@ -109,7 +108,7 @@ def check_sum_keys(
     Raises:
         InputError: It is not what the client's node has signed.
     """
-    _check_signed(_message(attempt, KEYS, client, session, keys), client, proof, has_key)
+    _check_signed(_signed_content(attempt, SUM_KEYS, client, session, keys), client, proof, has_key)
 
 
 def _check_signed(message: bytes, client: ClientId, proof: str, has_key: HasKey) -> None:
@@ -125,6 +124,6 @@ def _check_signed(message: bytes, client: ClientId, proof: str, has_key: HasKey)
         raise InputError(f"what client {client} is said to say in the sum is not what it has signed")
 
 
-def _message(attempt: str, step: str, client: ClientId, session: str, said: Sequence[str]) -> bytes:
+def _signed_content(attempt: str, step: str, client: ClientId, session: str, said: Sequence[str]) -> bytes:
     content = {"ipfl": step, "attempt": attempt, "client": client, "sum": session, "said": list(said)}
     return canonical(content).encode()

@@ -20,8 +20,8 @@ K = TypeVar("K")
 NodeId = int
 MIN_TTL_SECONDS = 1.0
 """Shortest lifetime that a message is given; the deadline itself may be shorter."""
-LONGEST_PAUSE = 4
-"""How many times the first pause between two looks for replies the longest is: a look at a SuperLink takes
+MAX_POLL_FACTOR = 4
+"""The longest pause between two looks for replies, in multiples of the first: a look at a SuperLink takes
 15 ms of a processor for each reply that is not there yet."""
 
 
@@ -95,7 +95,7 @@ class Transport:
                     yield waiting.pop(message_id), _late_reply(limit)
             if waiting:
                 waited = time.monotonic() - begun
-                pause = min(max(self.poll_seconds, waited / 8), LONGEST_PAUSE * self.poll_seconds)
+                pause = min(max(self.poll_seconds, waited / 8), MAX_POLL_FACTOR * self.poll_seconds)
                 time.sleep(pause if limit is None or waited + pause < limit else self.poll_seconds)
 
     def _send(self, messages: Mapping[K, OutgoingMessage], limit: float | None) -> dict[str, K]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
 from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
+from alembic.script import Script, ScriptDirectory
 from alembic.util import CommandError
 from sqlalchemy import Connection, Engine, create_engine, inspect
 
@@ -19,9 +20,6 @@ SCHEMA_LOCK = 7_106_117
 """Number of the PostgreSQL lock that is held while the schema changes; an arbitrary number."""
 VERSION_TABLE = "ipfl_schema"
 """Table in which alembic keeps the revision. Its usual name may be in use by another program."""
-
-READABLE = ("0004",)
-"""Earlier revisions whose tables are those of the newest one: they can be read as they are."""
 
 
 def alembic_config() -> Config:
@@ -35,6 +33,26 @@ def alembic_config() -> Config:
 def newest_revision() -> str | None:
     """The newest migration that there is. To find it, alembic runs the files of all of them."""
     return ScriptDirectory.from_config(alembic_config()).get_current_head()
+
+
+@cache
+def readable_revisions() -> frozenset[str]:
+    """The revisions whose tables have the columns of the newest one: they can be read as they are."""
+    return _with_the_same_columns(ScriptDirectory.from_config(alembic_config()).walk_revisions())
+
+
+def _with_the_same_columns(newest_first: Iterable[Script]) -> frozenset[str]:
+    """The newest revision, and those before it up to a migration that changes columns.
+
+    A migration that does not says so itself (`CHANGES_COLUMNS = False`), so that a new one is safe by
+    default.
+    """
+    found: set[str] = set()
+    for script in newest_first:
+        found.add(script.revision)
+        if getattr(script.module, "CHANGES_COLUMNS", True):
+            break
+    return frozenset(found)
 
 
 def current_revision(connection: Connection) -> str | None:
@@ -102,7 +120,7 @@ def check_revision(engine: Engine) -> None:
             current = current_revision(read_only(connection))
         except CommandError as error:  # more than one revision
             raise InputError(f"{display_url(engine.url)} is not a run store: {error}") from error
-    if current not in (newest_revision(), *READABLE):
+    if current not in readable_revisions():
         text = f"was written by another release of ipfl (schema {current}); `ipfl ledger show` updates it"
         raise InputError(f"{display_url(engine.url)} {text}")
 

@@ -26,5 +26,6 @@ All but `method`, `client_side`, `appraisal` and `updates` is pure NumPy: no mod
 goes in and comes out; no array that came in is changed. In every array a client is its row 0 … N−1 and a
 cluster its column 0 … K−1; rows are in ascending client id, so that "ties by client id" means the same.
 
-Only this package and the tests of the ledger import `ipfl.ledger.accounts`: no other method has tokens.
+Of the methods, only this one imports the ledger: no other has tokens. Nothing imports this package: the
+registry finds it by its name, like every method.
 """

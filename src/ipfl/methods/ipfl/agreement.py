@@ -6,13 +6,13 @@ asked of anybody, and on networks it follows the quality of a client's data bett
 (docs/reading.md, 3).
 
 M_k may be wrong: a round of attackers, or a model that overshot. If the median update of a round contradicts
-it, it is left out of that round's comparison. Else the many who are right would count as wrong from then on.
+it, it is left out of that round's comparison. Otherwise right updates would count as wrong from then on.
 
-Every buyer of the models knows M_k as well, and could send the cluster's last steps instead of training,
-with noise added so that it looks like an update of its own. So ψ_i is at most 0 where nothing of the update
-is new: taken are all updates without their projection onto what everybody knows (the last `PUBLIC_STEPS`
-steps of the cluster, M_k, and the ways to the other clusters' models). What is left of an honest update has
-to do with what is left of some other one, this way or that; noise has nothing to do with anything.
+Every buyer of the models knows M_k as well, and could send the cluster's last steps instead of training, with
+noise added so that it looks like an update of its own. So ψ_i is at most 0 where nothing of the update is
+new: taken are all updates without their projection onto what everybody knows (the last `PUBLIC_STEPS` steps
+of the cluster, M_k, and the differences to the other clusters' models). What is left of an honest update is
+correlated with what is left of some other one, with either sign; noise is not.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from ipfl.core import Ask, ClientId, Record, Replies, Roster, Vector, cluster_na
 from ipfl.core.records import ReplySum, sum_of_replies
 from ipfl.core.replies import NonNegative, Number, ReplySchema, VectorSizes, Whole, list_of
 from ipfl.methods.ipfl import profiler
-from ipfl.methods.ipfl.settings import Contribution
+from ipfl.methods.ipfl.settings import ContributionRule
 from ipfl.methods.ipfl.state import MarketState
 from ipfl.methods.ipfl.updates import ClusterUpdates, Updates
 from ipfl.methods.ipfl.warm_start import f1_from_counts
@@ -35,7 +35,7 @@ MAX_COALITIONS_PER_ASK = 16
 
 
 def appraise(
-    state: MarketState, models: Sequence[Vector], updates: Updates, source: Contribution, normalised: bool
+    state: MarketState, models: Sequence[Vector], updates: Updates, source: ContributionRule, normalised: bool
 ) -> Generator[Ask, Replies, tuple[Contributions, Accuracies]]:
     """Asks the participants how good the aggregated models are, and works out who contributed what.
 
@@ -63,7 +63,9 @@ def appraise(
         elif source == "loo":
             psi[k] = yield from contributions_without(found, models[k])
         elif k in gradient:
-            psi[k] = profiler.contributions(gradient[k], models[k], found.models, found.weights, normalised)
+            psi[k] = profiler.estimate_contributions(
+                gradient[k], models[k], found.models, found.weights, normalised
+            )
         else:
             psi[k] = np.full(len(found.clients), np.nan)
     return psi, accuracy

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ipfl.ledger.accounts import Ints
-
-Bools = NDArray[np.bool_]
-Floats = NDArray[np.floating[Any]]
+from ipfl.core.arrays import Bools, Floats, Ints
 
 __all__ = ["Bools", "Floats", "Ints", "columns"]
 

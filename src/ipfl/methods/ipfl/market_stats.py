@@ -1,7 +1,7 @@
 """Statistics of the market: wealth, collapse, clusters that do the same work (docs/reading.md, 1 and 4).
 
-Rank rewards move wealth upwards, and where one model gets ahead all bids can end up with it: neither may
-happen unseen, so these numbers go into every round's record.
+Rank rewards move wealth upwards, and where one model becomes the best for all, all bids can go to it: neither
+may happen unseen, so these numbers go into every round's record.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Scalar products of a cluster's updates, among themselves and with directions that everybody knows.
 
 Who is a copy, who is too long, who agrees with whom, and what is new in an update: all of it follows from
-this one table. The long vectors are read once, a stretch at a time, in float64.
+this one table. The long vectors are read once, block by block, in float64.
 """
 
 from __future__ import annotations

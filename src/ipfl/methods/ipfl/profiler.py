@@ -1,7 +1,7 @@
 """The profiler: how much each client contributed to its cluster's model (appendix Shapley approximation).
 
-`contributions` is the approximation of the paper, one dot product per client. Exact Shapley values over
-all coalitions are here as well, for rounds small enough to afford them.
+`estimate_contributions` is the approximation of the paper, one dot product per client. Exact Shapley values
+over all coalitions are here as well, for rounds small enough to afford them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MAX_PLAYERS = 12
 """Exact values take 2^n coalitions: 4096 at this size."""
 
 
-def contributions(
+def estimate_contributions(
     gradient: Floats,
     aggregate: Floats,
     locals_: Floats | Sequence[Floats],

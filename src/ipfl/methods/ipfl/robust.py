@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from ipfl.methods.ipfl.arrays import Floats
 
 if TYPE_CHECKING:
-    from ipfl.methods.ipfl.settings import Guard
+    from ipfl.methods.ipfl.settings import GuardName
     from ipfl.methods.ipfl.updates import ClusterUpdates
 
 MIN_CONTRIBUTION = 0.1
@@ -52,7 +52,7 @@ MAX_SAMPLES = 2.0
 
 def screen(
     updates: ClusterUpdates,
-    guards: frozenset[Guard],
+    guards: frozenset[GuardName],
     expected_length: float = math.nan,
     typical_count: float = math.nan,
 ) -> ClusterUpdates:

@@ -12,10 +12,10 @@ from pydantic.dataclasses import dataclass
 from ipfl.errors import InputError
 from ipfl.methods.ipfl.tokens import check_rules
 
-Guard = Literal["claims", "copies", "lengths", "counts", "clip", "noise"]
+GuardName = Literal["claims", "copies", "lengths", "counts", "clip", "noise"]
 """Guards against clients that cheat; see `ipfl.methods.ipfl.robust`."""
 Share = Annotated[float, Field(ge=0, le=1)]
-Contribution = Literal["momentum", "loo", "clients", "server", "exact"]
+ContributionRule = Literal["momentum", "loo", "clients", "server", "exact"]
 
 WITH_PROBE = "with_probe"
 """Fact of an ask: the client may train on held-back points too."""
@@ -62,9 +62,10 @@ class IPFLSettings:
     merge_after: Annotated[int, Field(ge=1)] = Field(
         10, description="market rounds before the first merge under auto"
     )
-    robust: bool | tuple[Guard, ...] = Field(
+    robust: bool | tuple[GuardName, ...] = Field(
         True,
-        description="expect clients that cheat; or only some of the guards: " + " | ".join(get_args(Guard)),
+        description="expect clients that cheat; or only some of the guards: "
+        + " | ".join(get_args(GuardName)),
     )
     incentive: bool = Field(
         True, description="false: the ablation NI, random bids and no tokens change hands"
@@ -148,7 +149,7 @@ class IPFLSettings:
     varied_classes: Annotated[int, Field(ge=1)] = Field(
         10, description="classes with the most varied F1 that K-Means looks at"
     )
-    contribution: Contribution = Field(
+    contribution: ContributionRule = Field(
         "momentum",
         description="momentum: agreement with the others' updates; loo: what others lose without it; "
         "the paper's gradient from clients or the server's holdout; exact Shapley values",
@@ -228,9 +229,9 @@ class IPFLSettings:
         return max(self.warmup, self.pretrain if self.initial_clustering else 0)
 
     @property
-    def guards(self) -> frozenset[Guard]:
+    def guards(self) -> frozenset[GuardName]:
         """The guards in use."""
-        every: tuple[Guard, ...] = get_args(Guard)
+        every: tuple[GuardName, ...] = get_args(GuardName)
         return frozenset((every if self.robust else ()) if isinstance(self.robust, bool) else self.robust)
 
     @property

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from ipfl.ledger.accounts import Bank, Kind, TransferRows, Transfers, TransferTable, statement
+from ipfl.ledger.accounts import Bank, Kind, TransferRows, Transfers, TransferTable, client_totals
 from ipfl.methods.ipfl import tokens
 from ipfl.methods.ipfl.arrays import Bools, Floats, Ints
 from ipfl.methods.ipfl.scheduler import Selection
@@ -99,7 +99,7 @@ class TokenManager:
     def earned(self) -> NDArray[np.int64]:
         """(N,) rewards of this round."""
         paid_out = Transfers.concat(*self._columns())  # no reward is in a table
-        return statement(paid_out, len(self.bank.balances)).earned
+        return client_totals(paid_out, len(self.bank.balances)).earned
 
     @property
     def net(self) -> NDArray[np.int64]:

@@ -19,7 +19,7 @@ from ipfl.methods.aggregation import aggregate
 from ipfl.methods.ipfl import robust
 from ipfl.methods.ipfl.arrays import Bools
 from ipfl.methods.ipfl.products import UpdateProducts
-from ipfl.methods.ipfl.settings import WITH_PROBE, Guard
+from ipfl.methods.ipfl.settings import WITH_PROBE, GuardName
 from ipfl.methods.ipfl.state import MarketState
 
 UPDATE = ReplySchema({"n": Count}, lambda sent, facts: {name: len(m) for name, m in sent.params.items()})
@@ -117,7 +117,7 @@ def median_update_length(updates: Updates) -> float:
 
 
 def collect_updates(
-    state: MarketState, seats: Bools, replies: Replies, guards: frozenset[Guard]
+    state: MarketState, seats: Bools, replies: Replies, guards: frozenset[GuardName]
 ) -> tuple[Updates, Bools]:
     """U_k of every cluster that got any, and the (N, K) seats that delivered.
 

@@ -6,6 +6,7 @@ from alembic import op
 
 revision = "0005"
 down_revision = "0004"
+CHANGES_COLUMNS = False
 
 
 def upgrade() -> None:
