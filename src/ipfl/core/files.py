@@ -74,9 +74,12 @@ def remove(path: Path) -> None:
 
 
 def remove_folder(path: Path) -> None:
-    """Removes a folder with all that is in it, as far as possible."""
+    """Removes a folder with all that is in it, as far as possible; of a link to one, the link alone."""
     before_operation("remove", path)
-    shutil.rmtree(path, ignore_errors=True)
+    if path.is_symlink():
+        path.unlink(missing_ok=True)
+    else:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def remove_drafts(folder: Path) -> None:

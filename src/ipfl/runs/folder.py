@@ -58,6 +58,8 @@ from ipfl.runs.file_names import (
     TRACE,
 )
 
+OWN_FOLDERS = (SERVER_MODELS, MEMORY, PRIVACY, CLIENT_MODELS, CHECKPOINTS, PREDICTORS, RECEIPTS)
+"""Folders of a run in which it removes what it does not need any more."""
 STAGING = ".begin"
 """Folder in which a new run is prepared, beside the one that it replaces."""
 
@@ -198,6 +200,18 @@ class RunFolder:
         """
         self._lock = FolderLock(self.path)
 
+    def refuse_links(self) -> None:
+        """Refuses to go on where a folder of the run is a link: what lies elsewhere is not the run's to remove.
+
+        Raises:
+            InputError: One is, and the folder may come from somebody else.
+        """
+        for folder in (self.path / name for name in OWN_FOLDERS):
+            inside = folder.iterdir() if folder.is_dir() and not folder.is_symlink() else ()
+            for path in (folder, *inside):
+                if path.is_symlink() and path.is_dir():
+                    raise InputError(f"{path} is a link to a folder elsewhere, not a folder of the run")
+
     def release(self) -> None:
         """Lets other processes in."""
         if self._lock is not None:
@@ -245,7 +259,7 @@ class RunFolder:
 
     def clear(self) -> None:
         """Removes what rounds have left; for a run of which no round was committed."""
-        for folder in (SERVER_MODELS, MEMORY, PRIVACY, CLIENT_MODELS, CHECKPOINTS, PREDICTORS, RECEIPTS):
+        for folder in OWN_FOLDERS:
             if (self.path / folder).exists():
                 remove_folder(self.path / folder)
         for old in (SUMMARY, OFFER, TRACE):

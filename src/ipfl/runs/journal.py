@@ -100,6 +100,7 @@ class Journal:
             The lines of all rounds up to the checkpoint, and the state after them.
         """
         self.folder.lock()
+        self.folder.refuse_links()
         self._store = RunStore.open(self.address, self.name, key=find_key(self.output))
         refuse_other_key(self._store, self.output)
         mark_accounts(self.output, is_open=True)
