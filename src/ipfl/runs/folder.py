@@ -31,6 +31,7 @@ from ipfl.core.files import (
     append,
     atomic_write,
     make_folder,
+    read_text,
     remove,
     remove_drafts,
     remove_folder,
@@ -77,7 +78,7 @@ def source_commit() -> str | None:
 def is_on_nodes(folder: Path) -> bool:
     """Whether a run was begun on deployed nodes, which hold its data and what clients remember."""
     try:
-        return bool(json.loads((folder / ATTEMPTS_FILE).read_text()).get("deployed"))
+        return bool(json.loads(read_text(folder / ATTEMPTS_FILE)).get("deployed"))
     except (OSError, ValueError):
         return False
 
@@ -130,7 +131,7 @@ def settle_database(file: Path) -> None:
 def planned_rounds(folder: Path) -> int:
     """How many rounds the run was to have when it last ended in order; 0 if it never did."""
     try:
-        return int(json.loads((folder / SUMMARY).read_text(encoding="utf-8"))["config"]["rounds"])
+        return int(json.loads(read_text(folder / SUMMARY))["config"]["rounds"])
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return 0
 
@@ -295,7 +296,7 @@ class RunFolder:
     def seconds(self) -> float:
         """What an earlier process spent on the run, if it ended in order."""
         try:
-            return float(json.loads((self.path / SUMMARY).read_text())["seconds"])
+            return float(json.loads(read_text(self.path / SUMMARY))["seconds"])
         except (OSError, ValueError, KeyError, TypeError):
             return 0.0
 
