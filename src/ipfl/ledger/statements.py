@@ -196,12 +196,15 @@ class Statement:
             raise InputError(f"the statement is of round {ours.round}, after one of round {theirs.round}")
         if ours.round == theirs.round and ours != theirs:
             raise InputError(f"the server says something else of round {ours.round} than before")
-        if earlier.account not in self.accounts():
+        told = list(self.accounts())
+        if earlier.account not in told:
             raise StatementGapError(
                 f"after round {theirs.round} the server said that client {earlier.account.client} has "
                 f"{earlier.account.balance} tokens; its word on round {ours.round} does not follow from that"
             )
-        later = [entry for entry in self.entries if entry[0] > theirs.round]
+        later = self.entries[told.index(earlier.account) :]
+        if any(round <= theirs.round for round, _ in later):
+            raise InputError(f"the server adds transfers to rounds up to {theirs.round}, which it had told before")
         return replace(self, start=earlier.start, entries=[*earlier.entries, *later])
 
     def __str__(self) -> str:
@@ -305,6 +308,9 @@ def read_statement(content: Any, public_key: str | None = None) -> Statement:
     root = root_of_path(leaf, statement.index, statement.size, path)
     if root is None or root.hex() != statement.head.accounts:
         raise InputError("the account of the statement is not among those that were signed")
+    rounds = [round for round, _ in statement.entries]
+    if rounds != sorted({*rounds}) or (rounds and rounds[-1] > statement.head.round):
+        raise InputError("the transfers of the statement are not in the order of its rounds")
     *_, last = statement.accounts()
     if last != statement.account:
         raise InputError("the transfers of the statement do not lead to its balance")
