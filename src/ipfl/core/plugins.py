@@ -110,11 +110,11 @@ def load_callable(reference: str, what: str) -> Callable[..., Any]:
     Raises:
         InputError: It cannot be imported, is not there, or cannot be called.
     """
-    if not _IMPORTED.fullmatch(reference):  # `refuse_code` knows this form alone: nothing else may be imported
-        raise InputError(f"{what} {reference!r} cannot be imported: it is not module:callable")
     module, _, name = reference.partition(":")
     if not _is_allowed(module):
         raise InputError(f"{what} {reference!r}: the node does not allow its module (`modules` in node.toml)")
+    if not _IMPORTED.fullmatch(reference):  # `refuse_code` knows this form alone: nothing else may be imported
+        raise InputError(f"{what} {reference!r} cannot be imported: it is not module:callable")
     here = str(Path.cwd())
     sys.path.insert(0, here)
     try:
