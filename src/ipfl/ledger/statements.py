@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
 from ipfl.core import ClientId, Transfer
+from ipfl.core.replies import printable
 from ipfl.errors import InputError
 from ipfl.ledger.canonical import canonical, digest
 from ipfl.ledger.merkle import MerkleTree, leaf_hash, root_of_path
@@ -211,7 +212,7 @@ class Statement:
         client, balance, _ = self.account
         when = "at the opening" if self.head.round < 0 else f"after round {self.head.round}"
         signer = "NOT SIGNED" if self.signed is None else f"signed by {self.signed.public_key}"
-        return f"run {self.head.run}: client {client} has {balance} tokens {when}; {signer}"
+        return f"run {printable(self.head.run)}: client {client} has {balance} tokens {when}; {signer}"
 
 
 class Ledger(Protocol):
