@@ -71,7 +71,7 @@ def test_code_in_any_setting_of_a_foreign_folder_is_refused(settings):
 
 @pytest.mark.parametrize(
     "reference",
-    ["mine_for_test:1", "mine_for_test:a=b", "my-mine:answer", "1mine:answer", "℘:answer", "mine_for_test:a.b"],
+    ["mine_for_test:1", "mine_for_test:a=b", "mine_for_test:a.b", "my-mine:answer", "1mine:answer", "℘:f"],
 )
 def test_what_a_foreign_folder_may_name_is_never_imported(here, reference):
     """Once, these were not seen as code by the one function, and imported by the other."""

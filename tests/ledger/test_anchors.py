@@ -39,7 +39,9 @@ def test_a_last_line_without_an_end_counts_if_it_is_whole(store, tmp_path):
     assert findings(store, anchor) == [f"round 0: it has another hash than in the anchor {anchor}"]
 
 
-@pytest.mark.parametrize("change", [{"round": [1]}, {"round": 1.5}, {"hash": [1]}, {"closing": {}}, {"begun": 3}])
+@pytest.mark.parametrize(
+    "change", [{"round": [1]}, {"round": 1.5}, {"hash": [1]}, {"closing": {}}, {"begun": 3}]
+)
 def test_what_is_no_head_is_refused_on_one_line(store, tmp_path, change):
     anchor = tmp_path / "heads.jsonl"
     anchor.write_text(json.dumps(newest_head(store) | change) + "\n")

@@ -152,14 +152,14 @@ class TestRefused:
         """Once, the next run took the fresh balances of that one for those of the club."""
         if not options:
             shutil.rmtree(copied / "second")
-        with pytest.raises(InputError, match="has the accounts 'club': another run in its folder would forget"):
+        with pytest.raises(InputError, match="'club': another run in its folder would forget them"):
             play(task, copied / "second", accounts=None, **options)
         assert not options or finding(copied / "second") is None
 
     def test_a_pointer_to_a_run_without_them(self, task, copied):
         play(task, copied / "other", accounts=None)
         (copied / "club.accounts.json").write_text('{"run": "other", "is_open": false}')
-        with pytest.raises(InputError, match="'other', which left .* is wrong: it was begun without them"):
+        with pytest.raises(InputError, match=r"'other', which left .* is wrong: it was begun without them"):
             play(task, copied / "third")
 
     def test_a_run_whose_last_rounds_were_deleted(self, task, copied):
@@ -172,7 +172,7 @@ class TestRefused:
     def test_a_run_that_another_key_signed(self, task, copied):
         (copied / "signing.key").unlink()
         SigningKey.read_or_make(copied / "signing.key")
-        with pytest.raises(InputError, match="'second', which left .* is wrong: .*key"):
+        with pytest.raises(InputError, match=r"'second', which left .* is wrong: .*key"):
             play(task, copied / "third")
 
     def test_two_runs_that_begin_at_once(self, task, copied, monkeypatch):

@@ -192,7 +192,7 @@ class TestFolder:
 
     @pytest.mark.parametrize("name", ["model", "checkpoint", "memory/0", ".begin"])
     def test_what_a_link_leads_to_is_not_touched(self, task, tmp_path, name):
-        """A folder of a run may come from somebody else: its links must not remove or move files elsewhere."""
+        """A folder of a run may come from somebody else, who must not remove or move files of the reader."""
         elsewhere, run = tmp_path / "elsewhere", tmp_path / "run"
         run_three_rounds(task, "ditto", run, rounds=2)
         shutil.move(run / name, elsewhere) if (run / name).exists() else elsewhere.mkdir()

@@ -18,7 +18,6 @@ from ipfl.ledger.findings import Finding
 from ipfl.ledger.reader import Reader
 from ipfl.ledger.store import RunStore
 
-
 MAX_LINE = 2**16
 """Bytes of a line of an anchor, at most; with a time stamp it has some thousand."""
 

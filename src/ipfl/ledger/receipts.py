@@ -112,7 +112,8 @@ class Receipt:
         when = "at the opening" if self.head.round < 0 else f"after round {self.head.round}"
         vouched = "" if self.voucher is None else printable(self.voucher.node_key, 400)
         key = f"its key is {vouched}" if vouched else "nobody vouches for its key"
-        return f"run {printable(self.head.run)}: client {client} was told that it has {balance} tokens {when}; {key}"
+        run = printable(self.head.run)
+        return f"run {run}: client {client} was told that it has {balance} tokens {when}; {key}"
 
 
 def read_receipt(content: Any, public_key: str | None = None) -> Receipt:

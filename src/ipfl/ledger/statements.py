@@ -205,7 +205,7 @@ class Statement:
             )
         later = self.entries[told.index(earlier.account) :]
         if any(round <= theirs.round for round, _ in later):
-            raise InputError(f"the server adds transfers to rounds up to {theirs.round}, which it had told before")
+            raise InputError(f"the server adds transfers to rounds up to {theirs.round}, told before")
         return replace(self, start=earlier.start, entries=[*earlier.entries, *later])
 
     def __str__(self) -> str:

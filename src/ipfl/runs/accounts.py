@@ -50,7 +50,7 @@ class CarriedAccounts:
 
 
 def refuse_forgetting(output: RunOutput) -> None:
-    """Refuses a new run in the place of one that has accounts: the next run would take its balances for theirs.
+    """Refuses a new run in the place of one that has accounts: its own would be taken for them.
 
     Raises:
         InputError: A file beside the folder says that it has accounts.
@@ -132,7 +132,8 @@ def taking_accounts(output: RunOutput, left_by: str | None) -> Iterator[None]:
         holder, is_open = (None, False) if known is None else (known["run"], known["is_open"])
         is_own = output.resume and holder == Path(output.path).resolve().name
         if not is_own and (holder != left_by or is_open):
-            raise InputError(f"run {holder!r} has taken the accounts {output.accounts!r} meanwhile: {pointer}")
+            name = output.accounts
+            raise InputError(f"run {holder!r} has taken the accounts {name!r} meanwhile: {pointer}")
         yield
         mark_accounts(output, is_open=True)
     finally:

@@ -68,7 +68,7 @@ def key_beside(folder: Path) -> Path:
 
 
 def key_at_hand(output: RunOutput) -> str | None:
-    """The public key beside a run, with which runs beside it are signed; None: there is none, or one is named.
+    """The public key that signs the runs of this folder; None: there is none, or another one is named.
 
     Who names a key may have another one than the runs before.
     """

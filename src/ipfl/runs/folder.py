@@ -202,7 +202,7 @@ class RunFolder:
         self._lock = FolderLock(self.path)
 
     def refuse_links(self) -> None:
-        """Refuses to go on where a folder of the run is a link: what lies elsewhere is not the run's to remove.
+        """Refuses a folder of the run that is a link: what lies elsewhere is not the run's to remove.
 
         Raises:
             InputError: One is, and the folder may come from somebody else.
