@@ -77,6 +77,15 @@ def test_what_uncommitted_rounds_left_is_taken_back(tmp_path):
     assert memory.load(1) is EMPTY
 
 
+def test_a_folder_of_nobody_is_left_alone(tmp_path):
+    memory = ClientMemory(tmp_path)
+    memory.save(1, Record({}, {"said": 0}), 0)
+    (tmp_path / "notes").mkdir()
+    memory.forget_after(-1)
+    assert memory.load(1) is EMPTY
+    assert (tmp_path / "notes").exists()
+
+
 def test_only_what_a_resumed_run_could_need_is_kept(tmp_path):
     # Rounds 0 to 3 left files; once round 2 is committed, 2 is needed (round 3 may be played again), and
     # 0 and 1 are not.

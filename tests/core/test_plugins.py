@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -60,11 +61,26 @@ def test_what_is_refused(here, reference, complaint):
         {"train": {"optimizer": "a.b:factory"}},
         {"evaluate": {"metrics": ["accuracy", "mine:score"]}},
         ["fedavg", {"task": {"model": "hf:folder/model"}}],
+        {"task": {"model": "ipfl.cli.errors:exit_with_error"}},
     ],
 )
 def test_code_in_any_setting_of_a_foreign_folder_is_refused(settings):
     with pytest.raises(InputError, match="names code to import"):
         refuse_code(settings, Path("runs/foreign"))
+
+
+@pytest.mark.parametrize(
+    "reference",
+    ["mine_for_test:1", "mine_for_test:a=b", "mine_for_test:a.b", "my-mine:answer", "1mine:answer", "℘:f"],
+)
+def test_what_a_foreign_folder_may_name_is_never_imported(here, reference):
+    """Once, these were not seen as code by the one function, and imported by the other."""
+    (here / f"{reference.partition(':')[0]}.py").write_text("from pathlib import Path\nPath('ran').touch()\n")
+    with suppress(InputError):
+        refuse_code({"task": {"model": reference}}, Path("runs/foreign"))
+    with pytest.raises(InputError, match="cannot be imported"):
+        load_callable(reference, "model")
+    assert not Path("ran").exists()
 
 
 def test_settings_with_colons_that_name_no_code():

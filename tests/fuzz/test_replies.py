@@ -80,6 +80,7 @@ class HostileLocal:
 
     def __init__(self, task: Task, method: Any, honest: Answers):
         self.honest, self.events = honest, list[Any]()
+        self.asked, self.attacked = set[str](), set[str]()
         self.draw: Callable[[ClientId], Any] = lambda client: None
 
     def ask(self, ask: Ask, round: int) -> Replies:
@@ -87,6 +88,8 @@ class HostileLocal:
         replies = {}
         for client in ask.to:
             reply, mutation = self.honest.of(ask, client, round), self.draw(client)
+            self.asked.add(ask.action)
+            self.attacked |= set() if mutation is None else {ask.action}
             replies[client] = reply if mutation is None else hostile_record(reply, mutation)
         return {client: reply for client, reply in replies.items() if reply is not None}
 
@@ -107,6 +110,7 @@ class HostileFlower:
         self.engine = FlowerEngine(membership, task, run_settings, None)
         self.events = self.engine.events
         self.honest = honest
+        self.asked, self.attacked = set[str](), set[str]()
         self.draw: Callable[[ClientId], Any] = lambda client: None
         self._asked: tuple[Ask, int] = (Ask("", {}), 0)
 
@@ -126,6 +130,8 @@ class HostileFlower:
         ask, round = self._asked
         for client in messages:
             honest, mutation = self.honest.of(ask, client, round), self.draw(client)
+            self.asked.add(ask.action)
+            self.attacked |= set() if mutation is None else {ask.action}
             yield client, IncomingReply(hostile_message(honest, mutation or ("none", None, 0), client))
 
     def close(self) -> None:
@@ -178,3 +184,4 @@ def test_no_malformed_reply_ends_a_run(task, variant, kind):
         play_hostile_round()
         engine.close()
     assert cases >= CASES
+    assert engine.attacked == engine.asked

@@ -48,6 +48,14 @@ def test_csv_of_the_round_by_hand(place):
     assert lines[-1] == "worked/0/12,0,12,reward,pool 1,client 9,10,1,9,\n"
 
 
+@pytest.mark.parametrize("name", ['=HYPERLINK("http://x")', "+1+1", "-2+3", "@SUM(A1)"])
+def test_no_cell_is_a_formula(place, name):
+    """Names are those of whoever has the data; people open the file in a spreadsheet."""
+    store = worked_run(place, client_names={"2": name, "5": "Bern"})
+    rows = list(csv.DictReader(io.StringIO("".join(csv_lines(store)))))
+    assert {row["client_name"] for row in rows} == {f"'{name}", "Bern", ""}
+
+
 def test_show_all_clients(place):
     worked_run(place)
     done = ipfl("show", place)

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from dataclasses import replace
 
 import pytest
 from sqlalchemy import text
@@ -70,6 +71,13 @@ class TestTrue:
         assert later.start == first.account
         merged = read_statement(through_json(later.following(first)))
         assert merged == store.statement(2, 1)
+
+    def test_what_it_says_is_one_line_that_steers_no_terminal(self, store):
+        """Whoever sends a statement may write anything into it; unsigned, it still says so, on its line."""
+        told = store.statement(5, 0)
+        hostile = replace(told, head=replace(told.head, run="x\n\x1b[2Jall is well"), signed=None)
+        assert str(hostile).splitlines() == [str(hostile)]
+        assert (str(hostile).isprintable(), str(hostile).endswith("NOT SIGNED")) == (True, True)
 
     def test_signatures_are_verified_with_the_run(self, store, key):
         assert verify_run(store, public_key=key.public) is None

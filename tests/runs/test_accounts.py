@@ -1,5 +1,6 @@
 """Accounts that outlive a run: the next one opens with what the last one left."""
 
+import importlib
 import json
 import shutil
 
@@ -9,9 +10,12 @@ from tests.small_runs import InterruptAfter, small_task
 
 import ipfl
 from ipfl.errors import InputError
+from ipfl.ledger.signing import SigningKey
 from ipfl.ledger.store import RunStore
+from ipfl.runs import accounts
 from ipfl.runs.audit import Audit, verify_run
 
+run_module = importlib.import_module("ipfl.runs.run")
 MARKET = {"price": 100, "opening": 300, "subsidy": 0}
 
 
@@ -36,6 +40,16 @@ def finding(folder):
     with RunStore.open(folder) as store:
         found = Audit(store, folder).finding()
         return None if found is None else str(found)
+
+
+def delete_last_round(store):
+    """Takes round 1 out of a run, so that all that is left is true in itself."""
+    tables = ("transfers", "bids", "seats", "contributions", "metrics", "signatures", "rounds")
+    gone = [f"DELETE FROM {table} WHERE round = 1" for table in tables]
+    sums = "UPDATE balances SET balance = (SELECT SUM(CASE WHEN target = account THEN amount "
+    sums += "ELSE -amount END) FROM transfers WHERE account IN (source, target)) WHERE account >= -1"
+    change_without_triggers(store, *gone, "DELETE FROM closings", sums)
+    assert verify_run(store) is None
 
 
 @pytest.fixture(scope="module")
@@ -98,12 +112,7 @@ class TestVerified:
     def test_another_run_in_the_place_of_the_first(self, place, copied):
         """It is true in itself, but ends otherwise: it has one round less."""
         with RunStore.open(copied / "first") as store:
-            tables = ("transfers", "bids", "seats", "contributions", "metrics", "signatures", "rounds")
-            gone = [f"DELETE FROM {table} WHERE round = 1" for table in tables]
-            sums = "UPDATE balances SET balance = (SELECT SUM(CASE WHEN target = account THEN amount "
-            sums += "ELSE -amount END) FROM transfers WHERE account IN (source, target)) WHERE account >= -1"
-            change_without_triggers(store, *gone, "DELETE FROM closings", sums)
-            assert verify_run(store) is None
+            delete_last_round(store)
         assert finding(copied / "second") == "run 'first' is not the one whose balances this run opened with"
 
     def test_an_edited_opening(self, copied):
@@ -137,6 +146,49 @@ class TestRefused:
         with pytest.raises(InputError, match="would forget them"):
             play(task, copied / "second", overwrite=True)
         assert finding(copied / "second") is None
+
+    @pytest.mark.parametrize("options", [{"overwrite": True}, {"overwrite": True, "method": "fedavg"}, {}])
+    def test_to_put_another_run_in_its_place_without_a_word_of_accounts(self, task, copied, options):
+        """Once, the next run took the fresh balances of that one for those of the club."""
+        if not options:
+            shutil.rmtree(copied / "second")
+        with pytest.raises(InputError, match="'club': another run in its folder would forget them"):
+            play(task, copied / "second", accounts=None, **options)
+        assert not options or finding(copied / "second") is None
+
+    def test_a_pointer_to_a_run_without_them(self, task, copied):
+        play(task, copied / "other", accounts=None)
+        (copied / "club.accounts.json").write_text('{"run": "other", "is_open": false}')
+        with pytest.raises(InputError, match=r"'other', which left .* is wrong: it was begun without them"):
+            play(task, copied / "third")
+
+    def test_a_run_whose_last_rounds_were_deleted(self, task, copied):
+        """Nobody needs the key for that; the debts of the last round would be gone."""
+        with RunStore.open(copied / "second") as store:
+            delete_last_round(store)
+        with pytest.raises(InputError, match="it did not end with round 0: rounds are missing"):
+            play(task, copied / "third")
+
+    def test_a_run_that_another_key_signed(self, task, copied):
+        (copied / "signing.key").unlink()
+        SigningKey.read_or_make(copied / "signing.key")
+        with pytest.raises(InputError, match=r"'second', which left .* is wrong: .*key"):
+            play(task, copied / "third")
+
+    def test_two_runs_that_begin_at_once(self, task, copied, monkeypatch):
+        """The second one begins and ends after the first has read the balances."""
+        opened = accounts.open_accounts
+
+        def open_slowly(output, *key):
+            carried = opened(output, *key)
+            monkeypatch.undo()
+            play(task, copied / "faster", rounds=1)
+            return carried
+
+        monkeypatch.setattr(run_module, "open_accounts", open_slowly)
+        with pytest.raises(InputError, match="run 'faster' has taken the accounts 'club' meanwhile"):
+            play(task, copied / "slower", rounds=1)
+        assert not (copied / "slower").exists()
 
     def test_to_go_on_with_a_run_whose_accounts_another_one_has(self, task, place):
         with pytest.raises(InputError, match="does not have the accounts 'club' any more"):

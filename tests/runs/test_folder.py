@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -188,6 +189,23 @@ class TestFolder:
         assert strict((tmp_path / "summary.json").read_text())["method"] == "fedavg"
         assert not (tmp_path / "memory").exists()
         assert (tmp_path / "notes.txt").read_text() == "mine"
+
+    @pytest.mark.parametrize("name", ["model", "checkpoint", "memory/0", ".begin"])
+    def test_what_a_link_leads_to_is_not_touched(self, task, tmp_path, name):
+        """A folder of a run may come from somebody else, who must not remove or move files of the reader."""
+        elsewhere, run = tmp_path / "elsewhere", tmp_path / "run"
+        run_three_rounds(task, "ditto", run, rounds=2)
+        shutil.move(run / name, elsewhere) if (run / name).exists() else elsewhere.mkdir()
+        (elsewhere / "0.safetensors").write_text("mine")
+        (elsewhere / "round-0.safetensors").write_text("mine")
+        (run / name).symlink_to(elsewhere)
+        before = sorted(elsewhere.iterdir())
+        if name != ".begin":
+            with pytest.raises(InputError, match="is a link to a folder elsewhere"):
+                run_three_rounds(task, "ditto", run, resume=True)
+        run_three_rounds(task, "ditto", run, overwrite=True)
+        assert sorted(elsewhere.iterdir()) == before
+        assert not (run / name).is_symlink()
 
     def test_a_file_where_the_folder_should_be(self, tmp_path):
         (tmp_path / "out").write_text("")

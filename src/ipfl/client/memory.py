@@ -58,8 +58,10 @@ class ClientMemory:
     def forget_after(self, round: int, client: ClientId | None = None) -> None:
         """Removes what rounds after this one left with one client, or with all."""
         if client is None:
-            for folder in self.folder.iterdir() if self.folder.exists() else ():
-                self.forget_after(round, int(folder.name))
+            names = [folder.name for folder in self.folder.iterdir()] if self.folder.exists() else []
+            for name in names:
+                if name.isascii() and name.isdigit():  # others are no client's
+                    self.forget_after(round, int(name))
             return
         for version in self._versions(client):
             if version > round:

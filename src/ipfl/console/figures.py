@@ -28,6 +28,7 @@ from ipfl.console.records import (
 )
 from ipfl.console.run_list import FoundRun, RunList
 from ipfl.console.settings import non_default_settings
+from ipfl.core.files import read_text
 from ipfl.errors import InputError
 from ipfl.ledger.accounts import ISSUER
 from ipfl.ledger.reader import Reader
@@ -156,7 +157,7 @@ def _mean_std(figures: Mapping[str, float], name: str) -> MeanStd | None:
 def _read_json(path: Path) -> Mapping[str, Any]:
     """A file of a run; empty if it is not there or not JSON, as while it is being written."""
     try:
-        return _mapping(json.loads(path.read_text(encoding="utf-8")))
+        return _mapping(json.loads(read_text(path)))
     except (OSError, ValueError, RecursionError):
         return {}
 

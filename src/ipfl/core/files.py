@@ -74,9 +74,12 @@ def remove(path: Path) -> None:
 
 
 def remove_folder(path: Path) -> None:
-    """Removes a folder with all that is in it, as far as possible."""
+    """Removes a folder with all that is in it, as far as possible; of a link to one, the link alone."""
     before_operation("remove", path)
-    shutil.rmtree(path, ignore_errors=True)
+    if path.is_symlink():
+        path.unlink(missing_ok=True)
+    else:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def remove_drafts(folder: Path) -> None:
@@ -201,6 +204,26 @@ def refuse_special_file(path: Path) -> None:
         raise InputError(f"{path} is not a file")
 
 
+def read_bytes(path: Path) -> bytes:
+    """The content of a file in a folder that may be somebody else's.
+
+    Raises:
+        InputError: It is no plain file.
+        OSError: It cannot be read.
+    """
+    refuse_special_file(path)
+    return path.read_bytes()
+
+
+def read_text(path: Path) -> str:
+    """The same as text.
+
+    Raises:
+        ValueError: It is none.
+    """
+    return read_bytes(path).decode("utf-8")
+
+
 def read_json(path: Path, what: str) -> dict[str, Any]:
     """Reads a JSON file of somebody's, which is not trusted.
 
@@ -213,7 +236,7 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
     """
     refuse_special_file(path)
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(read_text(path))
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
@@ -234,6 +257,7 @@ def write_record(path: Path, record: Record) -> None:
 
 def read_record(path: Path) -> Record:
     """Reads what `write_record` wrote; anything else is an input error."""
+    refuse_special_file(path)
     try:
         with safe_open(path, framework="numpy") as file:
             facts = json.loads((file.metadata() or {}).get("facts", "{}"))

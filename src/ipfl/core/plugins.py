@@ -11,8 +11,11 @@ from typing import Any
 
 from ipfl.errors import InputError
 
-_REFERENCE = re.compile(r"(?!ipfl\.)[^\W\d][\w.]*:[^\W\d][^=]*")
-"""`module:callable` or `hf:NAME`, but for our own modules; not `10:90`, `classes:2` or `NAME:key=value`."""
+_IMPORTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
+"""`module:callable`: all that is ever imported."""
+_REFERENCE = re.compile(r"(?!ipfl\.methods\.)[^\W\d][\w.]*:[^\W\d][^=]*")
+"""What a foreign folder may not name: whatever is imported, but for our own methods, and `hf:NAME`.
+Not `10:90`, `classes:2` or `NAME:key=value`, which `_IMPORTED` does not match."""
 _allowed_modules: tuple[str, ...] | None = None
 """None: all."""
 
@@ -110,6 +113,8 @@ def load_callable(reference: str, what: str) -> Callable[..., Any]:
     module, _, name = reference.partition(":")
     if not _is_allowed(module):
         raise InputError(f"{what} {reference!r}: the node does not allow its module (`modules` in node.toml)")
+    if not _IMPORTED.fullmatch(reference):  # the only form that `refuse_code` looks for
+        raise InputError(f"{what} {reference!r} cannot be imported: it is not module:callable")
     here = str(Path.cwd())
     sys.path.insert(0, here)
     try:

@@ -18,6 +18,9 @@ from ipfl.ledger.findings import Finding
 from ipfl.ledger.reader import Reader
 from ipfl.ledger.store import RunStore
 
+MAX_LINE = 2**16
+"""Bytes of a line of an anchor, at most; with a time stamp it has some thousand."""
+
 
 def newest_head(store: RunStore, *, is_closed: bool = False) -> dict[str, Any]:
     """What an anchor keeps of the newest round, or of the closing."""
@@ -51,13 +54,20 @@ def check_anchor(path: Path) -> None:
 def append_head(path: Path, head: Mapping[str, Any]) -> None:
     """Adds a head to an anchor, unless it is the last one there already; on disk when this returns.
 
+    A line without an end, of a process that died while it wrote, goes.
+
     Raises:
         OSError: The file cannot be written.
     """
-    line = json.dumps(head) + "\n"
-    with path.open("a+", encoding="utf-8") as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - len(line.encode())))
-        if file.read() == line:
+    line = json.dumps(head).encode() + b"\n"
+    with path.open("ab+") as file:
+        start = max(0, file.seek(0, os.SEEK_END) - MAX_LINE)
+        file.seek(start)
+        tail = file.read()
+        whole = tail[: tail.rfind(b"\n") + 1]
+        if len(whole) < len(tail):
+            file.truncate(start + len(whole))
+        if whole.endswith(line):
             return
         file.write(line)
         file.flush()
@@ -69,10 +79,11 @@ def read_heads(path: Path, run: str) -> list[dict[str, Any]]:
     heads = []
     refuse_special_file(path)
     try:
-        for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        whole, _, rest = path.read_text(encoding="utf-8").rpartition("\n")
+        for number, text in enumerate([*whole.splitlines(), *([rest] if _is_json(rest) else [])], 1):
             head = json.loads(text)
-            if not isinstance(head, dict):
-                raise ValueError(f"line {number} is not an object")
+            if not isinstance(head, dict) or not _is_head(head):
+                raise ValueError(f"line {number} is not the head of a run")
             if head.get("run") == run:
                 heads.append(head)
     except OSError as error:
@@ -80,6 +91,21 @@ def read_heads(path: Path, run: str) -> list[dict[str, Any]]:
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not an anchor: {error}") from error
     return heads
+
+
+def _is_json(text: str) -> bool:
+    """Whether the last line is whole though it has no end: otherwise a process died while it wrote it."""
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _is_head(head: Mapping[str, Any]) -> bool:
+    """Whether a line has the types of a head; whoever has the file may have written anything."""
+    texts = (head.get(name, "") for name in ("begun", "hash", "closing"))
+    return type(head.get("round")) in (int, type(None)) and all(isinstance(one, str) for one in texts)
 
 
 def anchor_findings(path: Path, store: RunStore, reader: Reader) -> Iterator[Finding]:

@@ -12,8 +12,20 @@ from ipfl.ledger.store import RunStore
 CSV_COLUMNS = ("id", "round", "sequence", *Transfer._fields, "client_name")
 
 
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""What a text begins with that a spreadsheet takes for a formula."""
+
+
+def _as_text(value: str) -> str:
+    """A text of somebody's, with a quotation mark before what a spreadsheet would compute."""
+    return f"'{value}" if value.startswith(FORMULA) else value
+
+
 def csv_lines(store: RunStore) -> Iterator[str]:
-    """A header, then a line per transfer; accounts by name, an empty cluster or name where there is none."""
+    """A header, then a line per transfer; accounts by name, an empty cluster or name where there is none.
+
+    Names come from whoever has the data, and people open the file in a spreadsheet: no cell is a formula.
+    """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
 
@@ -30,6 +42,7 @@ def csv_lines(store: RunStore) -> Iterator[str]:
             source, target = posted.account_names
             cluster = "" if posted.transfer.cluster == NO_CLUSTER else posted.transfer.cluster
             named = {**posted.transfer._asdict(), "source": source, "target": target, "cluster": cluster}
-            place = f"{store.name}/{posted.round}/{posted.sequence}"
-            client_name = names.get(posted.transfer.client, "")
+            named["kind"] = _as_text(str(named["kind"]))
+            place = _as_text(f"{store.name}/{posted.round}/{posted.sequence}")
+            client_name = _as_text(names.get(posted.transfer.client, ""))
             yield line((place, posted.round, posted.sequence, *named.values(), client_name))

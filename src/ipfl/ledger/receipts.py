@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ipfl.core.files import write_json
+from ipfl.core.replies import printable
 from ipfl.errors import InputError
 from ipfl.ledger.canonical import canonical
 from ipfl.ledger.signing import PUBLIC_KEY, SigningKey, is_signed_by
@@ -109,8 +110,10 @@ class Receipt:
     def __str__(self) -> str:
         client, balance, _ = self.account
         when = "at the opening" if self.head.round < 0 else f"after round {self.head.round}"
-        key = "nobody vouches for its key" if self.voucher is None else f"its key is {self.voucher.node_key}"
-        return f"run {self.head.run}: client {client} was told that it has {balance} tokens {when}; {key}"
+        vouched = "" if self.voucher is None else printable(self.voucher.node_key, 400)
+        key = f"its key is {vouched}" if vouched else "nobody vouches for its key"
+        run = printable(self.head.run)
+        return f"run {run}: client {client} was told that it has {balance} tokens {when}; {key}"
 
 
 def read_receipt(content: Any, public_key: str | None = None) -> Receipt:

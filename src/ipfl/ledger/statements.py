@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
 from ipfl.core import ClientId, Transfer
+from ipfl.core.replies import printable
 from ipfl.errors import InputError
 from ipfl.ledger.canonical import canonical, digest
 from ipfl.ledger.merkle import MerkleTree, leaf_hash, root_of_path
@@ -196,19 +197,22 @@ class Statement:
             raise InputError(f"the statement is of round {ours.round}, after one of round {theirs.round}")
         if ours.round == theirs.round and ours != theirs:
             raise InputError(f"the server says something else of round {ours.round} than before")
-        if earlier.account not in self.accounts():
+        told = list(self.accounts())
+        if earlier.account not in told:
             raise StatementGapError(
                 f"after round {theirs.round} the server said that client {earlier.account.client} has "
                 f"{earlier.account.balance} tokens; its word on round {ours.round} does not follow from that"
             )
-        later = [entry for entry in self.entries if entry[0] > theirs.round]
+        later = self.entries[told.index(earlier.account) :]
+        if any(round <= theirs.round for round, _ in later):
+            raise InputError(f"the server adds transfers to rounds up to {theirs.round}, told before")
         return replace(self, start=earlier.start, entries=[*earlier.entries, *later])
 
     def __str__(self) -> str:
         client, balance, _ = self.account
         when = "at the opening" if self.head.round < 0 else f"after round {self.head.round}"
         signer = "NOT SIGNED" if self.signed is None else f"signed by {self.signed.public_key}"
-        return f"run {self.head.run}: client {client} has {balance} tokens {when}; {signer}"
+        return f"run {printable(self.head.run)}: client {client} has {balance} tokens {when}; {signer}"
 
 
 class Ledger(Protocol):
@@ -305,6 +309,9 @@ def read_statement(content: Any, public_key: str | None = None) -> Statement:
     root = root_of_path(leaf, statement.index, statement.size, path)
     if root is None or root.hex() != statement.head.accounts:
         raise InputError("the account of the statement is not among those that were signed")
+    rounds = [round for round, _ in statement.entries]
+    if rounds != sorted({*rounds}) or (rounds and rounds[-1] > statement.head.round):
+        raise InputError("the transfers of the statement are not in the order of its rounds")
     *_, last = statement.accounts()
     if last != statement.account:
         raise InputError("the transfers of the statement do not lead to its balance")

@@ -10,12 +10,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ipfl.core import ClientId
-from ipfl.core.files import refuse_special_file, write_json
+from ipfl.core.files import FolderLock, refuse_special_file, write_json
 from ipfl.errors import InputError
 from ipfl.ledger.findings import Finding
 from ipfl.ledger.store import RunStore
@@ -23,6 +24,7 @@ from ipfl.runs.folder import RunOutput
 from ipfl.runs.market_audit import verify_run
 
 ACCOUNTS_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+POINTER_SUFFIX = ".accounts.json"
 
 
 @dataclass(frozen=True)
@@ -47,8 +49,29 @@ class CarriedAccounts:
         return {"name": self.name, "run": self.run, "head": self.head, "absent": absent}
 
 
-def load_carried_accounts(output: RunOutput) -> CarriedAccounts:
+def refuse_forgetting(output: RunOutput) -> None:
+    """Refuses a new run in the place of one that has accounts: its own would be taken for them.
+
+    Raises:
+        InputError: A file beside the folder says that it has accounts.
+    """
+    folder = Path(output.path).resolve()
+    for pointer in sorted(folder.parent.glob(f"*{POINTER_SUFFIX}")):
+        known = _read_pointer(pointer)
+        if known is not None and known["run"] == folder.name:
+            name = pointer.name.removesuffix(POINTER_SUFFIX)
+            raise InputError(
+                f"run {folder.name!r} has the accounts {name!r}: another run in its folder would forget them "
+                f"({pointer})"
+            )
+
+
+def load_carried_accounts(output: RunOutput, public_key: str | None = None) -> CarriedAccounts:
     """The accounts that a new run begins with, or those that a resumed one was begun with.
+
+    Args:
+        output: The run.
+        public_key: Who must have signed the run that left them; None: anybody, or nobody.
 
     Raises:
         InputError: Another run has them, or the ledger of the last one is gone or wrong.
@@ -68,14 +91,53 @@ def load_carried_accounts(output: RunOutput) -> CarriedAccounts:
         return carried
     if known is None:
         return CarriedAccounts(name)
-    if known["run"] == folder.name:
-        raise InputError(f"run {folder.name!r} has the accounts {name!r}: overwriting it would forget them")
     if known["is_open"]:
         raise InputError(f"run {known['run']!r} has the accounts {name!r}: resume and end it first")
     with _open_last(folder, output.store, known["run"]) as store:
-        if (wrong := verify_run(store)) is not None:
+        if (wrong := verify_run(store, public_key=public_key) or _not_ended(store, name)) is not None:
             raise InputError(f"run {known['run']!r}, which left the accounts {name!r}, is wrong: {wrong}")
         return CarriedAccounts(name, store.name, store.head(), left_balances(store))
+
+
+def _not_ended(store: RunStore, name: str) -> str | None:
+    """Why a run, whose history is true in itself, cannot be the one that ended with these accounts."""
+    told = store.header.get("accounts")
+    if not isinstance(told, dict) or told.get("name") != name:
+        return "it was begun without them"
+    with store.snapshot() as reader:
+        closings, last = reader.closings(), reader.last()
+    if store.has_files and last is not None and not (closings and closings[-1].round == last.round):
+        return f"it did not end with round {last.round}: rounds are missing"
+    return None
+
+
+@contextmanager
+def taking_accounts(output: RunOutput, left_by: str | None) -> Iterator[None]:
+    """Inside, a run begins or goes on with its accounts; at the end they are its own. One process at a time.
+
+    Args:
+        output: The run.
+        left_by: The run whose balances it opens with; None: it is the first under the name.
+
+    Raises:
+        InputError: Another run has taken them since they were read.
+    """
+    if output.accounts is None:
+        yield
+        return
+    lock = FolderLock(Path(output.path).resolve().parent)
+    try:
+        pointer = _pointer(output)
+        known = _read_pointer(pointer)
+        holder, is_open = (None, False) if known is None else (known["run"], known["is_open"])
+        is_own = output.resume and holder == Path(output.path).resolve().name
+        if not is_own and (holder != left_by or is_open):
+            name = output.accounts
+            raise InputError(f"run {holder!r} has taken the accounts {name!r} meanwhile: {pointer}")
+        yield
+        mark_accounts(output, is_open=True)
+    finally:
+        lock.release()
 
 
 def left_balances(store: RunStore) -> dict[ClientId, int]:
@@ -133,7 +195,7 @@ def _open_last(folder: Path, store: str | None, run: str) -> RunStore:
 
 
 def _pointer(output: RunOutput) -> Path:
-    return Path(output.path).resolve().parent / f"{output.accounts}.accounts.json"
+    return Path(output.path).resolve().parent / f"{output.accounts}{POINTER_SUFFIX}"
 
 
 def _read_pointer(path: Path) -> dict[str, Any] | None:

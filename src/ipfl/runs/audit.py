@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ipfl.core.files import read_bytes, read_text
 from ipfl.errors import InputError
 from ipfl.ledger.anchors import anchor_findings
 from ipfl.ledger.findings import Finding
@@ -64,6 +65,15 @@ def key_beside(folder: Path) -> Path:
     """Where the key is: beside the run, or beside the comparison that it belongs to."""
     around = folder.resolve().parent
     return (around.parents[1] if (around.parent / PLAN_FILE).is_file() else around) / KEY_FILE
+
+
+def key_at_hand(output: RunOutput) -> str | None:
+    """The public key that signs the runs of this folder; None: there is none, or another one is named.
+
+    Who names a key may have another one than the runs before.
+    """
+    path = key_beside(Path(output.path))
+    return SigningKey.read(path).public if output.signing_key is None and path.exists() else None
 
 
 def refuse_other_key(store: RunStore, output: RunOutput) -> None:
@@ -241,7 +251,7 @@ class Audit:
         if not (folder / SUMMARY_FILE).is_file():
             return
         try:
-            summary: Any = json.loads((folder / SUMMARY_FILE).read_text(encoding="utf-8"))
+            summary: Any = json.loads(read_text(folder / SUMMARY_FILE))
             rounds, head = summary["rounds"], summary["ledger"]
         except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
             yield Finding(None, None, f"{SUMMARY_FILE} cannot be read: {' '.join(repr(error).split())[:100]}")
@@ -257,9 +267,9 @@ class Audit:
 def _metrics_findings(folder: Path, reader: Reader, *, is_whole: bool) -> Iterator[str]:
     """`metrics.jsonl` repeats the lines of the store; a run that goes on may not have written all of them."""
     try:
-        written = (folder / METRICS_FILE).read_bytes().splitlines(keepends=True)
-    except OSError as error:
-        yield f"{METRICS_FILE} cannot be read: {error.strerror}"
+        written = read_bytes(folder / METRICS_FILE).splitlines(keepends=True)
+    except (OSError, InputError) as error:
+        yield f"{METRICS_FILE} cannot be read: {getattr(error, 'strerror', error)}"
         return
     posted = [one for one in reader.all_posted() if one.round != OPENING]
     for number, text in enumerate(written):

@@ -18,7 +18,7 @@ import numpy as np
 from pydantic import BaseModel
 
 from ipfl.core import Record
-from ipfl.core.files import make_folder, read_record, remove, sync, write_record
+from ipfl.core.files import make_folder, read_record, refuse_special_file, remove, sync, write_record
 from ipfl.errors import InputError
 
 
@@ -133,7 +133,12 @@ class WrittenFile(NamedTuple):
 
 
 def file_digest(path: Path) -> str:
-    """SHA-256 of a file."""
+    """SHA-256 of a file.
+
+    Raises:
+        InputError: It is no plain file.
+    """
+    refuse_special_file(path)
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

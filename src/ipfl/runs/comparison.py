@@ -21,7 +21,7 @@ import numpy as np
 from ipfl.client.hardware import decide_hardware
 from ipfl.client.task import Task
 from ipfl.core import Method
-from ipfl.core.files import write_json
+from ipfl.core.files import read_text, write_json
 from ipfl.errors import InputError
 from ipfl.methods import REFERENCE, check_clusters
 from ipfl.runs.comparison_folder import ComparisonFolder, lock_folder
@@ -295,7 +295,7 @@ class ComparisonPlan(NamedTuple):
 def _read_trial(folder: Path) -> Mapping[str, Any] | None:
     """What decided about the precision when a comparison was begun; None: nothing that is known."""
     try:
-        trial = json.loads((folder / PLAN_FILE).read_text(encoding="utf-8")).get("trial")
+        trial = json.loads(read_text(folder / PLAN_FILE)).get("trial")
     except (OSError, ValueError, AttributeError):  # `read_plan` says what is wrong with it
         return None
     return trial if isinstance(trial, dict) and trial.get("chosen") in ("float32", "bf16") else None
@@ -311,7 +311,7 @@ def _with_precision(config: RunConfig, trial: Mapping[str, Any] | None) -> RunCo
 def read_plan(folder: Path) -> ComparisonPlan:
     """The plan of a comparison that was begun in a folder."""
     try:
-        plan = json.loads((folder / PLAN_FILE).read_text(encoding="utf-8"))
+        plan = json.loads(read_text(folder / PLAN_FILE))
         if plan["config"] is None:
             raise InputError(f"the comparison in {folder} was begun in Python: resume it there")
         names, seeds = [str(name) for name in plan["methods"]], [int(seed) for seed in plan["seeds"]]

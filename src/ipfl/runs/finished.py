@@ -28,7 +28,7 @@ from ipfl.client.targets import find_loss
 from ipfl.client.task import Task
 from ipfl.client.training import evaluate
 from ipfl.core import ClientId, Method, Record, Transfer, Vector
-from ipfl.core.files import read_record
+from ipfl.core.files import read_record, read_text
 from ipfl.core.plugins import refuse_code
 from ipfl.core.rounds import with_typed_rows
 from ipfl.data.settings import TaskConfig
@@ -347,7 +347,7 @@ def read_history(folder: Path) -> tuple[list[Line], dict[int, Evaluation]]:
     """The line of every round, and the evaluations by round."""
     path = folder / METRICS_FILE
     try:
-        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        lines = [json.loads(line) for line in read_text(path).splitlines()]
         evaluations = {
             line["round"]: Evaluation.from_line(line["round"], line["evaluation"])
             for line in lines

@@ -31,6 +31,7 @@ from ipfl.core.files import (
     append,
     atomic_write,
     make_folder,
+    read_text,
     remove,
     remove_drafts,
     remove_folder,
@@ -58,6 +59,8 @@ from ipfl.runs.file_names import (
     TRACE_FILE,
 )
 
+OWN_FOLDERS = (SERVER_MODELS, MEMORY, PRIVACY, CLIENT_MODELS, CHECKPOINTS, PREDICTORS, RECEIPTS)
+"""Folders of a run in which it removes what it does not need any more."""
 STAGING_FOLDER = ".begin"
 """Folder in which a new run is prepared, beside the one that it replaces."""
 
@@ -75,7 +78,7 @@ def source_commit() -> str | None:
 def is_on_nodes(folder: Path) -> bool:
     """Whether a run was begun on deployed nodes, which hold its data and what clients remember."""
     try:
-        return bool(json.loads((folder / ATTEMPTS_FILE).read_text()).get("deployed"))
+        return bool(json.loads(read_text(folder / ATTEMPTS_FILE)).get("deployed"))
     except (OSError, ValueError):
         return False
 
@@ -128,7 +131,7 @@ def settle_database(file: Path) -> None:
 def planned_rounds(folder: Path) -> int:
     """How many rounds the run was to have when it last ended in order; 0 if it never did."""
     try:
-        return int(json.loads((folder / SUMMARY_FILE).read_text(encoding="utf-8"))["config"]["rounds"])
+        return int(json.loads(read_text(folder / SUMMARY_FILE))["config"]["rounds"])
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return 0
 
@@ -198,6 +201,18 @@ class RunFolder:
         """
         self._lock = FolderLock(self.path)
 
+    def refuse_links(self) -> None:
+        """Refuses a folder of the run that is a link: what lies elsewhere is not the run's to remove.
+
+        Raises:
+            InputError: One is, and the folder may come from somebody else.
+        """
+        for folder in (self.path / name for name in OWN_FOLDERS):
+            inside = folder.iterdir() if folder.is_dir() and not folder.is_symlink() else ()
+            for path in (folder, *inside):
+                if path.is_symlink() and path.is_dir():
+                    raise InputError(f"{path} is a link to a folder elsewhere, not a folder of the run")
+
     def release(self) -> None:
         """Lets other processes in."""
         if self._lock is not None:
@@ -245,7 +260,7 @@ class RunFolder:
 
     def clear(self) -> None:
         """Removes what rounds have left; for a run of which no round was committed."""
-        for folder in (SERVER_MODELS, MEMORY, PRIVACY, CLIENT_MODELS, CHECKPOINTS, PREDICTORS, RECEIPTS):
+        for folder in OWN_FOLDERS:
             if (self.path / folder).exists():
                 remove_folder(self.path / folder)
         for old in (SUMMARY_FILE, OFFER_FILE, TRACE_FILE):
@@ -281,7 +296,7 @@ class RunFolder:
     def seconds(self) -> float:
         """What an earlier process spent on the run, if it ended in order."""
         try:
-            return float(json.loads((self.path / SUMMARY_FILE).read_text())["seconds"])
+            return float(json.loads(read_text(self.path / SUMMARY_FILE))["seconds"])
         except (OSError, ValueError, KeyError, TypeError):
             return 0.0
 

@@ -23,7 +23,7 @@ from ipfl.ledger.anchors import append_head, check_anchor, newest_head
 from ipfl.ledger.database import StoreError
 from ipfl.ledger.schema import OPENING
 from ipfl.ledger.store import RunStore
-from ipfl.runs.accounts import mark_accounts
+from ipfl.runs.accounts import mark_accounts, taking_accounts
 from ipfl.runs.audit import find_key, key_of_new_run, refuse_changed_files, refuse_other_key
 from ipfl.runs.checkpoint import Checkpoints
 from ipfl.runs.evidence import RoundFiles, result_files
@@ -70,9 +70,9 @@ class Journal:
             ):
                 if opening:
                     prepared.commit_opening(opening)
-            self.folder.take(staging)
+            with taking_accounts(self.output, _left_by(header)):
+                self.folder.take(staging)
         self._store = RunStore.open(self.address, self.name, key=find_key(self.output))
-        mark_accounts(self.output, is_open=True)
         self._anchor()
         self._plan_outages()
 
@@ -100,9 +100,11 @@ class Journal:
             The lines of all rounds up to the checkpoint, and the state after them.
         """
         self.folder.lock()
+        self.folder.refuse_links()
         self._store = RunStore.open(self.address, self.name, key=find_key(self.output))
         refuse_other_key(self._store, self.output)
-        mark_accounts(self.output, is_open=True)
+        with taking_accounts(self.output, _left_by(self._store.header)):
+            pass
         for key in ("method", "seed", "rounds", "clients", "rules", "min_clients"):
             now = json.loads(json.dumps(header[key]))
             begun = self._store.header.get(key, now)
@@ -236,6 +238,12 @@ class Journal:
         if self._store is not None:
             self._store.close()
         self.folder.release()
+
+
+def _left_by(header: Mapping[str, Any]) -> str | None:
+    """The run whose balances a run opens with; None: there is none."""
+    told = header.get("accounts")
+    return None if told is None else told["run"]
 
 
 def read_header(folder: Path, store: str | None = None) -> dict[str, Any]:

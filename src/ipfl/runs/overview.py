@@ -75,6 +75,8 @@ def _run_folders(folder: Path) -> Iterator[Path]:
 
 def _entry(folder: Path) -> RunEntry:
     if not (folder / SUMMARY_FILE).exists():
+        if not (folder / METRICS_FILE).is_file():  # a pipe would be waited for
+            return RunEntry(str(folder), "damaged")
         with (folder / METRICS_FILE).open("rb") as file:
             return RunEntry(str(folder), "not finished", rounds=sum(1 for _ in file))
     try:

@@ -24,8 +24,9 @@ from ipfl.core.retry import retry_while_disk_full
 from ipfl.engines import EngineContext, EngineFactory
 from ipfl.engines.local import LocalEngine, local_engine
 from ipfl.errors import InputError, NotSupportedError
-from ipfl.runs.accounts import CarriedAccounts, load_carried_accounts
+from ipfl.runs.accounts import CarriedAccounts, load_carried_accounts, refuse_forgetting
 from ipfl.runs.attack_report import attack_report
+from ipfl.runs.audit import key_at_hand
 from ipfl.runs.config import RunConfig
 from ipfl.runs.departures import Departures
 from ipfl.runs.folder import RunFolder, RunOutput
@@ -137,13 +138,15 @@ def _settle_training(
 
 def _carry_accounts(journal: Journal, method: Method[Any]) -> CarriedAccounts | None:
     """The accounts that the run begins with, or was begun with; None: all are opened anew."""
-    if journal.is_resumed and (told := journal.header().get("accounts")):
+    if not journal.is_resumed:
+        refuse_forgetting(journal.output)
+    elif told := journal.header().get("accounts"):
         journal.output = replace(journal.output, accounts=told["name"])
     if journal.output.accounts is None:
         return None
     if not isinstance(method, HasMarket):
         raise InputError(f"accounts that outlive a run need a method with tokens, and {method.name} has none")
-    return load_carried_accounts(journal.output)
+    return load_carried_accounts(journal.output, key_at_hand(journal.output))
 
 
 def _strategy_report(config: RunConfig, engine: Engine, task: Task) -> Mapping[str, Any] | None:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
+from ipfl.core.files import read_text
 from ipfl.core.sections import one_line
 from ipfl.data.targets import TargetKind
 from ipfl.errors import InputError
@@ -74,7 +75,7 @@ def read_summary(folder: Path) -> dict[str, Any]:
         InputError: There is none, or it is not one.
     """
     try:
-        summary = json.loads((folder / SUMMARY_FILE).read_text(encoding="utf-8"))
+        summary = json.loads(read_text(folder / SUMMARY_FILE))
         _Summary.model_validate(summary)
     except OSError as error:
         raise InputError(f"{folder} holds no finished run: {error.strerror}: {error.filename}") from error

@@ -99,6 +99,31 @@ def ask_with(statement, client=3):
     return AskHeader(client, 2, 1, "0" * 32, (0,), "0" * 32, 1, False, {}, {}, statement)
 
 
+def signed_by_server(folder, statement, entry):
+    """A statement with one more entry, as a server that has the key can make it; its tree has one account."""
+    account = statement.account.after(entry)
+    head = replace(statement.head, accounts=account.leaf().hex())
+    signed = SignedHead.make(head, SigningKey.read(key_beside(folder)))
+    entries = [*statement.entries, entry]
+    return replace(
+        statement, account=account, index=0, size=1, path=[], signed=signed, head=head, entries=entries
+    )
+
+
+@pytest.mark.parametrize("round", [0, 1, 9])
+def test_a_server_cannot_spoil_what_a_node_keeps(played, tmp_path, round):
+    """Transfers of a round that was told before once replaced the proof by one that proves nothing."""
+    folder, late = played[0], (round, [["reward", -3, 3, 5, 0]])
+    with RunStore.open(folder) as store:
+        first, later = store.statement(3, 1), store.statement(3, 2)
+    assert keep_statement(tmp_path, ask_with(first.to_json()))
+    forged = signed_by_server(folder, replace(first, head=later.head), late)
+    for told in (forged, replace(forged, start=first.account, entries=[late])):
+        with pytest.raises(InputError, match=r"not in the order of its rounds|told before"):
+            keep_statement(tmp_path, ask_with(told.to_json()))
+        assert read_statement(json.loads((tmp_path / STATEMENT_FILE).read_text())) == first
+
+
 def test_what_the_operator_denies_is_refused_and_kept_as_proof(played, tmp_path):
     """The operator takes a token from client 3 and signs again; the node has the old statement."""
     folder, nodes, _ = played
