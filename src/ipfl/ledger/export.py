@@ -12,13 +12,13 @@ from ipfl.ledger.store import RunStore
 CSV_COLUMNS = ("id", "round", "sequence", *Transfer._fields, "client_name")
 
 
-FORMULA = ("=", "+", "-", "@", "\t", "\r")
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 """What a text begins with that a spreadsheet takes for a formula."""
 
 
 def _as_text(value: str) -> str:
     """A text of somebody's, with a quotation mark before what a spreadsheet would compute."""
-    return f"'{value}" if value.startswith(FORMULA) else value
+    return f"'{value}" if value.startswith(FORMULA_STARTS) else value
 
 
 def csv_lines(store: RunStore) -> Iterator[str]:
