@@ -177,7 +177,7 @@ class TestRefused:
 
     def test_two_runs_that_begin_at_once(self, task, copied, monkeypatch):
         """The second one begins and ends after the first has read the balances."""
-        opened = accounts.open_accounts
+        opened = accounts.load_carried_accounts
 
         def open_slowly(output, *key):
             carried = opened(output, *key)
@@ -185,7 +185,7 @@ class TestRefused:
             play(task, copied / "faster", rounds=1)
             return carried
 
-        monkeypatch.setattr(run_module, "open_accounts", open_slowly)
+        monkeypatch.setattr(run_module, "load_carried_accounts", open_slowly)
         with pytest.raises(InputError, match="run 'faster' has taken the accounts 'club' meanwhile"):
             play(task, copied / "slower", rounds=1)
         assert not (copied / "slower").exists()
