@@ -82,8 +82,9 @@ class Kill:
         commit = DefaultDialect.do_commit
 
         def counted(dialect: Any, connection: Any) -> None:
-            if not connection.total_changes:
-                commit(dialect, connection)  # only read
+            is_in_memory = not connection.execute("PRAGMA database_list").fetchone()[2]
+            if is_in_memory or not connection.total_changes:  # no kill leaves it; or only read
+                commit(dialect, connection)
                 return
             self.operation("commit", self.folder)
             commit(dialect, connection)
