@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from itertools import product
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
@@ -53,6 +53,8 @@ MECHANISMS = {
     ),
 }
 METHODS = ("ipfl", "fedavg")
+COLORS = ("#0072b2", "#d55e00")
+"""Of the methods; they can be told apart by colour-blind readers."""
 TASKS = {
     "digits": (),
     "emnist": (
@@ -194,33 +196,47 @@ def draw(runs: Runs, path: Path) -> None:
         label="labels",
     )
     left.set(
-        xscale="log", xlabel="noise", ylabel="correlation, share of labels", title="What one gradient tells"
+        xscale="log",
+        xlabel="noise (multiples of what a point can change)",
+        ylabel="correlation; share of labels guessed right",
+        title="What one gradient tells",
     )
     for task, axis in zip(shown, others, strict=True):
         draw_cost(runs, task, axis)
+    left.legend(fontsize=8)
+    if others:
+        others[-1].legend(fontsize=8, loc="center left", bbox_to_anchor=(1.02, 0.5))
     for axis in (left, *others):
         axis.grid(alpha=0.3)
-        axis.legend(fontsize=8)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=130)
 
 
 def draw_cost(runs: Runs, task: str, axis: Any) -> None:
-    """Accuracy against ε on one data set; dotted: without protection."""
-    for method in METHODS:
+    """Accuracy against ε on one data set, with its deviation over seeds; dotted: without protection."""
+    for method, color in zip(METHODS, COLORS, strict=True):
         plain = list(measured(runs, f"{task} / {method} / no protection").values())
         if plain:
-            axis.axhline(100 * fmean(one["accuracy"] for one in plain), lw=0.8, ls=":", color="grey")
-        for mechanism in MECHANISMS:
+            level = 100 * fmean(one["accuracy"] for one in plain)
+            axis.axhline(level, lw=1.2, ls=":", color=color, label=f"{method}, no protection")
+        for mechanism, style in zip(MECHANISMS, ("o-", "s--"), strict=True):
             names = [f"{task} / {method} / {mechanism} / noise {z:g}" for z in RUN_NOISE]
             every = [list(found.values()) for name in names if (found := measured(runs, name))]
-            pairs = [(fmean(o["epsilon"] for o in f), 100 * fmean(o["accuracy"] for o in f)) for f in every]
-            if pairs:
-                axis.plot(*zip(*pairs, strict=True), "o-", label=f"{method}, {mechanism}")
+            if every:
+                accuracies = [[100 * one["accuracy"] for one in found] for found in every]
+                axis.errorbar(
+                    [fmean(one["epsilon"] for one in found) for found in every],
+                    [fmean(found) for found in accuracies],
+                    [stdev(found) if len(found) > 1 else 0.0 for found in accuracies],
+                    fmt=style,
+                    capsize=2,
+                    color=color,
+                    label=f"{method}, {mechanism}",
+                )
     axis.set(
         xscale="log",
         xlabel="ε (largest of a client, δ = 1e-5)",
-        ylabel="accuracy, %",
+        ylabel="accuracy (%)",
         title=f"What it costs: {task}",
     )
 
