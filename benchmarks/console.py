@@ -27,6 +27,7 @@ from playwright.sync_api import Browser, sync_playwright
 
 from ipfl.console.app import make_app, open_console
 from ipfl.console.guard import RequestLimits
+from ipfl.console.warm_up import warm_up
 from ipfl.core import Bid, Contribution, Seat, Transfer
 from ipfl.ledger.accounts import opening_transfers
 from ipfl.ledger.store import RunStore
@@ -177,7 +178,9 @@ def main() -> None:
         print(f"written in {time.perf_counter() - begun:.0f} s\n")
         limits = RequestLimits(per_second=1e6, burst=1e6)
         console = open_console(Path(place), None, "127.0.0.1", auth=False, limits=limits)
-        server = uvicorn.Server(uvicorn.Config(make_app(console), port=0, log_level="warning"))
+        app = make_app(console)
+        warm_up(app, console)  # as `ipfl console` does before it listens
+        server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning"))
         thread = threading.Thread(target=server.run, daemon=True)
         thread.start()
         while not server.started:
