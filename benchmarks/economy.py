@@ -26,6 +26,7 @@ from ipfl.methods.ipfl.market_stats import gini, rank_correlation
 from ipfl.methods.ipfl.method import IPFL
 from ipfl.methods.ipfl.preferences import choose_bids, importance_weights, mean_returns
 from ipfl.methods.ipfl.server_steps import Appraisal
+from ipfl.methods.ipfl.sharing import share_steps
 from ipfl.methods.ipfl.state import MarketState
 from ipfl.methods.ipfl.updates import Updates
 
@@ -86,7 +87,7 @@ class DrawnContributions(IPFL):
         yield from ()
         psi = {k: np.array([model[0] for model in found.models]) for k, found in updates.items()}
         accuracy = {k: float(state.means[k]) for k in updates}
-        return Appraisal(state.models, psi, accuracy, state.record)
+        return Appraisal(share_steps(state, {}, {}), psi, accuracy, state.record)
 
 
 class Economy:
@@ -142,7 +143,7 @@ class Economy:
             returns = mean_returns(sent.facts["seats"], sent.facts["net"], self.method.price)
             bids = choose_bids(self.known[client], self.method.threshold, returns, self.method.feedback)
         hits = (POINTS * scores).tolist() if sent.params else []
-        return Record({}, {"bids": bids, "hits": hits, "n": POINTS, "likes_mean": 0})
+        return Record({}, {"bids": bids, "hits": hits, "n": POINTS})
 
 
 @dataclass(frozen=True)

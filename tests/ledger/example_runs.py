@@ -114,7 +114,7 @@ def random_market(seed: int, rounds: int, **settings: Any) -> tuple[dict[str, An
     def prefer(client: int, ask: Record) -> Record:
         order = rng.permutation(3)[: rng.integers(0, 4)].tolist()
         hits = rng.uniform(0, 10, 3).tolist() if ask.params else []
-        return Record({}, {"bids": order, "hits": hits, "n": 10, "likes_mean": 0})
+        return Record({}, {"bids": order, "hits": hits, "n": 10})
 
     def train(client: int, ask: Record) -> Record | None:
         """Some go the common way, some elsewhere, some nowhere."""

@@ -46,9 +46,7 @@ class Inner:
     def run(self, job: Job) -> Record:
         self.jobs.append(job)
         if job.action == "preference":
-            return Record(
-                {}, {"bids": [0, 1], "hits": self.hits if job.record.params else [], "n": 10, "likes_mean": 0}
-            )
+            return Record({}, {"bids": [0, 1], "hits": self.hits if job.record.params else [], "n": 10})
         return Record({name: model + 1 for name, model in job.record.params.items()}, {"n": 12})
 
     def deliver(self, job: Job) -> Any:

@@ -16,7 +16,7 @@ from ipfl.methods.ipfl.state import MarketState
 SIZE = 3
 
 
-UNDISTURBED = {"robust": False, "contribution": "loo", "subsidy": 0, "trial_rounds": 0}
+UNDISTURBED = {"robust": False, "contribution": "loo", "subsidy": 0, "trial_rounds": 0, "share": 0.0}
 """Settings that make a round's tokens easy to derive by hand."""
 
 
@@ -52,7 +52,7 @@ def prefer_parity(client: ClientId, ask: Record) -> Record:
     """Even clients are good at cluster 0, odd ones at cluster 1; who gets no models cannot say how good."""
     mine = client % 2
     hits = [9.0 if k == mine else 1.0 for k in ask.facts["clusters"]] if ask.params else []
-    return Record({}, {"bids": [mine], "hits": hits, "n": 10, "likes_mean": 0})
+    return Record({}, {"bids": [mine], "hits": hits, "n": 10})
 
 
 def loss(client: ClientId, ask: Record) -> Record:
@@ -75,7 +75,7 @@ def no_answer(client: ClientId, ask: Record) -> None:
 
 def no_bid(client: ClientId, ask: Record) -> Record:
     """Scores the models, if it got any, and wants none."""
-    return Record({}, {"bids": [], "hits": [5.0] * len(ask.params), "n": 10, "likes_mean": 0})
+    return Record({}, {"bids": [], "hits": [5.0] * len(ask.params), "n": 10})
 
 
 def unless(clients: Collection[ClientId], answer: Answer, instead: Answer) -> Answer:

@@ -105,10 +105,7 @@ class TestAccess:
         assert all(record.params for query in queries(engine) for record in query.values())
 
     def test_without_a_trial_who_does_not_pay_gets_the_models_once(self):
-        away = {
-            client: Record({}, {"bids": [], "hits": [5.0, 5.0], "n": 10, "likes_mean": 0})
-            for client in (2, 3)
-        }
+        away = {client: Record({}, {"bids": [], "hits": [5.0, 5.0], "n": 10}) for client in (2, 3)}
         script = HONEST | {
             "preference": lambda c, a: away[c] if c in away and a.params else prefer_parity(c, a)
         }
@@ -155,33 +152,22 @@ class TestQueries:
             def data(self, part: str, limit: int | None = None) -> Samples:
                 return Samples(np.zeros((10, 1)), np.zeros(10, np.int64))
 
-            def log_scores(self, model: np.ndarray, samples: Samples) -> np.ndarray:
-                """A model of 6 is right about 6 of 10 points, and sure of itself; the others are wrong."""
-                right = np.arange(len(samples)) < model[0]
-                return np.where(right[:, None] == [True, False], np.log(0.9), np.log(0.1))
-
         models = {"cluster_0": np.array([6.0]), "cluster_1": np.array([3.0])}
         account = {"seats": [2, 0], "net": [-90, 0], "balance": 500, "price": 100, "importance": [0.0, 0.0]}
-        asked = {"clusters": [0, 1], "means": [0.5, 0.5], "points": 10, "votes": True}
+        asked = {"clusters": [0, 1], "means": [0.5, 0.5], "points": 10}
         ask = Record(models, {**asked, **account})
         method_: Any = market(threshold=0.3)
         first, mine = method_.on_preference(ask, Record(), Me())
         again, _ = method_.on_preference(ask, mine, Me())
         assert first.facts == again.facts
-        assert first.facts == {"bids": [0, 1], "hits": [6.0, 3.0], "n": 10, "likes_mean": 0}
+        assert first.facts == {"bids": [0, 1], "hits": [6.0, 3.0], "n": 10}
         # Without models it bids by what it last answered: the weights 2/3 and 1/3, and no scores.
         bare = Record({}, {**ask.facts, "importance": [2 / 3, 1 / 3]})
         reply, _ = method_.on_preference(bare, mine, Me())
-        assert reply.facts == {"bids": [0, 1], "hits": [], "n": 0, "likes_mean": 0}
+        assert reply.facts == {"bids": [0, 1], "hits": [], "n": 0}
         # Cluster 1 now has cost it half a price a seat: only the cluster that it likes best is left.
         lossy = Record({}, {**bare.facts, "seats": [2, 2], "net": [-90, -100]})
         assert method_.on_preference(lossy, mine, Me())[0].facts["bids"] == [0]
-        # The mean of both models is right about 5 points, fewer than the better one; with equal models it is
-        # as good.
-        alike = Record(dict.fromkeys(models, np.array([6.0])), ask.facts)
-        assert method_.on_preference(alike, Record(), Me())[0].facts["likes_mean"] == 1
-        unasked = Record(alike.params, {**ask.facts, "votes": False})
-        assert method_.on_preference(unasked, Record(), Me())[0].facts["likes_mean"] == 0
         # Who never had any models has nothing to bid by.
         assert method_.on_preference(Record({}, ask.facts), Record(), Me())[0].facts["bids"] == []
 
@@ -200,12 +186,12 @@ class TestQueries:
         ("samples", "points", "per_seat"),
         [
             # Two epochs of 48 samples, three passes each: 288, of which a fifth is 57.6. A client scores two
-            # models, and a third of the time their mean, on 12 points: 28. Enough for 2 of them.
+            # models on 12 points: 24. Enough for 2 of them.
             (48, 12, 2),
-            (90, 12, 3),  # 0.2·540/28 = 3.9
-            (500, 12, 4),  # 21 would do; 4 are enough
-            (10, 100, 2),  # 0.05 would do; a seat needs two who pay for it
-            (2000, 1000, 4),  # only 128 of the points are used: 0.2·12000/299 = 8
+            (75, 12, 3),  # 0.2·450/24 = 3.75
+            (500, 12, 4),  # 25 would do; 4 are enough
+            (10, 100, 2),  # 0.06 would do; a seat needs two who pay for it
+            (2000, 1000, 4),  # only 128 of the points are used: 0.2·12000/256 = 9
             (np.nan, np.nan, 2),  # nothing known yet
         ],
     )
@@ -217,10 +203,10 @@ class TestQueries:
     @pytest.mark.parametrize(
         ("samples", "points"),
         [
-            # 0.2·6·400 = 480 for two bidders who score 2⅓ models: 480/(2·2⅓) = 102.9 points each.
-            (400, 102),
-            (1000, 128),  # 257 would do; the setting says 128
-            (10, 8),  # 2.6 would do, and say nothing
+            # 0.2·6·400 = 480 for two bidders who score two models: 480/(2·2) = 120 points each.
+            (400, 120),
+            (1000, 128),  # 300 would do; the setting says 128
+            (10, 8),  # 3 would do, and say nothing
             (np.nan, 128),  # nothing known yet
         ],
     )

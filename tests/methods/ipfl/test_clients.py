@@ -83,7 +83,7 @@ class TestPrivacy:
                 assert all(vector.shape == (size,) for vector in reply.params.values())
                 if ask.action == "preference":
                     assert not reply.params
-                    assert set(reply.facts) == {"bids", "hits", "n", "likes_mean"}
+                    assert set(reply.facts) == {"bids", "hits", "n"}
                     assert set(reply.facts["bids"]) <= set(ask.to[client].facts["clusters"])
                     assert len(reply.facts["hits"]) == len(asked)
                 elif ask.action == "train":

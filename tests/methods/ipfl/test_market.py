@@ -143,7 +143,6 @@ class TestWillingPayers:
                     "bids": [c % 2],
                     "hits": [8.55 if k == c % 2 else 1.0 for k in (0, 1)],
                     "n": 10,
-                    "likes_mean": 0,
                 },
             )
         }
@@ -217,7 +216,7 @@ class TestSeats:
             hits = [9.0 if k == client % clusters else 1.0 for k in range(clusters)]
             return Record(
                 {},
-                {"bids": [client % clusters], "hits": hits if ask.params else [], "n": 10, "likes_mean": 0},
+                {"bids": [client % clusters], "hits": hits if ask.params else [], "n": 10},
             )
 
         method_ = market(clusters=clusters)
@@ -239,51 +238,6 @@ class TestSeats:
         rationed, free = had(1.0), had(0.0)
         assert rationed.max() - rationed.min() <= 2
         assert free.max() - free.min() >= 9
-
-
-class TestSharing:
-    """Cluster models move towards their mean."""
-
-    def test_by_hand(self):
-        # Models 0 and 4 have the mean 2. A share of 1/4 takes each a quarter of the way: 0.5 and 3.5.
-        state = market().init(setup())
-        models = [np.zeros(3, np.float32), np.full(3, 4, np.float32)]
-        moved_ = market(share=0.25).share_models(state, list(models))
-        np.testing.assert_allclose([model[0] for model in moved_], [0.5, 3.5])
-        same = market(share=0.0).share_models(state, list(models))
-        assert [model[0] for model in same] == [0, 4]
-
-    @pytest.mark.parametrize(
-        ("likes", "expected"), [(0.25, [0, 4]), (0.5, [0.5, 3.5]), (0.75, [1, 3]), (1.0, [1, 3])]
-    )
-    def test_as_far_as_the_clients_vote_for_it(self, likes, expected):
-        # Not for a quarter of the clients; half the way, and never more, for three quarters.
-        state = replace(market().init(setup()), likes_mean=likes)
-        models = [np.zeros(3, np.float32), np.full(3, 4, np.float32)]
-        np.testing.assert_allclose([m[0] for m in market(share="auto").share_models(state, models)], expected)
-
-    def test_votes_are_counted_over_those_that_were_sent_models(self):
-        # The vote of round 1 stands until that of round 4.
-        votes = unless(
-            {0, 1},
-            prefer_parity,
-            lambda c, a: Record({}, prefer_parity(c, a).facts | {"likes_mean": 1}),
-        )
-        state, done, engine = play(market(share="auto"), 5, HONEST | {"preference": votes})
-        assert [query[0].facts["votes"] for query in queries(engine)] == [True, False, False, True]
-        assert state.likes_mean == pytest.approx(2 / 8)
-        assert [one.state.likes_mean for one in done] == pytest.approx([0, *[2 / 8] * 4])
-
-    def test_nobody_votes_where_replies_are_protected(self):
-        state = replace(market().init(setup()), is_noisy=True)
-        assert not market(share="auto").is_voting(state, 1)
-        assert market(share="auto").is_voting(replace(state, is_noisy=False), 1)
-
-    def test_clusters_that_are_not_in_use_do_not_count(self):
-        state = replace(market(clusters=3).init(setup()), alive=np.array([True, False, True]))
-        models = [np.full(3, value, np.float32) for value in (0, 100, 4)]
-        shared = market(clusters=3, share=0.5).share_models(state, models)
-        assert [model[0] for model in shared] == [1, 100, 3]
 
 
 class TestTokensOff:

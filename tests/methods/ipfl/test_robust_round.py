@@ -41,7 +41,7 @@ class TestRecords:
         updates = ClusterUpdates.of(state.models[0], (0, 1, 2, 3), models, np.ones(4))
         with pytest.raises(StopIteration) as done:  # nothing is asked of anybody
             next(method_.aggregate_and_appraise(state, {0: updates}))
-        moved = done.value.value.models[0] - state.models[0]
+        moved = done.value.value.shared.models[0] - state.models[0]
         return float(moved @ step / (step @ step))
 
     def test_one_bad_round_does_not_count(self):

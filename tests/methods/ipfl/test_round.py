@@ -212,12 +212,12 @@ class TestInvalidReplies:
         "facts",
         [
             {},
-            {"bids": [0], "hits": [float("nan"), 1.0], "n": 10, "likes_mean": 0},
-            {"bids": [0], "hits": [11.0, 1.0], "n": 10, "likes_mean": 0},
-            {"bids": [0], "hits": [-1.0, 1.0], "n": 10, "likes_mean": 0},
-            {"bids": [7], "hits": [1.0, 1.0], "n": 10, "likes_mean": 0},
-            {"bids": [0, 0], "hits": [1.0, 1.0], "n": 10, "likes_mean": 0},
-            {"bids": [0], "hits": [1.0], "n": 10, "likes_mean": 0},
+            {"bids": [0], "hits": [float("nan"), 1.0], "n": 10},
+            {"bids": [0], "hits": [11.0, 1.0], "n": 10},
+            {"bids": [0], "hits": [-1.0, 1.0], "n": 10},
+            {"bids": [7], "hits": [1.0, 1.0], "n": 10},
+            {"bids": [0, 0], "hits": [1.0, 1.0], "n": 10},
+            {"bids": [0], "hits": [1.0], "n": 10},
             {"bids": "first", "hits": "many", "n": None},
         ],
     )
@@ -255,9 +255,7 @@ class TestInvalidReplies:
 
 class TestReports:
     def test_collapse_is_reported_once(self):
-        all_to_0 = {
-            "preference": lambda c, a: Record({}, {"bids": [0], "hits": [9.0, 1.0], "n": 10, "likes_mean": 0})
-        }
+        all_to_0 = {"preference": lambda c, a: Record({}, {"bids": [0], "hits": [9.0, 1.0], "n": 10})}
         state, done, _ = play(paper(), 4, HONEST | all_to_0)
         assert [one.kinds.count(("collapse", None)) for one in done] == [0, 1, 0, 0]
         assert paper().report(state)["collapsed"] is True

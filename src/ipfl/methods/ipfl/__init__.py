@@ -14,6 +14,7 @@ Where each part of the paper lives:
 | Algorithm 1, lines 4, 7, 8: training and aggregation | `updates` |
 | Profiler, appendix "Shapley value approximation" | `profiler`; what the server asks for it: `appraisal` |
 | beyond the paper: contributions by agreement with the others | `agreement` |
+| beyond the paper: cluster models that share steps, by the theory's condition (remark R1) | `sharing` |
 | Token manager: Eqs. consumer_cost, update_available_tokens, reimbursement and its utility, | `tokens` |
 | reward_distribution; the accounts on their way through one round | `token_manager` |
 | who is reimbursed and who earns, in a round and in its replay | `settlement` |

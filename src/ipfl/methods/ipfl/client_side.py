@@ -11,14 +11,13 @@ from numpy.typing import NDArray
 from ipfl.client.client import Client, Part
 from ipfl.client.training import Score
 from ipfl.core import QUICK, Record, Vector, cluster_name
-from ipfl.core.vectors import mean, mix
+from ipfl.core.vectors import mix
 from ipfl.methods.ipfl.mixing import mixing_weights
 from ipfl.methods.ipfl.personalization import (
     OwnPoints,
     fine_tune,
     fine_tune_on_evidence,
     mix_on_evidence,
-    point_scores,
 )
 from ipfl.methods.ipfl.preferences import choose_bids, importance_weights, mean_returns
 from ipfl.methods.ipfl.settings import WITH_PROBE, IPFLSettings
@@ -36,17 +35,14 @@ class ClientSide(IPFLSettings):
         clusters: list[int] = ask.facts["clusters"]
         limit: int = ask.facts["points"]
         importance = np.asarray(ask.facts["importance"])
-        hits, n, likes_mean = np.zeros(0), 0, False
+        hits, n = np.zeros(0), 0
         if ask.params:
             hits, n = self._hits(ask, me, "probe", limit)
             importance = importance_weights(hits / max(n, 1), np.asarray(ask.facts["means"]))
-            if ask.facts["votes"]:
-                likes_mean = self._likes_mean(ask, me, clusters[int(importance.argmax())])
         returns = mean_returns(ask.facts["seats"], ask.facts["net"], self.price)
         order = choose_bids(importance, self.threshold, returns, self.feedback) if importance.any() else []
         bids = [clusters[position] for position in order]
-        reply = Record({}, {"bids": bids, "hits": hits.tolist(), "n": n, "likes_mean": int(likes_mean)})
-        return reply, mine
+        return Record({}, {"bids": bids, "hits": hits.tolist(), "n": n}), mine
 
     def on_train(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:
         """Trains the model of every cluster the client has a seat in.
@@ -111,14 +107,6 @@ class ClientSide(IPFLSettings):
         models = [ask.params[cluster_name(k)] for k in ask.facts["clusters"]]
         scores = [me.score(model, part, limit) for model in models]
         return np.array([self._points(score) for score in scores]), scores[0].n
-
-    def _likes_mean(self, ask: Record, me: Client, preferred: int) -> bool:
-        """Whether the mean of all cluster models serves the client as well as the one it prefers."""
-        points = me.data("probe", ask.facts["points"])
-        models = [ask.params[cluster_name(k)] for k in ask.facts["clusters"]]
-        both = (mean(models), ask.params[cluster_name(preferred)])
-        ours, own = (point_scores(me.log_scores(model, points), points.y, me).sum() for model in both)
-        return bool(ours >= own)
 
     def _points(self, score: Score) -> float:
         return score.soft if self.hits == "soft" else score.hits

@@ -26,8 +26,6 @@ MAX_QUERY_COST = 0.2
 """What a query may cost, as a share of the round's training; by the clock it is up to a quarter."""
 MIN_POINTS = 8
 """Points that a client scores models on at least, if it has so many: fewer say nothing."""
-VOTE_EVERY = 3
-"""Rounds from one vote on sharing to the next: a vote costs up to two more passes, and is counted as one."""
 
 
 class PreferenceSteps(ClientSide):
@@ -63,16 +61,7 @@ class PreferenceSteps(ClientSide):
 
         A pass of training counts three, a pass of scoring one.
         """
-        models = len(state.clusters) + (1 / VOTE_EVERY if self.share == "auto" else 0)
-        return MAX_QUERY_COST * 3 * state.epochs * state.samples / models
-
-    def is_voting(self, state: MarketState, round: int) -> bool:
-        """Whether this round's query asks if the mean of all models would serve as well as the best one.
-
-        Never where clients protect their replies: a vote would tell of single points.
-        """
-        is_due = (round - self.market_opens) % VOTE_EVERY == 1 and not state.is_noisy
-        return self.share == "auto" and len(state.clusters) > 1 and is_due
+        return MAX_QUERY_COST * 3 * state.epochs * state.samples / len(state.clusters)
 
     def ask_preferences(
         self, state: MarketState, bidders: Bools, round: int
@@ -93,20 +82,14 @@ class PreferenceSteps(ClientSide):
         rows = {int(state.ids[row]): int(row) for row in np.flatnonzero(due)}
         if not rows:
             return state
-        votes = self.is_voting(state, round)
-        offer, query_facts = (
-            self.current_offer(state),
-            {"points": self.points_to_score(state), "votes": votes},
-        )
+        offer = self.current_offer(state)
         query = preference_query(
-            Record(offer.params, {**offer.facts, **query_facts}),
+            Record(offer.params, {**offer.facts, "points": self.points_to_score(state)}),
             {client: bool(entitled[row]) for client, row in rows.items()},
             {client: state.account(row) | {"price": self.price} for client, row in rows.items()},
         )
         replies = yield query
-        return take_preferences(
-            state, replies, list(rows), round, robust="claims" in self.guards, votes=votes
-        )
+        return take_preferences(state, replies, list(rows), round, robust="claims" in self.guards)
 
     def first_bids(self, state: MarketState, bidders: Bools) -> Generator[Ask, Replies, MarketState]:
         """Appendix Initial Clustering: each client bids for the cluster that K-Means puts it into."""
@@ -164,7 +147,6 @@ def take_preferences(
     round: int,
     *,
     robust: bool = False,
-    votes: bool = False,
 ) -> MarketState:
     """The bids and hit counts of a preference query, for as many clients as answered.
 
@@ -179,7 +161,7 @@ def take_preferences(
         bid_ranks[row, order] = np.arange(len(order))
     scored = {client: reply for client, reply in replies.items() if reply.facts["hits"]}
     score, means = np.full_like(state.score, np.nan), state.means.copy()
-    likes_mean, typical = state.likes_mean, state.points
+    typical = state.points
     if scored:
         rows = state.rows(list(scored))
         points = np.array([int(reply.facts["n"]) for reply in scored.values()])
@@ -187,8 +169,6 @@ def take_preferences(
         accuracy = hits / np.maximum(points, 1)[:, None]
         score[rows[:, None], clusters] = accuracy
         typical = float(points.mean())
-        if votes:
-            likes_mean = float(np.mean([reply.facts["likes_mean"] for reply in scored.values()]))
         accuracy = limit_claims(accuracy, state.rule.attacker_share) if robust else accuracy
         for row, shares in zip(rows.tolist(), accuracy, strict=True):
             importance[row, clusters] = importance_weights(shares, state.means[clusters])
@@ -202,7 +182,6 @@ def take_preferences(
         importance=importance,
         means=means,
         score=score,
-        likes_mean=likes_mean,
         points=typical,
         asked=last,
         times_asked=times,

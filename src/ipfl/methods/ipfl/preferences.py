@@ -6,7 +6,7 @@ All but the query itself runs at the client, on its own data; the server sees bi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,8 +28,8 @@ def preference_query(
     """Asks clients for their bids.
 
     Args:
-        offer: The cluster models, their numbers and their mean accuracies, on how many `points` to score them
-            at most, and whether everybody `votes` on sharing (`likes_mean`); the same for all.
+        offer: The cluster models, their numbers and their mean accuracies, and on how many `points` to score
+            them at most; the same for all.
         entitled: Whom to ask, and whether it gets the models.
         accounts: What each of them is told of its own account: `balance`, `price`, and for each cluster of
             the offer the `seats` it has had there, the `net` tokens that they brought, and the `importance`
@@ -46,7 +46,7 @@ def preference_query(
 
     def answer(sent: Record) -> dict[str, Any]:
         hits = list_of(NonNegative, len(clusters) if sent.params else 0)
-        return {"bids": list[Whole], "hits": hits, "n": Whole, "likes_mean": Literal[0, 1]}
+        return {"bids": list[Whole], "hits": hits, "n": Whole}
 
     return Ask("preference", to, ReplySchema(answer, rule=is_possible))
 

@@ -23,22 +23,17 @@ from ipfl.core import (
     server_faults,
     stream,
 )
-from ipfl.core.vectors import mean, mix
 from ipfl.methods.ipfl import agreement, profiler, scheduler, settlement
 from ipfl.methods.ipfl.appraisal import Accuracies, Contributions, appraise, measure_accuracy
 from ipfl.methods.ipfl.arrays import Bools, Floats
 from ipfl.methods.ipfl.preference_steps import PreferenceSteps
 from ipfl.methods.ipfl.robust import RECORD_DECAY, is_above_noise, usual_length_after
+from ipfl.methods.ipfl.sharing import SharedSteps, share_steps, variances
 from ipfl.methods.ipfl.state import MarketState, keep_bought_models, usual_score_after
 from ipfl.methods.ipfl.token_manager import TokenManager
 from ipfl.methods.ipfl.updates import Updates, mean_samples, median_update_length
 from ipfl.methods.steps import average_models, expect_update, random_seats, select_clients
 
-MAX_SHARE = 0.5
-"""How far cluster models move to their mean at most."""
-VOTES_TO_SHARE = (0.25, 0.75)
-"""Shares of the clients that like the mean: from the first on cluster models move to it, with the second as
-far as they ever do. In mixtures of distributions a few clients always like it."""
 LOST_PRIORITY = -2.0
 """What is remembered as the contribution of a seat that delivered nothing, in standard scores."""
 
@@ -47,8 +42,8 @@ LOST_PRIORITY = -2.0
 class Appraisal:
     """What became of a round's updates, and what the profiler makes of them."""
 
-    models: tuple[Vector, ...]
-    """M_k after the round."""
+    shared: SharedSteps
+    """M_k after the round, and what it is made of."""
     psi: Contributions
     accuracy: Accuracies
     record: NDArray[np.float64]
@@ -150,27 +145,23 @@ class ServerSteps(PreferenceSteps):
                     k: found.only(is_above_noise(record[state.rows(found.clients), k]))
                     for k, found in fair.items()
                 }
-        new = {k: found.mean(state.rule, clip="clip" in self.guards) for k, found in used.items()}
-        models = self.share_models(state, [new.get(k, model) for k, model in enumerate(state.models)])
+        shared = self.move_models(state, used)
         accuracy: Accuracies = {}
         if self.contribution != "momentum" and self.incentive:
-            psi, accuracy = yield from appraise(state, models, fair, self.contribution, self.normalised)
+            psi, accuracy = yield from appraise(
+                state, shared.models, fair, self.contribution, self.normalised
+            )
         if self.reimburse == "printed" and self.incentive and not accuracy:
-            accuracy = yield from measure_accuracy(models, fair)
+            accuracy = yield from measure_accuracy(shared.models, fair)
         spread = {k: _spread(values, updates[k].is_fair) for k, values in psi.items()}
-        return Appraisal(models, spread, accuracy, record)
+        return Appraisal(shared, spread, accuracy, record)
 
-    def share_models(self, state: MarketState, models: list[Vector]) -> tuple[Vector, ...]:
-        """Moves the cluster models towards their mean, as far as it serves the clients as well."""
-        least, enough = VOTES_TO_SHARE
-        votes = float(np.clip((state.likes_mean - least) / (enough - least), 0, 1))
-        share = MAX_SHARE * votes if self.share == "auto" else self.share
-        live = state.clusters
-        if share > 0 and len(live) > 1:
-            centre = mean([models[k] for k in live])
-            for k in live:
-                models[k] = mix([models[k], centre], [1 - share, share])
-        return tuple(models)
+    def move_models(self, state: MarketState, updates: Updates) -> SharedSteps:
+        """M_k = FedAvg(U_k), with steps that are shared as far as chance explains their differences."""
+        clip = "clip" in self.guards
+        new = {k: found.mean(state.rule, clip=clip) for k, found in updates.items()}
+        fixed = None if self.share == "auto" else self.share
+        return share_steps(state, new, variances(updates, clip=clip), fixed)
 
     def after_round(
         self,
@@ -188,7 +179,8 @@ class ServerSteps(PreferenceSteps):
         is_paying = outcome.payments.any(axis=1) | (state.times_asked <= self.trial_rounds)
         after = replace(
             state,
-            models=appraised.models,
+            models=appraised.shared.models,
+            shared=appraised.shared.share,
             bank=manager.bank,
             psi=psi,
             record=appraised.record,
@@ -202,8 +194,13 @@ class ServerSteps(PreferenceSteps):
             usual_score=usual_score_after(state.usual_score, state.score, state.bid_ranks >= 0),
             is_paying=np.where(asked, is_paying, state.is_paying),
         )
-        if self.contribution == "momentum":
-            after = _with_directions(state, after)
+        if self.contribution == "momentum" or self.share == "auto":
+            after = replace(
+                after,
+                directions=appraised.shared.directions,
+                chance=appraised.shared.chance,
+                public_steps=public_steps_after(state, after.models),
+            )
         return keep_bought_models(state, after, round) if self.is_access_paid else after
 
     def remember_contributions(self, state: MarketState, outcome: Outcome) -> NDArray[np.float64]:
@@ -277,12 +274,10 @@ def _with_record(
     return profiler.remember(record, rows, cluster, psi, RECORD_DECAY, count)
 
 
-def _with_directions(state: MarketState, after: MarketState) -> MarketState:
-    """M_k and the last steps of every cluster, after its model moved."""
-    directions, public = list(state.directions), list(state.public_steps)
-    for k, (old, new) in enumerate(zip(state.models, after.models, strict=True)):
+def public_steps_after(state: MarketState, models: Sequence[Vector]) -> tuple[tuple[Vector, ...], ...]:
+    """The last steps of every cluster, after its model moved."""
+    public = list(state.public_steps)
+    for k, (old, new) in enumerate(zip(state.models, models, strict=True)):
         if new is not old:
-            step = np.asarray(new.astype(np.float64) - old)
-            directions[k] = agreement.next_direction(directions[k], step)
-            public[k] = (*public[k], step.astype(np.float32))[-agreement.PUBLIC_STEPS :]
-    return replace(after, directions=tuple(directions), public_steps=tuple(public))
+            public[k] = (*public[k], new - old)[-agreement.PUBLIC_STEPS :]
+    return tuple(public)

@@ -135,7 +135,8 @@ class IPFLSettings:
     )
     share: Share | Literal["auto"] = Field(
         "auto",
-        description="how far cluster models move to their mean in every round; auto: by the clients' votes",
+        description="how much of their steps cluster models share; auto: as much as chance explains of their "
+        "differences",
     )
     warmup: Annotated[int, Field(ge=0)] = Field(
         0, description="rounds in which all clusters are trained as one model"

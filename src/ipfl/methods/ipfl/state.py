@@ -76,8 +76,6 @@ class MarketState:
     """(N, K) score of each model on the client's points as answered in this round; NaN = not asked."""
     usual_score: NDArray[np.float64]
     """(N, K) the same, smoothed over the rounds in which the client bid for the cluster."""
-    likes_mean: float
-    """Share of the clients that voted last whom the mean of all models serves as well as their best one."""
     epochs: int
     """Of a training."""
     points: float
@@ -100,6 +98,10 @@ class MarketState:
     """Their numbers and mean accuracies, by row."""
     directions: tuple[Vector | None, ...] = ()
     """(K) M_k, the running direction of each cluster's updates."""
+    chance: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    """(K,) V_k, what chance does to them; see `sharing`."""
+    shared: float = 0.0
+    """How much of their steps the clusters shared in the last round."""
     public_steps: tuple[tuple[Vector, ...], ...] = ()
     """(K) the last steps of each cluster's model, newest last: what everyone knows who bought it."""
     collapsed: bool = False
@@ -139,7 +141,6 @@ class MarketState:
             seats_net=np.zeros((n, clusters), np.int64),
             score=np.full((n, clusters), np.nan),
             usual_score=np.full((n, clusters), np.nan),
-            likes_mean=0.0,
             epochs=setup.epochs,
             is_noisy=setup.noise > 0,
             release_round=release_round,
@@ -151,6 +152,7 @@ class MarketState:
             is_paying=np.ones(n, bool),
             held=setup.client_models,
             directions=(None,) * clusters,
+            chance=np.zeros(clusters),
             public_steps=((),) * clusters,
             brought=dict(brought),
         )
@@ -286,6 +288,7 @@ def fairness_report(state: MarketState, price: int) -> dict[str, Fact]:
         "clusters": state.clusters,
         "merged": [list(step) for step in state.merged],
         "collapsed": state.collapsed,
+        "shared": state.shared,
         "bid_share": [float(b) for b in bids / max(1, bids.sum())],
         "gini": market_stats.gini(state.bank.balances),
         "broke": [int(i) for i in state.ids[state.bank.balances < price]],

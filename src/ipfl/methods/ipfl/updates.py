@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ipfl.core import Ask, ClientId, Record, Replies, Vector, cluster_name
 from ipfl.core.replies import Count, ReplySchema
 from ipfl.core.sections import AggregateConfig
-from ipfl.methods.aggregation import aggregate
+from ipfl.methods.aggregation import aggregate, clipping_factors
 from ipfl.methods.ipfl import robust
 from ipfl.methods.ipfl.arrays import Bools
 from ipfl.methods.ipfl.products import UpdateProducts
@@ -87,6 +87,11 @@ class ClusterUpdates:
             self.is_fair[which],
             self.products.only(which),
         )
+
+    @property
+    def clipping_factors(self) -> NDArray[np.float64]:
+        """(n,) what makes each update no longer than their median."""
+        return clipping_factors(self.products.lengths, "median")
 
     def mean(self, rule: AggregateConfig, *, clip: bool = False) -> Vector:
         """M_k = FedAvg(U_k); the model as it was if there is nothing to make the mean of.
