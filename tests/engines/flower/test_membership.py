@@ -62,13 +62,13 @@ class TestDirectory:
         assert directory.node_of(0) == 20
 
 
-def greeting(**changes):
+def node_header(**changes):
     """What a node of client 0 says of itself, with other values in some fields."""
     said = {"clients": [0], "size": 15, "classes": 3, "input_shape": [4], "sizes": {"0": {"train": 3}}}
     return json.dumps(said | changes)
 
 
-MALFORMED_GREETINGS = {
+MALFORMED_HEADERS = {
     "a list": "[]",
     "nothing": "{}",
     "an error that is no text": '{"error": 3}',
@@ -77,24 +77,24 @@ MALFORMED_GREETINGS = {
     "60,000 brackets": "[" * 60_000,
     "10,000 braces": '{"a":' * 10_000,
     "5,000 digits": '{"classes": 1' + "0" * 5000 + "}",
-    "a client abc": greeting(sizes={"abc": {"train": 3}}),
-    "a client of 5,000 digits": greeting(sizes={"9" * 5000: {"train": 3}}),
-    "a client ²": greeting(sizes={"²": {"train": 3}}),
-    "text for a count": greeting(sizes={"0": {"train": "three"}}),
-    "sizes null": greeting(sizes=None),
-    "sizes a list": greeting(sizes=[1]),
-    "sizes a text": greeting(sizes="x"),
-    "clients as texts": greeting(clients=["0"]),
-    "no clients": greeting(clients=[]),
-    "a client beyond 32 bits": greeting(clients=[2**40]),
-    "classes as a text": greeting(classes="3"),
-    "three million classes": greeting(classes=3_000_000),
-    "classes below 0": greeting(classes=-1),
-    "a length of 0": greeting(input_shape=[0]),
-    "65 dimensions": greeting(input_shape=[1] * 65),
-    "a length beyond 32 bits": greeting(input_shape=[2**62]),
-    "no parameters": greeting(size=0),
-    "an error that is an object": greeting(error={"a": 1}),
+    "a client abc": node_header(sizes={"abc": {"train": 3}}),
+    "a client of 5,000 digits": node_header(sizes={"9" * 5000: {"train": 3}}),
+    "a client ²": node_header(sizes={"²": {"train": 3}}),
+    "text for a count": node_header(sizes={"0": {"train": "three"}}),
+    "sizes null": node_header(sizes=None),
+    "sizes a list": node_header(sizes=[1]),
+    "sizes a text": node_header(sizes="x"),
+    "clients as texts": node_header(clients=["0"]),
+    "no clients": node_header(clients=[]),
+    "a client beyond 32 bits": node_header(clients=[2**40]),
+    "classes as a text": node_header(classes="3"),
+    "three million classes": node_header(classes=3_000_000),
+    "classes below 0": node_header(classes=-1),
+    "a length of 0": node_header(input_shape=[0]),
+    "65 dimensions": node_header(input_shape=[1] * 65),
+    "a length beyond 32 bits": node_header(input_shape=[2**62]),
+    "no parameters": node_header(size=0),
+    "an error that is an object": node_header(error={"a": 1}),
 }
 """First replies that no honest node sends; none of them may end a run."""
 
@@ -125,12 +125,12 @@ class TestAgreement:
 
 
 class TestMembership:
-    @pytest.mark.parametrize("name", MALFORMED_GREETINGS)
+    @pytest.mark.parametrize("name", MALFORMED_HEADERS)
     def test_a_malformed_first_reply_refuses_the_node_and_not_the_run(self, tmp_path, name):
         grid = Loopback()
         join_nodes(grid, tmp_path, 2)
         malformed = RecordDict(
-            {"head": ConfigRecord({"json": MALFORMED_GREETINGS[name]}), "arrays": ArrayRecord({})}
+            {"head": ConfigRecord({"json": MALFORMED_HEADERS[name]}), "arrays": ArrayRecord({})}
         )
         grid.fault = lambda ask, reply: (
             Message(malformed, reply_to=ask) if ask.metadata.dst_node_id == 100 else reply

@@ -178,7 +178,7 @@ class NodeInfo:
     def read(cls, header: Header) -> NodeInfo:
         """Checks every field."""
         try:
-            found = _Greeting.model_validate(header)
+            found = _NodeInfoHeader.model_validate(header)
         except ValidationError as error:
             detail = error.errors(include_url=False)[0]
             where = ".".join(map(str, detail["loc"]))
@@ -201,7 +201,7 @@ _ClientText = Annotated[str, Field(pattern=r"^[0-9]{1,10}$")]
 _PartName = Annotated[str, Field(max_length=20)]
 
 
-class _Greeting(BaseModel):
+class _NodeInfoHeader(BaseModel):
     """What a node may say of itself, under the names that travel."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
