@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests.methods.ipfl.scripted import HONEST, market, play, setup
 
-from ipfl.methods.ipfl.sharing import MAX_SHARE, SharedSteps, explained_by_chance, share_steps, variances
+from ipfl.methods.ipfl.sharing import SharedSteps, explained_by_chance, max_share, share_steps, variances
 from ipfl.methods.ipfl.state import MarketState
 from ipfl.methods.ipfl.updates import ClusterUpdates
 
@@ -56,9 +56,9 @@ class TestVariance:
 
 class TestShare:
     def test_by_hand(self):
-        # Steps of +2 and −2 are 2² + 2² = 8 apart, and twice ½ is taken for chance: s = 1/8. Each keeps 7/8.
+        # Steps of +2 and −2 are 2² + 2² = 8 apart, and chance accounts for 1: s = 1/8. Each keeps 7/8 of 2.
         new = {0: vector(2, 0), 1: vector(-2, 0)}
-        shared = share_steps(start(), new, {0: 0.5, 1: 0.5})
+        shared = share_steps(start(), new, {0: 1.0, 1: 1.0})
         assert shared.share == pytest.approx(1 / 8)
         np.testing.assert_allclose(shared.models, [[1.75, 0], [-1.75, 0]])
         # What is remembered are the steps before they were shared: 0.8·2, and 0.8²·1 of chance.
@@ -69,14 +69,16 @@ class TestShare:
         # The same steps again: directions 0.8·(1.6 + 2) = 2.88, apart 2·2.88² = 16.5888; chance
         # 0.64·(0.64 + 1) = 1.0496. The share falls from 0.125 to 0.0633.
         state, new = start(), {0: vector(2, 0), 1: vector(-2, 0)}
-        first = share_steps(state, new, {0: 0.5, 1: 0.5})
+        first = share_steps(state, new, {0: 1.0, 1: 1.0})
         state = replace(state, directions=first.directions, chance=first.chance)
-        assert share_steps(state, new, {0: 0.5, 1: 0.5}).share == pytest.approx(1.0496 / 16.5888)
+        assert share_steps(state, new, {0: 1.0, 1: 1.0}).share == pytest.approx(1.0496 / 16.5888)
 
     def test_never_everything(self):
-        # Otherwise models that are equal would stay so.
+        # Otherwise models that are equal would stay so: 0.55 of a step is its cluster's own. Of two clusters
+        # the share is 0.9 then, and each has 1 − 0.9 + 0.9/2 = 0.55; of four 0.6: 1 − 0.6 + 0.6/4 = 0.55.
+        assert [max_share(clusters) for clusters in (2, 4)] == pytest.approx([0.9, 0.6])
         shared = share_steps(start(), {0: vector(2, 0), 1: vector(-2, 0)}, {0: 100.0, 1: 100.0})
-        assert shared.share == MAX_SHARE
+        assert shared.share == pytest.approx(0.9)
         np.testing.assert_allclose(shared.models, [[0.2, 0], [-0.2, 0]], rtol=1e-6)
 
     def test_a_fixed_share(self):
@@ -110,10 +112,10 @@ class TestShare:
         assert shared.share == 0
         assert shared.models[0].tolist() == [0, 0]
 
-    @pytest.mark.parametrize(("spread", "expected"), [(0.0, MAX_SHARE), (1.0, 2 / 6), (0.5, 2 / 2.25)])
+    @pytest.mark.parametrize(("spread", "expected"), [(0.0, 0.9), (1.0, 1 / 6), (0.2, 1 / 1.2)])
     def test_normal_updates_with_a_known_answer(self, spread, expected):
         # Per parameter, cluster means vary by τ and updates by σ = 1 around them; with 5 updates each, chance
-        # explains (1/5) / (1/5 + τ²) = 1/(1 + 5τ²) of the differences, and is counted twice.
+        # explains (1/5) / (1/5 + τ²) = 1/(1 + 5τ²) of the differences.
         rng, size = np.random.default_rng(0), 40_000
         centres = spread * rng.normal(size=(2, size))
         found = {k: updates(*(centres[k] + rng.normal(size=(5, size)))) for k in (0, 1)}
@@ -136,7 +138,7 @@ class TestRounds:
     def test_the_report_says_how_much_was_shared(self):
         method = market(share="auto")
         state, _, _ = play(method, 3, HONEST)
-        assert 0 < state.shared <= MAX_SHARE
+        assert 0 < state.shared <= 0.9
         assert method.report(state)["shared"] == state.shared
 
     def test_an_unshared_round_is_a_mean(self):

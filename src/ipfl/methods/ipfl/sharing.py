@@ -14,8 +14,7 @@ the estimator of James and Stein)
 where Δ̄ is the mean of the clusters' steps, B their mean squared distance from it, and V the mean of v_k.
 
 One round says little. What is systematic adds up over rounds and chance does not: instead of steps, B takes
-the running directions M_k ← 0.8·(M_k + Δ_k) of `agreement`, and V_k ← 0.8²·(V_k + 2·v_k). Twice, because the
-same clients come back: what sets one of them apart from its cluster is in many rounds, and adds up too.
+the running directions M_k ← 0.8·(M_k + Δ_k) of `agreement`, and V_k ← 0.8²·(V_k + v_k).
 """
 
 from __future__ import annotations
@@ -32,11 +31,9 @@ from ipfl.methods.ipfl.arrays import Floats
 from ipfl.methods.ipfl.state import MarketState
 from ipfl.methods.ipfl.updates import ClusterUpdates, Updates
 
-RETURNING = 2.0
-"""How many times as much is taken for chance as if other clients trained in every round."""
-MAX_SHARE = 0.9
-"""How much of their steps clusters share at most. Models that share everything stay equal for ever: clients
-could not prefer one, and no difference would ever show."""
+MIN_OWN = 0.55
+"""Weight of a cluster's own step in what it moves by, at least. Models that share everything stay equal for
+ever: clients could not prefer one, their clusters would stay mixed, and no difference would ever show."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +67,7 @@ def share_steps(
     steps = {k: np.asarray(model.astype(np.float64) - state.models[k]) for k, model in new.items()}
     for k, step in steps.items():
         directions[k] = next_direction(directions[k], step)
-        chance[k] = MOMENTUM**2 * (chance[k] + RETURNING * variance.get(k, 0.0))
+        chance[k] = MOMENTUM**2 * (chance[k] + variance.get(k, 0.0))
     share = explained_by_chance(directions, chance, list(variance)) if fixed is None else fixed
     models = [new.get(k, model) for k, model in enumerate(state.models)]
     if share > 0 and steps and len(state.clusters) > 1:
@@ -84,14 +81,19 @@ def share_steps(
 def explained_by_chance(
     directions: Sequence[Vector | None], chance: Floats, clusters: Sequence[int]
 ) -> float:
-    """The share V / B of what sets these clusters apart; `MAX_SHARE` at most, 0 if nothing can be said."""
+    """The share V / B of what sets these clusters apart; `max_share` at most, 0 if nothing can be said."""
     known = [(k, direction) for k in clusters if (direction := directions[k]) is not None]
     if len(known) < 2:
         return 0.0
     vectors = np.stack([direction for _, direction in known]).astype(np.float64)
     apart = float(((vectors - vectors.mean(axis=0)) ** 2).sum()) / (len(known) - 1)
     expected = float(np.mean([chance[k] for k, _ in known]))
-    return min(MAX_SHARE, expected / apart) if apart > 0 else 0.0
+    return min(max_share(len(known)), expected / apart) if apart > 0 else 0.0
+
+
+def max_share(clusters: int) -> float:
+    """The share s with which a cluster's own step weighs 1 − s + s/K = `MIN_OWN`."""
+    return (1 - MIN_OWN) * clusters / (clusters - 1)
 
 
 def variances(updates: Updates, *, clip: bool) -> dict[int, float]:
