@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests.methods.ipfl.scripted import HONEST, market, play, setup
 
-from ipfl.methods.ipfl.sharing import SharedSteps, explained_by_chance, max_share, share_steps, variances
+from ipfl.methods.ipfl.sharing import explained_by_chance, max_share, share_steps, variances
 from ipfl.methods.ipfl.state import MarketState
 from ipfl.methods.ipfl.updates import ClusterUpdates
 
@@ -141,7 +141,9 @@ class TestRounds:
         assert 0 < state.shared <= 0.9
         assert method.report(state)["shared"] == state.shared
 
-    def test_an_unshared_round_is_a_mean(self):
-        shared = share_steps(start(), {0: vector(1, 2)}, {})
-        assert isinstance(shared, SharedSteps)
-        assert shared.models[0].tolist() == [1, 2]
+    def test_a_cluster_whose_updates_were_all_left_out_has_no_step_of_its_own(self):
+        # Its step is unknown, not 0: it does not halve what the others share, and keeps its direction.
+        left_out = updates([9, 9], [9, 8]).only(np.zeros(2, bool))
+        shared = market(share=0.5).move_models(start(), {0: updates([4, 0]), 1: left_out})
+        np.testing.assert_allclose(shared.models, [[4, 0], [2, 0]])
+        assert shared.directions[1] is None

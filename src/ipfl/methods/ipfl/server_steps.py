@@ -159,7 +159,7 @@ class ServerSteps(PreferenceSteps):
     def move_models(self, state: MarketState, updates: Updates) -> SharedSteps:
         """M_k = FedAvg(U_k), with steps that are shared as far as chance explains their differences."""
         clip = "clip" in self.guards
-        new = {k: found.mean(state.rule, clip=clip) for k, found in updates.items()}
+        new = {k: found.mean(state.rule, clip=clip) for k, found in updates.items() if found.clients}
         fixed = None if self.share == "auto" else self.share
         return share_steps(state, new, variances(updates, clip=clip), fixed)
 
@@ -199,7 +199,7 @@ class ServerSteps(PreferenceSteps):
                 after,
                 directions=appraised.shared.directions,
                 chance=appraised.shared.chance,
-                public_steps=public_steps_after(state, after.models),
+                public_steps=_public_steps_after(state, after.models),
             )
         return keep_bought_models(state, after, round) if self.is_access_paid else after
 
@@ -274,7 +274,7 @@ def _with_record(
     return profiler.remember(record, rows, cluster, psi, RECORD_DECAY, count)
 
 
-def public_steps_after(state: MarketState, models: Sequence[Vector]) -> tuple[tuple[Vector, ...], ...]:
+def _public_steps_after(state: MarketState, models: Sequence[Vector]) -> tuple[tuple[Vector, ...], ...]:
     """The last steps of every cluster, after its model moved."""
     public = list(state.public_steps)
     for k, (old, new) in enumerate(zip(state.models, models, strict=True)):
