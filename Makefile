@@ -11,7 +11,7 @@ TEST_PROCESSES ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) +
 # With byte code, whatever the environment says: otherwise every worker rewrites and compiles all test files again.
 PYTEST = env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest -n $(TEST_PROCESSES) --dist worksteal --durations 20
 
-.PHONY: run test quick nightly lint bench bench-console chromium docs setup tables clean
+.PHONY: run test quick nightly lint bench bench-console chromium charts docs setup tables clean
 
 run: $(CORE)  ## the main job: IP-FL against FedAvg on the bundled digits
 	$(BIN)/ipfl compare --methods ipfl,fedavg --seeds 1 --out runs/default --overwrite
@@ -45,6 +45,10 @@ bench-console: $(READY)  ## the console on a million transfers, and on 500 round
 
 chromium:
 	@command -v chromium >/dev/null || { echo "the tests of the console need Chromium: apt-get install chromium" >&2; exit 1; }
+
+charts:  ## the console's build of ECharts, after a change in charts/ (needs npm; the result is committed)
+	cd charts && npm ci --ignore-scripts --no-audit --no-fund --silent && npm run --silent build
+	sha256sum src/ipfl/console/static/vendor/echarts.min.js
 
 tables: $(CORE)  ## the tables of the paper in docs/results.md, from the numbers in experiments/results
 	$(BIN)/ipfl reproduce tables

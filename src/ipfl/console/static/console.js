@@ -241,19 +241,18 @@ const answers = new Map();
 
 async function drawAll(isFresh) {
   const elements = [...document.querySelectorAll("[data-chart]")];
-  const waiting = new Map();
   if (isFresh) answers.clear();
-  for (const element of elements) {
+  // All are asked for at once; each chart is drawn as soon as its own data is there.
+  for (const { dataset: { source } } of elements) if (!answers.has(source)) answers.set(source, load(source));
+  await Promise.all(elements.map(async (element) => {
     const source = element.dataset.source;
-    if (!waiting.has(source)) waiting.set(source, answers.has(source) ? Promise.resolve(answers.get(source)) : load(source));
     try {
-      const data = await waiting.get(source);
-      answers.set(source, data);
-      drawChart(element, data);
+      drawChart(element, await answers.get(source));
     } catch (error) {
+      answers.delete(source);
       if (!echarts.getInstanceByDom(element)) showText(element, `This chart could not be loaded (${error.message}). Reload the page to try again.`);
     }
-  }
+  }));
 }
 
 async function load(source) {
