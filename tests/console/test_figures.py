@@ -16,6 +16,7 @@ import ipfl
 from ipfl.console.accounts import describe_round, ordinal
 from ipfl.console.auction import RankedContribution
 from ipfl.console.figures import thin
+from ipfl.console.rendering import points
 from ipfl.core.files import write_json
 from ipfl.ledger.export import csv_lines
 from ipfl.ledger.store import RunStore
@@ -392,3 +393,8 @@ def test_long_series_are_thinned_with_both_ends():
     found = thin(range(100_000), 1000)
     assert len(found) == 1000
     assert (found[0], found[-1]) == (0, 99_999)
+
+
+def test_one_mean_is_one_number_whatever_the_order_of_its_sum():
+    """0.3575 and the next number but one below it: what two orders of summation left of one mean."""
+    assert points(0.3575) == points(0.35749999999999993) == "+35.8 pts"
