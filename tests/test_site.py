@@ -13,6 +13,7 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 import pytest
 from playwright.sync_api import expect, sync_playwright
+from tests.made_once import made_once
 from typer.testing import CliRunner
 
 import ipfl
@@ -203,10 +204,8 @@ class Links(HTMLParser):
             self.loaded.append(values["href"])
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory):
-    """The built site. It is built with proxies that lead nowhere: nothing may come from the network."""
-    folder = tmp_path_factory.mktemp("site")
+def build_site(folder):
+    """With proxies that lead nowhere: nothing may come from the network."""
     nowhere = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), "http://127.0.0.1:9")
     built = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--site-dir", folder],
@@ -218,7 +217,11 @@ def site(tmp_path_factory):
     )
     assert built.returncode == 0, built.stderr
     assert "WARNING" not in built.stderr
-    return folder
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    return made_once(tmp_path_factory, "site", build_site)
 
 
 @pytest.fixture(scope="module")

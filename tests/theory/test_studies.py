@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from tests.made_once import made_once
 from typer.testing import CliRunner
 
 from ipfl.cli import app
@@ -12,9 +13,9 @@ from ipfl.theory.studies import STUDIES, write_studies
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("theory")
-    write_studies(list(STUDIES), folder, seed=3, trials=400)
-    return folder
+    return made_once(
+        tmp_path_factory, "theory", lambda folder: write_studies(list(STUDIES), folder, seed=3, trials=400)
+    )
 
 
 @pytest.fixture(scope="module")
