@@ -252,9 +252,8 @@ def _draw_distributions(
 
     ranked = sorted(values, key=lambda name: -float(np.median(values[name])))
     if len(values) > MAX_OVERLAID:
-        draw_panels(
-            figure, {n: _distribution_title(n, values[n], opt_outs) for n in ranked}, draw, below, beside
-        )
+        titles = {name: _distribution_title(name, values[name], opt_outs) for name in ranked}
+        draw_panels(figure, titles, draw, f"{below}; beside a name: the median", beside)
         return
     axes = figure.subplots()
     for name in ranked:
