@@ -12,7 +12,7 @@ import pytest
 
 
 def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
-    """The folder of that name; whoever comes while it is being made waits. Nobody may write into it later.
+    """Returns the folder of that name. While one worker makes it the others wait; then all only read it.
 
     Args:
         factory: Of temporary folders; those of all workers are beside each other.

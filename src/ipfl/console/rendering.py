@@ -18,19 +18,19 @@ from ipfl.report.tables import format_size
 templates = Jinja2Templates(Path(__file__).parent / "templates")
 
 
-def _hundredfold(value: float) -> float:
+def _in_percent(value: float) -> float:
     """Without the error of the last bits: one mean, summed in two orders, is shown as one number."""
     return round(100 * value, 9)
 
 
 def percent(value: float | None) -> str:
     """A share in percent, or a dash."""
-    return "–" if value is None else f"{_hundredfold(value):.1f} %"
+    return "–" if value is None else f"{_in_percent(value):.1f} %"
 
 
 def points(value: float | None) -> str:
     """A difference of shares in percentage points, or a dash."""
-    return "–" if value is None else f"{_hundredfold(value):+.1f} pts".replace("-", "−")
+    return "–" if value is None else f"{_in_percent(value):+.1f} pts".replace("-", "−")
 
 
 def tokens(value: int | None) -> str:
