@@ -212,7 +212,7 @@ class TestFound:
         grown = {
             "held_facts": {1: ([0, 1], [0.5, 0.25])},
             "directions": (step, None),
-            "public_steps": ((step, 2 * step), ()),
+            "last_steps": (((step, 2 * step),), ()),
             "merged": ((3, 0, 1),),
             "collapsed": True,
         }
@@ -221,5 +221,5 @@ class TestFound:
         assert again.merged == ((3, 0, 1),)
         assert again.directions[1] is None
         np.testing.assert_array_equal(again.directions[0], step)
-        assert [len(steps) for steps in again.public_steps] == [2, 0]
-        np.testing.assert_array_equal(again.public_steps[0][1], 2 * step)
+        assert [len(steps) for steps in again.last_steps] == [1, 0]
+        np.testing.assert_array_equal(again.last_steps[0][0][1], 2 * step)

@@ -50,6 +50,16 @@ class TestProgress:
         assert "50.0 %" in last
 
     @pytest.mark.parametrize("live", [False, True])
+    def test_what_is_done_after_the_last_round_is_said(self, live):
+        console = terminal(live=live)
+        shown = progress_observer(console, "m")
+        shown.start("m", 1)
+        shown.round(line(0))
+        shown.finish()
+        shown.note("making the models of 3 clients")
+        assert printed(console).splitlines()[-1].endswith("m: making the models of 3 clients")
+
+    @pytest.mark.parametrize("live", [False, True])
     def test_events_are_told_but_not_without_end(self, live):
         console = terminal(live=live)
         shown = progress_observer(console, "m")

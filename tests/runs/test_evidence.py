@@ -259,6 +259,17 @@ class TestResume:
         assert f"{path} is not the file that round" in str(caught.value)
         assert len(str(caught.value).splitlines()) == 1
 
+    def test_every_file_of_a_checkpoint_is_needed(self, task, stopped, tmp_path):
+        names = sorted(path.name for path in (stopped / "checkpoint").iterdir())
+        assert len(names) > 1, "or nothing is tested here"
+        for number, name in enumerate(names):
+            folder = copy(stopped, tmp_path / str(number) / "run")
+            (folder / "checkpoint" / name).unlink()
+            missing = f"checkpoint/{name} is missing, which round 2 wrote"
+            assert missing in str(finding(folder))
+            with pytest.raises(InputError, match=missing):
+                run_small(task, "ipfl", folder, resume=True, **OPTIONS)
+
     def test_a_memory_from_elsewhere_is_refused(self, task, stopped, tmp_path):
         folder = copy(stopped, tmp_path / "run")
         (folder / "memory/77").mkdir(parents=True)

@@ -13,9 +13,9 @@ from torch import nn
 
 import ipfl
 from ipfl.client.client_model import MixtureModel, NetworkModel, PrototypeModel
+from ipfl.client.kept_predictors import kept_clients
 from ipfl.errors import InputError, NotSupportedError
 from ipfl.methods import METHODS
-from ipfl.runs import models as run_models
 
 NO_NEWCOMERS = {"fedamp", "fedproto", "local"}
 """Methods whose modules say that a client that never took part cannot be served."""
@@ -257,16 +257,7 @@ class TestKept:
     def test_clients_with_the_same_model_share_a_file(self, coloured):
         kept = coloured[2] / "predictors"
         assert len(list((kept / "vectors").iterdir())) == 1, "FedAvg has one model for all"
-        assert run_models.kept_clients(kept) == (0, 1, 2, 3)
-
-    def test_not_more_than_a_limit(self, tmp_path, monkeypatch):
-        """Ten floats of four bytes: room for two different vectors, not for three."""
-        monkeypatch.setattr(run_models, "MAX_KEPT_BYTES", 100)
-        vectors = np.arange(3, dtype=np.float32).repeat(10).reshape(3, 10)
-        run_models.write_predictors(
-            tmp_path / "kept", (0, 1, 2, 3), lambda client: vectors[client // 2 if client < 2 else client - 1]
-        )
-        assert run_models.kept_clients(tmp_path / "kept") == (0, 1, 2)
+        assert kept_clients(kept) == (0, 1, 2, 3)
 
     @pytest.mark.parametrize("damage", ["vector", "client", "missing"])
     def test_damaged(self, coloured, tmp_path, damage):

@@ -9,6 +9,7 @@ import sys
 import time
 from collections import deque
 
+import numpy as np
 import pytest
 from tests.failing_methods import Broken, Killed, Stopped, add_methods
 from tests.runs.killed_runs import run_contents
@@ -16,9 +17,10 @@ from typer.testing import CliRunner
 
 from ipfl import methods
 from ipfl.cli import app
+from ipfl.client.task import Task
 from ipfl.methods import DEFAULT, REFERENCE, method_class
 from ipfl.runs.comparison import compare
-from ipfl.runs.config import Config
+from ipfl.runs.config import Config, RunConfig
 from ipfl.runs.file_names import COMPARISON_FILE
 from ipfl.runs.result import Result
 from ipfl.runs.run_order import RunOutcome
@@ -222,6 +224,29 @@ class TestObservers:
         observer.tell("finish")
         observer.tell("finish")
         assert log.seen == [("start", "m", 1), ("finish",)]
+
+    def test_notes_reach_those_that_take_them(self, tmp_path):
+        """Of clients that are not evaluated, the models are made after the last round, and it is said so."""
+
+        class NoteLog(Log):
+            def note(self, text):
+                self.seen.append(("note", text))
+
+        rng = np.random.default_rng(0)
+        clients = [(rng.normal(size=(12, 3)).astype(np.float32), np.arange(12) % 2) for _ in range(3)]
+        logs = {OTHERS[0]: NoteLog(), REFERENCE: Log()}  # the other one knows of rounds alone
+        compare(
+            RunConfig(rounds=1, evaluate={"clients": 1}),
+            [OTHERS[0]],
+            task=Task.from_clients(clients, model="softmax"),
+            out=tmp_path,
+            workers=1,
+            make_observer=lambda label, *_: logs[label],
+        )
+        *rounds, (what, text) = logs[OTHERS[0]].seen
+        assert rounds == [("start", OTHERS[0], 1), ("round", 0, True), ("finish",)]
+        assert (what, text.split(",")[0]) == ("note", "making the models of 2 clients")
+        assert logs[REFERENCE].seen[-1] == ("finish",)
 
 
 LONG = [

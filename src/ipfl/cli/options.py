@@ -133,6 +133,13 @@ AccountsName = Annotated[
 CheckpointEvery = Annotated[
     int, typer.Option("--checkpoint-every", min=1, metavar="C", help="Rounds between checkpoints.")
 ]
+KeepModels = Annotated[
+    bool,
+    typer.Option(
+        "--keep-models/--no-keep-models",
+        help="With data of your own: keep every client's model in the folder, up to 1 GB.",
+    ),
+]
 EngineName = Annotated[
     Literal["local", "flower"],
     typer.Option(

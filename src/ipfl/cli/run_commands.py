@@ -22,6 +22,7 @@ from ipfl.cli.options import (
     EngineName,
     Fp16,
     Json,
+    KeepModels,
     MethodName,
     NodeCount,
     Out,
@@ -101,6 +102,7 @@ def run(
     signing_key: SigningKeyFile = None,
     anchor: Anchor = None,
     accounts: AccountsName = None,
+    keep_models: KeepModels = True,
     track: Track = None,
     profiled: Profiled = False,
     show_config: ShowConfig = False,
@@ -153,7 +155,15 @@ def run(
             settings,
             engine=engine,
             out=RunOutput(
-                folder, overwrite, resume is not None, store, checkpoint_every, signing_key, anchor, accounts
+                folder,
+                overwrite,
+                resume is not None,
+                store,
+                checkpoint_every,
+                signing_key,
+                anchor,
+                accounts,
+                keep_models,
             ),
             observer=observer,
         )

@@ -6,6 +6,7 @@ can be rolled back: a resumed run never sees memory from a round that is to be p
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from ipfl.core import EMPTY, ClientId, Record
@@ -31,7 +32,7 @@ class ClientMemory:
     def _versions(self, client: ClientId) -> list[int]:
         """Rounds of which there is a file, ascending."""
         try:
-            names = [path.name for path in (self.folder / str(client)).iterdir()]
+            names = os.listdir(f"{self.folder}/{client}")  # a `Path` takes twice as long
         except FileNotFoundError:
             return []
         stems = (name.removesuffix(RECORD_SUFFIX) for name in names if name.endswith(RECORD_SUFFIX))

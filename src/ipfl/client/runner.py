@@ -10,6 +10,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,6 +18,7 @@ import numpy as np
 from ipfl.client.allocator import keep_freed_memory
 from ipfl.client.client import Client
 from ipfl.client.hardware import prepare_network
+from ipfl.client.kept_predictors import keep_predictor
 from ipfl.client.memory import ClientMemory
 from ipfl.client.network import Network, Points
 from ipfl.client.prediction_metrics import Predictions, measure_predictions
@@ -37,6 +39,9 @@ WANTED_METRICS = "evaluate_metrics"
 """Fact beside an offer to be evaluated: names of the metrics to report. No method sees it."""
 WANTED_MODELS = "evaluate_models"
 """Likewise: names of the offered models whose own hits are to be reported."""
+KEEP_PREDICTOR = "evaluate_keep"
+"""Likewise: that what the client predicts with is to be kept, if the runner has a folder for it."""
+FOR_EVALUATOR = (WANTED_METRICS, WANTED_MODELS, KEEP_PREDICTOR)
 
 Disguise = Callable[[Client], Client]
 """Changes what a client works with, before the method sees it."""
@@ -123,6 +128,8 @@ class ClientRunner:
         privacy: What replies may reveal; None: everything.
         is_seeded: Whether noise follows from the run's seed, which everyone knows: for simulations and tests.
             Otherwise it comes from the operating system, and evaluations are noisy too.
+        predictors: Folder for what clients predict with, when the evaluator says so; None: it is not kept,
+            whatever anybody says.
     """
 
     def __init__(
@@ -135,10 +142,12 @@ class ClientRunner:
         privacy: PrivacyConfig | None = None,
         *,
         is_seeded: bool = True,
+        predictors: Path | None = None,
     ):
         self.task, self.method, self.settings, self.seed = task, method, settings, seed
         self.memory = memory
         self.privacy, self.is_seeded = privacy or PrivacyConfig(), is_seeded
+        self.predictors = predictors
         self.network: Network = task.network(seed)
         self.initial = self.network.read()
         self._is_started = False
@@ -253,9 +262,11 @@ class ClientRunner:
         Those on `goal` are what the client itself could know, for its decisions (`clients.leave`).
         """
         wanted, models = offer.facts.get(WANTED_METRICS, []), offer.facts.get(WANTED_MODELS, [])
-        for_evaluator = (WANTED_METRICS, WANTED_MODELS)
-        offer = Record(offer.params, {k: fact for k, fact in offer.facts.items() if k not in for_evaluator})
+        kept_in = self.predictors if offer.facts.get(KEEP_PREDICTOR) else None
+        offer = Record(offer.params, {k: fact for k, fact in offer.facts.items() if k not in FOR_EVALUATOR})
         predictor = self.method.personalize(offer, mine, me)
+        if kept_in is not None:
+            keep_predictor(kept_in, me.id, predictor, self.network.size)
         points, goal = self.network.points(test), me.parts.goal
         own = self.network.points(goal)
         score, metrics = self._measure(predictor, points, test, wanted)

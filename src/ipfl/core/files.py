@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
 
 from ipfl.core.records import Record
 from ipfl.errors import InputError
@@ -28,7 +28,15 @@ DRAFT_SUFFIX = ".draft"
 """Of a file that is being written; it gets its name when it is complete."""
 RECORD_SUFFIX = ".safetensors"
 """Of the files that `write_record` writes."""
-
+DTYPE_NAMES = {
+    "float64": "F64",
+    "float32": "F32",
+    "float16": "F16",
+    **{f"int{bits}": f"I{bits}" for bits in (64, 32, 16, 8)},
+    **{f"uint{bits}": f"U{bits}" for bits in (64, 32, 16, 8)},
+    "bool": "BOOL",
+}
+"""What safetensors calls numpy's types."""
 
 LOCK_SECONDS = 5.0
 """How long a locked folder is waited for: workers of a process that was killed end a moment later."""
@@ -113,7 +121,7 @@ def append(path: Path, content: bytes) -> None:
     before_operation("appended", path)
 
 
-def _append(file: FileIO, content: bytes) -> None:
+def _append(file: FileIO, content: bytes | memoryview) -> None:
     end = file.seek(0, os.SEEK_END)
     try:
         while content:  # a nearly full disk takes a part
@@ -248,11 +256,30 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
 
 def write_record(path: Path, record: Record) -> None:
     """Writes a record whole or not at all."""
-    # safetensors writes the memory of a strided view as it lies there.
+    # safetensors means the values in the order of the axes, which is not how a strided view lies in memory.
     vectors = {name: np.ascontiguousarray(vector) for name, vector in record.params.items()}
-    # Not by safetensors' own `save_file`: killed half-way, that leaves a file with a name of its choice.
-    with atomic_write(path) as draft:
-        draft.write_bytes(save(vectors, {"facts": json.dumps(dict(record.facts))}))
+    # Larger numbers first, so that all lie at multiples of their size.
+    order = sorted(vectors, key=lambda name: (-vectors[name].itemsize, name))
+    header = _record_header({name: vectors[name] for name in order}, json.dumps(dict(record.facts)))
+    # Not by safetensors' own `save`, which copies all vectors into one block of memory first; and not by its
+    # `save_file`: killed half-way, that leaves a file with a name of its choice.
+    with atomic_write(path) as draft, draft.open("wb", buffering=0) as file:
+        _append(file, header)
+        for name in order:
+            _append(file, vectors[name].reshape(-1).view(np.uint8).data)
+
+
+def _record_header(vectors: Mapping[str, NDArray[Any]], facts: str) -> bytes:
+    """What a safetensors file begins with: how long the text is that says what is where, and that text."""
+    entries: dict[str, Any] = {"__metadata__": {"facts": facts}}
+    end = 0
+    for name, vector in vectors.items():
+        start, end = end, end + vector.nbytes
+        kind = DTYPE_NAMES[vector.dtype.name]
+        entries[name] = {"dtype": kind, "shape": vector.shape, "data_offsets": (start, end)}
+    text = json.dumps(entries, ensure_ascii=False, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
 
 
 def read_record(path: Path) -> Record:

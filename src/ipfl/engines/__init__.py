@@ -40,6 +40,8 @@ class EngineContext:
     """None: clients work as they should."""
     privacy: PrivacyConfig | None = None
     """What replies may reveal; None: everything."""
+    predictors: Path | None = None
+    """Folder for what clients predict with at the end, if they work on this machine; None: it is not kept."""
 
 
 ATTEMPTS_FILE = "flower.json"

@@ -65,7 +65,13 @@ class LocalEngine:
         try:
             memory = ClientMemory(context.memory or self._own_folder or Path())
             runner = ClientRunner(
-                context.task, context.method, context.train, context.seed, memory, context.privacy
+                context.task,
+                context.method,
+                context.train,
+                context.seed,
+                memory,
+                context.privacy,
+                predictors=context.predictors,
             )
             outside = None if context.wrap is None else context.wrap(runner)
             self.runner: Runner = with_secure_sums(runner, outside)

@@ -19,7 +19,14 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, Tex
 from rich.table import Column, Table
 from rich.text import Text
 
-from ipfl.report.progress import LABEL_WIDTH, ProgressLines, accuracy_text, can_draw_bars, print_events
+from ipfl.report.progress import (
+    LABEL_WIDTH,
+    ProgressLines,
+    accuracy_text,
+    can_draw_bars,
+    print_events,
+    print_note,
+)
 from ipfl.runs.result import Observer
 
 Clock = Callable[[], float]
@@ -218,6 +225,10 @@ class _RunBar:
         self.shown.console.print(self._last_line(), highlight=False, no_wrap=True, overflow="ellipsis")
         self.shown.pace.end_run(self.pace)
         self.shown.show_whole()
+
+    def note(self, text: str) -> None:
+        """A line above the bars."""
+        print_note(self.shown.console, self.label, text)
 
     def _last_line(self) -> Text:
         pace, seconds = self.pace, self.shown.pace.clock() - self.pace.started

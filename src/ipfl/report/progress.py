@@ -82,6 +82,10 @@ class ProgressLines:
     def finish(self) -> None:
         """The last round's line is printed already."""
 
+    def note(self, text: str) -> None:
+        """Prints what the run does now."""
+        print_note(self.console, f"{self.prefix}{self.label}", text)
+
 
 class ProgressBar:
     """A live bar with rounds, time left and the newest accuracy.
@@ -118,6 +122,15 @@ class ProgressBar:
     def finish(self) -> None:
         """Leaves the bar as it is on the screen."""
         self.bar.stop()
+
+    def note(self, text: str) -> None:
+        """Prints what the run does now."""
+        print_note(self.console, self.label, text)
+
+
+def print_note(console: Console, label: str, text: str) -> None:
+    """Prints what a run does beside its rounds."""
+    console.print(f"{label}: {text}", markup=False, highlight=False, soft_wrap=True)
 
 
 def print_events(console: Console, line: Mapping[str, Any], printed: int, label: str = "") -> int:

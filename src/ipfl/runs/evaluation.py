@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ipfl.client.prediction_metrics import choose_metrics
-from ipfl.client.runner import ASSESS, EVALUATE, WANTED_METRICS, WANTED_MODELS
+from ipfl.client.runner import ASSESS, EVALUATE, KEEP_PREDICTOR, WANTED_METRICS, WANTED_MODELS
 from ipfl.client.settings import TrainConfig
 from ipfl.client.task import Task
 from ipfl.core import (
@@ -177,8 +177,18 @@ class Evaluator:
             return budget.is_due(round)
         return (round + 1) % self.config.every == 0
 
-    def __call__(self, engine: Engine, state: Any, round: int, *, last: bool = False) -> Evaluation:
-        """Evaluates on the chosen clients; after the last round on the unseen ones as well."""
+    def __call__(
+        self, engine: Engine, state: Any, round: int, *, last: bool = False, keep: bool = False
+    ) -> Evaluation:
+        """Evaluates on the chosen clients; after the last round on the unseen ones as well.
+
+        Args:
+            engine: Asks the clients.
+            state: Of the method.
+            round: That was played.
+            last: Whether it is the last one.
+            keep: Whether clients keep what they predict with, in the folder of the run.
+        """
         data = self.task.data
         offers = {client: self.method.offer(state, client) for client in self.clients}
         if last and data.unseen:
@@ -186,7 +196,7 @@ class Evaluator:
         preferred = self.method.preferences(state) if last and isinstance(self.method, HasClusters) else {}
         names = [*self.method.models(state)] if preferred else []
         asked = {
-            client: self._with_wishes(offer, names if client in preferred else [], last=last)
+            client: self._with_wishes(offer, names if client in preferred else [], last=last, keep=keep)
             for client, offer in offers.items()
         }
         replies = self._ask(Ask(EVALUATE, asked, SCORES), engine, round)
@@ -215,14 +225,16 @@ class Evaluator:
             },
         )
 
-    def _with_wishes(self, offer: Record, names: Sequence[str], *, last: bool) -> Record:
-        """The offer, with what is to be reported beside the hits of the client's predictor."""
+    def _with_wishes(self, offer: Record, names: Sequence[str], *, last: bool, keep: bool) -> Record:
+        """The offer, with what is to be reported beside the hits of the client's predictor, and kept."""
         models = [name for name in names if name in offer.params]
         wishes: dict[str, Any] = {WANTED_METRICS: list(self.metrics)} if self.metrics else {}
         if self.is_quick and not last:
             wishes[QUICK] = True
         if len(models) > 1:
             wishes[WANTED_MODELS] = models
+        if keep:
+            wishes[KEEP_PREDICTOR] = True
         return Record(offer.params, {**offer.facts, **wishes}) if wishes else offer
 
     @staticmethod

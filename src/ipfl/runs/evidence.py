@@ -151,18 +151,23 @@ def file_findings(folder: Path, posted: Mapping[str, tuple[int, str]], until: in
 
 
 def _needed(posted: Mapping[str, tuple[int, str]], until: int) -> set[str]:
-    """The newest checkpoint, and the newest file of each client, up to a round; older ones may be gone."""
+    """The files of the newest checkpoint, and the newest file of each client, up to a round.
+
+    Older ones may be gone. A checkpoint's files are all posted with its round, also those of earlier rounds.
+    """
     newest: dict[str, tuple[int, str]] = {}
-    for path in posted:
-        round = _round_of(path)
-        if round <= until:
-            parent = path.rpartition("/")[0]
+    checkpoints: dict[int, set[str]] = {}
+    for path, (last, _) in posted.items():
+        parent, round = path.rpartition("/")[0], _round_of(path)
+        if parent == CHECKPOINTS:
+            if last <= until:
+                checkpoints.setdefault(last, set()).add(path)
+        elif round <= until:
             newest[parent] = max(newest.get(parent, (-1, "")), (round, path))
-    return {path for _, path in newest.values()}
+    return {path for _, path in newest.values()} | checkpoints.get(max(checkpoints, default=-1), set())
 
 
 def _round_of(path: str) -> int:
     """The round in the name of a file that a round wrote; −1 if there is none."""
-    name = PurePosixPath(path).name.removeprefix("round-")
-    version = version_of(name)
+    version = version_of(PurePosixPath(path).name.rpartition("-")[2])
     return -1 if version is None else version

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
+from ipfl.client.kept_predictors import kept_clients, read_predictor
 from ipfl.client.memory import ClientMemory
 from ipfl.client.models import Factory, model_factory
 from ipfl.client.network import Network, build_network
@@ -52,7 +53,7 @@ from ipfl.runs.file_names import (
 )
 from ipfl.runs.folder import is_on_nodes
 from ipfl.runs.metrics import Evaluation
-from ipfl.runs.models import PlayedRun, StoredVectors, kept_clients, on_its_node, read_predictor
+from ipfl.runs.models import PlayedRun, StoredVectors, on_its_node
 from ipfl.runs.newcomer import Newcomers
 from ipfl.runs.result import Line, Result
 from ipfl.runs.setup import make_setup

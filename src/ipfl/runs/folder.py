@@ -169,6 +169,8 @@ class RunOutput:
     """A file elsewhere that gets the newest hash after every round; None: there is none."""
     accounts: str | None = None
     """Name under which balances outlive runs: this one opens with what the last left; None: they do not."""
+    keep_models: bool = True
+    """Of data of one's own: keep what every client predicts with, for when the data is not there."""
 
 
 class RunFolder:

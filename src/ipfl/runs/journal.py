@@ -179,7 +179,8 @@ class Journal:
         name, files = None, self._files.changed()
         if last or (round + 1) % self.every == 0:
             written = self.checkpoints.write(round, state)
-            name, files[f"{CHECKPOINTS}/{written.name}"] = written.name, written.digest
+            name = written.name
+            files |= {f"{CHECKPOINTS}/{file}": digest for file, digest in written.files.items()}
         self._store.commit_round(round, line, name, files)
         self._files.accept()
         self._anchor()

@@ -34,11 +34,12 @@ from ipfl.runs.arrivals import Arrivals
 from ipfl.runs.config import RunConfig
 from ipfl.runs.departures import Departures
 from ipfl.runs.driver import Traffic, drive
-from ipfl.runs.early_stopping import is_learned
+from ipfl.runs.early_stopping import is_learned, may_end
 from ipfl.runs.evaluation import Evaluator
 from ipfl.runs.folder import source_commit
 from ipfl.runs.journal import Journal
 from ipfl.runs.metrics import Evaluation
+from ipfl.runs.models import KeptModels
 from ipfl.runs.privacy_report import privacy_report
 from ipfl.runs.result import Line, Observer, Result
 from ipfl.runs.secure_sum import SecureSums
@@ -70,6 +71,7 @@ class RoundLoop:
         observer: Told about every round.
         trial: What decided about the precision of the training; None: there was no need.
         carried: Accounts of earlier runs; None: all are opened anew.
+        kept: Where clients keep their models when they are evaluated for the last time; None: they do not.
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class RoundLoop:
         observer: Observer | None,
         trial: Mapping[str, Any] | None = None,
         carried: CarriedAccounts | None = None,
+        kept: KeptModels | None = None,
     ):
         check_clusters(method, len(task.data.clients))
         config.train.check_quorum(len(task.data.clients))
@@ -91,7 +94,7 @@ class RoundLoop:
         self.task, self.method, self.config, self.engine = task, method, config, engine
         self.server_memory, self.departures = server_memory, departures
         self.journal, self.observer, self.trial = journal, observer, trial
-        self.carried = carried
+        self.carried, self.kept = carried, kept
         self.arrivals = Arrivals(config.clients, task.data.clients, config.seed)
         # Opening balances and the like depend on the plan, and stay as they were if rounds are added.
         begun = None if journal is None or not journal.is_resumed else journal.header().get("rounds")
@@ -256,13 +259,17 @@ class RoundLoop:
 
     def _evaluate(self, state: Any, round: int, *, is_last: bool) -> Evaluation:
         """Evaluates a round; if it turns out to be the last one, on the unseen clients as well."""
-        evaluation = self.evaluator(self.engine, state, round, last=is_last)
+        keep = False
+        if self.kept is not None and (is_last or may_end(self.evaluations, self.config.patience, round)):
+            self.kept.begin(round)
+            keep = True
+        evaluation = self.evaluator(self.engine, state, round, last=is_last, keep=keep)
         if (
             not is_last
             and self.task.data.unseen
             and is_learned({**self.evaluations, round: evaluation}, self.config.patience)
         ):
-            return self.evaluator(self.engine, state, round, last=True)
+            return self.evaluator(self.engine, state, round, last=True, keep=keep)
         return evaluation
 
     def _add_evaluation(self, evaluation: Evaluation) -> None:

@@ -3,7 +3,7 @@
 A client's model is made when it is asked for, by the method's own `personalize`, from what the server would
 send the client, what it remembers, and its data: to the last bit the model that the evaluator scored after
 the last round. A user's own data may be elsewhere later, or another, so the clients' models of such a run
-are kept in its folder (`write_predictors`).
+are kept in its folder (`KeptModels`).
 """
 
 from __future__ import annotations
@@ -11,29 +11,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
+from ipfl.client.kept_predictors import VECTORS, kept_clients, kept_vectors, max_vectors, write_predictor
 from ipfl.client.memory import ClientMemory
 from ipfl.client.network import Network
-from ipfl.client.predictors import Mixture, NearestPrototype, Predictor
+from ipfl.client.predictors import Predictor
 from ipfl.client.runner import ClientRunner
 from ipfl.client.settings import TrainConfig
 from ipfl.client.task import Task
 from ipfl.client.training import one_thread
-from ipfl.core import NEWCOMER, ClientId, Method, Record, Vector
-from ipfl.core.files import RECORD_SUFFIX, make_folder, read_record, remove_folder, write_record
-from ipfl.errors import InputError, NotSupportedError
+from ipfl.core import NEWCOMER, ClientId, Method, Vector
+from ipfl.core.files import RECORD_SUFFIX, make_folder, remove, remove_drafts, remove_folder
+from ipfl.errors import NotSupportedError
 from ipfl.runs.newcomer import Newcomers
-
-MAX_KEPT_BYTES = 2**30
-"""Bytes of clients' models that the folder of a run keeps at most."""
-VECTORS = "vectors"
-"""Folder of the vectors that kept predictors are made of; many clients may share one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,91 +126,67 @@ def on_its_node(client: ClientId) -> NotSupportedError:
     return NotSupportedError(f"the data and the model of client {client} are on its own node, not here")
 
 
-def write_predictors(folder: Path, clients: tuple[ClientId, ...], make: Callable[[int], Predictor]) -> None:
-    """Keeps what clients predict with, until `MAX_KEPT_BYTES` are written; what was there is replaced.
+class KeptModels:
+    """What clients predict with after the last round, in the folder of a run on a user's own data.
+
+    The clients write it themselves while they are evaluated for the last time (`keep_predictor`), so nobody
+    is personalized twice, and no more models are in memory than clients are at work. `complete` makes the
+    others: of clients that were not evaluated, or of a run that was interrupted or resumed.
 
     Args:
         folder: For these files alone.
-        clients: Whose.
-        make: Makes a client's; clients that the method has no model for are left out.
+        tell: Told how many models `complete` makes, if any.
     """
-    remove_folder(folder)
-    make_folder(folder / VECTORS)
-    written = 0
-    for client in clients:
-        try:
-            predictor = make(client)
-        except NotSupportedError:
-            continue
-        names = []
-        for vector in _vectors(predictor):
-            names.append(sha256(np.ascontiguousarray(vector).tobytes()).hexdigest()[:32])
-            path = folder / VECTORS / f"{names[-1]}{RECORD_SUFFIX}"
-            if not path.exists():
-                written += vector.nbytes
-                if written > MAX_KEPT_BYTES:
-                    return
-                write_record(path, Record({"vector": vector}))
-        write_record(folder / f"{client}{RECORD_SUFFIX}", _describe_predictor(predictor, names))
 
+    def __init__(self, folder: Path, tell: Callable[[str], None]):
+        self.folder, self._tell = folder, tell
+        self._round: int | None = None
+        """After which the models in the folder were made; None: before this process."""
 
-def _vectors(predictor: Predictor) -> Iterator[Vector]:
-    if isinstance(predictor, Mixture):
-        yield from predictor.models
-    else:
-        yield predictor.model if isinstance(predictor, NearestPrototype) else predictor
+    def begin(self, round: int) -> None:
+        """Makes room for the models after this round; what was there is of another."""
+        remove_folder(self.folder)
+        make_folder(self.folder / VECTORS)
+        self._round = round
 
+    def complete(self, played: PlayedRun) -> None:
+        """Makes the models that are missing, ascending, and removes those that there is no room for.
 
-def _describe_predictor(predictor: Predictor, names: list[str]) -> Record:
-    """All of a predictor but its vectors."""
-    if isinstance(predictor, Mixture):
-        return Record({}, {"vectors": names, "weights": list(predictor.weights)})
-    if isinstance(predictor, NearestPrototype):
-        return Record({"prototypes": predictor.prototypes}, {"vectors": names})
-    return Record({}, {"vectors": names})
+        Clients that the method has no model for are left out. May be repeated.
+        """
+        if self._round != played.rounds - 1:
+            self.begin(played.rounds - 1)
+        there, most = set(kept_clients(self.folder)), max_vectors(played.network.size)
+        # Not the unseen ones: all of them were evaluated, or the method has no model for them.
+        if missing := sum(client not in there for client in played.task.data.clients if client < most):
+            they = f"{missing:,} clients" if missing > 1 else "1 client"
+            self._tell(f"making the models of {they}, which the last evaluation did not leave in the folder")
+        used: set[str] = set()
+        for client in played.clients:
+            if client not in there:
+                try:
+                    write_predictor(self.folder, client, played.predictor(client))
+                except NotSupportedError:
+                    continue
+            names = {*kept_vectors(self.folder, client)}
+            if len(used) + len(names - used) > most:
+                self._remove_from(client)
+                break
+            used |= names
+        self._sweep(used)
 
+    def _remove_from(self, first: ClientId) -> None:
+        """Removes the models of a client and of all with larger ids."""
+        for client in kept_clients(self.folder):
+            if client >= first:
+                remove(self.folder / f"{client}{RECORD_SUFFIX}")
 
-def kept_clients(folder: Path) -> tuple[ClientId, ...]:
-    """Whose predictors are kept in a folder, ascending."""
-    stems = (path.name.removesuffix(RECORD_SUFFIX) for path in folder.glob(f"*{RECORD_SUFFIX}"))
-    return tuple(sorted(int(stem) for stem in stems if stem.isascii() and stem.isdigit()))
-
-
-def read_predictor(folder: Path, client: ClientId, network: Network) -> Predictor:
-    """The predictor of a client that `write_predictors` wrote.
-
-    Raises:
-        InputError: The files are damaged, or do not fit the network.
-    """
-    path = folder / f"{client}{RECORD_SUFFIX}"
-    record = read_record(path)
-    names, weights = record.facts.get("vectors"), record.facts.get("weights")
-    if not isinstance(names, list) or not names or not all(isinstance(n, str) and n.isalnum() for n in names):
-        raise InputError(f"{path} does not say of which vectors it is made")
-    vectors = [_read_vector(folder / VECTORS / f"{name}{RECORD_SUFFIX}", network) for name in names]
-    if weights is not None:
-        if not _are_weights(weights, len(vectors)):
-            raise InputError(f"{path} does not have a weight for each vector")
-        return Mixture(tuple(vectors), tuple(map(float, weights)))
-    if "prototypes" in record.params:
-        prototypes = record.params["prototypes"]
-        if prototypes.ndim != 2 or prototypes.shape[1] != network.classifier.in_features:
-            raise InputError(f"{path} has prototypes that do not fit the network")
-        return NearestPrototype(vectors[0], prototypes.astype(np.float32))
-    return vectors[0]
-
-
-def _read_vector(path: Path, network: Network) -> Vector:
-    vector: Vector | None = read_record(path).params.get("vector")
-    if vector is None or vector.shape != (network.size,) or vector.dtype != np.float32:
-        raise InputError(f"{path} does not fit the network")
-    return vector
-
-
-def _are_weights(weights: Any, count: int) -> bool:
-    if not isinstance(weights, list) or len(weights) != count:
-        return False
-    return all(isinstance(one, int | float) and 0 <= one <= 1 for one in weights)
+    def _sweep(self, used: set[str]) -> None:
+        """Removes vectors of nobody, and what a worker process that died has left half-written."""
+        remove_drafts(self.folder)
+        for path in (self.folder / VECTORS).iterdir():
+            if path.name.removesuffix(RECORD_SUFFIX) not in used:
+                remove(path)
 
 
 class StoredVectors(Mapping[str, Vector]):

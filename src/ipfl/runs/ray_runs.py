@@ -193,6 +193,10 @@ class _QueueObserver:
         """The run is over."""
         self._messages.put((self._run, "finish"))
 
+    def note(self, text: str) -> None:
+        """Something beside the rounds."""
+        self._messages.put((self._run, "note", text))
+
 
 @lru_cache(maxsize=1)
 def _worker_tasks(own_task: Any) -> TaskCache:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from html import escape
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from ipfl.core import ClientId, Transfer, Vector
 from ipfl.errors import InputError, NotSupportedError, unknown
@@ -39,6 +39,14 @@ class Observer(Protocol):
 
     def finish(self) -> None:
         """The run is over, however it ended."""
+
+
+@runtime_checkable
+class TakesNotes(Protocol):
+    """An observer that also shows what a run does beside its rounds."""
+
+    def note(self, text: str) -> None:
+        """Something that may take a while has begun, perhaps after `finish`."""
 
 
 class ModelSource(Protocol):

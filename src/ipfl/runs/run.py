@@ -18,6 +18,7 @@ from ipfl.client.settings import TrainConfig
 from ipfl.client.task import Task
 from ipfl.core import NEWCOMER, Engine, HasMarket, Method
 from ipfl.core.engine import TellsAccounts
+from ipfl.core.files import remove_folder
 from ipfl.core.plugins import remember_code
 from ipfl.core.profile import measure
 from ipfl.core.retry import retry_while_disk_full
@@ -32,8 +33,8 @@ from ipfl.runs.departures import Departures
 from ipfl.runs.folder import RunFolder, RunOutput
 from ipfl.runs.journal import Journal
 from ipfl.runs.loop import RoundLoop
-from ipfl.runs.models import PlayedRun, write_predictors
-from ipfl.runs.result import Observer, Result
+from ipfl.runs.models import KeptModels, PlayedRun
+from ipfl.runs.result import Observer, Result, TakesNotes
 from ipfl.stress import make_wrapper
 from ipfl.stress.attackers import Adversary
 from ipfl.stress.faults import FaultPlan
@@ -75,9 +76,17 @@ def run(
     departures = Departures(config.clients, reference)
     adversary = Adversary.make(config.adversary, task.data, config.seed)
     wrap = make_wrapper(adversary, FaultPlan.make(config.faults, config.seed), config.strategy, config.seed)
-    memory = _client_memory(folder)
+    memory, kept = _client_memory(folder), _kept_models(journal, task, observer)
     context = EngineContext(
-        task, method, config.train, config.seed, memory.folder, config.clients.deadline, wrap, config.privacy
+        task,
+        method,
+        config.train,
+        config.seed,
+        memory.folder,
+        config.clients.deadline,
+        wrap,
+        config.privacy,
+        None if kept is None else kept.folder,
     )
     with ExitStack() as stack:
         if journal is not None:
@@ -97,6 +106,7 @@ def run(
                 observer,
                 trial,
                 carried,
+                kept if isinstance(running_engine, LocalEngine) else None,
             )
             opening = method.opening_transfers(loop.state) if isinstance(method, HasMarket) else ()
             loop.begin_or_resume(opening)
@@ -115,7 +125,7 @@ def run(
     if journal is not None and folder is not None:
         with measure("results"):
             retry_while_disk_full(
-                lambda: _write_results(folder, result, played), "cannot write the results", folder.path
+                lambda: _write_results(folder, result, played, kept), "cannot write the results", folder.path
             )
             journal.commit_results()
     return replace(result, source=played)
@@ -180,12 +190,21 @@ def _temporary_memory(name: str) -> ClientMemory:
     return memory
 
 
-def _write_results(folder: RunFolder, result: Result, played: PlayedRun) -> None:
+def _kept_models(journal: Journal | None, task: Task, observer: Observer | None) -> KeptModels | None:
+    """The clients' models in the folder; None: they can be made again, are on nodes, or nobody wants them."""
+    if journal is None or not journal.output.keep_models or not task.is_users or task.input_dtype is None:
+        return None
+    tell = observer.note if isinstance(observer, TakesNotes) else lambda text: None
+    return KeptModels(journal.folder.predictors, tell)
+
+
+def _write_results(folder: RunFolder, result: Result, played: PlayedRun, kept: KeptModels | None) -> None:
     """The files of a finished run; may be repeated."""
     folder.write_models(result.models, played.network)
     with suppress(NotSupportedError):  # without the file, `ipfl personalize` says so
         folder.write_offer(played.method.offer(result.state, NEWCOMER))
-    is_here = played.task.is_users and played.task.input_dtype is not None
-    if is_here and result.history:  # otherwise they can be made again, or are on nodes of their own
-        write_predictors(folder.predictors, played.clients, played.predictor)
+    if kept is not None and result.history:
+        kept.complete(played)
+    elif folder.predictors.exists():  # of fewer rounds, from before the run was resumed
+        remove_folder(folder.predictors)
     folder.write_summary(result.summary)

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from ipfl.engines.local import count_cores
 from ipfl.runs.config import RunConfig
-from ipfl.runs.result import Observer
+from ipfl.runs.result import Observer, TakesNotes
 from ipfl.runs.run_order import RunOrder, RunOutcome, TaskCache, play_run
 
 
@@ -48,7 +48,7 @@ class RemoteObserver:
         self._observer, self._is_started = observer, False
 
     def tell(self, what: str, *content: Any) -> None:
-        """Passes on what the run says: `start`, `round` or `finish`, and what belongs to it."""
+        """Passes on what the run says: `start`, `round`, `note` or `finish`, and what belongs to it."""
         if self._observer is None:
             return
         if what == "start":
@@ -56,6 +56,9 @@ class RemoteObserver:
             self._observer.start(*content)
         elif what == "round":
             self._observer.round(*content)
+        elif what == "note":
+            if isinstance(self._observer, TakesNotes):
+                self._observer.note(*content)
         elif self._is_started:
             self._is_started = False
             self._observer.finish()

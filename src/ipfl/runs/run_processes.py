@@ -199,6 +199,10 @@ class _PipeObserver:
         """The run is over."""
         self._send("finish")
 
+    def note(self, text: str) -> None:
+        """Something beside the rounds."""
+        self._send("note", text)
+
     def _send(self, *message: Any) -> None:
         if self._wanted:
             self._pipe.send(message)

@@ -118,7 +118,7 @@ class TestEngine:
         engine.close()
 
     def test_the_evaluator_has_the_time_of_the_transport(self, grid):
-        engine = engine_factory(grid, config(), deadline=0.3, client_deadline=0.01)(context_of(config()))
+        engine = engine_factory(grid, config(), deadline=30.0, client_deadline=0.01)(context_of(config()))
         record = Record({"global": engine.task.network(0).read()})
         grid.looks = 50  # of 1 ms each
         assert list(engine.ask(ask_anything(EVALUATE, {1: record, SLOW_CLIENT: record}), 0)) == [1, 2]
