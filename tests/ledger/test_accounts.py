@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from ipfl.core import Transfer
+from ipfl.ledger import accounts
 from ipfl.ledger.accounts import Bank, Kind, TransferRows, Transfers, TransferTable, client_totals, post
 from ipfl.ledger.canonical import digest
 from ipfl.methods.ipfl import scheduler, tokens
@@ -188,6 +189,14 @@ class TestTransferRows:
         assert self.ROWS == made  # noqa: SIM300
         assert made != self.ROWS[:2]
         assert (made[0], made[-1], made[1:], len(made)) == (*self.ROWS[::2], self.ROWS[1:], 3)
+
+    def test_few_are_made_once_and_many_whenever_they_are_read(self, monkeypatch) -> None:
+        few = self.made()
+        assert [one is same for one, same in zip(few, few, strict=True)] == [True] * 3
+        monkeypatch.setattr(accounts, "_FEW", 2)
+        many = self.made()
+        assert [one is same for one, same in zip(many, many, strict=True)] == [False] * 3
+        assert tuple(few) == tuple(many) == self.ROWS
 
     def test_they_have_the_same_hash(self) -> None:
         for rows, others in ((self.made(), self.ROWS), (TransferRows([], np.array([5])), ())):

@@ -86,6 +86,20 @@ class TestClipping:
         # 1, 2 and 60 become 1, 2 and 2.
         assert combined([1, 2, 60], AggregateConfig(clip="median")) == pytest.approx(5 / 3)
 
+    @pytest.mark.parametrize("limit", ["median", 3.0])
+    def test_in_reused_memory_as_with_memory_of_its_own(self, limit):
+        rng = np.random.default_rng(0)
+        before, *trained = rng.normal(size=(6, 20_000)).astype(np.float32)
+        weights = np.array([1.0, 5.0, 2.0, 2.0, 7.0])
+        updates = [model.astype(np.float64) - before for model in trained]
+        factors = clipping_factors(np.array([np.linalg.norm(update) for update in updates]), limit)
+        shares = weights / weights.sum()
+        step = sum(
+            share * factor * update for share, factor, update in zip(shares, factors, updates, strict=True)
+        )
+        found = aggregate(trained, weights.tolist(), before, AggregateConfig(clip=limit))
+        np.testing.assert_array_equal(found, np.asarray(before + step, np.float32))
+
 
 class TestParts:
     def test_trimming_leaves_one_value_at_least(self):

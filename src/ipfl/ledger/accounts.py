@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import IntEnum
+from functools import cached_property
 from itertools import chain
 from typing import Literal, overload
 
@@ -25,6 +26,8 @@ from ipfl.core.arrays import Ints
 ISSUER = -1
 _CHUNK_SIZE = 2**16
 """Transfers that are summed at a time; so many fit into the processor's cache."""
+_FEW = 2**12
+"""Transfers of a round that are kept once they were made."""
 
 
 class Kind(IntEnum):
@@ -174,12 +177,15 @@ class TransferTable:
 
     def totals(self, party: Party) -> NDArray[np.int64]:
         """Tokens that pass through each account of a party: (N,) for clients, (K,) for the others."""
-        counted = self.entries.sum(axis=1 if party == "client" else 0, dtype=np.int64)
+        # As `sum`, which takes twice as long over the bytes of a million rows.
+        counted = np.einsum("nk->n" if party == "client" else "nk->k", self.entries, dtype=np.int64)
         return np.asarray(counted * self.amount)
 
 
 class TransferRows(Sequence[Transfer]):
     """The transfers of a round as a round reports them, made one by one only while they are read.
+
+    A round reads them several times: for its hash, its rows, its balances, its line. Few are made once.
 
     Args:
         parts: In the order posted, with row numbers instead of clients.
@@ -193,8 +199,15 @@ class TransferRows(Sequence[Transfer]):
     def __len__(self) -> int:
         return self._length
 
+    @cached_property
+    def _few(self) -> tuple[Transfer, ...]:
+        return tuple(chain.from_iterable(self._made()))
+
     def chunks(self) -> Iterator[tuple[Transfer, ...]]:
         """All rows, some ten thousand at a time."""
+        return iter([self._few]) if 0 < self._length <= _FEW else self._made()
+
+    def _made(self) -> Iterator[tuple[Transfer, ...]]:
         for part in self._parts:
             for chunk in part.chunks():
                 yield chunk.rows(self._ids)

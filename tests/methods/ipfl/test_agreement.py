@@ -28,19 +28,23 @@ ONES = np.ones(3)
 def products(steps: np.ndarray, public: Sequence[np.ndarray] = (), direction: Any = None) -> UpdateProducts:
     """The table of these updates, from a model of zeros."""
     direction = None if direction is None else np.asarray(direction)
-    return UpdateProducts.of(list(steps), np.zeros(steps.shape[1]), public, direction)
+    known = [(np.zeros_like(one), one) for one in public]
+    return UpdateProducts.of(list(steps), np.zeros(steps.shape[1]), known, direction)
 
 
 def agree(steps: np.ndarray, weights: np.ndarray, direction: Any = None) -> np.ndarray:
     """Agreement with the others, and with a running direction if there is one."""
-    return agreement(products(steps, (), direction), weights, with_direction=direction is not None)
+    share = weights / weights.sum()
+    return agreement(products(steps, (), direction), share, with_direction=direction is not None)
 
 
 class TestProducts:
     def test_by_hand(self):
-        # Updates (1, 2) and (0, −1) from (1, 1); known are (3, 0) and, as the running direction, (0, 5).
+        # Updates (1, 2) and (0, −1) from (1, 1); known are (3, 0), the way from (1, 2) to (4, 2), and, as the
+        # running direction, (0, 5).
         models = [np.array([2.0, 3], np.float32), np.array([1.0, 0], np.float32)]
-        known, direction = np.array([3.0, 0], np.float32), np.array([0.0, 5], np.float32)
+        known = (np.array([1.0, 2], np.float32), np.array([4.0, 2], np.float32))
+        direction = np.array([0.0, 5], np.float32)
         found = UpdateProducts.of(models, np.ones(2, np.float32), [known], direction)
         assert found.among.tolist() == [[5, -2], [-2, 1]]
         assert found.along.tolist() == [[3, 10], [0, -5]]
@@ -53,10 +57,14 @@ class TestProducts:
     @pytest.mark.parametrize("size", [1, STRETCH - 1, STRETCH, 2 * STRETCH + 3])
     def test_stretch_by_stretch_as_at_once(self, size):
         rng = np.random.default_rng(size)
-        before, *models = rng.normal(size=(4, size)).astype(np.float32)
+        before, direction, *models = rng.normal(size=(6, size)).astype(np.float32)
         steps = np.stack(models).astype(np.float64) - before
-        found = UpdateProducts.of(models, before, [], None)
+        known = np.stack([models[1] - before, models[2] - models[0], direction]).astype(np.float64)
+        ways = [(before, models[1]), (models[0], models[2])]
+        found = UpdateProducts.of(models, before, ways, direction)
         np.testing.assert_allclose(found.among, steps @ steps.T, rtol=1e-10)
+        np.testing.assert_allclose(found.along, steps @ known.T, rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(found.known, known @ known.T, rtol=1e-6, atol=1e-6)
 
 
 class TestAgreement:
@@ -96,7 +104,7 @@ class TestAgreement:
         steps = np.array([[1.0, 0], [1, 0], [1, 0], [-1, 0]])
         for direction in ([-4.0, 0], [4.0, 0]):
             table = products(steps, (), direction)
-            found = contributions_by_agreement(table, np.ones(4), is_noisy=True)  # whatever is new in them
+            found = contributions_by_agreement(table, np.full(4, 1 / 4), is_noisy=True)  # new or not
             np.testing.assert_allclose(found, [1, 1, 1, -1])
 
     @given(
@@ -201,6 +209,6 @@ class TestNew:
         direction = self.axes({0: 1.0})[0].astype(np.float32)
         steps = self.axes({0: 1.0, 1: 1.0}, {0: 1.0, 1: 1.0}, {0: 5.0}, {0: -1.0})
         plain = agree(steps, np.ones(4), direction)
-        found = contributions_by_agreement(products(steps, (), direction), np.ones(4))
+        found = contributions_by_agreement(products(steps, (), direction), np.full(4, 1 / 4))
         assert plain[2] > plain[0] > 0 > plain[3]
         np.testing.assert_allclose(found, [plain[0], plain[1], 0, plain[3]])

@@ -94,16 +94,6 @@ def test_nothing_better_leaves_the_one_at_hand() -> None:
     assert choose_on_evidence([np.empty(0)] * 3) == 0
 
 
-def test_another_one_at_hand_and_more_evidence_asked_of_some() -> None:
-    # Differences to the second: mean 0.1, error of the mean 0.1, as above.
-    at_hand = np.full(4, 0.5)
-    doubtful = at_hand + np.array([0.4, 0, 0, 0])
-    assert choose_on_evidence([doubtful, at_hand], 1) == 0
-    assert choose_on_evidence([doubtful, at_hand], 1, [1.5, 0]) == 1
-    assert choose_on_evidence([doubtful, at_hand, doubtful], 1, [1.5, 0, 0.9]) == 2
-    assert choose_on_evidence([at_hand] * 3, 1) == 1
-
-
 def test_a_model_that_is_as_sure_as_it_is_right_is_taken_at_its_word() -> None:
     # It gives 0.8 to class 0 on ten points, and eight of them are of that class.
     logs, labels = np.log(np.tile([0.8, 0.2], (10, 1))), np.array([0] * 8 + [1] * 2)

@@ -10,14 +10,20 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.federation import ZERO, client, points, setup, sigma
 
 from ipfl.client.client import Client
 from ipfl.core import QUICK, Record
 from ipfl.data.federated import Parts
-from ipfl.methods.ipfl import personalization
 from ipfl.methods.ipfl.method import IPFL
-from ipfl.methods.ipfl.personalization import OwnPoints, fine_tune_on_evidence, mix_on_evidence
+from ipfl.methods.ipfl.personalization import (
+    OwnPoints,
+    fine_tune_some_of_the_way,
+    fine_tuned_share,
+    mix_on_evidence,
+)
 
 Pairs = Sequence[tuple[float, int]]
 RIGHT = np.array([1, -1], np.float32)
@@ -33,7 +39,7 @@ def person(train: Pairs, goal: Pairs, probe: Pairs | None = None, use_probe: boo
 
 
 def fine_tuned(me: Client, start: np.ndarray = ZERO) -> np.ndarray:
-    return fine_tune_on_evidence(start, OwnPoints.of(me, 128), me)
+    return fine_tune_some_of_the_way(start, OwnPoints.of(me, 128), me)
 
 
 class TestWhichPointsCount:
@@ -80,56 +86,36 @@ class TestMixing:
 
 
 class TestFineTuning:
-    def test_what_is_learned_holds_for_points_left_out(self):
-        # Every point is of class 0 and each half of `train` teaches that: w_0 grows, and class 0 is right.
-        tuned = fine_tuned(person([(2, 0)] * 4, goal=[(1, 0), (2, 0)]))
-        assert tuned[0] > 0
-        assert tuned[1] == pytest.approx(-tuned[0])
-
-    def test_what_is_learned_by_heart_only_is_not_taken(self):
-        # The folds are the even and the odd places. Each teaches the opposite of the other, so that every
-        # point left out is wrong; the points at x = 0 say nothing.
-        me = person([(2, 0), (2, 1), (2, 0), (2, 1), (2, 0)], goal=[(0, 0), (0, 1)])
-        assert fine_tuned(me).tolist() == [0, 0]
-
-    def test_half_of_the_way_without_evidence(self, monkeypatch):
-        # All scores are the same at x = 0. Half of the way from (0, 0) to (1, −1).
+    def test_a_quarter_of_the_way_with_points_of_all_classes(self, monkeypatch):
+        # A quarter of the way from (−1, 1) to (1, −1).
         monkeypatch.setattr(Client, "train", lambda *_, **__: RIGHT)
-        assert fine_tuned(person([(0, 0), (0, 1)] * 2, goal=[(0, 0), (0, 1)])).tolist() == [0.5, -0.5]
-        # None of it where the goal is something else than the points to train on.
-        other = person([(0, 0), (0, 1)] * 2, goal=[(0, 0), (0, 1)], probe=[(0, 0)])
-        assert fine_tuned(other).tolist() == [0, 0]
+        me = person([(2, 0), (2, 1)], goal=[(1, 0), (1, 1)])
+        np.testing.assert_allclose(fine_tuned(me, WRONG), [-0.5, 0.5], rtol=1e-6)
 
-    def test_all_of_the_way_if_that_is_better_by_a_standard_error(self, monkeypatch):
-        # Scores are σ(2wxt), and t = 5 makes the labels most likely: σ(0), σ(5), σ(10) in all six points.
+    def test_more_of_it_with_few_of_them(self, monkeypatch):
+        # One of two classes: r = 1/2, and 1.25·(1 − 1/2) = 0.625 of the way of 2.
         monkeypatch.setattr(Client, "train", lambda *_, **__: RIGHT)
-        assert fine_tuned(person([(1, 0)] * 4, goal=[(1, 0)] * 2)).tolist() == RIGHT.tolist()
+        me = person([(2, 0), (2, 0)], goal=[(1, 0)])
+        np.testing.assert_allclose(fine_tuned(me, WRONG), [0.25, -0.25], rtol=1e-6)
+
+    def test_who_goes_all_of_the_way_trains_longer(self, monkeypatch):
+        epochs = []
+        monkeypatch.setattr(
+            Client, "train", lambda me, start, **given: epochs.append(given["epochs"]) or RIGHT
+        )
+        fine_tuned(person([(2, 0), (2, 1)], goal=[(1, 0)]))
+        one_of_five = replace(person([(2, 0)], goal=[(1, 0)]), classes=5)
+        np.testing.assert_array_equal(fine_tuned(one_of_five, WRONG), RIGHT)
+        assert epochs == [5, 20]
+
+    def test_none_of_it_where_the_goal_is_something_else(self, monkeypatch):
+        monkeypatch.setattr(Client, "train", lambda *_, **__: pytest.fail("trained"))
+        other = person([(2, 0), (2, 1)], goal=[(1, 0)], probe=[(2, 0)])
+        assert fine_tuned(other, WRONG).tolist() == WRONG.tolist()
 
     def test_a_training_that_diverged_is_not_taken(self, monkeypatch):
         monkeypatch.setattr(Client, "train", lambda *_, **__: np.full(2, np.nan, np.float32))
         assert fine_tuned(person([(1, 0)] * 2, goal=[(1, 0)]), WRONG).tolist() == WRONG.tolist()
-
-    def test_the_goal_decides_alone_if_it_is_something_else(self):
-        me = person([(2, 0)] * 4, goal=[(2, 1)] * 4, probe=[(2, 0)] * 4)
-        assert fine_tuned(me).tolist() == [0, 0]
-        me = person([(2, 1)] * 4, goal=[(2, 1)] * 4, probe=[(2, 0)] * 4)
-        assert fine_tuned(me)[1] > 0
-
-    @pytest.mark.parametrize(("chosen", "expected"), [(0, [-1, 1]), (1, [0, -0.1]), (2, [1, -1.2])])
-    def test_the_candidates_are_the_mix_half_of_the_way_and_all_of_it(self, chosen, expected, monkeypatch):
-        monkeypatch.setattr(Client, "train", lambda *_, **__: np.array([1, -1.2], np.float32))
-        tables = []
-        monkeypatch.setattr(
-            personalization, "choose_on_evidence", lambda scores, *_: tables.extend(scores) or chosen
-        )
-        me = person([(2, 0), (1, 0)] * 2, goal=[(2, 0)])
-        np.testing.assert_allclose(fine_tuned(me, WRONG), expected, rtol=1e-6, atol=1e-8)
-        # Every candidate is scored on all five points: (−1, 1) is wrong on them, the others are right.
-        assert [(len(table), bool((table > 0.5).all())) for table in tables] == [
-            (5, False),
-            (5, True),
-            (5, True),
-        ]
 
     def test_a_client_without_points_to_train_on_keeps_its_mix(self):
         me = person([(2, 0)], goal=[(2, 0), (1, 0)])
@@ -140,32 +126,38 @@ class TestFineTuning:
         first, second = (fine_tuned(person([(2, 0), (1, 0), (3, 0)], goal=[(1, 0)])) for _ in range(2))
         assert first.tobytes() == second.tobytes()
 
-    def test_folds_are_of_the_scored_points_and_everything_else_is_trained_on(self, monkeypatch):
-        # Two of five points are scored, one in each fold: first all are trained on, then the four others.
+    def test_held_back_points_are_trained_on_if_nobody_else_decides_by_them(self, monkeypatch):
         trained_on = []
         monkeypatch.setattr(Client, "train", lambda me, start, on=None, **_: trained_on.append(on) or start)
-        me = person([(1, 0), (2, 0), (3, 0), (4, 0), (5, 0)], goal=[(1, 0), (2, 0)])
-        fine_tune_on_evidence(ZERO, OwnPoints.of(me, 2), me)
-        assert trained_on[0] is None
-        assert [on.x[:, 0].tolist() for on in trained_on[1:3]] == [[2, 3, 4, 5], [1, 3, 4, 5]]
+        fine_tuned(person([(1, 0), (2, 0)], goal=[(5, 0), (6, 0)]))
+        assert trained_on.pop().x[:, 0].tolist() == [1, 2, 5, 6]
+        fine_tuned(person([(1, 0), (2, 0)], goal=[(5, 0), (6, 0)], use_probe=False))
+        assert trained_on.pop() is None, "`train` alone"
+        fine_tuned(person([(1, 0), (2, 0)], goal=[(1, 0), (2, 0)]))
+        assert trained_on.pop() is None, "a newcomer has one set for all: no point twice"
 
-    def test_once_it_is_decided_the_points_held_back_are_trained_on_too(self, monkeypatch):
-        # Every training finds the right model, so that all points are evidence for it.
-        trained_on = []
-        monkeypatch.setattr(Client, "train", lambda me, start, on=None, **_: trained_on.append(on) or RIGHT)
-        me = person([(1, 0), (2, 0), (3, 0), (4, 0)], goal=[(5, 0), (6, 0)])
-        np.testing.assert_array_equal(fine_tuned(me, WRONG), RIGHT)
-        assert trained_on[-1].x[:, 0].tolist() == [1, 2, 3, 4, 5, 6]
-        # Not where others decide by them: whether a client leaves, or when a run stops.
-        trained_on.clear()
-        held = person([(1, 0), (2, 0), (3, 0), (4, 0)], goal=[(5, 0), (6, 0)], use_probe=False)
-        np.testing.assert_array_equal(fine_tuned(held, WRONG), RIGHT)
-        assert all(on is None or 5 not in on.x for on in trained_on)
-        # With a goal of its own, that is no training data.
-        trained_on.clear()
-        other = person([(1, 0), (2, 0), (3, 0)], goal=[(5, 0), (6, 0)], probe=[(7, 0)])
-        np.testing.assert_array_equal(fine_tuned(other, WRONG), RIGHT)
-        assert all(on is None or 5 not in on.x for on in trained_on)
+
+class TestHowFar:
+    """r = exp(H + (m − 1)/2n) / C for m of C classes in n points; min(1, max(1/4, 1.25·(1 − r)))."""
+
+    def test_all_classes_alike(self):
+        # H = log 4; with the correction r would be above 1, and nothing is missing.
+        assert fine_tuned_share(np.arange(40) % 4, 4) == 0.25
+
+    def test_one_class(self):
+        assert fine_tuned_share(np.zeros(7, np.int64), 2) == pytest.approx(1.25 / 2)
+        assert fine_tuned_share(np.zeros(7, np.int64), 5) == 1
+        assert fine_tuned_share(np.zeros(7, np.int64), 52) == 1
+
+    def test_two_of_five_classes_by_hand(self):
+        # H = log 2, and 1/20 for ten points: r = 2·e^0.05/5 = 0.42051, 1.25·0.57949 = 0.72436.
+        assert fine_tuned_share(np.array([0, 3] * 5), 5) == pytest.approx(0.72436, abs=1e-5)
+
+    @given(st.lists(st.integers(0, 9), min_size=1, max_size=80))
+    def test_it_is_a_share_and_more_classes_need_less(self, labels):
+        share = fine_tuned_share(np.array(labels), 10)
+        assert 0.25 <= share <= 1
+        assert fine_tuned_share(np.array([*labels, *range(10)] * 10), 10) <= share + 1e-9
 
 
 class TestClient:
@@ -203,7 +195,7 @@ class TestAdapt:
         model = IPFL(mix=mix, adapt=0).personalize(self.OFFER, Record(), me)
         assert model.tolist() == [0, 0]
 
-    def test_auto_trains_where_it_helps(self):
+    def test_auto_trains(self):
         me = person([(2, 0)] * 4, goal=[(1, 0), (2, 0)])
         assert IPFL().personalize(self.OFFER, Record(), me)[0] > 0
 

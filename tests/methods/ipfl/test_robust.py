@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from ipfl.core.sections import AggregateConfig
-from ipfl.methods.ipfl.agreement import contributions_by_agreement
+from ipfl.methods.ipfl.agreement import agreement, contributions_by_agreement
 from ipfl.methods.ipfl.method import IPFL
 from ipfl.methods.ipfl.robust import (
     find_originals,
@@ -189,5 +189,20 @@ def test_a_cluster_whose_updates_are_all_unfair_has_no_contributions_and_no_step
     assert not found.is_fair.any()
     nobody = found.only(found.is_fair)
     assert nobody.products.among.shape == (0, 0)
-    assert contributions_by_agreement(nobody.products, nobody.weights).tolist() == []
+    shares = nobody.shares(clip=True)
+    assert contributions_by_agreement(nobody.products, shares).tolist() == []
     assert nobody.mean(AggregateConfig()).tolist() == [1, 1]
+
+
+def test_two_long_reversed_updates_are_no_majority_beside_three():
+    # Weights of 1/5 and M = (0.5, 0). As they are sent, those that go the right way are beside 0.5 + (1 + 1 −
+    # 2.5 − 2.5)/5 = −0.1 of it and would count as wrong. Clipped to the median length 1: 0.5 + (2 − 2)/5, and
+    # the reversed ones are beside 0.5 + (3 − 1)/5, against which they go.
+    models = tuple(np.array(step, np.float32) for step in ([1, 0], [1, 0], [1, 0], [-2.5, 0], [-2.5, 0]))
+    direction, weights = np.array([0.5, 0], np.float32), np.full(5, 10.0)
+    found = ClusterUpdates.of(np.zeros(2, np.float32), tuple(range(5)), models, weights, (), direction)
+    as_sent = agreement(found.products, found.shares(clip=False), with_direction=True)
+    np.testing.assert_allclose(as_sent, [-1, -1, -1, -1, -1])
+    np.testing.assert_allclose(found.shares(clip=True), [0.2, 0.2, 0.2, 0.08, 0.08])
+    psi = contributions_by_agreement(found.products, found.shares(clip=True), is_noisy=True)
+    np.testing.assert_allclose(psi, [1, 1, 1, -1, -1])

@@ -198,7 +198,7 @@ class TestRobust:
     def test_the_server_remembers_directions_and_the_last_five_steps(self):
         script = HONEST | {"train": self.updates(lambda client, ask: Record(ask.params, {"n": 10}))}
         state, _, _ = play(IPFL(), 8, script, size=self.SIZE)
-        assert [len(steps) for steps in state.public_steps] == [5, 5]
+        assert [len(steps) for steps in state.last_steps] == [5, 5]
         assert all(direction is not None and direction.any() for direction in state.directions)
 
     def test_private_updates_are_not_taken_for_noise(self):

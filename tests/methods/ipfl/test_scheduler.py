@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
 from ipfl.core import stream
 from ipfl.errors import InputError
@@ -117,6 +118,28 @@ def test_the_first_places_are_those_of_the_whole_order() -> None:
     importance, psi, bidders = np.linspace(0, 1, 50), np.sin(np.arange(50)), np.arange(0, 50, 2)
     whole = order_bidders(bidders, importance, psi, stream(1, "x"))
     assert order_bidders(bidders, importance, psi, stream(1, "x"), first=4).tolist() == whole[:4].tolist()
+
+
+def test_of_many_equals_the_first_places_go_to_the_lowest_ids() -> None:
+    # 200 000 clients with one of three importances: the places end among the equals of the middle one.
+    importance = np.arange(200_000) % 3 / 2
+    chosen = order_bidders(
+        np.arange(200_000), importance, np.full(200_000, np.nan), stream(1, "x"), "top", first=70_000
+    )
+    strong, middle = np.arange(2, 200_000, 3), np.arange(1, 200_000, 3)
+    assert chosen.tolist() == [*strong, *middle[: 70_000 - len(strong)]]
+
+
+@given(
+    arrays(np.float64, st.integers(0, 40), elements=st.floats(-1e6, 1e6) | st.sampled_from([np.nan, np.inf]))
+)
+def test_standard_scores_to_the_last_digit(values: np.ndarray) -> None:
+    # Runs are repeated from their seeds, so the quick way has to round as numpy's mean and deviation do.
+    known = values[np.isfinite(values)]
+    expected = np.zeros(len(values))
+    if len(known) and known.std() > 1e-12 * abs(known.mean()):
+        expected[np.isfinite(values)] = (known - known.mean()) / known.std()
+    assert z_scores(values).tolist() == expected.tolist()
 
 
 def test_extreme_weights_do_not_overflow() -> None:

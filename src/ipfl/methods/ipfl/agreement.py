@@ -5,6 +5,10 @@ the running direction of the cluster. No client is compared with its own update 
 asked of anybody, and on networks it follows the quality of a client's data better than the loss does
 (docs/reading.md, 3).
 
+λ_j is what Δ_j is multiplied by in the cluster's step. Where long updates are clipped there, they are clipped
+here as well: two clients that send their updates reversed and two and a half times as long would otherwise
+be the majority beside three that send theirs, and honest ones would count as wrong.
+
 M_k may be wrong: a round of attackers, or a model that overshot. If the median update of a round contradicts
 it, it is left out of that round's comparison. Otherwise right updates would count as wrong from then on.
 
@@ -36,18 +40,17 @@ MAX_STRUCTURE = 0.5
 """The same for very small models, as a squared cosine."""
 
 
-def agreement(products: UpdateProducts, weights: Floats, *, with_direction: bool) -> NDArray[np.float64]:
-    """(n,) cos(M_k + Σ_{j≠i} λ_j Δ_j, Δ_i) of n updates; λ_j = weights_j/Σ weights.
+def agreement(products: UpdateProducts, share: Floats, *, with_direction: bool) -> NDArray[np.float64]:
+    """(n,) cos(M_k + Σ_{j≠i} λ_j Δ_j, Δ_i) of n updates.
 
     Args:
         products: Of the updates Δ_i, and with M_k.
-        weights: (n,) of the mean.
+        share: (n,) λ_j, what each is multiplied by in the step of the cluster.
         with_direction: Whether M_k counts; else nothing is in its place.
 
     Returns:
         0 for an update of length 0; NaN where there is nothing to compare it with.
     """
-    share = np.asarray(weights, np.float64) / np.sum(weights)
     square = products.among.diagonal()
     along = products.among @ share  # Δ_i·total, with total = M_k + Σ_j λ_j Δ_j
     total = float(share @ along)  # |total|²
@@ -79,18 +82,18 @@ def is_new(products: UpdateProducts) -> NDArray[np.bool_]:
 
 
 def contributions_by_agreement(
-    products: UpdateProducts, weights: Floats, *, is_noisy: bool = False
+    products: UpdateProducts, share: Floats, *, is_noisy: bool = False
 ) -> NDArray[np.float64]:
     """(n,) ψ of one cluster's updates; NaN where there is nothing to compare an update with.
 
     Args:
         products: Of the updates Δ_i, and with what everybody knows.
-        weights: (n,) of the mean.
+        share: (n,) λ_j, what each is multiplied by in the step of the cluster.
         is_noisy: Whether honest clients put noise on their updates: then nothing can be said of what is new.
     """
-    psi = agreement(products, weights, with_direction=products.has_direction)
+    psi = agreement(products, share, with_direction=products.has_direction)
     if products.has_direction and np.isfinite(psi).any() and np.nanmedian(psi) < 0:
-        psi = agreement(products, weights, with_direction=False)
+        psi = agreement(products, share, with_direction=False)
     if is_noisy:
         return psi
     return np.where(is_new(products), psi, np.minimum(psi, 0.0))
@@ -98,5 +101,7 @@ def contributions_by_agreement(
 
 def next_direction(direction: Vector | None, step: Floats) -> Vector:
     """M_k after a round in which the cluster's model moved by `step`."""
-    before = 0.0 if direction is None else direction.astype(np.float64)
-    return np.asarray(MOMENTUM * (before + step), np.float32)
+    after = np.zeros(len(step)) if direction is None else direction.astype(np.float64)
+    after += step
+    after *= MOMENTUM
+    return after.astype(np.float32)

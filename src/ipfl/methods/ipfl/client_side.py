@@ -16,7 +16,7 @@ from ipfl.methods.ipfl.mixing import mixing_weights
 from ipfl.methods.ipfl.personalization import (
     OwnPoints,
     fine_tune,
-    fine_tune_on_evidence,
+    fine_tune_some_of_the_way,
     mix_on_evidence,
 )
 from ipfl.methods.ipfl.preferences import choose_bids, importance_weights, mean_returns
@@ -79,12 +79,12 @@ class ClientSide(IPFLSettings):
     def personalize(self, offer: Record, mine: Record, me: Client) -> Vector:
         """Eq. personalized_model: P_i = Σ_k υ_ik ω_k, with υ from `goal`; then fine-tuning, if any.
 
-        Fine-tuning on evidence takes fifteen epochs: not while a run is only watched.
+        Fine-tuning of all clients takes as long as rounds do: not while a run is only watched.
         """
         points = OwnPoints.of(me, self.preference_samples)
         mixed = self._mixed(offer, points, me)
         if self.adapt == "auto":
-            return mixed if offer.facts.get(QUICK) else fine_tune_on_evidence(mixed, points, me)
+            return mixed if offer.facts.get(QUICK) else fine_tune_some_of_the_way(mixed, points, me)
         return fine_tune(mixed, me, self.adapt) if self.adapt else mixed
 
     def _mixed(self, offer: Record, points: OwnPoints, me: Client) -> Vector:

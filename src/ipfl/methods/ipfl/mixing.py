@@ -90,32 +90,27 @@ def calibrated_hits(log_probabilities: Floats, labels: NDArray[np.int64]) -> NDA
     return np.where(finite, np.exp(scaled[int(np.argmax(likelihood))]), 0.0)
 
 
-def evidence(differences: Floats, errors: float = STANDARD_ERRORS) -> float:
+def evidence(differences: Floats) -> float:
     """How much better than the one at hand a candidate is for sure, from paired differences of their scores.
 
-    The mean difference, less so many of its standard errors. One point or none is no evidence.
+    The mean difference, less `STANDARD_ERRORS` of its errors. One point or none is no evidence.
     """
     n = len(differences)
     if n < 2:
         return -math.inf
     error = float(differences.std(ddof=1)) / math.sqrt(n)
-    return float(differences.mean()) - errors * error
+    return float(differences.mean()) - STANDARD_ERRORS * error
 
 
-def choose_on_evidence(
-    scores: Sequence[Floats], at_hand: int = 0, errors: Sequence[float] | None = None
-) -> int:
-    """The candidate with the most evidence against the one at hand; that one if there is none for any.
+def choose_on_evidence(scores: Sequence[Floats]) -> int:
+    """The candidate with the most evidence against the first, the one at hand; 0 if there is none for any.
 
     Args:
         scores: Per candidate the score of every point, the same points for all; larger is better.
-        at_hand: Which candidate is kept without evidence.
-        errors: Per candidate, by how many standard errors it must be better; `STANDARD_ERRORS` if omitted.
     """
-    errors = [STANDARD_ERRORS] * len(scores) if errors is None else errors
-    gains = [evidence(other - scores[at_hand], z) for other, z in zip(scores, errors, strict=True)]
+    gains = [evidence(other - scores[0]) for other in scores]
     best = int(np.argmax(gains))
-    return best if gains[best] > 0 else at_hand
+    return best if gains[best] > 0 else 0
 
 
 def convex(weights: Floats) -> NDArray[np.float64]:

@@ -1,12 +1,13 @@
-"""The client at deployment: choose a mix of the cluster models, and train it further if that helps.
+"""The client at deployment: choose a mix of the cluster models, and train it further for itself.
 
-Three kinds of points tell how good a model is, see `OwnPoints`. A model that was trained on a point is scored
-there by another one that was not (cross-fitting), so that `train` gives evidence too: four points for every
-one that was held back.
+The mix is chosen on the client's own points, see `OwnPoints`. How far it is trained is not: points that many
+rounds have trained on speak for the models as they are, and a dozen others say little. It goes by how few of
+the classes the client has, see `fine_tuned_share`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,22 +21,16 @@ from ipfl.data.federated import Samples
 from ipfl.methods.ipfl.arrays import Floats
 from ipfl.methods.ipfl.mixing import calibrated_hits, candidate_weights, choose_on_evidence
 
-FOLDS = 2
-"""Parts of `train` that are left out of a training in turn."""
+AUTO_EPOCHS, LONG_EPOCHS = 5, 20
+"""Epochs of fine-tuning under `adapt = "auto"`, and of clients that go all of the way: these keep nothing of
+what others have learned about their other classes, and only gain by training on."""
 
-AUTO_EPOCHS = 5
-"""Epochs of fine-tuning under `adapt = "auto"`."""
+MIN_SHARE, SHARE_PER_MISSING = 0.25, 1.25
+"""How much of the way to its fine-tuned copy a mix goes: a quarter at least, and all of it if four fifths of
+the classes are missing. The mean of both models keeps most of what many clients have learned."""
 
-SHARES = (0.0, 0.5, 1.0)
-"""How much of the way from a mix to its fine-tuned copy is offered."""
-
-HALF_WAY = 1
-"""Which of them is taken without evidence, where the points to train on are like those to be good at: it
-keeps most of what many clients have learned, and was better than the mix on most tuning tasks."""
-
-ERRORS_AHEAD, ERRORS_BACK = 1.0, 3.0
-"""By how many standard errors more of the way must be better, or less. A mix has been trained on these points
-for many rounds, and looks better on them than it is."""
+SHARE_WITHOUT_CLASSES = 0.5
+"""The same where numbers or labels are predicted, of which no such count can be made."""
 
 GENTLE = 0.2
 """Share of `train.lr` with which a mix is fine-tuned: the first steps of a full one undo much of it."""
@@ -81,37 +76,36 @@ def fine_tune(start: Vector, me: Client, epochs: int, on: Samples | None = None)
     return me.train(start, epochs=epochs, lr=GENTLE * me.settings.lr, on=on)
 
 
-def fine_tune_on_evidence(start: Vector, points: OwnPoints, me: Client) -> Vector:
-    """The mix trained further: half of the way, unless the points are evidence for all of it, or for none.
+def fine_tune_some_of_the_way(start: Vector, points: OwnPoints, me: Client) -> Vector:
+    """The mix trained further, as much of the way as `fine_tuned_share` says.
 
-    The trained model is scored on the points that were held back; on each fold of the others, a model that
-    was trained without that fold. Once it is decided to train, those that were held back are trained on too,
-    if `train.use_probe` says so: where it does not, others decide by them (`clients.leave`, `patience`).
+    Not where `goal` is something else than the points to train on. Those that were held back are trained on
+    too if `train.use_probe` says so: where it does not, others decide by them (`clients.leave`, `patience`).
     """
-    train, folds = me.data("train"), np.arange(len(points.trained)) % FOLDS
-    tuned = _on_the_way(start, fine_tune(start, me, AUTO_EPOCHS))
-    columns = me.classes if me.predicts_classes else 1
-    on_trained = np.empty((len(tuned), len(points.trained), columns))
-    for fold in range(FOLDS):
-        left_out = np.flatnonzero(folds == fold)
-        others = _take(train, np.delete(np.arange(len(train)), left_out))
-        without = _on_the_way(start, fine_tune(start, me, AUTO_EPOCHS, on=others))
-        for logs, model in zip(on_trained, without, strict=True):
-            logs[left_out] = me.log_scores(model, _take(points.trained, left_out))
-    tables = [
-        np.concatenate([me.log_scores(model, points.held_back), logs])
-        for logs, model in zip(on_trained, tuned, strict=True)
-    ]
-    at_hand = HALF_WAY if len(points.trained) else 0
-    chosen = choose_on_evidence(
-        [point_scores(table, points.labels, me) for table in tables],
-        at_hand,
-        [ERRORS_BACK if candidate < at_hand else ERRORS_AHEAD for candidate in range(len(SHARES))],
-    )
-    if not (chosen and me.settings.use_probe and len(points.held_back) and len(points.trained)):
-        return tuned[chosen]
-    everything = train.joined(me.data("goal"))
-    return _on_the_way(start, fine_tune(start, me, AUTO_EPOCHS, on=everything))[chosen]
+    if not len(points.trained):
+        return start
+    is_released = me.settings.use_probe and len(points.held_back) > 0
+    everything = me.data("train").joined(me.data("goal")) if is_released else None
+    share = fine_tuned_share(points.labels, me.classes) if me.predicts_classes else SHARE_WITHOUT_CLASSES
+    end = fine_tune(start, me, AUTO_EPOCHS if share < 1 else LONG_EPOCHS, on=everything)
+    if not np.isfinite(end).all():  # a training that diverged
+        return start
+    return mix([start, end], [1 - share, share])
+
+
+def fine_tuned_share(labels: NDArray[np.int64], classes: int) -> float:
+    """How much of the way a client goes that has points of these classes.
+
+    Who has few of the classes can forget the others, which cluster models must tell apart; who has all of
+    them gains little by training alone. r = exp(H) / classes is the share of the classes that the client
+    has, with the entropy H of its labels (and the correction of Miller and Madow: n points show too few of
+    them); the share is 1.25·(1 − r), at least a quarter.
+    """
+    counts = np.bincount(labels)
+    shares = counts[counts > 0] / len(labels)
+    entropy = float(-(shares * np.log(shares)).sum()) + (len(shares) - 1) / (2 * len(labels))
+    has = min(1.0, math.exp(entropy) / classes)
+    return min(1.0, max(MIN_SHARE, SHARE_PER_MISSING * (1 - has)))
 
 
 def point_scores(table: NDArray[np.float64], labels: NDArray[np.int64], me: Client) -> NDArray[np.float64]:
@@ -125,13 +119,6 @@ def point_scores(table: NDArray[np.float64], labels: NDArray[np.int64], me: Clie
     if me.predicts_classes:
         return calibrated_hits(table, labels)
     return np.nan_to_num(np.exp(table[:, 0]), nan=0.0)
-
-
-def _on_the_way(start: Vector, end: Vector) -> list[Vector]:
-    """The model at each of `SHARES` of the way that training went; a training that diverged went nowhere."""
-    if not np.isfinite(end).all():
-        return [start] * len(SHARES)
-    return [mix([start, end], [1 - share, share]) if share else start for share in SHARES]
 
 
 def _logs(model: Vector, points: OwnPoints, me: Client) -> NDArray[np.float64]:

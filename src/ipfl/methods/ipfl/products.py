@@ -2,6 +2,9 @@
 
 Who is a copy, who is too long, who agrees with whom, and what is new in an update: all of it follows from
 this one table. The long vectors are read once, block by block, in float64.
+
+A known direction is the way from one model to another. Their difference is taken block by block too: models
+are kept anyway, and vectors of differences would have to be kept and written beside them.
 """
 
 from __future__ import annotations
@@ -16,6 +19,8 @@ from ipfl.core import Vector
 
 STRETCH = 8192
 """Parameters that are read at a time: a dozen rows of them in float64 stay in the processor's cache."""
+Way = tuple[Vector, Vector]
+"""From one model to another: the direction is their difference, in the precision of the models."""
 MIN_INDEPENDENT = 1e-10
 """Least λ, of unit vectors, of a direction of its own; below it what is known is the same up to rounding."""
 
@@ -37,7 +42,7 @@ class UpdateProducts:
 
     @classmethod
     def of(
-        cls, models: Sequence[Vector], before: Vector, known: Sequence[Vector], direction: Vector | None
+        cls, models: Sequence[Vector], before: Vector, known: Sequence[Way], direction: Vector | None
     ) -> UpdateProducts:
         """Of trained models W_i: Δ_i = W_i − before.
 
@@ -47,15 +52,19 @@ class UpdateProducts:
             known: Directions that everybody knows, M_k excepted.
             direction: M_k; None: there is none yet.
         """
-        known = [*known, *([] if direction is None else [direction])]
-        n, rows = len(models), len(models) + len(known)
+        n, m = len(models), len(known)
+        rows = n + m + (direction is not None)
         table, part = np.zeros((rows, rows)), np.empty((rows, min(STRETCH, len(before))))
         for start in range(0, len(before), STRETCH):
             where = slice(start, min(start + STRETCH, len(before)))
             stretch = part[:, : where.stop - start]
-            for row, vector in enumerate((*models, *known)):
-                stretch[row] = vector[where]
-            stretch[:n] -= before[where]
+            for row, model in enumerate(models):
+                stretch[row] = model[where]
+            stretch[:n] -= before[where].astype(np.float64)
+            for row, (first, last) in enumerate(known, n):
+                stretch[row] = last[where] - first[where]
+            if direction is not None:
+                stretch[n + m] = direction[where]
             table += stretch @ stretch.T
         return cls(table[:n, :n], table[:n, n:], table[n:, n:], direction is not None, len(before))
 

@@ -8,7 +8,7 @@ Beyond the paper, each a guard of its own:
 - `lengths`: updates much longer than the others do not count. The others are those of all clusters: most of a
   single one's may come from attackers.
 - `counts`: of sample counts, twice the median counts at most, of the cluster's or of all clusters'.
-- `clip`: updates are shortened to their median length before the mean.
+- `clip`: updates are shortened to their median length before the mean, and before they are compared.
 - `noise`: updates of clients whose contributions are small beside the median one are left out of the mean.
   What counts is a client's record in the cluster, this round included: a single round says little.
 

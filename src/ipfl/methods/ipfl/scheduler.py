@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ipfl.errors import unknown
-from ipfl.methods.ipfl.arrays import Bools, Floats, Ints, columns
+from ipfl.methods.ipfl.arrays import Bools, Floats, Ints, columns, nth_smallest
 
 BidderOrder = Literal["draw", "top"]
 Ids = NDArray[np.int64]
@@ -137,17 +137,20 @@ def order_bidders(
     """
     if order not in get_args(BidderOrder):
         raise unknown("order", order, get_args(BidderOrder))
-    key = beta * z_scores(importance)
-    key += beta_psi * z_scores(psi)
+    key, term = z_scores(importance), z_scores(psi)
+    key *= beta  # in place, here and below: every array of a million that is not needed costs time
+    term *= beta_psi
+    key += term
     if ration and seats_z is not None:
-        key -= ration * seats_z
+        key -= np.multiply(seats_z, ration, out=term)
     key = key[bidders]  # last: of a million clients nearly all may bid
     if order == "draw":
         key += rng.gumbel(size=len(bidders))
     if first is not None and first < len(bidders):
         # Sorting a million bidders for a few seats would cost more than all the rest.
-        last = np.partition(key, len(key) - first)[len(key) - first] if first else np.inf
-        bidders, key = bidders[key >= last], key[key >= last]
+        last = nth_smallest(key, len(key) - first) if first else np.inf
+        best = np.flatnonzero(key >= last)
+        bidders, key = bidders[best], key[best]
     return bidders[np.lexsort((bidders, -key))][:first].astype(np.int64)
 
 
@@ -244,22 +247,24 @@ def _explore_preferred(
     one take a second one in another cluster that they bid for.
     """
     clusters = len(performance)
-    is_seated = np.zeros((len(bidders.paid), clusters), bool)
-    for k, rows in enumerate(performance):
-        is_seated[rows, k] = True
+    is_seated = np.zeros(len(bidders.paid), bool)
+    for rows in performance:
+        is_seated[rows] = True
     has_paid = np.asarray(bidders.paid.any(axis=1))
     never_answered = ~has_paid
     never_answered[~has_paid] = np.isnan(bidders.importance[~has_paid]).all(axis=1)
     able = has_paid | (never_answered & (bidders.balances >= price))
-    free = np.flatnonzero(bidders.available & able & ~is_seated.any(axis=1))
+    free = np.flatnonzero(bidders.available & able & ~is_seated)
     drawn = rng.permutation(free)[:n_r]
     anywhere = rng.integers(clusters, size=len(drawn))
     wanted = np.where(bidders.paid[drawn], bidders.ranks[drawn], np.iinfo(np.int16).max)
     random: Ids = np.where(never_answered[drawn], anywhere, wanted.argmin(axis=1))
     chosen = [drawn[random == k] for k in range(clusters)]
     if left := n_r - len(drawn):
-        is_seated[drawn, random] = True
-        row, cluster = np.nonzero(bidders.paid & bidders.available[:, None] & ~is_seated)
+        may_sit = bidders.paid & bidders.available[:, None]
+        for k in range(clusters):
+            may_sit[performance[k], k] = may_sit[chosen[k], k] = False
+        row, cluster = np.nonzero(may_sit)
         second = rng.permutation(len(row))[:left]
         chosen = [np.append(chosen[k], row[second[cluster[second] == k]]) for k in range(clusters)]
     return tuple(rows.astype(np.int64) for rows in chosen)
@@ -296,15 +301,18 @@ def _explore(
 
 def z_scores(values: Floats) -> NDArray[np.float64]:
     """Standard scores over all known values; 0 where unknown, or if all are the same."""
-    scores = np.array(values, np.float64)
-    is_unknown = ~np.isfinite(scores)
-    known = scores.compress(~is_unknown) if is_unknown.any() else scores
+    where = np.flatnonzero(np.isfinite(values))
+    known = np.asarray(values[where], np.float64)  # a copy, so that it can be changed in place
     if not len(known):
-        return np.zeros(len(scores))
-    mean, deviation = known.mean(), known.std()
+        return np.zeros(len(values))
+    mean = known.mean()
+    known -= mean
+    deviation = np.sqrt(np.square(known).mean())
     if deviation <= 1e-12 * abs(mean):
-        return np.zeros(len(scores))
-    scores -= mean  # in place
-    scores /= deviation
-    scores[is_unknown] = 0.0
+        return np.zeros(len(values))
+    known /= deviation
+    if len(known) == len(values):
+        return known
+    scores = np.zeros(len(values))
+    scores[where] = known
     return scores

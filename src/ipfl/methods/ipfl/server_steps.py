@@ -27,6 +27,7 @@ from ipfl.methods.ipfl import agreement, profiler, scheduler, settlement
 from ipfl.methods.ipfl.appraisal import Accuracies, Contributions, appraise, measure_accuracy
 from ipfl.methods.ipfl.arrays import Bools, Floats
 from ipfl.methods.ipfl.preference_steps import PreferenceSteps
+from ipfl.methods.ipfl.products import Way
 from ipfl.methods.ipfl.robust import RECORD_DECAY, is_above_noise, usual_length_after
 from ipfl.methods.ipfl.sharing import SharedSteps, share_steps, variances
 from ipfl.methods.ipfl.state import MarketState, keep_bought_models, usual_score_after
@@ -136,7 +137,7 @@ class ServerSteps(PreferenceSteps):
         if self.contribution == "momentum" and self.incentive:
             for k, found in fair.items():
                 psi[k] = agreement.contributions_by_agreement(
-                    found.products, found.weights, is_noisy=state.is_noisy
+                    found.products, found.shares(clip="clip" in self.guards), is_noisy=state.is_noisy
                 )
                 record = _with_record(state, record, k, found.clients, psi[k])
             # Noise for privacy looks like an update that nobody trained: the guard would drop them all.
@@ -199,7 +200,7 @@ class ServerSteps(PreferenceSteps):
                 after,
                 directions=appraised.shared.directions,
                 chance=appraised.shared.chance,
-                public_steps=_public_steps_after(state, after.models),
+                last_steps=_last_steps_after(state, after.models),
             )
         return keep_bought_models(state, after, round) if self.is_access_paid else after
 
@@ -274,10 +275,10 @@ def _with_record(
     return profiler.remember(record, rows, cluster, psi, RECORD_DECAY, count)
 
 
-def _public_steps_after(state: MarketState, models: Sequence[Vector]) -> tuple[tuple[Vector, ...], ...]:
+def _last_steps_after(state: MarketState, models: Sequence[Vector]) -> tuple[tuple[Way, ...], ...]:
     """The last steps of every cluster, after its model moved."""
-    public = list(state.public_steps)
+    steps = list(state.last_steps)
     for k, (old, new) in enumerate(zip(state.models, models, strict=True)):
         if new is not old:
-            public[k] = (*public[k], new - old)[-agreement.PUBLIC_STEPS :]
-    return tuple(public)
+            steps[k] = (*steps[k], (old, new))[-agreement.PUBLIC_STEPS :]
+    return tuple(steps)

@@ -112,7 +112,7 @@ class IPFLSettings:
     adapt: Annotated[int, Field(ge=0)] | Literal["auto"] = Field(
         "auto",
         description="epochs in which a client trains its mix further for itself; 0: no training; "
-        "auto: five, and half of the way unless the client's points speak for all of it, or none",
+        "auto: five, and the further of the way to their end the fewer of the classes the client has",
     )
     n_p: Annotated[int, Field(ge=1)] | None = Field(
         None,

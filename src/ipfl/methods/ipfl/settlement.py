@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 
 from ipfl.methods.ipfl import tokens
-from ipfl.methods.ipfl.arrays import Bools, Floats, Ints, columns
+from ipfl.methods.ipfl.arrays import Bools, Floats, Ints, median
 from ipfl.methods.ipfl.token_manager import TokenManager
 
 
@@ -61,7 +61,7 @@ def settle(
         U_k of every cluster that had a provider.
     """
     shares = {}
-    for k, (score, usual) in enumerate(zip(columns(served.score), columns(served.usual_score), strict=True)):
+    for k in range(served.payments.shape[1]):
         payers, providers = np.flatnonzero(served.payments[:, k]), np.flatnonzero(served.delivered[:, k])
         if not len(payers):
             continue
@@ -71,9 +71,12 @@ def settle(
         elif rule.reimburse == "printed":
             share, owed = tokens.utility(*accuracy[k], rule.eta, rule.gamma), payers
         else:
-            missing = tokens.shortfalls(score[payers], usual[payers], rule.gamma)
+            # Straight from the tables: copying columns of all clients takes longer where few of them pay, and
+            # memory where many do.
+            score, usual = served.score[:, k][payers], served.usual_score[:, k][payers]
+            missing = tokens.shortfalls(score, usual, rule.gamma)
             # By the median, so that no single claim of a bad score moves any tokens.
-            share, owed = rule.eta * float(np.median(missing)), payers[missing > 0]
+            share, owed = rule.eta * median(missing), payers[np.flatnonzero(missing > 0)]
         earning = ~(psi <= 0) if rule.rewarded == "positive" else np.ones(len(psi), bool)
         manager.settle(
             k,

@@ -64,17 +64,18 @@ def share_steps(
         fixed: s; None: as much as chance explains.
     """
     directions, chance = list(state.directions), state.chance.copy()
-    steps = {k: np.asarray(model.astype(np.float64) - state.models[k]) for k, model in new.items()}
+    steps = {k: model.astype(np.float64) - state.models[k].astype(np.float64) for k, model in new.items()}
     for k, step in steps.items():
         directions[k] = next_direction(directions[k], step)
         chance[k] = MOMENTUM**2 * (chance[k] + variance.get(k, 0.0))
     share = explained_by_chance(directions, chance, list(variance)) if fixed is None else fixed
     models = [new.get(k, model) for k, model in enumerate(state.models)]
     if share > 0 and steps and len(state.clusters) > 1:
-        common = np.mean(list(steps.values()), axis=0)
+        common = share * np.mean(list(steps.values()), axis=0)
         for k in state.clusters:
-            step = (1 - share) * steps.get(k, 0.0) + share * common
-            models[k] = np.asarray(state.models[k] + step, np.float32)
+            moved = state.models[k].astype(np.float64)
+            moved += (1 - share) * steps.get(k, 0.0) + common
+            models[k] = moved.astype(np.float32)
     return SharedSteps(tuple(models), tuple(directions), chance, share)
 
 
@@ -85,8 +86,9 @@ def explained_by_chance(
     known = [(k, direction) for k in clusters if (direction := directions[k]) is not None]
     if len(known) < 2:
         return 0.0
-    vectors = np.stack([direction for _, direction in known]).astype(np.float64)
-    apart = float(((vectors - vectors.mean(axis=0)) ** 2).sum()) / (len(known) - 1)
+    vectors = np.array([direction for _, direction in known], np.float64)
+    vectors -= vectors.mean(axis=0)
+    apart = float(np.square(vectors, out=vectors).sum()) / (len(known) - 1)
     expected = float(np.mean([chance[k] for k, _ in known]))
     return min(max_share(len(known)), expected / apart) if apart > 0 else 0.0
 

@@ -25,6 +25,7 @@ from ipfl.core.vectors import mean
 from ipfl.ledger.accounts import Bank, opening_balances
 from ipfl.methods.ipfl import market_stats, tokens
 from ipfl.methods.ipfl.arrays import Bools, Floats
+from ipfl.methods.ipfl.products import Way
 from ipfl.methods.ipfl.scheduler import Selection
 
 NO_BID = -1
@@ -102,7 +103,7 @@ class MarketState:
     """(K,) V_k, what chance does to them; see `sharing`."""
     shared: float = 0.0
     """How much of their steps the clusters shared in the last round."""
-    public_steps: tuple[tuple[Vector, ...], ...] = ()
+    last_steps: tuple[tuple[Way, ...], ...] = field(default=(), metadata={"lasting": True})
     """(K) the last steps of each cluster's model, newest last: what everyone knows who bought it."""
     collapsed: bool = False
     merged: tuple[tuple[int, int, int], ...] = ()
@@ -153,7 +154,7 @@ class MarketState:
             held=setup.client_models,
             directions=(None,) * clusters,
             chance=np.zeros(clusters),
-            public_steps=((),) * clusters,
+            last_steps=((),) * clusters,
             brought=dict(brought),
         )
 

@@ -18,7 +18,7 @@ from ipfl.core.sections import AggregateConfig
 from ipfl.methods.aggregation import aggregate, clipping_factors
 from ipfl.methods.ipfl import robust
 from ipfl.methods.ipfl.arrays import Bools
-from ipfl.methods.ipfl.products import UpdateProducts
+from ipfl.methods.ipfl.products import UpdateProducts, Way
 from ipfl.methods.ipfl.settings import WITH_PROBE, GuardName
 from ipfl.methods.ipfl.state import MarketState
 
@@ -67,7 +67,7 @@ class ClusterUpdates:
         clients: tuple[ClientId, ...],
         models: tuple[Vector, ...],
         weights: NDArray[np.float64],
-        known: Sequence[Vector] = (),
+        known: Sequence[Way] = (),
         direction: Vector | None = None,
     ) -> ClusterUpdates:
         """Updates that all may count; `known` and `direction` are those of `UpdateProducts.of`."""
@@ -92,6 +92,11 @@ class ClusterUpdates:
     def clipping_factors(self) -> NDArray[np.float64]:
         """(n,) what makes each update no longer than their median."""
         return clipping_factors(self.products.lengths, "median")
+
+    def shares(self, *, clip: bool) -> NDArray[np.float64]:
+        """(n,) λ_i, what each update is multiplied by in their mean; `clip`: none longer than the median."""
+        shares = self.weights / self.weights.sum()
+        return np.asarray(shares * self.clipping_factors if clip and self.clients else shares)
 
     def mean(self, rule: AggregateConfig, *, clip: bool = False) -> Vector:
         """M_k = FedAvg(U_k); the model as it was if there is nothing to make the mean of.
@@ -146,7 +151,7 @@ def collect_updates(
     return {k: robust.screen(one, guards, expected, typical) for k, one in found.items()}, delivered
 
 
-def known_to_all(state: MarketState, cluster: int) -> list[Vector]:
+def known_to_all(state: MarketState, cluster: int) -> list[Way]:
     """Directions that every buyer of the models knows: a cluster's last steps, and ways to the others."""
     here = state.models[cluster]
-    return [*state.public_steps[cluster], *(state.models[k] - here for k in state.clusters if k != cluster)]
+    return [*state.last_steps[cluster], *((here, state.models[k]) for k in state.clusters if k != cluster)]
