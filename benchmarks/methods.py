@@ -109,7 +109,7 @@ def memory(name: str) -> dict[str, Any]:
     with memory_measured() as peak, TemporaryDirectory() as folder:
         out = Path(folder) / "run"
         config = RunConfig(rounds=4, train=SETTINGS, evaluate=EvaluateConfig(every=10**9, clients=2))
-        ipfl.run(make_task(1000, 20), ipfl.method(name), config, out=out)
+        ipfl.run(make_task(1000, 20), ipfl.method(name), config, out=ipfl.RunOutput(out, keep_models=False))
         kept = [file for part in (MEMORY, CLIENT_MODELS) for file in (out / part).glob("*/*")]
         clients = len({file.parent.name for file in kept}) or 1
         disk = sum(file.stat().st_size for file in kept) / clients

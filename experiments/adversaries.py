@@ -28,6 +28,9 @@ ATTACKS: dict[str, tuple[str, ...]] = {
     **{kind.replace("_", " "): (f"adversary.kind={kind}",) for kind in get_args(AttackKind)},
     "sybil, noise of a quarter": ("adversary.kind=sybil", "adversary.strength=0.25"),
     "liar, factor 2": ("adversary.kind=liar", "adversary.strength=2"),
+    # Just below what is too long to count.
+    "scaled, 2.5 times": ("adversary.kind=scaled", "adversary.strength=2.5"),
+    "sign flip, 2.5 times": ("adversary.kind=sign_flip", "adversary.strength=2.5"),
 }
 DEFENCES: dict[str, tuple[str, ...]] = {"none": ("method.robust=false",), "guards": ()}
 GRID = {

@@ -17,6 +17,7 @@ from typing import Any
 from ipfl.client.task import Task
 from ipfl.core.files import write_json, write_text
 from ipfl.engines.local import local_engine
+from ipfl.reproduce.records import is_same_code
 from ipfl.runs.comparison import prepare
 from ipfl.runs.config import Config
 from ipfl.runs.folder import source_commit
@@ -40,7 +41,8 @@ def parse_arguments(description: str | None, seeds: int) -> argparse.Namespace:
     )
     parser.add_argument("--first", type=int, default=0, help="the first one; tuning uses seeds from 100 on")
     parser.add_argument("--processes", type=int, default=os.cpu_count(), help="runs at the same time")
-    parser.add_argument("--only", default="", help="only settings whose name contains this")
+    parser.add_argument("--only", nargs="*", default=[], help="only settings whose name has all of these")
+    parser.add_argument("--replay", action="store_true", help="play runs of other code again")
     return parser.parse_args()
 
 
@@ -57,8 +59,9 @@ def play_study(
         play: Plays one of them.
     """
     given = parse_arguments(description, seeds)
-    wanted = [setting for setting in settings if given.only in setting]
-    return play_missing(path, wanted, range(given.first, given.first + given.seeds), play, given.processes)
+    wanted = [setting for setting in settings if all(part in setting for part in given.only)]
+    seeds_wanted = range(given.first, given.first + given.seeds)
+    return play_missing(path, wanted, seeds_wanted, play, given.processes, replay=given.replay)
 
 
 def run_settings(settings: Sequence[str], seed: int) -> tuple[Task, Result]:
@@ -78,13 +81,31 @@ def read_runs(path: Path) -> Runs:
 
 
 def play_missing(
-    path: Path, settings: Sequence[str], seeds: Sequence[int], play: PlayRun, processes: int
+    path: Path,
+    settings: Sequence[str],
+    seeds: Sequence[int],
+    play: PlayRun,
+    processes: int,
+    *,
+    replay: bool = False,
 ) -> Runs:
-    """Plays what is not in the file yet, seed by seed, and returns all that is in it then."""
+    """Plays what is not in the file yet, seed by seed, and returns all that is in it then.
+
+    Args:
+        path: Of the results.
+        settings: Which.
+        seeds: With which seeds.
+        play: Plays a run.
+        processes: So many at the same time.
+        replay: Whether runs of a commit whose code decides otherwise about results are missing as well.
+    """
     runs = read_runs(path)
-    missing = [
-        (setting, seed) for seed in seeds for setting in settings if str(seed) not in runs.get(setting, {})
-    ]
+
+    def is_there(setting: str, seed: int) -> bool:
+        found = runs.get(setting, {}).get(str(seed))
+        return found is not None and (not replay or is_same_code(found["commit"]))
+
+    missing = [(setting, seed) for seed in seeds for setting in settings if not is_there(setting, seed)]
     if not missing:
         return runs
     os.environ["OMP_NUM_THREADS"] = "1"

@@ -23,7 +23,16 @@ CASES: dict[str, tuple[str, ...]] = {
     f"{adversaries.CLEAN}, wrong labels": ("task.label_noise=[0, 0.2, 0.4, 0.6]",),
     **{
         kind: adversaries.ATTACKS[kind]
-        for kind in ("sign flip", "label flip", "scaled", "liar", "colluder", "sybil, noise of a quarter")
+        for kind in (
+            "sign flip",
+            "sign flip, 2.5 times",
+            "label flip",
+            "scaled",
+            "scaled, 2.5 times",
+            "liar",
+            "colluder",
+            "sybil, noise of a quarter",
+        )
     },
 }
 DEFENCES: dict[str, tuple[str, ...]] = {

@@ -72,6 +72,31 @@ def test_runs_of_another_commit_are_refused_unless_allowed(tiny, tmp_path, monke
     assert after != before
 
 
+def test_some_methods_can_be_played_again(tiny, tmp_path, monkeypatch):
+    run(tmp_path, "tiny", "--scale", "smoke")
+    before, folders = read_experiment_record(tmp_path / "results", "tiny", "smoke"), run_folders(tmp_path)
+    monkeypatch.setattr("ipfl.reproduce.records.is_same_code", lambda commit: False)
+    run(tmp_path, "tiny", "--scale", "smoke", "--methods", "ditto", "--other-commit", "replay")
+    after = read_experiment_record(tmp_path / "results", "tiny", "smoke")
+    runs, old = after.columns["10:90"].runs, before.columns["10:90"].runs
+    assert runs["fedavg"] == old["fedavg"], "what was found for the others stays"
+    assert runs["ditto"][0].key == old["ditto"][0].key
+    again = run_folders(tmp_path)
+    changed = {key for key in again if again[key] != folders[key]}
+    assert changed == {runs["ditto"][0].key}
+    refused = run(tmp_path, "tiny", "--scale", "smoke", "--methods", "dito", code=2)
+    assert "unknown method 'dito'" in refused.stderr
+
+
+def test_a_run_of_this_code_counts_more_than_one_of_another(monkeypatch):
+    monkeypatch.setattr(records, "is_this_code", lambda one: one.seed == 1)
+    old, new = record(seed=0), record(seed=1)
+    assert records.prefer_this_code(old, new) is new
+    assert records.prefer_this_code(new, old) is new
+    assert records.prefer_this_code(old, None) is old
+    assert records.prefer_this_code(None, None) is None
+
+
 def test_code_above_the_round_loop_may_differ(monkeypatch):
     commit = records.source_commit()
     if commit is None:

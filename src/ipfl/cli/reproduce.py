@@ -52,6 +52,10 @@ OtherCommitOption = Annotated[
     Literal["refuse", "use", "replay"],
     typer.Option("--other-commit", help="What to do with finished runs of another commit."),
 ]
+SomeMethods = Annotated[
+    str | None,
+    typer.Option("--methods", metavar="A,B", help="Only these; what was found for the others stays."),
+]
 RESULTS, RUNS = Path("experiments/results"), Path("runs/reproduce")
 
 
@@ -74,6 +78,11 @@ def _read_seeds(text: str, first: int) -> list[int]:
     return list(dict.fromkeys(seeds))
 
 
+def _method_labels(methods: str | None) -> list[str] | None:
+    """`A,B` as labels of methods; None: all."""
+    return None if methods is None else methods.split(",")
+
+
 def _use_data(folder: Path | None) -> None:
     """Lets all runs look for data in a folder, without making it a part of what they are known by."""
     import os
@@ -92,6 +101,7 @@ def run_experiments(
             "--seeds", metavar="N|A,B|A-B", help="How many, counted from 0; or which ones: 0, or 0-4."
         ),
     ] = "1",
+    methods: SomeMethods = None,
     out: Results = RESULTS,
     runs: Runs = RUNS,
     workers: ParallelRuns = None,
@@ -112,7 +122,7 @@ def run_experiments(
     experiments = [read_experiment(name) for name in wanted]
     with comparison_observers(quiet) as make_observer:
         options = PlayOptions(runs, out, workers, other_commit, make_observer)
-        outcome = reproduce(experiments, scale, _read_seeds(seeds, 0), options)
+        outcome = reproduce(experiments, scale, _read_seeds(seeds, 0), options, _method_labels(methods))
     if not quiet:
         _print_tables(wanted, scale, out)
     _finish(outcome)
@@ -125,10 +135,7 @@ def tune(
     seeds: Annotated[
         str, typer.Option("--seeds", metavar="N|A,B|A-B", help="How many, counted from 100; or which ones.")
     ] = "1",
-    methods: Annotated[
-        str | None,
-        typer.Option("--methods", metavar="A,B", help="Only these; what was found for the others stays."),
-    ] = None,
+    methods: SomeMethods = None,
     out: Results = RESULTS,
     runs: Runs = RUNS,
     workers: ParallelRuns = None,
@@ -149,8 +156,8 @@ def tune(
     _use_data(data_dir)
     with comparison_observers(quiet) as make_observer:
         options = PlayOptions(runs, out, workers, other_commit, make_observer)
-        some = None if methods is None else methods.split(",")
-        outcome = tune_methods(read_experiment(name), scale, _read_seeds(seeds, FIRST_SEED), options, some)
+        tuned_on = _read_seeds(seeds, FIRST_SEED)
+        outcome = tune_methods(read_experiment(name), scale, tuned_on, options, _method_labels(methods))
     _finish(outcome)
 
 

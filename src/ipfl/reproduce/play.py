@@ -17,7 +17,7 @@ from ipfl.errors import InputError
 from ipfl.ledger.database import STORE_FILE
 from ipfl.report.run_set import read_run
 from ipfl.reproduce.plan import PlannedRun
-from ipfl.reproduce.records import RunRecord, is_this_code, make_record
+from ipfl.reproduce.records import RunRecord, is_this_code, make_record, prefer_this_code
 from ipfl.runs.file_names import METRICS_FILE, SUMMARY_FILE
 from ipfl.runs.folder import source_commit
 from ipfl.runs.result import Result
@@ -73,7 +73,7 @@ def play_runs(
         raise InputError(f"cannot write runs to {folder}: {error.strerror}") from error
     try:
         for key, run in wanted.items():
-            record = known.get(key) or _finished(run, folder)
+            record = prefer_this_code(known.get(key), _finished(run, folder))
             if record is None:
                 continue
             if other_commit == "use" or is_this_code(record):

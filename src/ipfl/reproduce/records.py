@@ -171,8 +171,12 @@ def read_experiment_record(folder: Path, name: str, scale: str) -> ExperimentRec
 
 def read_all_runs(folder: Path, names: Iterable[str], scale: str) -> dict[str, RunRecord]:
     """All runs in the results of some experiments, by key."""
-    found = (read_experiment_record(folder, name, scale) for name in names)
-    return {key: run for record in found if record is not None for key, run in record.records.items()}
+    found: dict[str, RunRecord] = {}
+    for name in names:
+        record = read_experiment_record(folder, name, scale)
+        for key, run in record.records.items() if record is not None else ():
+            found[key] = prefer_this_code(found.get(key), run) or run
+    return found
 
 
 def write_experiment_record(folder: Path, record: ExperimentRecord) -> Path:
@@ -221,15 +225,21 @@ def this_machine() -> dict[str, Any]:
     }
 
 
+def prefer_this_code(one: RunRecord | None, other: RunRecord | None) -> RunRecord | None:
+    """Of two records of the same run, the one that the code here has played; else the first there is."""
+    known = [record for record in (one, other) if record is not None]
+    return next(filter(is_this_code, known), known[0] if known else None)
+
+
 def is_this_code(record: RunRecord) -> bool:
     """Whether a run was played by the code that is here now; of an installed package, by its version."""
     if record.commit is None and source_commit() is None:
         return record.version == version("ipfl")
-    return _is_same_code(record.commit)
+    return is_same_code(record.commit)
 
 
 @cache
-def _is_same_code(commit: str | None) -> bool:
+def is_same_code(commit: str | None) -> bool:
     """Whether a commit has the code that is here now.
 
     What stands above the round loop (commands, reports, experiments) cannot change a run, and may differ.

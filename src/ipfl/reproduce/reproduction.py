@@ -22,7 +22,7 @@ from ipfl.reproduce.records import (
     write_experiment_record,
 )
 from ipfl.reproduce.tuning import (
-    check_tuned_methods,
+    check_methods,
     choose_best,
     plan_tuning,
     read_tuning,
@@ -80,7 +80,11 @@ class _Planned:
 
 
 def reproduce(
-    experiments: Sequence[Experiment], scale: Scale, seeds: Sequence[int], options: PlayOptions
+    experiments: Sequence[Experiment],
+    scale: Scale,
+    seeds: Sequence[int],
+    options: PlayOptions,
+    methods: Sequence[str] | None = None,
 ) -> ReproductionOutcome:
     """Plays what is missing of some experiments, and writes the numbers of each.
 
@@ -89,8 +93,11 @@ def reproduce(
         scale: How large.
         seeds: With which seeds; results of other seeds that are there already stay.
         options: How runs are played, and where everything goes.
+        methods: Of these methods alone, by label; results of the others stay, of whichever commit they are.
     """
     outcome = ReproductionOutcome()
+    labels = [label for one in experiments for label in one.labels]
+    check_methods("method", methods or (), labels)
     planned = []
     for experiment in experiments:
         if experiment.kind == "theory":
@@ -105,13 +112,13 @@ def reproduce(
         run
         for one in planned
         for column in one.columns
-        for (_, seed), run in column.runs.items()
-        if seed in seeds
+        for (label, seed), run in column.runs.items()
+        if seed in seeds and (methods is None or label in methods)
     ]
     played = options.play(wanted, known)
     outcome.is_interrupted = played.is_interrupted
     for one in planned:
-        record = _collect(one, scale, played, known, options.other_commit)
+        record = _collect(one, scale, played, _that_hold(known, one, methods, options.other_commit))
         outcome.failures += record.failures
         if record.seeds:
             outcome.files.append(write_experiment_record(options.results, record))
@@ -122,17 +129,29 @@ def _all_seeds(seeds: Sequence[int], before: ExperimentRecord | None) -> list[in
     return sorted({*seeds, *(before.seeds if before else ())})
 
 
-def _collect(
-    one: _Planned, scale: Scale, played: Played, known: dict[str, RunRecord], other_commit: OtherCommit
-) -> ExperimentRecord:
-    """The numbers of an experiment; of seeds that were not asked for, those that still hold."""
+def _that_hold(
+    known: dict[str, RunRecord], one: _Planned, methods: Sequence[str] | None, other_commit: OtherCommit
+) -> dict[str, RunRecord]:
+    """The known runs of an experiment that stay, though they were not asked for now.
+
+    Those of this code, and of methods that were not asked for; all, if those of other commits are to be used.
+    """
+    return {
+        run.key: old
+        for column in one.columns
+        for (label, _), run in column.runs.items()
+        if (old := known.get(run.key)) is not None
+        and (other_commit == "use" or (methods is not None and label not in methods) or is_this_code(old))
+    }
+
+
+def _collect(one: _Planned, scale: Scale, played: Played, known: dict[str, RunRecord]) -> ExperimentRecord:
+    """The numbers of an experiment: of runs that were played now, and of known ones."""
     columns, failures, seeds = {}, [], set()
     for column in one.columns:
         runs: dict[str, dict[int, RunRecord]] = {label: {} for label in one.experiment.labels}
         for (label, seed), run in column.runs.items():
-            record = played.records.get(run.key)
-            if record is None and (old := known.get(run.key)) is not None:
-                record = old if other_commit == "use" or is_this_code(old) else None
+            record = played.records.get(run.key) or known.get(run.key)
             if record is not None:
                 runs[label][seed] = record
                 seeds.add(seed)
@@ -181,7 +200,7 @@ def tune(
     candidates = plan_tuning(experiment, scale, seeds)
     before: dict[str, Any] = {}
     if methods is not None:
-        check_tuned_methods(methods, [one.label for one in candidates])
+        check_methods("method to tune", methods, [one.label for one in candidates])
         candidates = [one for one in candidates if one.label in methods]
         known = read_tuning(options.results, experiment, scale) or {"seeds": list(seeds), "methods": {}}
         if known["seeds"] != list(seeds):

@@ -74,15 +74,15 @@ def plan_tuning(experiment: Experiment, scale: Scale, seeds: Sequence[int]) -> l
     return found
 
 
-def check_tuned_methods(given: Sequence[str], known: Sequence[str]) -> None:
-    """Refuses methods that are not tuned.
+def check_methods(kind: str, given: Sequence[str], known: Sequence[str]) -> None:
+    """Refuses methods that are not there.
 
     Raises:
         InputError: Which one, and what there is.
     """
     for label in given:
         if label not in known:
-            raise unknown("method to tune", label, dict.fromkeys(known))
+            raise unknown(kind, label, dict.fromkeys(known))
 
 
 def grid_points(label: str, rate: float) -> list[Settings]:
