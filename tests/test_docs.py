@@ -222,7 +222,7 @@ class TestFiles:
         ]
         general = (
             (r"^model/.*\.", "model/*."),
-            (r"/round-\d+", "/round-R"),
+            (r"/(round|vectors)-\d+", r"/\1-R"),
             (r"^(memory|client_models)/\d+/\d+", r"\1/N/R"),
         )
         for pattern, stands_for in general:
