@@ -1,5 +1,6 @@
 """Processes of the console: started, counted, stopped; what a failed one said. The command is a stand-in."""
 
+import ast
 import time
 
 import pytest
@@ -18,6 +19,7 @@ from ipfl.console.run_list import FoundRun, RunList
 from ipfl.console.starting import Starter
 from ipfl.core.files import FolderLock
 from ipfl.errors import InputError
+from ipfl.methods.fedavg import FedAvg
 from ipfl.runs.config import Config
 from ipfl.runs.file_names import PLAN_FILE, STOP_REQUEST_FILE
 from ipfl.runs.folder import request_stop
@@ -233,6 +235,12 @@ class TestForm:
         fields = [field for part in (form.first, *form.sections.values()) for field in part]
         filled = {field.key: [field.default] for field in fields} | {"name": ["a"], "methods": ["ipfl"]}
         assert read_form(filled) == StartRequest("a", ("ipfl",), ())
+
+    def test_is_made_without_parsing_source(self, monkeypatch):
+        """Requests come in threads; in two at once `ast.parse` of Python 3.11 may raise SystemError."""
+        monkeypatch.setattr(ast, "parse", lambda *_, **__: pytest.fail("source was parsed"))
+        make_form.cache_clear()
+        assert make_form().methods["fedavg"] == FedAvg.summary
 
     def test_settings_that_can_name_code_say_so(self):
         """By their descriptions the form refuses it."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 from pydantic import TypeAdapter
 
 from ipfl.errors import InputError
-from ipfl.methods import METHODS, REFERENCE, method_class, method_summary
+from ipfl.methods import METHODS, REFERENCE, method_class
 from ipfl.runs.config import Config
 
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,59}")
@@ -78,8 +79,9 @@ class Form:
         return {field.key: field for part in parts for field in part}
 
 
+@cache
 def make_form() -> Form:
-    """The form of the config as it is."""
+    """The form of the config as it is; made once, because it is needed for every key that is typed."""
     schema = Config.model_json_schema()
     fields = {field.key: field for field in _fields(schema)}
     sections: dict[str, list[FormField]] = {}
@@ -92,7 +94,8 @@ def make_form() -> Form:
         tuple(fields[key] for key in FIRST_KEYS),
         {name: tuple(sections[name]) for name in order},
         notes,
-        {name: method_summary(name) for name in METHODS},
+        # Not `method_summary`, which parses source: Python 3.11 may fail at that in two threads at once.
+        {name: method_class(name).summary for name in METHODS},
         {name: found for name in METHODS if (found := _hyperparameters(name))},
     )
 
