@@ -75,20 +75,24 @@ def draw_clusters(figure: Figure, runs: RunSet) -> None:
     set_height(figure, 0.5 + rows * (2.6 if columns < 4 else 2.0))
     panels = list(figure.subplots(rows, columns, squeeze=False).flat)
     low, high = min(t.min() for t in shown.values()), max(t.max() for t in shown.values())
-    for axes, (name, table) in zip(panels, shown.items(), strict=False):
+    # All panels have room for as many clusters, so that their cells are of one size and stand in rows.
+    most = max(table.shape[1] for table in shown.values())
+    for place, (axes, (name, table)) in enumerate(zip(panels, shown.items(), strict=False)):
+        is_square = max(*table.shape, most) <= 2 * min(table.shape[0], most)
         image = axes.imshow(
-            table,
-            cmap="cividis",
-            vmin=low,
-            vmax=high,
-            aspect="equal" if max(table.shape) <= 2 * min(table.shape) else "auto",
+            table, cmap="cividis", vmin=low, vmax=high, aspect="equal" if is_square else "auto"
         )
+        axes.set_xlim(-0.5, most - 0.5)
         axes.set_title(name)
         axes.grid(visible=False)
         axes.set_xticks(range(table.shape[1]))
         axes.set_yticks(range(table.shape[0]))
-        axes.set_xlabel("cluster")
-        axes.set_ylabel("distribution")
+        if table.shape[1] == 1 < most:
+            axes.set_xticks([0], ["one model"])
+        elif place + columns >= len(shown):
+            axes.set_xlabel("cluster")
+        if place % columns == 0:
+            axes.set_ylabel("distribution")
         if max(table.shape) <= MAX_CELLS:
             for (row, column), value in np.ndenumerate(table):
                 colour = "white" if value < (low + high) / 2 else "black"
