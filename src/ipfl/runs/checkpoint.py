@@ -95,11 +95,17 @@ def unpack_state(record: Record, like: Any) -> Any:
     try:
         state = build(record.facts["state"])
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
-        reason = " ".join(repr(error).split())
-        raise InputError(f"the checkpoint does not fit the method: {reason}") from error
+        raise _does_not_fit(repr(error)) from error
     if wrong := _differs(state, like, type(like).__name__):
-        raise InputError(f"the checkpoint does not fit the method: {wrong} is of another kind")
+        raise _does_not_fit(f"{wrong} is of another kind")
     return state
+
+
+def _does_not_fit(reason: str) -> InputError:
+    return InputError(
+        "the checkpoint does not fit the method, perhaps because another version of ipfl wrote it: "
+        f"start the run anew, or resume it with that version ({' '.join(reason.split())})"
+    )
 
 
 def _differs(value: Any, like: Any, where: str) -> str | None:
@@ -249,8 +255,7 @@ class Checkpoints:
         except InputError:
             raise
         except (LookupError, TypeError, ValueError, AttributeError) as error:
-            reason = " ".join(repr(error).split())
-            raise InputError(f"the checkpoint does not fit the method: {reason}") from error
+            raise _does_not_fit(repr(error)) from error
         state = unpack_state(Record({**record.params, **found}, record.facts), like)
         self._places = {id(array): Place(array, *elsewhere[own]) for own, array in found.items()}
         self._digests = {file: file_digest(self.folder / file) for file in files}
