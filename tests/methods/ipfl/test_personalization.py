@@ -98,15 +98,17 @@ class TestFineTuning:
         me = person([(2, 0), (2, 0)], goal=[(1, 0)])
         np.testing.assert_allclose(fine_tuned(me, WRONG), [0.25, -0.25], rtol=1e-6)
 
-    def test_who_goes_all_of_the_way_trains_longer(self, monkeypatch):
-        epochs = []
+    def test_who_goes_all_of_the_way_trains_longer_and_in_larger_steps(self, monkeypatch):
+        trained = []
         monkeypatch.setattr(
-            Client, "train", lambda me, start, **given: epochs.append(given["epochs"]) or RIGHT
+            Client,
+            "train",
+            lambda me, _, epochs, lr, **__: trained.append((epochs, lr / me.settings.lr)) or RIGHT,
         )
         fine_tuned(person([(2, 0), (2, 1)], goal=[(1, 0)]))
         one_of_five = replace(person([(2, 0)], goal=[(1, 0)]), classes=5)
         np.testing.assert_array_equal(fine_tuned(one_of_five, WRONG), RIGHT)
-        assert epochs == [5, 20]
+        assert trained == [(5, pytest.approx(0.2)), (20, pytest.approx(0.5))]
 
     def test_none_of_it_where_the_goal_is_something_else(self, monkeypatch):
         monkeypatch.setattr(Client, "train", lambda *_, **__: pytest.fail("trained"))
@@ -138,7 +140,7 @@ class TestFineTuning:
 
 
 class TestHowFar:
-    """r = exp(H + (m − 1)/2n) / C for m of C classes in n points; min(1, max(1/4, 1.25·(1 − r)))."""
+    """r = exp(H + (m − 1)/2n) / C for m of C classes in n points; max(1/4, 1.25·(1 − r)), from 0.9 on 1."""
 
     def test_all_classes_alike(self):
         # H = log 4; with the correction r would be above 1, and nothing is missing.
@@ -152,6 +154,12 @@ class TestHowFar:
     def test_two_of_five_classes_by_hand(self):
         # H = log 2, and 1/20 for ten points: r = 2·e^0.05/5 = 0.42051, 1.25·0.57949 = 0.72436.
         assert fine_tuned_share(np.array([0, 3] * 5), 5) == pytest.approx(0.72436, abs=1e-5)
+
+    def test_nine_tenths_are_all_of_it(self):
+        # Two of ten: r = 2·e^0.05/10 = 0.21025, and 1.25·0.78975 = 0.98718. Three of ten, nine points: r =
+        # 3·e^(1/9)/10 = 0.33526, 1.25·0.66474 = 0.83093.
+        assert fine_tuned_share(np.array([0, 3] * 5), 10) == 1
+        assert fine_tuned_share(np.array([0, 3, 7] * 3), 10) == pytest.approx(0.83093, abs=1e-5)
 
     @given(st.lists(st.integers(0, 9), min_size=1, max_size=80))
     def test_it_is_a_share_and_more_classes_need_less(self, labels):

@@ -21,19 +21,21 @@ from ipfl.data.federated import Samples
 from ipfl.methods.ipfl.arrays import Floats
 from ipfl.methods.ipfl.mixing import calibrated_hits, candidate_weights, choose_on_evidence
 
-AUTO_EPOCHS, LONG_EPOCHS = 5, 20
-"""Epochs of fine-tuning under `adapt = "auto"`, and of clients that go all of the way: these keep nothing of
-what others have learned about their other classes, and only gain by training on."""
+AUTO_EPOCHS, GENTLE = 5, 0.2
+"""Epochs of fine-tuning under `adapt = "auto"`, and the share of `train.lr` with which a mix is fine-tuned:
+the first steps of a full one undo much of it."""
 
-MIN_SHARE, SHARE_PER_MISSING = 0.25, 1.25
-"""How much of the way to its fine-tuned copy a mix goes: a quarter at least, and all of it if four fifths of
-the classes are missing. The mean of both models keeps most of what many clients have learned."""
+LONG_EPOCHS, LESS_GENTLE = 20, 0.5
+"""The same for clients that go all of the way: they keep nothing of what others have learned about their
+other classes, and only gain by training on."""
+
+MIN_SHARE, SHARE_PER_MISSING, ALMOST_ALL = 0.25, 1.25, 0.9
+"""How much of the way to its fine-tuned copy a mix goes: a quarter at least, and all of it from nine tenths
+on, which is where some three quarters of the classes are missing. The mean of both models keeps most of what
+many clients have learned."""
 
 SHARE_WITHOUT_CLASSES = 0.5
 """The same where numbers or labels are predicted, of which no such count can be made."""
-
-GENTLE = 0.2
-"""Share of `train.lr` with which a mix is fine-tuned: the first steps of a full one undo much of it."""
 
 
 @dataclass(frozen=True)
@@ -71,9 +73,11 @@ def mix_on_evidence(models: Sequence[Vector], importance: Floats, points: OwnPoi
     return candidates[choose_on_evidence(scores)]
 
 
-def fine_tune(start: Vector, me: Client, epochs: int, on: Samples | None = None) -> Vector:
-    """Trains a mix on the client's `train` part, or on some points of it, in small steps."""
-    return me.train(start, epochs=epochs, lr=GENTLE * me.settings.lr, on=on)
+def fine_tune(
+    start: Vector, me: Client, epochs: int, on: Samples | None = None, rate: float = GENTLE
+) -> Vector:
+    """Trains a mix on the client's `train` part, or on some points of it, in steps of this share of `lr`."""
+    return me.train(start, epochs=epochs, lr=rate * me.settings.lr, on=on)
 
 
 def fine_tune_some_of_the_way(start: Vector, points: OwnPoints, me: Client) -> Vector:
@@ -87,7 +91,8 @@ def fine_tune_some_of_the_way(start: Vector, points: OwnPoints, me: Client) -> V
     is_released = me.settings.use_probe and len(points.held_back) > 0
     everything = me.data("train").joined(me.data("goal")) if is_released else None
     share = fine_tuned_share(points.labels, me.classes) if me.predicts_classes else SHARE_WITHOUT_CLASSES
-    end = fine_tune(start, me, AUTO_EPOCHS if share < 1 else LONG_EPOCHS, on=everything)
+    epochs, rate = (AUTO_EPOCHS, GENTLE) if share < 1 else (LONG_EPOCHS, LESS_GENTLE)
+    end = fine_tune(start, me, epochs, everything, rate)
     if not np.isfinite(end).all():  # a training that diverged
         return start
     return mix([start, end], [1 - share, share])
@@ -99,13 +104,14 @@ def fine_tuned_share(labels: NDArray[np.int64], classes: int) -> float:
     Who has few of the classes can forget the others, which cluster models must tell apart; who has all of
     them gains little by training alone. r = exp(H) / classes is the share of the classes that the client
     has, with the entropy H of its labels (and the correction of Miller and Madow: n points show too few of
-    them); the share is 1.25·(1 − r), at least a quarter.
+    them); the share is 1.25·(1 − r), at least a quarter, and all from nine tenths on.
     """
     counts = np.bincount(labels)
     shares = counts[counts > 0] / len(labels)
     entropy = float(-(shares * np.log(shares)).sum()) + (len(shares) - 1) / (2 * len(labels))
     has = min(1.0, math.exp(entropy) / classes)
-    return min(1.0, max(MIN_SHARE, SHARE_PER_MISSING * (1 - has)))
+    share = max(MIN_SHARE, SHARE_PER_MISSING * (1 - has))
+    return 1.0 if share >= ALMOST_ALL else share
 
 
 def point_scores(table: NDArray[np.float64], labels: NDArray[np.int64], me: Client) -> NDArray[np.float64]:
