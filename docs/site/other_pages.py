@@ -20,7 +20,6 @@ ROOT = Path(__file__).parents[2]
 OUTSIDE = (
     "CONTRIBUTING.md",
     "CHANGELOG.md",
-    "experiments/results.md",
     *sorted(f"benchmarks/{file.name}" for file in ROOT.glob("benchmarks/*.md")),
 )
 """Documents outside `docs/`; their places on the site are the same."""
