@@ -4,9 +4,9 @@ import json
 import re
 import shutil
 from dataclasses import replace
-from html.parser import HTMLParser
 
 import pytest
+from tests.html_pages import Checker
 from tests.small_runs import SMALL
 from typer.testing import CliRunner
 
@@ -17,8 +17,6 @@ from ipfl.report.figures import available_figures
 from ipfl.report.page import html_table, write_page
 from ipfl.report.run_set import RunSet, find_results, of_comparison, read_run, read_run_set
 from ipfl.runs.comparison_folder import FIGURE_FILES
-
-VOID = {"meta", "br"}
 
 
 @pytest.fixture(scope="module")
@@ -104,30 +102,6 @@ class TestReading:
         (tmp_path / "run" / file).write_text(damage)
         with pytest.raises(InputError):
             read_run(tmp_path / "run")
-
-
-class Checker(HTMLParser):
-    """Finds elements that are not closed, and everything that a browser would load."""
-
-    def __init__(self):
-        super().__init__()
-        self.open, self.loaded, self.tags, self.ids = [], [], [], []
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append(tag)
-        self.ids += [value for key, value in attrs if key == "id"]
-        self.loaded += [
-            v for k, v in attrs if k in ("src", "href", "xlink:href") and not v.startswith(("#", "data:"))
-        ]
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_startendtag(self, tag, attrs):
-        self.tags.append(tag)
-        self.ids += [value for key, value in attrs if key == "id"]
 
 
 @pytest.fixture(scope="module")

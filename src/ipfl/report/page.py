@@ -6,7 +6,7 @@ forbids the browser to load anything. Everything that comes from a run is escape
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,7 @@ nav a { margin-right: 1rem; } a { color: #00578a; }
 th, td { padding: .25rem .55rem; border-bottom: 1px solid #ddd; text-align: left; vertical-align: top; }
 th { border-bottom: 2px solid #888; white-space: nowrap; } .number { text-align: right; white-space: nowrap;
   font-variant-numeric: tabular-nums; } tr.best td { font-weight: 600; }
+.wide table { font-size: .84em; } .wide th, .wide td { padding: .25rem .4rem; }
 figure { margin: 1.2rem 0 1.8rem; max-width: 54rem; } figcaption { color: #555; margin-top: .2rem; }
 svg { display: block; }
 pre { background: #f5f5f5; padding: .8rem; overflow-x: auto; font-size: .85em; line-height: 1.4; }
@@ -59,7 +60,11 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 def write_page(results: Path, file: Path) -> Path:
     """Writes the page about a folder of results, or about a `compare.json` alone; returns the file."""
-    text = _file_page(results) if results.is_file() else _folder_page(results)
+    return save_page(_file_page(results) if results.is_file() else _folder_page(results), file)
+
+
+def save_page(text: str, file: Path) -> Path:
+    """Writes a page, and the folder that it is in; returns the file."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         write_text(file, text)
@@ -84,13 +89,13 @@ def _file_page(file: Path) -> str:
     order = sorted(range(len(rows)), key=lambda i: -_file_accuracy(list(read.methods.values())[i]))
     table = html_table(_headers(read.reference), [rows[i] for i in order], best=0)
     commit = [f"# commit {read.commit}"] if read.commit else []
-    settings = "\n".join([*_toml({k: v for k, v in read.config.items() if k != "method"}), *commit])
+    settings = "\n".join([*toml_lines({k: v for k, v in read.config.items() if k != "method"}), *commit])
     failed = [
         f"{name}, seed {s}: {why}" for name, one in read.methods.items() for s, why in one.failures.items()
     ]
     notes = f'<p class="note">{escape(NOTES)} The runs are not here: there are no figures.</p>'
     config = f"<details><summary>Config</summary><pre>{escape(settings)}</pre></details>"
-    return _document(file.stem, f"{table}{notes}{_not_finished_html(failed)}{config}")
+    return document_html(file.stem, f"{table}{notes}{_not_finished_html(failed)}{config}")
 
 
 def _file_accuracy(one: MethodFigures) -> float:
@@ -125,11 +130,11 @@ def make_page(title: str, sections: Sequence[tuple[str, RunSet]]) -> str:
         f'<section id="part-{i}">{_section(i, name, runs, len(sections) > 1)}</section>'
         for i, (name, runs) in enumerate(sections)
     )
-    return _document(title, f"{f'<nav>{links}</nav>' if len(sections) > 1 else ''}{body}")
+    return document_html(title, f"{f'<nav>{links}</nav>' if len(sections) > 1 else ''}{body}")
 
 
-def _document(title: str, body: str) -> str:
-    """A page around its content, which is escaped already."""
+def document_html(title: str, body: str) -> str:
+    """A page around its content, which is HTML already."""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
@@ -143,7 +148,7 @@ def _section(number: int, name: str, runs: RunSet, has_heading: bool) -> str:
     parts = [f"<h2>{escape(name)}</h2>" if has_heading else "", f'<p class="note">{escape(runs.task)}</p>']
     is_single = sum(map(len, runs.runs.values())) == 1
     parts.append(_run_table(runs.first) if is_single else _comparison_table(runs))
-    parts += [_figure_html(number, figure, runs) for figure in available_figures(runs)]
+    parts += [figure_html(f"part-{number}", figure, runs) for figure in available_figures(runs)]
     for method, seeds in runs.runs.items():
         if has_tokens(seeds):
             seed, run = next(iter(seeds.items()))
@@ -153,22 +158,37 @@ def _section(number: int, name: str, runs: RunSet, has_heading: bool) -> str:
     return "".join(parts)
 
 
-def _figure_html(number: int, name: str, runs: RunSet) -> str:
+def figure_html(place: str, name: str, runs: RunSet) -> str:
+    """A figure with its heading and how to read it.
+
+    Args:
+        place: Of the figure on the page: no other one with this name has the same.
+        name: Of the figure.
+        runs: What it shows.
+    """
     kind = FIGURES[name]
     title = kind.title.format(reference=runs.reference)
-    drawn = svg_text(make_figure(name, runs, has_title=False), f"part-{number}-{name}")
+    drawn = svg_text(make_figure(name, runs, has_title=False), f"{place}-{name}")
     return f"<h3>{escape(title)}</h3><figure>{drawn}<figcaption>{escape(kind.reading)}</figcaption></figure>"
 
 
 def html_table(
-    headers: Sequence[str], rows: Iterable[Sequence[str]], *, best: int | None = None, numbers_from: int = 1
+    headers: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    best: int | None = None,
+    numbers_from: int = 1,
+    show: Callable[[str], str] = escape,
 ) -> str:
-    """A table of texts, all escaped; columns from `numbers_from` on are numbers, row `best` is set apart."""
+    """A table of texts; columns from `numbers_from` on are numbers, row `best` is set apart.
+
+    `show` makes HTML of a text.
+    """
 
     def cells(tag: str, values: Sequence[str]) -> str:
         kinds = [' class="number"' if column >= numbers_from else "" for column in range(len(values))]
         return "".join(
-            f"<{tag}{kind}>{escape(value)}</{tag}>" for kind, value in zip(kinds, values, strict=True)
+            f"<{tag}{kind}>{show(value)}</{tag}>" for kind, value in zip(kinds, values, strict=True)
         )
 
     lines = [f"{cells('td', row)}</tr>" for row in rows]
@@ -279,17 +299,17 @@ def _config(runs: RunSet, is_single: bool) -> str:
     """The config as TOML; of a comparison, what differs between methods is shown for each."""
     configs = {name: next(iter(seeds.values())).summary["config"] for name, seeds in runs.runs.items()}
     common = {key: value for key, value in next(iter(configs.values())).items() if key != "method"}
-    lines = _toml(common)
+    lines = toml_lines(common)
     for name, config in configs.items():
         lines += ["", f"# {name}"] if not is_single else [""]
-        lines += _toml({"method": config.get("method", {})})
+        lines += toml_lines({"method": config.get("method", {})})
     commit = runs.first.summary.get("commit")
     lines += ["", f"# commit {commit}"] if commit else []
     return f"<pre>{escape(chr(10).join(lines))}</pre>"
 
 
-def _toml(content: Mapping[str, Any]) -> list[str]:
-    """Single values first, then sections; what is not set is left out."""
+def toml_lines(content: Mapping[str, Any]) -> list[str]:
+    """A config as TOML. Single values first, then sections; what is not set is left out."""
     single = {k: v for k, v in content.items() if not isinstance(v, Mapping) and v is not None}
     lines = [f"{key} = {toml_value(value)}" for key, value in single.items()]
     for key, section in content.items():

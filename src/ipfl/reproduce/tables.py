@@ -52,7 +52,7 @@ def _cell(values: Values | None, digits: int) -> str:
     return _with_minus(f"{mean:.{digits}f}" + ("" if deviation is None else f" ± {deviation:.{digits}f}"))
 
 
-def _head_and_rows(
+def head_and_rows(
     experiment: Experiment, record: ExperimentRecord, name: str
 ) -> tuple[list[str], list[list[str]]]:
     """A column of an experiment as a table: a row for each method, ours first, then by the first measure."""
@@ -90,7 +90,7 @@ def terminal_tables(experiment: Experiment, record: ExperimentRecord) -> list[Ta
     """The tables of an experiment for a terminal."""
     found = []
     for name in record.columns:
-        head, rows = _head_and_rows(experiment, record, name)
+        head, rows = head_and_rows(experiment, record, name)
         table = plain_table(*head, right=head[1:], title=f"{experiment.title} {name}".strip())
         for row in rows:
             table.add_row(*row)
@@ -143,43 +143,51 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def experiment_text(experiment: Experiment, record: ExperimentRecord | None, scale: Scale) -> str:
     """The part of the document about one experiment."""
-    parts = [f"## {experiment.name}", f"{experiment.title} ({_place(experiment)})."]
-    if experiment.claim:
-        parts[-1] += f" The paper: {experiment.claim}"
+    parts = [f"## {experiment.name}", claim_text(experiment)]
     if experiment.kind == "theory":
         return "\n\n".join([*parts, experiment.note])
     if record is None:
         return "\n\n".join([*parts, f"No result is committed yet (`ipfl reproduce {experiment.name}`)."])
-    differs = experiment.differs or read_common().tasks[experiment.task].differs
-    parts.append(f"Scale {scale}: {differs}. {experiment.note}".strip())
+    parts.append(scale_text(experiment, scale))
     for name in record.columns:
-        head, rows = _head_and_rows(experiment, record, name)
+        head, rows = head_and_rows(experiment, record, name)
         title = f"**{name}**" if name else ""
         parts += [text for text in (title, markdown_table(head, rows)) if text]
-        parts += _standing_lines(experiment, record, name)
+        if lines := standing_lines(experiment, record, name):
+            parts.append("\n".join(f"- {line}" for line in lines))
         for figure in pictures(experiment, record, name):
             title = FIGURES[figure].title.format(reference=method_title(record.reference))
             parts.append(f"![{title}, {name}]({PICTURES}/{picture_name(experiment, name, figure)})")
-    parts += [text for text in (experiment.found, _made_with(record)) if text]
+    parts += [text for text in (experiment.found, made_with(record)) if text]
     if record.failures:
         parts.append("Failed: " + "; ".join(record.failures) + ".")
     return "\n\n".join(parts)
 
 
-def _place(experiment: Experiment) -> str:
-    return ", ".join(f"`{one}`" if ":" in one else one for one in experiment.place.split(", "))
+def claim_text(experiment: Experiment) -> str:
+    """What an experiment is about, where it is in the paper, and what the paper says of it."""
+    place = ", ".join(f"`{one}`" if ":" in one else one for one in experiment.place.split(", "))
+    claim = f" The paper: {experiment.claim}" if experiment.claim else ""
+    return f"{experiment.title} ({place}).{claim}"
 
 
-def _standing_lines(experiment: Experiment, record: ExperimentRecord, name: str) -> list[str]:
-    lines = [
-        f"- {MEASURES[measure].title}: "
+def scale_text(experiment: Experiment, scale: str) -> str:
+    """How runs at a scale differ from the paper's, and what else is to be said of an experiment."""
+    differs = experiment.differs or read_common().tasks[experiment.task].differs
+    return f"Scale {scale}: {differs}. {experiment.note}".strip()
+
+
+def standing_lines(experiment: Experiment, record: ExperimentRecord, name: str) -> list[str]:
+    """Where our methods stand in a column, a line for each measure."""
+    return [
+        f"{MEASURES[measure].title}: "
         + "; ".join(_standing_text(label, one, MEASURES[measure].digits) for label, one in of.items())
         for measure, of in standings(experiment, record, name).items()
     ]
-    return ["\n".join(lines)] if lines else []
 
 
-def _made_with(record: ExperimentRecord) -> str:
+def made_with(record: ExperimentRecord) -> str:
+    """Seeds, commits, machine and tuning."""
     tuned = "nothing was tuned"
     if record.tuning is not None:
         seeds = ", ".join(map(str, record.tuning["seeds"]))
@@ -198,8 +206,8 @@ def _settings_text(settings: Mapping[str, Any]) -> str:
     return ", ".join(f"`{key} = {value}`" for key, value in settings.items())
 
 
-def overview_text(records: Mapping[str, ExperimentRecord]) -> str | None:
-    """Where our methods stand in every table by its first measure; None without results."""
+def overview(records: Mapping[str, ExperimentRecord]) -> tuple[list[str], list[list[str]]] | None:
+    """Head and rows: where our methods stand in every table by its first measure; None without results."""
     rows, ours = [], dict[str, None]()
     for name, record in records.items():
         experiment = read_experiment(name)
@@ -217,7 +225,7 @@ def overview_text(records: Mapping[str, ExperimentRecord]) -> str | None:
     if not rows:
         return None
     head = ["experiment", "column", "by", *map(method_title, ours)]
-    return markdown_table(head, [[*row, *(of.get(label, "–") for label in ours)] for *row, of in rows])
+    return head, [[*row, *(of.get(label, "–") for label in ours)] for *row, of in rows]
 
 
 def _read_records(results: Path, scale: Scale) -> dict[str, ExperimentRecord]:
@@ -230,8 +238,8 @@ def _read_records(results: Path, scale: Scale) -> dict[str, ExperimentRecord]:
 def document_text(results: Path, scale: Scale) -> str:
     """What stands between the marks of the document."""
     records = _read_records(results, scale)
-    overview = overview_text(records)
-    parts = [read_common().introduction.strip(), *([overview] if overview else [])]
+    found = overview(records)
+    parts = [read_common().introduction.strip(), *([markdown_table(*found)] if found else [])]
     for name in experiment_names():
         parts.append(experiment_text(read_experiment(name), records.get(name), scale))
     return "\n\n".join(parts)
