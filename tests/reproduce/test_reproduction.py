@@ -185,6 +185,13 @@ def test_list():
     assert "emnist-accuracy" in command("list").stdout
 
 
+def test_list_says_what_has_results(tiny, tmp_path):
+    run(tmp_path, "tiny", "--scale", "smoke", "--seeds", "2")
+    rows = command("list", "--out", str(tmp_path / "results")).stdout.splitlines()
+    assert [row.split()[-3:] for row in rows if " tiny " in row] == [["smoke:", "2", "seeds"]]
+    assert [row.split()[-1] for row in rows if " other " in row] == ["–"]
+
+
 def test_clients_leave_when_the_reference_is_better(tiny, tmp_path):
     run(tmp_path, "leaving", "--scale", "smoke")
     before = run_folders(tmp_path)

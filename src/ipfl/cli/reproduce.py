@@ -78,6 +78,10 @@ def _read_seeds(text: str, first: int) -> list[int]:
     return list(dict.fromkeys(seeds))
 
 
+def _seed_count(seeds: list[int]) -> str:
+    return f"{len(seeds)} seed{'' if len(seeds) == 1 else 's'}"
+
+
 def _method_labels(methods: str | None) -> list[str] | None:
     """`A,B` as labels of methods; None: all."""
     return None if methods is None else methods.split(",")
@@ -162,16 +166,23 @@ def tune(
 
 
 @app.command("list")
-def list_experiments() -> None:
-    """List all experiments: the tables and figures of the paper, and what its text describes."""
+def list_experiments(out: Results = RESULTS) -> None:
+    """List all experiments: the tables and figures of the paper, and what its text describes.
+
+    Also which of them have results, with how many seeds.
+    """
     from ipfl.report.tables import plain_table
     from ipfl.reproduce.experiments import experiment_names, read_experiment
+    from ipfl.reproduce.records import seeds_by_scale
 
-    table = plain_table("name", "what it shows", "runs a seed", right=["runs a seed"])
+    table = plain_table("name", "what it shows", "runs a seed", "results", right=["runs a seed"])
     for name in experiment_names():
         one = read_experiment(name)
         count = len(one.columns) * len(one.labels)
-        table.add_row(name, one.title, str(count) if count and one.kind == "runs" else "–")
+        there = ", ".join(
+            f"{scale}: {len(seeds)} seeds" for scale, seeds in seeds_by_scale(out, name).items()
+        )
+        table.add_row(name, one.title, str(count) if count and one.kind == "runs" else "–", there or "–")
     stdout_console().print(table)
 
 

@@ -114,7 +114,7 @@ def _paragraphs(text: str) -> str:
 
 def inline_html(text: str) -> str:
     """A line of Markdown as HTML, everything in it escaped; links lead to places on the page alone."""
-    found = escape(text, quote=False)
+    found = escape(text, quote=False).replace(", %", ",\u00a0%")
     found = re.sub(r"`([^`]+)`", r"<code>\1</code>", found)
     found = re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", found)
     found = re.sub(r"\*(\S|\S[^*]*\S)\*", r"<em>\1</em>", found)

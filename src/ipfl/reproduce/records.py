@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from ipfl.core.files import write_text
 from ipfl.core.sections import one_line
 from ipfl.errors import InputError
+from ipfl.reproduce.experiments import Scale
 from ipfl.reproduce.plan import PlannedRun
 from ipfl.runs.folder import source_commit
 from ipfl.runs.result import Result
@@ -167,6 +168,12 @@ def read_experiment_record(folder: Path, name: str, scale: str) -> ExperimentRec
         return None if found is None else ExperimentRecord.model_validate(found)
     except ValidationError as error:
         raise InputError(f"{path} is not the result of an experiment: {one_line(error, None)}") from error
+
+
+def seeds_by_scale(folder: Path, name: str) -> dict[str, list[int]]:
+    """With which seeds an experiment has results, by scale; scales without any are left out."""
+    found = {scale: read_json_if_any(result_file(folder, name, scale)) or {} for scale in get_args(Scale)}
+    return {scale: seeds for scale, one in found.items() if isinstance(seeds := one.get("seeds"), list)}
 
 
 def read_all_runs(folder: Path, names: Iterable[str], scale: str) -> dict[str, RunRecord]:
