@@ -14,7 +14,7 @@ Departures from the print, with the reasons in docs/reading.md:
   the number of providers. Both keep the sum of all tokens as it is.
 - Contributions are agreement with the others' updates (`contribution`) instead of the Shapley approximation.
 - Beyond the paper: `warmup` rounds as one model, cluster models that share (`share`), other mixes than the
-  paper's, fine-tuning of a client's mix on evidence (`adapt`), `clusters = "auto"`, `robust`.
+  paper's, fine-tuning of a client's mix by how few classes it has (`adapt`), `clusters = "auto"`, `robust`.
 `preset = "paper"` sets the printed rules.
 """
 

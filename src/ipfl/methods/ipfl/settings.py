@@ -112,7 +112,7 @@ class IPFLSettings:
     adapt: Annotated[int, Field(ge=0)] | Literal["auto"] = Field(
         "auto",
         description="epochs in which a client trains its mix further for itself; 0: no training; "
-        "auto: five, and the further of the way to their end the fewer of the classes the client has",
+        "auto: five, or twenty with few of the classes; the fewer it has, the further it goes of the way",
     )
     n_p: Annotated[int, Field(ge=1)] | None = Field(
         None,
