@@ -52,16 +52,16 @@ def write_experiments_page(files: Sequence[Path], file: Path) -> Path:
     Raises:
         InputError: A file is not the result of an experiment.
     """
-    records = [_read(one) for one in files]
+    records = [_read_result(one) for one in files]
     order = experiment_names()
     records.sort(key=lambda one: (SCALES.index(one.scale), order.index(one.name)))
-    parts = [_overview_html(records), *(_section(one) for one in records)]
+    parts = [_overview_html(records), *(_experiment_html(one) for one in records)]
     single = read_experiment(records[0].name).title if len(records) == 1 else None
     title = single or "The paper's tables and figures"
     return save_page(document_html(title, "".join(parts)), file)
 
 
-def _read(file: Path) -> ExperimentRecord:
+def _read_result(file: Path) -> ExperimentRecord:
     # `NAME/SCALE.json`, as it was written.
     name = file.resolve().parent.name
     record = read_experiment_record(file.resolve().parents[1], name, file.stem)
@@ -84,7 +84,7 @@ def _overview_html(records: Sequence[ExperimentRecord]) -> str:
     return "".join(parts)
 
 
-def _section(record: ExperimentRecord) -> str:
+def _experiment_html(record: ExperimentRecord) -> str:
     """An experiment: what the paper says, our tables and figures, and what they were made with."""
     experiment = read_experiment(record.name)
     parts = [f'<section id="{record.name}"><h2>{record.name}</h2>', _paragraphs(claim_text(experiment))]
