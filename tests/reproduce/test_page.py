@@ -60,6 +60,14 @@ def test_one_experiment(results, tmp_path, place):
     assert "another table" not in text.lower()
 
 
+def test_the_largest_of_several_scales(results, tmp_path):
+    smoke = results / "tiny/smoke.json"
+    (results / "tiny/cpu.json").write_text(smoke.read_text().replace('"scale": "smoke"', '"scale": "cpu"'))
+    text = page(results / "tiny", tmp_path)
+    assert "Scale cpu: it is tiny." in text
+    assert "Scale smoke" not in text
+
+
 def test_what_is_not_of_an_experiment_is_refused_in_one_line(tmp_path):
     other = tmp_path / "else" / "cpu.json"
     other.parent.mkdir()

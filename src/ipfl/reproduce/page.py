@@ -49,12 +49,14 @@ def experiment_files(results: Path) -> list[Path]:
 def write_experiments_page(files: Sequence[Path], file: Path) -> Path:
     """Writes the page about some experiments, in the order of the paper; returns the file.
 
+    Of an experiment at several scales the largest is shown.
+
     Raises:
         InputError: A file is not the result of an experiment.
     """
-    records = [_read_result(one) for one in files]
-    order = experiment_names()
-    records.sort(key=lambda one: (SCALES.index(one.scale), order.index(one.name)))
+    by_scale = sorted(map(_read_result, files), key=lambda one: SCALES.index(one.scale))
+    largest = {one.name: one for one in by_scale}
+    records = [largest[name] for name in experiment_names() if name in largest]
     parts = [_overview_html(records), *(_experiment_html(one) for one in records)]
     single = read_experiment(records[0].name).title if len(records) == 1 else None
     title = single or "The paper's tables and figures"
