@@ -17,7 +17,9 @@ from grid import HERE, Figures, Runs, markdown_table, marks, play_study, run_set
 RESULTS = HERE / "results" / "strategy.json"
 DOCUMENT = HERE.parent / "docs" / "market.md"
 FIGURE = HERE.parent / "docs" / "img" / "who-trains-when-it-costs.png"
-COSTS, VALUES = (0.25, 0.5, 1.0, 2.0), (1.0, 2.0)
+COSTS, VALUES = (0.0, 0.25, 0.5, 1.0, 2.0), (0.0, 0.5, 1.0, 2.0)
+WORTH = 1.0
+"""Of a price in tokens, where tokens do not count (they are worth nothing there) or others are drawn."""
 DATA = {
     "digits": (),
     "EMNIST letters": (
@@ -37,7 +39,7 @@ def grid() -> dict[str, tuple[str, ...]]:
     for data, task in DATA.items():
         found[f"{data} / all honest"] = task
         for rule, market in RULES.items():
-            values = VALUES if rule == "tokens" else VALUES[:1]
+            values = VALUES if rule == "tokens" else (WORTH,)
             for cost in COSTS:
                 for value in values:
                     choice = (f"strategy.cost={cost}", f"strategy.value={value}")
@@ -87,10 +89,10 @@ def draw(runs: Runs, path: Path) -> None:
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(1, len(RULES), figsize=(10, 3.2), sharey=True, layout="constrained")
-    colours = plt.get_cmap("viridis")([0.05, 0.35, 0.65, 0.9])
+    colours = plt.get_cmap("viridis")([0.05, 0.28, 0.5, 0.72, 0.92])
     for axis, rule in zip(axes, RULES, strict=True):
         for colour, cost in zip(colours, COSTS, strict=True):
-            found = list(runs.get(f"digits / {rule} / c = {cost:g}, v = 1", {}).values())
+            found = list(runs.get(f"digits / {rule} / c = {cost:g}, v = {WORTH:g}", {}).values())
             if found:
                 rounds = [row[0] for row in found[0]["shares"]]
                 honest = [100 * fmean(run["shares"][i][1] for run in found) for i in range(len(rounds))]
