@@ -29,6 +29,16 @@ Figures = dict[str, Any]
 Runs = dict[str, dict[str, Figures]]
 """Setting → seed → figures of the run."""
 PlayRun = Callable[[str, int], Figures]
+EMNIST = (
+    "task.dataset=emnist",
+    "task.distributions=halves",
+    "task.samples=160",
+    "task.model=small_cnn",
+    "rounds=24",
+    "train.lr=0.1",
+    "train.momentum=0.9",
+)
+"""The letters as in the paper's tables at scale cpu, with what tuning chose for IP-FL there."""
 
 
 def parse_arguments(description: str | None, seeds: int) -> argparse.Namespace:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from pathlib import Path
 from statistics import fmean
 
-from grid import HERE, Figures, Runs, markdown_table, marks, play_study, run_settings, write_between
+from grid import EMNIST, HERE, Figures, Runs, markdown_table, marks, play_study, run_settings, write_between
 
 RESULTS = HERE / "results" / "strategy.json"
 DOCUMENT = HERE.parent / "docs" / "market.md"
@@ -20,16 +20,7 @@ FIGURE = HERE.parent / "docs" / "img" / "who-trains-when-it-costs.png"
 COSTS, VALUES = (0.0, 0.25, 0.5, 1.0, 2.0), (0.0, 0.5, 1.0, 2.0)
 WORTH = 1.0
 """Of a price in tokens, where tokens do not count (they are worth nothing there) or others are drawn."""
-DATA = {
-    "digits": (),
-    "EMNIST letters": (
-        "task.dataset=emnist",
-        "task.distributions=halves",
-        "task.samples=100",
-        "rounds=30",
-        "train.lr=0.05",
-    ),
-}
+DATA = {"digits": (), "EMNIST letters": EMNIST}
 RULES = {"tokens": (), "no tokens": ("method.tokens=false",), "printed rules": ("method.preset=paper",)}
 
 
