@@ -10,7 +10,7 @@ from tests.reproduce.small_experiment import record
 from typer.testing import CliRunner
 
 from ipfl.cli import app
-from ipfl.reproduce import records
+from ipfl.reproduce import experiments, records
 from ipfl.reproduce.records import read_experiment_record
 from ipfl.reproduce.tables import BEGIN_MARK, END_MARK, document_text, write_document
 
@@ -128,6 +128,23 @@ def test_tuned_settings_are_used_and_shown(tiny, tmp_path):
     assert f"`lam = {best['settings']['lam']}`" in text
     refused = run(tmp_path, "tune", "tiny", "--scale", "smoke", "--seeds", "3-4", code=2)
     assert "seeds from 100 on" in refused.stderr
+
+
+def test_a_point_of_the_grid_that_fails_is_not_chosen(tiny, tmp_path):
+    def set_factors(factors):
+        path = tmp_path / "experiments/common.toml"
+        path.write_text(re.sub("lr_factors = .*", f"lr_factors = {factors}", path.read_text()))
+        experiments.read_common.cache_clear()
+
+    set_factors([1.0, 1e38])
+    done = run(tmp_path, "tune", "tiny", "--scale", "smoke")
+    assert done.stderr.count("not chosen: ") == 3, "two points of Ditto, one of FedAvg"
+    chosen = json.loads((tmp_path / "results/tiny/smoke-tuning.json").read_text())["methods"]
+    assert chosen["fedavg"]["chosen"]["train.lr"] == 0.1
+    # Nothing is left of a method if all its points fail.
+    set_factors([1e38])
+    done = run(tmp_path, "tune", "tiny", "--scale", "smoke", code=1)
+    assert done.stderr.count("error: ") == 3
 
 
 def test_some_methods_can_be_tuned_again(tiny, tmp_path):

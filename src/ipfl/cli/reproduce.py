@@ -210,12 +210,12 @@ def tables(
 
 def _print_tables(names: list[str], scale: str, out: Path) -> None:
     from ipfl.reproduce.experiments import read_experiment
-    from ipfl.reproduce.records import read_experiment_record
+    from ipfl.reproduce.records import read_compared
     from ipfl.reproduce.tables import terminal_tables
 
     console = stdout_console()
     for name in names:
-        record = read_experiment_record(out, name, scale)
+        record = read_compared(out, name, scale)
         if record is not None:
             for table in terminal_tables(read_experiment(name), record):
                 console.print()
@@ -226,6 +226,8 @@ def _finish(outcome: ReproductionOutcome) -> None:
     """Says what was written and what failed."""
     for file in outcome.files:
         typer.echo(file)
+    for note in outcome.notes:
+        typer.echo(note, err=True)
     for failure in outcome.failures:
         typer.echo(f"error: {failure}", err=True)
     if outcome.is_interrupted:

@@ -130,7 +130,9 @@ def rounds_to_purity(run: RunRecord, reference: RunRecord | None) -> float | Non
 
 
 def remaining_clients(run: RunRecord, reference: RunRecord | None) -> float | None:
-    """Share of the clients that have not left, in percent."""
+    """Share of the clients that have not left, in percent; None: nobody can leave the reference."""
+    if reference is not None and reference.key == run.key:
+        return None
     return 100 * (1 - run.left / len(run.clients)) if run.clients else None
 
 

@@ -69,7 +69,12 @@ def _read_result(file: Path) -> ExperimentRecord:
     record = read_experiment_record(file.resolve().parents[1], name, file.stem)
     if record is None or record.scale not in SCALES or record.name not in experiment_names():
         raise InputError(f"{file} is not the result of an experiment of `ipfl reproduce list`")
-    return record
+    compared = record.with_shared_seeds()
+    if not compared.columns:
+        raise InputError(
+            f"{file} has no seed that all methods share: `ipfl reproduce {name}` goes on with it"
+        )
+    return compared
 
 
 def _overview_html(records: Sequence[ExperimentRecord]) -> str:

@@ -68,6 +68,8 @@ class ReproductionOutcome:
     files: list[Path] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     is_interrupted: bool = False
+    notes: list[str] = field(default_factory=list)
+    """What went wrong and did not matter."""
 
 
 @dataclass(frozen=True)
@@ -207,16 +209,19 @@ def tune(
             raise InputError(f"the other methods of {experiment.name} were tuned on seeds {known['seeds']}")
         before = known["methods"]
     played = options.play([run for one in candidates for run in one.runs], {})
-    failures = [
-        f"{one.label} {one.settings}, seed {run.seed}: {played.failures[run.key]}"
-        for one in candidates
-        for run in one.runs
-        if run.key in played.failures
-    ]
-    outcome = ReproductionOutcome([], failures, played.is_interrupted)
+    outcome = ReproductionOutcome(is_interrupted=played.is_interrupted)
+    chosen = choose_best(candidates, played.records)
+    for one in candidates:
+        for run in one.runs:
+            if run.key in played.failures:
+                said = f"{one.label} {one.settings}, seed {run.seed}: {played.failures[run.key]}"
+                if chosen[one.label]["chosen"] is None:
+                    outcome.failures.append(said)
+                else:  # some learning rate may well be too high: that is what a grid is for
+                    outcome.notes.append(f"not chosen: {said}")
     if not played.is_interrupted:
         path = tuning_file(options.results, experiment, scale)
-        found = before | choose_best(candidates, played.records)
+        found = before | chosen
         write_tuning(path, experiment, seeds, found, source_commit())
         outcome.files.append(path)
     return outcome

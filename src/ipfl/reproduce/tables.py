@@ -14,7 +14,7 @@ from ipfl.report.tables import plain_table
 from ipfl.reproduce.experiments import Experiment, Scale, experiment_names, read_common, read_experiment
 from ipfl.reproduce.measures import MEASURES
 from ipfl.reproduce.pictures import picture_name, pictures, save_pictures
-from ipfl.reproduce.records import ColumnRecord, ExperimentRecord, read_experiment_record
+from ipfl.reproduce.records import ColumnRecord, ExperimentRecord, read_compared
 from ipfl.reproduce.statistics import Standing, Values, spread, standing
 
 if TYPE_CHECKING:
@@ -231,7 +231,7 @@ def overview(records: Mapping[str, ExperimentRecord]) -> tuple[list[str], list[l
 def _read_records(results: Path, scale: Scale) -> dict[str, ExperimentRecord]:
     """The results of all experiments that have any."""
     names = [name for name in experiment_names() if read_experiment(name).kind == "runs"]
-    found = {name: read_experiment_record(results, name, scale) for name in names}
+    found = {name: read_compared(results, name, scale) for name in names}
     return {name: record for name, record in found.items() if record is not None}
 
 
