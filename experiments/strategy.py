@@ -57,42 +57,56 @@ def play(setting: str, seed: int) -> Figures:
 
 
 def table(runs: Runs) -> str:
-    """Honest share and accuracy of every setting."""
+    """Honest share and accuracy: a row for every cost, a column for every value."""
     rows = []
-    for setting in GRID:
-        found = list(runs.get(setting, {}).values())
-        if found:
-            data, rule, *choice = setting.split(" / ")
-            honest, accuracy = (
-                100 * fmean(run[key] for run in found) for key in ("honest_share", "accuracy")
-            )
-            rows.append(
-                [data, rule, *(choice or ["–"]), f"{honest:.0f} %", f"{accuracy:.1f}", str(len(found))]
-            )
-    return markdown_table(["data", "rule", "cost, value", "honest", "accuracy", "seeds"], rows)
+    for data in DATA:
+        honest = _cell(runs.get(f"{data} / all honest", {}))
+        rows.append([data, "all honest", "–", *[honest] * len(VALUES)])
+        for rule in RULES:
+            for cost in COSTS:
+                names = (f"{data} / {rule} / c = {cost:g}, v = {value:g}" for value in VALUES)
+                rows.append([data, rule, f"{cost:g}", *(_cell(runs.get(name, {})) for name in names)])
+    shown = [row for row in rows if any(cell != "–" for cell in row[3:])]
+    return markdown_table(["data", "rule", "c", *(f"v = {value:g}" for value in VALUES)], shown)
+
+
+def _cell(seeds: dict[str, Figures]) -> str:
+    """`96 %, 81.1`: the honest share, and the accuracy."""
+    if not seeds:
+        return "–"
+    honest, accuracy = (
+        100 * fmean(run[key] for run in seeds.values()) for key in ("honest_share", "accuracy")
+    )
+    return f"{honest:.0f} %, {accuracy:.1f}"
 
 
 def draw(runs: Runs, path: Path) -> None:
-    """Honest share over the rounds, for every cost, with tokens and without."""
+    """Honest share over the rounds, for every cost, with tokens and without; a row for each data set."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(1, len(RULES), figsize=(10, 3.2), sharey=True, layout="constrained")
+    shape = len(DATA), len(RULES)
+    figure, axes = plt.subplots(*shape, figsize=(10, 5.6), sharex="row", sharey=True, layout="constrained")
     colours = plt.get_cmap("viridis")([0.05, 0.28, 0.5, 0.72, 0.92])
-    for axis, rule in zip(axes, RULES, strict=True):
-        for colour, cost in zip(colours, COSTS, strict=True):
-            found = list(runs.get(f"digits / {rule} / c = {cost:g}, v = {WORTH:g}", {}).values())
-            if found:
-                rounds = [row[0] for row in found[0]["shares"]]
-                honest = [100 * fmean(run["shares"][i][1] for run in found) for i in range(len(rounds))]
-                axis.plot([round + 1 for round in rounds], honest, color=colour, label=f"c = {cost:g}")
-        axis.set(title=rule, xlabel="round", ylim=(0, 100))
-        axis.grid(alpha=0.3)
-    axes[0].set_ylabel("clients that train honestly, %")
-    axes[-1].legend(title="cost of training", fontsize=8)
-    figure.suptitle("Who trains when it costs (digits, a price in tokens is worth 1)")
+    for row, data in zip(axes, DATA, strict=True):
+        for axis, rule in zip(row, RULES, strict=True):
+            for colour, cost in zip(colours, COSTS, strict=True):
+                found = list(runs.get(f"{data} / {rule} / c = {cost:g}, v = {WORTH:g}", {}).values())
+                if found:
+                    rounds = [round + 1 for round, *_ in found[0]["shares"]]
+                    honest = [100 * fmean(run["shares"][i][1] for run in found) for i in range(len(rounds))]
+                    axis.plot(rounds, honest, color=colour, label=f"c = {cost:g}")
+            axis.set(title=f"{data}: {rule}", ylim=(0, 100))
+            axis.grid(alpha=0.3)
+        row[0].set_ylabel("clients that\ntrain honestly, %")
+    for axis in axes[-1]:
+        axis.set_xlabel("round")
+    figure.legend(
+        *axes[0][0].get_legend_handles_labels(), title="cost of\ntraining", loc="outside right center"
+    )
+    figure.suptitle("Who trains when it costs (a price in tokens is worth 1)")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=130)
 

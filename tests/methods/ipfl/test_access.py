@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.federation import first_ask
 from tests.methods.ipfl.scripted import (
     HONEST,
@@ -24,6 +25,7 @@ from tests.methods.ipfl.scripted import (
 
 from ipfl.core import Record
 from ipfl.data.federated import Samples
+from ipfl.methods.ipfl.preference_steps import take_turns
 
 OPENING = 100 * 100
 
@@ -172,11 +174,11 @@ class TestQueries:
         assert method_.on_preference(Record({}, ask.facts), Record(), Me())[0].facts["bids"] == []
 
     def test_a_budget_of_queries_goes_round(self):
-        # 12 clients, 7 a round, who waits longest first: everyone is asked at least every second round.
+        # 12 clients, 7 a round: one by one it would be every second round, here it is every third at least.
         _, done, engine = play(market(preference_budget=7), 13, HONEST, clients=12)
         asked = [set(query) for query in queries(engine)]
         assert [len(query) for query in asked] == [7] * 12
-        assert all(one | other == set(range(12)) for one, other in pairwise(asked))
+        assert all(set().union(*asked[i : i + 3]) == set(range(12)) for i in range(10))
         for query, one in zip(queries(engine), done[1:], strict=True):  # and only they bid, sit and pay
             assert {bid.client for bid in one.done.market.bids} == set(query)
             assert {seat.client for seat in one.done.seats} <= set(query)
@@ -224,3 +226,25 @@ class TestQueries:
         method_ = market(preference_budget=2)
         state = replace(method_.init(setup(5)), drawn=np.array([4, 2, 5, -1, 3]))
         assert set(first_ask(method_, state, 5, round=6).to) == {3, 1}
+
+    def test_every_cluster_has_its_share_of_the_turns(self):
+        # 4 of 12: of nine clients of cluster 0 three, of three of cluster 1 one; those that wait longest.
+        favourite = np.array([0] * 9 + [1] * 3)
+        drawn = np.array([5, 4, 3, 5, 4, 3, 5, 4, 3, 4, 3, 4])
+        assert set(take_turns(drawn, favourite, 4, 6).tolist()) == {2, 5, 8, 10}
+        # 5 of 12: 3.75 and 1.25 rounded down are the same four. The fifth waits longest of the others.
+        assert take_turns(drawn, favourite, 5, 6).tolist() == [2, 5, 8, 10, 1]
+        # A client that never had a turn comes before all others.
+        drawn[[0, 9]] = -1
+        assert take_turns(drawn, favourite, 2, 6).tolist() == [0, 9]
+
+    @given(st.integers(1, 30), st.integers(1, 4), st.integers(1, 30), st.integers(0, 99))
+    def test_nobody_waits_for_ever(self, clients, clusters, budget, seed):
+        budget = min(budget, clients)
+        rng = np.random.default_rng(seed)
+        favourite, drawn = rng.integers(clusters, size=clients), np.full(clients, -1)
+        for round in range(40):
+            chosen = take_turns(drawn, favourite, budget, round)
+            assert len(set(chosen.tolist())) == budget
+            drawn[chosen] = round
+            assert round - drawn.min() <= -(-clients // budget), "one by one it would be a round less"

@@ -5,6 +5,7 @@ Algorithm 1, line 17, as far as the server has part in it; how a client answers 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Sequence
 from dataclasses import replace
 
@@ -34,13 +35,13 @@ class PreferenceSteps(ClientSide):
     def draw_bidders(self, state: MarketState, roster: Roster, round: int) -> tuple[MarketState, Bools]:
         """The clients that may bid in this round: all, or the budget's number of them in turn.
 
-        Clients that wait longest come first, so that a round costs the same for any N.
+        So a round costs the same for any N. Whose turn it is: see `take_turns`.
         """
         available = np.isin(state.ids, roster.clients)
         budget = self.preference_budget or state.per_round * self.bidders_per_seat(state)
         if self.incentive and available.sum() > budget:
             rows = stream(state.seed, "bidders", round).permutation(np.flatnonzero(available))
-            chosen = rows[np.argsort(state.drawn[rows], kind="stable")[:budget]]
+            chosen = rows[take_turns(state.drawn[rows], state.favourites[rows], budget, round)]
             available = np.zeros(len(state.ids), bool)
             available[chosen] = True
         return replace(state, drawn=np.where(available, round, state.drawn)), available
@@ -115,6 +116,27 @@ class PreferenceSteps(ClientSide):
         models = np.split(state.held[client], len(clusters))
         named = {cluster_name(k): model for k, model in zip(clusters, models, strict=True)}
         return Record(named, {"clusters": [*clusters], "means": [*means]})
+
+
+def take_turns(drawn: Ints, favourite: Ints, budget: int, round: int) -> NDArray[np.intp]:
+    """Places of the clients whose turn it is: of every cluster's clients as large a part as of all.
+
+    Left to chance, those who have their turn together stay together for ever, and a cluster that few of them
+    want has few bidders whenever they come round. Nobody waits more than a round longer than if all took
+    turns one by one.
+
+    Args:
+        drawn: (n,) round in which each client had its last turn, −1 = never: these come before all others.
+        favourite: (n,) the cluster that each wants most.
+        budget: How many to take: those that wait longest; of equal ones those that are given first.
+        round: The present one.
+    """
+    waiting = np.argsort(drawn, kind="stable")
+    is_sure = (drawn < 0) | (round - drawn > math.ceil(len(drawn) / budget))
+    for cluster in np.unique(favourite):
+        own = waiting[favourite[waiting] == cluster]
+        is_sure[own[: len(own) * budget // len(drawn)]] = True
+    return np.lexsort((drawn, ~is_sure))[:budget]
 
 
 def make_bids(state: MarketState, available: Bools, served: Bools) -> tuple[Bid, ...]:

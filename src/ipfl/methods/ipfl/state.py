@@ -177,11 +177,17 @@ class MarketState:
         """Rows of these clients."""
         return np.searchsorted(self.ids, np.asarray(clients, np.int64)).astype(np.int64)
 
+    @property
+    def favourites(self) -> NDArray[np.int64]:
+        """(N,) the cluster that each client wants most, −1 = it has no bid."""
+        rank = np.where(self.bid_ranks >= 0, self.bid_ranks, np.iinfo(np.int16).max)
+        return np.where((self.bid_ranks >= 0).any(axis=1), rank.argmin(axis=1), -1)
+
     def preferred(self) -> dict[ClientId, int]:
         """The cluster that each client wants most, of those that bid."""
-        rank = np.where(self.bid_ranks >= 0, self.bid_ranks, np.iinfo(np.int16).max)
-        rows = np.flatnonzero((self.bid_ranks >= 0).any(axis=1))
-        return {int(self.ids[row]): int(rank[row].argmin()) for row in rows}
+        favourites = self.favourites
+        rows = np.flatnonzero(favourites >= 0)
+        return dict(zip(self.ids[rows].tolist(), favourites[rows].tolist(), strict=True))
 
     def account(self, row: int) -> dict[str, Fact]:
         """What a client is told of its own account with every query."""
