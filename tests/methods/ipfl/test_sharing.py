@@ -112,6 +112,15 @@ class TestShare:
         assert shared.share == 0
         assert shared.models[0].tolist() == [0, 0]
 
+    def test_while_only_one_cluster_is_trained_the_others_follow_as_before(self):
+        # Nothing to compare. Half was shared in the round before: the other one takes half of the step, and
+        # cluster 1 all of it, 1/2·6 of its own and 1/2·6 in common.
+        state = replace(start(size=1), shared=0.5)
+        shared = share_steps(state, {1: vector(6)}, {1: 1.0})
+        assert shared.share == 0.5
+        np.testing.assert_allclose(shared.models, [[3], [6]])
+        assert shared.directions[0] is None
+
     @pytest.mark.parametrize(("spread", "expected"), [(0.0, 0.9), (1.0, 1 / 6), (0.2, 1 / 1.2)])
     def test_normal_updates_with_a_known_answer(self, spread, expected):
         # Per parameter, cluster means vary by τ and updates by σ = 1 around them; with 5 updates each, chance

@@ -15,6 +15,9 @@ where Δ̄ is the mean of the clusters' steps, B their mean squared distance fro
 
 One round says little. What is systematic adds up over rounds and chance does not: instead of steps, B takes
 the running directions M_k ← 0.8·(M_k + Δ_k) of `agreement`, and V_k ← 0.8²·(V_k + v_k).
+
+In a round in which all updates go to one cluster nothing can be compared, and s is that of the round before:
+the other models follow as far as they did, instead of staying behind where nobody would train them again.
 """
 
 from __future__ import annotations
@@ -68,7 +71,8 @@ def share_steps(
     for k, step in steps.items():
         directions[k] = next_direction(directions[k], step)
         chance[k] = MOMENTUM**2 * (chance[k] + variance.get(k, 0.0))
-    share = explained_by_chance(directions, chance, list(variance)) if fixed is None else fixed
+    share = fixed if fixed is not None else explained_by_chance(directions, chance, list(variance))
+    share = state.shared if share is None else share
     models = [new.get(k, model) for k, model in enumerate(state.models)]
     if share > 0 and steps and len(state.clusters) > 1:
         common = share * np.mean(list(steps.values()), axis=0)
@@ -81,11 +85,11 @@ def share_steps(
 
 def explained_by_chance(
     directions: Sequence[Vector | None], chance: Floats, clusters: Sequence[int]
-) -> float:
-    """The share V / B of what sets these clusters apart; `max_share` at most, 0 if nothing can be said."""
+) -> float | None:
+    """The share V / B of what sets these clusters apart, `max_share` at most; None of fewer than two."""
     known = [(k, direction) for k in clusters if (direction := directions[k]) is not None]
     if len(known) < 2:
-        return 0.0
+        return None
     vectors = np.array([direction for _, direction in known], np.float64)
     vectors -= vectors.mean(axis=0)
     apart = float(np.square(vectors, out=vectors).sum()) / (len(known) - 1)
