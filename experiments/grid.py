@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from ipfl.client.task import Task
-from ipfl.core.files import write_json, write_text
+from ipfl.core.files import write_text
 from ipfl.engines.local import local_engine
-from ipfl.reproduce.records import is_same_code
+from ipfl.reproduce.records import compact_json, is_same_code
 from ipfl.runs.comparison import prepare
 from ipfl.runs.config import Config
 from ipfl.runs.folder import source_commit
@@ -123,7 +123,7 @@ def play_missing(
         jobs = ((play, setting, seed) for setting, seed in missing)
         for setting, seed, figures in pool.imap_unordered(_play, jobs):
             runs.setdefault(setting, {})[str(seed)] = {**figures, "commit": source_commit()}
-            write_json(path, {"runs": {name: runs[name] for name in sorted(runs)}})
+            write_text(path, compact_json({"runs": {name: runs[name] for name in sorted(runs)}}))
             print(setting, seed, figures, flush=True)
     return runs
 

@@ -1,6 +1,6 @@
 """Do tokens follow the quality of a client's data? Graded label noise, and graded sample sizes.
 
-    python experiments/quality.py --seeds 5
+    python experiments/quality.py --seeds 10
 
 Rank correlation (Spearman) over the clients of the tokens that each won or lost with the quality of its data:
 the share of right labels (0, 20, 40, 60 % wrong), or the number of samples. Every contribution signal,
@@ -26,17 +26,20 @@ SIGNALS = {
     "the paper's gradient": ("method.contribution=clients",),
     "printed rules": ("method.preset=paper",),
 }
+NOISE = ("task.label_noise=[0, 0.2, 0.4, 0.6]",)
+SIZES = ("task.sizes=unequal", "task.size_spread=0.7")
+FOUR = (
+    "task.clients=40",
+    "task.samples=36",
+    "task.distributions=permuted:4",
+    "task.partition=linear",
+    "method.clusters=4",
+)
 TASKS = {
-    "label noise, K = 2": ("task.label_noise=[0, 0.2, 0.4, 0.6]",),
-    "label noise, K = 4": (
-        "task.label_noise=[0, 0.2, 0.4, 0.6]",
-        "task.clients=40",
-        "task.samples=36",
-        "task.distributions=permuted:4",
-        "task.partition=linear",
-        "method.clusters=4",
-    ),
-    "sample sizes, K = 2": ("task.sizes=unequal", "task.size_spread=0.7"),
+    "label noise, K = 2": NOISE,
+    "label noise, K = 4": (*NOISE, *FOUR),
+    "sample sizes, K = 2": SIZES,
+    "sample sizes, K = 4": (*SIZES, *FOUR),
 }
 GRID = {f"{task} / {signal}": (*TASKS[task], *SIGNALS[signal]) for task in TASKS for signal in SIGNALS}
 
@@ -72,7 +75,7 @@ def table(runs: Runs) -> str:
 
 def main() -> None:
     """Plays what is missing, and writes the table."""
-    runs = play_study(__doc__, 5, RESULTS, GRID, play)
+    runs = play_study(__doc__, 10, RESULTS, GRID, play)
     write_between(DOCUMENT, marks("experiments/quality.py"), table(runs))
 
 

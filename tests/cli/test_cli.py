@@ -327,6 +327,12 @@ class TestProcess:
         assert "clients bid with tokens for cluster models" in done.stdout
         assert done.stdout.splitlines()[-1] == "[]"
 
+    def test_as_a_module(self):
+        done = subprocess.run(
+            [sys.executable, "-m", "ipfl", "--version"], capture_output=True, text=True, check=True
+        )
+        assert done.stdout == f"ipfl {__version__}\n"
+
     def test_exit_code_of_bad_input(self):
         done = subprocess.run([IPFL, "run", "--set", "sed=1"], capture_output=True, text=True, check=False)
         assert (done.returncode, done.stdout) == (2, "")
