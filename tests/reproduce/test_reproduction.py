@@ -72,6 +72,23 @@ def test_runs_of_another_commit_are_refused_unless_allowed(tiny, tmp_path, monke
     assert after != before
 
 
+def test_seeds_of_other_code_are_not_dropped(tiny, tmp_path, monkeypatch):
+    run(tmp_path, "tiny", "--scale", "smoke", "--seeds", "2")
+    before = read_experiment_record(tmp_path / "results", "tiny", "smoke").columns["10:90"].runs
+    for module in ("play", "reproduction"):
+        monkeypatch.setattr(f"ipfl.reproduce.{module}.is_this_code", lambda record: False)
+    refused = run(tmp_path, "tiny", "--scale", "smoke", "--seeds", "2,2", code=2)
+    (line,) = refused.stderr.splitlines()
+    assert "tiny has seeds 0, 1 of other code" in line
+    assert "--other-commit" in line
+    for choice in ("use", "replay"):
+        run(tmp_path, "tiny", "--scale", "smoke", "--seeds", "2,2", "--other-commit", choice)
+        after = read_experiment_record(tmp_path / "results", "tiny", "smoke")
+        assert after.seeds == [0, 1, 2]
+        for label, runs in before.items():
+            assert {seed: after.columns["10:90"].runs[label][seed] for seed in runs} == runs
+
+
 def test_some_methods_can_be_played_again(tiny, tmp_path, monkeypatch):
     run(tmp_path, "tiny", "--scale", "smoke")
     before, folders = read_experiment_record(tmp_path / "results", "tiny", "smoke"), run_folders(tmp_path)

@@ -203,7 +203,10 @@ def label_line_ends(axes: Axes, ends: Sequence[tuple[float, str, str]], size: fl
             text, (1, height), (1.03, place), xycoords=("axes fraction", "data"),
             textcoords=("axes fraction", "data"), color=colour, fontsize=size, va="center",
             annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 0},
+            arrowprops={
+                "arrowstyle": "-", "color": colour, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 0,
+                "relpos": (0, 0.5),  # to the text's left edge; its middle may be beyond another text
+            },
         )  # fmt: skip
 
 

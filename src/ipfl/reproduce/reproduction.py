@@ -117,10 +117,11 @@ def reproduce(
         for (label, seed), run in column.runs.items()
         if seed in seeds and (methods is None or label in methods)
     ]
+    held = [_that_hold(known, one, seeds, methods, options.other_commit) for one in planned]
     played = options.play(wanted, known)
     outcome.is_interrupted = played.is_interrupted
-    for one in planned:
-        record = _collect(one, scale, played, _that_hold(known, one, methods, options.other_commit))
+    for one, kept in zip(planned, held, strict=True):
+        record = _collect(one, scale, played, kept)
         outcome.failures += record.failures
         if record.seeds:
             outcome.files.append(write_experiment_record(options.results, record))
@@ -132,19 +133,39 @@ def _all_seeds(seeds: Sequence[int], before: ExperimentRecord | None) -> list[in
 
 
 def _that_hold(
-    known: dict[str, RunRecord], one: _Planned, methods: Sequence[str] | None, other_commit: OtherCommit
+    known: dict[str, RunRecord],
+    one: _Planned,
+    seeds: Sequence[int],
+    methods: Sequence[str] | None,
+    other_commit: OtherCommit,
 ) -> dict[str, RunRecord]:
-    """The known runs of an experiment that stay, though they were not asked for now.
+    """The known runs of an experiment that need not be played now.
 
-    Those of this code, and of methods that were not asked for; all, if those of other commits are to be used.
+    Those of this code; those of other code, if they are to be used or were not asked for.
+
+    Raises:
+        InputError: Seeds that were not asked for are of other code, and nothing was said about such runs: the
+            table would have both.
     """
-    return {
-        run.key: old
-        for column in one.columns
-        for (label, _), run in column.runs.items()
-        if (old := known.get(run.key)) is not None
-        and (other_commit == "use" or (methods is not None and label not in methods) or is_this_code(old))
-    }
+    kept, of_other_code = {}, {}
+    for column in one.columns:
+        for (label, seed), run in column.runs.items():
+            old = known.get(run.key)
+            if old is None:
+                continue
+            is_method_asked = methods is None or label in methods
+            if is_this_code(old) or other_commit == "use" or not (is_method_asked and seed in seeds):
+                kept[run.key] = old
+            if is_method_asked and seed not in seeds and not is_this_code(old):
+                of_other_code[seed] = str(old.commit)[:10]
+    if of_other_code and other_commit == "refuse":
+        found = ", ".join(map(str, sorted(of_other_code)))
+        commits = ", ".join(sorted(set(of_other_code.values())))
+        raise InputError(
+            f"{one.experiment.name} has seeds {found} of other code (commit {commits}): --other-commit use or "
+            "replay keeps them beside those that are asked for now"
+        )
+    return kept
 
 
 def _collect(one: _Planned, scale: Scale, played: Played, known: dict[str, RunRecord]) -> ExperimentRecord:
