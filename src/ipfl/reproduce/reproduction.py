@@ -162,7 +162,7 @@ def _that_hold(
         found = ", ".join(map(str, sorted(of_other_code)))
         commits = ", ".join(sorted(set(of_other_code.values())))
         raise InputError(
-            f"{one.experiment.name} has seeds {found} of other code (commit {commits}): --other-commit use or "
+            f"{one.experiment.name} has seeds {found} of other code ({commits}): --other-commit use or "
             "replay keeps them beside those that are asked for now"
         )
     return kept
