@@ -225,6 +225,12 @@ class TestLayers:
         assert network.classifier is out
         assert not out._forward_pre_hooks
 
+    def test_where_the_biases_of_the_outputs_are(self):
+        assert build_network(MODEL_FACTORIES["mlp"], (4,), 3, 0).output_bias == slice(1024, 1027)
+        assert build_network(Normed, (2,), 5, 0).output_bias == slice(30, 35)
+        assert Network(nn.Linear(1, 2, bias=False), (1,)).output_bias is None
+        assert Network(nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten()), (3, 3, 1)).output_bias is None
+
     def test_a_module_without_a_linear_layer_has_no_features(self):
         network = Network(nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten()), (3, 3, 1))
         with pytest.raises(InputError, match="no linear layer"):

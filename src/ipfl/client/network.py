@@ -249,6 +249,16 @@ class Network:
         """The last linear layer; what goes into it are the features."""
         return last_linear(self.module)
 
+    @property
+    def output_bias(self) -> slice | None:
+        """Where the bias of the last linear layer lies in the flat vector; None if it has none there."""
+        linear = [layer for layer in self.module.modules() if isinstance(layer, nn.Linear)]
+        bias = linear[-1].bias if linear else None
+        for slot, tensor in zip(self.slots, self._tensors(), strict=True):
+            if tensor is bias:
+                return slice(slot.start, slot.stop)
+        return None
+
     def features(self, batch: Tensor) -> tuple[Tensor, Tensor]:
         """Features of a batch (n, width) and its class scores, in one pass, as float32."""
         seen: list[Tensor] = []

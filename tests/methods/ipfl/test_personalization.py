@@ -13,8 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.federation import ZERO, client, points, setup, sigma
+from torch import nn
 
 from ipfl.client.client import Client
+from ipfl.client.network import Network
 from ipfl.core import QUICK, Record
 from ipfl.data.federated import Parts
 from ipfl.methods.ipfl.method import IPFL
@@ -23,6 +25,7 @@ from ipfl.methods.ipfl.personalization import (
     fine_tune_some_of_the_way,
     fine_tuned_share,
     mix_on_evidence,
+    with_label_prior,
 )
 
 Pairs = Sequence[tuple[float, int]]
@@ -137,6 +140,35 @@ class TestFineTuning:
         assert trained_on.pop() is None, "`train` alone"
         fine_tuned(person([(1, 0), (2, 0)], goal=[(1, 0), (2, 0)]))
         assert trained_on.pop() is None, "a newcomer has one set for all: no point twice"
+
+
+class TestLabelPrior:
+    def test_what_fine_tuning_left_is_added_to_the_biases(self):
+        # 18 labels of one class and 2 of the other: r = exp(H)/2 with H = 0.325 + 1/40 = 0.350 is 0.7096, so that
+        # 1.25·0.2904 = 0.363 of the way is fine-tuned; 0.637 of log 2p = (0.5448, −1.288) is left.
+        me = self.with_biases(person([(1, 0)] * 18, goal=[(1, 1)] * 2))
+        found = with_label_prior(np.zeros(4, np.float32), OwnPoints.of(me, 128), me)
+        np.testing.assert_allclose(found, [0, 0, 0.347, -0.820], atol=2e-3)
+
+    def test_nothing_without_biases_or_where_the_goal_is_something_else(self):
+        me = person([(1, 0)] * 18, goal=[(1, 1)] * 2)
+        assert with_label_prior(RIGHT, OwnPoints.of(me, 128), me) is RIGHT
+        other = self.with_biases(person([(1, 0)] * 18, goal=[(1, 1)] * 2, probe=[(1, 0)]))
+        start = np.zeros(4, np.float32)
+        assert with_label_prior(start, OwnPoints.of(other, 128), other) is start
+
+    @pytest.mark.parametrize("label_prior", [True, False])
+    def test_the_setting(self, label_prior, monkeypatch):
+        monkeypatch.setattr(
+            "ipfl.methods.ipfl.client_side.with_label_prior", lambda model, points, me: model + 100
+        )
+        method, me = IPFL(label_prior=label_prior), person([(1, 0)] * 4, goal=[(1, 1)])
+        offer = method.offer(method.init(setup(1)), 0)
+        assert (method.personalize(offer, Record(), me).min() > 50) is np.bool_(label_prior)
+
+    @staticmethod
+    def with_biases(me: Client) -> Client:
+        return replace(me, network=Network(nn.Linear(1, 2), (1,)))
 
 
 class TestHowFar:

@@ -18,6 +18,7 @@ from ipfl.methods.ipfl.personalization import (
     fine_tune,
     fine_tune_some_of_the_way,
     mix_on_evidence,
+    with_label_prior,
 )
 from ipfl.methods.ipfl.preferences import choose_bids, importance_weights, mean_returns
 from ipfl.methods.ipfl.settings import WITH_PROBE, IPFLSettings
@@ -84,7 +85,10 @@ class ClientSide(IPFLSettings):
         points = OwnPoints.of(me, self.preference_samples)
         mixed = self._mixed(offer, points, me)
         if self.adapt == "auto":
-            return mixed if offer.facts.get(QUICK) else fine_tune_some_of_the_way(mixed, points, me)
+            if offer.facts.get(QUICK):
+                return mixed
+            tuned = fine_tune_some_of_the_way(mixed, points, me)
+            return with_label_prior(tuned, points, me) if self.label_prior else tuned
         return fine_tune(mixed, me, self.adapt) if self.adapt else mixed
 
     def _mixed(self, offer: Record, points: OwnPoints, me: Client) -> Vector:

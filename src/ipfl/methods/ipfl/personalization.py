@@ -19,6 +19,7 @@ from ipfl.core import Vector
 from ipfl.core.vectors import mix
 from ipfl.data.federated import Samples
 from ipfl.methods.ipfl.arrays import Floats
+from ipfl.methods.ipfl.label_prior import prior_logits
 from ipfl.methods.ipfl.mixing import calibrated_hits, candidate_weights, choose_on_evidence
 
 AUTO_EPOCHS, GENTLE = 5, 0.2
@@ -96,6 +97,23 @@ def fine_tune_some_of_the_way(start: Vector, points: OwnPoints, me: Client) -> V
     if not np.isfinite(end).all():  # a training that diverged
         return start
     return mix([start, end], [1 - share, share])
+
+
+def with_label_prior(model: Vector, points: OwnPoints, me: Client) -> Vector:
+    """A fine-tuned mix that also reckons with how often the client has each class (`prior_logits`).
+
+    The part of the way that was fine-tuned has learned it already, so only the rest of it is added. Nothing
+    is where `goal` is something else than `train`, or if the network's outputs have no biases.
+    """
+    place = me.network.output_bias
+    has_biases = place is not None and place.stop - place.start == me.classes
+    if not (has_biases and me.predicts_classes and len(points.trained)):
+        return model
+    rest = 1 - fine_tuned_share(points.labels, me.classes)
+    labels = np.concatenate([me.data("train").y, points.held_back.y])
+    corrected = np.array(model, dtype=np.float32)
+    corrected[place] += (rest * prior_logits(labels, me.classes)).astype(np.float32)
+    return corrected
 
 
 def fine_tuned_share(labels: NDArray[np.int64], classes: int) -> float:

@@ -114,6 +114,11 @@ class IPFLSettings:
         description="epochs in which a client trains its mix further for itself; 0: no training; "
         "auto: five, or twenty with few of the classes; the fewer it has, the further it goes of the way",
     )
+    label_prior: bool = Field(
+        False,
+        description="whether, with adapt = auto, a client adds to its model's outputs how often it has each "
+        "class, as far as its labels show it",
+    )
     n_p: Annotated[int, Field(ge=1)] | None = Field(
         None,
         description="N_p, seats per cluster by bid and contribution; omitted: what N_r leaves",
