@@ -18,6 +18,7 @@ from ipfl.methods.ipfl.mixing import (
     choose_on_evidence,
     evidence,
     mixing_weights,
+    optimism,
 )
 
 
@@ -59,12 +60,21 @@ def test_unknown_mix_names_the_known_ones() -> None:
         mixing_weights(np.ones(2), "tune", lambda mix: 0.0)  # type: ignore[arg-type]
 
 
-def test_candidates_are_the_paper_s_mix_and_then_sharper_and_flatter_ones() -> None:
-    # υ = (1/3, 2/3). Singles by υ; then s = 8, 4, 2, 0: (1, 2^s)/(1 + 2^s).
+def test_candidates_are_the_mix_at_hand_and_then_sharper_and_flatter_ones() -> None:
+    # υ = (1/3, 2/3): (1, 2^s)/(1 + 2^s), s = 4. Singles by υ; then s = 8, 2, 1, 0.
     weights = candidate_weights(np.array([1 / 3, 2 / 3]))
-    expected = [[1 / 3, 2 / 3], [0, 1], [1, 0]]
-    expected += [[1 / (1 + 2**s), 2**s / (1 + 2**s)] for s in (8, 4, 2, 0)]
-    np.testing.assert_allclose(weights, expected)
+    sharpened = [[1 / (1 + 2**s), 2**s / (1 + 2**s)] for s in (4, 8, 2, 1, 0)]
+    np.testing.assert_allclose(weights, [sharpened[0], [0, 1], [1, 0], *sharpened[1:]])
+
+
+def test_a_mix_must_be_the_better_the_further_it_is_from_the_one_at_hand() -> None:
+    # From (0.2, 0.8) to (0, 1) a fifth of the weight is moved: 0.02 hits. To (1, 0) four fifths.
+    asked = optimism([np.array([0.2, 0.8]), np.array([0.0, 1.0]), np.array([1.0, 0.0])])
+    assert asked == pytest.approx([0, 0.02, 0.08])
+    at_hand = np.full(4, 0.5)
+    assert choose_on_evidence([at_hand, at_hand + 0.015, at_hand + 0.07], asked) == 0
+    assert choose_on_evidence([at_hand, at_hand + 0.025, at_hand + 0.07], asked) == 1
+    assert choose_on_evidence([at_hand, at_hand + 0.025, at_hand + 0.09], asked) == 2
 
 
 def test_evidence_by_hand() -> None:

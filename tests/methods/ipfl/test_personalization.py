@@ -69,11 +69,12 @@ class TestWhichPointsCount:
 
 
 class TestMixing:
-    def test_the_paper_s_mix_stays_without_evidence(self):
+    def test_the_mix_at_hand_stays_without_evidence(self):
         # At x = 0 every model gives 1/2 to both classes, so that no mix is better than another.
         me = person([(0, 0), (0, 1)], goal=[(0, 0)])
         mixed = mix_on_evidence([RIGHT, 3 * RIGHT], np.array([0.25, 0.75]), OwnPoints.of(me, 128), me)
-        assert mixed.tolist() == [2.5, -2.5]  # 0.25·1 + 0.75·3
+        # υ^4 = (1, 81)/82 of the outputs 1 and 3: 244/82.
+        np.testing.assert_allclose(mixed, [244 / 82, -244 / 82], rtol=1e-6)
 
     def test_a_single_model_is_taken_if_the_mix_is_wrong(self):
         # υ = (0.4, 0.6) mixes (1, −1) and (−1, 1) to (−0.2, 0.2), which is wrong everywhere; so are υ^s for
@@ -85,7 +86,25 @@ class TestMixing:
     def test_one_point_is_not_enough(self):
         me = person([(2, 0)], goal=[(2, 0)])
         mixed = mix_on_evidence([RIGHT, WRONG], np.array([0.4, 0.6]), OwnPoints.of(me, 128), me)
-        np.testing.assert_allclose(mixed, [-0.2, 0.2], rtol=1e-6)
+        # υ^4 = (2^4, 3^4)/97 of 1 and −1.
+        np.testing.assert_allclose(mixed, [-65 / 97, 65 / 97], rtol=1e-6)
+
+    @pytest.mark.parametrize(
+        ("use_probe", "hold_back", "kept"), [(True, 0.5, 1), (True, 1, 0), (False, 0.5, 0)]
+    )
+    def test_more_is_asked_of_points_that_were_trained_on(self, use_probe, hold_back, kept, monkeypatch):
+        asked = []
+        monkeypatch.setattr(
+            "ipfl.methods.ipfl.personalization.choose_on_evidence",
+            lambda _, ask_for: asked.append(ask_for) or 0,
+        )
+        method = IPFL(hold_back=hold_back, adapt=0)
+        offer = method.offer(method.init(setup(1)), 0)
+        method.personalize(offer, Record(), person([(1, 0)], goal=[(1, 1)], use_probe=use_probe))
+        assert [one is not None for one in asked] == [bool(kept)]
+        other = person([(1, 0)], goal=[(1, 1)], probe=[(1, 0)], use_probe=use_probe)
+        method.personalize(offer, Record(), other)
+        assert asked.pop() is None, "nobody trains on a goal that is something else"
 
 
 class TestFineTuning:
@@ -101,7 +120,7 @@ class TestFineTuning:
         me = person([(2, 0), (2, 0)], goal=[(1, 0)])
         np.testing.assert_allclose(fine_tuned(me, WRONG), [0.25, -0.25], rtol=1e-6)
 
-    def test_who_goes_all_of_the_way_trains_longer_and_in_larger_steps(self, monkeypatch):
+    def test_who_goes_most_of_the_way_trains_longer_and_who_goes_all_of_it_in_larger_steps(self, monkeypatch):
         trained = []
         monkeypatch.setattr(
             Client,
@@ -109,9 +128,11 @@ class TestFineTuning:
             lambda me, _, epochs, lr, **__: trained.append((epochs, lr / me.settings.lr)) or RIGHT,
         )
         fine_tuned(person([(2, 0), (2, 1)], goal=[(1, 0)]))
+        fine_tuned(person([(2, 0), (2, 0)], goal=[(1, 0)]))  # 0.625 of the way
         one_of_five = replace(person([(2, 0)], goal=[(1, 0)]), classes=5)
         np.testing.assert_array_equal(fine_tuned(one_of_five, WRONG), RIGHT)
-        assert trained == [(5, pytest.approx(0.2)), (20, pytest.approx(0.5))]
+        gentle = pytest.approx(0.2)
+        assert trained == [(5, gentle), (20, gentle), (20, pytest.approx(0.5))]
 
     def test_none_of_it_where_the_goal_is_something_else(self, monkeypatch):
         monkeypatch.setattr(Client, "train", lambda *_, **__: pytest.fail("trained"))
@@ -144,11 +165,11 @@ class TestFineTuning:
 
 class TestLabelPrior:
     def test_what_fine_tuning_left_is_added_to_the_biases(self):
-        # 18 labels of one class and 2 of the other: r = exp(H)/2 with H = 0.325 + 1/40 = 0.350 is 0.7096, so that
-        # 1.25·0.2904 = 0.363 of the way is fine-tuned; 0.637 of log 2p = (0.5448, −1.288) is left.
+        # 18 labels of one class and 2 of the other: r = exp(H)/2 with H = 0.325 + 1/40 = 0.350 is 0.7096, and
+        # 1.25·0.2904 = 0.363 of the way is fine-tuned; 0.637 of log 2p = (0.5640, −1.417) is left.
         me = self.with_biases(person([(1, 0)] * 18, goal=[(1, 1)] * 2))
         found = with_label_prior(np.zeros(4, np.float32), OwnPoints.of(me, 128), me)
-        np.testing.assert_allclose(found, [0, 0, 0.347, -0.820], atol=2e-3)
+        np.testing.assert_allclose(found, [0, 0, 0.359, -0.903], atol=2e-3)
 
     def test_nothing_without_biases_or_where_the_goal_is_something_else(self):
         me = person([(1, 0)] * 18, goal=[(1, 1)] * 2)

@@ -97,7 +97,9 @@ class ClientSide(IPFLSettings):
         importance = importance_weights(hits / max(n, 1), np.asarray(offer.facts["means"]))
         models = [offer.params[cluster_name(k)] for k in offer.facts["clusters"]]
         if self.mix == "evidence":
-            return mix_on_evidence(models, importance, points, me)
+            # Not where `goal` is something else than what clients train on.
+            is_trained = me.settings.use_probe and self.hold_back < 1 and len(points.trained) > 0
+            return mix_on_evidence(models, importance, points, me, is_trained=is_trained)
 
         def score(shares: NDArray[np.float64]) -> float:
             if shares.max() == 1:  # a single model: scored already

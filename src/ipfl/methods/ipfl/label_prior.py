@@ -11,7 +11,7 @@ equal shares would give, (1 − 1/C)/n,
 
     E Q = (n + α) / (1 + α),    so that    α = (n − Q) / (Q − 1).
 
-Four standard deviations that Q has by chance, √(2/(C − 1)) each, are taken off it first: shares that may as
+Two standard deviations that Q has by chance, √(2/(C − 1)) each, are taken off it first: shares that may as
 well be equal count as equal.
 """
 
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from ipfl.methods.ipfl.arrays import Floats
 
-CHANCE = 4.0
+CHANCE = 2.0
 """Standard deviations by which labels must be less even than by chance before they count."""
 MIN_CONCENTRATION = 0.05
 """α for each class, at least: a class that a client has never seen is rare, not impossible."""

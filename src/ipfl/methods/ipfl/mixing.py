@@ -1,10 +1,14 @@
 """Which mix of the cluster models a client takes, and what counts as evidence for another one.
 
 Numbers only: `personalization` makes the models and scores them. A client has a few dozen points of its own,
-so the best of ten candidates is partly the luckiest. Two things are done about that. Candidates are compared
-point by point, and the one at hand is left only if another is better by some standard errors of the paired
-differences. And how sure a model is of itself does not count: a mean of networks has smaller outputs than
-each of them, so that its soft hits are too low for its accuracy (see `calibrated_hits`).
+so the best of ten candidates is partly the luckiest. Three things are done about that:
+
+- Candidates are compared point by point, and the one at hand is left only if another is better by some
+  standard errors of the paired differences.
+- How sure a model is of itself does not count: a mean of networks has smaller outputs than each of them, so
+  that its soft hits are too low for its accuracy (see `calibrated_hits`).
+- Where all points have been trained on, they speak for the models that were trained on them: the further
+  another mix is from the one at hand, the better it must be (see `optimism`).
 """
 
 from __future__ import annotations
@@ -27,8 +31,15 @@ SHARPNESS = (8.0, 4.0, 2.0, 1.0, 0.0)
 TEMPERATURES = tuple(float(t) for t in np.geomspace(1 / 5, 5, 17))
 """What `calibrated_hits` multiplies the log-probabilities by; the ninth is 1."""
 
+AT_HAND = 4.0
+"""Sharpness of the mix that is left only on evidence."""
+
 STANDARD_ERRORS = 0.5
 """By how many standard errors another mix must be better than the one at hand."""
+
+OPTIMISM = 0.1
+"""Hits by which a mix must also be better on points that models were trained on, for moving all of the weight
+from one model to another; in proportion for less."""
 
 
 def mixing_weights(
@@ -62,9 +73,9 @@ def mixing_weights(
 
 
 def candidate_weights(importance: Floats) -> list[NDArray[np.float64]]:
-    """What `mix = "evidence"` chooses from: the paper's mix first, then the others of a tuned one."""
-    others = (_sharpened(importance, sharpness) for sharpness in SHARPNESS if sharpness != 1)
-    return [convex(importance), *_single_models(importance), *others]
+    """What `mix = "evidence"` chooses from: υ^4, the mix at hand, then the others of a tuned one."""
+    others = (_sharpened(importance, sharpness) for sharpness in SHARPNESS if sharpness != AT_HAND)
+    return [_sharpened(importance, AT_HAND), *_single_models(importance), *others]
 
 
 def calibrated_hits(log_probabilities: Floats, labels: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -102,15 +113,26 @@ def evidence(differences: Floats) -> float:
     return float(differences.mean()) - STANDARD_ERRORS * error
 
 
-def choose_on_evidence(scores: Sequence[Floats]) -> int:
+def choose_on_evidence(scores: Sequence[Floats], ask_for: Sequence[float] | None = None) -> int:
     """The candidate with the most evidence against the first, the one at hand; 0 if there is none for any.
 
     Args:
         scores: Per candidate the score of every point, the same points for all; larger is better.
+        ask_for: By how much each must be better beside that; None: nothing.
     """
-    gains = [evidence(other - scores[0]) for other in scores]
+    gains = np.array([evidence(other - scores[0]) for other in scores])
+    if ask_for is not None:
+        gains -= ask_for
     best = int(np.argmax(gains))
     return best if gains[best] > 0 else 0
+
+
+def optimism(weights: Sequence[Floats]) -> list[float]:
+    """How much better than the first each mix looks on points that were trained on, for that reason alone.
+
+    `OPTIMISM` times the weight that is moved from some models to others.
+    """
+    return [OPTIMISM * float(np.abs(other - weights[0]).sum()) / 2 for other in weights]
 
 
 def convex(weights: Floats) -> NDArray[np.float64]:

@@ -20,15 +20,15 @@ from ipfl.core.vectors import mix
 from ipfl.data.federated import Samples
 from ipfl.methods.ipfl.arrays import Floats
 from ipfl.methods.ipfl.label_prior import prior_logits
-from ipfl.methods.ipfl.mixing import calibrated_hits, candidate_weights, choose_on_evidence
+from ipfl.methods.ipfl.mixing import calibrated_hits, candidate_weights, choose_on_evidence, optimism
 
-AUTO_EPOCHS, GENTLE = 5, 0.2
-"""Epochs of fine-tuning under `adapt = "auto"`, and the share of `train.lr` with which a mix is fine-tuned:
-the first steps of a full one undo much of it."""
+GENTLE, LESS_GENTLE = 0.2, 0.5
+"""Share of `train.lr` with which a mix is fine-tuned: the first steps of a full one undo much of it. The
+second for clients that go all of the way: they have nothing to keep."""
 
-LONG_EPOCHS, LESS_GENTLE = 20, 0.5
-"""The same for clients that go all of the way: they keep nothing of what others have learned about their
-other classes, and only gain by training on."""
+AUTO_EPOCHS, LONG_EPOCHS, LONG_FROM = 5, 20, 0.5
+"""Epochs of fine-tuning under `adapt = "auto"`; more for clients that go more than half of the way: they keep
+little of what others have learned about their other classes, and gain by training on."""
 
 MIN_SHARE, SHARE_PER_MISSING, ALMOST_ALL = 0.25, 1.25, 0.9
 """How much of the way to its fine-tuned copy a mix goes: a quarter at least, and all of it from nine tenths
@@ -67,11 +67,22 @@ class OwnPoints:
         return np.concatenate([self.held_back.y, self.trained.y])
 
 
-def mix_on_evidence(models: Sequence[Vector], importance: Floats, points: OwnPoints, me: Client) -> Vector:
-    """The paper's mix Σ_k υ_ik ω_k, unless the client's points are evidence for another one."""
-    candidates = [mix(models, weights) for weights in candidate_weights(importance)]
+def mix_on_evidence(
+    models: Sequence[Vector], importance: Floats, points: OwnPoints, me: Client, *, is_trained: bool = False
+) -> Vector:
+    """The mix at hand, unless the client's points are evidence for another one.
+
+    Args:
+        models: ω_k.
+        importance: υ_ik.
+        points: The client's.
+        me: The client.
+        is_trained: Whether those that were held back have been trained on by now.
+    """
+    weights = candidate_weights(importance)
+    candidates = [mix(models, one) for one in weights]
     scores = [point_scores(_logs(candidate, points, me), points.labels, me) for candidate in candidates]
-    return candidates[choose_on_evidence(scores)]
+    return candidates[choose_on_evidence(scores, optimism(weights) if is_trained else None)]
 
 
 def fine_tune(
@@ -92,8 +103,8 @@ def fine_tune_some_of_the_way(start: Vector, points: OwnPoints, me: Client) -> V
     is_released = me.settings.use_probe and len(points.held_back) > 0
     everything = me.data("train").joined(me.data("goal")) if is_released else None
     share = fine_tuned_share(points.labels, me.classes) if me.predicts_classes else SHARE_WITHOUT_CLASSES
-    epochs, rate = (AUTO_EPOCHS, GENTLE) if share < 1 else (LONG_EPOCHS, LESS_GENTLE)
-    end = fine_tune(start, me, epochs, everything, rate)
+    epochs = LONG_EPOCHS if share > LONG_FROM else AUTO_EPOCHS
+    end = fine_tune(start, me, epochs, everything, GENTLE if share < 1 else LESS_GENTLE)
     if not np.isfinite(end).all():  # a training that diverged
         return start
     return mix([start, end], [1 - share, share])

@@ -29,6 +29,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "hits": "hard",
         "mix": "paper",
         "adapt": 0,
+        "label_prior": False,
         "order": "top",
         "explore_in": "random",
         "contribution": "clients",
@@ -107,15 +108,15 @@ class IPFLSettings:
     mix: Literal["paper", "best", "tuned", "evidence"] = Field(
         "evidence",
         description="how cluster models become a personalized one: by υ; the best alone; "
-        "what is best on goal; by υ unless the client's points are evidence for another mix",
+        "what is best on goal; by υ^4 unless the client's points are evidence for another mix",
     )
     adapt: Annotated[int, Field(ge=0)] | Literal["auto"] = Field(
         "auto",
         description="epochs in which a client trains its mix further for itself; 0: no training; "
-        "auto: five, or twenty with few of the classes; the fewer it has, the further it goes of the way",
+        "auto: five, or twenty if it goes most of the way; the fewer classes it has, the further it goes",
     )
     label_prior: bool = Field(
-        False,
+        True,
         description="whether, with adapt = auto, a client adds to its model's outputs how often it has each "
         "class, as far as its labels show it",
     )
