@@ -105,6 +105,16 @@ def test_some_methods_can_be_played_again(tiny, tmp_path, monkeypatch):
     assert "unknown method 'dito'" in refused.stderr
 
 
+def test_methods_whose_settings_changed_since_stay_as_well(tiny, tmp_path):
+    run(tmp_path, "tiny", "--scale", "smoke")
+    found = tmp_path / "results" / "tiny" / "smoke.json"
+    before = read_experiment_record(tmp_path / "results", "tiny", "smoke").columns["10:90"].runs["fedavg"][0]
+    found.write_text(found.read_text().replace(before.key, "0" * len(before.key)))
+    run(tmp_path, "tiny", "--scale", "smoke", "--methods", "ditto")
+    after = read_experiment_record(tmp_path / "results", "tiny", "smoke").columns["10:90"].runs
+    assert after["fedavg"][0].personalized == before.personalized
+
+
 def test_a_run_of_this_code_counts_more_than_one_of_another(monkeypatch):
     monkeypatch.setattr(records, "is_this_code", lambda one: one.seed == 1)
     old, new = record(seed=0), record(seed=1)

@@ -80,6 +80,11 @@ class _Planned:
     before: ExperimentRecord | None
     """What was committed before."""
 
+    def found_before(self, column: str, label: str, seed: int) -> RunRecord | None:
+        """What was committed of a run, perhaps with other settings than its method has now."""
+        found = self.before.columns.get(column) if self.before else None
+        return found.runs.get(label, {}).get(seed) if found else None
+
 
 def reproduce(
     experiments: Sequence[Experiment],
@@ -150,10 +155,12 @@ def _that_hold(
     kept, of_other_code = {}, {}
     for column in one.columns:
         for (label, seed), run in column.runs.items():
+            is_method_asked = methods is None or label in methods
             old = known.get(run.key)
+            if old is None and not is_method_asked:
+                old = one.found_before(column.name, label, seed)
             if old is None:
                 continue
-            is_method_asked = methods is None or label in methods
             if is_this_code(old) or other_commit == "use" or not (is_method_asked and seed in seeds):
                 kept[run.key] = old
             if is_method_asked and seed not in seeds and not is_this_code(old):

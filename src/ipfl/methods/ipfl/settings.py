@@ -29,7 +29,6 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "hits": "hard",
         "mix": "paper",
         "adapt": 0,
-        "label_prior": False,
         "order": "top",
         "explore_in": "random",
         "contribution": "clients",
