@@ -115,11 +115,20 @@ class TestShare:
     def test_while_only_one_cluster_is_trained_the_others_follow_as_before(self):
         # Nothing to compare. Half was shared in the round before: the other one takes half of the step, and
         # cluster 1 all of it, 1/2·6 of its own and 1/2·6 in common.
-        state = replace(start(size=1), shared=0.5)
+        five_steps = ((vector(0), vector(0)),) * 5
+        state = replace(start(size=1), shared=0.5, last_steps=(five_steps, five_steps))
         shared = share_steps(state, {1: vector(6)}, {1: 1.0})
         assert shared.share == 0.5
         np.testing.assert_allclose(shared.models, [[3], [6]])
         assert shared.directions[0] is None
+
+    def test_they_do_not_follow_before_all_have_moved_in_five_rounds(self):
+        # Else a few clients that all want one cluster keep the models one for ever.
+        a_step = (vector(0), vector(0))
+        state = replace(start(size=1), shared=0.5, last_steps=((a_step,) * 4, (a_step,) * 5))
+        shared = share_steps(state, {1: vector(6)}, {1: 1.0})
+        assert shared.share == 0
+        np.testing.assert_allclose(shared.models, [[0], [6]])
 
     @pytest.mark.parametrize(("spread", "expected"), [(0.0, 0.9), (1.0, 1 / 6), (0.2, 1 / 1.2)])
     def test_normal_updates_with_a_known_answer(self, spread, expected):

@@ -17,7 +17,9 @@ One round says little. What is systematic adds up over rounds and chance does no
 the running directions M_k ← 0.8·(M_k + Δ_k) of `agreement`, and V_k ← 0.8²·(V_k + v_k).
 
 In a round in which all updates go to one cluster nothing can be compared, and s is that of the round before:
-the other models follow as far as they did, instead of staying behind where nobody would train them again.
+the other models follow as far as they did, instead of staying behind where nobody would train them again. But
+only once every model has moved in some rounds: models that follow from the beginning never part, and a few
+clients that all want one cluster could keep them one (docs/adversaries.md).
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ipfl.core import Vector
-from ipfl.methods.ipfl.agreement import MOMENTUM, next_direction
+from ipfl.methods.ipfl.agreement import MOMENTUM, PUBLIC_STEPS, next_direction
 from ipfl.methods.ipfl.arrays import Floats
 from ipfl.methods.ipfl.state import MarketState
 from ipfl.methods.ipfl.updates import ClusterUpdates, Updates
@@ -72,7 +74,8 @@ def share_steps(
         directions[k] = next_direction(directions[k], step)
         chance[k] = MOMENTUM**2 * (chance[k] + variance.get(k, 0.0))
     share = fixed if fixed is not None else explained_by_chance(directions, chance, list(variance))
-    share = state.shared if share is None else share
+    if share is None:
+        share = state.shared if _have_moved(state) else 0.0
     models = [new.get(k, model) for k, model in enumerate(state.models)]
     if share > 0 and steps and len(state.clusters) > 1:
         common = share * np.mean(list(steps.values()), axis=0)
@@ -81,6 +84,11 @@ def share_steps(
             moved += (1 - share) * steps.get(k, 0.0) + common
             models[k] = moved.astype(np.float32)
     return SharedSteps(tuple(models), tuple(directions), chance, share)
+
+
+def _have_moved(state: MarketState) -> bool:
+    """Whether every cluster in use has moved in as many rounds as the server remembers steps of."""
+    return all(len(state.last_steps[k]) >= PUBLIC_STEPS for k in state.clusters)
 
 
 def explained_by_chance(
