@@ -13,9 +13,13 @@ from collections.abc import Iterator
 from functools import cache
 from itertools import groupby, islice
 
+import hypothesis
 import pytest
 import typer.testing
 
+# No test is timed: on a busy machine any example may take long.
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
 # Several tests run at the same time. Threads inside torch would wait for each other, and take up to 50 times
 # the processor time (the test of an LSTM).
 os.environ.setdefault("OMP_NUM_THREADS", "1")
