@@ -87,10 +87,15 @@ def _plain(tensor: Tensor) -> Tensor:
 
 def last_linear(module: nn.Module) -> nn.Linear:
     """A module's last linear layer; what goes into it are the features."""
-    linear = [layer for layer in module.modules() if isinstance(layer, nn.Linear)]
-    if not linear:
+    found = _find_last_linear(module)
+    if found is None:
         raise InputError(f"model {type(module).__name__} has no linear layer to take features from")
-    return linear[-1]
+    return found
+
+
+def _find_last_linear(module: nn.Module) -> nn.Linear | None:
+    linear = [layer for layer in module.modules() if isinstance(layer, nn.Linear)]
+    return linear[-1] if linear else None
 
 
 @dataclass(frozen=True)
@@ -252,8 +257,8 @@ class Network:
     @property
     def output_bias(self) -> slice | None:
         """Where the bias of the last linear layer lies in the flat vector; None if it has none there."""
-        linear = [layer for layer in self.module.modules() if isinstance(layer, nn.Linear)]
-        bias = linear[-1].bias if linear else None
+        layer = _find_last_linear(self.module)
+        bias = None if layer is None else layer.bias
         for slot, tensor in zip(self.slots, self._tensors(), strict=True):
             if tensor is bias:
                 return slice(slot.start, slot.stop)
