@@ -1,18 +1,22 @@
 """What attackers get, and what they cost: every kind, without a defence and with the guards.
 
     python experiments/adversaries.py --seeds 10
+    python experiments/adversaries.py --first 200 --seeds 30 --only /guards
 
-Runs `adversaries.toml`. The table in `docs/adversaries.md` is made from the results, never typed.
+Runs `adversaries.toml`. The tables in `docs/adversaries.md` are made from the results, never typed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, get_args
 
 from grid import HERE, Figures, Runs, markdown_table, marks, play_study, write_between
 from ipfl.core import HasMarket
 from ipfl.engines.local import local_engine
+from ipfl.reproduce.statistics import interval
 from ipfl.runs.attack_report import attack_report
 from ipfl.runs.comparison import prepare
 from ipfl.runs.config import Config
@@ -22,6 +26,8 @@ from ipfl.stress.settings import AdversaryConfig, AttackKind
 
 RESULTS = HERE / "results" / "adversaries.json"
 DOCUMENT = HERE.parent / "docs" / "adversaries.md"
+REPORTED, FURTHER = range(10), range(200, 230)
+"""Seeds of the two tables. Nothing was chosen by the second."""
 
 CLEAN = "nobody"
 ATTACKS: dict[str, tuple[str, ...]] = {
@@ -77,38 +83,39 @@ def behind(run: dict[str, Any]) -> float:
     return float(run["tokens"]["honest"]["median"] - run["tokens"]["attackers"]["median"])
 
 
-def row(attack: str, defence: str, runs: Runs) -> list[str] | None:
-    """A line of the table; None without runs. Lost and gained: against the same defence, nobody attacking."""
-    clean = runs.get(f"{CLEAN}/{defence}", {})
-    seeds = [seed for seed in runs.get(f"{attack}/{defence}", {}) if seed in clean]
-    if not seeds:
+@dataclass(frozen=True)
+class Attacked:
+    """Runs with one attack and defence, and by seed what differs from the runs in which nobody attacks."""
+
+    runs: list[Figures]
+    lost: list[float]
+    """Points that the honest clients lose."""
+    own: list[float]
+    """Points that the attackers gain."""
+    tokens: list[float]
+    """What attackers earn more than when they are honest."""
+
+
+def attacked(attack: str, defence: str, runs: Runs, seeds: Iterable[int]) -> Attacked | None:
+    """What was run of an attack with these seeds; None if nothing."""
+    before, after = runs.get(f"{CLEAN}/{defence}", {}), runs.get(f"{attack}/{defence}", {})
+    pairs = [(before[seed], after[seed]) for seed in map(str, seeds) if seed in before and seed in after]
+    if not pairs:
         return None
-    found = [runs[f"{attack}/{defence}"][seed] for seed in seeds]
-    lost = [
-        100 * (clean[seed]["honest_accuracy"]["mean"] - run["honest_accuracy"]["mean"])
-        for seed, run in zip(seeds, found, strict=True)
-    ]
-    own = [
-        100 * (run["own_accuracy"] - clean[seed]["own_accuracy"])
-        for seed, run in zip(seeds, found, strict=True)
-    ]
-    return [
-        attack,
-        defence,
-        f"{sum(behind(run) > 0 for run in found)} of {len(found)}",
-        f"{-fmean(map(behind, found)):+.0f}",
-        f"{fmean(run['tokens']['attackers']['net'] for run in found):+.0f}",
-        f"{100 * fmean(run['honest_accuracy']['mean'] for run in found):.1f}",
-        f"{fmean(lost):+.1f} ({max(lost):+.1f})",
-        f"{fmean(own):+.1f}",
-        " → ".join(
-            f"{100 * fmean(run[part] for run in found):.0f}" for part in ("seats_at_first", "seats_at_last")
-        ),
-    ]
+
+    def gain(figure: Callable[[Figures], float]) -> list[float]:
+        return [figure(run) - figure(clean) for clean, run in pairs]
+
+    return Attacked(
+        [run for _, run in pairs],
+        lost=gain(lambda run: -100 * run["honest_accuracy"]["mean"]),
+        own=gain(lambda run: 100 * run["own_accuracy"]),
+        tokens=gain(lambda run: run["tokens"]["attackers"]["net"]),
+    )
 
 
 def table(runs: Runs) -> str:
-    """All that was run."""
+    """Both defences, the reported seeds."""
     head = [
         "attack",
         "defence",
@@ -120,14 +127,64 @@ def table(runs: Runs) -> str:
         "attackers' own gain",
         "% of N_p, first → second half",
     ]
-    pairs = [(attack, defence) for attack in (CLEAN, *ATTACKS) for defence in DEFENCES]
-    return markdown_table(head, [line for pair in pairs if (line := row(*pair, runs))])
+    rows = []
+    for attack in (CLEAN, *ATTACKS):
+        for defence in DEFENCES:
+            if (found := attacked(attack, defence, runs, REPORTED)) is None:
+                continue
+            cells = [
+                *(attack, defence, below_median(found)),
+                f"{-fmean(map(behind, found.runs)):+.0f}",
+                f"{fmean(run['tokens']['attackers']['net'] for run in found.runs):+.0f}",
+                f"{100 * fmean(run['honest_accuracy']['mean'] for run in found.runs):.1f}",
+                f"{fmean(found.lost):+.1f} ({max(found.lost):+.1f})",
+                f"{fmean(found.own):+.1f}",
+                " → ".join(
+                    f"{100 * fmean(run[part] for run in found.runs):.0f}"
+                    for part in ("seats_at_first", "seats_at_last")
+                ),
+            ]
+            rows.append(cells)
+    return markdown_table(head, rows)
+
+
+def table_of_further_seeds(runs: Runs) -> str:
+    """What single seeds leave open, with guards: means with their intervals."""
+    head = [
+        "attack, with guards",
+        "seeds below the honest median",
+        "tokens earned by attacking",
+        "points lost",
+        "worst seed",
+        "attackers' own gain",
+    ]
+    rows = []
+    for attack in ATTACKS:
+        if found := attacked(attack, "guards", runs, FURTHER):
+            gains = with_interval(found.tokens, 0), with_interval(found.lost), with_interval(found.own)
+            cells = [attack, below_median(found), *gains[:2], f"{max(found.lost):+.1f}", gains[2]]
+            rows.append(cells)
+    return markdown_table(head, rows)
+
+
+def below_median(found: Attacked) -> str:
+    """In how many runs the median attacker ends below the median honest client."""
+    return f"{sum(behind(run) > 0 for run in found.runs)} of {len(found.runs)}"
+
+
+def with_interval(differences: Sequence[float], digits: int = 1) -> str:
+    """A mean, and where it lies in 95 of 100 cases."""
+    ends = interval(differences)
+    text = f"{fmean(differences):+.{digits}f}"
+    return text if ends is None else f"{text} [{ends[0]:+.{digits}f}, {ends[1]:+.{digits}f}]"
 
 
 def main() -> None:
     """Plays what is missing, and writes the table of all."""
     runs = play_study(__doc__, 10, RESULTS, GRID, play)
     write_between(DOCUMENT, marks("experiments/adversaries.py"), table(runs))
+    further = marks("experiments/adversaries.py, further seeds")
+    write_between(DOCUMENT, further, table_of_further_seeds(runs))
 
 
 if __name__ == "__main__":
