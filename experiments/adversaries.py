@@ -127,25 +127,23 @@ def table(runs: Runs) -> str:
         "attackers' own gain",
         "% of N_p, first → second half",
     ]
-    rows = []
-    for attack in (CLEAN, *ATTACKS):
-        for defence in DEFENCES:
-            if (found := attacked(attack, defence, runs, REPORTED)) is None:
-                continue
-            cells = [
-                *(attack, defence, below_median(found)),
-                f"{-fmean(map(behind, found.runs)):+.0f}",
-                f"{fmean(run['tokens']['attackers']['net'] for run in found.runs):+.0f}",
-                f"{100 * fmean(run['honest_accuracy']['mean'] for run in found.runs):.1f}",
-                f"{fmean(found.lost):+.1f} ({max(found.lost):+.1f})",
-                f"{fmean(found.own):+.1f}",
-                " → ".join(
-                    f"{100 * fmean(run[part] for run in found.runs):.0f}"
-                    for part in ("seats_at_first", "seats_at_last")
-                ),
-            ]
-            rows.append(cells)
-    return markdown_table(head, rows)
+    pairs = [(attack, defence) for attack in (CLEAN, *ATTACKS) for defence in DEFENCES]
+    found = {pair: attacked(*pair, runs, REPORTED) for pair in pairs}
+    return markdown_table(head, [[*pair, *row(one)] for pair, one in found.items() if one])
+
+
+def row(found: Attacked) -> list[str]:
+    """Figures of one attack and defence."""
+    seats = ("seats_at_first", "seats_at_last")
+    return [
+        below_median(found),
+        f"{-fmean(map(behind, found.runs)):+.0f}",
+        f"{fmean(run['tokens']['attackers']['net'] for run in found.runs):+.0f}",
+        f"{100 * fmean(run['honest_accuracy']['mean'] for run in found.runs):.1f}",
+        f"{fmean(found.lost):+.1f} ({max(found.lost):+.1f})",
+        f"{fmean(found.own):+.1f}",
+        " → ".join(f"{100 * fmean(run[part] for run in found.runs):.0f}" for part in seats),
+    ]
 
 
 def table_of_further_seeds(runs: Runs) -> str:
@@ -158,13 +156,19 @@ def table_of_further_seeds(runs: Runs) -> str:
         "worst seed",
         "attackers' own gain",
     ]
-    rows = []
-    for attack in ATTACKS:
-        if found := attacked(attack, "guards", runs, FURTHER):
-            gains = with_interval(found.tokens, 0), with_interval(found.lost), with_interval(found.own)
-            cells = [attack, below_median(found), *gains[:2], f"{max(found.lost):+.1f}", gains[2]]
-            rows.append(cells)
-    return markdown_table(head, rows)
+    found = {attack: attacked(attack, "guards", runs, FURTHER) for attack in ATTACKS}
+    return markdown_table(head, [[attack, *row_with_intervals(one)] for attack, one in found.items() if one])
+
+
+def row_with_intervals(found: Attacked) -> list[str]:
+    """Figures of one attack, with guards."""
+    return [
+        below_median(found),
+        with_interval(found.tokens, 0),
+        with_interval(found.lost),
+        f"{max(found.lost):+.1f}",
+        with_interval(found.own),
+    ]
 
 
 def below_median(found: Attacked) -> str:
@@ -180,7 +184,7 @@ def with_interval(differences: Sequence[float], digits: int = 1) -> str:
 
 
 def main() -> None:
-    """Plays what is missing, and writes the table of all."""
+    """Plays what is missing, and writes both tables."""
     runs = play_study(__doc__, 10, RESULTS, GRID, play)
     write_between(DOCUMENT, marks("experiments/adversaries.py"), table(runs))
     further = marks("experiments/adversaries.py, further seeds")
