@@ -17,6 +17,7 @@ from grid import HERE, Figures, Runs, markdown_table, marks, play_study, write_b
 from ipfl.core import HasMarket
 from ipfl.engines.local import local_engine
 from ipfl.reproduce.statistics import interval
+from ipfl.reproduce.tables import with_interval
 from ipfl.runs.attack_report import attack_report
 from ipfl.runs.comparison import prepare
 from ipfl.runs.config import Config
@@ -164,10 +165,10 @@ def row_with_intervals(found: Attacked) -> list[str]:
     """Figures of one attack, with guards."""
     return [
         below_median(found),
-        with_interval(found.tokens, 0),
-        with_interval(found.lost),
+        mean_with_interval(found.tokens, 0),
+        mean_with_interval(found.lost),
         f"{max(found.lost):+.1f}",
-        with_interval(found.own),
+        mean_with_interval(found.own),
     ]
 
 
@@ -176,11 +177,9 @@ def below_median(found: Attacked) -> str:
     return f"{sum(behind(run) > 0 for run in found.runs)} of {len(found.runs)}"
 
 
-def with_interval(differences: Sequence[float], digits: int = 1) -> str:
-    """A mean, and where it lies in 95 of 100 cases."""
-    ends = interval(differences)
-    text = f"{fmean(differences):+.{digits}f}"
-    return text if ends is None else f"{text} [{ends[0]:+.{digits}f}, {ends[1]:+.{digits}f}]"
+def mean_with_interval(differences: Sequence[float], digits: int = 1) -> str:
+    """The mean over the seeds, and where it lies in 95 of 100 cases."""
+    return with_interval(fmean(differences), interval(differences), digits)
 
 
 def main() -> None:

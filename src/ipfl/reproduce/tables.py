@@ -124,10 +124,15 @@ def _rank_text(one: Standing) -> str:
 
 
 def _difference_text(one: Standing, digits: int) -> str:
-    text = f"{one.difference:+.{digits}f}"
-    if one.interval is not None:
-        text += f" [{one.interval[0]:+.{digits}f}, {one.interval[1]:+.{digits}f}]"
-    return f"{_with_minus(text)} against {method_title(one.best_other)}"
+    return f"{with_interval(one.difference, one.interval, digits)} against {method_title(one.best_other)}"
+
+
+def with_interval(difference: float, ends: tuple[float, float] | None, digits: int) -> str:
+    """A difference with its sign, and the ends of its interval if it has one."""
+    text = f"{difference:+.{digits}f}"
+    if ends is not None:
+        text += f" [{ends[0]:+.{digits}f}, {ends[1]:+.{digits}f}]"
+    return _with_minus(text)
 
 
 def _with_minus(text: str) -> str:
