@@ -64,6 +64,24 @@ class TestModel:
         assert text.startswith("a step of training with model Untrainable")
 
 
+class TestEffort:
+    @pytest.mark.parametrize(("points", "step"), [(40, None), (4000, 128)])
+    def test_of_a_full_batch_is_five_steps(self, points, step):
+        """Of all points a client has, or of 128; it was a pass per 5 / points of the batch size."""
+        trained = []
+
+        class Counting(nn.Linear):
+            def forward(self, x):
+                trained.extend([len(x)] * self.training)
+                return super().forward(x)
+
+        x, y = np.ones((points, 4), np.float32), np.arange(points) % 2
+        data = [{"train": (x, y), "test": (x[:5], y[:5])}]
+        task = ipfl.Task.from_clients(data, model=lambda shape, classes: Counting(4, classes))
+        check_training(task, TrainConfig(batch_size=100_000), 0)
+        assert trained == [step or task.data.sizes(0)["train"]] * 5
+
+
 class TestBatchNorm:
     def sizes(self, task):
         return [task.data.sizes(client)["train"] for client in task.data.clients]

@@ -20,6 +20,8 @@ from ipfl.errors import InputError
 
 DRY_STEPS = 5
 """Steps that are tried, or a few more: a learning rate that is far too large shows in the first ones."""
+MAX_DRY_BATCH = 128
+"""Points in a step that is tried: larger batches of the run would only make the trial longer."""
 MAX_RISE = 1e4
 """How many times larger the loss may become in these steps."""
 
@@ -47,7 +49,7 @@ def check_training(task: Task, settings: TrainConfig, seed: int, *, with_probe: 
     network = task.network(seed)
     on_cpu = settings.model_copy(update={"device": str(CPU), "precision": "float32"})
     prepare_network(network, on_cpu)
-    limit = DRY_STEPS * settings.batch_size
+    limit = DRY_STEPS * min(settings.batch_size, MAX_DRY_BATCH)
     few = Samples(samples.x[:limit], samples.y[:limit])
     with one_thread(), torch.random.fork_rng(devices=[]):
         _check_outputs(network, few, task.data.classes)
@@ -99,9 +101,11 @@ def _check_batches(
 
 def _check_steps(network: Network, samples: Samples, settings: TrainConfig, seed: int) -> None:
     """A few steps run, and lead to usable parameters."""
-    even = len(samples) if len(samples) % settings.batch_size != 1 else max(1, len(samples) - 1)
+    size = min(settings.batch_size, MAX_DRY_BATCH, len(samples))
+    even = len(samples) if len(samples) % size != 1 else max(1, len(samples) - 1)
     few, start = Samples(samples.x[:even], samples.y[:even]), network.read()
-    epochs = -(-DRY_STEPS * settings.batch_size // even)  # small data is passed over several times
+    epochs = -(-DRY_STEPS * size // even)  # small data is passed over several times
+    settings = settings.model_copy(update={"batch_size": size})
     try:
         trained = sgd(network, start, few, settings, stream(seed, "dry pass"), epochs=epochs)
         before, after = (float(losses(network, model, few).mean()) for model in (start, trained))

@@ -25,7 +25,7 @@ from ipfl.errors import InputError
 
 MAX_UNPACKED_BYTES = 2**28
 MAX_UNPACKED_RATIO = 200
-"""An archive may unpack to 256 MB plus 200 times its size; the published ones need far less."""
+"""A file may unpack to 256 MB plus 200 times its size; the published ones need far less."""
 
 _ERRORS_OF_DAMAGED_FILES = (
     OSError,
@@ -35,7 +35,6 @@ _ERRORS_OF_DAMAGED_FILES = (
     TypeError,
     IndexError,
     ArithmeticError,  # a number too large for a float or an int64
-    MemoryError,
     RuntimeError,  # too deeply nested; encrypted; links in a circle
     SyntaxError,  # the header of an array is a Python literal
     tokenize.TokenError,
@@ -55,14 +54,22 @@ def refuse_damaged(path: Path) -> Iterator[None]:
             yield
     except InputError:
         raise
+    except MemoryError as error:
+        raise too_large(path) from error
     except _ERRORS_OF_DAMAGED_FILES as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise InputError(f"cannot read {path}: damaged or not in its published format ({reason})") from error
 
 
+def too_large(path: Path) -> InputError:
+    """The error for a file that asks for more memory than there is, or than files of its size may."""
+    return InputError(f"cannot read {path}: it unpacks to more than fits into memory")
+
+
 def max_unpacked_bytes(path: Path) -> int:
-    """Number of bytes that an archive may unpack to."""
-    return MAX_UNPACKED_BYTES + MAX_UNPACKED_RATIO * path.stat().st_size
+    """Number of bytes that a file, or all files of a folder, may unpack to."""
+    files = path.rglob("*") if path.is_dir() else [path]
+    return MAX_UNPACKED_BYTES + MAX_UNPACKED_RATIO * sum(one.stat().st_size for one in files)
 
 
 @contextmanager

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MAX_TABLE_CLASSES = 1000
+MAX_COLUMNS = 10_000
 
 
 def read_table(rows: pd.DataFrame, settings: TaskConfig, name: str) -> Dataset:
@@ -47,6 +48,7 @@ def read_table(rows: pd.DataFrame, settings: TaskConfig, name: str) -> Dataset:
         raise InputError(f"{name}: say which column holds the label (target)")
     if not len(rows):
         raise InputError(f"{name} has no rows")
+    refuse_too_wide(len(rows.columns), name)
     y, classes = _read_target(rows, settings, settings.target, name)
     group, clients = None, list[str]()
     if settings.client is not None:
@@ -74,6 +76,12 @@ def read_table(rows: pd.DataFrame, settings: TaskConfig, name: str) -> Dataset:
         encoding=encoding,
         target=settings.predict,
     )
+
+
+def refuse_too_wide(columns: int, name: str) -> None:
+    """Refuses a table with too many columns, as soon as their number is known."""
+    if columns > MAX_COLUMNS:
+        raise InputError(f"{name} has {columns} columns or more, at most {MAX_COLUMNS} are read")
 
 
 def _read_target(
