@@ -15,7 +15,7 @@ So a method that tells more than noise can protect is stopped by what it does, n
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -28,7 +28,8 @@ from ipfl.client.predictors import Predictor
 from ipfl.client.privacy_accountant import Releases
 from ipfl.client.private_gradients import NoisyGradient, PoissonBatches, clipped_sum
 from ipfl.client.settings import PrivacyConfig
-from ipfl.client.training import Batch, Objective, Score, evaluate, losses
+from ipfl.client.targets import own_losses, soft_scores
+from ipfl.client.training import Batch, Objective, Score, evaluate, losses, predicted_outputs
 from ipfl.core import Record, Vector
 from ipfl.core.records import Fact
 from ipfl.data.federated import Samples
@@ -72,13 +73,11 @@ class NoisyScore(Score):
     """A score each of whose numbers is noised when it is first looked at, and counted then."""
 
     def __init__(
-        self, true: Score, noised: Callable[[float, float], float], clipped_loss: Callable[[], float]
+        self, n: int, true: Mapping[str, Callable[[], float]], noised: Callable[[float, float], float]
     ):
-        object.__setattr__(self, "n", true.n)
+        object.__setattr__(self, "n", n)
         object.__setattr__(self, "_known", {})
-        object.__setattr__(
-            self, "_true", {"hits": lambda: true.hits, "soft": lambda: true.soft, "loss": clipped_loss}
-        )
+        object.__setattr__(self, "_true", true)
         object.__setattr__(self, "_noised", noised)
 
     def __getattribute__(self, name: str) -> Any:
@@ -119,7 +118,13 @@ class PrivateClient(Client):
     def _look(self) -> None:
         self.log.has_looked = True
 
-    def _noised(self, value: float, sensitivity: float) -> float:
+    def noised(self, value: float, sensitivity: float) -> float:
+        """A number as it may leave, counted.
+
+        Args:
+            value: The exact one.
+            sensitivity: By how much one point can change it.
+        """
         self.log.releases.add(self.privacy.noise)
         return float(value + self.noise.normal(0, self.privacy.noise * sensitivity))
 
@@ -162,12 +167,22 @@ class PrivateClient(Client):
         """How a model does on one part, with noise on each number that is looked at."""
         points = self._unwatched(part, limit)
 
-        def clipped_loss() -> float:
+        def hits() -> float:
+            return evaluate(self.network, predictor, points).hits
+
+        def soft() -> float:
+            # Point by point: one score that is no number would show through the noise on the sum.
+            outputs = predicted_outputs(self.network, predictor, points)
+            lost = own_losses(self.network.target, outputs, points.y)
+            return float(soft_scores(lost).clamp(max=1).sum())
+
+        def loss() -> float:
             if not isinstance(predictor, np.ndarray):
                 raise InputError("[privacy] has no bound for the summed loss of a mixture")
-            return float(np.minimum(losses(self.network, predictor, points), MAX_LOSS).sum())
+            found = losses(self.network, predictor, points)
+            return float(np.clip(np.nan_to_num(found, nan=MAX_LOSS), 0, MAX_LOSS).sum())
 
-        return NoisyScore(evaluate(self.network, predictor, points), self._noised, clipped_loss)
+        return NoisyScore(len(points), {"hits": hits, "soft": soft, "loss": loss}, self.noised)
 
     def losses(self, params: Vector, part: Part, limit: int | None = None) -> NDArray[np.float64]:
         """Cross entropy of every point of one part: a look at the points."""

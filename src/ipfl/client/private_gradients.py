@@ -56,10 +56,14 @@ def point_gradients(network: Network, batch: Batch) -> Tensor:
 
 
 def clipped_sum(network: Network, batch: Batch, clip: float) -> Tensor:
-    """(trained,): the sum of the points' gradients, none of them longer than `clip`."""
+    """(trained,): the sum of the points' gradients, none of them longer than `clip`.
+
+    One that is no number counts as 0: in the sum it would show through all noise.
+    """
     total = torch.zeros(network.trained, device=network.device)
     for start in range(0, len(batch), GRADIENT_CHUNK):
         gradients = point_gradients(network, batch[start : start + GRADIENT_CHUNK])
+        gradients = gradients.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
         lengths = gradients.norm(dim=1).clamp(min=torch.finfo(torch.float32).tiny)
         total += (clip / lengths).clamp(max=1) @ gradients
     return total

@@ -2,7 +2,8 @@
 
 A runner is used in the server's process, in a worker process, or on a Flower node. Two actions belong to the
 evaluator instead of a method: `EVALUATE` (a client's personalized model on its test data) and `ASSESS` (a
-server model on the test pool of one distribution).
+server model on the test pool of one distribution). Everything else is refused, and so is `ASSESS` where the
+data is somebody's own: it tells about single points exactly.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from ipfl.client.training import Score, evaluate, predicted_outputs, score_outpu
 from ipfl.core import ClientId, Fact, Method, Record, holdout_distribution, stream
 from ipfl.core.records import BUDGET_SPENT, PRIVACY_LOSS
 from ipfl.data.federated import Parts, Samples
+from ipfl.errors import InputError
 
 TRAIN = "train"
 EVALUATE = "evaluate"
@@ -89,6 +91,11 @@ class ClientFailedError(RuntimeError):
     """A client's code raised; carries its traceback."""
 
 
+def actions_of(method: Method[Any]) -> frozenset[str]:
+    """The actions that the client side of a method answers: those with an `on_<action>`."""
+    return frozenset(name.removeprefix("on_") for name in dir(type(method)) if name.startswith("on_"))
+
+
 class Runner(Protocol):
     """What an engine needs of a place where clients are played."""
 
@@ -127,7 +134,8 @@ class ClientRunner:
         memory: What the clients remember.
         privacy: What replies may reveal; None: everything.
         is_seeded: Whether noise follows from the run's seed, which everyone knows: for simulations and tests.
-            Otherwise it comes from the operating system, and evaluations are noisy too.
+            Otherwise it comes from the operating system, evaluations are noisy too, and nobody's test data
+            is assessed.
         predictors: Folder for what clients predict with, when the evaluator says so; None: it is not kept,
             whatever anybody says.
     """
@@ -152,12 +160,23 @@ class ClientRunner:
         self.initial = self.network.read()
         self._is_started = False
 
+    @property
+    def actions(self) -> frozenset[str]:
+        """All that is answered. Under `[privacy]`, what each may reveal is said in docs/privacy.md."""
+        return actions_of(self.method) | ({EVALUATE, ASSESS} if self.is_seeded else {EVALUATE})
+
     def deliver(self, job: Job) -> Iterator[Delivery]:
         """The reply, once."""
         yield Delivery(job, self.run(job))
 
     def run(self, job: Job, disguise: Disguise | None = None) -> Record:
-        """The client's reply; `disguise` changes what it works with."""
+        """The client's reply; `disguise` changes what it works with.
+
+        Raises:
+            InputError: The action is none of those that are answered.
+        """
+        if job.action not in self.actions:
+            raise InputError(f"clients of {self.method.name} do not answer {job.action[:50]!r}")
         self._start()
         if job.action == ASSESS:
             return self._assess(job.client, job.record)
@@ -165,9 +184,9 @@ class ClientRunner:
         mine = self.memory.load(job.client)
         me = self._client(job, parts)
         if job.action == EVALUATE:
-            scores = self._evaluate(me, job.record, mine, parts.test)
-            is_exact = self.is_seeded or not self.privacy.is_on
-            return scores if is_exact else self._noisy_scores(scores, job)
+            if self.is_seeded or not self.privacy.is_on:
+                return self._evaluate(me, job.record, mine, parts.test)
+            return self._evaluate_privately(me, job, mine, parts.test)
         if self.privacy.is_on and job.client >= 0:
             me = PrivateClient.of(me, self.privacy, self._noise(job), mine)
         me = me if disguise is None else disguise(me)
@@ -200,17 +219,30 @@ class ClientRunner:
         book.save(job.client, after)
         return Record(reply.params, {**reply.facts, PRIVACY_LOSS: epsilon})
 
-    def _noisy_scores(self, scores: Record, job: Job) -> Record:
-        """What an evaluation tells of points that belong to somebody: one point changes a count by one."""
-        rng, releases, facts = self._noise(job), Releases(), dict(scores.facts)
+    def _evaluate_privately(self, me: Client, job: Job, mine: Record, test: Samples) -> Record:
+        """Noisy counts of an evaluation, of points that belong to somebody.
+
+        One point changes a count by one at most, because what is scored follows from the offer and from
+        noisy values alone. A predictor that was made with an exact look at the points could change in all
+        of its predictions with one of them.
+
+        Raises:
+            InputError: It is such a predictor.
+        """
+        private = PrivateClient.of(me, self.privacy, self._noise(job), mine)
+        scores = self._evaluate(private, job.record, mine, test)
+        if private.log.has_looked:
+            raise InputError(
+                f"[privacy] keeps evaluations of {self.method.name} on the node: its clients predict with "
+                "what is made of their points without noise, so that one of them could change every count"
+            )
+        facts = dict(scores.facts)
         for name, points in (("hits", "n"), ("goal_hits", "goal_n"), ("global_hits", "n")):
             if name in facts:
-                noisy = facts[name] + rng.normal(0, self.privacy.noise)
-                facts[name] = float(min(max(noisy, 0.0), facts[points]))
-                releases.add(self.privacy.noise)
+                facts[name] = min(max(private.noised(facts[name], 1.0), 0.0), float(facts[points]))
         for name in {"metrics", "model_hits"} & facts.keys():  # more than the noise on three counts covers
             facts[name] = [None] * len(facts[name])
-        return self._book(job, Record({}, facts), releases)
+        return self._book(job, Record({}, facts), private.log.releases)
 
     def personalize(self, client: ClientId, round: int, offer: Record) -> Predictor:
         """What the client predicts with after that round, to the last bit what the evaluator scored."""

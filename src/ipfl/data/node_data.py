@@ -16,11 +16,21 @@ from numpy.typing import NDArray
 from ipfl.data.archives import read_points
 from ipfl.data.catalogue import load_dataset
 from ipfl.data.dataset import Dataset
-from ipfl.data.settings import TaskConfig, dataset_of
+from ipfl.data.settings import TABLE_DATASETS, TaskConfig, dataset_of
 from ipfl.errors import InputError
 
 NodeParts = dict[str, tuple[NDArray[Any], NDArray[Any]]]
 """Points and labels by part: `train`, and `test` if there are test points."""
+
+
+def check_points_apart(path: Path, settings: TaskConfig) -> None:
+    """Accepts settings under which no point changes another one, as noise that is to hide each one needs.
+
+    Raises:
+        InputError: Columns are standardised by the mean and spread of all rows.
+    """
+    if dataset_of(path) in TABLE_DATASETS and settings.standardize != "none":
+        raise InputError('[privacy] needs task.standardize = "none": one row would change all others')
 
 
 def read_node_data(path: Path, settings: TaskConfig) -> NodeParts:

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import copy
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,12 +24,13 @@ import ipfl.engines.flower  # noqa: F401 (switches telemetry off)
 from ipfl.client.models import Factory, model_factory
 from ipfl.client.runner import ClientRunner, Job
 from ipfl.client.secure_sum import summed_actions, with_secure_sums
+from ipfl.client.settings import PrivacyConfig
 from ipfl.client.task import Task
 from ipfl.client.training import one_thread
 from ipfl.core import ClientId
 from ipfl.data import from_clients
 from ipfl.data.federated import Parts, Samples
-from ipfl.data.node_data import read_node_data
+from ipfl.data.node_data import check_points_apart, read_node_data
 from ipfl.engines.flower.accounts import countersign, keep_statement
 from ipfl.engines.flower.headers import HELLO, AskHeader, NodeInfo, ReplyHeader, read_field
 from ipfl.engines.flower.memory import ArrayCache, NodeMemory, StaleAttemptError
@@ -75,7 +77,8 @@ class NodeFolders:
 class OwnData:
     """`FederatedData` of the one client that is on this node, under its id in the federation."""
 
-    distributions = 1
+    distributions = 0
+    """None that a server could evaluate models on."""
     unseen: tuple[ClientId, ...] = ()
 
     def __init__(self, client: ClientId, data: Any, settings: RunSettings):
@@ -99,8 +102,9 @@ class OwnData:
         return None
 
     def holdout(self, distribution: int) -> Samples:
-        """The client's test samples."""
-        return self._inner.holdout(0)
+        """No samples: those of the client are its own."""
+        pool = self._inner.holdout(0)
+        return Samples(pool.x[:0], pool.y[:0])
 
     def server_holdout(self, distribution: int) -> Samples | None:
         """None: only a server has one."""
@@ -164,6 +168,10 @@ runners = RunnerCache()
 """The runners of this process. Not in the app: Ray makes a new copy of the app for each message."""
 
 
+class HiddenError(RuntimeError):
+    """An error of a node whose cause is said in its own log alone."""
+
+
 class NodeApp(ClientApp):
     """A ClientApp that runs the client side of any method.
 
@@ -197,6 +205,9 @@ class NodeApp(ClientApp):
             content = pack_error(str(error), ErrorKind.STALE)
         except InputError as error:
             content = pack_error(str(error), ErrorKind.INPUT)
+        except HiddenError as error:
+            traceback.print_exc()
+            content = pack_error(str(error), ErrorKind.FAILED)
         except Exception as error:  # a client's code may raise anything, and the server must be told
             traceback.print_exc()
             text = f"{type(error).__name__}: {error}"
@@ -248,6 +259,8 @@ class NodeApp(ClientApp):
         runner = self._runner_for(ask.settings, arrays[ask.settings], context, folders)
         if ask.client not in clients_on_node(runner, context):
             raise InputError(f"client {ask.client} is not on this node")
+        if not ask.run_id and has_own_data(context, self.loader):
+            raise InputError("the message names no run, by which this node keeps what it has revealed")
         record = decode(ask.digests, arrays, ask.facts)
         if ask.model_size != runner.network.size:
             raise InputError(
@@ -263,7 +276,8 @@ class NodeApp(ClientApp):
             receipt = countersign(own_folder, folders.memory).to_json()
         job = Job(action, ask.round, ask.client, record)
         identity = _identity(runner, folders, f"{ask.run_id}/{len(ask.first_rounds)}")
-        reply = with_secure_sums(_with_memory(runner, memory), identity=identity).run(job)
+        with _hidden_errors(runner.privacy, InputError, StaleAttemptError):
+            reply = with_secure_sums(_with_memory(runner, memory), identity=identity).run(job)
         cache.add_ask({key: arrays[key] for key in named})
         digests, vectors = Encoder(float16=ask.float16).encode(reply)
         return pack(ReplyHeader(ask.client, digests, reply.facts, receipt).to_header(), vectors)
@@ -284,10 +298,13 @@ class NodeApp(ClientApp):
         is_own = has_own_data(context, self.loader)
         if is_own:
             path = Path(str(context.node_config.get("data")))
-            own = self.loader(context) if self.loader else read_node_data(path, settings.task)
             client = _read_node_number(context, "client", "partition-id")
             factory = self.model or model_factory(settings.task.model)
-            task = Task(OwnData(client, own, settings), factory)
+            if settings.privacy.is_on and self.loader is None:
+                check_points_apart(path, settings.task)
+            with _hidden_errors(settings.privacy):
+                own = self.loader(context) if self.loader else read_node_data(path, settings.task)
+                task = Task(OwnData(client, own, settings), factory)
         else:
             task = Task.build(settings.task, settings.seed)
         return ClientRunner(
@@ -299,6 +316,22 @@ class NodeApp(ClientApp):
             settings.privacy,
             is_seeded=not is_own or SEEDED_NOISE in context.node_config,
         )
+
+
+@contextmanager
+def _hidden_errors(privacy: PrivacyConfig, *told: type[Exception]) -> Iterator[None]:
+    """Keeps the text of an error, which may quote data, on the node where noise is to hide all points.
+
+    Args:
+        privacy: Of the run.
+        told: Kinds of errors whose texts quote none.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not privacy.is_on or isinstance(error, told):
+            raise
+        raise HiddenError(f"{type(error).__name__}; the log of this node has more") from error
 
 
 def _with_memory(runner: ClientRunner, memory: NodeMemory) -> ClientRunner:

@@ -82,21 +82,22 @@ class ClientSide(IPFLSettings):
 
         Fine-tuning of all clients takes as long as rounds do: not while a run is only watched.
         """
-        points = OwnPoints.of(me, self.preference_samples)
-        mixed = self._mixed(offer, points, me)
+        mixed = self._mixed(offer, me)
         if self.adapt == "auto":
             if offer.facts.get(QUICK):
                 return mixed
+            points = OwnPoints.of(me, self.preference_samples)
             tuned = fine_tune_some_of_the_way(mixed, points, me)
             return with_label_prior(tuned, points, me) if self.label_prior else tuned
         return fine_tune(mixed, me, self.adapt) if self.adapt else mixed
 
-    def _mixed(self, offer: Record, points: OwnPoints, me: Client) -> Vector:
+    def _mixed(self, offer: Record, me: Client) -> Vector:
         """The client's mix of the cluster models, without any training."""
         hits, n = self._hits(offer, me, "goal", self.preference_samples)
         importance = importance_weights(hits / max(n, 1), np.asarray(offer.facts["means"]))
         models = [offer.params[cluster_name(k)] for k in offer.facts["clusters"]]
         if self.mix == "evidence":
+            points = OwnPoints.of(me, self.preference_samples)
             # Not where `goal` is something else than what clients train on.
             is_trained = me.settings.use_probe and self.hold_back < 1 and len(points.trained) > 0
             return mix_on_evidence(models, importance, points, me, is_trained=is_trained)
