@@ -5,14 +5,16 @@ copied as it is on disk at this moment (the store with its log), and an exceptio
 exception makes the run clean up happens in the old folder; the copy is what a killed process leaves, and the
 run goes on from there.
 
-What this does not simulate: a power failure (what was written but not synced is kept here, in order), a death
-inside SQLite's own writes, deaths of worker processes (`test_resume.py` kills real ones), other databases,
-and memory on deployed nodes.
+A power failure is one more way to die (`PowerFailure`): of what was not synced, anything may be left.
+
+What this does not simulate: a death or a power failure inside SQLite's own writes, deaths of worker processes
+(`test_resume.py` kills real ones), other databases, and memory on deployed nodes.
 """
 
 from __future__ import annotations
 
 import os
+import random
 import shutil
 from pathlib import Path
 from typing import Any
@@ -74,7 +76,11 @@ class Kill:
         if self.folder.exists():
             shutil.copytree(self.folder, self.image)
             copy_key(self.folder, self.image)
+            self.lose()
         raise KilledError
+
+    def lose(self) -> None:
+        """What the image lacks of the folder; nothing, where only the process dies."""
 
     def __enter__(self) -> Kill:
         self._patch = pytest.MonkeyPatch()
@@ -95,6 +101,57 @@ class Kill:
 
     def __exit__(self, *_: object) -> None:
         self._patch.undo()
+
+
+class PowerFailure(Kill):
+    """Dies as a machine without power does: a file that was not synced is torn, of zeros, empty or gone.
+
+    A file is safe with the content that it had when it was synced, if its name was there when its folder was
+    synced, and so on for the folders up to that of the run. The store syncs what it commits itself.
+    """
+
+    def __init__(self, folder: Path, image: Path, at: int, chance: random.Random):
+        super().__init__(folder, image, at)
+        self.chance = chance
+        self.contents: dict[int, tuple[int, int]] = {}
+        self.names: dict[int, dict[str, int]] = {}
+        self.lost: list[str] = []
+
+    def operation(self, kind: str, path: Path) -> None:
+        """The same, and notes what is synced."""
+        super().operation(kind, path)
+        found = path.stat() if kind == "sync" else None
+        if found is not None and path.is_dir():
+            self.names[found.st_ino] = {one.name: one.stat().st_ino for one in path.iterdir()}
+        elif found is not None:
+            self.contents[found.st_ino] = (found.st_mtime_ns, found.st_size)
+
+    def is_safe(self, path: Path) -> bool:
+        """Whether a file of the folder is on disk as it is."""
+        found = path.stat()
+        if self.contents.get(found.st_ino) != (found.st_mtime_ns, found.st_size):
+            return False
+        while path != self.folder:
+            if self.names.get(path.parent.stat().st_ino, {}).get(path.name) != path.stat().st_ino:
+                return False
+            path = path.parent
+        return True
+
+    def lose(self) -> None:
+        """Damages what was not synced."""
+        for path in sorted(self.folder.rglob("*")):
+            place = path.relative_to(self.folder)
+            if path.is_dir() or place.name.startswith("run.db") or self.is_safe(path):
+                continue
+            copy, size = self.image / place, path.stat().st_size
+            self.lost.append(str(place))
+            damage = self.chance.choice(["torn", "zeros", "empty", "gone"])
+            if damage == "gone":
+                copy.unlink()
+            elif damage == "zeros":
+                copy.write_bytes(bytes(size))
+            else:
+                os.truncate(copy, size // 2 if damage == "torn" else 0)
 
 
 def play(task: ipfl.Task, method: str, folder: Path, *, overwrite: bool = False) -> None:

@@ -94,7 +94,7 @@ def test_a_list_says_that_the_run_is_damaged(done: Path, tmp_path: Path, name: s
 
 def test_a_run_is_not_resumed_from_it(task: ipfl.Task, done: Path, tmp_path: Path) -> None:
     folder = with_pipe(done, tmp_path, "checkpoint/round-0.safetensors")
-    with pytest.raises(InputError, match=r"round-0\.safetensors is not the file that round 0 wrote"):
+    with pytest.raises(InputError, match=r"round-0\.safetensors is missing, which round 0 wrote"):
         run_small(task, "ipfl", folder, rounds=2, resume=True)
 
 

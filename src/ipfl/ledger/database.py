@@ -6,6 +6,7 @@ between transactions, so that worker processes inherit none and a restarted serv
 
 from __future__ import annotations
 
+import os
 import re
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
@@ -108,18 +109,46 @@ def make_read_only_engine(url: URL) -> Engine:
     path = Path(str(url.database)).resolve()
 
     def connect() -> sqlite3.Connection:
-        # A file that was closed in order has no log beside it. Nobody writes to it, and reading it so leaves
-        # no log there either; it can also be read where nothing can be made.
-        mode = "mode=ro" if Path(f"{path}-wal").exists() else "mode=ro&immutable=1"
         connection = sqlite3.connect(
-            f"{path.as_uri()}?{mode}", uri=True, timeout=LOCK_SECONDS, check_same_thread=False
+            f"{path.as_uri()}?{_read_only_mode(path)}",
+            uri=True,
+            timeout=LOCK_SECONDS,
+            check_same_thread=False,
         )
         connection.isolation_level = None  # as in `_prepare_sqlite`
+        connection.execute("PRAGMA query_only = ON")
         return connection
 
     engine = create_engine(url, poolclass=NullPool, creator=connect)
     event.listen(engine, "begin", _begin_read_only)
     return engine
+
+
+def is_writable(url: URL) -> bool:
+    """Whether a store can be written to: its file and its folder can, or it is on a server."""
+    if url.drivername != "sqlite":
+        return True
+    path = Path(str(url.database)).resolve()
+    return os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)
+
+
+def _read_only_mode(path: Path) -> str:
+    """How SQLite opens a file that is only read.
+
+    Readers share locks in files beside it, which SQLite makes and removes. Where it cannot make them, nobody
+    writes either; a log that a killed process left is read with the file, if all of it is there.
+    """
+    if os.access(path.parent, os.W_OK):
+        return "mode=rw" if os.access(path, os.W_OK) else "mode=ro"
+    log, index = (path.with_name(path.name + end) for end in ("-wal", "-shm"))
+    if not log.exists() or not log.stat().st_size:
+        return "mode=ro&immutable=1"
+    if not index.exists():
+        raise StoreError(
+            f"{path} was left by a process that was killed, and can only be read where its folder can be "
+            "written: copy the folder, with all files"
+        )
+    return "mode=ro"
 
 
 def _refuse_writing(connection: Any, _: Any) -> None:

@@ -128,8 +128,8 @@ class RunStore:
             run: The run's name.
             retry_seconds: As for `create`.
             key: What statements and heads are signed with; None: nothing is signed.
-            read_only: Through connections that cannot write; a store of an earlier release is refused then,
-                as it would have to be changed first.
+            read_only: Through connections that cannot write, as always where the file cannot be written; a
+                store of an earlier release is refused then, as it would have to be changed first.
 
         Raises:
             InputError: No such store, no such run, or several and no name.
@@ -137,6 +137,7 @@ class RunStore:
         url = database.parse_address(address)
         if url.drivername == "sqlite" and not Path(str(url.database)).is_file():
             raise InputError(f"there is no run store {url.database}")
+        read_only = read_only or not database.is_writable(url)
         engine = database.make_read_only_engine(url) if read_only else database.make_engine(url)
         try:
             if not holds_store(engine):

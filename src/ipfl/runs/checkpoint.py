@@ -235,6 +235,7 @@ class Checkpoints:
             for name in names:
                 sync(self.folder / name)
             sync(self.folder)  # the names
+            sync(self.folder.parent)
         return {name: digest.result() for name, digest in digests.items()}
 
     @staticmethod

@@ -12,6 +12,7 @@ seed alone, so equal runs give equal bytes; times are in `summary.json` only.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sqlite3
 import subprocess
@@ -199,8 +200,10 @@ class RunFolder:
         """Keeps other processes out until `release`.
 
         Raises:
-            InputError: Another process is at work here.
+            InputError: Another process is at work here, or nothing can be written.
         """
+        if not os.access(self.path, os.W_OK):
+            raise InputError(f"cannot write results to {self.path}")
         self._lock = FolderLock(self.path)
 
     def refuse_links(self) -> None:

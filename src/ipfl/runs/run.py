@@ -88,46 +88,51 @@ def run(
         config.privacy,
         None if kept is None else kept.folder,
     )
-    with ExitStack() as stack:
+    with ExitStack() as held:
         if journal is not None:
-            stack.callback(journal.close)
-        with measure("set-up"):
-            with_probe = config.train.use_probe and not method.needs_probe
-            check_training(task, config.train, config.seed, with_probe=with_probe)
-            running_engine = stack.enter_context(closing((engine or local_engine())(context)))
-            loop = RoundLoop(
-                task,
-                method,
-                config,
-                running_engine,
-                _server_memory(folder),
-                departures,
-                journal,
-                observer,
-                trial,
-                carried,
-                kept if isinstance(running_engine, LocalEngine) else None,
-            )
-            opening = method.opening_transfers(loop.state) if isinstance(method, HasMarket) else ()
-            loop.begin_or_resume(opening)
-            if journal is not None and isinstance(running_engine, TellsAccounts):
-                running_engine.tell_account = journal.tell_account
-                running_engine.keep_receipt = journal.keep_receipt
-        loop.play_rounds()
-        head = None if journal is None else journal.head()
-        strategy = _strategy_report(config, running_engine, task)
-    attacks = (
-        None if adversary is None else attack_report(adversary, opening, loop.history, loop.last_evaluation)
-    )
-    result = loop.result(attacks, strategy, head)
-    remember_code([result.summary["model"], result.summary["config"]])
-    played = PlayedRun(task, method, loop.state, config.train, config.seed, memory, len(loop.history))
-    if journal is not None and folder is not None:
-        with measure("results"):
-            retry_while_disk_full(
-                lambda: _write_results(folder, result, played, kept), "cannot write the results", folder.path
-            )
-            journal.commit_results()
+            held.callback(journal.close)  # the folder is the run's until its results are posted
+        with ExitStack() as stack:
+            with measure("set-up"):
+                with_probe = config.train.use_probe and not method.needs_probe
+                check_training(task, config.train, config.seed, with_probe=with_probe)
+                running_engine = stack.enter_context(closing((engine or local_engine())(context)))
+                loop = RoundLoop(
+                    task,
+                    method,
+                    config,
+                    running_engine,
+                    _server_memory(folder),
+                    departures,
+                    journal,
+                    observer,
+                    trial,
+                    carried,
+                    kept if isinstance(running_engine, LocalEngine) else None,
+                )
+                opening = method.opening_transfers(loop.state) if isinstance(method, HasMarket) else ()
+                loop.begin_or_resume(opening)
+                if journal is not None and isinstance(running_engine, TellsAccounts):
+                    running_engine.tell_account = journal.tell_account
+                    running_engine.keep_receipt = journal.keep_receipt
+            loop.play_rounds()
+            head = None if journal is None else journal.head()
+            strategy = _strategy_report(config, running_engine, task)
+        attacks = (
+            None
+            if adversary is None
+            else attack_report(adversary, opening, loop.history, loop.last_evaluation)
+        )
+        result = loop.result(attacks, strategy, head)
+        remember_code([result.summary["model"], result.summary["config"]])
+        played = PlayedRun(task, method, loop.state, config.train, config.seed, memory, len(loop.history))
+        if journal is not None and folder is not None:
+            with measure("results"):
+                retry_while_disk_full(
+                    lambda: _write_results(folder, result, played, kept),
+                    "cannot write the results",
+                    folder.path,
+                )
+                journal.commit_results()
     return replace(result, source=played)
 
 
