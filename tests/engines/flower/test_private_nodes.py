@@ -409,4 +409,4 @@ def test_a_run_goes_on_without_evaluations(tmp_path):
     events = [event for event in result.history[-1]["events"] if event.kind == "client_failed"]
     assert [event.client for event in events] == [*data.clients]
     assert all("keeps evaluations of finetune on the node" in event.text for event in events)
-    assert [evaluation.personalized for evaluation in result.evaluations] == [{}, {}]
+    assert [evaluation.personalized for evaluation in result.evaluations.values()] == [{}, {}]
