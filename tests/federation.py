@@ -224,11 +224,12 @@ def play_round(
     engine: RecordingEngine,
     clients: int | Sequence[ClientId],
     round: int = 0,
+    max_weight: float | None = None,
 ) -> Played:
     """One round through the driver."""
     roster = Roster(tuple(range(clients)) if isinstance(clients, int) else tuple(clients))
     traffic = Traffic()
-    done = drive(method.round(state, roster, round), engine, round, traffic)
+    done = drive(method.round(state, roster, round), engine, round, traffic, max_weight=max_weight)
     return Played(done, traffic, engine)
 
 

@@ -95,8 +95,8 @@ class TestFacts:
     @pytest.mark.parametrize(
         ("kind", "values"),
         [
-            (Whole, [0, 1, MAX_FACT]),
-            (Count, [1, MAX_FACT]),
+            (Whole, [0, 1, 10**9]),
+            (Count, [1, 10**9]),
             (Number, [0, -1.5, 3, MAX_FACT, -MAX_FACT]),
             (NonNegative, [0, 0.0, 2.5, MAX_FACT]),
             (PositiveShare, [1, 0.5, 1e-9]),
@@ -121,8 +121,8 @@ class TestFacts:
     @pytest.mark.parametrize(
         ("kind", "values"),
         [
-            (Whole, [-1, 1.0, 0.5]),
-            (Count, [0, -4, 1.0]),
+            (Whole, [-1, 1.0, 0.5, 10**9 + 1]),
+            (Count, [0, -4, 1.0, 10**9 + 1, 2**53]),
             (NonNegative, [-1, -1e-9]),
             (PositiveShare, [0, -0.5, 1.5, 2]),
             (index_below(3), [3, -1, 1.0]),

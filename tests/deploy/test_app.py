@@ -7,8 +7,13 @@ import pytest
 from tests.engines.flower.loopback import Loopback
 from torch import nn
 
+from ipfl.client.models import model_factory
+from ipfl.client.task import Task
+from ipfl.core import Event
 from ipfl.deploy.app import ServerConfig, run_server
 from ipfl.engines.flower.client import NodeApp
+from ipfl.engines.flower.memory import DataDescription
+from ipfl.engines.flower.server import RemoteData
 from ipfl.errors import InputError
 
 CLASSES = 3
@@ -93,6 +98,44 @@ class TestRun:
         assert (place / "club.accounts.json").exists()
         with pytest.raises(InputError, match="plain name"):
             run_server(grid, server_config(place, out=str(place / "third"), accounts="../club"))
+
+    def test_a_node_with_far_more_points_counts_ten_times_the_median(self, grid, place):
+        """FedAvg counts every point; on nodes, where nobody can count them, there is a limit."""
+        config = place / "run.toml"
+        config.write_text(config.read_text().replace('"ipfl"', '"fedavg"') + "[train]\nper_round = 3\n")
+        x, y = points(4, n=4000)
+        joined(grid, place, 4, x=x, y=y)
+        result = run_server(grid, server_config(place, out=str(place / "limited")))
+        assert result.summary["config"]["aggregate"]["max_weight"] == 10
+        (limited,) = {event for line in result.history for event in line["events"]}
+        assert limited[:2] == ("weight_limited", 4)
+        config.write_text(config.read_text() + "[aggregate]\nmax_weight = 1e9\n")
+        result = run_server(grid, server_config(place, out=str(place / "free")))
+        assert [event for line in result.history for event in line["events"]] == []
+
+    def test_a_cluster_with_one_provider_stays_as_it_is(self, grid, place):
+        """Else its buyers, who know the model before, would know the provider's update."""
+        config = place / "run.toml"
+        config.write_text(config.read_text().replace("[evaluate]", "robust = false\n[evaluate]"))
+        result = run_server(grid, server_config(place, rounds=1))
+        (line,) = result.history
+        providers = [[s.client for s in line["seats"] if s.cluster == k and s.delivered] for k in (0, 1)]
+        assert sorted(map(len, providers)) == [1, 2], "three nodes are dealt to two clusters"
+        alone = min((0, 1), key=lambda k: len(providers[k]))
+        before = Task(RemoteData(DataDescription((0, 1, 4), (4,), CLASSES)), model_factory("softmax"))
+        start = before.network(0).read()
+        assert np.array_equal(result.models[f"cluster_{alone}"], start)
+        assert not np.array_equal(result.models[f"cluster_{1 - alone}"], start)
+        told = f"cluster_{alone} stays as it is: fewer than 2 updates to it counted"
+        assert line["events"] == (Event("too_few_providers", None, told),)
+
+    @pytest.mark.parametrize("setting", ["[train]\nper_round = 1", "[aggregate]\nmin_providers = 4"])
+    def test_a_federation_whose_models_would_never_move_is_refused(self, grid, place, setting):
+        config = place / "run.toml"
+        config.write_text(config.read_text() + setting)
+        with pytest.raises(InputError, match="no model would ever move"):
+            run_server(grid, server_config(place))
+        assert not (place / "out").exists()
 
     def test_no_point_leaves_its_node(self, grid, place):
         """No message holds a row of anybody's data."""

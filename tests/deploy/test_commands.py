@@ -23,7 +23,11 @@ name = "ipfl"
 clusters = 1
 [task]
 model = "softmax"
+[aggregate]
+min_providers = 1
 """
+ONE_CLIENT = ("--set", "method.clusters=1", "--set", "aggregate.min_providers=1")
+"""What a federation of one client needs."""
 
 
 def ipfl(*arguments: str, log: Path) -> subprocess.Popen[bytes]:
@@ -56,7 +60,7 @@ def leftover_processes(folder: Path) -> list[str]:
 
 def test_a_trial_from_start_to_end(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    one_node = ("--nodes", "1", "--set", "method.clusters=1")  # each more takes six seconds of processor time
+    one_node = ("--nodes", "1", *ONE_CLIENT)  # each more takes six seconds of processor time
     trial = ipfl("deploy", "try", *one_node, "--rounds", "1", "--out", str(tmp_path / "out"), log=log)
     assert trial.wait(400) == 0, log.read_text()
     lines = log.read_text().splitlines()
@@ -126,7 +130,7 @@ def test_init_server_node_run_and_register(tmp_path: Path) -> None:
 def test_a_trial_that_is_stopped_leaves_nothing(tmp_path: Path) -> None:
     """As soon as its server is being started: what stops a run later is in the test before."""
     log = tmp_path / "log"
-    one_node = ("--nodes", "1", "--set", "method.clusters=1")
+    one_node = ("--nodes", "1", *ONE_CLIENT)
     trial = ipfl("deploy", "try", *one_node, "--out", str(tmp_path / "out"), log=log)
     wait_for("certificates, 1 keys", log, trial)
     while not leftover_processes(tmp_path):

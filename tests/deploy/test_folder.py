@@ -230,6 +230,8 @@ def test_a_trial_has_as_many_clients_as_nodes(tmp_path: Path) -> None:
     assert (config.task.clients, config.task.unseen, config.rounds) == (4, 0, 9)
     code, output = run("try", "--nodes", "1", "--out", str(tmp_path / "out"))
     assert (code, "method.clusters = 2, but there are only 1 clients" in output) == (2, True)
+    code, output = run("try", "--nodes", "1", "--set", "method.clusters=1", "--out", str(tmp_path / "out"))
+    assert (code, "a model moves only if 2 clients deliver" in output) == (2, True)
     assert not (tmp_path / "out").exists()
 
 

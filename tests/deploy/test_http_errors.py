@@ -38,6 +38,8 @@ model = "softmax"
 [train]
 per_round = 1
 epochs = 1
+[aggregate]
+min_providers = 1
 """
 
 RUN_NODE = """\

@@ -24,7 +24,10 @@ def prototypes(*values: float, known: tuple[bool, ...] = (True, True)) -> Record
     return Record({"prototypes": np.array(values, np.float32)}, {"known": list(known)})
 
 
-def reply(*values: float, counts: object, n: object = 3) -> Record:
+def reply(*values: float, counts: object, n: object = None) -> Record:
+    """A client's prototypes; by default it says that it has as many samples as it has of all classes."""
+    if n is None:
+        n = sum(counts) if isinstance(counts, list) else 3
     return Record({"prototypes": np.array(values, np.float32)}, {"n": n, "counts": counts})
 
 

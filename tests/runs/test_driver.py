@@ -44,7 +44,7 @@ class TestBoundary:
                 ReplySchema({"n": Count, "name": str, "known": list[bool | float | None]}, {"m": 3}),
             ),
             (
-                Record({"m": vector()}, {"n": 2**53, "nested": [[1, 2], [3]]}),
+                Record({"m": vector()}, {"n": 10**9, "nested": [[1, 2], [3]]}),
                 ReplySchema({"n": Whole, "nested": list[list[int]]}, {"m": 0}),
             ),
         ],

@@ -74,7 +74,8 @@ class TrainConfig(Section):
         None,
         ge=1,
         le=MAX_INT32,
-        description="client trainings per round, the budget all methods share; omitted: half of the clients",
+        description="client trainings per round, the budget all methods share; omitted: half of the clients, "
+        "or as many as the models need to move (aggregate.min_providers)",
     )
     use_probe: bool = Field(
         False,

@@ -35,6 +35,8 @@ of order 1; beyond this a training has diverged or a message is broken, and one 
 thousands would still leave no usable model."""
 MAX_FACT = 2**53
 """Largest number among the facts: up to here a float64 counts without gaps."""
+MAX_COUNT = 10**9
+"""Largest number of points, or of anything else that is counted: no client has more."""
 
 NUMBER_BYTES = 32
 """A number as JSON, at most, with the comma after it."""
@@ -52,10 +54,12 @@ FactTypes = Mapping[str, Any]
 VectorSizes = Mapping[str, int]
 """Name → length of every vector that a reply must hold."""
 
-Whole = Annotated[int, Interval(ge=0, le=MAX_FACT)]
-Count = Annotated[int, Interval(ge=1, le=MAX_FACT)]
+Whole = Annotated[int, Interval(ge=0, le=MAX_COUNT)]
+Count = Annotated[int, Interval(ge=1, le=MAX_COUNT)]
 Number = Annotated[float, Interval(ge=-MAX_FACT, le=MAX_FACT)]
 NonNegative = Annotated[float, Interval(ge=0, le=MAX_FACT)]
+PointCount = Annotated[float, Interval(ge=0, le=MAX_COUNT)]
+"""A number of points that may have noise on it, for privacy."""
 PositiveShare = Annotated[float, Interval(gt=0, le=1)]
 
 
@@ -109,6 +113,9 @@ class ReplySchema:
     """The vectors, or a function of the record that was sent and the reply's facts, which are valid."""
     rule: Callable[[Mapping[str, Any]], bool] = lambda facts: True
     """What else must be true of the facts together."""
+    weight: str | None = None
+    """The fact, a `Count`, by which the method weighs replies; how much one counts can be limited
+    (`aggregate.max_weight`)."""
     max_vector_bytes: int | None = None
     """Bytes of all vectors together; None: as `vectors` says, or, where that is a function, as was sent."""
 

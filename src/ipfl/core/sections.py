@@ -113,6 +113,30 @@ class AggregateConfig(Section):
     clip: Annotated[float, Field(gt=0)] | Literal["median"] | None = Field(
         None, description="longest update ‖ω_i − ω‖, or the median of a round's; longer ones are shortened"
     )
+    max_weight: float | None = Field(
+        None,
+        ge=1,
+        description="a reply counts for at most so many times the median number of samples of its phase; "
+        "omitted: 10 on deployed nodes, no limit in simulations",
+    )
+    min_providers: int | None = Field(
+        None,
+        ge=1,
+        le=MAX_INT32,
+        description="a model moves only if so many clients delivered an update to it; "
+        "omitted: 2 on deployed nodes, 1 in simulations",
+    )
+
+    def on_nodes(self) -> AggregateConfig:
+        """The same with the defaults of deployed nodes, whose operators need not trust each other."""
+        omitted = {"max_weight": 10.0, "min_providers": 2}
+        chosen = {key: value for key in omitted if (value := getattr(self, key)) is not None}
+        return self.model_copy(update=omitted | chosen)
+
+    @property
+    def fewest(self) -> int:
+        """The number of updates without which a model stays as it is."""
+        return self.min_providers or 1
 
 
 def one_line(error: ValidationError, section: type[Section] | None, within: str = "") -> str:

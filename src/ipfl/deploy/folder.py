@@ -115,6 +115,8 @@ def load_run_config(
 ) -> Config:
     """Reads the config of a run on nodes (run.toml); the arguments are those of `Config.load`.
 
+    Settings of `[aggregate]` that are omitted are those of deployed nodes.
+
     Raises:
         InputError: It is not valid, or it asks for clients that fail or cheat on purpose. Only the local
             engine can play those.
@@ -122,7 +124,7 @@ def load_run_config(
     config = Config.load(path, sets, overrides)
     if config.adversary.share or config.faults.has_client_faults:
         raise InputError(NEEDS_LOCAL_ENGINE)
-    return config
+    return config.model_copy(update={"aggregate": config.aggregate.on_nodes()})
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from ipfl.errors import InputError
 from ipfl.methods import check_clusters
 from ipfl.report.settings import commented_toml
 from ipfl.runs.config import Config
+from ipfl.runs.setup import trainings_per_round
 
 CONNECT_SECONDS = 120.0
 """How long a node on this machine may take to connect."""
@@ -105,8 +106,10 @@ def run_trial(config: Config, nodes: int, out: Path, print_line: PrintLine) -> P
     Returns:
         The folder with the results.
     """
-    check_clusters(config.build_method(), nodes)
+    method = config.build_method()
+    check_clusters(method, nodes)
     config.train.check_quorum(nodes)
+    trainings_per_round(method, config, nodes)
     task = Task.build(config.task, config.seed)
     with local_federation(out / "federation", nodes) as federation:
         federation.write_inputs(config, task)

@@ -31,14 +31,16 @@ MEDIAN_TOLERANCE = 1e-7
 def aggregate(
     models: Sequence[Vector], weights: Sequence[float], before: Vector, rule: AggregateConfig
 ) -> Vector:
-    """The new model from at least one reply.
+    """The new model; the model before, if there are fewer replies than the rule needs.
 
     Args:
         models: Trained models in ascending client id.
         weights: Their sample counts; used by all rules but `trimmed_mean`.
         before: The model that they were trained from.
-        rule: Which rule, and how far to clip.
+        rule: Which rule, how far to clip, and how many replies it needs.
     """
+    if len(models) < rule.fewest:
+        return before
     shares = np.asarray(weights, np.float64) / np.sum(weights)
     if rule.rule == "mean":
         return (

@@ -83,7 +83,8 @@ class FedProto(Method[Prototypes]):
         """Random clients train their own networks; their prototypes make the new global ones."""
         chosen = select_clients(roster, state.per_round, state.seed, round)
         facts = {"n": Count, "counts": list_of(Whole, len(state.known))}
-        expected = ReplySchema(facts, {"prototypes": len(state.values)})
+        vectors = {"prototypes": len(state.values)}
+        expected = ReplySchema(facts, vectors, lambda said: sum(said["counts"]) == said["n"], weight="n")
         replies = yield Ask("train", dict.fromkeys(chosen, state.record), expected)
         return Round(merge_prototypes(state, replies), random_seats(chosen, replies))
 
@@ -136,15 +137,21 @@ def read_prototypes(record: Record) -> NDArray[np.float32] | None:
 
 
 def merge_prototypes(state: Prototypes, replies: Replies) -> Prototypes:
-    """C̄^(j) of the replies, class by class; classes without any stay as they were."""
+    """C̄^(j) of the replies, class by class; classes that too few clients sent stay as they were.
+
+    A client's samples may count less than it says: by its `n`, which the server can limit.
+    """
     if not replies:
         return state
     values = state.values.reshape(len(state.known), -1).copy()
     received = np.stack([reply.params["prototypes"].reshape(values.shape) for reply in replies.values()])
-    counts = np.array([reply.facts["counts"] for reply in replies.values()])
-    for j in np.flatnonzero(counts.any(axis=0)):
+    said = np.array([reply.facts["counts"] for reply in replies.values()])
+    n = np.array([[reply.facts["n"]] for reply in replies.values()])
+    counts = said * n / said.sum(axis=1, keepdims=True)
+    known = np.array(state.known)
+    for j in np.flatnonzero((counts > 0).sum(axis=0) >= state.rule.fewest):
         senders = np.flatnonzero(counts[:, j])
         weights = counts[senders, j].tolist()
         values[j] = aggregate(list(received[senders, j]), weights, values[j], state.rule)
-    known = tuple((np.array(state.known) | counts.any(axis=0)).tolist())
-    return dataclasses.replace(state, values=values.ravel(), known=known)
+        known[j] = True
+    return dataclasses.replace(state, values=values.ravel(), known=tuple(known.tolist()))

@@ -87,13 +87,14 @@ class FedSoft(ClusterModelsMethod[SoftClusters]):
         replies = yield Ask("train", to, expect_update({"model": state.size}))
         updates = [{c: replies[c] for c in clients if c in replies} for clients in drawn]
         after = state.updated(updates, "model", equal=True)
-        random = tuple(k for k in state.random if not updates[k])
+        random = tuple(k for k in state.random if len(updates[k]) < state.rule.fewest)
         seats = (Seat(c, k, "random", c in replies) for k, clients in enumerate(drawn) for c in clients)
         return Round(dataclasses.replace(after, random=random), tuple(seats))
 
     def _estimate(self, state: SoftClusters, roster: Roster) -> Generator[Ask, Replies, SoftClusters]:
         """Everyone reports how important the centers are to it; earlier answers of all others stay."""
-        expected = ReplySchema({"importance": list_of(PositiveShare, self.clusters), "n": Count})
+        facts = {"importance": list_of(PositiveShare, self.clusters), "n": Count}
+        expected = ReplySchema(facts, weight="n")
         replies = yield Ask("estimate", dict.fromkeys(roster.clients, Record(state.named)), expected)
         importance = merge(state.importance, {c: tuple(r.facts["importance"]) for c, r in replies.items()})
         sizes = merge(state.sizes, {client: reply.facts["n"] for client, reply in replies.items()})

@@ -86,7 +86,9 @@ class IFCA(ClusterModelsMethod[Clustering]):
             events.append(found)
         chosen = select_clients(roster, state.per_round, state.seed, round)
         facts = {"n": Count, "cluster": index_below(self.clusters)}
-        expected = ReplySchema(facts, lambda sent, known: {cluster_name(known["cluster"]): state.size})
+        expected = ReplySchema(
+            facts, lambda sent, known: {cluster_name(known["cluster"]): state.size}, weight="n"
+        )
         replies = yield Ask("train", dict.fromkeys(chosen, Record(state.named)), expected)
         choices = {client: int(reply.facts["cluster"]) for client, reply in replies.items()}
         known = merge(state.choices, choices)
@@ -102,12 +104,13 @@ class IFCA(ClusterModelsMethod[Clustering]):
     def _next_model(self, state: Clustering, cluster: int, replies: Replies) -> Vector:
         """The next model of one cluster, from the replies of all participants."""
         members = {client: reply for client, reply in replies.items() if reply.facts["cluster"] == cluster}
-        model = average_models(members, cluster_name(cluster), state.models[cluster], state.rule)
-        if self.average == "models" or not members:
+        before = state.models[cluster]
+        model = average_models(members, cluster_name(cluster), before, state.rule)
+        if self.average == "models" or model is before:
             return model
         # Each reply went one step along its own gradient; the paper divides by all participants.
         share = sum(r.facts["n"] for r in members.values()) / sum(r.facts["n"] for r in replies.values())
-        return mix([state.models[cluster], model], [1 - share, share])
+        return mix([before, model], [1 - share, share])
 
     def on_train(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:
         """Picks the model of lowest loss and trains it, or goes one step along its gradient."""

@@ -23,8 +23,8 @@ WORST_LOSS = 1e30
 
 
 def expect_update(vectors: VectorSizes) -> ReplySchema:
-    """A valid update: these vectors, and the number of samples that they were trained on."""
-    return ReplySchema({"n": Count}, vectors)
+    """A valid update: these vectors, and the number of samples that they were trained on, its weight."""
+    return ReplySchema({"n": Count}, vectors, weight="n")
 
 
 def select_clients(roster: Roster, per_round: int, seed: int, round: int) -> list[ClientId]:

@@ -7,7 +7,8 @@ not hold never reaches a method, and becomes an event about its client.
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from statistics import median_low
 from typing import TypeVar
 
 from ipfl.core import (
@@ -53,6 +54,8 @@ class Traffic(Bytes):
     """Clients (or the server's own holdouts) with an invalid reply, and what was wrong with it."""
     diverged: dict[str, int] = field(default_factory=dict)
     """Actions whose replies were all of models that diverged, and how many there were."""
+    limited: dict[ClientId, str] = field(default_factory=dict)
+    """Clients whose replies count for less than they said, and what they said."""
     epsilon: dict[ClientId, float] = field(default_factory=dict)
     """ε so far of the clients that said so."""
     spent: set[ClientId] = field(default_factory=set)
@@ -82,6 +85,7 @@ class Traffic(Bytes):
             *(Event("diverged", None, _all_diverged(*found)) for found in self.diverged.items()),
             *(Event("no_answer", client, "did not answer") for client in sorted(self.silent)),
             *(Event("budget_spent", client, BUDGET_TEXT) for client in sorted(self.spent)),
+            *(Event("weight_limited", client, text) for client, text in sorted(self.limited.items())),
             *(_invalid_reply(client, reason) for client, reason in sorted(self.invalid.items())),
         ]
 
@@ -98,16 +102,42 @@ def _invalid_reply(client: ClientId, reason: str) -> Event:
     return Event("invalid_reply", None, f"the server's own holdout of distribution {distribution} {text}")
 
 
-def exchange(ask: Ask, engine: Engine, round: int, traffic: Traffic) -> Replies:
-    """One phase: asks, and returns the valid replies in ascending client id."""
+def exchange(
+    ask: Ask, engine: Engine, round: int, traffic: Traffic, max_weight: float | None = None
+) -> Replies:
+    """One phase: asks, and returns the valid replies in ascending client id.
+
+    Args:
+        ask: The method's.
+        engine: Asks the clients.
+        round: Number of the round.
+        traffic: Where it is counted.
+        max_weight: A reply weighs at most so many times the median of all; None: whatever its sender says.
+    """
     with measure(ask.action, round=round, clients=len(ask.to)) as span:
         before = Bytes(traffic.down, traffic.up)
         valid = _exchange(ask, engine, round, traffic)
         span.down, span.up = traffic.down - before.down, traffic.up - before.up
+    if max_weight is not None and ask.expects.weight is not None and valid:
+        _limit_weights(valid, ask.expects.weight, max_weight, traffic)
     return valid
 
 
-def _exchange(ask: Ask, engine: Engine, round: int, traffic: Traffic) -> Replies:
+def _limit_weights(valid: PhaseReplies, weight: str, most: float, traffic: Traffic) -> None:
+    """Makes no reply weigh more than so many times the median, and notes whose did.
+
+    Of an even number the lower median: up to half of the replies cannot raise it.
+    """
+    median = median_low(reply.facts[weight] for reply in valid.values())
+    limit = int(most * median)
+    for client, reply in valid.items():
+        if (said := reply.facts[weight]) > limit:
+            valid[client] = replace(reply, facts={**reply.facts, weight: limit})
+            text = f"said that it has {said} samples and counts as {limit}, {most:g} times the median"
+            traffic.limited[client] = text
+
+
+def _exchange(ask: Ask, engine: Engine, round: int, traffic: Traffic) -> PhaseReplies:
     told = len(engine.events)
     replies = engine.ask(ask, round)
     valid: dict[ClientId, Record] = {}
@@ -163,6 +193,7 @@ def drive(
     round: int,
     traffic: Traffic,
     sums: SecureSums | None = None,
+    max_weight: float | None = None,
 ) -> Round[S]:
     """Runs a method's round to its end.
 
@@ -172,6 +203,7 @@ def drive(
         round: Its number.
         traffic: Where it is counted.
         sums: Which replies are summed securely; None: none.
+        max_weight: As for `exchange`.
     """
     try:
         with measure("server at the start", round=round):
@@ -180,7 +212,7 @@ def drive(
             if sums is not None and sums.is_summed(ask):
                 replies = exchange_sum(ask, engine, round, traffic, sums)
             else:
-                replies = exchange(ask, engine, round, traffic)
+                replies = exchange(ask, engine, round, traffic, max_weight)
             with measure(f"server after {ask.action}", round=round):
                 ask = phases.send(replies)
     except StopIteration as end:

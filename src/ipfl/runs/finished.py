@@ -289,7 +289,8 @@ class FinishedRun:
         """The run as it was after its last round."""
         keys = RunConfig.model_fields.keys()
         config = RunConfig.of({key: value for key, value in self._settings.items() if key in keys})
-        fresh = self.method.init(make_setup(self.task, config, ClientMemory(self.folder / CLIENT_MODELS)))
+        memory = ClientMemory(self.folder / CLIENT_MODELS)
+        fresh = self.method.init(make_setup(self.task, self.method, config, memory))
         checkpoints, rounds = Checkpoints(self.folder / CHECKPOINTS), int(self.summary["rounds"])
         name = Checkpoints.name(rounds - 1)
         if rounds and not (checkpoints.folder / name).exists():

@@ -7,12 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
 from threadpoolctl import threadpool_limits
 
 from ipfl.client.memory import ClientMemory
 from ipfl.client.models import model_reference
 from ipfl.client.task import Task
 from ipfl.core import (
+    NO_CLUSTER,
     Bytes,
     Engine,
     Event,
@@ -22,6 +24,7 @@ from ipfl.core import (
     Roster,
     Round,
     Transfer,
+    cluster_name,
     is_below_quorum,
 )
 from ipfl.core.profile import bytes_written, measure
@@ -98,7 +101,7 @@ class RoundLoop:
         self.arrivals = Arrivals(config.clients, task.data.clients, config.seed)
         # Opening balances and the like depend on the plan, and stay as they were if rounds are added.
         begun = None if journal is None or not journal.is_resumed else journal.header().get("rounds")
-        setup = make_setup(task, config, server_memory, carried, begun)
+        setup = make_setup(task, method, config, server_memory, carried, begun)
         self.sums = SecureSums.plan(method, config, min(setup.per_round, len(setup.clients)))
         self.state = method.init(setup)
         decides = config.clients.leave or config.patience is not None
@@ -211,7 +214,7 @@ class RoundLoop:
         if self.engine.traffic is not None:  # measured, not only counted
             travelled, self.engine.traffic = self.engine.traffic, Bytes()
         line |= {"bytes_down": travelled.down, "bytes_up": travelled.up}
-        line["events"] = (*done.events, *self._engine_events(traffic))
+        line["events"] = (*done.events, *self._engine_events(traffic), *self._still_models(done))
         self.state = done.state
         return line
 
@@ -220,6 +223,18 @@ class RoundLoop:
         events, self.engine.events[:] = list(self.engine.events), []
         explained = {event.client for event in events}
         return [*events, *(event for event in traffic.events() if event.client not in explained)]
+
+    def _still_models(self, done: Round[Any]) -> list[Event]:
+        """Events of models that clients delivered to and that stay as they are: too few updates counted."""
+        fewest, before = self.config.aggregate.fewest, self.method.models(self.state)
+        trained = {seat.cluster for seat in done.seats if seat.delivered}
+        names = {*before} if NO_CLUSTER in trained else {cluster_name(k) for k in trained}
+        text = f"stays as it is: fewer than {fewest} updates to it counted"
+        return [
+            Event("too_few_providers", None, f"{name} {text}")
+            for name, model in self.method.models(done.state).items()
+            if fewest > 1 and name in names and np.array_equal(model, before[name])
+        ]
 
     def _play(self, round: int) -> tuple[Round[Any], int, Traffic]:
         """Drives the round; returns also how many clients there were to ask.
@@ -231,7 +246,7 @@ class RoundLoop:
         roster, traffic = Roster(self.engine.present(members)), Traffic()
         try:
             phases = self.method.round(self.state, roster, round)
-            done = drive(phases, self.engine, round, traffic, self.sums)
+            done = drive(phases, self.engine, round, traffic, self.sums, self.config.aggregate.max_weight)
             return done, len(roster.clients), traffic
         except OSError as error:
             if is_disk_full(error):

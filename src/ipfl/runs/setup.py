@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ipfl.client.memory import ClientMemory
 from ipfl.client.task import Task
-from ipfl.core import Setup, holdout_id, stream
+from ipfl.core import Method, Setup, holdout_id, stream
 from ipfl.errors import InputError
 from ipfl.methods.client_model_store import ClientModelStore
 from ipfl.runs.accounts import CarriedAccounts
@@ -13,6 +15,7 @@ from ipfl.runs.config import RunConfig
 
 def make_setup(
     task: Task,
+    method: Method[Any],
     config: RunConfig,
     server_memory: ClientMemory,
     carried: CarriedAccounts | None = None,
@@ -22,6 +25,7 @@ def make_setup(
 
     Args:
         task: Data and model.
+        method: What is run.
         config: How it is run.
         server_memory: Where the server keeps models of single clients.
         carried: Accounts of earlier runs; None: all are opened anew.
@@ -35,7 +39,7 @@ def make_setup(
     return Setup(
         params=network.read(),
         clients=task.data.clients,
-        per_round=config.train.per_round or max(1, len(task.data.clients) // 2),
+        per_round=trainings_per_round(method, config, len(task.data.clients)),
         rounds=config.rounds if planned_rounds is None else planned_rounds,
         classes=task.data.classes,
         seed=config.seed,
@@ -49,3 +53,20 @@ def make_setup(
         noise=config.privacy.noise,
         balances={} if carried is None else carried.brought(task.data.clients),
     )
+
+
+def trainings_per_round(method: Method[Any], config: RunConfig, clients: int) -> int:
+    """As the config says; else half of the clients, or as many as all models together need to move.
+
+    Raises:
+        InputError: Too few for any model to move.
+    """
+    clusters, fewest = getattr(method, "clusters", 1), config.aggregate.fewest
+    needed = fewest * clusters if fewest > 1 and isinstance(clusters, int) else fewest
+    found = config.train.per_round or max(clients // 2, min(needed, clients))
+    if min(found, clients) < fewest:
+        raise InputError(
+            f"a model moves only if {fewest} clients deliver (aggregate.min_providers), "
+            f"and a round asks {min(found, clients)}: no model would ever move"
+        )
+    return found

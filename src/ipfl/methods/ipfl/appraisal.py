@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ipfl.core import Ask, ClientId, Record, Replies, Roster, Vector, cluster_name
 from ipfl.core.records import ReplySum, sum_of_replies
-from ipfl.core.replies import NonNegative, Number, ReplySchema, VectorSizes, Whole, list_of
+from ipfl.core.replies import NonNegative, Number, PointCount, ReplySchema, VectorSizes, Whole, list_of
 from ipfl.methods.ipfl import profiler
 from ipfl.methods.ipfl.settings import ContributionRule
 from ipfl.methods.ipfl.state import MarketState
@@ -98,7 +98,7 @@ def _appraisal_vectors(sent: Record, facts: Mapping[str, Any]) -> VectorSizes:
 
 
 APPRAISAL = ReplySchema(
-    lambda sent: dict.fromkeys(sent.params, list_of(NonNegative, 2)),
+    lambda sent: dict.fromkeys(sent.params, list_of(PointCount, 2)),
     _appraisal_vectors,
     lambda facts: all(hits <= n for hits, n in facts.values()),
 )

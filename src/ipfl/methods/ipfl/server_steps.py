@@ -158,9 +158,13 @@ class ServerSteps(PreferenceSteps):
         return Appraisal(shared, spread, accuracy, record)
 
     def move_models(self, state: MarketState, updates: Updates) -> SharedSteps:
-        """M_k = FedAvg(U_k), with steps that are shared as far as chance explains their differences."""
+        """M_k = FedAvg(U_k), with steps that are shared as far as chance explains their differences.
+
+        A cluster with too few updates does not move by itself; who delivered them is paid nevertheless.
+        """
         clip = "clip" in self.guards
-        new = {k: found.mean(state.rule, clip=clip) for k, found in updates.items() if found.clients}
+        updates = {k: found for k, found in updates.items() if len(found.clients) >= state.rule.fewest}
+        new = {k: found.mean(state.rule, clip=clip) for k, found in updates.items()}
         fixed = None if self.share == "auto" else self.share
         return share_steps(state, new, variances(updates, clip=clip), fixed)
 

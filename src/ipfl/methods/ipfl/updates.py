@@ -22,7 +22,9 @@ from ipfl.methods.ipfl.products import UpdateProducts, Way
 from ipfl.methods.ipfl.settings import WITH_PROBE, GuardName
 from ipfl.methods.ipfl.state import MarketState
 
-UPDATE = ReplySchema({"n": Count}, lambda sent, facts: {name: len(m) for name, m in sent.params.items()})
+UPDATE = ReplySchema(
+    {"n": Count}, lambda sent, facts: {name: len(m) for name, m in sent.params.items()}, weight="n"
+)
 """Every model that was sent, trained, and the number of samples."""
 
 

@@ -1,0 +1,189 @@
+"""How much a reply counts: sample counts that only their sender knows, and models that one client trained.
+
+An honest client 0 has 10 samples, client 1 has 30, and client 2 claims as many as it likes. In the next round
+all may count for ten times the median, of (10, 30, claim) 10·30 = 300 at most.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests import federation
+from tests.federation import ScriptedEngine, play_round
+
+from ipfl.core import Record
+from ipfl.core.sections import AggregateConfig
+from ipfl.methods.fedavg import FedAvg
+from ipfl.methods.fedem import FedEM
+from ipfl.methods.fedproto import FedProto
+from ipfl.methods.fedsoft import FedSoft
+from ipfl.methods.ifca import IFCA
+from ipfl.methods.ipfl.method import IPFL
+
+MOST = 10**9
+"""The largest count that is a valid reply."""
+HONEST = {0: (10, 0.0), 1: (30, 0.0)}
+"""Samples and model of each."""
+
+
+def both(value):
+    return np.full(2, value, np.float32)
+
+
+def model_of(n, value):
+    """A reply of methods with one model."""
+    return Record({"global": both(value)}, {"n": n})
+
+
+def learners_of(n, value):
+    return Record({"cluster_0": both(value), "cluster_1": both(value)}, {"n": n})
+
+
+def prototypes_of(n, value):
+    """A tenth of the samples are of class 0."""
+    return Record({"prototypes": both(value)}, {"n": n, "counts": [n // 10, n - n // 10]})
+
+
+def choice_of(n, value):
+    return Record({"cluster_0": both(value)}, {"n": n, "cluster": 0})
+
+
+def start(method, clients=3, **rules):
+    """A federation of the method's at 0, with these rules of aggregation."""
+    made = {"features": 1, "make_params": lambda n: both(0), "aggregate": AggregateConfig(**rules)}
+    return method.init(federation.setup(clients, **made))
+
+
+def models_after(method, reply, sent, max_weight, **rules):
+    """The server's numbers after a round with these (samples, value) of clients, and what is told of it."""
+    state = start(method, **rules)
+    answers = {client: reply(*told) for client, told in sent.items()}
+    engine = ScriptedEngine({"train": lambda client, ask: answers.get(client)})
+    played = play_round(method, state, engine, 3, max_weight=max_weight)
+    if isinstance(method, FedProto):
+        return played.state.values.tolist(), played
+    return list(method.models(played.state).values())[-1].tolist(), played
+
+
+EVERY = pytest.mark.parametrize(
+    ("method", "reply"),
+    [
+        (FedAvg(), model_of),
+        (FedEM(), learners_of),
+        (FedProto(), prototypes_of),
+        (IFCA(clusters=1, restarts=1), choice_of),
+    ],
+    ids=["fedavg", "fedem", "fedproto", "ifca"],
+)
+
+
+@EVERY
+class TestAnInflatedCount:
+    def test_that_is_absurd_is_no_reply(self, method, reply):
+        # Without the third, all is 0, with a limit or without.
+        for max_weight in (None, 10.0):
+            sent = {**HONEST, 2: (2**53, 34.0)}
+            found, played = models_after(method, reply, sent, max_weight)
+            assert found == [0, 0]
+            assert played.kinds == [("invalid_reply", 2)]
+
+    def test_decides_alone_where_there_is_no_limit(self, method, reply):
+        # 34·10⁹/(10⁹ + 40) is 34 less a millionth; of class 0, 34·10⁸/(10⁸ + 4) as well.
+        found, played = models_after(method, reply, {**HONEST, 2: (MOST, 34.0)}, None)
+        assert found == pytest.approx([34, 34], rel=1e-6)
+        assert played.kinds == []
+
+    def test_counts_ten_times_the_median(self, method, reply):
+        # 34·300/(10 + 30 + 300) = 30; of class 0, of which all have a tenth, 34·30/(1 + 3 + 30) = 30.
+        found, played = models_after(method, reply, {**HONEST, 2: (MOST, 34.0)}, 10.0)
+        assert found == pytest.approx([30, 30])
+        assert played.kinds == [("weight_limited", 2)]
+        assert played.events[0].text == (
+            "said that it has 1000000000 samples and counts as 300, 10 times the median"
+        )
+
+    def test_counts_as_often_as_the_operator_says(self, method, reply):
+        # 17·40/(10 + 30 + 40) = 8.5: one third more than the median of 30, and 34·60/100 = 20.4 of twice.
+        sent = {**HONEST, 2: (40, 17.0)}
+        found, played = models_after(method, reply, sent, 4 / 3)
+        assert (found, played.kinds) == (pytest.approx([8.5, 8.5]), [])
+        found, played = models_after(method, reply, {**HONEST, 2: (MOST, 34.0)}, 2.0)
+        assert (found, played.kinds) == (pytest.approx([20.4, 20.4]), [("weight_limited", 2)])
+
+    def test_of_one_of_two_does_not_raise_the_median(self, method, reply):
+        # The lower of 10 and 10⁹ counts: 33·100/110 = 30.
+        found, _ = models_after(method, reply, {0: (10, 0.0), 2: (MOST, 33.0)}, 10.0)
+        assert found == pytest.approx([30, 30])
+
+
+@EVERY
+class TestOneProvider:
+    """A model that would be one client's own update, which all who are sent it could read off, stays."""
+
+    def test_moves_a_model_by_default(self, method, reply):
+        found, played = models_after(method, reply, {1: (30, 7.0)}, None)
+        assert found == [7, 7]
+        assert [client for client, _, _, delivered in played.seats if delivered] == [1]
+
+    def test_moves_nothing_where_two_are_needed(self, method, reply):
+        found, played = models_after(method, reply, {1: (30, 7.0)}, None, min_providers=2)
+        assert found == [0, 0]
+        assert [client for client, _, _, delivered in played.seats if delivered] == [1], "it delivered"
+
+    def test_two_are_enough(self, method, reply):
+        # (10·4 + 30·8)/40 = 7
+        found, _ = models_after(method, reply, {0: (10, 4.0), 1: (30, 8.0)}, None, min_providers=2)
+        assert found == pytest.approx([7, 7])
+
+
+def test_a_class_that_one_client_has_gets_no_prototype():
+    state = start(FedProto(), min_providers=2)
+    sent = {
+        0: Record({"prototypes": both(4)}, {"n": 2, "counts": [1, 1]}),
+        1: Record({"prototypes": both(8)}, {"n": 1, "counts": [1, 0]}),
+    }
+    played = play_round(FedProto(), state, ScriptedEngine({"train": lambda client, ask: sent[client]}), 2)
+    # Class 0: (1·4 + 1·8)/2 = 6. Class 1 is client 0's alone.
+    assert played.state.values.tolist() == [6, 0]
+    assert played.state.known == (True, False)
+
+
+def test_counts_that_do_not_add_up_are_no_reply():
+    """Otherwise a limit on `n` would not limit what weighs: the counts of classes."""
+    state = start(FedProto())
+    liar = Record({"prototypes": both(4)}, {"n": 2, "counts": [MOST, MOST]})
+    played = play_round(FedProto(), state, ScriptedEngine({"train": lambda client, ask: liar}), 1)
+    assert played.kinds == [("invalid_reply", 0)]
+
+
+def test_a_center_of_fedsoft_that_one_client_trained_is_still_random():
+    """Training goes on from the initial parameters, as before anybody trained the center."""
+    method = FedSoft(clusters=1)
+    script = {
+        "estimate": lambda client, ask: Record({}, {"importance": [1.0], "n": 3}),
+        "train": lambda client, ask: Record({"model": both(5)}, {"n": 3}),
+    }
+    for fewest, value, random in ((1, 5, ()), (2, 0, (0,))):
+        state = start(method, clients=1, min_providers=fewest)
+        after = play_round(method, state, ScriptedEngine(script), 1).state
+        assert [model.tolist() for model in after.models] == [[value, value]]
+        assert after.random == random
+
+
+def test_a_market_pays_for_the_only_update_of_a_cluster_that_does_not_move_by_it():
+    """Two clients, one seat in each cluster in round 0: whoever trains is paid by the same rules."""
+    method = IPFL(clusters=2, share=0.0, warmup=0)
+    script = {
+        "preference": lambda client, ask: Record({}, {"bids": [0, 1], "hits": [5.0, 5.0], "n": 9}),
+        "train": lambda client, ask: Record({name: both(5) for name in ask.params}, {"n": 3}),
+    }
+    told = {}
+    for fewest in (1, 2):
+        state = start(method, clients=2, min_providers=fewest)
+        told[fewest] = play_round(method, state, ScriptedEngine(script), 2)
+    moved, still = (list(method.models(told[fewest].state).values()) for fewest in (1, 2))
+    assert [model.tolist() for model in moved] == [[5, 5], [5, 5]]
+    assert [model.tolist() for model in still] == [[0, 0], [0, 0]]
+    assert sorted(told[2].seats) == sorted(told[1].seats)
+    assert {seat[1] for seat in told[2].seats} == {0, 1}, "one in each cluster"
+    assert told[2].done.market.transfers == told[1].done.market.transfers
