@@ -28,7 +28,7 @@ quick: $(READY)  ## the fast tests only
 	$(PYTEST) -m "not slow"
 
 nightly: $(READY)  ## runs that die at every operation on their files and store: 2,000 kills of each method
-	IPFL_KILLS=2000 $(PYTEST) tests/runs/test_simulated_kills.py
+	IPFL_KILLS=2000 $(PYTEST) tests/play/test_simulated_kills.py
 
 lint: $(READY)  ## style, types, layers between packages, declared dependencies
 	$(BIN)/ruff check .

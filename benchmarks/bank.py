@@ -27,13 +27,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ipfl.ledger.accounts import ISSUER, opening_transfers
 from ipfl.ledger.store import RunStore
-from ipfl.methods.ipfl import tokens
-from ipfl.methods.ipfl.arrays import Bools
-from ipfl.methods.ipfl.scheduler import BidderRule, Bidders, count_explorers, count_places, select
-from ipfl.methods.ipfl.settlement import Served, SettlementRule, settle
-from ipfl.methods.ipfl.token_manager import TokenManager
+from ipfl.market import payments as tokens
+from ipfl.market.bank import ISSUER, opening_transfers
+from ipfl.market.market_arrays import Bools
+from ipfl.market.settlement import Served, SettlementRule, settle
+from ipfl.market.token_manager import TokenManager
+from ipfl.methods.ipfl_plus.scheduler import BidderRule, Bidders, count_explorers, count_places, select
 from measuring import in_process
 
 CLUSTERS, PRICE, OPENING = 16, 100, 10_000

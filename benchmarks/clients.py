@@ -14,8 +14,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import ipfl
+from ipfl.config.run_config import EvaluateConfig, RunConfig
 from ipfl.methods import REFERENCE
-from ipfl.runs.config import EvaluateConfig, RunConfig
 from measuring import in_process
 from methods import Stopwatch, TimedEngine
 from round import COLOUR, GREY, SETTINGS, make_task, memory_measured

@@ -12,11 +12,11 @@ import statistics
 import time
 from typing import Any
 
-from ipfl.engines.local import count_cores
+from ipfl.config.run_config import Config
+from ipfl.engines.local_engine import count_cores
 from ipfl.methods import METHODS
-from ipfl.runs.comparison import compare
-from ipfl.runs.config import Config
-from ipfl.runs.run_pool import SameProcess, local_pool
+from ipfl.study.comparison import compare
+from ipfl.study.run_pool import SameProcess, local_pool
 from round import count
 
 

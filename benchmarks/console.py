@@ -29,8 +29,8 @@ from ipfl.console.app import make_app, open_console
 from ipfl.console.guard import RequestLimits
 from ipfl.console.warm_up import warm_up
 from ipfl.core import Bid, Contribution, Seat, Transfer
-from ipfl.ledger.accounts import opening_transfers
 from ipfl.ledger.store import RunStore
+from ipfl.market.bank import opening_transfers
 
 CLUSTERS = 4
 PRICE = 100

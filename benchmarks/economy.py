@@ -22,13 +22,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ipfl.core import Ask, ClientId, Record, Replies, Roster, Setup, Vector, stream
-from ipfl.methods.ipfl.market_stats import gini, rank_correlation
-from ipfl.methods.ipfl.method import IPFL
-from ipfl.methods.ipfl.preferences import choose_bids, importance_weights, mean_returns
-from ipfl.methods.ipfl.server_steps import Appraisal
-from ipfl.methods.ipfl.sharing import share_steps
-from ipfl.methods.ipfl.state import MarketState
-from ipfl.methods.ipfl.updates import Updates
+from ipfl.market.market_stats import gini, rank_correlation
+from ipfl.methods.ipfl_plus.ipfl_plus import IPFL
+from ipfl.methods.ipfl_plus.market_state import MarketState
+from ipfl.methods.ipfl_plus.preferences import choose_bids, importance_weights, mean_returns
+from ipfl.methods.ipfl_plus.server_steps import Appraisal
+from ipfl.methods.ipfl_plus.sharing import share_steps
+from ipfl.methods.ipfl_plus.updates import Updates
 
 POINTS = 20
 """On which a client scores models."""

@@ -24,15 +24,15 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import ipfl
-from ipfl.client.task import Task
+from ipfl.config.run_config import Config
 from ipfl.core import Ask, Bytes, ClientId, Engine, Replies
 from ipfl.deploy.local_federation import local_federation
 from ipfl.engines import EngineContext, EngineFactory
 from ipfl.engines.flower.simulation import simulation_engine
-from ipfl.engines.local import count_cores, local_engine
-from ipfl.runs.config import Config
-from ipfl.runs.file_names import METRICS_FILE
-from ipfl.runs.result import Result
+from ipfl.engines.local_engine import count_cores, local_engine
+from ipfl.keep.file_names import METRICS_FILE
+from ipfl.results.result import Result
+from ipfl.training.task import Task
 
 PHASES = ("preference", "train", "appraise", "evaluate")
 ROUNDS = 4

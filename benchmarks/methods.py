@@ -17,13 +17,13 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import ipfl
-from ipfl.client.task import Task
+from ipfl.config.run_config import EvaluateConfig, RunConfig
 from ipfl.core import Ask, Method, Replies
 from ipfl.engines import EngineContext
-from ipfl.engines.local import LocalEngine
+from ipfl.engines.local_engine import LocalEngine
+from ipfl.keep.file_names import CLIENT_MODELS, MEMORY
 from ipfl.methods import METHODS, REFERENCE
-from ipfl.runs.config import EvaluateConfig, RunConfig
-from ipfl.runs.file_names import CLIENT_MODELS, MEMORY
+from ipfl.training.task import Task
 from measuring import in_process
 from round import SETTINGS, make_task, memory_measured
 

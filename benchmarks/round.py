@@ -30,18 +30,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ipfl.client.settings import TrainConfig
-from ipfl.client.task import Task
-from ipfl.client.training import one_thread
+from ipfl.config.sections import AggregateConfig
+from ipfl.config.task_section import TaskConfig
+from ipfl.config.train_section import TrainConfig
 from ipfl.core import Ask, Record
-from ipfl.core.sections import AggregateConfig
 from ipfl.data.dataset import Dataset
 from ipfl.data.federated import Samples
-from ipfl.data.settings import TaskConfig
 from ipfl.engines import EngineContext
-from ipfl.engines.local import LocalEngine
-from ipfl.methods.fedavg import FedAvg
-from ipfl.methods.steps import average_models, expect_update
+from ipfl.engines.local_engine import LocalEngine
+from ipfl.methods.one_model.fedavg import FedAvg
+from ipfl.methods.shared.steps import average_models, expect_update
+from ipfl.training.sgd import one_thread
+from ipfl.training.task import Task
 from plain_loop import CLASSES, LR, PFLlibClient, PlainCNN, Work, pfllib_round, plain_round, timed_rounds
 
 PER_ROUND = 10

@@ -14,16 +14,16 @@ from statistics import fmean
 from typing import Any, get_args
 
 from grid import HERE, Figures, Runs, markdown_table, marks, play_study, write_between
+from ipfl.config.run_config import Config
+from ipfl.config.stress_section import AdversaryConfig, AttackKind
 from ipfl.core import HasMarket
-from ipfl.engines.local import local_engine
+from ipfl.engines.local_engine import local_engine
+from ipfl.play.attack_report import attack_report
+from ipfl.play.run import run as run_method
+from ipfl.reproduce.paper_tables import with_interval
 from ipfl.reproduce.statistics import interval
-from ipfl.reproduce.tables import with_interval
-from ipfl.runs.attack_report import attack_report
-from ipfl.runs.comparison import prepare
-from ipfl.runs.config import Config
-from ipfl.runs.run import run as run_method
 from ipfl.stress.attackers import Adversary
-from ipfl.stress.settings import AdversaryConfig, AttackKind
+from ipfl.study.comparison import prepare
 
 RESULTS = HERE / "results" / "adversaries.json"
 DOCUMENT = HERE.parent / "docs" / "adversaries.md"

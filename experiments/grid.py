@@ -14,15 +14,15 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ipfl.client.task import Task
-from ipfl.core.files import write_text
-from ipfl.engines.local import local_engine
-from ipfl.reproduce.records import compact_json, is_same_code
-from ipfl.runs.comparison import prepare
-from ipfl.runs.config import Config
-from ipfl.runs.folder import source_commit
-from ipfl.runs.result import Result
-from ipfl.runs.run import run
+from ipfl.config.run_config import Config
+from ipfl.engines.local_engine import local_engine
+from ipfl.keep.run_folder import source_commit
+from ipfl.play.run import run
+from ipfl.reproduce.results_file import compact_json, is_same_code
+from ipfl.results.result import Result
+from ipfl.study.comparison import prepare
+from ipfl.system.files import write_text
+from ipfl.training.task import Task
 
 HERE = Path(__file__).resolve().parent
 Figures = dict[str, Any]

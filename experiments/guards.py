@@ -14,7 +14,7 @@ from typing import get_args
 
 import adversaries
 from grid import HERE, Figures, Runs, markdown_table, marks, play_study, write_between
-from ipfl.methods.ipfl.settings import GuardName
+from ipfl.methods.ipfl_plus.ipfl_settings import GuardName
 
 RESULTS = HERE / "results" / "guards.json"
 GUARDS: tuple[GuardName, ...] = get_args(GuardName)

@@ -24,11 +24,11 @@ from grid import HERE, Figures, Runs, markdown_table, marks, play_study, run_set
 from ipfl.client.client import Client
 from ipfl.client.privacy_accountant import Releases
 from ipfl.client.private_client import PrivateClient
-from ipfl.client.settings import PrivacyConfig, TrainConfig
-from ipfl.client.task import Task
+from ipfl.config.run_config import Config
+from ipfl.config.train_section import PrivacyConfig, TrainConfig
 from ipfl.core import EMPTY, stream
-from ipfl.runs.config import Config
 from ipfl.stress.reconstruction import correlation, count_misplaced, guess_label_counts, guess_point
+from ipfl.training.task import Task
 
 RESULTS = HERE / "results" / "privacy.json"
 DOCUMENT = HERE.parent / "docs" / "privacy.md"

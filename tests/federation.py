@@ -9,7 +9,7 @@ Three kinds of clients:
   keeps w_1 = −w_0.
 - `engine_for`: the local engine in this process, on a real task.
 
-`play_round` goes through `ipfl.runs.driver`, as every run does: a method sees valid replies only.
+`play_round` goes through `ipfl.play.driver`, as every run does: a method sees valid replies only.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from torch import nn
 
 import ipfl
 from ipfl.client.client import Client
-from ipfl.client.network import Network
-from ipfl.client.settings import TrainConfig
-from ipfl.client.task import Task
+from ipfl.config.train_section import TrainConfig
 from ipfl.core import Ask, ClientId, Engine, Event, Method, Record, Replies, Roster, Round, Setup, Vector
 from ipfl.data.federated import Parts, Samples
 from ipfl.engines import EngineContext
-from ipfl.engines.local import LocalEngine
-from ipfl.runs.driver import Traffic, drive
-from ipfl.runs.result import Result
+from ipfl.engines.local_engine import LocalEngine
+from ipfl.play.driver import Traffic, drive
+from ipfl.results.result import Result
+from ipfl.training.network import Network
+from ipfl.training.task import Task
 
 ZERO = np.zeros(2, np.float32)
 

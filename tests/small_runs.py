@@ -10,8 +10,8 @@ import ipfl
 from ipfl.core import Ask, ClientId, Method, Record
 from ipfl.core.replies import ReplyLimits, ReplySchema
 from ipfl.engines import EngineContext, EngineFactory, WrapRunner
-from ipfl.engines.local import LocalEngine
-from ipfl.runs.result import Observer, Result
+from ipfl.engines.local_engine import LocalEngine
+from ipfl.results.result import Observer, Result
 
 SMALL = {"clients": 6, "samples": 20, "test_samples": 20, "model": "softmax"}
 """Settings of a task on the bundled digits."""

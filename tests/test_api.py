@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 import ipfl
 from ipfl import methods
 from ipfl.cli import app
-from ipfl.runs.comparison import read_plan
+from ipfl.study.comparison import read_plan
 
 ROOT = Path(__file__).parent.parent
 
@@ -175,7 +175,7 @@ class TestCompare:
 
     def test_data_of_every_seed(self):
         """Named data is partitioned by the seed, own data stays, a function decides for itself."""
-        from ipfl.runs.run_order import make_task_cache
+        from ipfl.study.run_order import make_task_cache
 
         own, named, asked = self.own_task(), small_task(seed=0), []
 

@@ -18,9 +18,9 @@ from typer.testing import CliRunner
 
 import ipfl
 from ipfl.cli import app
+from ipfl.config.run_config import Config
 from ipfl.core.rounds import ROW_TYPES
 from ipfl.methods import METHODS, method_fields
-from ipfl.runs.config import Config
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src/ipfl"
@@ -117,13 +117,13 @@ class TestGuide:
         assert set(lines[0]) - common == set(re.findall(r"`(\w+)`", before.split("only.")[0]))
 
     def test_kinds_of_transfers(self):
-        from ipfl.ledger.accounts import Kind
+        from ipfl.market.bank import Kind
 
         told = set(first_column(section("docs/ipfl.md", "Accounts")))
         assert told == {kind.name.lower() for kind in Kind} - {"open"}  # the text says why: it is in no line
 
     def test_numbers_of_accounts(self):
-        from ipfl.ledger.accounts import account_name
+        from ipfl.market.bank import account_name
 
         said = section("docs/ipfl.md", "Accounts").replace("−", "-").replace("\n", " ")
         assert "-1 is the issuer; -2, -4, -6, … are the escrows" in said
@@ -324,8 +324,8 @@ class TestTraining:
         assert set(summary["metrics_per_client"]["macro_f1"]) == {str(client) for client in range(6)}
 
     def test_tables_name_what_is_there(self):
-        from ipfl.client.models import MODEL_FACTORIES
         from ipfl.client.prediction_metrics import METRICS
+        from ipfl.training.architectures import MODEL_FACTORIES
 
         assert first_column(section("docs/training.md", "Metrics")) == list(METRICS)
         assert set(first_column(section("docs/training.md", "Models"))) == set(MODEL_FACTORIES) - {"auto"}

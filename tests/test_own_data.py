@@ -17,9 +17,9 @@ from typer.testing import CliRunner
 
 import ipfl
 from ipfl.cli import app
-from ipfl.engines.local import local_engine
+from ipfl.engines.local_engine import local_engine
 from ipfl.errors import InputError
-from ipfl.runs.run import run
+from ipfl.play.run import run
 
 pd = Later("pandas")
 

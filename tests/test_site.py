@@ -18,13 +18,13 @@ from typer.testing import CliRunner
 
 import ipfl
 from ipfl.cli import app
-from ipfl.ledger.accounts import client_totals
-from ipfl.methods.ipfl import tokens
-from ipfl.methods.ipfl.preferences import choose_bids, importance_weights
-from ipfl.methods.ipfl.scheduler import Selection
-from ipfl.methods.ipfl.settings import IPFLSettings
-from ipfl.methods.ipfl.settlement import Served, SettlementRule, settle
-from ipfl.methods.ipfl.token_manager import TokenManager
+from ipfl.market import payments as tokens
+from ipfl.market.bank import client_totals
+from ipfl.market.settlement import Served, SettlementRule, settle
+from ipfl.market.token_manager import TokenManager
+from ipfl.methods.ipfl_plus.ipfl_settings import IPFLSettings
+from ipfl.methods.ipfl_plus.preferences import choose_bids, importance_weights
+from ipfl.methods.ipfl_plus.scheduler import Selection
 
 ROOT = Path(__file__).parent.parent
 SMALLER = ("task.clients=6", "task.samples=20", "task.model=softmax", "rounds=1")

@@ -15,56 +15,56 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ipfl.api import Interrupted, compare, load, run
-    from ipfl.client.client_model import ClientModel
-    from ipfl.client.export import export_model
-    from ipfl.client.settings import PrivacyConfig, TrainConfig
-    from ipfl.client.task import Task
+    from ipfl.config.run_config import ClientsConfig, Config, EvaluateConfig, RunConfig
+    from ipfl.config.sections import AggregateConfig
+    from ipfl.config.stress_section import AdversaryConfig, FaultsConfig, StrategyConfig
+    from ipfl.config.task_section import TaskConfig
+    from ipfl.config.train_section import PrivacyConfig, TrainConfig
     from ipfl.core import Method
-    from ipfl.core.sections import AggregateConfig
     from ipfl.data import Dataset, from_clients
-    from ipfl.data.settings import TaskConfig
-    from ipfl.engines.local import local_engine
+    from ipfl.engines.local_engine import local_engine
     from ipfl.errors import InputError, NotSupportedError
+    from ipfl.keep.run_folder import RunOutput
     from ipfl.methods import method
-    from ipfl.runs.comparison import Comparison
-    from ipfl.runs.config import ClientsConfig, Config, EvaluateConfig, RunConfig
-    from ipfl.runs.folder import RunOutput
-    from ipfl.runs.ray_runs import ray_pool
-    from ipfl.runs.result import Observer, Result
-    from ipfl.stress.settings import AdversaryConfig, FaultsConfig, StrategyConfig
+    from ipfl.results.client_model import ClientModel
+    from ipfl.results.model_files import export_model
+    from ipfl.results.result import Observer, Result
+    from ipfl.study.comparison import Comparison
+    from ipfl.study.ray_runs import ray_pool
+    from ipfl.training.task import Task
 
 __version__ = "0.1.0"
 
 _HOME = {
-    "AdversaryConfig": "stress.settings",
-    "AggregateConfig": "core.sections",
-    "ClientModel": "client.client_model",
-    "ClientsConfig": "runs.config",
-    "Comparison": "runs.comparison",
-    "Config": "runs.config",
+    "AdversaryConfig": "config.stress_section",
+    "AggregateConfig": "config.sections",
+    "ClientModel": "results.client_model",
+    "ClientsConfig": "config.run_config",
+    "Comparison": "study.comparison",
+    "Config": "config.run_config",
     "Dataset": "data",
-    "EvaluateConfig": "runs.config",
-    "FaultsConfig": "stress.settings",
+    "EvaluateConfig": "config.run_config",
+    "FaultsConfig": "config.stress_section",
     "InputError": "errors",
     "Interrupted": "api",
     "Method": "core",
     "NotSupportedError": "errors",
-    "Observer": "runs.result",
-    "PrivacyConfig": "client.settings",
-    "Result": "runs.result",
-    "RunConfig": "runs.config",
-    "RunOutput": "runs.folder",
-    "StrategyConfig": "stress.settings",
-    "Task": "client.task",
-    "TaskConfig": "data.settings",
-    "TrainConfig": "client.settings",
+    "Observer": "results.result",
+    "PrivacyConfig": "config.train_section",
+    "Result": "results.result",
+    "RunConfig": "config.run_config",
+    "RunOutput": "keep.run_folder",
+    "StrategyConfig": "config.stress_section",
+    "Task": "training.task",
+    "TaskConfig": "config.task_section",
+    "TrainConfig": "config.train_section",
     "compare": "api",
-    "export_model": "client.export",
+    "export_model": "results.model_files",
     "from_clients": "data",
     "load": "api",
-    "local_engine": "engines.local",
+    "local_engine": "engines.local_engine",
     "method": "methods",
-    "ray_pool": "runs.ray_runs",
+    "ray_pool": "study.ray_runs",
     "run": "api",
 }
 """Name → module that defines it."""

@@ -11,22 +11,22 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from ipfl.client.task import Task
+from ipfl.config.run_config import Config, RunConfig
 from ipfl.core import Method
 from ipfl.engines import EngineFactory
 from ipfl.errors import InputError
+from ipfl.keep.run_folder import RunOutput
 from ipfl.methods import REFERENCE
 from ipfl.methods import method as method_by_name
-from ipfl.runs import comparison as comparisons
-from ipfl.runs import run as runs
-from ipfl.runs.comparison import Comparison
-from ipfl.runs.config import Config, RunConfig
-from ipfl.runs.finished import load
-from ipfl.runs.folder import RunOutput
-from ipfl.runs.method_labels import check_method
-from ipfl.runs.result import Observer, Result
-from ipfl.runs.run_pool import MakePool
-from ipfl.runs.run_series import MakeObserver
+from ipfl.play import run as runs
+from ipfl.results.finished import load
+from ipfl.results.result import Observer, Result
+from ipfl.study import comparison as comparisons
+from ipfl.study.comparison import Comparison
+from ipfl.study.method_labels import check_method
+from ipfl.study.run_pool import MakePool
+from ipfl.study.run_series import MakeObserver
+from ipfl.training.task import Task
 
 __all__ = ["Interrupted", "compare", "load", "run"]
 
@@ -158,7 +158,7 @@ def compare(
             make_pool=make_pool,
         )
     if out is not None:
-        from ipfl.report.figures import save_comparison_figures
+        from ipfl.report.figure_list import save_comparison_figures
         from ipfl.report.run_set import of_comparison
 
         save_comparison_figures(of_comparison(done), Path(out))

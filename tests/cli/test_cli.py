@@ -17,10 +17,10 @@ from typer.testing import CliRunner
 
 from ipfl import __version__, methods
 from ipfl.cli import app
-from ipfl.client.task import Task
+from ipfl.config.run_config import Config
 from ipfl.ledger.store import RunStore
 from ipfl.methods import DEFAULT, REFERENCE, method_class
-from ipfl.runs.config import Config
+from ipfl.training.task import Task
 
 IPFL = str(Path(sys.executable).with_name("ipfl"))
 TINY = ["--workers", "0", "--set", "rounds=2", "--set", "task.model=softmax", "--set", "task.clients=4"]

@@ -67,7 +67,7 @@ def test_without_the_extra(missing, monkeypatch):
 
 def test_no_telemetry():
     """flwr reads its switch once, when it is imported; a module of ours sets it before."""
-    code = "import ipfl.engines.flower.client, flwr.supercore.telemetry as t;"
+    code = "import ipfl.engines.flower.node_app, flwr.supercore.telemetry as t;"
     code += "print(t.FLWR_TELEMETRY_ENABLED)"
     plain = {key: value for key, value in os.environ.items() if key != "FLWR_TELEMETRY_ENABLED"}
     done = subprocess.run([sys.executable, "-c", code], env=plain, capture_output=True, text=True, check=True)

@@ -9,8 +9,8 @@ import pytest
 from tests.cli.test_cli import ipfl, refused
 from tests.small_runs import run_small
 
-from ipfl.client.task import Task
-from ipfl.report.tables import format_count
+from ipfl.report.result_tables import format_count
+from ipfl.training.task import Task
 
 TINY = ["--workers", "0", "--set", "task.model=softmax", "--clients", "4", "--quiet"]
 
@@ -85,7 +85,7 @@ def test_long_names_do_not_take_the_room_of_numbers(tmp_path):
 
 
 def test_names_of_variants_break_between_their_settings():
-    from ipfl.report.runs import _folded
+    from ipfl.report.run_tables import _folded
 
     assert _folded("ipfl+clusters=3+mix=tuned/seed-0", 18) == "ipfl+clusters=3+\nmix=tuned/seed-0"
     assert _folded("short/seed-0", 18) == "short/seed-0"

@@ -16,7 +16,7 @@ from ipfl.client.kept_predictors import (
     read_predictor,
     write_predictor,
 )
-from ipfl.client.predictors import Mixture, NearestPrototype
+from ipfl.training.predictors import Mixture, NearestPrototype
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.later import Later
 
 from ipfl.client.prediction_metrics import Predictions, choose_metrics, measure_predictions
-from ipfl.data.targets import Target
+from ipfl.data.target_kinds import Target
 from ipfl.errors import InputError
 
 sk, special = Later("sklearn.metrics"), Later("scipy.special")

@@ -5,15 +5,15 @@ import pytest
 import torch
 from tests.federation import ZERO, client, points
 
-from ipfl.client.models import model_factory
-from ipfl.client.network import Network
 from ipfl.client.private_client import HAS_LOOKED, MAX_LOSS, PrivateClient, noise_path
 from ipfl.client.private_gradients import NoisyGradient, PoissonBatches, clipped_sum, point_gradients
-from ipfl.client.settings import PrivacyConfig
-from ipfl.client.training import Batch, mean_gradient
+from ipfl.config.train_section import PrivacyConfig
 from ipfl.core import EMPTY, Record
 from ipfl.data.federated import Samples
 from ipfl.errors import InputError
+from ipfl.training.architectures import model_factory
+from ipfl.training.network import Network
+from ipfl.training.sgd import Batch, mean_gradient
 
 TINY = 1e-9
 """Noise that changes nothing that a test looks at."""

@@ -13,8 +13,8 @@ from ipfl.console.app import make_app, open_console
 from ipfl.console.console import Console
 from ipfl.console.guard import RequestLimits
 from ipfl.core import Event
-from ipfl.core.files import write_json
-from ipfl.runs.file_names import PLAN_FILE
+from ipfl.keep.file_names import PLAN_FILE
+from ipfl.system.files import write_json
 
 MANY = RequestLimits(per_second=1e6, burst=1e6, sign_ins_per_minute=1e6)
 """So that tests are not slowed down; the limits have tests of their own."""

@@ -17,10 +17,10 @@ from ipfl.console.accounts import describe_round, ordinal
 from ipfl.console.auction import RankedContribution
 from ipfl.console.figures import thin
 from ipfl.console.rendering import points
-from ipfl.core.files import write_json
+from ipfl.keep.file_names import PLAN_FILE
 from ipfl.ledger.export import csv_lines
 from ipfl.ledger.store import RunStore
-from ipfl.runs.file_names import PLAN_FILE
+from ipfl.system.files import write_json
 
 
 @pytest.fixture(scope="module")

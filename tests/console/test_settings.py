@@ -3,9 +3,9 @@
 import pytest
 
 import ipfl
+from ipfl.config.run_config import Config
 from ipfl.console.settings import non_default_settings
 from ipfl.methods import method_settings
-from ipfl.runs.config import Config
 
 
 def test_settings_of_the_method_are_among_them():

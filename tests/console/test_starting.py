@@ -8,6 +8,7 @@ from fastapi.testclient import TestClient
 from tests.console.conftest import make_worked
 from tests.small_runs import run_small, small_task
 
+from ipfl.config.run_config import Config
 from ipfl.console import starting
 from ipfl.console.access import Access
 from ipfl.console.app import make_app
@@ -17,12 +18,11 @@ from ipfl.console.live import watch_list
 from ipfl.console.records import RunRow
 from ipfl.console.run_list import FoundRun, RunList
 from ipfl.console.starting import Starter
-from ipfl.core.files import FolderLock
 from ipfl.errors import InputError
-from ipfl.methods.fedavg import FedAvg
-from ipfl.runs.config import Config
-from ipfl.runs.file_names import PLAN_FILE, STOP_REQUEST_FILE
-from ipfl.runs.folder import request_stop
+from ipfl.keep.file_names import PLAN_FILE, STOP_REQUEST_FILE
+from ipfl.keep.run_folder import request_stop
+from ipfl.methods.one_model.fedavg import FedAvg
+from ipfl.system.files import FolderLock
 
 WAITS = """import signal, time
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -12,9 +12,9 @@ from tests.contract.plays import TINY, Play
 from tests.template import TEMPLATE, write_template
 
 import ipfl
-from ipfl.client.task import Task
 from ipfl.core import Method
 from ipfl.methods import METHODS, method_reference
+from ipfl.training.task import Task
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from tests.federation import RecordingEngine, engine_for, play_round
 
 from ipfl.client.memory import ClientMemory
 from ipfl.client.runner import EVALUATE
-from ipfl.client.task import Task
+from ipfl.config.sections import Section
 from ipfl.core import (
     Ask,
     HasClusters,
@@ -27,9 +27,9 @@ from ipfl.core import (
     holdout_id,
     personalize_cost,
 )
-from ipfl.core.sections import Section
 from ipfl.errors import NotSupportedError
-from ipfl.methods.client_model_store import ClientModelStore
+from ipfl.methods.shared.client_model_store import ClientModelStore
+from ipfl.training.task import Task
 
 ROUNDS = 3
 STRANGER = 10**6

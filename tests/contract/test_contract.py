@@ -26,8 +26,9 @@ from tests.template import TEMPLATE
 
 import ipfl
 from ipfl.client.client import Client
-from ipfl.client.settings import TrainConfig
-from ipfl.client.task import Task
+from ipfl.config.run_config import EvaluateConfig
+from ipfl.config.stress_section import FaultsConfig
+from ipfl.config.train_section import TrainConfig
 from ipfl.core import (
     HasClusters,
     HasReport,
@@ -35,8 +36,7 @@ from ipfl.core import (
     Roster,
 )
 from ipfl.methods import method_class, method_reference
-from ipfl.runs.config import EvaluateConfig
-from ipfl.stress.settings import FaultsConfig
+from ipfl.training.task import Task
 
 
 class TestDeterminism:

@@ -1,6 +1,6 @@
 """Every method on targets that are no classes: it runs to the end with usable models, or refuses on one line.
 
-Nothing here knows any method; what a good prediction is, `ipfl.data.targets` says.
+Nothing here knows any method; what a good prediction is, `ipfl.data.target_kinds` says.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from tests.contract.plays import digest
 from tests.federation import run_here
 
 import ipfl
-from ipfl.client.task import Task
+from ipfl.config.stress_section import AdversaryConfig
 from ipfl.errors import InputError
-from ipfl.stress.settings import AdversaryConfig
+from ipfl.training.task import Task
 
 
 def make_task(target: str) -> Task:

@@ -19,9 +19,9 @@ from ipfl.core import EMPTY, Record, holdout_id, personalize_cost, stream
 from ipfl.core import method as method_module
 from ipfl.core.replies import ReplySchema
 from ipfl.core.vectors import mean
-from ipfl.methods.client_model_store import ClientModelStore
-from ipfl.methods.fedavg import FedAvg
-from ipfl.methods.finetune import FineTune
+from ipfl.methods.one_model.fedavg import FedAvg
+from ipfl.methods.one_model.finetune import FineTune
+from ipfl.methods.shared.client_model_store import ClientModelStore
 
 WORDS = st.text("abcdefgh_ü", min_size=1, max_size=8)
 PATHS = st.lists(st.one_of(st.integers(0, 2**32 - 1), WORDS), max_size=4).map(tuple)

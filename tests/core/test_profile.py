@@ -10,10 +10,10 @@ from typer.testing import CliRunner
 
 import ipfl
 from ipfl.cli import app
-from ipfl.client.task import Task
 from ipfl.core import profile
 from ipfl.core.profile import Profile, add_span, measure
-from ipfl.methods.fedavg import FedAvg
+from ipfl.methods.one_model.fedavg import FedAvg
+from ipfl.training.task import Task
 
 
 @pytest.fixture

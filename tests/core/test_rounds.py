@@ -8,6 +8,7 @@ import pytest
 from tests.federation import run_here
 
 import ipfl
+from ipfl.config.stress_section import FaultsConfig
 from ipfl.core.rounds import (
     MAX_NAMED_CLIENTS,
     ROW_TYPES,
@@ -22,7 +23,6 @@ from ipfl.core.rounds import (
     summarize,
     with_typed_rows,
 )
-from ipfl.stress.settings import FaultsConfig
 
 
 def silent(*clients: int) -> list[Event]:

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ipfl.config.task_section import TaskConfig
 from ipfl.data import Dataset, PartitionedDataset, federate
 from ipfl.data.distributions import make_distributions
 from ipfl.data.federated import PoolPoints
-from ipfl.data.settings import TaskConfig
 from ipfl.errors import InputError
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ipfl.client.task import Task
 from ipfl.data.label_noise import NoisyLabels, assign_noise
 from ipfl.errors import InputError
+from ipfl.training.task import Task
 
 SHARES = (0.0, 0.2, 0.4, 0.6)
 

@@ -17,9 +17,9 @@ import numpy as np
 import pooch
 import pytest
 
+from ipfl.config.task_section import FILE_DATASETS
 from ipfl.data import DATASETS, download, fetch_dataset, load_dataset, locate, readers
 from ipfl.data.dataset import Dataset
-from ipfl.data.settings import FILE_DATASETS
 from ipfl.errors import InputError
 
 

@@ -11,7 +11,7 @@ import pytest
 from tests.later import Later
 
 import ipfl
-from ipfl.data.archives import max_unpacked_bytes
+from ipfl.data.own.archives import max_unpacked_bytes
 from ipfl.errors import InputError
 
 pd, pa, pq = Later("pandas"), Later("pyarrow"), Later("pyarrow.parquet")

@@ -45,7 +45,7 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
-from ipfl.deploy.folder import NodeFolder, ServerSettings
+from ipfl.deploy.federation_folder import NodeFolder, ServerSettings
 from ipfl.deploy.local_federation import LocalFederation
 from ipfl.deploy.registry import Registry
 
@@ -125,7 +125,7 @@ def write_evil_app(like: Path, folder: Path) -> Path:
     """Makes the folder of the evil app from that of ours."""
     shutil.copytree(like, folder, dirs_exist_ok=True)
     description = folder / "pyproject.toml"
-    text = description.read_text().replace("ipfl.deploy.app:app", "evil:server")
+    text = description.read_text().replace("ipfl.deploy.server_app:app", "evil:server")
     lines = ['clientapp = "evil:app"' if line.startswith("clientapp") else line for line in text.splitlines()]
     description.write_text("\n".join(lines) + "\n")
     (folder / "evil.py").write_text(EVIL_APP)

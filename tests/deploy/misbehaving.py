@@ -9,8 +9,8 @@ from pathlib import Path
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
-from ipfl.engines.flower.client import NodeApp
 from ipfl.engines.flower.messages import unpack
+from ipfl.engines.flower.node_app import NodeApp
 
 
 class Misbehaving(NodeApp):

@@ -24,11 +24,17 @@ from typer.testing import CliRunner
 from ipfl.cli import app
 from ipfl.core.rounds import Event, Seat, Transfer, with_typed_rows
 from ipfl.deploy.credentials import write_certificates, write_key_pair
+from ipfl.deploy.federation_folder import PROFILE_NAME, NodeFolder
 from ipfl.deploy.flower_cli import RunValue, run_flwr
-from ipfl.deploy.folder import PROFILE_NAME, NodeFolder
 from ipfl.deploy.local_federation import LocalFederation, local_federation
+from ipfl.deploy.node.supernode import (
+    KeyRefusedError,
+    has_connected,
+    prepare_node,
+    start_node,
+    start_supernode,
+)
 from ipfl.deploy.processes import find_free_port
-from ipfl.deploy.supernode import KeyRefusedError, has_connected, prepare_node, start_node, start_supernode
 from ipfl.errors import InputError
 from ipfl.ledger.receipts import read_receipt
 from ipfl.ledger.store import RunStore

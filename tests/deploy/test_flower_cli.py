@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from ipfl.deploy import flower_cli
+from ipfl.deploy.federation_folder import ServerFolder
 from ipfl.deploy.flower_cli import RunFailedError, flower_environment, run_and_follow
-from ipfl.deploy.folder import ServerFolder
 from ipfl.deploy.run_log import EntryKind, LogEntry
 from ipfl.errors import InputError
 

@@ -23,11 +23,11 @@ import numpy as np
 import pytest
 
 from ipfl.core.rounds import with_typed_rows
-from ipfl.deploy.folder import ServerFolder, ServerSettings
-from ipfl.deploy.front import NODE_ROUTES
+from ipfl.deploy.federation_folder import ServerFolder, ServerSettings
 from ipfl.deploy.local_federation import LocalFederation, local_federation
 from ipfl.deploy.processes import RunningProcess, find_free_port
-from ipfl.deploy.proxy import Headers, PeerLimits, Proxy, RefusalLog, RefusedError
+from ipfl.deploy.server.front import NODE_ROUTES
+from ipfl.deploy.server.proxy import Headers, PeerLimits, Proxy, RefusalLog, RefusedError
 
 CONFIG = """\
 rounds = 1
@@ -45,9 +45,9 @@ min_providers = 1
 RUN_NODE = """\
 import sys
 from pathlib import Path
-from ipfl.core.signals import exit_on_sigterm
+from ipfl.system.signals import exit_on_sigterm
 from ipfl.deploy import supernode
-from ipfl.deploy.folder import NodeFolder
+from ipfl.deploy.federation_folder import NodeFolder
 
 supernode.SILENT_SECONDS, supernode.RECONNECT_SECONDS = 10.0, 1.0
 with exit_on_sigterm():

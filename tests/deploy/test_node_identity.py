@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 from tests.engines.flower.loopback import Loopback
 
-from ipfl.deploy.app import ServerConfig, run_server
-from ipfl.deploy.folder import create_folder
+from ipfl.deploy.federation_folder import create_folder
+from ipfl.deploy.node.supernode import prepare_node
 from ipfl.deploy.peers import peers_text, read_peers
 from ipfl.deploy.registry import Registry
-from ipfl.deploy.supernode import prepare_node
-from ipfl.engines.flower.client import NodeApp
+from ipfl.deploy.server_app import ServerConfig, run_server
+from ipfl.engines.flower.node_app import NodeApp
 from ipfl.errors import InputError
 from ipfl.ledger.receipts import VOUCHER_FILE, read_receipt
-from ipfl.runs.secure_sum import _SecureSum
+from ipfl.play.summed_replies import _SecureSum
 
 CONFIG = """\
 rounds = 2
@@ -164,7 +164,7 @@ def test_a_budget_means_something_only_with_a_small_delta(folder, privacy, is_ac
 
 def test_a_server_that_calls_everything_summed_of_a_method_that_sends_single_replies(folder, monkeypatch):
     """The server's own check is taken out, as a malicious one would do: the nodes have theirs."""
-    from ipfl.runs import secure_sum
+    from ipfl.play import summed_replies as secure_sum
 
     monkeypatch.setattr(secure_sum, "refuse_single_replies", lambda method: None)
     folder.config_file.write_text(CONFIG.replace("gradients", "all"))

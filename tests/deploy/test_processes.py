@@ -87,7 +87,7 @@ def test_a_process_that_ends_early_is_reported_with_its_last_lines(tmp_path: Pat
 PARENT = """
 import os, sys, time
 from pathlib import Path
-from ipfl.core.signals import exit_on_sigterm
+from ipfl.system.signals import exit_on_sigterm
 from ipfl.deploy.processes import Processes
 here = Path(sys.argv[1])
 with exit_on_sigterm(), Processes(here) as processes:

@@ -15,7 +15,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from hypothesis import strategies as st
 
 from ipfl.core import Record
-from ipfl.engines.flower.headers import ReplyHeader
+from ipfl.engines.flower.message_headers import ReplyHeader
 from ipfl.engines.flower.messages import RAW_BYTES, Encoder, array_digest, pack
 
 DEEP = json.loads("[" * 900 + "]" * 900)

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from tests.fuzz.inputs import clean, edited, feed, hostile, little_memory
 
 from ipfl.core import Record, Setup
-from ipfl.core.files import read_record, write_record
 from ipfl.errors import InputError
-from ipfl.methods.fedavg import FedAvg
-from ipfl.methods.ipfl.method import IPFL
-from ipfl.methods.ipfl.state import MarketState
-from ipfl.runs.checkpoint import Checkpoints, pack_state, unpack_state
+from ipfl.keep.checkpoint import Checkpoints, pack_state, unpack_state
+from ipfl.methods.ipfl_plus.ipfl_plus import IPFL
+from ipfl.methods.ipfl_plus.market_state import MarketState
+from ipfl.methods.one_model.fedavg import FedAvg
+from ipfl.system.files import read_record, write_record
 
 SETUP = Setup(np.arange(4, dtype=np.float32), (0, 2, 5), 2, 3, 2, 0)
 STATES = {"fedavg": FedAvg().init(SETUP), "ipfl": IPFL().init(SETUP)}

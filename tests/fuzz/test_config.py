@@ -12,10 +12,10 @@ from tests.fuzz.inputs import SCALARS, TREES, clean, edited, feed, hostile, litt
 from typer.testing import CliRunner
 
 from ipfl.cli import app
-from ipfl.client.task import Task
+from ipfl.config.run_config import Config
 from ipfl.errors import InputError
-from ipfl.report.settings import commented_toml
-from ipfl.runs.config import Config
+from ipfl.report.config_text import commented_toml
+from ipfl.training.task import Task
 
 VALID = Config().model_dump(mode="json")
 WHOLE = commented_toml(Config(), [Config().build_method()]).encode()

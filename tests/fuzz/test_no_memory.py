@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from ipfl.core import Record
-from ipfl.core.files import read_json, read_record, write_json, write_record
 from ipfl.core.replies import (
     Count,
     InvalidReplyError,
@@ -23,11 +22,12 @@ from ipfl.core.replies import (
     check_form,
     list_of,
 )
-from ipfl.engines.flower.headers import ReplyHeader
+from ipfl.engines.flower.flower_engine import _read_reply
+from ipfl.engines.flower.message_headers import ReplyHeader
 from ipfl.engines.flower.messages import Encoder, MessageLimits, pack
-from ipfl.engines.flower.server import _read_reply
 from ipfl.engines.flower.transport import IncomingReply
 from ipfl.errors import InputError
+from ipfl.system.files import read_json, read_record, write_json, write_record
 
 RECORD = Record({"m": np.arange(3, dtype=np.float32)}, {"n": 3, "hits": [1.5, 2.0]})
 SCHEMA = ReplySchema({"n": Count, "hits": list_of(NonNegative, 2)}, {"m": 3})

@@ -21,15 +21,15 @@ from tests.fuzz.hostile_replies import MESSAGE_MUTATIONS, RECORD_MUTATIONS, host
 from tests.small_runs import small_task
 
 import ipfl
-from ipfl.client.task import Task
+from ipfl.config.run_config import EvaluateConfig
+from ipfl.config.task_section import TaskConfig
 from ipfl.core import Ask, Bytes, ClientId, Record, Replies
-from ipfl.data.settings import TaskConfig
+from ipfl.engines.flower.flower_engine import FlowerEngine
 from ipfl.engines.flower.run_settings import RunSettings
-from ipfl.engines.flower.server import FlowerEngine
 from ipfl.engines.flower.transport import IncomingReply
 from ipfl.methods import METHODS
-from ipfl.runs.config import EvaluateConfig
-from ipfl.runs.evaluation import Evaluator
+from ipfl.play.evaluation import Evaluator
+from ipfl.training.task import Task
 
 CASES = 270
 """Hostile replies for each method and engine."""

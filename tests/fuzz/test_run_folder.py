@@ -11,12 +11,12 @@ import pytest
 from hypothesis import strategies as st
 from tests.fuzz.inputs import clean, edited, feed, hostile, little_memory
 
-from ipfl.client.models import model_factory
-from ipfl.client.network import build_network
 from ipfl.core import EMPTY, Record
-from ipfl.core.files import write_record
 from ipfl.errors import InputError
-from ipfl.runs.finished import FinishedRun
+from ipfl.results.finished import FinishedRun
+from ipfl.system.files import write_record
+from ipfl.training.architectures import model_factory
+from ipfl.training.network import build_network
 
 CONFIG = {"method": {"name": "ipfl"}, "task": {"model": "softmax"}, "train": {}}
 SUMMARY = {"config": CONFIG, "input_shape": [2], "classes": 2, "seed": 0, "rounds": 3}

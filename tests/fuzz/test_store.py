@@ -17,10 +17,10 @@ from tests.fuzz.inputs import HUGE, WORDS, clean, edited, feed, hostile
 from tests.ledger.example_runs import HEADER, LINE, worked_run
 
 from ipfl.errors import InputError
+from ipfl.keep.run_audit import verify_run
 from ipfl.ledger.database import display_url, explain, make_engine, parse_address
 from ipfl.ledger.export import csv_lines
 from ipfl.ledger.store import RunStore
-from ipfl.runs.audit import verify_run
 
 SECRET = "s3cr3t"
 
@@ -113,7 +113,7 @@ def read_all(place: str) -> None:
 def shown_accounts(store: RunStore) -> None:
     from rich.console import Console
 
-    from ipfl.report.ledger import accounts_table, transfers_table
+    from ipfl.report.ledger_tables import accounts_table, transfers_table
 
     with store.snapshot() as reader:
         console = Console(quiet=True)

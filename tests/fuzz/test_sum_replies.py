@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.fuzz.test_replies import OFTEN, HostileFlower, HostileLocal
-from tests.runs.test_secure_sum import Clients, sum_of
+from tests.play.test_summed_replies import Clients, sum_of
 from tests.small_runs import small_task
 
 import ipfl
@@ -20,7 +20,7 @@ from ipfl.client.runner import Job
 from ipfl.core import Ask, ClientId, Record
 from ipfl.core.records import sum_of_replies
 from ipfl.core.replies import is_vector
-from ipfl.runs.driver import Traffic
+from ipfl.play.driver import Traffic
 
 CASES = 270
 """Hostile replies for each engine."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from tests.methods.ipfl.scripted import play
+from tests.methods.ipfl_plus.scripted import play
 
 from ipfl.core import Bid, Contribution, Figure, Record, Round, Seat, Transfer
-from ipfl.ledger.accounts import opening_transfers
 from ipfl.ledger.store import RunStore
-from ipfl.methods.ipfl.method import IPFL
+from ipfl.market.bank import opening_transfers
+from ipfl.methods.ipfl_plus.ipfl_plus import IPFL
 
 UPDATE_SIZE = 64
 """Length of the models of a random market: long enough to tell noise from structure."""

@@ -12,10 +12,10 @@ from tests.ledger.example_runs import LINE, opened_run, worked_run
 
 import ipfl
 from ipfl.core import Event
+from ipfl.keep.run_audit import verify_run
 from ipfl.ledger import store as store_module
 from ipfl.ledger.database import StoreError
 from ipfl.ledger.store import RunStore
-from ipfl.runs.audit import verify_run
 
 
 def count_rows(store):

@@ -6,9 +6,9 @@ from sqlalchemy.exc import IntegrityError
 from tests.ledger.example_runs import HEADER, worked_run
 
 from ipfl.core import Transfer
-from ipfl.ledger.accounts import opening_transfers
 from ipfl.ledger.database import StoreError
 from ipfl.ledger.store import RunStore
+from ipfl.market.bank import opening_transfers
 
 POSTED = {
     "runs": "name = 'x'",

@@ -10,11 +10,11 @@ from sqlalchemy import text
 from tests.ledger.example_runs import HEADER, random_run, worked_run
 from typer.testing import CliRunner
 
-from ipfl.cli.errors import Commands
-from ipfl.cli.ledger import app as ledger
-from ipfl.ledger.accounts import account_name
+from ipfl.cli.exit_codes import Commands
+from ipfl.cli.ledger_commands import app as ledger
 from ipfl.ledger.export import csv_lines
 from ipfl.ledger.store import RunStore
+from ipfl.market.bank import account_name
 
 app = typer.Typer(cls=Commands)
 app.add_typer(ledger, name="ledger")

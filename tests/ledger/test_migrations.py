@@ -11,6 +11,7 @@ from sqlalchemy.exc import IntegrityError
 from tests.ledger.example_runs import HEADER, worked_run
 
 from ipfl.errors import InputError
+from ipfl.keep.run_audit import verify_run
 from ipfl.ledger.database import make_engine, parse_address, read_only
 from ipfl.ledger.migrations import (
     _with_the_same_columns,
@@ -20,7 +21,6 @@ from ipfl.ledger.migrations import (
     upgrade,
 )
 from ipfl.ledger.store import RunStore
-from ipfl.runs.audit import verify_run
 
 OLD_RUN = [
     "INSERT INTO runs (name, header) VALUES ('old', :header)",

@@ -14,11 +14,11 @@ from typer.testing import CliRunner
 from ipfl.cli import app
 from ipfl.core import Transfer
 from ipfl.errors import InputError
-from ipfl.ledger.accounts import opening_transfers
+from ipfl.keep.run_audit import verify_run
 from ipfl.ledger.signing import SigningKey, is_signed_by, read_public_key
 from ipfl.ledger.statements import StatementGapError, denial, read_statement
 from ipfl.ledger.store import RunStore
-from ipfl.runs.audit import verify_run
+from ipfl.market.bank import opening_transfers
 
 
 def signed_run(place, key):

@@ -12,13 +12,13 @@ from sqlalchemy import text
 from tests.ledger.example_runs import BALANCES, HEADER, LINE, RULES, worked_run
 
 from ipfl.errors import InputError
+from ipfl.keep.run_audit import verify_run
 from ipfl.ledger import store as store_module
-from ipfl.ledger.accounts import Kind, TransferRows, TransferTable, opening_transfers
 from ipfl.ledger.database import StoreError, display_url, make_engine, parse_address
 from ipfl.ledger.migrations import VERSION_TABLE
 from ipfl.ledger.schema import metadata
 from ipfl.ledger.store import RunStore
-from ipfl.runs.audit import verify_run
+from ipfl.market.bank import Kind, TransferRows, TransferTable, opening_transfers
 
 
 def count(store, table):

@@ -11,10 +11,10 @@ import pytest
 from tests.small_runs import run_small, small_task
 
 from ipfl.errors import InputError
+from ipfl.keep.run_audit import Audit
 from ipfl.ledger.anchors import append_head, newest_head
 from ipfl.ledger.store import RunStore
 from ipfl.ledger.timestamps import STAMP, ask_over_http, stamp_times, stamped
-from ipfl.runs.audit import Audit
 
 CONFIG = """
 [tsa]

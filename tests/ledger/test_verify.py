@@ -18,13 +18,13 @@ from tests.ledger.example_runs import (
 )
 
 from ipfl.core import Bid, Contribution, Figure, Seat, Transfer
-from ipfl.ledger.accounts import ISSUER, client_balances, opening_transfers
+from ipfl.keep.run_audit import verify_run
 from ipfl.ledger.lines import round_hash
 from ipfl.ledger.reader import Reader
 from ipfl.ledger.store import RunStore
 from ipfl.ledger.verify import Finding, findings, verify
-from ipfl.methods.ipfl.method import IPFL
-from ipfl.runs.audit import verify_run
+from ipfl.market.bank import ISSUER, client_balances, opening_transfers
+from ipfl.methods.ipfl_plus.ipfl_plus import IPFL
 
 TABLES = ("runs", "clients", "rounds", "bids", "seats", "contributions", "transfers", "metrics")
 NAMES = count()

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 import ipfl
 from ipfl.cli import app
+from ipfl.config.run_config import Config
 from ipfl.errors import InputError
 from ipfl.methods import (
     METHODS,
@@ -24,8 +25,7 @@ from ipfl.methods import (
     method_settings,
     method_summary,
 )
-from ipfl.runs.config import Config
-from ipfl.runs.finished import FinishedRun
+from ipfl.results.finished import FinishedRun
 
 TINY = ["task.clients=4", "task.samples=20", "task.test_samples=10", "task.model=softmax", "rounds=2"]
 
@@ -147,8 +147,8 @@ from dataclasses import dataclass as plain_dataclass
 from typing import ClassVar
 from pydantic.dataclasses import dataclass
 from ipfl.core import Method
-from ipfl.methods.fedavg import FedAvg
-from ipfl.methods.one_model import OneModelMethod
+from ipfl.methods.one_model.fedavg import FedAvg
+from ipfl.methods.shared.one_model import OneModelMethod
 
 def function(): ...
 
@@ -222,7 +222,7 @@ class TestInstalledPackage:
     def test_a_name_of_this_package_cannot_be_taken(self, installed):
         points = installed / "offered_package-1.0.dist-info" / "entry_points.txt"
         points.write_text("[ipfl.methods]\nfedavg = offered_package.methods:Interpolate\n")
-        assert method_class("fedavg").__module__ == "ipfl.methods.fedavg"
+        assert method_class("fedavg").__module__ == "ipfl.methods.one_model.fedavg"
         assert method_names() == [*METHODS]
         own = ipfl.method("offered_package.methods:Interpolate")
         assert method_reference(own) == "offered_package.methods:Interpolate"

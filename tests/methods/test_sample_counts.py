@@ -11,14 +11,14 @@ import pytest
 from tests import federation
 from tests.federation import ScriptedEngine, play_round
 
+from ipfl.config.sections import AggregateConfig
 from ipfl.core import Record
-from ipfl.core.sections import AggregateConfig
-from ipfl.methods.fedavg import FedAvg
-from ipfl.methods.fedem import FedEM
-from ipfl.methods.fedproto import FedProto
-from ipfl.methods.fedsoft import FedSoft
-from ipfl.methods.ifca import IFCA
-from ipfl.methods.ipfl.method import IPFL
+from ipfl.methods.clusters.fedem import FedEM
+from ipfl.methods.clusters.fedsoft import FedSoft
+from ipfl.methods.clusters.ifca import IFCA
+from ipfl.methods.ipfl_plus.ipfl_plus import IPFL
+from ipfl.methods.one_model.fedavg import FedAvg
+from ipfl.methods.personal.fedproto import FedProto
 
 MOST = 10**9
 """The largest count that is a valid reply."""

@@ -1,6 +1,6 @@
 """An experiment that takes a second: two methods, four clients, one round; and what is kept of a run."""
 
-from ipfl.reproduce.records import RunRecord
+from ipfl.reproduce.results_file import RunRecord
 
 COMMON = """
 order = []

@@ -6,7 +6,7 @@ from typing import get_args
 import pytest
 
 from ipfl.errors import InputError
-from ipfl.report.figures import FIGURES
+from ipfl.report.figure_list import FIGURES
 from ipfl.reproduce.experiments import Scale, experiment_names, read_common, read_experiment
 from ipfl.reproduce.measures import MEASURES
 from ipfl.reproduce.plan import has_grid, plan_experiment

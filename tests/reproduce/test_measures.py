@@ -6,7 +6,7 @@ import pytest
 from tests.reproduce.small_experiment import record
 
 from ipfl.reproduce.measures import MEASURES, matched_clusters
-from ipfl.reproduce.records import ColumnRecord, ExperimentRecord, compact_json
+from ipfl.reproduce.results_file import ColumnRecord, ExperimentRecord, compact_json
 from ipfl.reproduce.statistics import interval, spread, standing
 
 

@@ -10,9 +10,10 @@ from tests.reproduce.small_experiment import record
 from typer.testing import CliRunner
 
 from ipfl.cli import app
-from ipfl.reproduce import experiments, records
-from ipfl.reproduce.records import read_experiment_record
-from ipfl.reproduce.tables import BEGIN_MARK, END_MARK, document_text, write_document
+from ipfl.reproduce import experiments
+from ipfl.reproduce import results_file as records
+from ipfl.reproduce.paper_tables import BEGIN_MARK, END_MARK, document_text, write_document
+from ipfl.reproduce.results_file import read_experiment_record
 
 ROOT = Path(__file__).parents[2]
 
@@ -92,7 +93,7 @@ def test_seeds_of_other_code_are_not_dropped(tiny, tmp_path, monkeypatch):
 def test_some_methods_can_be_played_again(tiny, tmp_path, monkeypatch):
     run(tmp_path, "tiny", "--scale", "smoke")
     before, folders = read_experiment_record(tmp_path / "results", "tiny", "smoke"), run_folders(tmp_path)
-    monkeypatch.setattr("ipfl.reproduce.records.is_same_code", lambda commit: False)
+    monkeypatch.setattr("ipfl.reproduce.results_file.is_same_code", lambda commit: False)
     run(tmp_path, "tiny", "--scale", "smoke", "--methods", "ditto", "--other-commit", "replay")
     after = read_experiment_record(tmp_path / "results", "tiny", "smoke")
     runs, old = after.columns["10:90"].runs, before.columns["10:90"].runs
@@ -211,7 +212,7 @@ def test_the_document_has_ours_beside_the_printed_numbers(tiny, tmp_path):
 def test_the_committed_document_is_what_the_generator_makes(tmp_path, monkeypatch):
     # Which pictures there are is compared; to draw them all takes most of a minute, and others draw some.
     monkeypatch.setattr("ipfl.reproduce.pictures.make_figure", lambda figure, shown: None)
-    monkeypatch.setattr("ipfl.core.figures.save_figure", lambda figure, file: None)
+    monkeypatch.setattr("ipfl.figure_style.save_figure", lambda figure, file: None)
     document = tmp_path / "results.md"
     document.write_text((ROOT / "docs/results.md").read_text())
     for file in write_document(document, ROOT / "experiments/results", "cpu"):

@@ -21,13 +21,10 @@ KERNELS = {
 }
 """Environment in which arithmetic does not depend on the processor."""
 WITHOUT_LAST_STEP = {"adapt": 0, "label_prior": False}
+OTHERS = ["ditto", "fedala", "fedamp", "fedavg", "fedem", "fedfomo", "fedproto", "fedprox", "fedsoft"]
+OTHERS += ["finetune", "ifca", "local", "perfedavg"]
 PLAYS: Mapping[str, tuple[str, dict[str, Any], dict[str, Any], int]] = {
-    **{
-        name: (name, {}, {}, 4)
-        for name in (
-            "ditto fedala fedamp fedavg fedem fedfomo fedproto fedprox fedsoft finetune ifca local perfedavg"
-        ).split()
-    },
+    **{name: (name, {}, {}, 4) for name in OTHERS},
     "ipfl-plus": ("ipfl", WITHOUT_LAST_STEP, {}, 12),
     "ipfl-plus K=4": ("ipfl", {**WITHOUT_LAST_STEP, "clusters": 4}, {}, 12),
     "ipfl-plus attacked": (

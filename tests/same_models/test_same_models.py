@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from tests.same_models.play import KERNELS, PLAYS
 
 HERE = Path(__file__).parent

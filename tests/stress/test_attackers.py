@@ -14,17 +14,17 @@ from tests.small_runs import run_small, small_engine, small_task
 
 import ipfl
 from ipfl.client.runner import ASSESS, EVALUATE, Job
-from ipfl.client.settings import TrainConfig
+from ipfl.config.run_config import Config, EvaluateConfig
+from ipfl.config.stress_section import AdversaryConfig, AttackKind, FaultsConfig, StrategyConfig
+from ipfl.config.train_section import TrainConfig
 from ipfl.core import Ask, Method, Record
-from ipfl.data.targets import Target
+from ipfl.data.target_kinds import Target
 from ipfl.engines import refuse_wrapped_clients
-from ipfl.engines.local import LocalEngine
+from ipfl.engines.local_engine import LocalEngine
 from ipfl.errors import InputError
-from ipfl.report.tables import run_table
-from ipfl.runs.config import Config, EvaluateConfig
+from ipfl.report.result_tables import run_table
 from ipfl.stress import attackers, make_wrapper
 from ipfl.stress.attackers import Adversary, Cheating
-from ipfl.stress.settings import AdversaryConfig, AttackKind, FaultsConfig, StrategyConfig
 
 BEFORE = np.array([1, 1, 1], np.float32)
 HONEST = Record({"cluster_0": np.array([4, 5, 1], np.float32)}, {"n": 10})

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.runs.killed_runs import die_at_call, is_killed, run_contents, run_six_rounds
+from tests.play.killed_runs import die_at_call, is_killed, run_contents, run_six_rounds
 from tests.small_runs import ask_anything, run_small, small_engine, small_task
 from typer.testing import CliRunner
 
@@ -18,15 +18,15 @@ import ipfl
 from ipfl.cli import app
 from ipfl.client.memory import ClientMemory
 from ipfl.client.runner import ASSESS, EVALUATE, ClientRunner, CrashError, Job
-from ipfl.client.settings import TrainConfig
+from ipfl.config.run_config import Config
+from ipfl.config.stress_section import FaultsConfig, StrategyConfig
+from ipfl.config.train_section import TrainConfig
 from ipfl.core import NO_CLUSTER, Ask, Method, Record, Round, Seat
 from ipfl.core.replies import ReplySchema
 from ipfl.errors import InputError
 from ipfl.ledger.store import RunStore
-from ipfl.runs.config import Config
 from ipfl.stress import make_wrapper
 from ipfl.stress.faults import ENORMOUS_COMPONENT, FaultPlan, Faulty, break_reply
-from ipfl.stress.settings import FaultsConfig, StrategyConfig
 
 ALL = {"dropout": 0.3, "slow": 0.05, "crash": 0.05, "broken": 0.1}
 BROKEN = ("nan", "infinite", "shape", "enormous")

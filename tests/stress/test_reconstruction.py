@@ -5,12 +5,12 @@ import pytest
 from torch import nn
 
 from ipfl.client.client import Client
-from ipfl.client.network import Network
 from ipfl.client.private_client import PrivateClient
-from ipfl.client.settings import PrivacyConfig, TrainConfig
+from ipfl.config.train_section import PrivacyConfig, TrainConfig
 from ipfl.core import EMPTY
 from ipfl.data.federated import Parts, Samples
 from ipfl.stress.reconstruction import correlation, count_misplaced, guess_label_counts, guess_point
+from ipfl.training.network import Network
 
 LABELS = np.array([0, 0, 0, 1, 1, 2, 2, 2, 2, 2, 3, 4])
 """Classes 3 and 4 have one point each, class 5 has none."""

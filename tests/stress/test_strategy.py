@@ -13,12 +13,12 @@ from tests.small_runs import run_small, small_task
 import ipfl
 from ipfl.client.memory import ClientMemory
 from ipfl.client.runner import EVALUATE, Job
+from ipfl.config.run_config import Config
+from ipfl.config.stress_section import StrategyConfig
 from ipfl.core import Record
 from ipfl.engines import refuse_wrapped_clients
 from ipfl.errors import InputError
-from ipfl.runs.config import Config
 from ipfl.stress.seen_models import SECOND_MEMORY
-from ipfl.stress.settings import StrategyConfig
 from ipfl.stress.strategy import (
     FIRST_TRAINING_GAIN,
     Experience,

@@ -10,19 +10,19 @@ from typing import Annotated
 
 import typer
 
-from ipfl.cli.console import console
-from ipfl.cli.data import app as data_app
-from ipfl.cli.deploy import app as deploy_app
-from ipfl.cli.errors import Commands
-from ipfl.cli.export import export_models
+from ipfl.cli.console_command import console
+from ipfl.cli.data_commands import app as data_app
+from ipfl.cli.deploy_commands import app as deploy_app
+from ipfl.cli.exit_codes import Commands
+from ipfl.cli.export_command import export_models
 from ipfl.cli.help_texts import improve_help
 from ipfl.cli.inspect_commands import diff, list_runs, show
-from ipfl.cli.ledger import app as ledger_app
+from ipfl.cli.ledger_commands import app as ledger_app
 from ipfl.cli.list_commands import datasets, methods, partitions
 from ipfl.cli.personalize import personalize
 from ipfl.cli.project import new
-from ipfl.cli.report import plot, report
-from ipfl.cli.reproduce import app as reproduce_app
+from ipfl.cli.report_commands import plot, report
+from ipfl.cli.reproduce_command import app as reproduce_app
 from ipfl.cli.run_commands import compare, run
 from ipfl.cli.theory import theory
 from ipfl.methods import DEFAULT, REFERENCE

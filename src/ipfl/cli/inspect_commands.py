@@ -20,7 +20,7 @@ def list_runs(
     as_json: Json = False,
 ) -> None:
     """List the runs in a folder, those of comparisons included."""
-    from ipfl.runs.overview import find_runs
+    from ipfl.results.overview import find_runs
 
     entries = find_runs(folder)
     if as_json:
@@ -29,7 +29,7 @@ def list_runs(
     if not entries:
         typer.echo(f"no runs in {folder}")
         return
-    from ipfl.report.runs import runs_table
+    from ipfl.report.run_tables import runs_table
 
     console = stdout_console()
     console.print(runs_table(entries, folder, console.width))
@@ -37,9 +37,9 @@ def list_runs(
 
 def show(run: RunPath, as_json: Json = False) -> None:
     """Show a finished run: its figures, and a row for each client."""
-    from ipfl.runs.finished import load_figures
-    from ipfl.runs.frames import client_rows
-    from ipfl.runs.overview import refuse_comparison
+    from ipfl.results.finished import load_figures
+    from ipfl.results.frames import client_rows
+    from ipfl.results.overview import refuse_comparison
 
     refuse_comparison(run)
     result = load_figures(run)
@@ -49,8 +49,8 @@ def show(run: RunPath, as_json: Json = False) -> None:
         clients = [{"name": names.get(row["client"]), **row} for row in rows]
         print_json({"folder": str(run), "summary": result.summary, "clients": clients})
         return
-    from ipfl.report.runs import client_table
-    from ipfl.report.tables import run_table
+    from ipfl.report.result_tables import run_table
+    from ipfl.report.run_tables import client_table
 
     console = stdout_console()
     console.print(run_table(result.summary))
@@ -63,8 +63,8 @@ def diff(
     as_json: Json = False,
 ) -> None:
     """Show what differs between two finished runs: their settings and their results."""
-    from ipfl.runs.finished import load_figures
-    from ipfl.runs.overview import changed_settings, client_gains, refuse_comparison, result_figures
+    from ipfl.results.finished import load_figures
+    from ipfl.results.overview import changed_settings, client_gains, refuse_comparison, result_figures
 
     for folder in (one, other):
         refuse_comparison(folder)
@@ -74,7 +74,7 @@ def diff(
     if as_json:
         print_json({"A": str(one), "B": str(other), "config": changed, "results": figures, "gains": gains})
         return
-    from ipfl.report.runs import figures_table, gains_note, settings_table
+    from ipfl.report.run_tables import figures_table, gains_note, settings_table
 
     console = stdout_console()
     console.print(f"A: {one}\nB: {other}", markup=False, soft_wrap=True)

@@ -13,14 +13,14 @@ def methods(
     name: Annotated[str | None, typer.Argument(metavar="NAME", autocompletion=complete_method)] = None,
 ) -> None:
     """List the methods; with NAME, the hyper-parameters of that one."""
-    from ipfl.report.tables import method_table, methods_table
+    from ipfl.report.result_tables import method_table, methods_table
 
     console = stdout_console()
     if name is None:
         console.print(methods_table())
         return
     from ipfl.methods import method_class
-    from ipfl.report.settings import hyperparameters
+    from ipfl.report.config_text import hyperparameters
 
     console.print(f"{name}: {method_class(name).summary}", markup=False)
     fields = hyperparameters(name)
@@ -34,7 +34,7 @@ def methods(
 
 def datasets(data_dir: DataDir = None) -> None:
     """List the data sets."""
-    from ipfl.report.tables import datasets_table
+    from ipfl.report.result_tables import datasets_table
 
     stdout_console().print(datasets_table(data_dir))
 
@@ -42,7 +42,7 @@ def datasets(data_dir: DataDir = None) -> None:
 def partitions() -> None:
     """List hidden distributions and partitions over clients."""
     from ipfl.data import DISTRIBUTIONS, PARTITIONS
-    from ipfl.report.tables import meanings_table
+    from ipfl.report.result_tables import meanings_table
 
     console = stdout_console()
     console.print(meanings_table("task.distributions", DISTRIBUTIONS))

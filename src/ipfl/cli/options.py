@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from ipfl.config.run_config import Config
     from ipfl.engines import EngineFactory
-    from ipfl.runs.config import Config
-    from ipfl.runs.result import Observer
-    from ipfl.runs.run_pool import MakePool
-    from ipfl.runs.run_series import MakeObserver
+    from ipfl.results.result import Observer
+    from ipfl.study.run_pool import MakePool
+    from ipfl.study.run_series import MakeObserver
 
 MAX_SEEDS = 100_000
 """Seeds of one comparison."""
@@ -222,7 +222,7 @@ def load_config(
     dataset: str | None = None,
 ) -> Config:
     """The config that a command works with: the file, what --set says, then the options with a name."""
-    from ipfl.runs.config import Config
+    from ipfl.config.run_config import Config
 
     _allow_user_modules()
     given = {
@@ -248,9 +248,9 @@ def resumed_config(
         trust: Whether code that the folder names may be imported.
         rounds: How many rounds there are to be; None: as it was.
     """
-    from ipfl.runs.config import Config
-    from ipfl.runs.folder import is_on_nodes, planned_rounds
-    from ipfl.runs.journal import read_header
+    from ipfl.config.run_config import Config
+    from ipfl.keep.journal import read_header
+    from ipfl.keep.run_folder import is_on_nodes, planned_rounds
 
     header = read_header(folder, store)
     config = header.get("config")
@@ -270,8 +270,8 @@ def resumed_config(
 
 def allow_code(settings: Config, methods: list[str], folder: Path, trust: bool) -> None:
     """Lets code that a folder of results names be imported, if the user trusts it; refuses it otherwise."""
-    from ipfl.core.plugins import refuse_code
-    from ipfl.runs.config import method_name
+    from ipfl.config.run_config import method_name
+    from ipfl.system.plugins import refuse_code
 
     if not trust:
         refuse_code([*map(method_name, methods), settings.model_dump(mode="json")], folder)
@@ -281,7 +281,7 @@ def allow_code(settings: Config, methods: list[str], folder: Path, trust: bool) 
 def _allow_user_modules() -> None:
     """Lets a `module:callable` of the config, and what it imports, be files in the current folder.
 
-    Reading a config file adds its own folder (`ipfl.core.plugins.look_beside`).
+    Reading a config file adds its own folder (`ipfl.system.plugins.look_beside`).
     """
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
@@ -294,7 +294,7 @@ def choose_engine(
     if name == "local":
         if nodes is not None or fp16:
             raise InputError("--nodes and --fp16 belong to --engine flower")
-        from ipfl.engines.local import local_engine
+        from ipfl.engines.local_engine import local_engine
 
         return local_engine(workers)
     if workers == 0:
@@ -309,12 +309,12 @@ def choose_engine(
 def choose_pool(name: str, workers: int | None, quiet: bool) -> MakePool:
     """What plays the runs of a comparison."""
     if name == "local":
-        from ipfl.runs.run_pool import local_pool
+        from ipfl.study.run_pool import local_pool
 
         return local_pool(workers)
     if workers == 0:
         raise InputError("--engine ray needs at least one worker")
-    from ipfl.runs.ray_runs import ray_pool
+    from ipfl.study.ray_runs import ray_pool
 
     return ray_pool(workers, print_line=_line_printer(quiet))
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from ipfl.runs.finished import FinishedRun
+    from ipfl.results.finished import FinishedRun
 
 
 def personalize(
@@ -40,9 +40,9 @@ def personalize(
     Methods that have no model for clients they never met say so. Models of the run's own clients: ipfl
     export.
     """
-    from ipfl.client.client_model import make_model
-    from ipfl.client.export import export_model
-    from ipfl.runs.finished import FinishedRun
+    from ipfl.results.client_model import make_model
+    from ipfl.results.finished import FinishedRun
+    from ipfl.results.model_files import export_model
 
     if out.exists() and not overwrite:
         raise InputError(f"{out} exists already; choose another --out or pass --overwrite")
@@ -63,8 +63,8 @@ def personalize(
 
 def _read_points(data: Path, finished: FinishedRun) -> Mapping[str, NDArray[Any]]:
     """Somebody's points; rows of a table become points as the run's own rows did."""
-    from ipfl.data.archives import read_points
-    from ipfl.data.table_files import is_table, read_rows
+    from ipfl.data.own.archives import read_points
+    from ipfl.data.own.table_files import is_table, read_rows
 
     if data.suffix == ".npz" or not is_table(data):
         return read_points(data)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ipfl.cli.errors import BAD_INPUT, FAILED, INTERRUPTED, exit_with_error
+from ipfl.cli.exit_codes import BAD_INPUT, FAILED, INTERRUPTED, exit_with_error
 from ipfl.cli.options import (
     MAX_SEEDS,
     AccountsName,
@@ -56,11 +56,11 @@ from ipfl.methods import METHODS, REFERENCE
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from ipfl.config.run_config import Config
     from ipfl.core import Method
     from ipfl.core.profile import Profile
-    from ipfl.runs.comparison import Comparison
-    from ipfl.runs.config import Config
-    from ipfl.runs.tracking import TrackerName
+    from ipfl.play.tracking import TrackerName
+    from ipfl.study.comparison import Comparison
 
 MethodNames = Annotated[
     str | None,
@@ -131,15 +131,15 @@ def run(
         return
     from ipfl.core.profile import Profile, measure
     from ipfl.data.federated import notes
-    from ipfl.runs.comparison import prepare
-    from ipfl.runs.folder import RunOutput
-    from ipfl.runs.run import run as run_method
+    from ipfl.keep.run_folder import RunOutput
+    from ipfl.play.run import run as run_method
+    from ipfl.study.comparison import prepare
 
     engine = choose_engine(engine_name, settings, nodes, workers, fp16, quiet)
     folder = resume or out or new_run_folder(f"{method.name}-seed-{settings.seed}")
     observer, tracker = run_observer(quiet, method.name), None
     if track is not None:
-        from ipfl.runs.tracking import ObserverGroup, make_tracker
+        from ipfl.play.tracking import ObserverGroup, make_tracker
 
         tracker = make_tracker(track, folder, settings.record([method]), is_resumed=resume is not None)
         observer = ObserverGroup([one for one in (observer, tracker) if one is not None])
@@ -179,7 +179,7 @@ def run(
         progress = f"{result.summary['rounds']} of {settings.rounds} rounds"
         exit_with_error(f"interrupted after {progress}; results so far in {folder}", INTERRUPTED)
     if not result.summary["counted"]:
-        from ipfl.runs.result import NO_ROUND_COUNTED
+        from ipfl.results.result import NO_ROUND_COUNTED
 
         exit_with_error(f"{NO_ROUND_COUNTED}; see {folder}", FAILED)
 
@@ -232,16 +232,16 @@ def compare(
         )
         exit_with_error(f"--resume keeps what was set: {refused}--out or --overwrite", BAD_INPUT)
     else:
-        from ipfl.runs.comparison import read_plan
+        from ipfl.study.comparison import read_plan
 
         settings, names, numbers, reference = read_plan(resume)
         allow_code(settings, [*names, reference], resume, trust)
     if show_config:
         _print_config(settings, settings.build_methods(names).values())
         return
-    from ipfl.report.figures import save_comparison_figures
+    from ipfl.report.figure_list import save_comparison_figures
     from ipfl.report.run_set import of_comparison
-    from ipfl.runs.comparison import compare as compare_methods
+    from ipfl.study.comparison import compare as compare_methods
 
     folder = resume or out or new_run_folder("compare")
     pool = choose_pool(engine_name, workers, quiet)
@@ -271,7 +271,7 @@ def compare(
         exit_with_error(f"interrupted; results so far in {folder}", INTERRUPTED)
     void = [f"{e.method.name}, seed {s}" for e in comparison.entries.values() for s in e.void_seeds]
     if void:
-        from ipfl.runs.result import NO_ROUND_COUNTED
+        from ipfl.results.result import NO_ROUND_COUNTED
     for run in void:
         typer.echo(f"error: {run}: {NO_ROUND_COUNTED}", err=True)
     if comparison.failed or void:
@@ -280,8 +280,8 @@ def compare(
 
 def _track_runs(track: TrackerName, comparison: Comparison, folder: Path) -> None:
     """Tells a tracker about the finished runs of a comparison, whose PMA is known then."""
-    from ipfl.runs.method_labels import folder_names
-    from ipfl.runs.tracking import track_result
+    from ipfl.play.tracking import track_result
+    from ipfl.study.method_labels import folder_names
 
     names = folder_names(comparison.entries)
     for label, entry in comparison.entries.items():
@@ -290,13 +290,13 @@ def _track_runs(track: TrackerName, comparison: Comparison, folder: Path) -> Non
 
 
 def _print_config(config: Config, methods: Iterable[Method[Any]]) -> None:
-    from ipfl.report.settings import commented_toml
+    from ipfl.report.config_text import commented_toml
 
     typer.echo(commented_toml(config, list(methods)), nl=False)
 
 
 def _print_run(summary: Mapping[str, Any], folder: Path) -> None:
-    from ipfl.report.tables import run_table
+    from ipfl.report.result_tables import run_table
 
     console = stdout_console()
     console.print()
@@ -306,9 +306,9 @@ def _print_run(summary: Mapping[str, Any], folder: Path) -> None:
 
 def _report_profile(profile: Profile, folder: Path, *, is_printed: bool) -> None:
     """Writes the trace, and prints where the time went."""
-    from ipfl.core.files import write_json
-    from ipfl.report.profile import profile_table
-    from ipfl.runs.file_names import TRACE_FILE
+    from ipfl.keep.file_names import TRACE_FILE
+    from ipfl.report.profile_table import profile_table
+    from ipfl.system.files import write_json
 
     write_json(folder / TRACE_FILE, profile.trace())
     if not is_printed:
@@ -323,9 +323,9 @@ def _report_profile(profile: Profile, folder: Path, *, is_printed: bool) -> None
 
 def _print_comparison(comparison: Comparison, folder: Path) -> None:
     """Prints the table of a comparison, how to read it, and where its files are."""
-    from ipfl.report.tables import comparison_notes, comparison_table
-    from ipfl.runs.comparison_folder import comparison_files
-    from ipfl.runs.file_names import PLAN_FILE
+    from ipfl.keep.file_names import PLAN_FILE
+    from ipfl.report.result_tables import comparison_notes, comparison_table
+    from ipfl.study.comparison_folder import comparison_files
 
     console = stdout_console()
     console.print()

@@ -33,7 +33,7 @@ def theory(
     from ipfl.theory.studies import STUDIES, write_studies
 
     if list_only:
-        from ipfl.report.tables import plain_table
+        from ipfl.report.result_tables import plain_table
 
         table = plain_table("study", "what it shows", "in the paper")
         for key, study in STUDIES.items():

@@ -9,10 +9,12 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ipfl.client.network import Network, Points
-from ipfl.client.predictors import Predictor
-from ipfl.client.settings import TrainConfig
-from ipfl.client.training import (
+from ipfl.config.train_section import TrainConfig
+from ipfl.core import ClientId, Vector, stream
+from ipfl.data.federated import Parts, Samples
+from ipfl.training.network import Network, Points
+from ipfl.training.predictors import Predictor
+from ipfl.training.sgd import (
     DrawBatches,
     Objective,
     Pull,
@@ -25,8 +27,6 @@ from ipfl.client.training import (
     predictions,
     sgd,
 )
-from ipfl.core import ClientId, Vector, stream
-from ipfl.data.federated import Parts, Samples
 
 Part = Literal["train", "probe", "goal"]
 """What a method may use of a client's data; `test` belongs to the evaluator."""
@@ -88,7 +88,7 @@ class Client:
         objective: Objective | None = None,
         on: Samples | None = None,
     ) -> Vector:
-        """Local training on `train` or some samples of it; see `ipfl.client.training.sgd` for the rest."""
+        """Local training on `train` or some samples of it; see `ipfl.training.sgd.sgd` for the rest."""
         given = self._training_input(on, objective, self.settings.epochs if epochs is None else epochs)
         trained = sgd(
             self.network,
@@ -120,7 +120,7 @@ class Client:
 
     @property
     def predicts_classes(self) -> bool:
-        """Whether every point has one class; see `ipfl.data.targets` for the other kinds."""
+        """Whether every point has one class; see `ipfl.data.target_kinds` for the other kinds."""
         return self.network.target.kind == "classes"
 
     def log_scores(self, params: Vector, samples: Samples) -> NDArray[np.float64]:

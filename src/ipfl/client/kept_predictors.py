@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from ipfl.client.network import Network
-from ipfl.client.predictors import Mixture, NearestPrototype, Predictor
 from ipfl.core import ClientId, Record, Vector
-from ipfl.core.files import RECORD_SUFFIX, make_folder, read_record, write_record
-from ipfl.core.retry import is_disk_full
 from ipfl.errors import InputError
+from ipfl.system.files import RECORD_SUFFIX, make_folder, read_record, write_record
+from ipfl.system.retry import is_disk_full
+from ipfl.training.network import Network
+from ipfl.training.predictors import Mixture, NearestPrototype, Predictor
 
 MAX_KEPT_BYTES = 2**30
 """Bytes of clients' models that the folder of a run keeps at most."""

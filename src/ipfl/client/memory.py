@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 from ipfl.core import EMPTY, ClientId, Record
-from ipfl.core.files import (
+from ipfl.system.files import (
     RECORD_SUFFIX,
     make_folder,
     read_record,

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ipfl.core.arrays import Floats
-from ipfl.core.plugins import load_callable
-from ipfl.data.targets import Target, TargetKind
+from ipfl.data.target_kinds import Target, TargetKind
 from ipfl.errors import InputError, unknown
+from ipfl.system.plugins import load_callable
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ipfl.core import ClientId
-from ipfl.core.files import make_folder, write_json
 from ipfl.errors import InputError
+from ipfl.system.files import make_folder, write_json
 
 RENYI_ORDERS = (
     1.05,

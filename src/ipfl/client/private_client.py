@@ -23,17 +23,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ipfl.client.client import Client, Part, TrainingInput
-from ipfl.client.network import Points
-from ipfl.client.predictors import Predictor
 from ipfl.client.privacy_accountant import Releases
 from ipfl.client.private_gradients import NoisyGradient, PoissonBatches, clipped_sum
-from ipfl.client.settings import PrivacyConfig
-from ipfl.client.targets import own_losses, soft_scores
-from ipfl.client.training import Batch, Objective, Score, evaluate, losses, predicted_outputs
+from ipfl.config.train_section import PrivacyConfig
 from ipfl.core import Record, Vector
 from ipfl.core.records import Fact
 from ipfl.data.federated import Samples
 from ipfl.errors import InputError
+from ipfl.training.losses import own_losses, soft_scores
+from ipfl.training.network import Points
+from ipfl.training.predictors import Predictor
+from ipfl.training.sgd import Batch, Objective, Score, evaluate, losses, predicted_outputs
 
 MAX_LOSS = 5.0
 """The loss of a point counts up to this in a sum that leaves the client: what one point can change."""

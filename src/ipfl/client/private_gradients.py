@@ -1,7 +1,7 @@
 """Gradients of single points, shortened and summed with noise: what DP-SGD is made of.
 
 Abadi et al., Deep Learning with Differential Privacy, CCS 2016. The loop is that of all training
-(`ipfl.client.training.sgd`); here are its objective and its batches: every point is in a batch with the same
+(`ipfl.training.sgd.sgd`); here are its objective and its batches: every point is in a batch with the same
 chance, independently of the others, as the accountant assumes (`ipfl.client.privacy_accountant`).
 """
 
@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.func import functional_call, grad, vmap
 
-from ipfl.client.network import Network
-from ipfl.client.training import Batch
 from ipfl.errors import InputError
+from ipfl.training.network import Network
+from ipfl.training.sgd import Batch
 
 GRADIENT_CHUNK = 32
 """Points whose gradients are in memory at once."""

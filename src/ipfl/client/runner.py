@@ -16,23 +16,23 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ipfl.client.allocator import keep_freed_memory
 from ipfl.client.client import Client
-from ipfl.client.hardware import prepare_network
 from ipfl.client.kept_predictors import keep_predictor
 from ipfl.client.memory import ClientMemory
-from ipfl.client.network import Network, Points
 from ipfl.client.prediction_metrics import Predictions, measure_predictions
-from ipfl.client.predictors import Predictor
 from ipfl.client.privacy_accountant import PrivacyBook, Releases, sum_releases
 from ipfl.client.private_client import PrivateClient, noise_path
-from ipfl.client.settings import PrivacyConfig, TrainConfig
-from ipfl.client.task import Task
-from ipfl.client.training import Score, evaluate, predicted_outputs, score_outputs
+from ipfl.config.train_section import PrivacyConfig, TrainConfig
 from ipfl.core import ClientId, Fact, Method, Record, holdout_distribution, stream
 from ipfl.core.records import BUDGET_SPENT, PRIVACY_LOSS
 from ipfl.data.federated import Parts, Samples
 from ipfl.errors import InputError
+from ipfl.training.allocator import keep_freed_memory
+from ipfl.training.hardware import prepare_network
+from ipfl.training.network import Network, Points
+from ipfl.training.predictors import Predictor
+from ipfl.training.sgd import Score, evaluate, predicted_outputs, score_outputs
+from ipfl.training.task import Task
 
 TRAIN = "train"
 EVALUATE = "evaluate"

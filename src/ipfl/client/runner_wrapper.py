@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Generic, TypeVar
 
 from ipfl.client.memory import ClientMemory
-from ipfl.client.network import Network
 from ipfl.client.runner import Delivery, Job, Runner
-from ipfl.client.task import Task
 from ipfl.core import Record
+from ipfl.training.network import Network
+from ipfl.training.task import Task
 
 R = TypeVar("R", bound=Runner)
 

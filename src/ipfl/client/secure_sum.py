@@ -14,8 +14,8 @@ A node that knows the other nodes' keys (`SumIdentity`) signs its own keys of a 
 neighbours: a server that exchanges keys for its own, or invents clients, gets nothing. It opens a sum only
 over a list that a quorum of its neighbours has signed too: two quorums have a node in common that is honest,
 and it signs one list alone, so there is one sum. Without such keys, the server is trusted to pass on keys as
-they are, and to tell everyone the same list; see docs/privacy.md. `ipfl.runs.secure_sum` is its side. On a
-node every step is answered once, and never in another order.
+they are, and to tell everyone the same list; see docs/privacy.md. `ipfl.play.summed_replies` is its side.
+On a node every step is answered once, and never in another order.
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ from ipfl.client.sum_plan import (
     SumPlan,
 )
 from ipfl.core import EMPTY, ClientId, Record, stream
-from ipfl.core.files import make_folder, remove, write_json
 from ipfl.core.masks import (
     SEED_BYTES,
     Secrets,
@@ -56,6 +55,7 @@ from ipfl.core.method import Method, Weigh, sums_of
 from ipfl.core.records import BUDGET_SPENT, split_privacy_facts
 from ipfl.core.ring import LIMBS, RING_MASK, to_vector
 from ipfl.errors import InputError
+from ipfl.system.files import make_folder, remove, write_json
 
 NO_SHARE = "00" * SEED_BYTES
 """In place of a share that could not be unsealed."""

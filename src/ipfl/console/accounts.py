@@ -30,11 +30,11 @@ from ipfl.console.records import (
 )
 from ipfl.console.run_list import FoundRun, RunList
 from ipfl.errors import InputError
+from ipfl.keep.file_names import SUMMARY_FILE
+from ipfl.keep.run_folder import is_on_nodes
 from ipfl.ledger.reader import Reader, names_one_of
 from ipfl.ledger.schema import OPENING, bids, clients, contributions, rounds, seats, transfers
 from ipfl.ledger.store import RunStore
-from ipfl.runs.file_names import SUMMARY_FILE
-from ipfl.runs.folder import is_on_nodes
 
 
 def is_member(reader: Reader, client: int) -> bool:
@@ -126,8 +126,8 @@ def write_model(found: FoundRun, client: int, path: Path) -> None:
     Raises:
         InputError: There is no such model here, or only code of others could make it.
     """
-    from ipfl.client.export import export_model
-    from ipfl.runs.finished import load
+    from ipfl.results.finished import load
+    from ipfl.results.model_files import export_model
 
     if found.folder is None or not has_models(found):
         raise InputError("models can be downloaded once a run in a folder has ended")

@@ -28,14 +28,14 @@ from ipfl.console.records import (
 )
 from ipfl.console.run_list import FoundRun, RunList
 from ipfl.console.settings import non_default_settings
-from ipfl.core.files import read_text
 from ipfl.errors import InputError
-from ipfl.ledger.accounts import ISSUER
+from ipfl.keep.file_names import PLAN_FILE, SUMMARY_FILE, TRACE_FILE
 from ipfl.ledger.reader import Reader
 from ipfl.ledger.schema import OPENING, balances, clients, metrics, rounds, row_tables
 from ipfl.ledger.store import RunStore
-from ipfl.runs.file_names import PLAN_FILE, SUMMARY_FILE, TRACE_FILE
-from ipfl.runs.metrics import assessed_models
+from ipfl.market.bank import ISSUER
+from ipfl.play.metrics import assessed_models
+from ipfl.system.files import read_text
 
 MAX_POINTS = 1_000
 """Rounds of a chart; of longer runs every n-th is shown, and always the last."""

@@ -10,9 +10,9 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from ipfl.config.run_config import Config
 from ipfl.errors import InputError
 from ipfl.methods import METHODS, REFERENCE, method_class
-from ipfl.runs.config import Config
 
 RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,59}")
 FIRST_KEYS = (
@@ -163,8 +163,8 @@ def _default_text(value: Any) -> str:
 
 def _known_values(key: str) -> tuple[str, ...]:
     """What a browser may choose from: no `module:callable`, which would be imported, and no files."""
-    from ipfl.client.models import MODEL_FACTORIES
     from ipfl.data.catalogue import DATASETS
+    from ipfl.training.architectures import MODEL_FACTORIES
 
     bundled = (name for name, info in DATASETS.items() if info.read_user_file is None)
     default = Config().task.model  # such as auto, which is not a model of its own

@@ -13,7 +13,7 @@ from fastapi.templating import Jinja2Templates
 
 from ipfl.console.accounts import round_label
 from ipfl.methods import DEFAULT
-from ipfl.report.tables import format_size
+from ipfl.report.result_tables import format_size
 
 templates = Jinja2Templates(Path(__file__).parent / "templates")
 

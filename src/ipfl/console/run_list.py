@@ -13,13 +13,13 @@ from threading import Lock
 from sqlalchemy import select
 from sqlalchemy.exc import DBAPIError
 
-from ipfl.core.files import is_locked
 from ipfl.errors import InputError
 from ipfl.ledger import database, schema
 from ipfl.ledger.database import STORE_FILE
 from ipfl.ledger.migrations import holds_store
 from ipfl.ledger.reader import Reader
 from ipfl.ledger.store import RunStore
+from ipfl.system.files import is_locked
 
 MAX_FOLDER_DEPTH = 4
 """Folders inside each other that are looked through: a comparison is DIR/METHOD/seed-S."""

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
+from ipfl.config.run_config import Config
 from ipfl.methods import METHODS, method_class, method_settings
-from ipfl.runs.config import Config
-from ipfl.runs.overview import flat_settings
+from ipfl.results.overview import flat_settings
 
 
 def non_default_settings(config: Any) -> dict[str, str]:

@@ -13,10 +13,10 @@ from pathlib import Path
 from ipfl.console.form import StartRequest
 from ipfl.console.records import RunRow, Started
 from ipfl.console.run_list import FoundRun, RunList, make_key
-from ipfl.core.files import is_locked
 from ipfl.errors import InputError
-from ipfl.runs.file_names import PLAN_FILE
-from ipfl.runs.folder import request_stop
+from ipfl.keep.file_names import PLAN_FILE
+from ipfl.keep.run_folder import request_stop
+from ipfl.system.files import is_locked
 
 MAX_PROCESSES = 4
 """Runs that the console starts and that are not over."""

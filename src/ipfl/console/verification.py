@@ -72,8 +72,8 @@ def _audit(run: FoundRun) -> tuple[int | None, str, Finding | None]:
 
 def _finding(run: FoundRun, store: RunStore) -> Finding | None:
     """What `ipfl ledger verify` would find first; None if all is well."""
+    from ipfl.keep.run_audit import Audit, key_beside
     from ipfl.ledger.signing import read_public_key
-    from ipfl.runs.audit import Audit, key_beside
 
     key = None
     if run.folder is not None and store.has_files and (beside := key_beside(run.folder)).is_file():

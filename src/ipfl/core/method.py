@@ -36,10 +36,10 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar, runtime_checkable
 
+from ipfl.config.sections import AggregateConfig
 from ipfl.core.records import ClientId, Fact, Record, Replies, Vector
 from ipfl.core.replies import Ask
 from ipfl.core.rounds import Market, Round, Transfer
-from ipfl.core.sections import AggregateConfig
 
 S = TypeVar("S")
 Phases = Generator[Ask, Replies, Round[S]]
@@ -52,7 +52,7 @@ takes long and that the method could do without."""
 
 
 class ClientModels(Protocol):
-    """Models that the server keeps of single clients (`ipfl.methods.client_model_store`)."""
+    """Models that the server keeps of single clients (`ipfl.methods.shared.client_model_store`)."""
 
     @property
     def clients(self) -> tuple[ClientId, ...]:
@@ -186,7 +186,7 @@ class Method(ABC, Generic[S]):
             me: Its data and its workspace, an `ipfl.client.client.Client`.
 
         Returns:
-            An `ipfl.client.predictors.Predictor`.
+            An `ipfl.training.predictors.Predictor`.
         """
 
     def models(self, state: S) -> Mapping[str, Vector]:

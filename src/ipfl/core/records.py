@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 ClientId = int
 Vector = NDArray[np.float32]
-"""All parameters of one model, flat (see `ipfl.client.network.Network`)."""
+"""All parameters of one model, flat (see `ipfl.training.network.Network`)."""
 
 Fact = Any
 """An int, float, str, bool, None or a list of these: what JSON and a Flower ConfigRecord can hold."""

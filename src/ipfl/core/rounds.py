@@ -18,7 +18,7 @@ NO_CLUSTER = -1
 Tokens = Annotated[int, "64 bits"]
 """A number of tokens. All other whole numbers of a row fit into 32 bits."""
 TransferKind = Literal["open", "allowance", "bid", "refund", "fee", "reimbursement", "reward"]
-"""Why tokens moved; `ipfl.ledger.accounts.Kind` explains each."""
+"""Why tokens moved; `ipfl.market.bank.Kind` explains each."""
 
 
 class Bid(NamedTuple):
@@ -60,7 +60,7 @@ class Contribution(NamedTuple):
 
 
 class Transfer(NamedTuple):
-    """One movement of tokens between two accounts (see `ipfl.ledger.accounts` for their numbers)."""
+    """One movement of tokens between two accounts (see `ipfl.market.bank` for their numbers)."""
 
     kind: TransferKind
     source: int

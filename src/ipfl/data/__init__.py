@@ -19,9 +19,9 @@ from ipfl.data.dataset import Dataset
 from ipfl.data.distributions import DISTRIBUTIONS
 from ipfl.data.federated import FederatedData, PartitionedDataset, Parts, Samples
 from ipfl.data.from_task import federate
-from ipfl.data.own_clients import from_clients
+from ipfl.data.own.own_clients import from_clients
 from ipfl.data.partitions import PARTITIONS
-from ipfl.data.targets import Target
+from ipfl.data.target_kinds import Target
 
 __all__ = [
     "DATASETS",

@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from ipfl.config.task_section import TaskConfig
 from ipfl.data import download, readers
 from ipfl.data.dataset import Dataset
 from ipfl.data.download import Download
 from ipfl.data.gaussian import make_gaussian
-from ipfl.data.image_folders import read_images
-from ipfl.data.settings import TaskConfig
-from ipfl.data.table_files import read_csv, read_parquet
+from ipfl.data.own.image_folders import read_images
+from ipfl.data.own.table_files import read_csv, read_parquet
 from ipfl.errors import InputError, unknown
 
 DatasetReader = Callable[[Path], Dataset]

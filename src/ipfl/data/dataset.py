@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ipfl.config.task_section import TargetKind
 from ipfl.core import stream
 from ipfl.data.rounding import largest_remainder
-from ipfl.data.targets import Target, TargetKind, check_number_targets, count_outputs
+from ipfl.data.target_kinds import Target, check_number_targets, count_outputs
 from ipfl.errors import InputError
 
 if TYPE_CHECKING:
-    from ipfl.data.table_encoding import TableEncoding
+    from ipfl.data.own.table_encoding import TableEncoding
 
 DATASET_SEED = 0
 """Random choices that are part of a data set, not of a run, use this seed: they are the same in every run."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ipfl.data.dataset import Dataset
 from ipfl.data.distributions import Distribution
 from ipfl.data.rounding import probe_size
-from ipfl.data.targets import Target
+from ipfl.data.target_kinds import Target
 from ipfl.errors import InputError
 
 Indices = NDArray[np.int32]
@@ -56,8 +56,9 @@ class FederatedData(Protocol):
     partition: str
     input_shape: tuple[int, ...]
     classes: int
-    """Outputs of a model: number of classes. Data may have a `target` (`ipfl.data.targets.Target`) that says
-    that these are labels or numbers, and `tokens`, the number of token ids; see `target_of`, `tokens_of`."""
+    """Outputs of a model: number of classes. Data may have a `target` (`ipfl.data.target_kinds.Target`) that
+    says that these are labels or numbers, and `tokens`, the number of token ids; see `target_of`,
+    `tokens_of`."""
     distributions: int
     """Number of hidden distributions; 1 if there are none to tell apart."""
     clients: tuple[int, ...]

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from ipfl.core import stream
-from ipfl.core.plugins import load_callable
 from ipfl.data.allocation import AllocationSettings, allocate
 from ipfl.data.catalogue import load_dataset
 from ipfl.data.dataset import Dataset
@@ -23,9 +22,10 @@ from ipfl.data.label_noise import NoisyLabels
 from ipfl.data.natural_partition import allocate_natural
 from ipfl.data.partitions import Partition, parse_partition
 from ipfl.errors import InputError
+from ipfl.system.plugins import load_callable
 
 if TYPE_CHECKING:
-    from ipfl.data.settings import TaskConfig
+    from ipfl.config.task_section import TaskConfig
 
 
 def federate(task: TaskConfig, seed: int) -> FederatedData:

@@ -8,5 +8,5 @@ Who may do what is decided in `front` (what passes from other machines and from 
 (the operator's token), `installed_app` (which app a node runs) and `sandbox` (what that app may touch).
 
 The package may import all others but `ipfl.cli`. Only `ipfl.cli` imports it, and your own Flower app, which
-takes its ServerApp from `ipfl.deploy.app`.
+takes its ServerApp from `ipfl.deploy.server_app`.
 """

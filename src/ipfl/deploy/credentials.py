@@ -25,8 +25,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from ipfl.core.files import refuse_special_file
 from ipfl.errors import InputError
+from ipfl.system.files import refuse_special_file
 
 PRIVATE_KEY_FILE, PUBLIC_KEY_FILE = "key", "key.pub"
 VALIDITY_DAYS = 825

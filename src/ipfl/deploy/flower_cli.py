@@ -12,11 +12,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ipfl.deploy.folder import PROFILE_NAME, ServerFolder
+from ipfl.deploy.federation_folder import PROFILE_NAME, ServerFolder
 from ipfl.deploy.run_log import FORMAT_VARIABLE, JSON_FORMAT, EntryKind, LogEntry
 from ipfl.engines.flower.flwr_internals import COMPLETED_STATUS, TOKEN_REFUSED_TEXT
 from ipfl.errors import InputError
-from ipfl.report.settings import toml_value
+from ipfl.report.config_text import toml_value
 
 MAX_FAILURE_LINES = 40
 """How many lines of Flower's log are shown when a run fails: enough for a traceback."""

@@ -12,19 +12,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ipfl import methods
-from ipfl.client.task import Task
+from ipfl.config.run_config import Config
 from ipfl.core import ClientId
 from ipfl.data.federated import Parts
+from ipfl.deploy.federation_folder import ServerFolder, create_folder, load_run_config
 from ipfl.deploy.flower_cli import PrintLine, RunValue, run_and_follow
-from ipfl.deploy.folder import ServerFolder, create_folder, load_run_config
+from ipfl.deploy.node.supernode import has_connected, prepare_node, start_node
 from ipfl.deploy.processes import Processes, find_free_ports
-from ipfl.deploy.superlink import start_superlink
-from ipfl.deploy.supernode import has_connected, prepare_node, start_node
+from ipfl.deploy.server.superlink import start_superlink
 from ipfl.errors import InputError
 from ipfl.methods import check_clusters
-from ipfl.report.settings import commented_toml
-from ipfl.runs.config import Config
-from ipfl.runs.setup import trainings_per_round
+from ipfl.play.setup import trainings_per_round
+from ipfl.report.config_text import commented_toml
+from ipfl.training.task import Task
 
 CONNECT_SECONDS = 120.0
 """How long a node on this machine may take to connect."""

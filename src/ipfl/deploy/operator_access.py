@@ -1,9 +1,9 @@
 """How operators reach the running server: Flower's connection profile, and the operator token.
 
-The front asks for the token (`ipfl.deploy.front`). It is new at each start of the server, and in two files of
-mode 0600: `operator.token`, which the front reads, and `flwr/credentials.yaml`, from which Flower's own
-command `flwr` takes it. There it is called an OIDC access token, the only kind that `flwr` sends; nothing of
-OIDC is used.
+The front asks for the token (`ipfl.deploy.server.front`). It is new at each start of the server, and in two
+files of mode 0600: `operator.token`, which the front reads, and `flwr/credentials.yaml`, from which
+Flower's own command `flwr` takes it. There it is called an OIDC access token, the only kind that `flwr`
+sends; nothing of OIDC is used.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import json
 import secrets
 
 from ipfl.deploy.credentials import write_private_file
-from ipfl.deploy.folder import ServerFolder, ServerSettings, write_profile
+from ipfl.deploy.federation_folder import ServerFolder, ServerSettings, write_profile
 
 CREDENTIALS_FILE = "credentials.yaml"
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from ipfl.core import ClientId
-from ipfl.core.files import refuse_special_file
 from ipfl.deploy.credentials import fingerprint
 from ipfl.deploy.registry import Registry
 from ipfl.errors import InputError
+from ipfl.system.files import refuse_special_file
 
 HEADING = """\
 # Public keys of all clients. In a secure sum this node works with these and no others, whatever the server

@@ -16,11 +16,11 @@ from typing import Any
 
 from pydantic import Field, ValidationError, field_validator
 
+from ipfl.config.sections import Section, one_line
 from ipfl.core import ClientId
-from ipfl.core.files import write_text
-from ipfl.core.sections import Section, one_line
 from ipfl.deploy.credentials import fingerprint
 from ipfl.errors import InputError
+from ipfl.system.files import write_text
 
 
 class NodeAccount(Section):

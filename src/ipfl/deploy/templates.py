@@ -75,8 +75,8 @@ dependencies = []
 publisher = "ipfl"
 
 [tool.flwr.app.components]
-serverapp = "ipfl.deploy.app:app"
-clientapp = "ipfl.engines.flower.client:app"
+serverapp = "ipfl.deploy.server_app:app"
+clientapp = "ipfl.engines.flower.node_app:app"
 
 [tool.flwr.app.config]
 config = ""         # the run's TOML file, on the server

@@ -17,8 +17,8 @@ from ipfl.errors import InputError
 
 if TYPE_CHECKING:  # these import torch, which `ipfl deploy` does not need
     from ipfl.client.runner import ClientRunner, Runner
-    from ipfl.client.settings import PrivacyConfig, TrainConfig
-    from ipfl.client.task import Task
+    from ipfl.config.train_section import PrivacyConfig, TrainConfig
+    from ipfl.training.task import Task
 
 WrapRunner = Callable[["ClientRunner"], "Runner"]
 """Puts faults or attackers around the place where clients are played (see `ipfl.stress`)."""

@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ipfl.core.files import refuse_special_file
 from ipfl.errors import InputError
 from ipfl.ledger.findings import Finding
 from ipfl.ledger.reader import Reader
 from ipfl.ledger.store import RunStore
+from ipfl.system.files import refuse_special_file
 
 MAX_LINE = 2**16
 """Bytes of a line of an anchor, at most; with a time stamp it has some thousand."""

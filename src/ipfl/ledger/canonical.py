@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ipfl.ledger.accounts import TransferRows
+from ipfl.market.bank import TransferRows
 
 
 def canonical(content: Any) -> str:

@@ -18,8 +18,8 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError
 from sqlalchemy.pool import NullPool
 
-from ipfl.core.retry import retry
 from ipfl.errors import InputError
+from ipfl.system.retry import retry
 
 T = TypeVar("T")
 

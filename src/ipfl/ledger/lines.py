@@ -24,9 +24,9 @@ from sqlalchemy import REAL, BigInteger, Boolean, Column, Double, Integer, Text
 from sqlalchemy.types import TypeEngine
 
 from ipfl.core.rounds import ROW_TYPES, Figure, Tokens
-from ipfl.ledger.accounts import TransferRows
 from ipfl.ledger.canonical import digest
 from ipfl.ledger.database import StoreError
+from ipfl.market.bank import TransferRows
 
 STORE_FORMAT = 3
 """Version of what the store keeps of a run, in its header. Runs without one have version 1: bids were called

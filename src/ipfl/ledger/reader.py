@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 from sqlalchemy import ColumnElement, Connection, Table, func, select, union_all
 
 from ipfl.core import Transfer
-from ipfl.ledger.accounts import ISSUER, account_name
 from ipfl.ledger.database import StoreError
 from ipfl.ledger.lines import check_line, check_rows
 from ipfl.ledger.schema import (
@@ -25,6 +24,7 @@ from ipfl.ledger.schema import (
     signatures,
     transfers,
 )
+from ipfl.market.bank import ISSUER, account_name
 
 
 class PostedTransfer(NamedTuple):

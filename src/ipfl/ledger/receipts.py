@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ipfl.core.files import write_json
 from ipfl.core.replies import printable
 from ipfl.errors import InputError
 from ipfl.ledger.canonical import canonical
 from ipfl.ledger.signing import PUBLIC_KEY, SigningKey, is_signed_by
 from ipfl.ledger.statements import Account, LedgerHead, Statement, parse_account, parse_head
+from ipfl.system.files import write_json
 
 RECEIPT_FORMAT = 1
 RECEIPT_KEY_FILE = "receipt.key"

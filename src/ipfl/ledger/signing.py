@@ -13,8 +13,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ipfl.core.files import refuse_special_file
 from ipfl.errors import InputError
+from ipfl.system.files import refuse_special_file
 
 if TYPE_CHECKING:  # importing it takes a moment, and most commands need no key
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey

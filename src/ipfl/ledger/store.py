@@ -82,7 +82,7 @@ class RunStore:
             run: The run's name, new in this database.
             header: JSON: method, config, seed, clients (their ids), and for a market its rules.
             retry_seconds: How long a commit is retried while the database cannot be reached; None for the
-                default of `ipfl.core.retry`.
+                default of `ipfl.system.retry`.
             key: Signs every round; None: nothing is signed.
 
         Raises:
@@ -344,7 +344,7 @@ class RunStore:
                     yield reader.line(posted)
 
     def balances(self, round: int | None = None) -> dict[int, int]:
-        """Balance of every account after a round, or now (−1: the issuer; see `ipfl.ledger.accounts`)."""
+        """Balance of every account after a round, or now (−1: the issuer; see `ipfl.market.bank`)."""
         with self.snapshot() as reader:
             return reader.balances(round)
 

@@ -2,7 +2,7 @@
 
 Per round, in this order, so that a changed entry is named itself and not only the hash that it breaks:
 numbering, replay of auction and rewards, overdraft at every transfer, empty escrow and pools, metrics, hash,
-signature. What the run left in its folder is checked elsewhere (`ipfl.runs.audit`).
+signature. What the run left in its folder is checked elsewhere (`ipfl.keep.run_audit`).
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any, NamedTuple, Protocol
 from sqlalchemy import Table
 
 from ipfl.core import ClientId, Fact, Seat, Transfer, is_below_quorum
-from ipfl.ledger.accounts import ISSUER, account_name, describe_transfer
 from ipfl.ledger.findings import Finding as Finding
 from ipfl.ledger.lines import metrics_of, round_hash
 from ipfl.ledger.reader import PostedRound, Reader, parse_files
 from ipfl.ledger.schema import OPENING, row_tables
 from ipfl.ledger.signatures import SignatureCheck
 from ipfl.ledger.store import RunStore
+from ipfl.market.bank import ISSUER, account_name, describe_transfer
 
 
 class ReplayedRound(NamedTuple):

@@ -24,20 +24,20 @@ if TYPE_CHECKING:
     from ipfl.core import Method
 
 METHODS = {
-    "ditto": "ditto:Ditto",
-    "fedala": "fedala:FedALA",
-    "fedamp": "fedamp:FedAMP",
-    "fedavg": "fedavg:FedAvg",
-    "fedem": "fedem:FedEM",
-    "fedfomo": "fedfomo:FedFomo",
-    "fedproto": "fedproto:FedProto",
-    "fedprox": "fedprox:FedProx",
-    "fedsoft": "fedsoft:FedSoft",
-    "finetune": "finetune:FineTune",
-    "ifca": "ifca:IFCA",
-    "ipfl": "ipfl.method:IPFL",
-    "local": "local:Local",
-    "perfedavg": "perfedavg:PerFedAvg",
+    "ditto": "personal.ditto:Ditto",
+    "fedala": "personal.fedala:FedALA",
+    "fedamp": "personal.fedamp:FedAMP",
+    "fedavg": "one_model.fedavg:FedAvg",
+    "fedem": "clusters.fedem:FedEM",
+    "fedfomo": "personal.fedfomo:FedFomo",
+    "fedproto": "personal.fedproto:FedProto",
+    "fedprox": "one_model.fedprox:FedProx",
+    "fedsoft": "clusters.fedsoft:FedSoft",
+    "finetune": "one_model.finetune:FineTune",
+    "ifca": "clusters.ifca:IFCA",
+    "ipfl": "ipfl_plus.ipfl_plus:IPFL",
+    "local": "personal.local_training:Local",
+    "perfedavg": "one_model.perfedavg:PerFedAvg",
 }
 """Name → module and class, in this package."""
 
@@ -65,7 +65,7 @@ def method_class(name: str) -> type[Method[Any]]:
     if name in METHODS:
         module, _, class_name = METHODS[name].partition(":")
         return cast("type[Method[Any]]", getattr(import_module(f"ipfl.methods.{module}"), class_name))
-    from ipfl.core.plugins import load_callable
+    from ipfl.system.plugins import load_callable
 
     offered = _entry_points()
     if ":" not in name and name not in offered:
@@ -135,7 +135,7 @@ def method(name: str, /, **settings: Any) -> Method[Any]:
     """Builds a method by its name; the keywords are its hyper-parameters (`ipfl methods NAME` lists them)."""
     from pydantic import ValidationError
 
-    from ipfl.core.sections import RENAMED_KEYS, check_setting, one_line
+    from ipfl.config.sections import RENAMED_KEYS, check_setting, one_line
 
     kind, known = method_class(name), method_fields(name)
     for key in settings:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ipfl.core.figures import GREY, LINE_STYLES, PALE, LineStyle, add_values, label_line_ends, line_style
+from ipfl.figure_style import GREY, LINE_STYLES, PALE, LineStyle, add_values, label_line_ends, line_style
 from ipfl.report.run_set import RunSet, Seeds
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from ipfl.report.progress import (
     print_events,
     print_note,
 )
-from ipfl.runs.result import Observer
+from ipfl.results.result import Observer
 
 Clock = Callable[[], float]
 

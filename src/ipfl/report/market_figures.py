@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ipfl.core import Transfer
-from ipfl.core.figures import COLOURS, GREY, PALE, add_values, label_line_ends
+from ipfl.figure_style import COLOURS, GREY, PALE, add_values, label_line_ends
 from ipfl.ledger.schema import OPENING
 from ipfl.report.accuracy_figures import set_height
 from ipfl.report.run_set import RunSet, Seeds, client_name
-from ipfl.runs.result import Result
+from ipfl.results.result import Result
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Column
 
 from ipfl.core.rounds import summarize
-from ipfl.runs.result import Observer
+from ipfl.results.result import Observer
 
 LINES_PER_RUN = 10
 """Lines of a run where there is no terminal."""

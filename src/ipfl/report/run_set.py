@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, Field, ValidationError
 
+from ipfl.config.sections import one_line
 from ipfl.core import ClientId
-from ipfl.core.files import read_json
-from ipfl.core.sections import one_line
 from ipfl.errors import InputError
+from ipfl.keep.file_names import COMPARISON_FILE, SUMMARY_FILE
 from ipfl.ledger.lines import check_line
 from ipfl.methods import REFERENCE
-from ipfl.runs.file_names import COMPARISON_FILE, SUMMARY_FILE
-from ipfl.runs.method_labels import folder_names
-from ipfl.runs.result import Result
+from ipfl.results.result import Result
+from ipfl.study.method_labels import folder_names
+from ipfl.system.files import read_json
 
 if TYPE_CHECKING:
-    from ipfl.runs.comparison import Comparison
+    from ipfl.study.comparison import Comparison
 
 FILE_OF_RUNS = "file that a run or a comparison writes"
 Seeds = Mapping[int, Result]
@@ -272,7 +272,7 @@ def read_comparison_file(file: Path) -> ComparisonFile:
 
 def read_run(folder: Path) -> Result:
     """A run as `summary.json` and `metrics.jsonl` tell it; `ipfl.load` also finds its models and data."""
-    from ipfl.runs.finished import read_history  # imports torch
+    from ipfl.results.finished import read_history  # imports torch
 
     summary = read_json(folder / SUMMARY_FILE, FILE_OF_RUNS)
     try:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ipfl.core.sections import one_line
+from ipfl.config.sections import one_line
 from ipfl.errors import InputError, unknown
 
 Scale = Literal["smoke", "cpu", "paper"]

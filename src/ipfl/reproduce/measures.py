@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ipfl.reproduce.records import RunRecord
+from ipfl.reproduce.results_file import RunRecord
 
 SEPARATED_PURITY = 0.95
 """From this purity on, clients have found their clusters."""

@@ -6,12 +6,12 @@ import re
 from pathlib import Path
 
 from ipfl.errors import InputError
-from ipfl.report.figures import FIGURES, make_figure
+from ipfl.play.metrics import Evaluation, mean_and_std
+from ipfl.report.figure_list import FIGURES, make_figure
 from ipfl.report.run_set import RunSet
 from ipfl.reproduce.experiments import Experiment, read_common
-from ipfl.reproduce.records import ColumnRecord, ExperimentRecord, RunRecord
-from ipfl.runs.metrics import Evaluation, mean_and_std
-from ipfl.runs.result import Result
+from ipfl.reproduce.results_file import ColumnRecord, ExperimentRecord, RunRecord
+from ipfl.results.result import Result
 
 
 def run_set(experiment: Experiment, record: ExperimentRecord, name: str) -> RunSet:
@@ -59,7 +59,7 @@ def pictures(experiment: Experiment, record: ExperimentRecord, column: str) -> l
 
 def save_pictures(experiment: Experiment, record: ExperimentRecord, folder: Path) -> list[Path]:
     """Draws all figures of an experiment; returns the files."""
-    from ipfl.core.figures import save_figure
+    from ipfl.figure_style import save_figure
 
     files = []
     try:

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ipfl.config.run_config import Config
 from ipfl.core import Method
 from ipfl.reproduce.experiments import Experiment, Scale, Settings, read_common
-from ipfl.runs.config import Config
 
 KEY_LENGTH = 16
 """Hex digits of a run's key."""

@@ -12,18 +12,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from ipfl.core.files import FolderLock, remove_folder
 from ipfl.errors import InputError
+from ipfl.keep.file_names import METRICS_FILE, SUMMARY_FILE
+from ipfl.keep.run_folder import source_commit
 from ipfl.ledger.database import STORE_FILE
 from ipfl.report.run_set import read_run
 from ipfl.reproduce.plan import PlannedRun
-from ipfl.reproduce.records import RunRecord, is_this_code, make_record, prefer_this_code
-from ipfl.runs.file_names import METRICS_FILE, SUMMARY_FILE
-from ipfl.runs.folder import source_commit
-from ipfl.runs.result import Result
-from ipfl.runs.run_order import RunOrder, RunOutcome, make_task_cache
-from ipfl.runs.run_pool import MakePool, RunPool, local_pool
-from ipfl.runs.run_series import MakeObserver
+from ipfl.reproduce.results_file import RunRecord, is_this_code, make_record, prefer_this_code
+from ipfl.results.result import Result
+from ipfl.study.run_order import RunOrder, RunOutcome, make_task_cache
+from ipfl.study.run_pool import MakePool, RunPool, local_pool
+from ipfl.study.run_series import MakeObserver
+from ipfl.system.files import FolderLock, remove_folder
 
 OtherCommit = Literal["refuse", "use", "replay"]
 """What to do with a finished run of another commit."""

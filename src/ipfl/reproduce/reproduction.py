@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from ipfl.errors import InputError
+from ipfl.keep.run_folder import source_commit
 from ipfl.reproduce.experiments import Experiment, Scale, experiment_names
 from ipfl.reproduce.plan import PlannedColumn, PlannedRun, plan_experiment
 from ipfl.reproduce.play import OtherCommit, Played, play_runs
-from ipfl.reproduce.records import (
+from ipfl.reproduce.results_file import (
     ColumnRecord,
     ExperimentRecord,
     RunRecord,
@@ -30,9 +31,8 @@ from ipfl.reproduce.tuning import (
     tuning_file,
     write_tuning,
 )
-from ipfl.runs.folder import source_commit
-from ipfl.runs.run_pool import MakePool
-from ipfl.runs.run_series import MakeObserver
+from ipfl.study.run_pool import MakePool
+from ipfl.study.run_series import MakeObserver
 
 
 @dataclass(frozen=True)

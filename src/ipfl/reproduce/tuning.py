@@ -14,12 +14,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from ipfl.core.files import write_text
+from ipfl.config.run_config import Config
 from ipfl.errors import InputError, unknown
 from ipfl.reproduce.experiments import Experiment, Scale, Settings, read_common
 from ipfl.reproduce.plan import PlannedRun, base_settings, has_grid, main_parameter, plan_run
-from ipfl.reproduce.records import RunRecord, compact_json, read_json_if_any
-from ipfl.runs.config import Config
+from ipfl.reproduce.results_file import RunRecord, compact_json, read_json_if_any
+from ipfl.system.files import write_text
 
 FIRST_SEED = 100
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ipfl.client.runner import ClientRunner, Runner
+    from ipfl.config.stress_section import StrategyConfig
     from ipfl.stress.attackers import Adversary
     from ipfl.stress.faults import FaultPlan
-    from ipfl.stress.settings import StrategyConfig
 
 
 def make_wrapper(

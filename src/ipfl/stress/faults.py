@@ -16,16 +16,16 @@ import numpy as np
 
 from ipfl.client.runner import TRAIN, CrashError, Delivery, Job, Runner
 from ipfl.client.runner_wrapper import RunnerWrapper
+from ipfl.config.stress_section import FaultsConfig
 from ipfl.core import ClientId, Fact, Record, Vector, stream
 from ipfl.errors import InputError
-from ipfl.stress.settings import FaultsConfig
 
 ENORMOUS_COMPONENT = 1e30
 """A component of an enormous reply: finite, and much larger than any parameter."""
 
 
 class FaultPlan:
-    """What happens to whom; see `ipfl.stress.settings.FaultsConfig` for the shares."""
+    """What happens to whom; see `ipfl.config.stress_section.FaultsConfig` for the shares."""
 
     def __init__(self, config: FaultsConfig, seed: int):
         if config.dropout + config.slow + config.crash > 1:

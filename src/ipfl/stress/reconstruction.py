@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ipfl.client.network import Network
 from ipfl.core import Vector
 from ipfl.core.arrays import Floats
+from ipfl.training.network import Network
 
 
 def _layers(gradient: Vector, network: Network) -> tuple[Floats, Floats]:

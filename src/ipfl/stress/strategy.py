@@ -26,11 +26,11 @@ from numpy.typing import NDArray
 from ipfl.client.memory import ClientMemory
 from ipfl.client.runner import TRAIN, Delivery, Job, Runner
 from ipfl.client.runner_wrapper import RunnerWrapper
+from ipfl.config.stress_section import Action, StrategyConfig
 from ipfl.core import ClientId, Record, Vector, stream
 from ipfl.core.records import BUDGET_SPENT
 from ipfl.stress.attackers import PREFERENCE
 from ipfl.stress.seen_models import SECOND_MEMORY, last_step, with_seen
-from ipfl.stress.settings import Action, StrategyConfig
 
 LEARNING_RATE = 0.5
 FIRST_TRAINING_GAIN = 4.0

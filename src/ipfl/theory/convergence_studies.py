@@ -8,7 +8,7 @@ import numpy as np
 
 from ipfl.core import stream
 from ipfl.core.arrays import Floats, Ints
-from ipfl.core.figures import COLOURS, GREY, set_log_scale
+from ipfl.figure_style import COLOURS, GREY, set_log_scale
 from ipfl.theory.clustering import clustering_loss, iterate
 from ipfl.theory.convergence import StepSize, descend, random_losses
 from ipfl.theory.study import Numbers

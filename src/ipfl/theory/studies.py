@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ipfl.core.figures import FIGURE_WIDTH, figure_settings, new_figure, save_figure
-from ipfl.core.files import write_json
 from ipfl.errors import InputError, unknown
+from ipfl.figure_style import FIGURE_WIDTH, figure_settings, new_figure, save_figure
+from ipfl.system.files import write_json
 from ipfl.theory.convergence_studies import (
     compute_clustering,
     compute_convergence,

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-from ipfl.core.figures import LineStyle, line_style
+from ipfl.figure_style import LineStyle, line_style
 
 Numbers = dict[str, Any]
 """What JSON can hold."""

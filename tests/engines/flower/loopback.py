@@ -15,16 +15,16 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 import ipfl
-from ipfl.client.task import Task
+from ipfl.config.run_config import Config
+from ipfl.config.task_section import TaskConfig
 from ipfl.core import Event
-from ipfl.data.settings import TaskConfig
 from ipfl.engines import EngineContext, EngineFactory
-from ipfl.engines.flower.client import NodeApp, NodeFolders, runners
+from ipfl.engines.flower.flower_engine import FlowerEngine
 from ipfl.engines.flower.membership import Membership, NodeDirectory
+from ipfl.engines.flower.node_app import NodeApp, NodeFolders, runners
 from ipfl.engines.flower.run_settings import RunSettings
-from ipfl.engines.flower.server import FlowerEngine
 from ipfl.engines.flower.transport import Transport
-from ipfl.runs.config import Config
+from ipfl.training.task import Task
 
 Fault = Callable[[Message, Message], Message | None]
 """From an ask and its reply to what arrives; None: nothing does."""

@@ -18,11 +18,11 @@ from tests.engines.flower.loopback import (
 from tests.small_runs import ask_anything
 
 from ipfl.client.runner import EVALUATE
+from ipfl.config.run_config import Config, EvaluateConfig
 from ipfl.core import Record
-from ipfl.deploy.app import ServerConfig, run_server
-from ipfl.engines.flower.client import NodeApp
+from ipfl.deploy.server_app import ServerConfig, run_server
+from ipfl.engines.flower.node_app import NodeApp
 from ipfl.engines.flower.simulation import engine_on
-from ipfl.runs.config import Config, EvaluateConfig
 
 SLOW_NODE, SLOW_CLIENT = 102, 2
 

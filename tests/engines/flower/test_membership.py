@@ -9,10 +9,10 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from tests.engines.flower.loopback import TINY, Loopback, join_nodes, without_text
 
 import ipfl
-from ipfl.client.settings import TrainConfig
+from ipfl.config.train_section import TrainConfig
 from ipfl.engines.flower import membership as flower_membership
-from ipfl.engines.flower.headers import NodeInfo
 from ipfl.engines.flower.membership import Membership, NodeDirectory, NodeRefusedError, agree_on_task
+from ipfl.engines.flower.message_headers import NodeInfo
 from ipfl.engines.flower.run_settings import RunSettings
 from ipfl.engines.flower.transport import Transport
 from ipfl.errors import InputError

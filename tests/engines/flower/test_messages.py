@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from ipfl.core import Record
-from ipfl.engines.flower.headers import read_digests
+from ipfl.engines.flower.message_headers import read_digests
 from ipfl.engines.flower.messages import (
     RAW_BYTES,
     Encoder,

@@ -20,18 +20,18 @@ import ipfl
 from ipfl.client.memory import ClientMemory
 from ipfl.client.privacy_accountant import Releases
 from ipfl.client.runner import ASSESS, EVALUATE, ClientRunner, Job, actions_of
-from ipfl.client.settings import PrivacyConfig, TrainConfig
 from ipfl.client.sum_plan import SUM_AGREE, SUM_KEYS, SUM_OPEN, SUM_SHARES
-from ipfl.client.task import Task
+from ipfl.config.run_config import Config
+from ipfl.config.task_section import TaskConfig
+from ipfl.config.train_section import PrivacyConfig, TrainConfig
 from ipfl.core import Record
-from ipfl.data.settings import TaskConfig
-from ipfl.engines.flower.client import NodeApp, NodeFolders, runners
-from ipfl.engines.flower.headers import HELLO, AskHeader
+from ipfl.engines.flower.message_headers import HELLO, AskHeader
 from ipfl.engines.flower.messages import Encoder, encode_text, message_type, pack, unpack
 from ipfl.engines.flower.messages import decode as decode_record
+from ipfl.engines.flower.node_app import NodeApp, NodeFolders, runners
 from ipfl.engines.flower.run_settings import RunSettings
 from ipfl.methods import METHODS
-from ipfl.runs.config import Config
+from ipfl.training.task import Task
 
 CLASSES, FEATURES, TRAIN, TEST = 3, 4, 12, 15
 SIZE = CLASSES * FEATURES + CLASSES

@@ -16,17 +16,17 @@ from tests.engines.flower.loopback import context_of, run, without_text
 from tests.small_runs import ask_anything
 
 from ipfl.client.runner import ClientFailedError
+from ipfl.config.run_config import Config, EvaluateConfig
 from ipfl.core import Record
 from ipfl.core.rounds import with_typed_rows
-from ipfl.engines.flower.client import NodeApp, NodeFolders
+from ipfl.engines.flower.flower_engine import FlowerEngine
 from ipfl.engines.flower.membership import Membership, NodeDirectory
 from ipfl.engines.flower.messages import unpack
+from ipfl.engines.flower.node_app import NodeApp, NodeFolders
 from ipfl.engines.flower.run_settings import RunSettings
-from ipfl.engines.flower.server import FlowerEngine
 from ipfl.engines.flower.simulation import POLL_SECONDS, START_TIMEOUT_SECONDS, Simulation, engine_on
 from ipfl.engines.flower.transport import Transport
 from ipfl.errors import InputError
-from ipfl.runs.config import Config, EvaluateConfig
 
 pytestmark = [pytest.mark.slow, pytest.mark.waits]
 

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from tests.runs.test_secure_sum import SUMS, UPDATE, Clients, assert_sum, sum_of
+from tests.play.test_summed_replies import SUMS, UPDATE, Clients, assert_sum, sum_of
 
 from ipfl.client.runner import Job
 from ipfl.client.secure_sum import PROOFS
@@ -15,7 +15,7 @@ from ipfl.deploy.credentials import write_key_pair
 from ipfl.engines.flower.sum_identity import NodeIdentity, check_sum_keys, keep_known_keys
 from ipfl.errors import InputError
 from ipfl.ledger.receipts import prepare_receipt_key
-from ipfl.runs.secure_sum import _SecureSum
+from ipfl.play.summed_replies import _SecureSum
 
 CLIENTS = 6
 SESSION = "0/1/train"

@@ -25,15 +25,15 @@ For `ipfl.deploy`, which decides who may do what:
 
 - `flower_superlink` calls `uvicorn.run`, and `SubprocessExecutor` calls `subprocess.Popen` with `--token`: to
   run both commands with other functions in these places.
-- The names of the SuperLink's routes are in `ipfl.deploy.front`, where `flwr` looks for an access token in
-  `ipfl.deploy.operator_access`.
+- The names of the SuperLink's routes are in `ipfl.deploy.server.front`, where `flwr` looks for an access
+  token in `ipfl.deploy.operator_access`.
 - `PushMessagesRequest`: whom a message that a node pushes is from.
 - `build_fab_from_disk`, `load_app`; and `install_from_fab` and `get_load_client_app_fn`, by which
   `run_clientapp` installs and imports an app: to run no other app than the node's own.
 
 Three assumptions are made elsewhere: `NodeApp` (client.py) overrides `ClientApp.__call__`; flwr reads
 `FLWR_TELEMETRY_ENABLED` once, when it is imported (`__init__.py`); and a connected SuperNode ends with exit
-code 0 only if the server has unregistered its key (`ipfl.deploy.supernode`).
+code 0 only if the server has unregistered its key (`ipfl.deploy.node.supernode`).
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from ipfl.core import ClientId, Event
 from ipfl.core.replies import InvalidReplyError, as_invalid, printable
-from ipfl.engines.flower.headers import HELLO, NodeInfo, read_field
+from ipfl.engines.flower.message_headers import HELLO, NodeInfo, read_field
 from ipfl.engines.flower.messages import HELLO_LIMITS, encode_text, message_type, pack, unpack
 from ipfl.engines.flower.run_settings import RunSettings
 from ipfl.engines.flower.transport import IncomingReply, NodeId, OutgoingMessage, Transport

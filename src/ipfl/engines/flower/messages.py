@@ -3,7 +3,7 @@
 Each array is under its digest. Vectors travel as raw float32 (or float16) bytes, never as pickles. Because
 vectors are named by digest, a vector that the other side already has need not travel again. Content that does
 not follow the protocol, or is larger than it may be, is a `MalformedError`. What headers say is in
-`ipfl.engines.flower.headers`.
+`ipfl.engines.flower.message_headers`.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from ipfl.client.settings import PrivacyConfig
-from ipfl.core.sections import Section
+from ipfl.config.sections import Section
+from ipfl.config.train_section import PrivacyConfig
 from ipfl.errors import InputError
 
 LEVELS = ("off", "gradients", "all")

@@ -6,9 +6,9 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from ipfl.client.settings import PrivacyConfig, TrainConfig
+from ipfl.config.task_section import TaskConfig
+from ipfl.config.train_section import PrivacyConfig, TrainConfig
 from ipfl.core import Method
-from ipfl.data.settings import TaskConfig
 from ipfl.errors import InputError
 from ipfl.methods import method as build_method
 from ipfl.methods import method_settings

@@ -18,14 +18,14 @@ from queue import Empty, SimpleQueue
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from ipfl.config.task_section import TaskConfig
 from ipfl.core import Engine
-from ipfl.core.signals import exit_on_sigterm
-from ipfl.data.settings import TaskConfig
 from ipfl.engines import EngineContext, EngineFactory, refuse_wrapped_clients
 from ipfl.engines.flower import require_flower
-from ipfl.engines.local import count_cores
+from ipfl.engines.local_engine import count_cores
 from ipfl.engines.local_ray import RAY_ENVIRONMENT, changed_environment, ray_arguments, short_temp_folder
 from ipfl.errors import InputError
+from ipfl.system.signals import exit_on_sigterm
 
 if TYPE_CHECKING:
     from flwr.app import Context
@@ -176,7 +176,7 @@ def simulation_engine(
     require_flower(simulation=True)
 
     def make_engine(context: EngineContext) -> Engine:
-        from ipfl.engines.flower.client import NodeApp, NodeFolders
+        from ipfl.engines.flower.node_app import NodeApp, NodeFolders
 
         refuse_wrapped_clients(context)
         clients = _count_clients(context)
@@ -221,10 +221,10 @@ def engine_on(
         float16: Whether models travel as float16.
         resources: Closed with the engine, or at once if the clients do not come.
     """
-    from ipfl.client.settings import PrivacyConfig
+    from ipfl.config.train_section import PrivacyConfig
+    from ipfl.engines.flower.flower_engine import FlowerEngine
     from ipfl.engines.flower.membership import Membership, NodeDirectory
     from ipfl.engines.flower.run_settings import RunSettings
-    from ipfl.engines.flower.server import FlowerEngine
     from ipfl.engines.flower.transport import Transport
 
     settings = RunSettings(

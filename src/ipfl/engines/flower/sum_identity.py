@@ -19,11 +19,11 @@ from pathlib import Path
 
 from ipfl.client.sum_plan import SUM_KEYS
 from ipfl.core import ClientId
-from ipfl.core.files import remove, write_json
 from ipfl.errors import InputError
 from ipfl.ledger.canonical import canonical
 from ipfl.ledger.receipts import RECEIPT_KEY_FILE, VOUCHER_FILE, Voucher
 from ipfl.ledger.signing import SigningKey, is_signed_by
+from ipfl.system.files import remove, write_json
 
 KNOWN_KEYS_FILE = "peers.json"
 """In a node's memory folder: the keys of all clients, as the operator of the node has listed them."""

@@ -1,0 +1,261 @@
+"""`ipfl ledger`: show, verify, prove and export the tokens of a run. Only typer is imported at the top."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ipfl.errors import InputError
+
+if TYPE_CHECKING:
+    from ipfl.ledger.receipts import Receipt
+    from ipfl.ledger.statements import Statement
+    from ipfl.ledger.store import RunStore
+
+app = typer.Typer(
+    no_args_is_help=True, help="Show, verify, prove and export who paid and earned which tokens in a run."
+)
+
+RunArgument = Annotated[
+    str, typer.Argument(metavar="RUN", help="Folder of a run, or the URL of a database (then with --run).")
+]
+Name = Annotated[
+    str | None, typer.Option("--run", metavar="NAME", help="Which run, if the database holds several.")
+]
+
+
+PublicKey = Annotated[
+    str | None,
+    typer.Option(
+        "--public-key",
+        metavar="KEY",
+        help="Who must have signed: 64 hex digits or a PEM file; default: signing.key beside the run.",
+    ),
+]
+
+
+def _open(run: str, name: str | None) -> RunStore:
+    from ipfl.ledger.store import RunStore
+
+    return RunStore.open(run, name)
+
+
+@app.command("show", epilog="For example:\n\nipfl ledger show runs/mine --client 3")
+def show_accounts(
+    run: RunArgument,
+    name: Name = None,
+    client_text: Annotated[
+        str | None, typer.Option("--client", metavar="I", help="Only this client: its id, or its name.")
+    ] = None,
+    round: Annotated[
+        int | None, typer.Option("--round", metavar="R", help="Only this round; -1 is the opening.")
+    ] = None,
+) -> None:
+    """Show who paid and earned what.
+
+    Without options: the accounts of all clients. With --client or --round: also every transfer, and why.
+    """
+    from rich.console import Console
+
+    from ipfl.core.client_names import find_client
+    from ipfl.ledger.schema import OPENING
+    from ipfl.report.ledger_tables import accounts_table, rolled_back_note, round_name, transfers_table
+
+    with _open(run, name) as store, store.snapshot() as reader:
+        names = store.client_names
+        client = None if client_text is None else find_client(client_text, names)
+        if client is not None and client not in reader.clients():
+            raise InputError(f"run {store.name!r} has no client {client_text}")
+        if round is not None and round not in reader.round_numbers():
+            raise InputError(f"run {store.name!r} has no round {round}")
+        if not store.header.get("rules"):
+            typer.echo(
+                f"run {store.name!r} has no ledger to show: {store.header.get('method')} moves no tokens"
+            )
+            return
+        chosen = "" if client is None else f", client {names.get(client, client)}"
+        if round is not None:
+            chosen += f", {'' if round == OPENING else 'round '}{round_name(round)}"
+        console = Console(highlight=False, markup=False)
+        if chosen:
+            console.print(transfers_table(reader.transfers(client, round), f"Transfers{chosen}", names))
+        accounts = reader.accounts(None if client is None else [client], round)
+        console.print(accounts_table(accounts, f"Tokens of {store.name}{chosen}", names))
+        if numbers := [number for number in reader.rolled_back() if round in (None, number)]:
+            console.print(rolled_back_note(numbers))
+
+
+@app.command(epilog="For example:\n\nipfl ledger verify runs/mine --expect 5c1f…")
+def verify(
+    run: RunArgument,
+    name: Name = None,
+    expect: Annotated[
+        str | None, typer.Option("--expect", metavar="HASH", help="A hash noted earlier, of any round.")
+    ] = None,
+    public_key: PublicKey = None,
+    anchor: Annotated[
+        Path | None,
+        typer.Option("--anchor", metavar="FILE", help="The file that `ipfl run --anchor` wrote elsewhere."),
+    ] = None,
+    authority: Annotated[
+        Path | None,
+        typer.Option(
+            "--authority",
+            metavar="CERT.pem",
+            help="Certificate of the authority whose time stamps the anchor has; they are checked then.",
+        ),
+    ] = None,
+    folder: Annotated[
+        Path | None,
+        typer.Option("--folder", metavar="DIR", help="Folder of the run, if RUN is the URL of a database."),
+    ] = None,
+) -> None:
+    """Check a run: sums, replay of every auction and reward, hash chain, signatures, every file.
+
+    Exit code 1 and the first wrong entry if something is wrong. Otherwise the newest hashes are printed: keep
+    them elsewhere. Given to --expect later, one of them shows even what the owner of the signing key changed.
+    """
+    from ipfl.keep.run_audit import Audit
+
+    if expect is not None and not re.fullmatch("[0-9a-f]{64}", expect):
+        raise InputError(f"--expect needs a hash, which has 64 hex digits, not {expect!r:.80}")
+    if authority is not None and anchor is None:
+        raise InputError("--authority checks the time stamps of an anchor: give --anchor as well")
+    if folder is None and "://" not in run and Path(run).is_dir():
+        folder = Path(run)
+    with _open(run, name) as store:
+        # Runs of earlier releases are not signed: only a key that is named counts.
+        beside = folder if store.has_files else None
+        audit = Audit(store, folder, _expected_key(public_key, beside), expect, anchor, authority)
+        finding = audit.finding()
+        if finding is not None:
+            typer.echo(f"error: run {store.name}: {finding}", err=True)
+            raise typer.Exit(1)
+        for line in audit.report():
+            typer.echo(line)
+
+
+def _expected_key(given: str | None, folder: Path | None) -> str | None:
+    """Who must have signed: the key that is named, or the one beside the run's folder."""
+    from ipfl.keep.run_audit import key_beside
+    from ipfl.ledger.signing import read_public_key
+
+    if given is not None:
+        return read_public_key(given)
+    return read_public_key(str(beside)) if folder and (beside := key_beside(folder)).is_file() else None
+
+
+@app.command(epilog="For example:\n\nipfl ledger prove runs/mine --client 3 > client-3.json")
+def prove(
+    run: RunArgument,
+    client: Annotated[
+        str, typer.Option("--client", metavar="I", help="Whose account: the client's id, or its name.")
+    ],
+    name: Name = None,
+    round: Annotated[
+        int | None, typer.Option("--round", metavar="R", help="After this round; default: the last one.")
+    ] = None,
+) -> None:
+    """Write a client's statement of account as JSON: its transfers, and proof of what the server signed.
+
+    `ipfl ledger check` checks it anywhere. It says nothing of the accounts of others.
+    """
+    import json
+
+    from ipfl.core.client_names import find_client
+
+    with _open(run, name) as store:
+        who = find_client(client, store.client_names)
+        typer.echo(json.dumps(store.statement(who, round).to_json()))
+
+
+@app.command(epilog="For example:\n\nipfl ledger check client-3.json --against runs/mine")
+def check(
+    statement: Annotated[
+        Path,
+        typer.Argument(
+            metavar="STATEMENT",
+            help="From `ipfl ledger prove` or a node's memory; or a receipt, from there or from a run.",
+        ),
+    ],
+    public_key: PublicKey = None,
+    against: Annotated[
+        str | None,
+        typer.Option("--against", metavar="RUN", help="Folder or URL of the run that must say the same."),
+    ] = None,
+    name: Name = None,
+) -> None:
+    """Check a client's statement of account, or a node's receipt for one; and whether the ledger agrees.
+
+    Exit code 1 if it is not valid, or if the ledger of --against says otherwise.
+    """
+    from ipfl.ledger.receipts import read_receipt
+    from ipfl.ledger.signing import read_public_key
+    from ipfl.ledger.statements import denial, read_statement
+    from ipfl.system.files import read_json
+
+    content = read_json(statement, "statement of account")
+    key = None if public_key is None else read_public_key(public_key)
+    try:
+        if isinstance(content, dict) and content.get("ipfl") == "receipt":
+            told: Statement | Receipt = read_receipt(content, key)
+        else:
+            told = read_statement(content, key)
+    except InputError as error:
+        typer.echo(f"error: {statement}: {error}", err=True)
+        raise typer.Exit(1) from None
+    typer.echo(str(told))
+    if against is not None:
+        with _open(against, name or told.head.run) as store:
+            reason = denial(told, store)
+        if reason is not None:
+            typer.echo(f"error: the ledger of {against} denies this: {reason}", err=True)
+            raise typer.Exit(1)
+        typer.echo(f"the ledger of {against} says the same")
+
+
+@app.command(
+    epilog="For example:\n\nipfl ledger stamp runs/mine --anchor heads.jsonl --tsa https://freetsa.org/tsr"
+)
+def stamp(
+    run: RunArgument,
+    anchor: Annotated[
+        Path, typer.Option("--anchor", metavar="FILE", help="Anchor that gets the stamped hash; may be new.")
+    ],
+    authority: Annotated[
+        str, typer.Option("--tsa", metavar="URL", help="Address of a time stamping authority (RFC 3161).")
+    ],
+    name: Name = None,
+) -> None:
+    """Have an authority sign that the ledger's newest hash exists now. It is sent that hash, and no data.
+
+    `ipfl ledger verify --anchor FILE --authority CERT.pem` checks it later. Needs the extra `timestamps`.
+    """
+    from ipfl.ledger.anchors import append_head, newest_head
+    from ipfl.ledger.timestamps import ask_over_http, stamped
+
+    with _open(run, name) as store:
+        head = stamped(newest_head(store), ask_over_http(authority))
+        try:
+            append_head(anchor, head)
+        except OSError as error:
+            raise InputError(f"cannot write {anchor}: {error.strerror}") from error
+        typer.echo(f"run {store.name}: round {head['round']} is stamped, in {anchor}")
+
+
+@app.command("export", epilog="For example:\n\nipfl ledger export runs/mine --csv > tokens.csv")
+def export_ledger(
+    run: RunArgument,
+    name: Name = None,
+    as_csv: Annotated[bool, typer.Option("--csv", help="A line per transfer; the only format.")] = True,
+) -> None:
+    """Write all transfers to standard output, as CSV."""
+    from ipfl.ledger.export import csv_lines
+
+    with _open(run, name) as store:
+        for line in csv_lines(store):
+            sys.stdout.write(line)

@@ -1,0 +1,1 @@
+"""The sections of a config: every setting, documented once."""

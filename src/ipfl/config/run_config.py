@@ -1,0 +1,264 @@
+"""Every setting of a run, documented once; TOML in, validated by pydantic, one-line errors out.
+
+The names are an interface that scripts rely on. An empty file is the default run.
+"""
+
+from __future__ import annotations
+
+import datetime
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+
+from pydantic import ConfigDict, Field, model_validator
+
+from ipfl import methods
+from ipfl.config.sections import MAX_INT32, RENAMED_KEYS, AggregateConfig, Section
+from ipfl.config.stress_section import AdversaryConfig, FaultsConfig, StrategyConfig
+from ipfl.config.task_section import TaskConfig
+from ipfl.config.train_section import PrivacyConfig, TrainConfig
+from ipfl.errors import InputError, unknown
+from ipfl.system.plugins import look_beside
+
+if TYPE_CHECKING:
+    from ipfl.core import Method
+
+
+MAX_SEED = 2**63 - 1
+"""Largest seed."""
+
+
+class EvaluateConfig(Section):
+    """When and on whom models are evaluated on test data."""
+
+    every: Annotated[int, Field(ge=1, le=MAX_INT32)] | Literal["auto"] = Field(
+        "auto",
+        description="every so many rounds, and always the last; "
+        "auto: as often as a quarter of the training's cost allows, but five times in 30 rounds; before the "
+        "last one without training at the clients that a method can do without (IP-FL's adapt = auto)",
+    )
+    clients: int | None = Field(
+        None, ge=1, le=MAX_INT32, description="evaluate on so many clients, a seeded choice; omitted: all"
+    )
+    holdout: int = Field(
+        500, ge=1, le=MAX_INT32, description="test samples per distribution for the accuracy of server models"
+    )
+    metrics: tuple[str, ...] | None = Field(
+        None,
+        description="reported beside the accuracy: accuracy | balanced_accuracy | macro_f1 | auroc | "
+        "log_loss | mae | r2 | `module:callable` (truth, predicted) → number; omitted: what is usual for "
+        "the target",
+    )
+
+
+class ClientsConfig(Section):
+    """How clients behave."""
+
+    leave: bool = Field(
+        False,
+        description="clients leave for good if their model is no better on their goal than the reference's",
+    )
+    grace: int = Field(10, ge=0, le=MAX_INT32, description="rounds before a client may leave")
+    join_round: int | None = Field(
+        None, ge=1, le=MAX_INT32, description="round at which some clients join; omitted: all from the start"
+    )
+    join_share: float = Field(0.2, gt=0, lt=1, description="share of the clients that join at join_round")
+    deadline: Annotated[float, Field(gt=0)] | None = Field(
+        None,
+        description="seconds for an answer, by the clock; clients that take longer are left out",
+    )
+
+
+class MethodConfig(Section):
+    """Which method runs, and its hyper-parameters (`ipfl methods NAME` lists them)."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str = Field(methods.DEFAULT, description="see `ipfl methods`; or `module:Class` of your own")
+    clusters: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
+        2, description="number of clusters K, or auto; ignored by methods without clusters"
+    )
+
+
+class RunConfig(Section):
+    """How a method is run: how long, how clients train, when it is evaluated, what goes wrong."""
+
+    seed: int = Field(
+        0,
+        ge=0,
+        le=MAX_SEED,
+        description="decides everything random: partition, initial parameters, selections, shuffles",
+    )
+    rounds: int = Field(30, ge=1, le=MAX_INT32, description="number of rounds")
+    patience: int | None = Field(
+        None,
+        ge=1,
+        le=MAX_INT32,
+        description="stop after so many rounds without better models on clients' goals; omitted: never",
+    )
+    train: TrainConfig = Field(default_factory=TrainConfig)
+    evaluate: EvaluateConfig = Field(default_factory=EvaluateConfig)
+    clients: ClientsConfig = Field(default_factory=ClientsConfig)
+    aggregate: AggregateConfig = Field(default_factory=AggregateConfig)
+    privacy: PrivacyConfig = Field(default_factory=PrivacyConfig)
+    adversary: AdversaryConfig = Field(default_factory=AdversaryConfig)
+    strategy: StrategyConfig = Field(default_factory=StrategyConfig)
+    faults: FaultsConfig = Field(default_factory=FaultsConfig)
+
+    @model_validator(mode="after")
+    def _goal_is_not_trained_on(self) -> Self:
+        """What clients decide by must be new to their models: probe and goal mostly hold the same points."""
+        if self.train.use_probe and (self.clients.leave or self.patience is not None):
+            decider = "clients.leave = true" if self.clients.leave else "patience"
+            raise ValueError(f"{decider} decides by points that train.use_probe = true trains on")
+        return self
+
+    @model_validator(mode="after")
+    def _cosine_ends_with_the_run(self) -> Self:
+        """What the clients need to know of the run's length goes with the settings that they get."""
+        if self.train.lr_decay == "cosine" and self.train.decay_rounds is None:
+            train = self.train.model_copy(update={"decay_rounds": self.rounds})
+            object.__setattr__(self, "train", train)  # the section is frozen from now on
+        return self
+
+    def record(self, built: Iterable[Method[Any]]) -> dict[str, Any]:
+        """The effective config for `summary.json`, with all hyper-parameters of the methods."""
+        every = [methods.method_settings(one) for one in built]
+        return {**self.model_dump(mode="json"), "method": every[0] if len(every) == 1 else every}
+
+
+class Config(RunConfig):
+    """A whole run: what is learned, by which method, and how it is run."""
+
+    task: TaskConfig = Field(default_factory=TaskConfig)
+    method: MethodConfig = Field(default_factory=MethodConfig)
+
+    @classmethod
+    def load(
+        cls,
+        path: Path | str | None = None,
+        sets: Sequence[str] = (),
+        overrides: Mapping[str, Any] | None = None,
+    ) -> Config:
+        """Reads a TOML file, or starts from the defaults, and changes single fields.
+
+        Args:
+            path: The file; None for the default run.
+            sets: `section.field=value` each, the value in TOML or plain text.
+            overrides: The same as dotted key → value; the last word.
+
+        Raises:
+            InputError: What is wrong, on one line, with the dotted key.
+        """
+        tree = {} if path is None else _read(Path(path))
+        if path is not None:
+            look_beside(Path(path))
+            _find_data_beside(Path(path), tree)
+        for key, value in [*map(_assignment, sets), *(overrides or {}).items()]:
+            _put(tree, key, value)
+        _refuse_bare_hyperparameters(tree)
+        return cls.of(tree)
+
+    def build_method(self, name: str | None = None) -> Method[Any]:
+        """The method of this config, or another with the same settings; each key must be one of its own."""
+        name = name or self.method.name
+        return self.build_methods([name])[name]
+
+    def build_methods(self, labels: Iterable[str]) -> dict[str, Method[Any]]:
+        """Several methods: a key goes to each that has it, and must belong to at least one.
+
+        A label is a method's name (or `module:Class`), with settings of its own if wanted:
+        `NAME:key=value:key=value`.
+        """
+        settings = self.method.model_extra or {}
+        parsed = {label: _variant(label) for label in labels}
+        fields = {label: methods.method_fields(name) for label, (name, _) in parsed.items()}
+        known = {field for own in fields.values() for field in own}
+        for key in settings:
+            if new := RENAMED_KEYS.get(f"method.{key}"):
+                raise InputError(f"method.{key} is now called {new}")
+            if key not in known:
+                raise unknown(
+                    "key", f"method.{key}", [f"method.{field}" for field in known | {"name", "clusters"}]
+                )
+        shared = {"clusters": self.method.clusters, **settings}
+        built = {}
+        for label, (name, own) in parsed.items():
+            fitting = {key: value for key, value in shared.items() if key in fields[label]}
+            built[label] = methods.method(name, **(fitting | own))
+        return built
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        if path.exists() and not path.is_file():  # a pipe would be waited for
+            raise InputError(f"config {path} is not a file")
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except InputError:
+        raise
+    except OSError as error:
+        raise InputError(f"cannot read config {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"config {path} is not a text file in UTF-8") from error
+    except (ValueError, RecursionError) as error:  # also numbers of thousands of digits, or too many brackets
+        raise InputError(f"config {path} is not valid TOML: {error}") from error
+
+
+def _find_data_beside(config: Path, tree: dict[str, Any]) -> None:
+    """Makes `task.path` name a file beside the config, if it is there and not in the current folder."""
+    task = tree.get("task")
+    given = task.get("path") if isinstance(task, dict) else None
+    if not isinstance(given, str):
+        return
+    try:
+        beside = config.resolve().parent / given
+        if not Path(given).expanduser().exists() and beside.exists():
+            tree["task"] = {**tree["task"], "path": str(beside)}
+    except (OSError, ValueError, RuntimeError):  # no path at all: the reader of the data says so
+        return
+
+
+def _assignment(text: str) -> tuple[str, Any]:
+    """Splits `task.partition=30:70`; a value that is not TOML is taken as text."""
+    key, equals, value = (part.strip() for part in text.partition("="))
+    if not equals or not value or not all(key.split(".")):
+        raise InputError(f"setting {text!r}: expected section.field=value, such as task.clients=40")
+    try:
+        parsed = tomllib.loads(f"value = {value}")["value"]
+    except (ValueError, RecursionError):  # also a number of thousands of digits, or too many brackets
+        return key, value
+    # TOML 1.1 reads 10:30 as a time of day; here it is a partition.
+    return key, value if isinstance(parsed, datetime.time | datetime.date) else parsed
+
+
+def method_name(label: str) -> str:
+    """The name (or `module:Class`) in a label `NAME:key=value:key=value`."""
+    return _variant(label)[0]
+
+
+def _variant(label: str) -> tuple[str, dict[str, Any]]:
+    """Splits `NAME:key=value:key=value` into the name (or `module:Class`) and its own settings."""
+    parts = label.split(":")
+    own = next((n for n, part in enumerate(parts) if "=" in part), len(parts))
+    return ":".join(parts[:own]), dict(_assignment(setting) for setting in parts[own:])
+
+
+def _refuse_bare_hyperparameters(tree: Mapping[str, Any]) -> None:
+    """Says where a hyper-parameter of the chosen method belongs, if its section was forgotten."""
+    strange = [key for key in tree if key not in Config.model_fields]
+    chosen = tree.get("method")
+    name = chosen.get("name", methods.DEFAULT) if isinstance(chosen, dict) else methods.DEFAULT
+    if strange and name in methods.METHODS:
+        for key in strange:
+            if key in methods.method_fields(name):
+                raise InputError(f"unknown key {key!r}; did you mean 'method.{key}'?")
+
+
+def _put(tree: dict[str, Any], key: str, value: Any) -> None:
+    *sections, last = key.split(".")
+    for depth, section in enumerate(sections, 1):
+        tree = tree.setdefault(section, {})
+        if not isinstance(tree, dict):
+            raise InputError(f"cannot set {key}: {'.'.join(sections[:depth])} is not a section")
+    tree[last] = value

@@ -1,0 +1,1 @@
+"""Your own data: tables, arrays, images and archives, read into federated data."""

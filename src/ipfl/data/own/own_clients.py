@@ -1,0 +1,294 @@
+"""Federated data of your own clients: arrays, data sets of torch or Hugging Face, or dicts of these.
+
+They come as a list, as a dict by the clients' names, or from a generator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ipfl.core import stream
+from ipfl.data.dataset import Dataset, check_features, check_labels, check_targets, count_targets
+from ipfl.data.distributions import Distribution
+from ipfl.data.federated import Allocation, ClientPoints, PartitionedDataset, PoolPoints
+from ipfl.data.own.column_data import class_labels, has_columns, read_columns
+from ipfl.data.own.table_encoding import sorted_texts
+from ipfl.data.target_kinds import TARGET_KINDS, TargetKind
+from ipfl.errors import InputError, unknown
+
+Pair = tuple[NDArray[Any], NDArray[Any]]
+"""Points and their targets."""
+
+
+def from_clients(
+    clients: Iterable[Any] | Mapping[Any, Any],
+    *,
+    names: Sequence[str] | None = None,
+    target: str | None = None,
+    features: Sequence[str] = (),
+    class_names: Sequence[str] | None = None,
+    name: str = "own",
+    classes: int | None = None,
+    predict: TargetKind = "classes",
+    distribution: Sequence[int] | None = None,
+    probe: float = 0.2,
+    test_share: float = 0.25,
+    unseen: Collection[int] = (),
+    seed: int = 0,
+) -> PartitionedDataset:
+    """Makes federated data of your own clients; client i is position i in the list, dict or generator.
+
+    Images are (height, width, channels), in that order: uint8 from 0 to 255, or float, kept as float32
+    and used as it is. Images with their channels first, as PyTorch has them, are recognised and turned.
+    Sequences are (steps, features). Anything else is a vector of features, or of token ids.
+
+    Args:
+        clients: Each one a pair of arrays (x, y); a map-style torch data set that yields (x, y); a data set
+            with columns, such as `datasets.Dataset`; or a dict with `train` and, if it has its own, `test`,
+            of these. In a dict of clients the keys are their names; a list or a generator may hold pairs
+            (name, client). Labels are numbers from 0 on, or texts.
+        names: Names of the clients, if they come without.
+        target: Of data sets with columns: the label's; None: the only one of classes, or `label`.
+        features: Of data sets with columns: those to learn from; empty: all others.
+        class_names: Names of the classes; None: as the labels or the data sets say, if they do.
+        name: For reports.
+        classes: Number of classes; None: the highest label plus one. Labels or numbers are counted.
+        predict: What y holds: `classes`, a class of each point; `multilabel`, 0 and 1, (n, labels);
+            `regression`, numbers, (n,) or (n, outputs).
+        distribution: Hidden distribution of each client, from 0 on, if known: only for metrics.
+        probe: Share of the training points held back to score models.
+        test_share: Share of the points that become test points where a client has none of its own.
+        unseen: Clients that are not trained with.
+        seed: Draws which points are held back.
+
+    Raises:
+        InputError: A client's data does not fit, or it has fewer than two training points.
+    """
+    clients, names = _list_clients(clients, names)
+    if not (0 < probe < 1 and 0 < test_share < 1):
+        raise InputError("probe and test_share must be between 0 and 1")
+    if predict not in TARGET_KINDS:
+        raise unknown("predict", predict, TARGET_KINDS)
+    known = _check_distribution(distribution, len(clients))
+    if not set(unseen) <= set(range(len(clients))) or len(set(unseen)) == len(clients):
+        raise InputError(f"unseen: expected some, not all, of the clients 0 to {len(clients) - 1}")
+    columns = _Columns(target, tuple(features), predict)
+    labels = [f"client {names[client] if names else client}" for client in range(len(clients))]
+    read = [
+        _read_client(given, columns, test_share, seed, client, labels[client])
+        for client, given in enumerate(clients)
+    ]
+    if predict == "classes":
+        read, found = _number_labels_of_clients(read, labels, classes)
+        class_names = class_names or found or columns.class_names(clients[0])
+    return PartitionedDataset(
+        _join(name, read, classes, class_names, predict),
+        partition="own",
+        distributions=[Distribution() for _ in range(max(known) + 1)],
+        allocation=_allocate(read, known, probe, seed, labels),
+        unseen=set(unseen),
+        client_names=names,
+    )
+
+
+def _list_clients(
+    given: Iterable[Any] | Mapping[Any, Any], names: Sequence[str] | None
+) -> tuple[list[Any], list[str] | None]:
+    """The clients in their order, and their names if they have any."""
+    if hasattr(given, "iloc"):
+        raise InputError("this is a table: Task.from_dataframe(table, client=…, target=…) takes it")
+    if has_columns(given):
+        raise InputError(
+            "this is one data set: Task.from_huggingface(data, client=…) divides it into clients"
+        )
+    if isinstance(given, Mapping):
+        if given and set(given) <= {"train", "test"}:
+            raise InputError("this is the data of one client: put all clients into a list, or a dict by name")
+        names, given = list(map(str, given)), given.values()
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        raise InputError(f"expected a list, a dict or a generator of clients, not {type(given).__name__}")
+    clients = list(given)
+    if not clients:
+        raise InputError("there are no clients")
+    if names is None and all(_is_named(one) for one in clients):
+        names, clients = [name for name, _ in clients], [client for _, client in clients]
+    if names is not None and (len(names) != len(clients) or len(set(names)) != len(names)):
+        raise InputError(f"names: expected a different one for each of {len(clients)} clients")
+    return clients, None if names is None else list(map(str, names))
+
+
+def _is_named(given: Any) -> bool:
+    """Whether this is a pair of a name and a client, as generators of named clients yield."""
+    return isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], str)
+
+
+class _Columns:
+    """Which columns of a data set with columns hold what, and what is predicted."""
+
+    def __init__(self, target: str | None, features: tuple[str, ...], predict: TargetKind) -> None:
+        self.target, self.features, self.predict = target, features, predict
+
+    def read(self, given: Any, name: str) -> tuple[NDArray[Any], NDArray[Any]]:
+        return read_columns(given, self.target, self.features, name)
+
+    def label(self, given: Any) -> Any:
+        """The label of one point of a data set of pairs."""
+        if self.predict != "classes":
+            return np.asarray(given)
+        return given if isinstance(given, str) else int(given)
+
+    def class_names(self, given: Any) -> Sequence[str] | None:
+        given = given["train"] if isinstance(given, Mapping) else given
+        return class_labels(given, self.target, "client 0") if has_columns(given) else None
+
+
+def _number_labels_of_clients(
+    data: list[tuple[Pair, Pair]], names: list[str], classes: int | None
+) -> tuple[list[tuple[Pair, Pair]], list[str] | None]:
+    """Checks the labels; where they are texts, numbers them over all clients and returns these texts."""
+    is_text = any(y.dtype.kind in "USO" for pools in data for _, y in pools)
+    if is_text and classes is not None:
+        raise InputError("labels are texts: with a number of classes given, expected whole numbers from 0 on")
+    texts: list[str] = []
+    if is_text:
+        texts = sorted_texts({str(label) for pools in data for _, y in pools for label in y.tolist()})
+    positions = {text: position for position, text in enumerate(texts)}
+
+    def number(pair: Pair, name: str) -> Pair:
+        x, y = pair
+        if not len(y):  # of one point, none is left to train on: that is said later
+            return x, y.astype(np.int64)
+        if is_text:
+            y = np.array([positions[str(label)] for label in y.tolist()], dtype=np.int64)
+        return x, check_labels(y, len(x), f"{name}, labels")
+
+    numbered = [
+        (number(train, name), number(test, name)) for (train, test), name in zip(data, names, strict=True)
+    ]
+    return numbered, texts or None
+
+
+def _check_distribution(distribution: Sequence[int] | None, clients: int) -> list[int]:
+    """The hidden distribution of each client; 0 for all if it is not known."""
+    known = [0] * clients if distribution is None else [int(number) for number in distribution]
+    if len(known) != clients or sorted(set(known)) != list(range(len(set(known)))):
+        raise InputError(f"distribution: expected 0, 1, … without gaps, one for each of {clients} clients")
+    return known
+
+
+def _read_client(
+    given: Any, columns: _Columns, test_share: float, seed: int, client: int, name: str
+) -> tuple[Pair, Pair]:
+    """Training and test points of one client; if it has no test points, some are held back for that."""
+    if isinstance(given, Mapping):
+        if "train" not in given or set(given) - {"train", "test"}:
+            raise InputError(f"{name}: a dict has train, and may have test; got {sorted(map(str, given))}")
+        if "test" in given:
+            return _read_pair(given["train"], columns, name), _read_pair(given["test"], columns, name)
+        given = given["train"]
+    x, y = _read_pair(given, columns, name)
+    order = stream(seed, "data", "own", "test", client).permutation(len(y))
+    cut = max(1, round(test_share * len(y)))
+    return (x[order[cut:]], y[order[cut:]]), (x[order[:cut]], y[order[:cut]])
+
+
+def _read_pair(given: Any, columns: _Columns, name: str) -> Pair:
+    """Points and labels of a pair (x, y), of a data set with columns, or of one that yields pairs."""
+    if isinstance(given, tuple):
+        if len(given) != 2:
+            raise InputError(f"{name}: expected a pair (x, y), got a tuple of {len(given)}")
+        try:
+            x, y = (np.asarray(array) for array in given)
+        except (TypeError, ValueError) as error:
+            reason = " ".join(str(error).split())
+            raise InputError(f"{name}: expected a pair of arrays (x, y) ({reason})") from error
+    elif has_columns(given):
+        x, y = columns.read(given, name)
+    elif hasattr(given, "iloc"):
+        raise InputError(
+            f"{name} is a table: put all into one, with a column for the client, for Task.from_dataframe"
+        )
+    elif hasattr(given, "__getitem__") and hasattr(given, "__len__"):
+        try:
+            pairs = [given[position] for position in range(len(given))]
+            x = np.stack([np.asarray(pair[0]) for pair in pairs])
+            y = np.array([columns.label(pair[1]) for pair in pairs])
+        except (TypeError, ValueError, IndexError, KeyError, OverflowError) as error:
+            reason = " ".join(str(error).split())
+            raise InputError(f"{name}: expected a data set of pairs (x, y) ({reason})") from error
+    else:
+        raise InputError(f"{name}: expected (x, y), a dict with train and test, or a data set of pairs")
+    points = check_features(x, name)
+    if columns.predict != "classes":
+        return points, check_targets(y, len(points), columns.predict, f"{name}, labels")
+    if y.shape != (len(points),):
+        hint = '; several per point: predict = "multilabel"' if y.shape[:1] == (len(points),) else ""
+        raise InputError(
+            f"{name}, labels: shape {y.shape}, expected one label for each of {len(points)} points{hint}"
+        )
+    return points, y
+
+
+def _join(
+    name: str,
+    data: list[tuple[Pair, Pair]],
+    classes: int | None,
+    class_names: Sequence[str] | None,
+    target: TargetKind,
+) -> Dataset:
+    """One data set with the points of all clients, one client after the other."""
+    if len({x.dtype for pools in data for x, _ in pools} - {np.dtype(np.uint8)}) > 1:
+        # Whole numbers at some clients and others elsewhere are all features.
+        data = [tuple((_as_float(x), y) for x, y in pools) for pools in data]  # type: ignore[misc]
+    kinds = {(x.shape[1:], x.dtype) for pools in data for x, _ in pools}
+    if len(kinds) > 1:
+        raise InputError(f"{name}: clients differ in the shape or type of a point: {sorted(map(str, kinds))}")
+    widths = {y.shape[1:] for pools in data for _, y in pools}
+    if len(widths) > 1:
+        raise InputError(f"{name}: clients differ in the shape of a target: {sorted(widths)}")
+    train, test = zip(*data, strict=True)
+    y_train = np.concatenate([y for _, y in train])
+    y_test = np.concatenate([y for _, y in test])
+    if classes is None and class_names:
+        classes = len(class_names)
+    if classes is None or target != "classes":
+        classes = count_targets(np.concatenate([y_train, y_test]), target, name)
+    return Dataset(
+        name=name,
+        x_train=np.concatenate([x for x, _ in train]),
+        y_train=y_train,
+        x_test=np.concatenate([x for x, _ in test]),
+        y_test=y_test,
+        classes=classes,
+        class_names=tuple(class_names) if class_names else None,
+        target=target,
+    )
+
+
+def _as_float(x: NDArray[Any]) -> NDArray[Any]:
+    return x if x.dtype == np.uint8 else x.astype(np.float32)
+
+
+def _allocate(
+    data: list[tuple[Pair, Pair]], distribution: list[int], probe: float, seed: int, names: list[str]
+) -> Allocation:
+    """Each client keeps its own points: where they lie in the joined data set, and which become probe."""
+    clients: list[ClientPoints] = []
+    tests: list[list[NDArray[np.int64]]] = [[] for _ in range(max(distribution) + 1)]
+    first_train = first_test = 0
+    for client, ((_, y_train), (_, y_test)) in enumerate(data):
+        if len(y_train) < 2:
+            raise InputError(f"{names[client]} has {len(y_train)} training points, but needs at least 2")
+        train = first_train + stream(seed, "data", "own", client).permutation(len(y_train))
+        test = np.arange(first_test, first_test + len(y_test))
+        clients.append(ClientPoints.of_one_distribution(train, test, distribution[client], probe))
+        tests[distribution[client]].append(test)
+        first_train, first_test = first_train + len(y_train), first_test + len(y_test)
+    holdouts = [
+        PoolPoints.of_one_distribution(np.concatenate(found), number) for number, found in enumerate(tests)
+    ]
+    return Allocation(clients, holdouts)

@@ -1,0 +1,1 @@
+"""A node's machine: its SuperNode, its worker, and the sandbox around what it is sent."""

@@ -1,0 +1,1 @@
+"""The server's machine: the front, and Flower's SuperLink behind it."""

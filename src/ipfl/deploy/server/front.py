@@ -1,0 +1,210 @@
+"""The server's front: the only process of a server that other machines reach.
+
+Flower's SuperLink serves nodes, operators and its own tasks on one address, and asks operators for nothing.
+Here it listens on a Unix socket that only its user can open (`superlink_process`), and this
+process passes requests to it:
+
+- on the public port what nodes need, `NODE_ROUTES`. The SuperLink checks each node's signature as before;
+- on the operator port, loopback only, what operators need, `OPERATOR_ROUTES`, with the operator token; and
+  what the ServerApp of a run needs, `TASK_ROUTES`, for which the SuperLink asks for a secret of its own.
+
+Both ports speak TLS with the server's certificate. Nothing else passes: requests must name one of these
+routes letter by letter.
+
+    python -m ipfl.deploy.server.front --help
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import hmac
+import ssl
+import sys
+import time
+from pathlib import Path
+
+import httpx
+
+from ipfl.deploy.server.proxy import Gate, Headers, PeerLimits, Proxy, RefusalLog, RefusedError
+from ipfl.engines.flower.flwr_internals import SUPERLINK_NODE_ID, read_pushed_message
+
+NODE_ROUTES = frozenset(
+    b"/v1/fleet/" + name
+    for name in (
+        b"activate-node deactivate-node send-node-heartbeat pull-messages push-messages get-run get-fab "
+        b"push-object pull-object confirm-message-received"
+    ).split()
+)
+OPERATOR_ROUTES = frozenset(
+    b"/v1/control/" + name
+    for name in b"start-run stop-run list-runs stream-logs register-node unregister-node list-nodes".split()
+)
+TASK_ROUTES = frozenset(
+    b"/v1/runtime/" + name
+    for name in (
+        b"acquire-task send-task-heartbeat pull-task-input push-task-output push-object pull-object "
+        b"confirm-message-received push-logs push-messages pull-messages get-nodes"
+    ).split()
+)
+PUSH_MESSAGES = b"/v1/fleet/push-messages"
+START_SECONDS = 60.0
+"""How long the SuperLink may take until it answers."""
+OPERATOR_MESSAGE_BYTES = 64 * 2**20
+"""Longest message of an operator or of a ServerApp, which sends arrays in parts of 5 MB."""
+
+
+def check_reply(body: bytes) -> None:
+    """Refuses what a node may not push: anything but one reply of its own to the server.
+
+    The SuperLink knows which node it talks to, but believes the message inside about its sender. A message
+    that is no reply but says that it comes from the server would be given to any other node.
+    """
+    try:
+        message = read_pushed_message(body)
+    except ValueError as error:
+        raise RefusedError(400, str(error)) from None
+    if not message.is_reply or message.sender != message.node or message.receiver != SUPERLINK_NODE_ID:
+        raise RefusedError(400, "not a reply of this node to the server")
+
+
+class NodeGate:
+    """What passes on the public port."""
+
+    def check_head(self, method: bytes, path: bytes, headers: Headers) -> None:
+        """Refuses all but the routes of nodes."""
+        if method != b"POST" or path not in NODE_ROUTES:
+            raise RefusedError(404, f"no such route for nodes: {_printable(method + b' ' + path)}")
+
+    def check_body(self, path: bytes, body: bytes) -> None:
+        """Refuses messages in the name of others."""
+        if path == PUSH_MESSAGES:
+            check_reply(body)
+
+    def reply_status(self, status: int) -> int:
+        """503 for 500: a SuperNode tries again after 503, and after 500 it never answers any more."""
+        return 503 if status == 500 else status
+
+
+class OperatorGate:
+    """What passes on the operator port.
+
+    Args:
+        token: What operators must present.
+    """
+
+    def __init__(self, token: bytes):
+        if len(token) < 32:
+            raise ValueError("the operator token is too short")
+        self._expected = b"Bearer " + token
+
+    def check_head(self, method: bytes, path: bytes, headers: Headers) -> None:
+        """Refuses operators without the token, and all routes but those of operators and tasks."""
+        if method == b"POST" and path in TASK_ROUTES:
+            return
+        if method != b"POST" or path not in OPERATOR_ROUTES:
+            raise RefusedError(404, f"no such route for operators: {_printable(method + b' ' + path)}")
+        given = [value for name, value in headers if name == b"authorization"]
+        if len(given) != 1 or not hmac.compare_digest(given[0], self._expected):
+            raise RefusedError(401, f"{_printable(path)} without the operator token")
+
+    def check_body(self, path: bytes, body: bytes) -> None:
+        """The SuperLink checks it."""
+
+    def reply_status(self, status: int) -> int:
+        """The same."""
+        return status
+
+
+def _printable(text: bytes) -> str:
+    """For a log: no control characters, and not too long."""
+    return ascii(text[:80].decode("latin-1"))[1:-1]
+
+
+async def wait_for_superlink(upstream: httpx.AsyncClient) -> None:
+    """Returns when the SuperLink answers.
+
+    Raises:
+        TimeoutError: It does not.
+    """
+    async with asyncio.timeout(START_SECONDS):
+        while True:
+            try:
+                if (await upstream.get("/health")).status_code == 200:
+                    return
+            except httpx.HTTPError:
+                await asyncio.sleep(0.1)
+
+
+def superlink_client(socket: str, reply_seconds: float | None) -> httpx.AsyncClient:
+    """A connection to the SuperLink's Unix socket."""
+    transport = httpx.AsyncHTTPTransport(
+        uds=socket,
+        retries=1,
+        # A SuperLink closes a connection that was not used for 5 s.
+        limits=httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=2),
+    )
+    timeout = httpx.Timeout(60, connect=5, read=reply_seconds, pool=None)
+    return httpx.AsyncClient(transport=transport, base_url="http://superlink", timeout=timeout)
+
+
+async def run_front(options: argparse.Namespace) -> None:
+    """Opens both ports and serves them until the process is ended."""
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.minimum_version = ssl.TLSVersion.TLSv1_2
+    tls.load_cert_chain(options.certificate, options.private_key)
+    log = RefusalLog(_print_line)
+    node_limits = PeerLimits(
+        message_bytes=options.max_message_mb * 2**20,
+        connections=options.max_connections,
+        connections_per_address=options.max_connections_per_address,
+        idle_seconds=options.idle_seconds,
+    )
+    operator_limits = PeerLimits(
+        message_bytes=OPERATOR_MESSAGE_BYTES, connections_per_address=512, reply_seconds=None
+    )
+    operator_gate = OperatorGate(options.token_file.read_bytes().strip())
+    ports: tuple[tuple[str, str, int, Gate, PeerLimits], ...] = (
+        ("nodes", options.bind, options.port, NodeGate(), node_limits),
+        (
+            "operators",
+            "127.0.0.1",
+            options.operator_port,
+            operator_gate,
+            operator_limits,
+        ),
+    )
+    await wait_for_superlink(superlink_client(options.socket, 5))
+    servers = []
+    for who, host, port, gate, limits in ports:
+        proxy = Proxy(gate, limits, superlink_client(options.socket, limits.reply_seconds), tls, log)
+        servers.append(await proxy.start(host, port))
+        _print_line(f"{who}: {host}:{port}")
+    await asyncio.gather(*(server.serve_forever() for server in servers))
+
+
+def _print_line(text: str) -> None:
+    print(time.strftime("%Y-%m-%d %H:%M:%S"), text, flush=True)
+
+
+def parse_options(arguments: list[str]) -> argparse.Namespace:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(
+        prog="ipfl.deploy.server.front", description=(__doc__ or "").splitlines()[0]
+    )
+    parser.add_argument("--socket", required=True, help="Unix socket of the SuperLink")
+    parser.add_argument("--certificate", required=True, type=Path)
+    parser.add_argument("--private-key", required=True, type=Path)
+    parser.add_argument("--token-file", required=True, type=Path, help="holds the operator token")
+    parser.add_argument("--bind", default="127.0.0.1", help="address of the public port")
+    parser.add_argument("--port", required=True, type=int, help="public port, for nodes")
+    parser.add_argument("--operator-port", required=True, type=int, help="port on loopback, for operators")
+    parser.add_argument("--max-message-mb", type=int, default=16)
+    parser.add_argument("--max-connections", type=int, default=512)
+    parser.add_argument("--max-connections-per-address", type=int, default=64)
+    parser.add_argument("--idle-seconds", type=float, default=60.0)
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    asyncio.run(run_front(parse_options(sys.argv[1:])))

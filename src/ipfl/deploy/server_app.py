@@ -1,0 +1,265 @@
+"""The ServerApp of a deployed federation: waits for its nodes, then runs the ordinary round loop over them.
+
+It prints a line for each round and each event, and `error: …` before it fails on bad input. `app` is what
+`[tool.flwr.app.components]` names; a Flower app with a model of its own uses `server_app(model)`, and
+`simulate` to try it out on simulated nodes. See docs/flower.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+from pydantic import Field
+
+import ipfl.engines.flower  # noqa: F401 (switches telemetry off)
+from ipfl.config.run_config import Config
+from ipfl.config.sections import Section
+from ipfl.core import ClientId, Event
+from ipfl.core.rounds import summarize
+from ipfl.deploy.federation_folder import load_run_config
+from ipfl.deploy.registry import Registry, client_lookup
+from ipfl.deploy.run_log import print_failure, print_input_error, print_progress
+from ipfl.engines import ATTEMPTS_FILE, EngineContext
+from ipfl.engines.flower import require_flower
+from ipfl.engines.flower.flower_engine import FlowerEngine, RemoteData
+from ipfl.engines.flower.membership import ClientOfKey, Membership, NodeDirectory, agree_on_task
+from ipfl.engines.flower.node_app import NodeApp, NodeFolders
+from ipfl.engines.flower.node_memory import Attempts, DataDescription
+from ipfl.engines.flower.run_settings import MAX_CLASSES, RunSettings
+from ipfl.engines.flower.simulation import START_TIMEOUT_SECONDS, Simulation
+from ipfl.engines.flower.transport import Transport
+from ipfl.errors import InputError
+from ipfl.keep.run_folder import RunOutput
+from ipfl.play.run import run
+from ipfl.report.progress import accuracy_text
+from ipfl.results.result import NO_ROUND_COUNTED, Result
+from ipfl.training.architectures import Factory, model_factory
+from ipfl.training.task import Task
+
+REPLY_POLL_SECONDS = 0.5
+"""Seconds between the first looks for replies: a SuperNode looks as often for messages and replies."""
+SIMULATED_NODES = "nodes"
+"""Folder, inside that of a simulated run, for what its nodes remember."""
+
+
+class ServerConfig(Section):
+    """The app's run config (`[tool.flwr.app.config]`, `flwr run --run-config`)."""
+
+    config: Path | None = Field(None, description="the run's TOML file, on the server")
+    out: Path = Field(description="folder for the results, on the server")
+    resume: bool = Field(False, description="go on with the run in `out`")
+    rounds: int = Field(0, ge=0, description="0: as the TOML file says")
+    registry: Path | None = Field(
+        None, description="the accounts file; without it, nodes say which clients they are"
+    )
+    nodes: int = Field(2, ge=1, description="wait for so many clients")
+    wait: float = Field(60.0, ge=0, description="seconds to wait for them")
+    deadline: float = Field(
+        300.0,
+        gt=0,
+        description="seconds for a reply; for clients, clients.deadline of the TOML file wins",
+    )
+    classes: int = Field(
+        0, ge=0, le=MAX_CLASSES, description="number of classes; 0: what more than half of the nodes say"
+    )
+    anchor: Path | None = Field(
+        None, description="file, on the server, that gets the ledger's newest hash after every round"
+    )
+    accounts: str | None = Field(
+        None, description="name under which balances outlive runs; without it, all are opened anew"
+    )
+    fp16: bool = Field(False, description="models travel as float16: half the bytes, other results")
+
+    @classmethod
+    def read(cls, values: Mapping[str, Any]) -> ServerConfig:
+        """Reads the run config; an empty text means that a value is not set."""
+        return cls.of({key: value for key, value in values.items() if value != ""})
+
+    def load_config(self) -> Config:
+        """Reads the run's own config."""
+        return load_run_config(self.config, overrides={"rounds": self.rounds} if self.rounds else {})
+
+    def load_client_lookup(self) -> ClientOfKey | None:
+        """Reads which key belongs to which client; None without an accounts file."""
+        return None if self.registry is None else client_lookup(self.registry)
+
+    def load_registered_clients(self) -> tuple[ClientId, ...]:
+        """Reads which clients have an account; none without an accounts file."""
+        return () if self.registry is None else Registry.load(self.registry).clients()
+
+
+class LinePrinter:
+    """Prints a line for each round and each event."""
+
+    def start(self, method: str, rounds: int) -> None:
+        """The first round is about to begin."""
+        self.rounds = rounds
+        print_progress(f"{method}: {rounds} rounds")
+
+    def round(self, line: Mapping[str, Any]) -> None:
+        """A round is over."""
+        for event in summarize(line["events"]):
+            print_progress(f"  {event}")
+        known = accuracy_text(line)
+        print_progress(
+            f"{line['round'] + 1} of {self.rounds} rounds: {line['clients']} clients, "
+            f"{line['bytes_down']:,} bytes down, {line['bytes_up']:,} up"
+            + (f", accuracy {known}" if known else "")
+        )
+
+    def finish(self) -> None:
+        """Prints nothing."""
+
+
+def build_task(
+    server_config: ServerConfig, settings: RunSettings, membership: Membership, factory: Factory
+) -> Task:
+    """Waits for the nodes and builds a task from what they say of their data.
+
+    A resumed run has the clients, input shape and classes that it was begun with. In a new one, every account
+    is a client, whether its node is connected or not: each account is opened once, at the start.
+    """
+    begun = Attempts.read(server_config.out / ATTEMPTS_FILE).data if server_config.resume else None
+    directory = membership.directory
+    directory.input_shape = begun.input_shape if begun else None
+    membership.wait_for_clients(
+        server_config.nodes,
+        server_config.wait,
+        settings,
+        print_progress,
+        fail_on_refusal=server_config.registry is None,
+    )
+    present = list(directory.nodes.values())
+    description = begun or _describe_data(server_config, membership)
+    samples = {client: counts for info in present for client, counts in info.samples.items()}
+    task = Task(RemoteData(description, samples), factory)
+    directory.input_shape = description.input_shape
+    directory.allowed_clients = frozenset(description.clients)
+    directory.model_size = task.network(settings.seed).size
+    _refuse_misfits(server_config, membership, task)
+    return task
+
+
+def _describe_data(server_config: ServerConfig, membership: Membership) -> DataDescription:
+    """What the data of a new run looks like: as the operator says, or as more than half of the nodes do."""
+    directory = membership.directory
+    agreed = agree_on_task(directory.nodes.values(), server_config.classes or None)
+    membership.events.extend(agreed.events)
+    clients = server_config.load_registered_clients() or directory.clients
+    return DataDescription(clients, agreed.input_shape, agreed.classes)
+
+
+def _refuse_misfits(server_config: ServerConfig, membership: Membership, task: Task) -> None:
+    """Refuses nodes that were added before the run's classes and model were known, and do not fit them."""
+    directory, classes = membership.directory, task.data.classes
+    for node, info in list(directory.nodes.items()):
+        if info.input_shape != directory.input_shape:
+            reason = (
+                f"node {node} has samples of shape {info.input_shape}, not {directory.input_shape}; refused"
+            )
+        elif info.classes > classes:
+            reason = f"node {node} has {info.classes} classes, the run has {classes}; refused"
+        elif info.classes == classes and info.model_size != directory.model_size:
+            reason = (
+                f"node {node} has a model of {info.model_size} parameters, "
+                f"not {directory.model_size}; refused"
+            )
+        else:
+            continue
+        if server_config.registry is None:
+            raise InputError(reason)
+        directory.refuse(node)
+        membership.events.append(Event("node_refused", None, reason))
+
+
+def run_server(grid: Grid, server_config: ServerConfig, model: Factory | None = None) -> Result:
+    """Runs the method of the config over the nodes of a grid."""
+    config = server_config.load_config()
+    if config.task.predict != "classes":
+        raise InputError(
+            f"task.predict = {config.task.predict!r}: nodes with data of their own can predict classes only"
+        )
+    method, factory = config.build_method(), model or model_factory(config.task.model)
+    settings = RunSettings(
+        method, config.train, config.task, config.seed, server_config.classes or None, config.privacy
+    )
+    transport = Transport(grid, server_config.deadline, REPLY_POLL_SECONDS, lambda: None)
+    membership = Membership(transport, NodeDirectory(server_config.load_client_lookup()))
+    task = build_task(server_config, settings, membership, factory)
+    settings = replace(settings, classes=task.data.classes)
+
+    def make_engine(context: EngineContext) -> FlowerEngine:
+        return FlowerEngine(
+            membership,
+            context.task,
+            settings,
+            context.memory,
+            client_deadline=context.deadline,
+            float16=server_config.fp16,
+            wait_seconds=server_config.wait,
+            print_line=print_progress,
+        )
+
+    output = RunOutput(
+        server_config.out,
+        resume=server_config.resume,
+        anchor=server_config.anchor,
+        accounts=server_config.accounts,
+    )
+    return run(task, method, config, engine=make_engine, out=output, observer=LinePrinter())
+
+
+def server_app(model: Factory | None = None) -> ServerApp:
+    """A ServerApp for the config's model, or for one of your own: (input_shape, classes) → `nn.Module`."""
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        try:
+            result = run_server(grid, ServerConfig.read(context.run_config), model)
+        except InputError as error:
+            print_input_error(str(error))
+            raise
+        if not result.summary["counted"]:
+            print_failure(NO_ROUND_COUNTED)
+            return
+        print_progress(f"done: {result.summary['rounds']} rounds")
+
+    return app
+
+
+def simulate(
+    app: NodeApp,
+    nodes: int,
+    *,
+    model: Factory | None = None,
+    workers: int | None = None,
+    **run_config: Any,
+) -> Result:
+    """Tries an app out: simulated nodes that run it, and the server that `server_app` would be.
+
+    Args:
+        app: What nodes run, with your own loader and model.
+        nodes: Number of nodes; each is one client.
+        model: The same model for the server; None: the config's.
+        workers: Processes that play the nodes in turn; None: one per core.
+        **run_config: The app's run config, such as `config`, `out` and `rounds`; see `ServerConfig`.
+    """
+    require_flower(simulation=True)
+    server_config = ServerConfig.read({"nodes": nodes, "wait": START_TIMEOUT_SECONDS, **run_config})
+    with ExitStack() as stack:
+        if app.folders is None:  # all simulated nodes are on this machine: give them folders of their own
+            temporary = Path(stack.enter_context(TemporaryDirectory(prefix="ipfl-nodes-")))
+            app.folders = NodeFolders(server_config.out.resolve() / SIMULATED_NODES, temporary)
+        simulation = stack.enter_context(closing(Simulation(app, nodes, workers)))
+        return run_server(simulation.grid, server_config, model)
+
+
+app = server_app()

@@ -1,0 +1,369 @@
+"""The server's side of the Flower engine: an ask becomes messages to nodes, their replies become records.
+
+Works over any Flower grid: that of the simulation, or that of a SuperLink. What the server itself is asked
+(its own holdouts, the evaluator's `assess`) never travels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from ipfl.client.memory import ClientMemory
+from ipfl.client.runner import ASSESS, EVALUATE, ClientFailedError, ClientRunner, Job
+from ipfl.client.sum_plan import SUM_KEYS, SUM_PLAN, SumPlan
+from ipfl.core import Ask, Bytes, ClientId, Event, Record, Replies
+from ipfl.core.engine import KeepReceipt, TellAccount
+from ipfl.core.replies import InvalidReplyError, as_invalid, printable
+from ipfl.data.federated import Parts, Samples
+from ipfl.engines import ATTEMPTS_FILE
+from ipfl.engines.flower.account_statements import check_receipt
+from ipfl.engines.flower.membership import Membership
+from ipfl.engines.flower.message_headers import AskHeader, ReplyHeader, read_field
+from ipfl.engines.flower.messages import (
+    Encoder,
+    ErrorKind,
+    MalformedError,
+    MessageLimits,
+    decode,
+    encode_text,
+    message_type,
+    pack,
+    unpack,
+)
+from ipfl.engines.flower.node_memory import Attempts, CacheIndex, DataDescription
+from ipfl.engines.flower.run_settings import RunSettings
+from ipfl.engines.flower.sum_identity import check_sum_keys
+from ipfl.engines.flower.transport import IncomingReply, NodeId, OutgoingMessage
+from ipfl.errors import InputError
+from ipfl.training.sgd import one_thread
+from ipfl.training.task import Task
+
+MAX_EVENT_TEXT = 2000
+"""Characters of an event about a client: a traceback has some."""
+UNKNOWN_SAMPLES = {"train": 1, "probe": 1, "goal": 1, "test": 1}
+"""Counts of a client that has not said any: `evaluate.every = "auto"` derives its costs from them."""
+
+
+class MissingArraysError(Exception):
+    """The node does not have all arrays that it was referred to."""
+
+
+class RemoteData:
+    """`FederatedData` without a single sample: all samples are on the nodes.
+
+    Args:
+        description: Which clients take part, and what their samples look like.
+        samples: Number of samples per part, as far as the clients have said.
+    """
+
+    name = "remote"
+    partition = "own"
+    distributions = 0
+    """The server knows of none, so there is none to evaluate models on."""
+    unseen: tuple[ClientId, ...] = ()
+
+    def __init__(
+        self,
+        description: DataDescription,
+        samples: Mapping[ClientId, Mapping[str, int]] | None = None,
+    ):
+        self.clients, self.input_shape = description.clients, description.input_shape
+        self.classes = description.classes
+        self.samples = samples or {}
+
+    def parts(self, client: int, round: int = 0) -> Parts:
+        """Always raises: the data stays on the node."""
+        raise LookupError(f"the data of client {client} is on its node")
+
+    def sizes(self, client: int) -> Mapping[str, int]:
+        """Number of samples per part."""
+        return self.samples.get(client, UNKNOWN_SAMPLES)
+
+    def majority(self, client: int, round: int = 0) -> int | None:
+        """None: the server does not know it."""
+        return None
+
+    def holdout(self, distribution: int) -> Samples:
+        """No samples."""
+        return Samples(np.empty((0, *self.input_shape), np.float32), np.empty(0, np.int64))
+
+    def server_holdout(self, distribution: int) -> Samples | None:
+        """None: the server has no samples."""
+        return None
+
+
+@dataclass
+class FlowerEngine:
+    """Asks clients that are on Flower nodes.
+
+    Args:
+        membership: The nodes; those that are needed have been added.
+        task: The server's view of the data, and the model.
+        settings: What the nodes are sent first.
+        memory: Folder of the run for what clients remember; None: it is lost when the engine is closed.
+        memory_on_nodes: Whether nodes keep what clients remember in folders of their own, one for each run.
+            Simulated nodes of this machine keep it in `memory`, where other engines find it.
+        client_deadline: Seconds for a client's reply (`clients.deadline`); None: the transport's deadline.
+            The evaluator waits for everyone, as on the local engine, up to the transport's deadline.
+        float16: Whether vectors travel as float16.
+        raise_client_errors: Whether an error of a client ends the run, as on the local engine; otherwise the
+            client is left out of the phase.
+        wait_seconds: How long to wait for a node if none is connected.
+        print_line: Called with each line of the countdown while it waits.
+        tell_account: What the ledger says of a client's account; None: nodes are told nothing.
+        keep_receipt: Keeps what a node signs of that; None: nobody does.
+        resources: Closed with the engine.
+    """
+
+    membership: Membership
+    task: Task
+    settings: RunSettings
+    memory: Path | None
+    memory_on_nodes: bool = True
+    client_deadline: float | None = None
+    float16: bool = False
+    raise_client_errors: bool = False
+    wait_seconds: float = 0.0
+    print_line: Callable[[str], object] = print
+    tell_account: TellAccount | None = None
+    keep_receipt: KeepReceipt | None = None
+    resources: ExitStack = field(default_factory=ExitStack)
+
+    def __post_init__(self) -> None:
+        if self.float16 and self.settings.privacy.secure_sum != "off":
+            raise InputError("privacy.secure_sum needs exact numbers: models cannot travel as float16")
+        self.events = self.membership.events
+        folder = self.memory or Path(self.resources.enter_context(TemporaryDirectory(prefix="ipfl-")))
+        train, seed = self.settings.train, self.settings.seed
+        self.runner = ClientRunner(self.task, self.settings.method, train, seed, ClientMemory(folder))
+        self._settings_digest, self._settings_text = encode_text(self.settings.to_json())
+        self._cache_index: dict[tuple[ClientId, NodeId], CacheIndex] = {}
+        self._told: dict[tuple[ClientId, NodeId], int] = {}
+        """Round of the last statement that a node has taken."""
+
+    @property
+    def traffic(self) -> Bytes | None:
+        """Bytes that travelled."""
+        return self.membership.transport.traffic
+
+    @traffic.setter
+    def traffic(self, traffic: Bytes | None) -> None:
+        self.membership.transport.traffic = traffic or Bytes()
+
+    @cached_property
+    def attempts(self) -> Attempts:
+        """Opened when it is first needed: by then it is clear whether the folder holds a run to resume."""
+        path = self.memory.parent / ATTEMPTS_FILE if self.memory else None
+        data = DataDescription.of(self.task.data)
+        return Attempts.open(path, data, memory_on_nodes=self.memory_on_nodes)
+
+    def present(self, clients: tuple[ClientId, ...]) -> tuple[ClientId, ...]:
+        """Adds nodes that joined; returns the clients whose node is connected."""
+        self.membership.wait_for_clients(1, self.wait_seconds, self.settings, self.print_line)
+        return tuple(client for client in clients if self.membership.directory.node_of(client) is not None)
+
+    def ask(self, ask: Ask, round: int) -> Replies:
+        """Runs one phase.
+
+        A client that is late, fails or sends a malformed reply is left out, and an event says why.
+        """
+        replies: dict[ClientId, Record] = {}
+        remote: dict[ClientId, Record] = {}
+        for client in sorted(ask.to):
+            if client < 0 or ask.action == ASSESS:
+                with one_thread():
+                    replies[client] = self.runner.run(
+                        Job(ask.action, round, client, ask.to[client].read_only())
+                    )
+            elif self.membership.directory.node_of(client) is None:
+                self._leave_out("not_connected", client, ask.action, "its node is not connected")
+            else:
+                remote[client] = ask.to[client]
+        replies |= self._exchange(ask, round, remote)
+        return dict(sorted(replies.items()))
+
+    def _exchange(self, ask: Ask, round: int, records: Mapping[ClientId, Record]) -> dict[ClientId, Record]:
+        """Sends each client the arrays that it does not have, or all if it replies that some are missing."""
+        replies: dict[ClientId, Record] = {}
+        action = ask.action
+        encoder = Encoder(float16=self.float16)
+        deadline = None if action == EVALUATE else self.client_deadline
+        remaining = list(records)
+        for send_all in (False, True):
+            statements = {client: self._statement(client, send_all) for client in remaining}
+            messages = {
+                client: self._message(
+                    action, round, client, records[client], encoder, send_all, statements[client]
+                )
+                for client in remaining
+            }
+            remaining = []
+            for client, reply in self.membership.transport.exchange(messages, deadline):
+                if reply.is_late:
+                    self._leave_out("overdue", client, action, reply.error)
+                    continue
+                try:
+                    limits = MessageLimits.of(ask.expects.limits(records[client]))
+                    replies[client], receipt = _read_reply(client, reply, limits)
+                    if action == SUM_KEYS:
+                        self._check_sum_keys(client, records[client], replies[client])
+                    digests, _ = encoder.encode(records[client])
+                    self._index_of(client).add_ask({self._settings_digest, *digests.values()})
+                    if statement := statements.get(client):
+                        self._told[client, self._node_of(client)] = int(statement["head"]["round"])
+                        self._take_receipt(client, statement, receipt)
+                except MissingArraysError:
+                    remaining.append(client)
+                except InvalidReplyError as error:
+                    replies.pop(client, None)
+                    self._leave_out("malformed_reply", client, action, f"its reply is malformed: {error}")
+                except (InputError, ClientFailedError) as error:
+                    self._raise_or_leave_out(client, action, error)
+        for client in remaining:
+            self._leave_out("client_failed", client, action, "it does not keep the arrays that it is sent")
+        return replies
+
+    def _check_sum_keys(self, client: ClientId, sent: Record, reply: Record) -> None:
+        """Compares who signed the keys of a sum with the accounts, so that one client cannot stop it for all.
+
+        Raises:
+            InvalidReplyError: It was not the client's node.
+        """
+        if self.membership.directory.client_of_key is None:
+            return
+        session = SumPlan.read(sent.facts[SUM_PLAN]).session
+        attempt = f"{self.attempts.run_id}/{len(self.attempts.first_rounds)}"
+        with as_invalid():
+            keys, proof = reply.facts["keys"], reply.facts["proof"]
+            try:
+                check_sum_keys(attempt, client, session, keys, proof, self._has_key)
+            except InputError as error:
+                raise InvalidReplyError(str(error)) from error
+
+    def _has_key(self, client: ClientId, node_key: str) -> bool:
+        """Whether a key is registered for a client; without an accounts file, every key will do."""
+        client_of_key = self.membership.directory.client_of_key
+        return client_of_key is None or client_of_key(node_key.encode()) == client
+
+    def _take_receipt(
+        self, client: ClientId, statement: Mapping[str, Any], content: Mapping[str, Any] | None
+    ) -> None:
+        """Keeps a node's signature under what it was told; says so where there is none, or a false one."""
+        try:
+            vouches = None if self.membership.directory.client_of_key is None else self._has_key
+            receipt = check_receipt(content, statement, vouches)
+        except InputError as error:
+            text = f"gave no receipt for its statement of account: {printable(error)}"
+            self.events.append(Event("no_receipt", client, text))
+            return
+        if self.keep_receipt is not None:
+            self.keep_receipt(client, receipt.to_json())
+
+    def _statement(self, client: ClientId, send_all: bool) -> Mapping[str, Any] | None:
+        """What a client's node is told of its account: what is new, or all."""
+        if self.tell_account is None or not self.memory_on_nodes:
+            return None
+        known = self._told.get((client, self._node_of(client)))
+        return self.tell_account(client, None if send_all else known)
+
+    def _message(
+        self,
+        action: str,
+        round: int,
+        client: ClientId,
+        record: Record,
+        encoder: Encoder,
+        send_all: bool,
+        statement: Mapping[str, Any] | None,
+    ) -> OutgoingMessage:
+        digests, arrays = encoder.encode(record)
+        index = self._index_of(client)
+        header = AskHeader(
+            client=client,
+            round=round,
+            committed=self.runner.memory.committed,
+            run_id=self.attempts.run_id if self.memory_on_nodes else "",
+            first_rounds=tuple(self.attempts.first_rounds),
+            settings=self._settings_digest,
+            model_size=self.runner.network.size,
+            float16=self.float16,
+            digests=digests,
+            facts=record.facts,
+            statement=statement,
+        )
+        named = {self._settings_digest: self._settings_text, **arrays}
+        sent = {key: array for key, array in named.items() if send_all or key not in index}
+        return OutgoingMessage(self._node_of(client), message_type(action), pack(header.to_header(), sent))
+
+    def _node_of(self, client: ClientId) -> NodeId:
+        node = self.membership.directory.node_of(client)
+        assert node is not None, "messages go only to clients whose node is connected"
+        return node
+
+    def _index_of(self, client: ClientId) -> CacheIndex:
+        """What the client's node has in its cache; nothing if the client moved to another node."""
+        return self._cache_index.setdefault((client, self._node_of(client)), CacheIndex())
+
+    def _raise_or_leave_out(
+        self, client: ClientId, action: str, error: InputError | ClientFailedError
+    ) -> None:
+        if not self.raise_client_errors:
+            self._leave_out("client_failed", client, action, str(error))
+        elif isinstance(error, InputError):
+            raise error
+        else:
+            raise ClientFailedError(f"client {client} failed:\n{error}") from error
+
+    def _leave_out(self, kind: str, client: ClientId, action: str, reason: str) -> None:
+        text = f"did not answer {action!r}: {printable(reason, MAX_EVENT_TEXT)}"
+        self.events.append(Event(kind, client, text))
+
+    def commit(self, round: int) -> None:
+        """Every later message carries the number of this round."""
+        self.runner.memory.committed = round
+
+    def roll_back(self, round: int) -> None:
+        """Begins another attempt; clients forget when the next message reaches them."""
+        self.attempts.begin_attempt(round + 1)
+        self.runner.memory.forget_after(round)
+
+    def close(self) -> None:
+        """Closes what belongs to this engine alone."""
+        self.resources.close()
+
+
+def _read_reply(
+    client: ClientId, reply: IncomingReply, limits: MessageLimits
+) -> tuple[Record, Mapping[str, Any] | None]:
+    """A client's record, and its receipt if it sent one.
+
+    Raises:
+        MissingArraysError: The node must be sent all arrays.
+        InputError: The node cannot do what it is asked with its data and settings.
+        ClientFailedError: The client's code raised, or the reply did not arrive.
+        InvalidReplyError: The reply does not follow the protocol, or cannot be read for any other reason.
+    """
+    if reply.content is None:
+        raise ClientFailedError(reply.error)
+    with as_invalid():
+        header, arrays = unpack(reply.content, limits)
+        problem = read_field(header, "error", str) if "error" in header else None
+        record = receipt = None
+        if problem is None and "missing" not in header:
+            content = ReplyHeader.read(header)
+            if content.client != client:
+                raise MalformedError(f"it is a reply of client {content.client}")
+            record, receipt = decode(content.digests, arrays, content.facts), content.receipt
+    if problem is not None:
+        raise (InputError if header.get("kind") == ErrorKind.INPUT else ClientFailedError)(problem)
+    if record is None:
+        raise MissingArraysError
+    return record, receipt

@@ -1,0 +1,349 @@
+"""The client's side of the Flower engine: the ClientApp of a node, and the node's own data.
+
+`app` is what `[tool.flwr.app.components]` names. With a loader and a model of your own it is
+`NodeApp(loader, model)`; see docs/flower.md.
+
+A node's data comes from the user's own loader, from the file that the node was started with (`--node-config
+'data="mine.npz"'`), or, without either, from the config: a simulated node rebuilds its part of the task.
+"""
+
+from __future__ import annotations
+
+import copy
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+import ipfl.engines.flower  # noqa: F401 (switches telemetry off)
+from ipfl.client.runner import ClientRunner, Job
+from ipfl.client.secure_sum import summed_actions, with_secure_sums
+from ipfl.config.train_section import PrivacyConfig
+from ipfl.core import ClientId
+from ipfl.data import from_clients
+from ipfl.data.federated import Parts, Samples
+from ipfl.data.own.node_data import check_points_apart, read_node_data
+from ipfl.engines.flower.account_statements import countersign, keep_statement
+from ipfl.engines.flower.message_headers import HELLO, AskHeader, NodeInfo, ReplyHeader, read_field
+from ipfl.engines.flower.messages import (
+    Encoder,
+    ErrorKind,
+    MalformedError,
+    NumpyArray,
+    action_of,
+    decode,
+    pack,
+    pack_error,
+    pack_missing,
+    unpack,
+)
+from ipfl.engines.flower.node_limits import NodeLimits
+from ipfl.engines.flower.node_memory import ArrayCache, NodeMemory, StaleAttemptError
+from ipfl.engines.flower.run_settings import RunSettings
+from ipfl.engines.flower.sum_identity import NodeIdentity
+from ipfl.errors import InputError
+from ipfl.training.architectures import Factory, model_factory
+from ipfl.training.sgd import one_thread
+from ipfl.training.task import Task
+
+MAX_RUNNERS = 64
+"""Runners that one process keeps: in a simulation it plays many nodes in turn."""
+SEEDED_NOISE = "seeded-noise"
+"""Key of a node's own config, for tests: its noise follows from the run's seed, which is no secret."""
+Loader = Callable[[Context], Any]
+"""One client's own data, in any form that `ipfl.data.from_clients` accepts for a client."""
+
+
+@dataclass(frozen=True)
+class NodeFolders:
+    """Folders of a node: what its clients remember, and the arrays that they were sent."""
+
+    memory: Path
+    received: Path
+
+    @classmethod
+    def of(cls, context: Context) -> NodeFolders:
+        """The folder that the node was started with, or one of its own in the home directory."""
+        given = context.node_config.get("memory")
+        root = Path(str(given)) if given else Path.home() / ".ipfl" / "nodes" / str(context.node_id)
+        return cls(root, root / "received")
+
+
+class OwnData:
+    """`FederatedData` of the one client that is on this node, under its id in the federation."""
+
+    distributions = 0
+    """None that a server could evaluate models on."""
+    unseen: tuple[ClientId, ...] = ()
+
+    def __init__(self, client: ClientId, data: Any, settings: RunSettings):
+        self._inner = from_clients(
+            [data], classes=settings.classes, probe=settings.task.probe, seed=settings.seed
+        )
+        self.name, self.partition = self._inner.name, self._inner.partition
+        self.input_shape, self.classes = self._inner.input_shape, self._inner.classes
+        self.clients: tuple[ClientId, ...] = (client,)
+
+    def parts(self, client: int, round: int = 0) -> Parts:
+        """The client's data; it is the same in every round."""
+        return self._inner.parts(0, round)
+
+    def sizes(self, client: int) -> Mapping[str, int]:
+        """Number of samples per part."""
+        return self._inner.sizes(0)
+
+    def majority(self, client: int, round: int = 0) -> int | None:
+        """None: it is not known."""
+        return None
+
+    def holdout(self, distribution: int) -> Samples:
+        """No samples: those of the client are its own."""
+        pool = self._inner.holdout(0)
+        return Samples(pool.x[:0], pool.y[:0])
+
+    def server_holdout(self, distribution: int) -> Samples | None:
+        """None: only a server has one."""
+        return None
+
+
+def has_own_data(context: Context, loader: Loader | None) -> bool:
+    """Whether this node brings its own data; otherwise it has a part of the config's task."""
+    return loader is not None or "data" in context.node_config
+
+
+def _read_node_number(context: Context, *keys: str) -> int:
+    """The number under the first of the keys that the node's config has."""
+    for key in keys:
+        if key in context.node_config:
+            return int(context.node_config[key])
+    raise InputError(f"this node was started without {' or '.join(keys)} (--node-config)")
+
+
+def clients_on_node(runner: ClientRunner, context: Context) -> tuple[ClientId, ...]:
+    """The owner of the node's own data, or the node's part of the task's clients."""
+    data = runner.task.data
+    if isinstance(data, OwnData):
+        return data.clients
+    part = _read_node_number(context, "partition-id")
+    parts = _read_node_number(context, "num-partitions")
+    return tuple(client for client in sorted([*data.clients, *data.unseen]) if client % parts == part)
+
+
+class RunnerCache:
+    """Runners for the settings and nodes that this process has seen; the oldest go first.
+
+    A runner is expensive to build: it holds the task's data and the model.
+    """
+
+    def __init__(self, size: int = MAX_RUNNERS):
+        self._size = size
+        self._runners: dict[tuple[str, int | None], ClientRunner] = {}
+
+    def runner_for(self, settings: str, node: int | None, build: Callable[[], ClientRunner]) -> ClientRunner:
+        """The runner for some settings on a node.
+
+        Args:
+            settings: Digest of the settings.
+            node: The node that brings its own data; None: one runner serves all nodes.
+            build: Makes the runner if there is none yet.
+        """
+        key = (settings, node)
+        if key not in self._runners:
+            while len(self._runners) >= self._size:
+                del self._runners[next(iter(self._runners))]
+            self._runners[key] = build()
+        return self._runners[key]
+
+    def clear(self) -> None:
+        """Forgets all runners, as if the process had just started."""
+        self._runners.clear()
+
+
+runners = RunnerCache()
+"""The runners of this process. Not in the app: Ray makes a new copy of the app for each message."""
+
+
+class HiddenError(RuntimeError):
+    """An error of a node whose cause is said in its own log alone."""
+
+
+class NodeApp(ClientApp):
+    """A ClientApp that runs the client side of any method.
+
+    Args:
+        loader: Your own data: called with the node's Context, returns (x, y), a dict with `train` and `test`,
+            or a map-style torch data set. None: the node's file, or its part of the config's task.
+        model: Your own model: a callable (input_shape, classes) → `nn.Module`. None: the config's.
+        folders: Where to keep things, for simulated nodes; None: from the node's own config.
+        send_tracebacks: Whether the server gets the traceback of an error; otherwise it gets the error's type
+            and text, and the traceback is printed here only.
+    """
+
+    def __init__(
+        self,
+        loader: Loader | None = None,
+        model: Factory | None = None,
+        *,
+        folders: NodeFolders | None = None,
+        send_tracebacks: bool = False,
+    ):
+        super().__init__()
+        self.loader, self.model, self.folders = loader, model, folders
+        self.send_tracebacks = send_tracebacks
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        """Replies to one message; an error is a reply too."""
+        try:
+            with one_thread():
+                content = self._reply(message, context)
+        except StaleAttemptError as error:
+            content = pack_error(str(error), ErrorKind.STALE)
+        except InputError as error:
+            content = pack_error(str(error), ErrorKind.INPUT)
+        except HiddenError as error:
+            traceback.print_exc()
+            content = pack_error(str(error), ErrorKind.FAILED)
+        except Exception as error:  # a client's code may raise anything, and the server must be told
+            traceback.print_exc()
+            text = f"{type(error).__name__}: {error}"
+            if self.send_tracebacks:
+                text = "".join(traceback.format_exception(error))
+            content = pack_error(text, ErrorKind.FAILED)
+        return Message(content, reply_to=message)
+
+    def _reply(self, message: Message, context: Context) -> RecordDict:
+        header, arrays = unpack(message.content)
+        folders = self.folders or NodeFolders.of(context)
+        action = action_of(message.metadata.message_type)
+        if action == HELLO:
+            return self._reply_to_hello(read_field(header, "plan", str), arrays, context, folders)
+        return self._reply_to_ask(action, AskHeader.read(header), arrays, context, folders)
+
+    def _reply_to_hello(
+        self, settings: str, arrays: dict[str, NumpyArray], context: Context, folders: NodeFolders
+    ) -> RecordDict:
+        """The clients of this node, and what their data looks like: shape, classes and counts."""
+        if settings not in arrays:
+            raise MalformedError("the first message must bring the settings")
+        runner = self._runner_for(settings, arrays[settings], context, folders)
+        _identity(runner, folders, "")  # what is missing for secure sums is said now
+        clients, data = clients_on_node(runner, context), runner.task.data
+        info = NodeInfo(
+            clients=clients,
+            model_size=runner.network.size,
+            classes=data.classes,
+            input_shape=data.input_shape,
+            samples={client: data.sizes(client) for client in clients},
+        )
+        return pack(info.to_header(), {})
+
+    def _reply_to_ask(
+        self,
+        action: str,
+        ask: AskHeader,
+        sent: dict[str, NumpyArray],
+        context: Context,
+        folders: NodeFolders,
+    ) -> RecordDict:
+        """Runs one phase of one client."""
+        cache = ArrayCache(folders.received / str(ask.client))
+        named = {ask.settings, *ask.digests.values()}
+        arrays = sent | cache.load(named - set(sent))
+        if missing := named - set(arrays):
+            return pack_missing(missing)
+        runner = self._runner_for(ask.settings, arrays[ask.settings], context, folders)
+        if ask.client not in clients_on_node(runner, context):
+            raise InputError(f"client {ask.client} is not on this node")
+        if not ask.run_id and has_own_data(context, self.loader):
+            raise InputError("the message names no run, by which this node keeps what it has revealed")
+        record = decode(ask.digests, arrays, ask.facts)
+        if ask.model_size != runner.network.size:
+            raise InputError(
+                f"the model here has {runner.network.size} parameters, the server's has {ask.model_size}"
+            )
+        memory = NodeMemory(folders.memory / ask.run_id)
+        memory.committed = ask.committed
+        memory.join_attempt(ask.client, ask.first_rounds)
+        own_folder, receipt = memory.folder / str(ask.client), None
+        if ask.statement is not None:
+            if not keep_statement(own_folder, ask):
+                return pack_missing(())
+            receipt = countersign(own_folder, folders.memory).to_json()
+        job = Job(action, ask.round, ask.client, record)
+        identity = _identity(runner, folders, f"{ask.run_id}/{len(ask.first_rounds)}")
+        with _hidden_errors(runner.privacy, InputError, StaleAttemptError):
+            reply = with_secure_sums(_with_memory(runner, memory), identity=identity).run(job)
+        cache.add_ask({key: arrays[key] for key in named})
+        digests, vectors = Encoder(float16=ask.float16).encode(reply)
+        return pack(ReplyHeader(ask.client, digests, reply.facts, receipt).to_header(), vectors)
+
+    def _runner_for(
+        self, settings: str, text: NumpyArray, context: Context, folders: NodeFolders
+    ) -> ClientRunner:
+        node = context.node_id if has_own_data(context, self.loader) else None
+        return runners.runner_for(
+            settings,
+            node,
+            lambda: self._build_runner(RunSettings.from_json(text.tobytes().decode()), context, folders),
+        )
+
+    def _build_runner(self, settings: RunSettings, context: Context, folders: NodeFolders) -> ClientRunner:
+        """Finds the node's data and its model; refuses settings that protect too little."""
+        NodeLimits.read(context.node_config).check(settings.privacy)
+        is_own = has_own_data(context, self.loader)
+        if is_own:
+            path = Path(str(context.node_config.get("data")))
+            client = _read_node_number(context, "client", "partition-id")
+            factory = self.model or model_factory(settings.task.model)
+            if settings.privacy.is_on and self.loader is None:
+                check_points_apart(path, settings.task)
+            with _hidden_errors(settings.privacy):
+                own = self.loader(context) if self.loader else read_node_data(path, settings.task)
+                task = Task(OwnData(client, own, settings), factory)
+        else:
+            task = Task.build(settings.task, settings.seed)
+        return ClientRunner(
+            task,
+            settings.method,
+            settings.train,
+            settings.seed,
+            NodeMemory(folders.memory),
+            settings.privacy,
+            is_seeded=not is_own or SEEDED_NOISE in context.node_config,
+        )
+
+
+@contextmanager
+def _hidden_errors(privacy: PrivacyConfig, *told: type[Exception]) -> Iterator[None]:
+    """Keeps the text of an error, which may quote data, on the node where noise is to hide all points.
+
+    Args:
+        privacy: Of the run.
+        told: Kinds of errors whose texts quote none.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not privacy.is_on or isinstance(error, told):
+            raise
+        raise HiddenError(f"{type(error).__name__}; the log of this node has more") from error
+
+
+def _with_memory(runner: ClientRunner, memory: NodeMemory) -> ClientRunner:
+    """The runner with the memory of one run and attempt; it shares data and model with the cached one."""
+    own = copy.copy(runner)
+    own.memory = memory
+    return own
+
+
+def _identity(runner: ClientRunner, folders: NodeFolders, attempt: str) -> NodeIdentity | None:
+    """Who this node is in a secure sum; None: there are no sums, or nobody vouches for the node."""
+    return NodeIdentity.load(folders.memory, attempt) if summed_actions(runner) else None
+
+
+app = NodeApp()

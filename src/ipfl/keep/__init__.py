@@ -1,0 +1,1 @@
+"""Files of a run while it goes on: folder, checkpoints, journal, and their check."""

@@ -1,0 +1,255 @@
+"""What is kept of a run while it runs: the store with its ledger, checkpoints, and the files people read.
+
+A round counts once the store has committed it. Its checkpoint is on disk before that, so whatever moment the
+process dies at, the last committed checkpoint and all that led to it are there. Resuming starts from it;
+rounds after it are played again, and come out the same, because all randomness is a function of the round.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import event
+from sqlalchemy.exc import OperationalError
+
+from ipfl.config.stress_section import FaultsConfig
+from ipfl.core import ClientId, Transfer
+from ipfl.errors import InputError
+from ipfl.keep.carried_balances import mark_accounts, taking_accounts
+from ipfl.keep.checkpoint import Checkpoints
+from ipfl.keep.evidence import RoundFiles, result_files
+from ipfl.keep.file_names import CHECKPOINTS, RECEIPTS
+from ipfl.keep.run_audit import find_key, key_of_new_run, refuse_changed_files, refuse_other_key
+from ipfl.keep.run_folder import RunFolder, RunOutput
+from ipfl.ledger.anchors import append_head, check_anchor, newest_head
+from ipfl.ledger.database import StoreError
+from ipfl.ledger.schema import OPENING
+from ipfl.ledger.store import RunStore
+from ipfl.results.result import Line
+from ipfl.stress.faults import Outage, disk_full_error
+from ipfl.system.files import make_folder, write_json
+from ipfl.system.retry import resume_advice, retry_while_disk_full
+
+
+class Journal:
+    """What is kept of one run in one folder.
+
+    Args:
+        output: Its folder and its store, and how often there is a checkpoint.
+        faults: Rounds whose commit finds the disk full or cannot reach the store.
+
+    Raises:
+        InputError: The folder holds a run already, or the anchor cannot be written.
+    """
+
+    def __init__(self, output: RunOutput, faults: FaultsConfig):
+        if output.anchor is not None:
+            check_anchor(output.anchor)
+        self.folder, self.every = RunFolder(output), output.checkpoint_every
+        self.is_resumed = output.resume
+        self._disk_outage = Outage(faults.full_disk, faults.outage)
+        self._store_outage = Outage(faults.store_down, faults.outage)
+        self.address: str | Path = self.folder.path if output.store is None else output.store
+        self.name = self.folder.path.resolve().name
+        self.checkpoints = Checkpoints(self.folder.checkpoints)
+        self.output = output
+        self._files = RoundFiles(self.folder.path)
+        self._store: RunStore | None = None
+        self._committing: int | None = None
+
+    def begin(self, header: Mapping[str, Any], opening: Sequence[Transfer]) -> None:
+        """Starts a new run with header and opening balances; an earlier one goes once that is done."""
+        with self.folder.staged() as staging:
+            address = staging if self.address == self.folder.path else self.address
+            with (
+                key_of_new_run(self.output) as key,
+                RunStore.create(address, self.name, header, key=key) as prepared,
+            ):
+                if opening:
+                    prepared.commit_opening(opening)
+            with taking_accounts(self.output, _left_by(header)):
+                self.folder.take(staging)
+        self._store = RunStore.open(self.address, self.name, key=find_key(self.output))
+        self._anchor()
+        self._plan_outages()
+
+    def header(self) -> dict[str, Any]:
+        """What a run to be resumed was begun with."""
+        with RunStore.open(self.address, self.name) as found:
+            return found.header
+
+    def _open_accounts(self, opening: Sequence[Transfer]) -> None:
+        if opening and self._store is not None:
+            self._store.commit_opening(opening)
+
+    def resume(
+        self, header: Mapping[str, Any], opening: Sequence[Transfer], fresh: Any
+    ) -> tuple[list[Line], Any]:
+        """What the last committed checkpoint says, with everything later taken back.
+
+        Args:
+            header: What the run would be begun with now; it must be what it was begun with, but for rounds
+                that are added.
+            opening: Opening balances: posting them again is no harm, and they may be missing.
+            fresh: The state before round 0, to compare with and to return if nothing was committed.
+
+        Returns:
+            The lines of all rounds up to the checkpoint, and the state after them.
+        """
+        self.folder.lock()
+        self.folder.refuse_links()
+        self._store = RunStore.open(self.address, self.name, key=find_key(self.output))
+        refuse_other_key(self._store, self.output)
+        with taking_accounts(self.output, _left_by(self._store.header)):
+            pass
+        for key in ("method", "seed", "rounds", "clients", "rules", "min_clients"):
+            now = json.loads(json.dumps(header[key]))
+            begun = self._store.header.get(key, now)
+            if begun != now and not (key == "rounds" and now > begun):
+                longer = "; it can only be made longer" if key == "rounds" else ""
+                raise InputError(
+                    f"the run in {self.folder.path} was begun with {key} {begun}, not {now}{longer}"
+                )
+        self._open_accounts(opening)
+        with self._store.snapshot() as reader:
+            posted = [one for one in reader.all_posted() if one.checkpoint is not None]
+        done, name, state = -1, None, fresh
+        self.folder.tidy()
+        if not posted:
+            self.folder.clear()
+        else:
+            done, name = posted[-1].round, posted[-1].checkpoint
+        refuse_changed_files(self._store, self.folder.path, done)
+        if name is not None:
+            state = self.checkpoints.read(name, fresh)
+            self.checkpoints.keep_only(name)
+        lines = [line for line in self._store.lines() if line["round"] <= done]
+        if len(lines) > header["rounds"]:
+            raise InputError(
+                f"the run in {self.folder.path} has {len(lines)} rounds already, "
+                f"more than {header['rounds']}: say how many there are to be"
+            )
+        self.folder.rewrite(lines)
+        self._files.accept_until(done)
+        self._plan_outages()
+        return lines, state
+
+    def _plan_outages(self) -> None:
+        """Lets transactions fail, as if their connection was lost, where the fault plan wants it."""
+        assert self._store is not None
+        store = self._store
+
+        def begin(_: object) -> None:
+            if self._committing is not None and self._store_outage.is_on(self._committing):
+                lost = ConnectionError("the store cannot be reached, by the fault plan")
+                raise OperationalError("BEGIN", {}, lost, connection_invalidated=True)
+
+        if self._store_outage.rounds:
+            event.listen(store.engine, "begin", begin)
+
+    def commit(self, line: Line, state: Any, *, last: bool) -> bool:
+        """Commits a round; returns whether there was a checkpoint with it.
+
+        Retried while the disk is full or the store cannot be reached.
+
+        Raises:
+            InputError: They stayed so: the round is not committed, and the run can be resumed.
+        """
+        self._committing = int(line["round"])
+        try:
+            return retry_while_disk_full(
+                lambda: self._commit(line, state, last=last),
+                f"cannot commit round {self._committing}",
+                self.folder.path,
+            )
+        except StoreError as error:
+            raise StoreError(f"{error}{resume_advice(self.folder.path)}") from error
+        finally:
+            self._committing = None
+
+    def _commit(self, line: Line, state: Any, *, last: bool) -> bool:
+        """Every step may be repeated: it writes the same again, or finds that it is done."""
+        assert self._store is not None, "begin or resume first"
+        round = int(line["round"])
+        if self._disk_outage.is_on(round):
+            raise disk_full_error(round)
+        name, files = None, self._files.changed()
+        if last or (round + 1) % self.every == 0:
+            written = self.checkpoints.write(round, state)
+            name = written.name
+            files |= {f"{CHECKPOINTS}/{file}": digest for file, digest in written.files.items()}
+        self._store.commit_round(round, line, name, files)
+        self._files.accept()
+        self._anchor()
+        if name is not None:
+            self.checkpoints.keep_only(name)
+        self.folder.add_round(line)
+        return name is not None
+
+    def _anchor(self, *, is_closed: bool = False) -> None:
+        """Writes the newest hash to the file elsewhere."""
+        if self.output.anchor is not None and self._store is not None:
+            append_head(self.output.anchor, newest_head(self._store, is_closed=is_closed))
+
+    def commit_results(self) -> None:
+        """Posts the hashes of all files that the run wrote after its last round."""
+        assert self._store is not None, "begin or resume first"
+        with self._store.snapshot() as reader:
+            posted = reader.files()
+        if self._store.has_files:
+            late = self._files.changed()
+            self._store.commit_closing(result_files(self.folder.path, posted) | late)
+        self._anchor(is_closed=True)
+        mark_accounts(self.output, is_open=False)
+
+    def tell_account(self, client: ClientId, since: int | None) -> Mapping[str, Any] | None:
+        """The signed statement of a client's account; None without signatures, or if there is nothing new.
+
+        Args:
+            client: Whose.
+            since: The round of the statement that it had last; None: it had none.
+        """
+        assert self._store is not None, "begin or resume first"
+        header = self._store.header
+        if self._store.key is None or self._store.secret is None or not header.get("rules"):
+            return None
+        if client not in header["clients"]:  # an unseen client has no account
+            return None
+        last = self._store.last_round()
+        if since is not None and since == (OPENING if last is None else last):
+            return None
+        return self._store.statement(client, since=since).to_json()
+
+    def keep_receipt(self, client: ClientId, receipt: Mapping[str, Any]) -> None:
+        """Keeps the newest receipt of a client's node (`ipfl.ledger.receipts`)."""
+        folder = self.folder.path / RECEIPTS
+        make_folder(folder)
+        write_json(folder / f"{client}.json", dict(receipt))
+
+    def head(self) -> str:
+        """The newest hash of the store's chain, for safe keeping elsewhere."""
+        assert self._store is not None, "begin or resume first"
+        return self._store.head()
+
+    def close(self) -> None:
+        """Closes the store."""
+        if self._store is not None:
+            self._store.close()
+        self.folder.release()
+
+
+def _left_by(header: Mapping[str, Any]) -> str | None:
+    """The run whose balances a run opens with; None: there is none."""
+    told = header.get("accounts")
+    return None if told is None else told["run"]
+
+
+def read_header(folder: Path, store: str | None = None) -> dict[str, Any]:
+    """The header of a run that was begun: its config, seed and rules."""
+    if not folder.is_dir():
+        raise InputError(f"there is no run to resume in {folder}")
+    with RunStore.open(folder if store is None else store, folder.resolve().name) as found:
+        return found.header

@@ -1,0 +1,350 @@
+"""The files of a run: `summary.json`, `metrics.jsonl` (a line a round), `model/*.safetensors`.
+
+`offer.safetensors` is what the server would send to a new client, for `ipfl personalize`; `predictors/` what
+clients predict with, if their data cannot be found again; `run.db` the store with the ledger;
+`checkpoint/`, `memory/` and `client_models/` what a resumed run starts from.
+`trace.json` says where the time went (`ipfl run --profile`).
+
+Everything in `metrics.jsonl` and `model/` depends on config and
+seed alone, so equal runs give equal bytes; times are in `summary.json` only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save
+
+from ipfl.core import Record, Vector
+from ipfl.engines import ATTEMPTS_FILE
+from ipfl.errors import InputError
+from ipfl.keep.file_names import (
+    CHECKPOINTS,
+    CLIENT_MODELS,
+    MEMORY,
+    METRICS_FILE,
+    OFFER_FILE,
+    PREDICTORS,
+    PRIVACY,
+    RECEIPTS,
+    SERVER_MODELS,
+    STOP_REQUEST_FILE,
+    SUMMARY_FILE,
+    TRACE_FILE,
+)
+from ipfl.ledger import schema
+from ipfl.ledger.database import STORE_FILE
+from ipfl.system.files import (
+    FolderLock,
+    append,
+    atomic_write,
+    make_folder,
+    read_text,
+    remove,
+    remove_drafts,
+    remove_folder,
+    rename,
+    write_json,
+    write_record,
+    write_text,
+)
+from ipfl.training.network import Network
+
+OWN_FOLDERS = (SERVER_MODELS, MEMORY, PRIVACY, CLIENT_MODELS, CHECKPOINTS, PREDICTORS, RECEIPTS)
+"""Folders of a run in which it removes what it does not need any more."""
+STAGING_FOLDER = ".begin"
+"""Folder in which a new run is prepared, beside the one that it replaces."""
+
+
+@lru_cache
+def source_commit() -> str | None:
+    """Commit of the source tree that is running; None for an installed package."""
+    here = Path(__file__).resolve().parent
+    done = subprocess.run(
+        ["git", "-C", str(here), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
+    ) if shutil.which("git") else None  # fmt: skip
+    return done.stdout.strip() if done and done.returncode == 0 else None
+
+
+def is_on_nodes(folder: Path) -> bool:
+    """Whether a run was begun on deployed nodes, which hold its data and what clients remember."""
+    try:
+        return bool(json.loads(read_text(folder / ATTEMPTS_FILE)).get("deployed"))
+    except (OSError, ValueError):
+        return False
+
+
+def check_folder_path(path: Path) -> Path:
+    """The path of a folder for results.
+
+    Raises:
+        InputError: There can be no such folder.
+    """
+    try:
+        path.resolve()  # null characters
+        if path.exists() and not path.is_dir():
+            raise InputError(f"{path} is a file, not a folder for results")
+    except (OSError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(f"{str(path)!r:.80} cannot be a folder for results: {reason}") from error
+    return path
+
+
+def holds_run(folder: Path) -> bool:
+    """Whether a run was begun in a folder. One that died while its store was made never was."""
+    metrics = folder / METRICS_FILE
+    if (folder / SUMMARY_FILE).exists() or (metrics.is_file() and metrics.stat().st_size):
+        return True
+    file = folder / STORE_FILE
+    if not file.is_file() or not file.stat().st_size:
+        return file.exists() and not file.is_file()
+    try:
+        with closing(sqlite3.connect(file, timeout=1.0)) as database:
+            return bool(database.execute(f"SELECT count(*) FROM {schema.runs.name}").fetchone()[0])
+    except sqlite3.OperationalError as error:
+        return "no such table" not in str(error)
+    except sqlite3.DatabaseError:  # not a database: nothing of ours, and nothing to write over
+        return True
+
+
+def settle_database(file: Path) -> None:
+    """Makes a database one file, so that no log of it is taken for one of the file that takes its place."""
+    if not file.exists():
+        return
+    with suppress(sqlite3.Error), closing(sqlite3.connect(file, timeout=1.0)) as database:
+        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    for log in (f"{STORE_FILE}-wal", f"{STORE_FILE}-shm"):
+        remove(file.with_name(log))
+
+
+def planned_rounds(folder: Path) -> int:
+    """How many rounds the run was to have when it last ended in order; 0 if it never did."""
+    try:
+        return int(json.loads(read_text(folder / SUMMARY_FILE))["config"]["rounds"])
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return 0
+
+
+def request_stop(folder: Path) -> None:
+    """Asks the process that is at work in a run's folder to end as after Ctrl-C, before its next round.
+
+    Raises:
+        InputError: The folder cannot be written to.
+    """
+    try:
+        (folder / STOP_REQUEST_FILE).touch()
+    except OSError as error:
+        raise InputError(f"cannot ask for a stop in {folder}: {error.strerror}") from error
+
+
+@dataclass(frozen=True)
+class RunOutput:
+    """Where a run is kept, and how it is begun there."""
+
+    path: Path | str
+    """Its folder."""
+    overwrite: bool = False
+    """Replace a run that the folder holds."""
+    resume: bool = False
+    """Go on with the run that the folder holds; everything else must be as it was, but there may be more
+    rounds. The result is the same to the last bit as without the interruption."""
+    store: str | None = None
+    """URL of a database for rounds and ledger; None for `run.db` in the folder."""
+    checkpoint_every: int = 1
+    """Rounds between checkpoints, from which a run can be resumed."""
+    signing_key: Path | None = None
+    """File with the key that signs the ledger, made if it is missing; None: `signing.key` beside `path`."""
+    anchor: Path | None = None
+    """A file elsewhere that gets the newest hash after every round; None: there is none."""
+    accounts: str | None = None
+    """Name under which balances outlive runs: this one opens with what the last left; None: they do not."""
+    keep_models: bool = True
+    """Of data of one's own: keep what every client predicts with, for when the data is not there."""
+
+
+class RunFolder:
+    """Writes one run. Refuses a folder that holds a run already, unless told to overwrite it.
+
+    A run is begun beside what the folder holds: its store is made in a folder of its own (`staged`), and only
+    when it is whole, with header and opening balances, does it take the place of an earlier one (`take`). So
+    whatever refuses to start leaves no trace, and a process that dies while it starts leaves a folder that
+    counts as empty, or the earlier run.
+    """
+
+    def __init__(self, output: RunOutput):
+        self.path = check_folder_path(Path(output.path))
+        self.overwrite = output.overwrite
+        self._lock: FolderLock | None = None
+        if not (output.overwrite or output.resume):
+            self._check_empty()
+
+    def _check_empty(self) -> None:
+        if holds_run(self.path):
+            raise InputError(
+                f"{self.path} already holds a run: overwrite it, resume it, or choose another folder"
+            )
+
+    def lock(self) -> None:
+        """Keeps other processes out until `release`.
+
+        Raises:
+            InputError: Another process is at work here, or nothing can be written.
+        """
+        if not os.access(self.path, os.W_OK):
+            raise InputError(f"cannot write results to {self.path}")
+        self._lock = FolderLock(self.path)
+
+    def refuse_links(self) -> None:
+        """Refuses a folder of the run that is a link: what lies elsewhere is not the run's to remove.
+
+        Raises:
+            InputError: One is, and the folder may come from somebody else.
+        """
+        for folder in (self.path / name for name in OWN_FOLDERS):
+            inside = folder.iterdir() if folder.is_dir() and not folder.is_symlink() else ()
+            for path in (folder, *inside):
+                if path.is_symlink() and path.is_dir():
+                    raise InputError(f"{path} is a link to a folder elsewhere, not a folder of the run")
+
+    def release(self) -> None:
+        """Lets other processes in."""
+        if self._lock is not None:
+            self._lock.release()
+
+    @contextmanager
+    def staged(self) -> Iterator[Path]:
+        """Yields an empty folder for the store of a new run, gone at the end; locks the folder of the run."""
+        missing = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
+        staging = self.path / STAGING_FOLDER
+        try:
+            make_folder(self.path)
+            self.lock()
+            if not self.overwrite:
+                self._check_empty()  # another process may have begun one since
+            remove_folder(staging)
+            make_folder(staging)
+        except OSError as error:
+            raise InputError(f"cannot write results to {self.path}: {error.strerror}") from error
+        try:
+            yield staging
+        except Exception:
+            remove_folder(staging)
+            with suppress(OSError):
+                for folder in missing:
+                    folder.rmdir()
+            raise
+        remove_folder(staging)
+
+    def take(self, staging: Path) -> None:
+        """Puts what was prepared in the place of an earlier run, and removes what that one left."""
+        try:
+            if (staging / STORE_FILE).exists():
+                settle_database(self.path / STORE_FILE)
+                remove(self.path / SUMMARY_FILE)  # of a run that is not there any more
+                for file in sorted(staging.iterdir(), key=lambda file: file.name == STORE_FILE):
+                    rename(file, self.path / file.name)
+            else:  # the store is elsewhere
+                for old in (STORE_FILE, f"{STORE_FILE}-wal", f"{STORE_FILE}-shm"):
+                    remove(self.path / old)
+            self.clear()
+            remove(self.path / ATTEMPTS_FILE)
+        except OSError as error:
+            raise InputError(f"cannot write results to {self.path}: {error.strerror}") from error
+
+    def clear(self) -> None:
+        """Removes what rounds have left; for a run of which no round was committed."""
+        for folder in OWN_FOLDERS:
+            if (self.path / folder).exists():
+                remove_folder(self.path / folder)
+        for old in (SUMMARY_FILE, OFFER_FILE, TRACE_FILE):
+            remove(self.path / old)
+        self.rewrite(())
+
+    def tidy(self) -> None:
+        """Removes what a process that died has left half-written."""
+        for folder in (self.path, self.path / SERVER_MODELS):
+            remove_drafts(folder)
+        remove_folder(self.path / STAGING_FOLDER)
+
+    @property
+    def memory(self) -> Path:
+        """Where clients keep what they remember."""
+        return self.path / MEMORY
+
+    @property
+    def client_models(self) -> Path:
+        """Where the server keeps models of single clients."""
+        return self.path / CLIENT_MODELS
+
+    @property
+    def predictors(self) -> Path:
+        """Where it is kept what clients predict with."""
+        return self.path / PREDICTORS
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where the state after the last rounds is kept."""
+        return self.path / CHECKPOINTS
+
+    def seconds(self) -> float:
+        """What an earlier process spent on the run, if it ended in order."""
+        try:
+            return float(json.loads(read_text(self.path / SUMMARY_FILE))["seconds"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return 0.0
+
+    def is_stop_requested(self) -> bool:
+        """Whether somebody asked the run to end (`request_stop`)."""
+        return (self.path / STOP_REQUEST_FILE).exists()
+
+    def forget_stop(self) -> None:
+        """Removes a request that is met, or that was made before the run was begun."""
+        if self.is_stop_requested():
+            remove(self.path / STOP_REQUEST_FILE)
+
+    def rewrite(self, lines: Iterable[Mapping[str, Any]]) -> None:
+        """Makes `metrics.jsonl` say these rounds and no others."""
+        write_text(self.path / METRICS_FILE, "".join(map(line_text, lines)))
+
+    def add_round(self, line: Mapping[str, Any]) -> None:
+        """Appends one round to `metrics.jsonl`."""
+        append(self.path / METRICS_FILE, line_text(line).encode())
+
+    def write_offer(self, offer: Record) -> None:
+        """Keeps what the server would send to a new client."""
+        write_record(self.path / OFFER_FILE, offer)
+
+    def write_models(self, models: Mapping[str, Vector], network: Network) -> None:
+        """Writes every server model with the tensor names and shapes of its module."""
+        folder = self.path / SERVER_MODELS
+        make_folder(folder)
+        files = {folder / f"{name}.safetensors": vector for name, vector in models.items()}
+        for old in set(folder.iterdir()) - set(files):
+            remove(old)
+        for path, vector in files.items():
+            with atomic_write(path) as draft:
+                draft.write_bytes(save(network.state_dict(vector)))
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """Writes `summary.json` whole or not at all."""
+        write_json(self.path / SUMMARY_FILE, summary)
+
+
+def line_text(line: Mapping[str, Any]) -> str:
+    """A line of `metrics.jsonl`: the round first, then all in order, so that equal lines are equal bytes."""
+    rest = json.dumps(
+        {key: value for key, value in line.items() if key != "round"}, sort_keys=True, default=list
+    )
+    return f'{{"round": {line["round"]}, {rest[1:]}\n'

@@ -1,0 +1,1 @@
+"""Tokens: accounts, bids, payments and settlement, as pure functions."""

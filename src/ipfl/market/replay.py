@@ -1,0 +1,210 @@
+"""Replays IP-FL's market: which transfers follow from the recorded bids, seats and contributions.
+
+The rules are those of the round itself (`TokenManager`); here recorded rows become the tables that it takes.
+What follows from earlier rounds (Ω_ki, Acc_kmax) is computed along the way and compared with the record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ipfl.core import Bid, ClientId, Contribution, Fact, Seat
+from ipfl.ledger.lines import METRIC_KEYS, by_cluster
+from ipfl.ledger.verify import ReplayedRound
+from ipfl.market import payments as tokens
+from ipfl.market.bank import opening_balances, opening_transfers
+from ipfl.market.market_arrays import Bools, Floats, Ints
+from ipfl.market.settlement import Served, SettlementRule, settle
+from ipfl.market.token_manager import TokenManager
+from ipfl.methods.ipfl_plus.market_state import usual_score_after
+from ipfl.methods.ipfl_plus.scheduler import Selection
+
+MAX_CLUSTERS = 2**15 - 1
+"""The cluster of a transfer is an int16."""
+
+
+class ImpossibleError(Exception):
+    """A record that cannot be true."""
+
+
+class MarketReplay:
+    """A replay of a market; keeps its state from round to round.
+
+    Args:
+        rules: `price`, `opening`, `eta`, `gamma`, `clusters`; may be left out: `allowance` (0), `incentive`
+            (true), `positive` (false: providers are rewarded even if they contributed nothing), `reimburse`
+            ("printed"), `forfeit` (false: seats that delivered nothing are refunded), `subsidy` (0) and
+            `brought` (none: tokens from an earlier run by client).
+        clients: All clients that have an account.
+    """
+
+    def __init__(self, rules: Mapping[str, Fact], clients: Sequence[ClientId]):
+        self.ids = np.asarray(sorted(clients), np.int64)
+        self.row = {client: row for row, client in enumerate(self.ids.tolist())}
+        self.clusters, self.price = int(rules["clusters"]), int(rules["price"])
+        if not 1 <= self.clusters <= MAX_CLUSTERS:
+            raise ValueError(f"{self.clusters} clusters")
+        self.opening_balance = int(rules["opening"])
+        self.rule = SettlementRule(
+            rules.get("reimburse", "printed"),
+            "positive" if rules.get("positive", False) else "all",
+            float(rules["eta"]),
+            float(rules["gamma"]),
+            int(rules.get("subsidy", 0)),
+        )
+        self.forfeit = bool(rules.get("forfeit", False))
+        self.allowance = int(rules.get("allowance", 0))
+        self.incentive = bool(rules.get("incentive", True))
+        told = dict(rules.get("brought") or {})
+        self.brought = {int(client): int(tokens) for client, tokens in told.items()}
+        opening = opening_balances(self.ids.tolist(), self.opening_balance, self.brought)
+        self.bank, _ = tokens.open_accounts(len(self.ids), self.clusters, opening)
+        self.omega = np.zeros((len(self.ids), self.clusters), np.int64)
+        self.best = np.full(self.clusters, np.nan)
+        self.usual_score = np.full((len(self.ids), self.clusters), np.nan)
+
+    def opening(self) -> ReplayedRound:
+        """What the opening must have moved."""
+        transfers = opening_transfers(self.ids.tolist(), self.opening_balance, self.brought)
+        return ReplayedRound(transfers)
+
+    def round(self, line: Mapping[str, Any]) -> ReplayedRound:
+        """What a round must have moved; nothing where the market was closed (a line without `bids`)."""
+        if "bids" not in line:
+            return ReplayedRound(())
+        manager, complaint = TokenManager(self.bank, self.price), None
+        try:
+            (self._replay_rolled_back if line.get("rolled_back") else self._replay)(manager, line)
+        except (ImpossibleError, ValueError) as error:
+            complaint = str(error)
+        except (LookupError, TypeError, OverflowError) as error:  # rows that the database would have refused
+            complaint = f"the round cannot be replayed: {error!r}"
+        self.bank = manager.bank
+        return ReplayedRound(tuple(manager.rows(self.ids)), complaint)
+
+    def _replay(self, manager: TokenManager, line: Mapping[str, Any]) -> None:
+        """The steps of a round in the order of Algorithm 1."""
+        manager.issue_allowance(self.allowance)
+        bids: Sequence[Bid] = line["bids"]
+        paid = manager.collect_bids(self._bid_ranks(bids))
+        rows: Sequence[Seat] = line.get("seats") or ()
+        selection, delivered = self._selection(rows)
+        seats, payments = manager.charge(paid, selection, self._served(bids))
+        lost = seats & ~delivered
+        if self.forfeit:
+            lost &= self._excused(rows)
+        manager.refund(lost)
+        payments = payments & ~lost
+        if self.incentive:
+            self._settle(manager, payments, seats, delivered, line)
+        else:
+            manager.refund(payments)
+        self.omega = self.omega + delivered
+
+    def _replay_rolled_back(self, manager: TokenManager, line: Mapping[str, Any]) -> None:
+        """Only bids and their refunds."""
+        manager.return_bids(self._bid_ranks(line["bids"]))
+        if reported := [key for key in ("contributions", *METRIC_KEYS) if line.get(key)]:
+            raise ImpossibleError(f"the round is rolled back, but reports {reported[0]}")
+
+    def _bid_ranks(self, bids: Sequence[Bid]) -> Ints:
+        """(N, K) rank of every bid."""
+        table = np.full((len(self.ids), self.clusters), -1)
+        for bid in bids:
+            table[self._place(bid.client, bid.cluster)] = bid.rank
+        return table
+
+    def _place(self, client: ClientId, cluster: int) -> tuple[int, int]:
+        """Row and column of a client and a cluster in the tables."""
+        if client not in self.row or not 0 <= cluster < self.clusters:
+            raise ImpossibleError(f"there is no client {client} or no cluster {cluster} in this run")
+        return self.row[client], cluster
+
+    def _selection(self, seats: Sequence[Seat]) -> tuple[Selection, Bools]:
+        """ζ_k, and which of the seats delivered."""
+        chosen: dict[str, list[list[int]]] = {
+            how: [[] for _ in range(self.clusters)] for how in ("performance", "random")
+        }
+        delivered = np.zeros((len(self.ids), self.clusters), bool)
+        for seat in seats:
+            row, column = self._place(seat.client, seat.cluster)
+            chosen[seat.how][column].append(row)
+            delivered[row, column] = seat.delivered
+        performance, random = (
+            tuple(np.asarray(rows, np.int64) for rows in chosen[how]) for how in ("performance", "random")
+        )
+        return Selection(performance, random, 0), delivered
+
+    def _served(self, bids: Sequence[Bid]) -> Bools:
+        """(N,) clients that pay for all their bids."""
+        served = np.zeros(len(self.ids), bool)
+        for bid in bids:
+            served[self._place(bid.client, bid.cluster)[0]] |= bid.served
+        return served
+
+    def _excused(self, seats: Sequence[Seat]) -> Bools:
+        """(N, K) seats that were lost through a fault of the server's own."""
+        table = np.zeros_like(self.omega, bool)
+        for seat in seats:
+            table[self._place(seat.client, seat.cluster)] = seat.excused
+        return table
+
+    def _scores(self, bids: Sequence[Bid]) -> Floats:
+        """(N, K) what the bidders said of the models in this round."""
+        table = np.full_like(self.usual_score, np.nan)
+        for bid in bids:
+            if bid.score is not None:
+                table[self._place(bid.client, bid.cluster)] = bid.score
+        return table
+
+    def _settle(
+        self,
+        manager: TokenManager,
+        payments: Bools,
+        seats: Bools,
+        delivered: Bools,
+        line: Mapping[str, Any],
+    ) -> None:
+        """Eqs. reimbursement_utility, reimbursement and reward_distribution of every cluster."""
+        rows: Sequence[Contribution] = line.get("contributions") or ()
+        recorded = {self._place(row.client, row.cluster): row for row in rows}
+        if {*recorded} != {*zip(*map(np.ndarray.tolist, np.nonzero(delivered)), strict=True)}:
+            raise ImpossibleError("the contributions are not those of the seats that delivered")
+        psi = {}
+        for k in np.flatnonzero(delivered.any(axis=0)).tolist():
+            providers = np.flatnonzero(delivered[:, k])
+            contributions = [recorded[row, k] for row in providers.tolist()]
+            psi[k] = np.array([np.nan if row.psi is None else row.psi for row in contributions])
+            self._check_omega(k, providers, np.array([row.omega for row in contributions]))
+        score = self._scores(line["bids"])
+        served = Served(payments, seats, delivered, psi, self.omega, score, self.usual_score)
+        settle(manager, self.rule, served, self._accuracies(line))
+        self.usual_score = usual_score_after(self.usual_score, score, np.isfinite(score))
+
+    def _accuracies(self, line: Mapping[str, Any]) -> dict[int, tuple[float, float]]:
+        """Acc_kr and Acc_kmax of every cluster; the latter follows from the rounds before."""
+        accuracy, best_before = (by_cluster(line.get(key) or ()) for key in METRIC_KEYS)
+        known = {}
+        for k in range(self.clusters):
+            best = None if np.isnan(self.best[k]) else float(self.best[k])
+            if k in best_before and best_before[k] != best:
+                raise ImpossibleError(
+                    f"best accuracy of cluster {k} before is said to be {best_before[k]}, but was {best}"
+                )
+            now = np.nan if (a := accuracy.get(k)) is None else a
+            known[k] = (now, float(self.best[k]))
+            self.best[k] = np.fmax(self.best[k], now)
+        return known
+
+    def _check_omega(self, cluster: int, providers: Ints, omega: Ints) -> None:
+        """Ω_ki follows from the rounds before."""
+        right = self.omega[providers, cluster] + 1
+        for client, recorded, count in zip(self.ids[providers], omega, right, strict=True):
+            if recorded != count:
+                raise ImpossibleError(
+                    f"client {client} is said to have trained in cluster {cluster} {recorded} times, "
+                    f"but did so {count} times"
+                )

@@ -1,0 +1,105 @@
+"""What happens to the pools after training: consumers are reimbursed, providers rewarded.
+
+The method's round and the replay of its ledger both settle here, one from what it knows, one from the record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from ipfl.market import payments as tokens
+from ipfl.market.market_arrays import Bools, Floats, Ints, median
+from ipfl.market.token_manager import TokenManager
+
+
+@dataclass(frozen=True)
+class SettlementRule:
+    """Who gets what of a pool; the settings of the same names."""
+
+    reimburse: Literal["shortfall", "printed"]
+    rewarded: Literal["positive", "all"]
+    eta: float
+    gamma: float
+    subsidy: int = 0
+    """In tokens."""
+
+
+@dataclass(frozen=True)
+class Served:
+    """Who paid, who delivered, and what consumers got; (N, K) tables."""
+
+    payments: Bools
+    """What lies in the pools, a price each."""
+    seats: Bools
+    delivered: Bools
+    psi: Mapping[int, Floats]
+    """ψ_ki of the providers of each cluster, in ascending client id."""
+    omega: Ints
+    """Ω_ki before the round."""
+    score: Floats
+    """Score of each model on the client's own points in this round; NaN = not known."""
+    usual_score: Floats
+    """The same, smoothed over earlier rounds."""
+
+
+def settle(
+    manager: TokenManager, rule: SettlementRule, served: Served, accuracy: Mapping[int, tuple[float, float]]
+) -> dict[int, float]:
+    """Empties all pools.
+
+    Args:
+        manager: The accounts.
+        rule: Who gets what.
+        served: Who paid and delivered.
+        accuracy: By cluster Acc_kr and Acc_kmax, NaN where unknown: for the printed rule.
+
+    Returns:
+        U_k of every cluster that had a provider.
+    """
+    shares = {}
+    for k in range(served.payments.shape[1]):
+        payers, providers = np.flatnonzero(served.payments[:, k]), np.flatnonzero(served.delivered[:, k])
+        if not len(payers):
+            continue
+        psi = served.psi.get(k, np.full(len(providers), np.nan))
+        if not len(providers):
+            share, owed = 0.0, payers
+        elif rule.reimburse == "printed":
+            share, owed = tokens.utility(*accuracy[k], rule.eta, rule.gamma), payers
+        else:
+            # Straight from the tables: copying columns of all clients takes longer where few of them pay, and
+            # memory where many do.
+            score, usual = served.score[:, k][payers], served.usual_score[:, k][payers]
+            missing = tokens.shortfalls(score, usual, rule.gamma)
+            # By the median, so that no single claim of a bad score moves any tokens.
+            share, owed = rule.eta * median(missing), payers[np.flatnonzero(missing > 0)]
+        earning = ~(psi <= 0) if rule.rewarded == "positive" else np.ones(len(psi), bool)
+        manager.settle(
+            k,
+            providers[earning],
+            psi[earning],
+            served.omega[providers[earning], k] + 1,
+            refunded=_refunded(served, rule, k, payers, providers[earning]),
+            reimbursed=owed,
+            share=share,
+            subsidy=rule.subsidy,
+        )
+        if len(providers):
+            shares[k] = share
+    return shares
+
+
+def _refunded(served: Served, rule: SettlementRule, cluster: int, payers: Ints, earning: Ints) -> Ints:
+    """Who gets the pool back if nobody earns it: those who paid.
+
+    But for those who had a seat, where updates came and none of them was worth anything; unless nobody else
+    paid.
+    """
+    if len(earning) or rule.rewarded == "all" or not served.delivered[:, cluster].any():
+        return payers
+    others = np.flatnonzero(served.payments[:, cluster] & ~served.seats[:, cluster])
+    return others if len(others) else payers

@@ -1,0 +1,1 @@
+"""Methods with several models at the server: IFCA, FedEM, FedSoft."""

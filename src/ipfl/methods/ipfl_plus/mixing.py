@@ -1,0 +1,158 @@
+"""Which mix of the cluster models a client takes, and what counts as evidence for another one.
+
+Numbers only: `personalization` makes the models and scores them. A client has a few dozen points of its own,
+so the best of ten candidates is partly the luckiest. Three things are done about that:
+
+- Candidates are compared point by point, and the one at hand is left only if another is better by some
+  standard errors of the paired differences.
+- How sure a model is of itself does not count: a mean of networks has smaller outputs than each of them, so
+  that its soft hits are too low for its accuracy (see `calibrated_hits`).
+- Where all points have been trained on, they speak for the models that were trained on them: the further
+  another mix is from the one at hand, the better it must be (see `optimism`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ipfl.errors import unknown
+from ipfl.market.market_arrays import Floats
+
+Mix = Literal["paper", "best", "tuned", "evidence"]
+
+SHARPNESS = (8.0, 4.0, 2.0, 1.0, 0.0)
+"""Exponents s of υ^s that are tried, sharpest first: 1 is the paper's mix, 0 the plain mean."""
+
+TEMPERATURES = tuple(float(t) for t in np.geomspace(1 / 5, 5, 17))
+"""What `calibrated_hits` multiplies the log-probabilities by; the ninth is 1."""
+
+AT_HAND = 4.0
+"""Sharpness of the mix that is left only on evidence."""
+
+STANDARD_ERRORS = 0.5
+"""By how many standard errors another mix must be better than the one at hand."""
+
+OPTIMISM = 0.1
+"""Hits by which a mix must also be better on points that models were trained on, for moving all of the weight
+from one model to another; in proportion for less."""
+
+
+def mixing_weights(
+    importance: Floats, how: Mix, score: Callable[[NDArray[np.float64]], float] | None = None
+) -> NDArray[np.float64]:
+    """Eq. personalized_model: the weights with which P_i = Σ_k υ_ik ω_k mixes the cluster models.
+
+    Args:
+        importance: (K,) υ_i scored on the client's `goal`.
+        how: `paper`: υ itself. `best`: the model with the largest υ_ik alone. `tuned`: of every single
+            model and υ^s for each s in `SHARPNESS`, the mix that scores best, and so never worse than the
+            best single model. Equal scores: the sharper mix (single models, by υ_ik, then large s); a mixture
+            of models is used only where it is better. (For `evidence` see `candidate_weights`.)
+        score: For `tuned`: how good a mix is on `goal`, larger is better. A score of NaN never wins.
+
+    Returns:
+        (K,) convex weights.
+    """
+    if how == "paper":
+        return convex(importance)
+    singles = _single_models(importance)
+    if how == "best":
+        return singles[0]
+    if how != "tuned":
+        raise unknown("mix", how, get_args(Mix))
+    if score is None:
+        raise ValueError("a tuned mix needs a score")
+    candidates = [*singles, *(_sharpened(importance, sharpness) for sharpness in SHARPNESS)]
+    scores = np.array([score(candidate) for candidate in candidates], np.float64)
+    return candidates[int(np.argmax(np.where(np.isnan(scores), -np.inf, scores)))]
+
+
+def candidate_weights(importance: Floats) -> list[NDArray[np.float64]]:
+    """What `mix = "evidence"` chooses from: υ^4, the mix at hand, then the others of a tuned one."""
+    others = (_sharpened(importance, sharpness) for sharpness in SHARPNESS if sharpness != AT_HAND)
+    return [_sharpened(importance, AT_HAND), *_single_models(importance), *others]
+
+
+def calibrated_hits(log_probabilities: Floats, labels: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Soft hits of a model that is exactly as sure of itself as its accuracy allows.
+
+    The log-probabilities are multiplied by one number, which changes no prediction: the one of `TEMPERATURES`
+    that makes the labels most likely.
+
+    Args:
+        log_probabilities: (n, classes) of every point.
+        labels: (n,) true classes.
+
+    Returns:
+        (n,) probability of the true class; 0 where a model gives no number.
+    """
+    if not len(labels):
+        return np.empty(0)
+    finite = np.asarray(np.isfinite(log_probabilities).all(axis=1))
+    logs = np.where(finite[:, None], log_probabilities, 0.0)
+    own = np.arange(len(labels)), labels
+    scaled = [_normalised(temperature * logs)[own] for temperature in TEMPERATURES]
+    likelihood = [logs_of_labels[finite].sum() for logs_of_labels in scaled]
+    return np.where(finite, np.exp(scaled[int(np.argmax(likelihood))]), 0.0)
+
+
+def evidence(differences: Floats) -> float:
+    """How much better than the one at hand a candidate is for sure, from paired differences of their scores.
+
+    The mean difference, less `STANDARD_ERRORS` of its errors. One point or none is no evidence.
+    """
+    n = len(differences)
+    if n < 2:
+        return -math.inf
+    error = float(differences.std(ddof=1)) / math.sqrt(n)
+    return float(differences.mean()) - STANDARD_ERRORS * error
+
+
+def choose_on_evidence(scores: Sequence[Floats], ask_for: Sequence[float] | None = None) -> int:
+    """The candidate with the most evidence against the first, the one at hand; 0 if there is none for any.
+
+    Args:
+        scores: Per candidate the score of every point, the same points for all; larger is better.
+        ask_for: By how much each must be better beside that; None: nothing.
+    """
+    gains = np.array([evidence(other - scores[0]) for other in scores])
+    if ask_for is not None:
+        gains -= ask_for
+    best = int(np.argmax(gains))
+    return best if gains[best] > 0 else 0
+
+
+def optimism(weights: Sequence[Floats]) -> list[float]:
+    """How much better than the first each mix looks on points that were trained on, for that reason alone.
+
+    `OPTIMISM` times the weight that is moved from some models to others.
+    """
+    return [OPTIMISM * float(np.abs(other - weights[0]).sum()) / 2 for other in weights]
+
+
+def convex(weights: Floats) -> NDArray[np.float64]:
+    """Scales non-negative weights to a sum of 1; uniform if all are 0."""
+    total = weights.sum()
+    return np.asarray(weights / total if total > 0 else np.full(len(weights), 1 / len(weights)), np.float64)
+
+
+def _single_models(importance: Floats) -> list[NDArray[np.float64]]:
+    """Each model alone, by υ_ik."""
+    return list(np.eye(len(importance))[np.argsort(-importance, kind="stable")])
+
+
+def _sharpened(importance: Floats, sharpness: float) -> NDArray[np.float64]:
+    """υ^s, relative to the largest before, so that no power of small numbers becomes 0."""
+    relative = convex(importance)
+    return convex((relative / relative.max()) ** sharpness)
+
+
+def _normalised(logs: Floats) -> NDArray[np.float64]:
+    """Logarithms of probabilities that sum to 1, row by row."""
+    shifted = logs - logs.max(axis=1, keepdims=True)
+    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)))

@@ -1,0 +1,1 @@
+"""Methods with one model at the server: FedAvg and its relatives."""

@@ -1,0 +1,1 @@
+"""Methods that give every client a model of its own."""

@@ -1,0 +1,1 @@
+"""Steps and bases that methods share."""

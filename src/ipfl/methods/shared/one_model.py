@@ -1,0 +1,85 @@
+"""The base of methods whose server keeps one global model: FedAvg's round, and its client side by default."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+from ipfl.client.client import Client
+from ipfl.config.sections import AggregateConfig
+from ipfl.core import Ask, ClientId, Fact, Method, Phases, Record, Roster, Round, Setup, Vector
+from ipfl.core.method import Sums, weigh_by_samples
+from ipfl.methods.shared.steps import average_models, expect_update, random_seats, select_clients
+from ipfl.training.predictors import Predictor
+
+
+@dataclass(frozen=True)
+class GlobalModel:
+    """State of a method whose server keeps one model."""
+
+    params: Vector
+    per_round: int
+    seed: int
+    rule: AggregateConfig
+    clients: frozenset[ClientId] = field(default=frozenset(), repr=False, metadata={"local": True})
+    """Clients of the run, for methods that treat others differently; not in a checkpoint."""
+
+    @property
+    def named(self) -> dict[str, Vector]:
+        """The model as it travels and is evaluated: `global`."""
+        return {"global": self.params}
+
+
+class OneModelMethod(Method[GlobalModel]):
+    """Random clients train the global model, and the mean of their updates replaces it.
+
+    Subclasses change what a client does (`on_train`, `personalize`) or what it is sent beside the model
+    (`instructions`).
+    """
+
+    needs_probe: ClassVar[bool] = False
+
+    def init(self, setup: Setup) -> GlobalModel:
+        """All start from the same parameters."""
+        return GlobalModel(setup.params, setup.per_round, setup.seed, setup.aggregate)
+
+    def round(self, state: GlobalModel, roster: Roster, round: int) -> Phases[GlobalModel]:
+        """Random clients train the global model; their mean replaces it."""
+        chosen = select_clients(roster, state.per_round, state.seed, round)
+        instructions = self.instructions(state, chosen, round)
+        to = {client: Record(state.named, instructions.get(client, {})) for client in chosen}
+        replies = yield Ask("train", to, expect_update({"global": len(state.params)}))
+        params = average_models(replies, "global", state.params, state.rule)
+        return Round(replace(state, params=params), random_seats(chosen, replies))
+
+    def sums(self) -> Sums:
+        """The mean needs nothing but the sum of the updates; a subclass that needs more must say so."""
+        return Sums(updates={"train": weigh_by_samples})
+
+    def instructions(
+        self, state: GlobalModel, chosen: list[ClientId], round: int
+    ) -> Mapping[ClientId, Mapping[str, Fact]]:
+        """Facts that single clients are sent with the model; none by default."""
+        return {}
+
+    def on_train(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:
+        """Local training from the global model."""
+        return self.update(me.train(ask.params["global"]), me), mine
+
+    @staticmethod
+    def update(model: Vector, me: Client) -> Record:
+        """A client's reply: its copy of the model, weighed by its number of samples."""
+        return Record({"global": model}, {"n": len(me.data("train"))})
+
+    def offer(self, state: GlobalModel, client: ClientId) -> Record:
+        """The global model, for everyone."""
+        return Record(state.named)
+
+    def personalize(self, offer: Record, mine: Record, me: Client) -> Predictor:
+        """Every client predicts with the global model as it is."""
+        return offer.params["global"]
+
+    def models(self, state: GlobalModel) -> dict[str, Vector]:
+        """The global model."""
+        return state.named

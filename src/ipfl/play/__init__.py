@@ -1,0 +1,1 @@
+"""One run: the only round loop, the driver of a round, and evaluation."""

@@ -1,0 +1,272 @@
+"""When to evaluate, on whom, and the evaluation itself (run by the engine, like any other phase)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ipfl.client.prediction_metrics import choose_metrics
+from ipfl.client.runner import ASSESS, EVALUATE, KEEP_PREDICTOR, WANTED_METRICS, WANTED_MODELS
+from ipfl.config.run_config import EvaluateConfig
+from ipfl.config.train_section import TrainConfig
+from ipfl.core import (
+    QUICK,
+    Ask,
+    ClientId,
+    Engine,
+    Event,
+    HasClusters,
+    Method,
+    Record,
+    Replies,
+    cluster_name,
+    personalize_cost,
+    stream,
+)
+from ipfl.core.replies import Count, NonNegative, Number, ReplySchema, Whole, list_of
+from ipfl.errors import NotSupportedError
+from ipfl.play.driver import Traffic, exchange
+from ipfl.play.metrics import Evaluation, is_separated, mean_and_std, purity
+from ipfl.training.task import Task
+
+BACKWARD_COST = 2
+"""A backward pass costs about two forward passes."""
+EVALUATION_SHARE = 0.25
+"""What `every = "auto"` may cost, as a share of the training."""
+LEAST_EVALUATIONS, ROUNDS_EACH = 5, 6
+"""Evaluations that a run has whatever they cost, so that there is a curve to look at: one for every six
+of its rounds, and no more than five."""
+ROUNDS_TO_SEPARATE = 5
+"""Shorter runs are not blamed for clusters that have not separated."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Counts the samples that go through a network, so that evaluation stays a small part.
+
+    Counting samples instead of seconds keeps the choice of rounds the same on every machine.
+    """
+
+    per_evaluation: float
+    per_round: float
+    rounds: int
+
+    @property
+    def evaluations(self) -> int:
+        """How many there are in the whole run."""
+        whole = EVALUATION_SHARE * self.per_round * self.rounds
+        affordable = (
+            int(min(self.rounds, whole / self.per_evaluation)) if self.per_evaluation else self.rounds
+        )
+        return max(1, affordable, min(LEAST_EVALUATIONS, self.rounds // ROUNDS_EACH))
+
+    def is_due(self, round: int) -> bool:
+        """Whether this round is evaluated: they are spread evenly, and the last one is."""
+        return (round + 1) * self.evaluations // self.rounds > round * self.evaluations // self.rounds
+
+
+def _expect_scores(sent: Record) -> dict[str, Any]:
+    expected: dict[str, Any] = {"n": Whole, "hits": NonNegative, "goal_n": Whole, "goal_hits": NonNegative}
+    if wanted := sent.facts.get(WANTED_METRICS):
+        expected["metrics"] = list_of(Number | None, len(wanted))
+    if models := sent.facts.get(WANTED_MODELS):
+        expected["model_hits"] = list_of(NonNegative | None, len(models))
+    return expected | ({"global_hits": NonNegative} if "global" in sent.params else {})
+
+
+def _are_possible(facts: Mapping[str, Any]) -> bool:
+    """Whether there are no more hits than points."""
+    of_models = (hits for hits in facts.get("model_hits", ()) if hits is not None)
+    most = max(facts["hits"], facts.get("global_hits", 0), *of_models)
+    return bool(most <= facts["n"] and facts["goal_hits"] <= facts["goal_n"])
+
+
+SCORES = ReplySchema(_expect_scores, rule=_are_possible)
+"""Hits of a client's predictor among `n` test points and among `goal_n` points of its goal; hits of the model
+`global`, if it was sent, among the test points; the metrics that are wanted; and the hits of the models that
+are."""
+
+
+def _hit_rates(replies: Replies, key: str, points: str = "n") -> dict[ClientId, float]:
+    """Hits per point of those that have points."""
+    return {
+        c: r.facts[key] / r.facts[points] for c, r in replies.items() if key in r.facts and r.facts[points]
+    }
+
+
+def _separation(
+    asked: Mapping[ClientId, Record], replies: Replies, preferred: Mapping[ClientId, int]
+) -> dict[ClientId, float]:
+    """Accuracy of the preferred cluster's model minus the mean of the others', by client.
+
+    On test points, which nobody chose the cluster by: on others, the preferred one would look better than it
+    is. Clients that were not asked for it, or keep it to themselves, are not there.
+    """
+    found = {}
+    for client, reply in replies.items():
+        names, n = asked[client].facts.get(WANTED_MODELS, ()), reply.facts["n"]
+        hits = dict(zip(names, reply.facts.get("model_hits", ()), strict=True))
+        own = hits.pop(cluster_name(preferred[client]), None) if hits else None
+        if own is not None and None not in hits.values() and n:
+            found[client] = (own - sum(hits.values()) / len(hits)) / n
+    return found
+
+
+def _not_separated(separation: Mapping[ClientId, float]) -> Event:
+    figure = mean_and_std(separation) or {"mean": 0.0, "std": 0.0}
+    gain = f"{100 * figure['mean']:+.1f} ± {100 * figure['std']:.1f} points"
+    text = (
+        "the clusters have not separated: the model of the cluster that a client prefers is no better for it "
+        f"than the others ({gain} over {len(separation)} clients). Either all data is of one kind, or "
+        "telling kinds apart takes more rounds or more points"
+    )
+    return Event("not_separated", None, text)
+
+
+class Evaluator:
+    """Evaluates the state of a method when it is due.
+
+    Args:
+        task: Data and model.
+        method: Whose states.
+        config: When, and on whom.
+        seed: Of the run.
+        decides: Whether something depends on evaluations before the last, such as who leaves. If not, and if
+            the user did not say when to evaluate, only the last one has what takes long (`QUICK`).
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        method: Method[Any],
+        config: EvaluateConfig,
+        seed: int,
+        *,
+        decides: bool = False,
+    ):
+        self.task, self.method, self.config, self.seed = task, method, config, seed
+        self.is_quick = config.every == "auto" and not decides
+        self.clients = self._choose()
+        self.metrics = choose_metrics(config.metrics, task.target)
+
+    def _choose(self) -> tuple[ClientId, ...]:
+        everyone = self.task.data.clients
+        if self.config.clients is None or self.config.clients >= len(everyone):
+            return everyone
+        chosen = stream(self.seed, "evaluated").choice(everyone, self.config.clients, replace=False)
+        return tuple(sorted(int(client) for client in chosen))
+
+    def budget(self, state: Any, train: TrainConfig, per_round: int, rounds: int) -> Budget:
+        """Costs of a round of training and of an evaluation, in forward passes of one sample."""
+        data = self.task.data
+        sizes = {client: data.sizes(client) for client in data.clients}
+        mean_train = sum(size["train"] for size in sizes.values()) / len(sizes)
+        passes = personalize_cost(self.method, state)
+        # Once on test and goal; `personalize` passes over parts that are taken to be as large as `goal`.
+        cost = sum(sizes[c]["test"] + (1 + passes) * sizes[c]["goal"] for c in self.clients)
+        holdout = min(self.config.holdout, len(data.holdout(0).y))
+        cost += len(self.method.models(state)) * data.distributions * holdout
+        return Budget(cost, (1 + BACKWARD_COST) * per_round * train.epochs * mean_train, rounds)
+
+    def is_due(self, round: int, last: bool, budget: Budget) -> bool:
+        """Whether this round is evaluated; the last one always is."""
+        if last:
+            return True
+        if self.config.every == "auto":
+            return budget.is_due(round)
+        return (round + 1) % self.config.every == 0
+
+    def __call__(
+        self, engine: Engine, state: Any, round: int, *, last: bool = False, keep: bool = False
+    ) -> Evaluation:
+        """Evaluates on the chosen clients; after the last round on the unseen ones as well.
+
+        Args:
+            engine: Asks the clients.
+            state: Of the method.
+            round: That was played.
+            last: Whether it is the last one.
+            keep: Whether clients keep what they predict with, in the folder of the run.
+        """
+        data = self.task.data
+        offers = {client: self.method.offer(state, client) for client in self.clients}
+        if last and data.unseen:
+            offers |= self._offers_to_unseen(engine, state)
+        preferred = self.method.preferences(state) if last and isinstance(self.method, HasClusters) else {}
+        names = [*self.method.models(state)] if preferred else []
+        asked = {
+            client: self._with_wishes(offer, names if client in preferred else [], last=last, keep=keep)
+            for client, offer in offers.items()
+        }
+        replies = self._ask(Ask(EVALUATE, asked, SCORES), engine, round)
+        separation = _separation(asked, replies, preferred)
+        if separation and round + 1 >= ROUNDS_TO_SEPARATE and not is_separated(list(separation.values())):
+            engine.events.append(_not_separated(separation))
+        accuracy, shared = _hit_rates(replies, "hits"), _hit_rates(replies, "global_hits")
+        goal = _hit_rates(replies, "goal_hits", "goal_n")
+        majority = {client: data.majority(client, round) for client in data.clients}
+        personalized = {c: value for c, value in accuracy.items() if c not in data.unseen}
+        models = self.method.models(state)
+        cluster_accuracy = self._assess(engine, models, round)
+        return Evaluation(
+            round=round,
+            personalized=personalized,
+            shared={c: value for c, value in shared.items() if c not in data.unseen},
+            cluster_accuracy=cluster_accuracy,
+            assessed=() if cluster_accuracy is None else tuple(models),
+            purity=self._purity(state, majority),
+            unseen={c: value for c, value in accuracy.items() if c in data.unseen},
+            goal={c: value for c, value in goal.items() if c in personalized},
+            separation=separation,
+            metrics={
+                name: {c: replies[c].facts["metrics"][place] for c in personalized}
+                for place, name in enumerate(self.metrics)
+            },
+        )
+
+    def _with_wishes(self, offer: Record, names: Sequence[str], *, last: bool, keep: bool) -> Record:
+        """The offer, with what is to be reported beside the hits of the client's predictor, and kept."""
+        models = [name for name in names if name in offer.params]
+        wishes: dict[str, Any] = {WANTED_METRICS: list(self.metrics)} if self.metrics else {}
+        if self.is_quick and not last:
+            wishes[QUICK] = True
+        if len(models) > 1:
+            wishes[WANTED_MODELS] = models
+        if keep:
+            wishes[KEEP_PREDICTOR] = True
+        return Record(offer.params, {**offer.facts, **wishes}) if wishes else offer
+
+    @staticmethod
+    def _ask(ask: Ask, engine: Engine, round: int) -> Replies:
+        """The valid replies; an evaluation is no part of the round's traffic."""
+        traffic = Traffic()
+        replies = exchange(ask, engine, round, traffic)
+        traffic.silent.clear()  # the engine has an event, if there is something to report
+        engine.events += traffic.events()
+        return replies
+
+    def _purity(self, state: Any, majority: Mapping[ClientId, int | None]) -> float | None:
+        if self.task.data.distributions < 2 or not isinstance(self.method, HasClusters):
+            return None
+        return purity(self.method.preferences(state), majority)
+
+    def _offers_to_unseen(self, engine: Engine, state: Any) -> dict[ClientId, Record]:
+        try:
+            return {client: self.method.offer(state, client) for client in self.task.data.unseen}
+        except NotSupportedError as error:
+            text = f"unseen clients are not evaluated: {error}"
+            engine.events.append(Event("not_evaluated", None, text))
+            return {}
+
+    def _assess(self, engine: Engine, models: Mapping[str, Any], round: int) -> list[list[float]] | None:
+        """Accuracy of every server model on every distribution: [distribution][model]."""
+        if not models or not self.task.data.distributions:
+            return None
+        record = Record(models, {"limit": self.config.holdout})
+        schema = ReplySchema({"n": Count, "hits": list_of(NonNegative, len(models))})
+        to = dict.fromkeys(range(self.task.data.distributions), record)
+        replies = self._ask(Ask(ASSESS, to, schema), engine, round)
+        if len(replies) < self.task.data.distributions:  # a worker died; rows would be misnumbered
+            return None
+        return [[hits / reply.facts["n"] for hits in reply.facts["hits"]] for reply in replies.values()]

@@ -1,0 +1,72 @@
+"""From task and config to what a method knows before the first round."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ipfl.client.memory import ClientMemory
+from ipfl.config.run_config import RunConfig
+from ipfl.core import Method, Setup, holdout_id, stream
+from ipfl.errors import InputError
+from ipfl.keep.carried_balances import CarriedAccounts
+from ipfl.methods.shared.client_model_store import ClientModelStore
+from ipfl.training.task import Task
+
+
+def make_setup(
+    task: Task,
+    method: Method[Any],
+    config: RunConfig,
+    server_memory: ClientMemory,
+    carried: CarriedAccounts | None = None,
+    planned_rounds: int | None = None,
+) -> Setup:
+    """What a method may know before the first round.
+
+    Args:
+        task: Data and model.
+        method: What is run.
+        config: How it is run.
+        server_memory: Where the server keeps models of single clients.
+        carried: Accounts of earlier runs; None: all are opened anew.
+        planned_rounds: How many rounds the run was begun with; None: those of the config.
+    """
+    network = task.network(config.seed)
+    try:
+        features: int | None = network.classifier.in_features
+    except InputError:
+        features = None
+    return Setup(
+        params=network.read(),
+        clients=task.data.clients,
+        per_round=trainings_per_round(method, config, len(task.data.clients)),
+        rounds=config.rounds if planned_rounds is None else planned_rounds,
+        classes=task.data.classes,
+        seed=config.seed,
+        target=task.target.kind,
+        epochs=config.train.epochs,
+        features=features,
+        holdouts=tuple(holdout_id(d) for d in task.holdouts),
+        make_params=lambda n: task.network(int(stream(config.seed, "start", n).integers(2**31))).read(),
+        aggregate=config.aggregate,
+        client_models=ClientModelStore(server_memory),
+        noise=config.privacy.noise,
+        balances={} if carried is None else carried.brought(task.data.clients),
+    )
+
+
+def trainings_per_round(method: Method[Any], config: RunConfig, clients: int) -> int:
+    """As the config says; else half of the clients, or as many as all models together need to move.
+
+    Raises:
+        InputError: Too few for any model to move.
+    """
+    clusters, fewest = getattr(method, "clusters", 1), config.aggregate.fewest
+    needed = fewest * clusters if fewest > 1 and isinstance(clusters, int) else fewest
+    found = config.train.per_round or max(clients // 2, min(needed, clients))
+    if min(found, clients) < fewest:
+        raise InputError(
+            f"a model moves only if {fewest} clients deliver (aggregate.min_providers), "
+            f"and a round asks {min(found, clients)}: no model would ever move"
+        )
+    return found

@@ -1,0 +1,105 @@
+"""The effective config as TOML that can be read back, with the description of every field as a comment."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
+
+from ipfl.config.run_config import Config, RunConfig
+from ipfl.config.sections import Section
+from ipfl.methods import method_class, method_reference
+
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
+
+    from ipfl.core import Method
+
+LINE_WIDTH = 96
+
+
+@dataclass(frozen=True)
+class Hyperparameter:
+    """One hyper-parameter of a method, as `ipfl methods NAME` lists it."""
+
+    name: str
+    default: Any
+    description: str
+    """With the choices, if there are few."""
+
+
+def hyperparameters(name: str) -> list[Hyperparameter]:
+    """The hyper-parameters of a method, in the order of its fields."""
+    fields: Mapping[str, FieldInfo] = getattr(method_class(name), "__pydantic_fields__")  # noqa: B009 (untyped)
+    return [
+        Hyperparameter(field, info.get_default(call_default_factory=True), _described(info))
+        for field, info in fields.items()
+    ]
+
+
+def _described(info: FieldInfo) -> str:
+    text = info.description or ""
+    if get_origin(info.annotation) is not Literal:
+        return text
+    return f"{text} ({' | '.join(map(str, get_args(info.annotation)))})".strip()
+
+
+def toml_value(value: Any) -> str:
+    """A value in TOML; JSON's strings, numbers and lists are TOML too."""
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{key} = {toml_value(inner)}" for key, inner in value.items()) + " }"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(toml_value, value)) + "]"
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # TOML alone forbids a bare DEL
+
+
+def commented_toml(config: Config, methods: Sequence[Method[Any]]) -> str:
+    """The whole config as commented TOML, with the hyper-parameters of the given methods."""
+    content = config.model_dump(mode="json")
+    lines = [*_comment(f"{config.__doc__}"), ""]
+    sections: list[tuple[str, Section]] = []
+    # What is learned, and by which method, comes before how it is run.
+    for name in sorted(Config.model_fields, key=lambda name: name in RunConfig.model_fields):
+        info = Config.model_fields[name]
+        value = getattr(config, name)
+        if isinstance(value, Section):
+            sections.append((name, value))
+        else:
+            lines += _setting(name, content[name], info.description)
+    for name, section in sections:
+        lines += ["", *_comment(f"{section.__doc__}"), f"[{name}]"]
+        for field, info in type(section).model_fields.items():
+            lines += _setting(field, content[name][field], info.description)
+        if name == "method":
+            lines += _method_settings(section, methods)
+    return "\n".join(lines) + "\n"
+
+
+def _method_settings(section: Section, methods: Sequence[Method[Any]]) -> Iterator[str]:
+    """Every hyper-parameter once; where methods have different defaults, these are a comment."""
+    described = {
+        field.name: field.description for one in methods for field in hyperparameters(method_reference(one))
+    }
+    for field in described:
+        if field in type(section).model_fields:
+            continue
+        values = {one.name: getattr(one, field) for one in methods if hasattr(one, field)}
+        agreed = len({json.dumps(value) for value in values.values()}) == 1
+        note = f"{described[field]} ({', '.join(values)})" if len(methods) > 1 else described[field]
+        if agreed:
+            yield from _setting(field, next(iter(values.values())), note)
+        else:
+            defaults = ", ".join(f"{name}: {toml_value(value)}" for name, value in values.items())
+            yield from _setting(field, None, f"{note}; default {defaults}")
+
+
+def _setting(name: str, value: Any, description: str | None) -> Iterator[str]:
+    yield from _comment(description or "")
+    yield f"# {name} =" if value is None else f"{name} = {toml_value(value)}"
+
+
+def _comment(text: str) -> Iterator[str]:
+    for line in textwrap.wrap(text, LINE_WIDTH):
+        yield f"# {line}"

@@ -1,0 +1,319 @@
+"""One HTML file about a run, a comparison or several of them: tables, figures, accounts, config.
+
+The file needs nothing else: styles and figures are inside, there is no script, and its content policy
+forbids the browser to load anything. Everything that comes from a run is escaped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ipfl.errors import InputError
+from ipfl.figure_style import svg_text
+from ipfl.play.metrics import mean_and_std
+from ipfl.report.config_text import toml_value
+from ipfl.report.figure_list import FIGURES, available_figures, make_figure
+from ipfl.report.market_figures import balances_over_time, contributions_and_rewards, has_tokens
+from ipfl.report.result_tables import NO_VALUE, format_mean_std, format_percent, format_size, run_rows
+from ipfl.report.run_set import (
+    MethodFigures,
+    RunSet,
+    client_name,
+    find_results,
+    is_run,
+    read_comparison_file,
+    read_run_set,
+)
+from ipfl.results.result import Result
+from ipfl.system.files import write_text
+
+STYLE = """
+:root { color-scheme: light; }
+body { font: 15px/1.5 system-ui, "Segoe UI", Helvetica, Arial, sans-serif; color: #1a1a1a; background: #fff;
+  max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.6rem; margin: 0 0 .3rem; } h2 { font-size: 1.25rem; margin: 2.2rem 0 .6rem; }
+h3 { font-size: 1.05rem; margin: 1.6rem 0 .3rem; } p { margin: .3rem 0 .8rem; } .note { color: #555; }
+nav a { margin-right: 1rem; } a { color: #00578a; }
+.table { overflow-x: auto; } table { border-collapse: collapse; margin: .5rem 0; font-size: .92em; }
+th, td { padding: .25rem .55rem; border-bottom: 1px solid #ddd; text-align: left; vertical-align: top; }
+th { border-bottom: 2px solid #888; white-space: nowrap; } .number { text-align: right; white-space: nowrap;
+  font-variant-numeric: tabular-nums; } tr.best td { font-weight: 600; }
+.wide table { font-size: .84em; } .wide th, .wide td { padding: .25rem .4rem; }
+figure { margin: 1.2rem 0 1.8rem; max-width: 54rem; } figcaption { color: #555; margin-top: .2rem; }
+svg { display: block; }
+pre { background: #f5f5f5; padding: .8rem; overflow-x: auto; font-size: .85em; line-height: 1.4; }
+summary { cursor: pointer; color: #00578a; margin: .6rem 0; }
+@media print { body { margin: 0; max-width: none; font-size: 10pt; } nav { display: none; }
+  figure, table { break-inside: avoid; } h2, h3 { break-after: avoid; } .table { overflow: visible; }
+  .wide table { font-size: 7pt; } .wide th, .wide td { padding: .15rem .3rem; }
+  details { display: none; } }
+"""
+
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+"""Nothing is loaded. Images inside the file are shown: matplotlib draws heat maps as such."""
+
+
+def write_page(results: Path, file: Path) -> Path:
+    """Writes the page about a folder of results, or about a `compare.json` alone; returns the file."""
+    return save_page(_file_page(results) if results.is_file() else _folder_page(results), file)
+
+
+def save_page(text: str, file: Path) -> Path:
+    """Writes a page, and the folder that it is in; returns the file."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_text(file, text)
+    except OSError as error:
+        raise InputError(f"cannot write {file}: {error.strerror}") from error
+    return file
+
+
+def _folder_page(results: Path) -> str:
+    folders = find_results(results)
+    sections = [(_name_of(folder, results), read_run_set([folder])) for folder in folders]
+    is_single = len(folders) == 1 and is_run(folders[0])
+    summary = sections[0][1].first.summary
+    title = f"{summary['method']}, seed {summary['seed']}" if is_single else _name_of(results, results)
+    return make_page(title, sections)
+
+
+def _file_page(file: Path) -> str:
+    """The table and the config of a comparison; its runs are not there to be drawn."""
+    read = read_comparison_file(file)
+    rows = [_file_row(name, one, read.reference) for name, one in read.methods.items()]
+    order = sorted(range(len(rows)), key=lambda i: -_file_accuracy(list(read.methods.values())[i]))
+    table = html_table(_headers(read.reference), [rows[i] for i in order], best=0)
+    commit = [f"# commit {read.commit}"] if read.commit else []
+    settings = "\n".join([*toml_lines({k: v for k, v in read.config.items() if k != "method"}), *commit])
+    failed = [
+        f"{name}, seed {s}: {why}" for name, one in read.methods.items() for s, why in one.failures.items()
+    ]
+    notes = f'<p class="note">{escape(NOTES)} The runs are not here: there are no figures.</p>'
+    config = f"<details><summary>Config</summary><pre>{escape(settings)}</pre></details>"
+    return document_html(file.stem, f"{table}{notes}{_not_finished_html(failed)}{config}")
+
+
+def _file_accuracy(one: MethodFigures) -> float:
+    return one.personalized_accuracy.mean if one.personalized_accuracy else 0.0
+
+
+def _file_row(name: str, one: MethodFigures, reference: str) -> list[str]:
+    seeds = [_file_accuracy(run) for run in one.seeds.values() if run.personalized_accuracy]
+    spread = f" ± {100 * np.std(seeds, ddof=1):.1f}" if len(seeds) > 1 else ""
+    accuracy, pma = one.personalized_accuracy, one.pma.model_dump() if one.pma else None
+    return [
+        name,
+        str(len(one.seeds)),
+        f"{100 * accuracy.mean:.1f}{spread}" if accuracy else NO_VALUE,
+        "reference" if name == reference else format_mean_std(pma, signed=True),
+        NO_VALUE if one.opt_outs is None else f"{one.opt_outs:.1f}".removesuffix(".0"),
+        format_percent(one.purity),
+        NO_VALUE if one.seconds_per_round is None else f"{one.seconds_per_round:.2f}",
+        format_size(one.bytes_up_per_client_round),
+        format_size(one.bytes_down_per_client_round),
+    ]
+
+
+def _name_of(folder: Path, base: Path) -> str:
+    return folder.resolve().name if folder == base else str(folder.relative_to(base))
+
+
+def make_page(title: str, sections: Sequence[tuple[str, RunSet]]) -> str:
+    """The page: a section for every run or comparison, each with its name."""
+    links = "".join(f'<a href="#part-{i}">{escape(name)}</a>' for i, (name, _) in enumerate(sections))
+    body = "".join(
+        f'<section id="part-{i}">{_section(i, name, runs, len(sections) > 1)}</section>'
+        for i, (name, runs) in enumerate(sections)
+    )
+    return document_html(title, f"{f'<nav>{links}</nav>' if len(sections) > 1 else ''}{body}")
+
+
+def document_html(title: str, body: str) -> str:
+    """A page around its content, which is HTML already."""
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{escape(title)} – ipfl</title><style>{STYLE}</style></head><body>"
+        f"<h1>{escape(title)}</h1>{body}</body></html>\n"
+    )
+
+
+def _section(number: int, name: str, runs: RunSet, has_heading: bool) -> str:
+    parts = [f"<h2>{escape(name)}</h2>" if has_heading else "", f'<p class="note">{escape(runs.task)}</p>']
+    is_single = sum(map(len, runs.runs.values())) == 1
+    parts.append(_run_table(runs.first) if is_single else _comparison_table(runs))
+    parts += [figure_html(f"part-{number}", figure, runs) for figure in available_figures(runs)]
+    for method, seeds in runs.runs.items():
+        if has_tokens(seeds):
+            seed, run = next(iter(seeds.items()))
+            which = "" if is_single else f" of {method}, seed {seed}"
+            parts.append(f"<details><summary>Tokens{escape(which)}</summary>{_accounts_table(run)}</details>")
+    parts.append(f"<details><summary>Config</summary>{_config(runs, is_single)}</details>")
+    return "".join(parts)
+
+
+def figure_html(place: str, name: str, runs: RunSet) -> str:
+    """A figure with its heading and how to read it.
+
+    Args:
+        place: Of the figure on the page: no other one with this name has the same.
+        name: Of the figure.
+        runs: What it shows.
+    """
+    kind = FIGURES[name]
+    title = kind.title.format(reference=runs.reference)
+    drawn = svg_text(make_figure(name, runs, has_title=False), f"{place}-{name}")
+    return f"<h3>{escape(title)}</h3><figure>{drawn}<figcaption>{escape(kind.reading)}</figcaption></figure>"
+
+
+def html_table(
+    headers: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    best: int | None = None,
+    numbers_from: int = 1,
+    show: Callable[[str], str] = escape,
+) -> str:
+    """A table of texts; columns from `numbers_from` on are numbers, row `best` is set apart.
+
+    `show` makes HTML of a text.
+    """
+
+    def cells(tag: str, values: Sequence[str]) -> str:
+        kinds = [' class="number"' if column >= numbers_from else "" for column in range(len(values))]
+        return "".join(
+            f"<{tag}{kind}>{show(value)}</{tag}>" for kind, value in zip(kinds, values, strict=True)
+        )
+
+    lines = [f"{cells('td', row)}</tr>" for row in rows]
+    body = "".join(
+        ('<tr class="best">' if number == best else "<tr>") + line for number, line in enumerate(lines)
+    )
+    head = f"<thead><tr>{cells('th', headers)}</tr></thead>" if headers else ""
+    width = "table wide" if len(headers) > 6 else "table"
+    return f'<div class="{width}"><table>{head}<tbody>{body}</tbody></table></div>'
+
+
+def _run_table(run: Result) -> str:
+    """The figures of a run, as `ipfl run` prints them."""
+    return html_table((), run_rows(run.summary), numbers_from=2)
+
+
+def _comparison_table(runs: RunSet) -> str:
+    """A row per method, the most accurate first."""
+    entries = sorted(
+        ((_mean_accuracy(seeds), name, seeds) for name, seeds in runs.runs.items()), key=lambda e: -e[0]
+    )
+    rows = [_comparison_row(name, list(seeds.values()), runs) for _, name, seeds in entries]
+    failed = [
+        f"{name}, seed {seed}: {why}" for name, seeds in runs.failures.items() for seed, why in seeds.items()
+    ]
+    table = html_table(_headers(runs.reference), rows, best=0)
+    return f'{table}<p class="note">{escape(NOTES)}</p>{_not_finished_html(failed)}'
+
+
+NOTES = (
+    "Means over the seeds; ± is the standard deviation over seeds (accuracy) or over clients (PMA). "
+    "Opt-outs: clients that gain nothing over the reference. Up and down: traffic per client and round."
+)
+
+
+def _headers(reference: str | None) -> list[str]:
+    over = f"PMA over {reference or 'reference'} (pp)"
+    return ["method", "seeds", "accuracy (%)", over, "opt-outs", "purity (%)", "s per round", "up", "down"]
+
+
+def _not_finished_html(failed: Iterable[str]) -> str:
+    return "".join(f"<p><strong>Not finished:</strong> {escape(text)}</p>" for text in failed)
+
+
+def _mean_accuracy(seeds: Mapping[int, Result]) -> float:
+    return float(np.mean([run.personalized_accuracy or 0.0 for run in seeds.values()]))
+
+
+def _comparison_row(name: str, results: Sequence[Result], runs: RunSet) -> list[str]:
+    accuracies = [a for run in results if (a := run.personalized_accuracy) is not None]
+    gains = [one for clients in runs.pma(name).values() if (one := mean_and_std(clients))]
+    pma = {part: float(np.mean([one[part] for one in gains])) for part in ("mean", "std")} if gains else None
+    opted = [sum(v <= 0 for v in clients.values()) for clients in runs.pma(name).values()]
+    purities = [run.summary["purity"] for run in results if run.summary["purity"] is not None]
+    played = [run.summary for run in results if run.summary["rounds"]]
+
+    def per_client(key: str) -> float | None:
+        shares = [summary[key] / summary["rounds"] / max(1, summary["clients"]) for summary in played]
+        return float(np.mean(shares)) if shares else None
+
+    spread = f" ± {100 * np.std(accuracies, ddof=1):.1f}" if len(accuracies) > 1 else ""
+    seconds = [summary["seconds"] / summary["rounds"] for summary in played]
+    return [
+        name,
+        str(len(results)),
+        f"{100 * np.mean(accuracies):.1f}{spread}" if accuracies else NO_VALUE,
+        "reference" if name == runs.reference else format_mean_std(pma, signed=True),
+        f"{np.mean(opted):.1f}".removesuffix(".0") if opted else NO_VALUE,
+        format_percent(float(np.mean(purities)) if purities else None),
+        f"{np.mean(seconds):.2f}" if seconds else NO_VALUE,
+        format_size(per_client("bytes_up")),
+        format_size(per_client("bytes_down")),
+    ]
+
+
+def _accounts_table(run: Result) -> str:
+    """What every client had, paid, got back and earned."""
+    _, balances = balances_over_time(run)
+    paid, back, earned = (np.zeros(balances.shape[1], dtype=np.int64) for _ in range(3))
+    for line in run.history:
+        for transfer in line.get("transfers", ()):
+            if transfer.source >= 0:
+                paid[transfer.source] += transfer.amount
+            elif transfer.target >= 0 and transfer.kind == "reward":
+                earned[transfer.target] += transfer.amount
+            elif transfer.target >= 0:
+                back[transfer.target] += transfer.amount
+    contributed = contributions_and_rewards(run)
+    rows = [
+        [
+            client_name(run, client).removeprefix("client "),
+            *(f"{column[client]:.0f}" for column in (balances[0], paid, back, earned, balances[-1])),
+            f"{contributed[client][0]:.3g}" if client in contributed else NO_VALUE,
+        ]
+        for client in range(balances.shape[1])
+    ]
+    headers = ["client", "opening", "paid", "back or issued", "rewards", "balance", "contribution Σψ"]
+    report = run.summary["report"]
+    known = {"gini": "inequality of the balances (Gini)", "issued": "tokens issued"}
+    facts = [
+        f"{text}: {report[key]:.3g}" for key, text in known.items() if isinstance(report.get(key), float)
+    ]
+    facts += [f"{text}: {report[key]}" for key, text in known.items() if isinstance(report.get(key), int)]
+    return f'<p class="note">{escape("; ".join(facts))}</p>' + html_table(headers, rows, numbers_from=0)
+
+
+def _config(runs: RunSet, is_single: bool) -> str:
+    """The config as TOML; of a comparison, what differs between methods is shown for each."""
+    configs = {name: next(iter(seeds.values())).summary["config"] for name, seeds in runs.runs.items()}
+    common = {key: value for key, value in next(iter(configs.values())).items() if key != "method"}
+    lines = toml_lines(common)
+    for name, config in configs.items():
+        lines += ["", f"# {name}"] if not is_single else [""]
+        lines += toml_lines({"method": config.get("method", {})})
+    commit = runs.first.summary.get("commit")
+    lines += ["", f"# commit {commit}"] if commit else []
+    return f"<pre>{escape(chr(10).join(lines))}</pre>"
+
+
+def toml_lines(content: Mapping[str, Any]) -> list[str]:
+    """A config as TOML. Single values first, then sections; what is not set is left out."""
+    single = {k: v for k, v in content.items() if not isinstance(v, Mapping) and v is not None}
+    lines = [f"{key} = {toml_value(value)}" for key, value in single.items()]
+    for key, section in content.items():
+        if isinstance(section, Mapping):
+            lines += ["", f"[{key}]"] if lines else [f"[{key}]"]
+            lines += [f"{name} = {toml_value(value)}" for name, value in section.items() if value is not None]
+    return lines

@@ -1,0 +1,1 @@
+"""A finished run: its figures, its models, and files made of them."""

@@ -1,0 +1,1 @@
+"""Many runs: comparisons, and what plays their runs side by side."""

@@ -1,0 +1,324 @@
+"""Several methods on the same task, budget and seeds; PMA of each against the reference method.
+
+Runs are independent of each other and played side by side (`run_pool`), with one exception: the reference
+runs first for every seed. Its accuracy per client is the threshold ρ_i that the other runs are measured by,
+round for round, and PMA is part of what their ledgers prove. Any method can be the reference: the paper has
+FedAvg, and local training in its Limitations.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ipfl.config.run_config import MAX_SEED, Config, RunConfig
+from ipfl.core import Method
+from ipfl.errors import InputError
+from ipfl.keep.file_names import COMPARISON_FILE, PLAN_FILE
+from ipfl.keep.run_folder import check_folder_path, source_commit
+from ipfl.methods import REFERENCE, check_clusters
+from ipfl.results.frames import comparison_frame
+from ipfl.results.result import Result, percent_and_spread
+from ipfl.study.comparison_folder import ComparisonFolder, lock_folder
+from ipfl.study.method_labels import Methods, label_methods
+from ipfl.study.run_order import MakeTask, make_task_cache
+from ipfl.study.run_pool import MakePool, local_pool
+from ipfl.study.run_series import MakeObserver, RunSeries
+from ipfl.system.files import read_text, write_json
+from ipfl.training.hardware import decide_hardware
+from ipfl.training.task import Task
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+COMPARED_FIGURES = (
+    "personalized_accuracy",
+    "global_accuracy",
+    "unseen_accuracy",
+    "metrics",
+    "pma",
+    "opt_outs",
+    "participation_rate",
+    "purity",
+    "seconds_per_round",
+    "bytes_up_per_client_round",
+    "bytes_down_per_client_round",
+)
+"""What `compare.json` says of a run; the last three are derived from its summary."""
+
+
+@dataclass
+class MethodRuns:
+    """All runs of one method."""
+
+    method: Method[Any]
+    results: dict[int, Result] = field(default_factory=dict)
+    """Whole runs by seed."""
+    failures: dict[int, str] = field(default_factory=dict)
+    """Why a run did not finish, by seed."""
+    pma: dict[int, dict[int, float]] = field(default_factory=dict)
+    """PMA of each client, by seed."""
+
+    @property
+    def void_seeds(self) -> list[int]:
+        """Seeds of runs in which no round counted."""
+        return [seed for seed, result in self.results.items() if result.summary.get("counted") == 0]
+
+    def sort(self, seeds: Sequence[int]) -> None:
+        """Puts all in the order of the seeds: figures must not depend on the order in which runs end."""
+        self.results = {seed: self.results[seed] for seed in seeds if seed in self.results}
+        self.failures = {seed: self.failures[seed] for seed in seeds if seed in self.failures}
+        self.pma = {seed: self.pma[seed] for seed in seeds if seed in self.pma}
+
+    def figures(self) -> dict[str, Any]:
+        """Means over the seeds of what each run's summary says, and the runs' own figures."""
+        seeds = {str(seed): _figures(result) for seed, result in self.results.items()}
+        means = {name: _mean(one[name] for one in seeds.values()) for name in COMPARED_FIGURES}
+        return {**means, "failures": {str(seed): why for seed, why in self.failures.items()}, "seeds": seeds}
+
+
+def _figures(result: Result) -> dict[str, Any]:
+    """Figures of one run. Traffic is divided by the rounds and by all clients, asked or not."""
+    summary = result.summary
+    client_rounds = summary["rounds"] * summary["clients"]
+    derived = {
+        "seconds_per_round": summary["seconds"] / summary["rounds"],
+        "bytes_up_per_client_round": summary["bytes_up"] / client_rounds,
+        "bytes_down_per_client_round": summary["bytes_down"] / client_rounds,
+    }
+    return {name: derived[name] if name in derived else summary[name] for name in COMPARED_FIGURES}
+
+
+def _mean(values: Iterable[Any]) -> Any:
+    """Mean of numbers, or of {mean, std} part by part; None where no run has a value."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    if isinstance(known[0], Mapping):
+        return {part: _mean(value[part] for value in known) for part in known[0]}
+    return float(np.mean(known))
+
+
+@dataclass(frozen=True, repr=False)
+class Comparison:
+    """Methods side by side."""
+
+    config: RunConfig
+    seeds: tuple[int, ...]
+    entries: dict[str, MethodRuns]
+    """By method, in the order asked for."""
+    reference: str = REFERENCE
+    """The one among them that PMA is measured against."""
+    interrupted: bool = False
+    out: Path | None = None
+    trial: Mapping[str, Any] | None = None
+    """What decided about the precision of all runs; None: there was no need."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether any run failed."""
+        return any(entry.failures for entry in self.entries.values())
+
+    def summary(self) -> dict[str, Any]:
+        """What `compare.json` says."""
+        return {
+            "seeds": list(self.seeds),
+            "reference": self.reference,
+            "interrupted": self.interrupted,
+            "methods": {name: entry.figures() for name, entry in self.entries.items()},
+            "config": self.config.record([entry.method for entry in self.entries.values()]),
+            "trial": self.trial,
+            "commit": source_commit(),
+        }
+
+    def table(self) -> pd.DataFrame:
+        """A row for each method: means over clients and seeds, and how many runs failed. Needs pandas."""
+        return comparison_frame(self)
+
+    def __repr__(self) -> str:
+        lines = [f"Comparison of {len(self.entries)} methods, seeds {', '.join(map(str, self.seeds))}"]
+        for label, entry in self.entries.items():
+            accuracy = entry.figures()["personalized_accuracy"]
+            shown = "no finished run" if accuracy is None else f"{100 * accuracy['mean']:.1f} %"
+            lines.append(f"  {label:<24}{shown}")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """How notebooks show it: a row for each method."""
+        head = ("method", "accuracy", f"PMA over {self.reference}", "runs")
+        rows = ["".join(f"<th style='text-align:left'>{escape(name)}</th>" for name in head)]
+        for label, entry in self.entries.items():
+            figures = entry.figures()
+            shown = (percent_and_spread(figures[key]) or "–" for key in ("personalized_accuracy", "pma"))
+            runs = f"{len(entry.results)}{f', {len(entry.failures)} failed' if entry.failures else ''}"
+            cells = (escape(text) for text in (label, *shown, runs))
+            rows.append("".join(f"<td style='text-align:left'>{cell}</td>" for cell in cells))
+        return f"<table>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
+
+    def save(self, folder: Path) -> None:
+        """Writes `compare.json`."""
+        write_json(folder / COMPARISON_FILE, self.summary())
+
+
+def prepare(config: Config, methods: Iterable[Method[Any]], seed: int) -> Task:
+    """Builds the task, and finds what would stop a run before anything is written."""
+    task = Task.build(config.task, seed)
+    check_task(task, methods, config, seed)
+    return task
+
+
+def check_task(task: Task, methods: Iterable[Method[Any]], config: RunConfig, seed: int) -> None:
+    """Finds what would stop a run of one of these methods on a task."""
+    for method in methods:
+        check_clusters(method, len(task.data.clients))
+    config.train.check_quorum(len(task.data.clients))
+    task.network(seed)
+
+
+def compare(
+    config: RunConfig,
+    methods: Methods,
+    seeds: int | Sequence[int] | None = None,
+    *,
+    task: Task | MakeTask | None = None,
+    reference: str | Method[Any] = REFERENCE,
+    out: Path | str | None = None,
+    overwrite: bool = False,
+    resume: bool = False,
+    workers: int | None = None,
+    make_observer: MakeObserver | None = None,
+    make_pool: MakePool | None = None,
+) -> Comparison:
+    """Runs several methods, each with every seed, on the same data and the same budget.
+
+    Args:
+        config: Rounds and settings; a `Config` also says which task, and its `[method]` keys go to each
+            method that has them.
+        methods: Their names, with settings of their own if wanted (`Config.build_methods`), or methods; as a
+            dict, by the labels that they get. The reference is added if it is not among them.
+        seeds: How many, from the config's on, or which; for data, partition and training. None for the
+            config's own.
+        task: A task of your own, or what makes one for a seed; None: as the config says.
+        reference: The method that PMA is measured against, named in the same way.
+        out: Folder for `METHOD/seed-S/` and `compare.json`; None keeps all in memory.
+        overwrite: Replace a comparison that the folder holds.
+        resume: Go on with the comparison that the folder holds; everything else must be as it was
+            (`read_plan` tells). Finished runs are not played again.
+        workers: Processes that play runs side by side; None for one per core, 0 for none: one run after the
+            other in this process. If there are more of them than runs, each run has an equal share for its
+            clients. Changes no result.
+        make_observer: Makes an observer for each run.
+        make_pool: What plays the runs, such as `ipfl.study.ray_runs.ray_pool()`; None for processes of this
+            machine, as `workers` says.
+
+    Returns:
+        The comparison. A method that failed is in it with the reason; after Ctrl-C, it holds what was
+        finished until then. A result from another process has no `state`.
+    """
+    chosen_seeds = _choose_seeds(seeds, config)
+    built, reference_label = label_methods(config, methods, reference)
+    tasks = make_task_cache(config, task, chosen_seeds[0])
+    first = config.model_copy(update={"seed": chosen_seeds[0]})
+    check_task(tasks.get(first), built.values(), first, first.seed)
+    folder = None if out is None else check_folder_path(Path(out))
+    if resume and folder is None:
+        raise InputError("a comparison that is resumed needs a folder (out)")
+    entries = {label: MethodRuns(method) for label, method in built.items()}
+    with ExitStack() as stack:
+        place = None if folder is None else ComparisonFolder(folder)
+        if folder is not None and place is not None:
+            stack.callback(lock_folder(folder).release)
+            place.recover()
+            stack.callback(place.settle)
+        trial = _read_trial(folder) if resume and folder is not None else None
+        if trial is None and config.train.precision == "auto":
+            _, found = decide_hardware(config.train, tasks.get(first), chosen_seeds[0])
+            trial = None if found is None else found.record()
+        if folder is not None and place is not None and not resume:
+            place.prepare(overwrite=overwrite)
+            named = not isinstance(methods, Mapping) and all(
+                isinstance(n, str) for n in [*methods, reference]
+            )
+            if isinstance(config, Config) and named and not tasks.is_own:
+                ComparisonPlan(config, list(built), list(chosen_seeds), reference_label).write(folder, trial)
+            else:  # nothing that a file could say
+                write_json(folder / PLAN_FILE, {"config": None, "trial": trial})
+        settled = _with_precision(config, trial)
+        series = RunSeries(
+            settled, entries, reference_label, chosen_seeds, folder, resume, make_observer, tasks
+        )
+        pool = (make_pool or local_pool(workers))(series.max_at_once, first, tasks)
+        with closing(pool):
+            series.run_all(pool)
+        comparison = Comparison(
+            config, chosen_seeds, entries, reference_label, series.is_interrupted, folder, trial
+        )
+        if folder is not None and place is not None and place.settle():
+            comparison.save(folder)
+    return comparison
+
+
+def _choose_seeds(seeds: int | Sequence[int] | None, config: RunConfig) -> tuple[int, ...]:
+    if seeds is None:
+        return (config.seed,)
+    if isinstance(seeds, int):
+        seeds = range(config.seed, config.seed + seeds)
+    if not seeds:
+        raise InputError("there is no seed to run with")
+    if not all(0 <= seed <= MAX_SEED for seed in seeds):
+        raise InputError(f"seeds are from 0 to {MAX_SEED}")
+    return tuple(dict.fromkeys(seeds))
+
+
+class ComparisonPlan(NamedTuple):
+    """What a comparison was begun with."""
+
+    config: Config
+    methods: list[str]
+    seeds: list[int]
+    reference: str
+
+    def write(self, folder: Path, trial: Mapping[str, Any] | None = None) -> None:
+        """Writes it to the folder of the comparison, with what decided about the precision of its runs."""
+        content = {**self._asdict(), "config": self.config.model_dump(mode="json"), "trial": trial}
+        write_json(folder / PLAN_FILE, content)
+
+
+def _read_trial(folder: Path) -> Mapping[str, Any] | None:
+    """What decided about the precision when a comparison was begun; None: nothing that is known."""
+    try:
+        trial = json.loads(read_text(folder / PLAN_FILE)).get("trial")
+    except (OSError, ValueError, AttributeError):  # `read_plan` says what is wrong with it
+        return None
+    return trial if isinstance(trial, dict) and trial.get("chosen") in ("float32", "bf16") else None
+
+
+def _with_precision(config: RunConfig, trial: Mapping[str, Any] | None) -> RunConfig:
+    """The settings of the runs: in the precision that one trial chose for all of them."""
+    if trial is None:
+        return config
+    return config.model_copy(update={"train": config.train.model_copy(update={"precision": trial["chosen"]})})
+
+
+def read_plan(folder: Path) -> ComparisonPlan:
+    """The plan of a comparison that was begun in a folder."""
+    try:
+        plan = json.loads(read_text(folder / PLAN_FILE))
+        if plan["config"] is None:
+            raise InputError(f"the comparison in {folder} was begun in Python: resume it there")
+        names, seeds = [str(name) for name in plan["methods"]], [int(seed) for seed in plan["seeds"]]
+        return ComparisonPlan(Config.of(plan["config"]), names, seeds, str(plan["reference"]))
+    except OSError as error:
+        raise InputError(f"there is no comparison to resume in {folder}") from error
+    except InputError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{folder / PLAN_FILE} is not the plan of a comparison: {error!r}") from error

@@ -1,0 +1,107 @@
+"""What the methods of a comparison are called: by name and settings, or by labels of the user's own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import Field, fields, is_dataclass
+from typing import Any
+
+from pydantic.fields import FieldInfo
+
+from ipfl.config.run_config import Config, RunConfig
+from ipfl.core import Method
+from ipfl.errors import InputError
+
+Methods = Sequence[str | Method[Any]] | Mapping[str, str | Method[Any]]
+"""What is compared: names or methods, as they are or by the labels that they get."""
+
+
+def label_methods(
+    config: RunConfig, methods: Methods, reference: str | Method[Any]
+) -> tuple[dict[str, Method[Any]], str]:
+    """All methods of a comparison by their labels, the reference included, and the label of the reference.
+
+    Raises:
+        InputError: There is no such method, or two have the same label.
+    """
+    if isinstance(methods, str):
+        raise InputError(f"expected a list of methods, such as [{methods!r}]")
+    source = config if isinstance(config, Config) else Config()
+    given: dict[str, Method[Any] | None] = {}
+    if isinstance(methods, Mapping):
+        for label, one in methods.items():
+            given[label] = source.build_methods([one])[one] if isinstance(one, str) else check_method(one)
+    else:
+        for one in methods:
+            _add_method(given, one)
+    if not (isinstance(reference, str) and reference in given):
+        _add_method(given, reference)
+    names = [label for label, method in given.items() if method is None]
+    built = source.build_methods(names)
+    reference_label = reference if isinstance(reference, str) else label_of(reference)
+    return {label: built[label] if one is None else one for label, one in given.items()}, reference_label
+
+
+def check_method(given: Any) -> Method[Any]:
+    """What was given as a method.
+
+    Raises:
+        InputError: It is none; of a class, an object is wanted.
+    """
+    if isinstance(given, type):
+        raise InputError(f"expected a method, not its class: {given.__name__}()")
+    if not isinstance(given, Method):
+        raise InputError(f"expected a method, such as ipfl.method('fedavg'), not {type(given).__name__}")
+    return given
+
+
+def _default_of(setting: Field[Any]) -> Any:
+    """The default of a hyper-parameter, which may be given as pydantic's `Field`."""
+    return setting.default.default if isinstance(setting.default, FieldInfo) else setting.default
+
+
+def _add_method(given: dict[str, Method[Any] | None], one: str | Method[Any]) -> None:
+    label, method = (one, None) if isinstance(one, str) else (label_of(check_method(one)), one)
+    if label in given and given[label] != method:
+        raise InputError(f"two methods are called {label!r}: give them as a dict, by labels of your own")
+    given[label] = method
+
+
+def label_of(method: Method[Any]) -> str:
+    """What a method is called in a comparison: its name, and the settings that are not its defaults."""
+    known: tuple[Field[Any], ...] = fields(method) if is_dataclass(method) else ()
+    settings = [
+        f"{one.name}={getattr(method, one.name)}"
+        for one in known
+        if getattr(method, one.name) != _default_of(one)
+    ]
+    return ":".join([method.name, *settings])
+
+
+FORBIDDEN_IN_NAMES = re.compile(r'[<>:"/\\|?*\x00-\x1f]')
+"""What Windows does not allow in the name of a folder."""
+RESERVED_NAMES = frozenset(
+    ["con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(10))]
+)
+"""Names that Windows takes for devices, whatever follows a dot."""
+
+
+def folder_names(labels: Iterable[str]) -> dict[str, str]:
+    """The folder of each method of a comparison: its label, with a plus sign for what Windows does not allow.
+
+    No two are equal, also where capitals do not count.
+    """
+    names: dict[str, str] = {}
+    taken: set[str] = set()
+    for label in labels:
+        name = FORBIDDEN_IN_NAMES.sub("+", label).rstrip(". ") or "method"
+        if name.partition(".")[0].lower() in RESERVED_NAMES:
+            name = f"_{name}"
+        unique, number = name, 1
+        while unique.casefold() in taken:
+            number += 1
+            unique = f"{name}-{number}"
+        taken.add(unique.casefold())
+        names[label] = unique
+    return names

@@ -1,0 +1,159 @@
+"""One run of a comparison as an order that any process can carry out: this one, another, or a Ray worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ipfl.config.run_config import Config, RunConfig
+from ipfl.config.task_section import TaskConfig
+from ipfl.core import Method
+from ipfl.engines.local_engine import local_engine
+from ipfl.errors import InputError
+from ipfl.keep.run_folder import RunOutput
+from ipfl.play.metrics import Evaluation
+from ipfl.play.run import run
+from ipfl.results.result import Observer, Result
+from ipfl.training.task import Task
+
+
+@dataclass(frozen=True)
+class RunOrder:
+    """What is to be run, and where its files go. Can be pickled."""
+
+    label: str
+    """Of the method, such as `ditto:lam=2`."""
+    method: Method[Any]
+    config: RunConfig
+    """With the seed of the run."""
+    folder: Path | None
+    """None: the results stay in memory."""
+    resume: bool
+    workers: int | None
+    """As in `ipfl.local_engine`."""
+    reference: Mapping[int, Evaluation] | None = None
+    """What the reference was measured at with the same seed, by round; None: there is none."""
+    reference_method: str | None = None
+    """The name of its method."""
+
+    @property
+    def seed(self) -> int:
+        """The seed of the run."""
+        return self.config.seed
+
+
+@dataclass(frozen=True)
+class RunOutcome:
+    """How a run ended."""
+
+    order: RunOrder
+    result: Result | None = None
+    """None if it failed."""
+    failure: str | None = None
+    """Why there is no whole result."""
+    is_interrupted: bool = False
+
+    def without_state(self) -> RunOutcome:
+        """What can leave the process: the method's state may name files that end with it."""
+        order = replace(self.order, reference=None)
+        result = None if self.result is None else replace(self.result, state=None, source=None)
+        return replace(self, order=order, result=result)
+
+
+MakeTask = Callable[[int], Task]
+"""Makes the task of a seed."""
+
+
+class TaskCache:
+    """The task of the last run: the next one often has the same data.
+
+    Args:
+        make: Makes tasks of the user's own; None: the config of a run says what its task is.
+        task: One that is there already.
+        config: That it was built from.
+        seed: Likewise.
+    """
+
+    def __init__(
+        self,
+        make: MakeTask | None = None,
+        task: Task | None = None,
+        config: TaskConfig | None = None,
+        seed: int = 0,
+    ):
+        self.make_own, self._task, self._key = make, task, (config, seed)
+
+    @property
+    def is_own(self) -> bool:
+        """Whether tasks are the user's own: given in Python, not named in a config."""
+        return self.make_own is not None
+
+    def get(self, config: RunConfig) -> Task:
+        """The task of a run with this config."""
+        described = config.task if isinstance(config, Config) and self.make_own is None else None
+        key = described, config.seed
+        if self._task is None or self._key != key:
+            self._task = None  # its memory, before the next one needs as much
+            self._task, self._key = self._make_task(described, config.seed), key
+        return self._task
+
+    def _make_task(self, config: TaskConfig | None, seed: int) -> Task:
+        if self.make_own is not None:
+            return self.make_own(seed)
+        assert config is not None, "a config without a task needs somebody who makes it"
+        return Task.build(config, seed)
+
+
+def make_task_cache(config: RunConfig, task: Task | MakeTask | None, seed: int) -> TaskCache:
+    """What makes the tasks of all seeds."""
+    if task is None:
+        if not isinstance(config, Config):
+            raise InputError("a comparison needs a task")
+        return TaskCache(None, Task.build(config.task, seed), config.task, seed)
+    if not isinstance(task, Task):
+        return TaskCache(task)
+    return TaskCache(partial(_task_of_seed, task))
+
+
+def _task_of_seed(task: Task, seed: int) -> Task:
+    """The same data for every seed if it is the user's own; else partitioned anew."""
+    return task if task.config is None or seed == task.seed else Task.build(task.config, seed)
+
+
+def play_run(order: RunOrder, observer: Observer | None, tasks: TaskCache) -> RunOutcome:
+    """Carries out an order; a failure is noted, not raised.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C, before the first round or after the last one.
+    """
+    output = None if order.folder is None else RunOutput(order.folder, resume=order.resume)
+    reference = None
+    if order.reference is not None:
+        reference = Result({"method": order.reference_method}, [], dict(order.reference), None)
+    try:
+        result = run(
+            tasks.get(order.config),
+            order.method,
+            order.config,
+            engine=local_engine(order.workers),
+            out=output,
+            observer=observer,
+            reference=reference,
+        )
+    except Exception as error:  # whatever a method raises, the others go on
+        return RunOutcome(order, failure=f"{type(error).__name__}: {error}")
+    if result.summary["interrupted"]:
+        return RunOutcome(order, failure=_interrupted(result.summary["rounds"]), is_interrupted=True)
+    return RunOutcome(order, result)
+
+
+def interrupted_outcome(order: RunOrder) -> RunOutcome:
+    """Of a run that Ctrl-C ended outside its rounds."""
+    return RunOutcome(order, failure="interrupted", is_interrupted=True)
+
+
+def _interrupted(rounds: int) -> str:
+    return f"interrupted after {rounds} rounds"

@@ -1,0 +1,1 @@
+"""Files, retries, signals and plugins: what every layer needs of the machine."""

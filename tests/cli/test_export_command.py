@@ -1,0 +1,188 @@
+"""`ipfl export`: models of a finished run as files, and what it refuses; `ipfl personalize` for newcomers."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from tests.small_runs import run_small
+from torch import nn
+from typer.testing import CliRunner
+
+import ipfl
+from ipfl.cli import app
+from ipfl.methods import DEFAULT
+from ipfl.training.architectures import CNN
+from ipfl.training.predictors import Mixture, NearestPrototype
+
+SETS = ["task.clients=4", "task.samples=20", "task.test_samples=20", "rounds=2"]
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def run(folder, *sets):
+    given = [word for setting in [*SETS, *sets] for word in ("--set", setting)]
+    done = invoke("run", "--workers", "0", "--quiet", "--out", folder, *given)
+    assert done.exit_code == 0, done.output
+    return folder
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A run of the default method with the paper's CNN, whose vectors have convolutions channels-last."""
+    return run(tmp_path_factory.mktemp("export") / "run")
+
+
+@pytest.fixture(scope="module")
+def points():
+    return ipfl.Task.load(clients=4, samples=20, test_samples=20).data.parts(2).test
+
+
+def refused(*arguments):
+    done = invoke("export", *arguments)
+    assert done.exit_code == 2, done.output
+    assert done.stderr.count("\n") == 1
+    return done.stderr
+
+
+class TestExport:
+    def test_a_clients_model_in_a_plain_network(self, finished, points, tmp_path):
+        done = invoke("export", finished, "--client", "2", "--out", tmp_path / "mine.safetensors")
+        assert (done.exit_code, done.stdout) == (0, f"client 2: {tmp_path / 'mine.safetensors'}\n")
+        plain = CNN((8, 8, 1), 10).eval()
+        plain.load_state_dict(load_file(tmp_path / "mine.safetensors"))
+        with torch.no_grad():
+            scores = plain(torch.tensor(points.x).float().div(255).permute(0, 3, 1, 2))
+        np.testing.assert_array_equal(scores.argmax(1).numpy(), ipfl.load(finished).predict(2, points.x))
+
+    def test_all_clients_and_a_cluster(self, finished):
+        done = invoke("export", finished, "--all", "--model", "cluster_1")
+        assert done.exit_code == 0, done.output
+        names = {path.name for path in (finished / "export").iterdir()}
+        assert names == {*(f"client-{i}.safetensors" for i in range(4)), "cluster_1.safetensors"}
+        assert "--overwrite" in refused(finished, "--client", "0")
+        assert invoke("export", finished, "--client", "0", "--overwrite").exit_code == 0
+        verified = invoke("ledger", "verify", finished)
+        assert verified.exit_code == 0, "what was exported is no change of the run: " + verified.output
+
+    def test_a_network_that_was_made_in_a_script(self, tmp_path, monkeypatch):
+        """It cannot be found again; `--network` says where it is now."""
+        task = ipfl.Task.from_clients(
+            [(np.zeros((9, 3)), np.arange(9) % 2)] * 2,
+            model=lambda shape, classes: nn.Linear(*shape, classes),
+        )
+        run_small(task, "fedavg", tmp_path / "run", rounds=1)
+        says = refused(tmp_path / "run", "--model", "global")
+        assert says.endswith("a function that cannot be imported: name it with --network module:callable\n")
+        (tmp_path / "found_now.py").write_text(
+            "from torch import nn\ndef network(shape, classes): return nn.Linear(*shape, classes)\n"
+        )
+        monkeypatch.chdir(tmp_path)
+        for which in (["--model", "global"], ["--client", 1]):
+            done = invoke("export", "run", *which, "--network", "found_now:network", "--out", "models")
+            assert done.exit_code == 0, done.output
+        assert set(load_file("models/client-1.safetensors")) == {"weight", "bias"}
+
+    def test_torchscript_takes_raw_points(self, finished, points, tmp_path):
+        done = invoke("export", finished, "--client", 1, "--format", "torchscript", "--out", tmp_path)
+        assert done.exit_code == 0, done.output
+        program = torch.jit.load(str(tmp_path / "client-1.pt"))
+        expected = ipfl.load(finished).model(1)(torch.tensor(points.x))
+        for n in (1, 7):  # recorded with two points
+            torch.testing.assert_close(
+                program(torch.tensor(points.x[:n])), expected[:n], rtol=1e-4, atol=1e-5
+            )
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("kind", ["mixture", "prototypes"])
+    def test_onnx_takes_raw_points(self, finished, points, tmp_path, kind):
+        onnxruntime = pytest.importorskip("onnxruntime")
+        from ipfl.results.client_model import make_model
+        from ipfl.results.model_files import export_model
+
+        source = ipfl.load(finished).source
+        vectors = [source.predictor(client) for client in (0, 1)]
+        prototypes = np.random.default_rng(0).normal(size=(10, 128)).astype(np.float32)
+        prototypes[3] = np.nan
+        predictors = {
+            "mixture": Mixture(tuple(vectors), (0.3, 0.7)),
+            "prototypes": NearestPrototype(vectors[0], prototypes),
+        }
+        model = make_model(source.network, predictors[kind], "uint8")
+        export_model(model, tmp_path / "model.onnx", "onnx")
+        session = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"))
+        (scores,) = session.run(None, {"points": points.x})
+        with torch.no_grad():
+            expected = model(torch.tensor(points.x)).numpy()
+        np.testing.assert_array_equal(np.isneginf(scores), np.isneginf(expected))
+        np.testing.assert_allclose(scores, expected, rtol=1e-3, atol=1e-4)
+
+    @pytest.mark.parametrize(
+        "arguments, says",
+        [
+            ([], "say which models: --client 3, --all or --model cluster_0"),
+            (["--client", "9"], "there is no client 9; there are 0 to 3"),
+            (["--model", "cluster_7"], "unknown server model 'cluster_7'"),
+            (["--client", "1", "--format", "pickle"], "pickle"),
+            (["--all", "--out", "summary.json"], "is a file, not a folder for 4 models"),
+        ],
+    )
+    def test_refused(self, finished, monkeypatch, arguments, says):
+        monkeypatch.chdir(finished)
+        assert says in refused(".", *arguments)
+
+    def test_no_run(self, tmp_path):
+        assert "holds no finished run" in refused(tmp_path, "--all")
+
+    def test_without_the_extra(self, finished, monkeypatch):
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+        assert 'pip install "ipfl[onnx]"' in refused(finished, "--client", "1", "--format", "onnx")
+
+    def test_a_network_that_a_format_cannot_hold(self, tmp_path):
+        from ipfl.errors import InputError
+        from ipfl.results.client_model import NetworkModel
+        from ipfl.results.model_files import export_model
+        from ipfl.training.network import Network
+
+        class Odd(torch.nn.Linear):
+            def forward(self, x):
+                raise RuntimeError("not\nin here")
+
+        network = Network(Odd(2, 2), (2,))
+        model = NetworkModel(network, None, network.read())
+        with pytest.raises(InputError, match="cannot be exported as torchscript: not in here"):
+            export_model(model, tmp_path / "odd.pt", "torchscript")
+        assert not list(tmp_path.iterdir())
+
+
+class TestPersonalize:
+    """A method serves newcomers or says in one line that it does not; `test_models.py` asks all of them."""
+
+    @pytest.mark.parametrize("name", [DEFAULT, "fedem", "fedamp", "local"])
+    def test_model_or_one_line(self, name, points, tmp_path):
+        folder = run(tmp_path / "run", f"method.name={name}", "task.model=softmax", "rounds=1")
+        np.savez(tmp_path / "points.npz", x=points.x, y=points.y)
+        out = tmp_path / "models" / "m"  # a folder that is not there yet, as for `ipfl export`
+        done = invoke("personalize", folder, "--data", tmp_path / "points.npz", "--out", out)
+        if (folder / "offer.safetensors").exists():
+            assert done.exit_code == 0, done.output
+            assert load_file(out)
+        else:
+            assert done.exit_code == 2
+            says = f"error: not supported: {name} has no model for clients that it never met\n"
+            assert done.stderr == says
+            assert not out.parent.exists()
+
+
+def test_help_loads_nothing_slow():
+    import subprocess
+
+    seen = "[m for m in ('torch', 'pandas', 'onnx') if m in sys.modules]"
+    code = f"import sys, ipfl.cli.export_command; print({seen})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

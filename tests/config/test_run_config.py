@@ -1,0 +1,310 @@
+"""Config: defaults, TOML, --set, hyper-parameters, and one line for whatever is wrong."""
+
+import dataclasses
+import re
+import tomllib
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from pydantic import Field, ValidationError
+from pydantic.dataclasses import dataclass
+
+from ipfl import methods
+from ipfl.config.run_config import Config
+from ipfl.config.sections import RENAMED_KEYS, Section
+from ipfl.config.task_section import TaskConfig
+from ipfl.errors import InputError
+from ipfl.methods import check_clusters, method, method_fields
+from ipfl.report.config_text import commented_toml, hyperparameters, toml_value
+
+
+def written(tmp_path, text):
+    path = tmp_path / "my.toml"
+    path.write_text(text)
+    return path
+
+
+def complaint(sets, path=None):
+    with pytest.raises(InputError) as error:
+        Config.load(path, sets).build_method()
+    message = str(error.value)
+    assert "\n" not in message
+    return message
+
+
+@dataclass(frozen=True)
+class Pull:
+    """Stands in for a method: two hyper-parameters, no clusters."""
+
+    mu: float = Field(0.5, gt=0, description="strength of the pull")
+    kind: str = Field("soft", description="how it pulls")
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Stands in for a method with clusters."""
+
+    clusters: int = Field(2, ge=1, description="K")
+    mu: float = Field(2.0, description="something else of the same name")
+
+
+@pytest.fixture
+def stand_ins(monkeypatch):
+    kinds = {"pull": Pull, "groups": Groups}
+    for name, kind in kinds.items():
+        kind.name = name
+    monkeypatch.setattr(methods, "METHODS", {name: name for name in kinds})
+
+    def find(name):
+        known = kinds | {f"{kind.__module__}:{kind.__name__}": kind for kind in kinds.values()}
+        if name not in known:
+            raise InputError(f"unknown method {name!r}")
+        return known[name]
+
+    monkeypatch.setattr(methods, "method_class", find)
+    monkeypatch.setattr("ipfl.report.config_text.method_class", find)
+
+
+class TestLoading:
+    def test_empty_file_is_the_default_run(self, tmp_path):
+        config = Config.load(written(tmp_path, ""))
+        assert config == Config() == Config.load()
+        assert (config.seed, config.rounds, config.method.clusters) == (0, 30, 2)
+        assert config.method.name == methods.DEFAULT
+        task = config.task
+        assert (task.dataset, task.clients, task.partition, task.samples) == ("digits", 20, "10:90", 60)
+
+    def test_file_then_sets_then_overrides(self, tmp_path):
+        path = written(tmp_path, "seed = 1\nrounds = 5\n[train]\nlr = 0.5\nepochs = 7\n")
+        config = Config.load(path, ["seed=2", "train.lr=0.25"], {"seed": 3})
+        assert (config.seed, config.rounds, config.train.lr, config.train.epochs) == (3, 5, 0.25, 7)
+
+    @pytest.mark.parametrize(
+        "text, expected",
+        [
+            ("[task]\nclients = 30", 60),  # still the default data set
+            ('[task]\ndataset = "digits"', 60),
+            ('[task]\ndataset = "cifar10"', None),  # 60 belongs to digits: all there are
+            ('[task]\ndataset = "cifar10"\nsamples = 9', 9),
+        ],
+    )
+    def test_samples_follow_the_data_set(self, tmp_path, text, expected):
+        assert Config.load(written(tmp_path, text)).task.samples == expected
+
+    def test_samples_follow_a_data_set_given_by_set(self):
+        assert Config.load(None, ["task.dataset=har"]).task.samples is None
+
+    @pytest.mark.parametrize(
+        "text, section, field, value",
+        [
+            ("task.partition=30:70", "task", "partition", "30:70"),
+            ("task.partition=10:30:00", "task", "partition", "10:30:00"),  # not TOML's time of day
+            ("task.clients=40", "task", "clients", 40),
+            ("task.swap_test_mix=true", "task", "swap_test_mix", True),
+            ('task.model="mlp"', "task", "model", "mlp"),
+            ("task.model=mlp", "task", "model", "mlp"),
+            ("task.model = my.nets:Net", "task", "model", "my.nets:Net"),
+            ("evaluate.every=auto", "evaluate", "every", "auto"),
+            ("evaluate.every=5", "evaluate", "every", 5),
+            ("method.clusters=auto", "method", "clusters", "auto"),
+        ],
+    )
+    def test_set(self, text, section, field, value):
+        assert getattr(getattr(Config.load(None, [text]), section), field) == value
+
+    def test_config_is_frozen(self):
+        with pytest.raises(ValidationError):
+            Config().seed = 3
+
+
+class TestComplaints:
+    @pytest.mark.parametrize(
+        "sets, parts",
+        [
+            (["task.clents=3"], ["unknown key 'task.clents'", "did you mean 'task.clients'?"]),
+            (["sed=3"], ["unknown key 'sed'", "'seed'"]),
+            (["tusk.clients=3"], ["unknown key 'tusk'", "'task'"]),
+            (["task.clients=0"], ["task.clients should be greater than or equal to 1, not 0"]),
+            (["task.clients=many"], ["task.clients should be a valid integer", "not 'many'"]),
+            (["task.clients=2.5"], ["task.clients", "2.5"]),
+            (["train.lr=nan"], ["train.lr should be a finite number"]),
+            (["train.lr=-1"], ["train.lr should be greater than 0, not -1"]),
+            (["evaluate.every=0"], ["evaluate.every should be", "or should be 'auto', not 0"]),
+            (["task.sizes=big"], ["task.sizes should be 'equal' or 'unequal', not 'big'"]),
+            (["task=3"], ["task should be a section, such as [task], not 3"]),
+            (["task.clients.x=3"], ["task.clients should be a valid integer, not a section"]),
+            (["seed=1", "seed.x=3"], ["cannot set seed.x: seed is not a section"]),
+            (["rounds=0", "seed=-1"], ["rounds should be", "; ", "seed should be"]),
+            (["method.name=nope"], ["unknown method 'nope'", methods.REFERENCE]),
+            (["method.nope=1"], ["unknown key 'method.nope'"]),
+            (
+                ["train.optimizer=adm"],
+                ["train.optimizer should be sgd, adam, adamw or module:callable, not 'adm'"],
+            ),
+            (["train.device=gpu"], ["train.device should be auto, cpu, mps or cuda, not 'gpu'"]),
+            (["evaluate.metrics=auroc"], ['evaluate.metrics should be a list, such as ["a", "b"], not']),
+        ],
+    )
+    def test_names_the_key(self, sets, parts):
+        message = complaint(sets)
+        for part in parts:
+            assert part in message
+
+    def test_keys_that_do_not_go_together(self):
+        message = complaint(["train.optimizer=adam", "train.momentum=0.9"])
+        assert message == "train.momentum belongs to sgd, not to 'adam'; leave it out"
+
+    @pytest.mark.parametrize("old", RENAMED_KEYS)
+    def test_keys_of_earlier_releases(self, old):
+        assert complaint([f"{old}=1"]) == f"{old} is now called {RENAMED_KEYS[old]}"
+        section, key = RENAMED_KEYS[old].split(".")
+        known = (
+            method_fields("ipfl") if section == "method" else type(getattr(Config(), section)).model_fields
+        )
+        assert key in known
+
+    @pytest.mark.parametrize("text", ["task.clients", "=3", "task..clients=3", ".x=1", "task.clients=", ""])
+    def test_bad_set(self, text):
+        assert complaint([text]).startswith(f"setting {text!r}: expected section.field=value")
+
+    @pytest.mark.parametrize(
+        "content, part",
+        [
+            (b"[task\nclients = 3", "is not valid TOML"),
+            (b"seed = ", "is not valid TOML"),
+            (b"seed = 1\nseed = 2", "is not valid TOML"),
+            (b"\xff\xfe", "not a text file in UTF-8"),
+            (b"task = 3", "task should be a section"),
+        ],
+    )
+    def test_bad_file(self, tmp_path, content, part):
+        path = tmp_path / "bad.toml"
+        path.write_bytes(content)
+        assert part in complaint([], path)
+
+    def test_missing_file(self, tmp_path):
+        assert "No such file" in complaint([], tmp_path / "no.toml")
+        assert "is not a file" in complaint([], tmp_path)
+
+    def test_section_of_keywords(self):
+        assert TaskConfig.of({"clients": 7}).clients == 7
+        with pytest.raises(InputError, match=re.escape("unknown key 'clents'; did you mean 'clients'?")):
+            TaskConfig.of({"clents": 7})
+
+    @given(st.text(max_size=30))
+    def test_any_set_is_taken_or_refused_in_one_line(self, text):
+        message = ""
+        try:
+            Config.load(None, [text])
+        except InputError as error:
+            message = str(error)
+        assert "\n" not in message
+
+
+@pytest.mark.usefixtures("stand_ins")
+class TestMethods:
+    def test_clusters_go_to_those_who_have_them(self):
+        config = Config.load(None, ["method.clusters=7"])
+        assert config.build_method("groups") == Groups(clusters=7)
+        assert config.build_method("pull") == Pull()
+
+    def test_run_refuses_keys_of_other_methods(self):
+        config = Config.load(None, ["method.kind=hard"])
+        assert config.build_method("pull").kind == "hard"
+        with pytest.raises(InputError, match=re.escape("unknown key 'method.kind'")):
+            config.build_method("groups")
+
+    def test_compare_hands_a_key_to_each_that_has_it(self):
+        config = Config.load(None, ["method.kind=hard", "method.mu=3"])
+        built = config.build_methods(["pull", "groups"])
+        assert built == {"pull": Pull(mu=3, kind="hard"), "groups": Groups(mu=3)}
+
+    def test_compare_refuses_a_key_of_none(self):
+        with pytest.raises(InputError, match=re.escape("unknown key 'method.nu'; did you mean 'method.mu'?")):
+            Config.load(None, ["method.nu=3"]).build_methods(["pull", "groups"])
+
+    def test_bad_value_names_the_key(self):
+        with pytest.raises(InputError, match=re.escape("method.mu should be greater than 0, not -1")):
+            Config.load(None, ["method.mu=-1"]).build_method("pull")
+        with pytest.raises(InputError, match=re.escape("method.clusters should be a valid integer")):
+            Config.load(None, ["method.clusters=auto"]).build_method("groups")
+
+    def test_method_by_keywords(self):
+        assert method("pull", mu=2) == Pull(mu=2)
+        with pytest.raises(
+            InputError, match=re.escape("unknown hyper-parameter of pull 'kinds'; did you mean 'kind'?")
+        ):
+            method("pull", kinds=2)
+
+    def test_more_clusters_than_clients(self):
+        check_clusters(Groups(clusters=3), 3)
+        check_clusters(Pull(), 0)
+        with pytest.raises(InputError, match=re.escape("method.clusters = 4, but there are only 3 clients")):
+            check_clusters(Groups(clusters=4), 3)
+
+    def test_record_has_the_hyper_parameters(self):
+        config = Config.load(None, ["method.mu=3"])
+        built = config.build_methods(["pull", "groups"])
+        names = [f"{__name__}:Pull", f"{__name__}:Groups"]  # registered nowhere: how to import them
+        assert config.record([built["pull"]])["method"] == {"name": names[0], "mu": 3, "kind": "soft"}
+        assert [one["name"] for one in config.record(built.values())["method"]] == names
+
+    def test_hyperparameters(self):
+        first, second = hyperparameters("pull")
+        assert (first.name, first.default, first.description) == ("mu", 0.5, "strength of the pull")
+        assert second.name == "kind"
+
+    def test_shown_config_of_two_methods(self):
+        """`mu` differs between the two (0.5 and 2.0): shown, but not set for both."""
+        config = Config()
+        text = commented_toml(config, list(config.build_methods(["pull", "groups"]).values()))
+        assert "default pull: 0.5, groups: 2.0" in text
+        assert "\n# mu =\n" in text
+        assert tomllib.loads(text)["method"] == {"name": methods.DEFAULT, "clusters": 2, "kind": "soft"}
+
+
+class TestShownConfig:
+    def shown(self, config):
+        return commented_toml(config, [config.build_method()])
+
+    def test_reads_back_as_the_same_config(self, tmp_path):
+        config = Config.load(
+            None,
+            ["seed=4", "task.partition=30:70", "task.drift_round=3", "train.lr=1e-5", 'task.model="a:\\"b"'],
+        )
+        again = Config.load(written(tmp_path, self.shown(config)))
+        assert again.build_method() == config.build_method()
+        assert again.model_copy(update={"method": config.method}) == config
+
+    def test_every_field_is_there_with_its_description(self):
+        text = self.shown(Config())
+        joined = " ".join(line.removeprefix("# ") for line in text.splitlines())
+        for section in (Config(), *(part for _, part in Config() if isinstance(part, Section))):
+            for field, info in type(section).model_fields.items():
+                if not isinstance(getattr(section, field), Section):
+                    assert f"\n{field} = " in text or f"\n# {field} =" in text
+                    assert info.description
+                    assert info.description in joined
+        for field in method_fields(methods.DEFAULT):
+            assert f"\n{field} = " in text or f"\n# {field} =" in text
+
+    def test_all_fields_of_all_methods_are_described(self):
+        for name in methods.METHODS:
+            described = {field.name: field.description for field in hyperparameters(name)}
+            assert set(described) == {field.name for field in dataclasses.fields(methods.method_class(name))}
+            assert all(described.values())
+
+    @given(
+        st.recursive(
+            st.booleans()
+            | st.integers(-(2**63), 2**63 - 1)
+            | st.floats(allow_nan=False, allow_infinity=False)
+            | st.text(st.characters(exclude_categories=["Cs"])),
+            lambda inner: st.lists(inner, max_size=3),
+            max_leaves=5,
+        )
+    )
+    @example('\x7f \x00 " \\ \n')
+    def test_values_are_toml(self, value):
+        assert tomllib.loads(f"x = {toml_value(value)}")["x"] == value

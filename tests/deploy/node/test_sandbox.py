@@ -1,0 +1,189 @@
+"""What a message can touch on its node: the sandbox, the installed app, the modules that a config names."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pwd
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from flwr.cli.build import build_fab_from_disk
+
+import ipfl.engines.flower.node_app
+from ipfl.deploy.federation_folder import NodeFolder, create_folder
+from ipfl.deploy.node.installed_app import ForeignAppError, InstalledApp, app_hash
+from ipfl.deploy.node.sandbox import Sandbox, become_user, find_user, give_folder, landlock_version
+from ipfl.deploy.node.supernode import prepare_node
+from ipfl.errors import InputError
+from ipfl.system import plugins
+from ipfl.system.plugins import allow_modules, load_callable
+
+needs_landlock = pytest.mark.skipif(landlock_version() == 0, reason="the kernel has no Landlock")
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+
+
+def in_child(work: Callable[[], object]) -> str:
+    """What `work` returned, or the error that it raised, in a process of its own."""
+    read, write = os.pipe()
+    if (child := os.fork()) == 0:
+        try:
+            text = str(work())
+        except BaseException as error:
+            text = type(error).__name__
+        os.write(write, text.encode())
+        os._exit(0)
+    os.close(write)
+    os.waitpid(child, 0)
+    with os.fdopen(read) as answer:
+        return answer.read()
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> NodeFolder:
+    node = create_folder(tmp_path / "site", nodes=1).node_folder(0)
+    (node.root / "data.npz").write_bytes(b"data")
+    return node
+
+
+@needs_landlock
+def test_a_message_reads_the_data_and_not_the_key(node: NodeFolder) -> None:
+    settings = prepare_node(node)
+    listener = socket.create_server(("127.0.0.1", 0))
+    other = socket.create_server(("127.0.0.1", 0))
+    sandbox = Sandbox.for_python((settings.data,), (settings.memory,), (listener.getsockname()[1],))
+
+    def inside(work: Callable[[], object]) -> str:
+        return in_child(lambda: (sandbox.enter(), work())[1])
+
+    assert inside(settings.data.read_bytes) == "b'data'"
+    for secret in (node.private_key, node.settings_file, Path("/etc/shadow")):
+        assert inside(secret.read_bytes) == "PermissionError", secret
+    assert inside(lambda: list(node.root.iterdir())) == "PermissionError"
+    assert inside(lambda: settings.data.write_bytes(b"")) == "PermissionError"
+    assert inside(lambda: (settings.memory / "x").write_bytes(b"abc")) == "3"
+    assert inside(lambda: (settings.memory / "x").rename(settings.memory / "y")) != "PermissionError"
+    assert inside(lambda: os.link(settings.memory / "y", node.root / "y")) == "PermissionError"
+    assert inside(lambda: socket.create_connection(listener.getsockname()).close()) == "None"
+    assert inside(lambda: socket.create_connection(other.getsockname())) == "PermissionError"
+    assert inside(lambda: socket.create_server(("127.0.0.1", 0))) == "PermissionError"
+    assert inside(lambda: os.kill(os.getppid(), 0)) == "PermissionError"
+    parent = os.getpid()
+    assert inside(lambda: Path(f"/proc/{parent}/environ").read_bytes()) == "PermissionError"
+    # Children and programs that it starts have no more rights than itself.
+    cat = [shutil.which("cat") or "cat", str(node.private_key)]
+    assert inside(lambda: subprocess.run(cat, capture_output=True, check=False).returncode) == "1"
+
+
+@needs_root
+def test_messages_of_another_user(node: NodeFolder, tmp_path: Path) -> None:
+    nobody = find_user("nobody")
+    memory = tmp_path / "memory"
+    (memory / "inner").mkdir(parents=True)
+    give_folder(memory, nobody)
+    assert {path.stat().st_uid for path in (memory, memory / "inner")} == {nobody.pw_uid}
+
+    def read_key() -> bytes:
+        become_user(nobody)
+        assert os.getuid() == os.geteuid() == nobody.pw_uid
+        assert os.getgroups() == []
+        return node.private_key.read_bytes()
+
+    assert in_child(read_key) == "PermissionError"
+
+    def come_back() -> None:
+        become_user(nobody)
+        os.setuid(0)
+
+    assert in_child(come_back) == "PermissionError"
+
+
+def test_an_unknown_user_is_refused() -> None:
+    with pytest.raises(InputError, match="there is no user 'nobody-of-this-name'"):
+        find_user("nobody-of-this-name")
+    assert find_user(pwd.getpwuid(os.geteuid()).pw_name).pw_uid == os.geteuid()
+
+
+@pytest.mark.slow
+@needs_landlock
+def test_a_key_where_python_imports_from_is_noticed(node: NodeFolder) -> None:
+    command = [sys.executable, "-m", "ipfl.deploy.node.node_worker", "127.0.0.1:9", str(node.root)]
+    (node.root / "flwr").mkdir()
+    (node.root / "flwr" / "worker.secret").write_bytes(b"x" * 32)
+    path = os.pathsep.join([str(node.root), *filter(None, sys.path)])
+    done = subprocess.run(
+        command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert f"error: {node.private_key} is in a folder from which Python imports" in done.stderr
+
+
+def test_the_hash_is_the_one_that_flower_sends(node: NodeFolder) -> None:
+    app = prepare_node(node).app
+    assert app_hash(app) == hashlib.sha256(build_fab_from_disk(app)).hexdigest()
+    server = node.root.parent.parent / "app"
+    assert app_hash(server) == app_hash(app)  # a federation's nodes are given the app of their server
+    with pytest.raises(InputError, match="is not a Flower app"):
+        app_hash(node.root / "memory")
+
+
+def test_a_folder_of_an_earlier_version_gets_the_app_of_this_one(node: NodeFolder) -> None:
+    before = app_hash(node.app)
+    shutil.rmtree(node.app)
+    assert app_hash(prepare_node(node).app) == before
+
+
+@pytest.fixture
+def runtime(monkeypatch: pytest.MonkeyPatch) -> object:
+    """Flower's module that runs tasks; what a test replaces in it is put back."""
+    module = import_module("flwr.supernode.runtime.run_clientapp")
+    for name in ("install_from_fab", "get_load_client_app_fn"):
+        monkeypatch.setattr(module, name, getattr(module, name))
+    return module
+
+
+def test_only_the_installed_app_runs(node: NodeFolder, runtime: object, tmp_path: Path) -> None:
+    folder = prepare_node(node).app
+    installed = InstalledApp.load(folder)
+    assert installed.client_app is ipfl.engines.flower.node_app.app
+    installed.pin()
+    runtime.install_from_fab(build_fab_from_disk(folder), skip_prompt=True)  # type: ignore[attr-defined]
+    loader = runtime.get_load_client_app_fn(default_app_ref="", app_path=None, multi_app=True)  # type: ignore[attr-defined]
+    # Whatever name the server gives the app.
+    assert loader("../evil", "1", "0" * 64) is installed.client_app
+    other = tmp_path / "other"
+    shutil.copytree(folder, other)
+    (other / "more.py").write_text("raise SystemExit('this was imported')\n")
+    with pytest.raises(ForeignAppError, match="refused: the server runs app"):
+        runtime.install_from_fab(build_fab_from_disk(other), skip_prompt=True)  # type: ignore[attr-defined]
+    assert not (node.flower_home / "apps").exists()
+
+
+def test_an_app_that_cannot_be_loaded_is_an_input_error(node: NodeFolder) -> None:
+    description = node.app / "pyproject.toml"
+    good = description.read_text()
+    description.write_text(good.replace("ipfl.engines.flower.node_app:app", "no_such_module:app"))
+    with pytest.raises(InputError, match=r"cannot be loaded: .*no_such_module"):
+        InstalledApp.load(node.app)
+    description.write_text(good.replace("ipfl.engines.flower.node_app:app", "ipfl.errors:InputError"))
+    with pytest.raises(InputError, match="has no ClientApp"):
+        InstalledApp.load(node.app)
+
+
+def test_a_server_cannot_name_modules_that_the_node_does_not_allow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugins, "_allowed_modules", None)
+    assert load_callable("json:dumps", "model")
+    allow_modules(["json", "my_package"])
+    assert load_callable("json.encoder:JSONEncoder", "model")
+    for reference in ("subprocess:run", "jsonschema:validate", "my_packages:f", ":f"):
+        with pytest.raises(InputError, match=r"does not allow its module \(`modules` in node\.toml\)"):
+            load_callable(reference, "model")
+    allow_modules([])
+    with pytest.raises(InputError, match="does not allow its module"):
+        load_callable("json:dumps", "model")

@@ -1,0 +1,256 @@
+"""The server over nodes with data of their own: it learns what it may know, and refuses what does not fit."""
+
+import json
+
+import numpy as np
+import pytest
+from tests.engines.flower.loopback import Loopback
+from torch import nn
+
+from ipfl.core import Event
+from ipfl.deploy.server_app import ServerConfig, run_server
+from ipfl.engines.flower.flower_engine import RemoteData
+from ipfl.engines.flower.node_app import NodeApp
+from ipfl.engines.flower.node_memory import DataDescription
+from ipfl.errors import InputError
+from ipfl.training.architectures import model_factory
+from ipfl.training.task import Task
+
+CLASSES = 3
+
+
+def points(seed, n=40, features=4):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n, features)).astype(np.float32)
+    return x, np.arange(n) % CLASSES
+
+
+@pytest.fixture
+def place(tmp_path):
+    (tmp_path / "run.toml").write_text(
+        'rounds = 2\n[task]\nmodel = "softmax"\n[method]\nname = "ipfl"\n[evaluate]\nevery = 1\n'
+    )
+    return tmp_path
+
+
+def file(place, name, x, y, **more):
+    np.savez(place / f"{name}.npz", x=x, y=y, **more)
+    return str(place / f"{name}.npz")
+
+
+def joined(grid, place, client, node=None, **data):
+    x, y = points(client)
+    path = file(place, client, **({"x": x, "y": y} | data))
+    grid.join(node or 10 + client, NodeApp(), client=client, data=path, memory=str(place / f"node-{client}"))
+
+
+@pytest.fixture
+def grid(place):
+    grid = Loopback()
+    for client in (0, 1, 4):
+        joined(grid, place, client)
+    return grid
+
+
+def server_config(place, **changes):
+    return ServerConfig.read(
+        {
+            "config": str(place / "run.toml"),
+            "out": str(place / "out"),
+            "nodes": 3,
+            "wait": 0.0,
+            "registry": "",
+        }
+        | changes
+    )
+
+
+def enumerate_balances(result):
+    """(client, tokens) at the end of a run."""
+    return zip((0, 1, 4), result.summary["report"]["balances"], strict=True)
+
+
+class TestRun:
+    def test_the_server_learns_shape_and_classes_and_keeps_books(self, grid, place, capsys):
+        result = run_server(grid, server_config(place))
+        assert result.summary["input_shape"] == [4]
+        assert result.summary["classes"] == CLASSES
+        assert set(result.last.personalized) == {0, 1, 4}
+        assert len(result.summary["report"]["balances"]) == 3
+        assert result.summary["cluster_accuracy"] is None  # nobody has a test pool of a distribution
+        printed = capsys.readouterr().out.splitlines()
+        assert printed[0] == "ipfl: 2 rounds"
+        assert printed[-1].startswith("2 of 2 rounds: 3 clients, ")
+
+    def test_balances_outlive_a_run_and_heads_go_to_an_anchor(self, grid, place):
+        """The second run opens with what the first left, and the anchor knows every round of both."""
+        anchor = place / "heads.jsonl"
+        more = {"accounts": "club", "anchor": str(anchor)}
+        first = run_server(grid, server_config(place, **more))
+        second = run_server(grid, server_config(place, out=str(place / "second"), **more))
+        opened = {transfer.target: transfer.amount for transfer in second.opening}
+        assert opened == dict(enumerate_balances(first))
+        heads = [json.loads(line) for line in anchor.read_text().splitlines()]
+        # For each run: the opening, two rounds, the closing.
+        assert [(head["run"], head["round"]) for head in heads] == [
+            (run, round) for run in ("out", "second") for round in (-1, 0, 1, 1)
+        ]
+        assert (place / "club.accounts.json").exists()
+        with pytest.raises(InputError, match="plain name"):
+            run_server(grid, server_config(place, out=str(place / "third"), accounts="../club"))
+
+    def test_a_node_with_far_more_points_counts_ten_times_the_median(self, grid, place):
+        """FedAvg counts every point; on nodes, where nobody can count them, there is a limit."""
+        config = place / "run.toml"
+        config.write_text(config.read_text().replace('"ipfl"', '"fedavg"') + "[train]\nper_round = 3\n")
+        x, y = points(4, n=4000)
+        joined(grid, place, 4, x=x, y=y)
+        result = run_server(grid, server_config(place, out=str(place / "limited")))
+        assert result.summary["config"]["aggregate"]["max_weight"] == 10
+        (limited,) = {event for line in result.history for event in line["events"]}
+        assert limited[:2] == ("weight_limited", 4)
+        config.write_text(config.read_text() + "[aggregate]\nmax_weight = 1e9\n")
+        result = run_server(grid, server_config(place, out=str(place / "free")))
+        assert [event for line in result.history for event in line["events"]] == []
+
+    def test_a_cluster_with_one_provider_stays_as_it_is(self, grid, place):
+        """Else its buyers, who know the model before, would know the provider's update."""
+        config = place / "run.toml"
+        config.write_text(config.read_text().replace("[evaluate]", "robust = false\n[evaluate]"))
+        result = run_server(grid, server_config(place, rounds=1))
+        (line,) = result.history
+        providers = [[s.client for s in line["seats"] if s.cluster == k and s.delivered] for k in (0, 1)]
+        assert sorted(map(len, providers)) == [1, 2], "three nodes are dealt to two clusters"
+        alone = min((0, 1), key=lambda k: len(providers[k]))
+        before = Task(RemoteData(DataDescription((0, 1, 4), (4,), CLASSES)), model_factory("softmax"))
+        start = before.network(0).read()
+        assert np.array_equal(result.models[f"cluster_{alone}"], start)
+        assert not np.array_equal(result.models[f"cluster_{1 - alone}"], start)
+        told = f"cluster_{alone} stays as it is: fewer than 2 updates to it counted"
+        assert line["events"] == (Event("too_few_providers", None, told),)
+
+    @pytest.mark.parametrize("setting", ["[train]\nper_round = 1", "[aggregate]\nmin_providers = 4"])
+    def test_a_federation_whose_models_would_never_move_is_refused(self, grid, place, setting):
+        config = place / "run.toml"
+        config.write_text(config.read_text() + setting)
+        with pytest.raises(InputError, match="no model would ever move"):
+            run_server(grid, server_config(place))
+        assert not (place / "out").exists()
+
+    def test_no_point_leaves_its_node(self, grid, place):
+        """No message holds a row of anybody's data."""
+        arrived = []
+        grid.fault = lambda ask, reply: arrived.append(reply) or reply
+        run_server(grid, server_config(place))
+        rows = [row.tobytes() for client in (0, 1, 4) for row in points(client)[0]]
+        sent = [array.data for reply in arrived for array in reply.content["arrays"].values()]
+        assert sent
+        assert not any(row in data for row in rows for data in sent)
+
+    def test_memory_is_on_the_node_and_goes_on_after_a_restart(self, grid, place):
+        config = place / "run.toml"
+        config.write_text(config.read_text().replace('"ipfl"', '"local"'))
+        run_server(grid, server_config(place))
+        run = json.loads((place / "out/flower.json").read_text())["run"]
+        assert list(place.glob(f"node-*/{run}/*/*.safetensors"))
+        resumed = run_server(grid, server_config(place, resume=True, rounds=2))
+        assert resumed.summary["rounds"] == 2
+
+    def test_a_resumed_run_is_the_run_that_was_begun(self, grid, place):
+        """With fewer nodes, none of which has seen the last class, it has its clients and classes."""
+        run_server(grid, server_config(place))
+        grid.leave(11)
+        grid.leave(14)
+        x, y = points(0)
+        joined(grid, place, 0, x=x[y < 2], y=y[y < 2])
+        again = run_server(grid, server_config(place, resume=True, nodes=1))
+        assert again.summary["classes"] == CLASSES
+        assert again.summary["clients"] == 3
+
+    def test_tables_on_the_nodes(self, place):
+        """Each node has a CSV file with two of the three classes; the run's config says their order."""
+        (place / "run.toml").write_text(
+            'rounds = 1\n[task]\nmodel = "softmax"\ntarget = "y"\nclass_names = ["a", "b", "c"]\n'
+        )
+        grid = Loopback()
+        for client, labels in enumerate(("ab", "bc")):
+            rows = "\n".join(f"{number},{number % 5},{labels[number % 2]}" for number in range(20))
+            (place / f"{client}.csv").write_text(f"age,dose,y\n{rows}\n")
+            data = {"data": str(place / f"{client}.csv"), "memory": str(place / f"node-{client}")}
+            grid.join(10 + client, NodeApp(), client=client, **data)
+        result = run_server(grid, server_config(place, nodes=2, classes=3))
+        assert (result.summary["classes"], result.summary["input_shape"]) == (3, [2])
+        assert set(result.last.personalized) == {0, 1}
+
+    def test_a_model_of_ones_own(self, place):
+        def model(shape, classes):
+            return nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, classes))
+
+        grid = Loopback()
+        for client in (0, 1):
+            app = NodeApp(lambda context: points(context.node_config["partition-id"]), model)
+            config = {"partition-id": client, "num-partitions": 2, "memory": str(place / f"node-{client}")}
+            grid.join(10 + client, app, **config)
+        result = run_server(grid, server_config(place, nodes=2), model)
+        size = 4 * 5 + 5 + 5 * CLASSES + CLASSES
+        assert {len(vector) for vector in result.models.values()} == {size}
+        # The summary tells of the app's own data, network and clients, not of those that a config would name.
+        told = result.summary
+        assert (told["dataset"], told["partition"], told["clients"]) == ("remote", "own", 2)
+        assert (told["input_shape"], told["classes"], told["model"]) == ([4], CLASSES, None)
+        assert "task" not in told["config"]
+        with pytest.raises(InputError, match=rf"has a model of {size} parameters, not 15"):
+            run_server(grid, server_config(place, nodes=2, out=str(place / "other")))  # softmax: 4 · 3 + 3
+
+
+class TestRefused:
+    @pytest.mark.parametrize("section", ["[adversary]\nshare = 0.5\n", "[faults]\ncrash = 0.1\n"])
+    def test_clients_that_fail_on_purpose(self, grid, place, section):
+        """Before any node gets a message."""
+        (place / "run.toml").write_text(section)
+        with pytest.raises(InputError, match="need the local engine"):
+            run_server(grid, server_config(place))
+        assert grid.sent == []
+
+    def test_too_few_nodes(self, grid, place, capsys):
+        with pytest.raises(InputError, match="3 of 4 clients came within 1 s"):
+            run_server(grid, server_config(place, nodes=4, wait=1.0))
+        assert "waiting for nodes: 3 of 4 clients are here, 1 s at most" in capsys.readouterr().out
+
+    def test_points_of_another_shape(self, grid, place):
+        x, y = points(5, features=3)
+        joined(grid, place, 5, x=x, y=y)
+        with pytest.raises(InputError, match=r"node 15 has samples of shape \(3,\), not \(4,\)"):
+            run_server(grid, server_config(place))
+
+    def test_more_classes_than_the_run_has(self, grid, place):
+        with pytest.raises(InputError, match=r"cannot take part: .*the label 2, but classes = 2"):
+            run_server(grid, server_config(place, classes=2))
+
+    @pytest.mark.parametrize("broken", ["missing.npz", "run.toml"])
+    def test_data_that_cannot_be_read(self, place, broken):
+        grid = Loopback()
+        config = {"client": 0, "data": str(place / broken), "memory": str(place / "node")}
+        grid.join(10, NodeApp(), **config)
+        with pytest.raises(InputError, match=rf"node 10 cannot take part: .*{broken}"):
+            run_server(grid, server_config(place, nodes=1))
+
+    def test_a_node_without_a_name(self, place):
+        grid = Loopback()
+        x, y = points(0)
+        grid.join(10, NodeApp(), data=file(place, 0, x, y), memory=str(place / "node"))
+        with pytest.raises(InputError, match="started without client or partition-id"):
+            run_server(grid, server_config(place, nodes=1))
+
+    @pytest.mark.parametrize(
+        ("said", "why"),
+        [
+            ({"out": ""}, "out Field required"),
+            ({"deadline": -1}, "deadline"),
+            ({"dealine": 3}, "dealine"),
+            ({"config": "nowhere.toml"}, "cannot read config nowhere.toml"),
+        ],
+    )
+    def test_run_configs(self, grid, place, said, why):
+        with pytest.raises(InputError, match=why):
+            run_server(grid, server_config(place, **said))

@@ -1,0 +1,76 @@
+"""Headers of messages: read as they were written, and refused where a field is not what it must be."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from ipfl.engines.flower.message_headers import AskHeader, NodeInfo, read_digests, read_field
+from ipfl.engines.flower.messages import MalformedError
+
+
+@pytest.mark.parametrize("said", [{}, {"params": [1]}, {"params": {"w": 1}}, {"params": "w"}])
+def test_names_must_be_names(said):
+    with pytest.raises(MalformedError):
+        read_digests(said)
+
+
+@pytest.mark.parametrize(("value", "kind"), [("1", int), (True, int), (None, str), (1, list)])
+def test_entries_of_another_kind_are_refused(value, kind):
+    with pytest.raises(MalformedError, match="'x' is"):
+        read_field({"x": value}, "x", kind)
+
+
+INFO = NodeInfo((3, 4), 650, 10, (8, 8, 1), {3: {"train": 16, "test": 0}, 4: {}})
+
+
+def test_what_a_node_says_of_itself_is_read_as_it_was_written():
+    """A part without samples counts as one: the counts are divisors elsewhere."""
+    read = NodeInfo.read(json.loads(json.dumps(INFO.to_header())))
+    assert read == replace(INFO, samples={3: {"train": 16, "test": 1}, 4: {}})
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"clients": [-1]},
+        {"clients": ["3"]},
+        {"input_shape": [8, True]},
+        {"size": None},
+        {"classes": "10"},
+        {"sizes": {"x": {}}},
+        {"sizes": {"3": 7}},
+        {"sizes": {"3": {"train": "many"}}},
+    ],
+)
+def test_a_node_that_says_something_else_of_itself_is_refused(wrong):
+    with pytest.raises(MalformedError):
+        NodeInfo.read(INFO.to_header() | wrong)
+
+
+RUN_ID, DIGEST = "0123456789abcdef" * 2, "f" * 32
+ASK = AskHeader(3, 1, 0, RUN_ID, (0, 1), DIGEST, 650, False, {"global": DIGEST}, {"limit": 10})
+
+
+@pytest.mark.parametrize("run_id", [RUN_ID, ""])
+def test_an_ask_is_read_as_it_was_written(run_id):
+    ask = replace(ASK, run_id=run_id)
+    assert AskHeader.read(json.loads(json.dumps(ask.to_header()))) == ask
+
+
+@pytest.mark.parametrize(
+    "name", ["..", "../" * 10 + "22", "/" + "a" * 31, "x" * 32, "A" * 32, "a" * 33, "a\n"]
+)
+@pytest.mark.parametrize("field", ["run", "plan", "params"])
+def test_a_name_that_could_lead_to_another_folder_is_refused(field, name):
+    """A node uses run ids and digests as names of files; they are 32 hex digits."""
+    value = {"global": name} if field == "params" else name
+    with pytest.raises(MalformedError, match=f"'{field}' must be 32 hex digits"):
+        AskHeader.read(ASK.to_header() | {field: value})
+
+
+@pytest.mark.parametrize("field", ASK.to_header())
+@pytest.mark.parametrize("value", [None, -1.5, ["x"]])
+def test_an_ask_with_a_field_of_another_type_is_refused(field, value):
+    with pytest.raises(MalformedError):
+        AskHeader.read(ASK.to_header() | {field: value})

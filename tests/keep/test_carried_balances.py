@@ -1,0 +1,221 @@
+"""Accounts that outlive a run: the next one opens with what the last one left."""
+
+import importlib
+import json
+import shutil
+
+import pytest
+from tests.ledger.test_verify import change_without_triggers
+from tests.small_runs import InterruptAfter, small_task
+
+import ipfl
+from ipfl.errors import InputError
+from ipfl.keep import carried_balances as accounts
+from ipfl.keep.run_audit import Audit, verify_run
+from ipfl.ledger.signing import SigningKey
+from ipfl.ledger.store import RunStore
+
+run_module = importlib.import_module("ipfl.play.run")
+MARKET = {"price": 100, "opening": 300, "subsidy": 0}
+
+
+@pytest.fixture(scope="module")
+def task():
+    return small_task(seed=3)
+
+
+def play(task, folder, rounds=2, method="ipfl", **options):
+    chosen = ipfl.method(method, **(MARKET if method == "ipfl" else {}))
+    output = ipfl.RunOutput(folder, **{"accounts": "club", **options})
+    config = ipfl.RunConfig(rounds=rounds, seed=3, train=ipfl.TrainConfig(per_round=4))
+    return ipfl.run(task, chosen, config, engine=ipfl.local_engine(0), out=output)
+
+
+def balances(folder, round=None):
+    with RunStore.open(folder) as store:
+        return {client: tokens for client, tokens in store.balances(round).items() if client >= 0}
+
+
+def finding(folder):
+    with RunStore.open(folder) as store:
+        found = Audit(store, folder).finding()
+        return None if found is None else str(found)
+
+
+def delete_last_round(store):
+    """Takes round 1 out of a run, so that all that is left is true in itself."""
+    tables = ("transfers", "bids", "seats", "contributions", "metrics", "signatures", "rounds")
+    gone = [f"DELETE FROM {table} WHERE round = 1" for table in tables]
+    sums = "UPDATE balances SET balance = (SELECT SUM(CASE WHEN target = account THEN amount "
+    sums += "ELSE -amount END) FROM transfers WHERE account IN (source, target)) WHERE account >= -1"
+    change_without_triggers(store, *gone, "DELETE FROM closings", sums)
+    assert verify_run(store) is None
+
+
+@pytest.fixture(scope="module")
+def place(task, tmp_path_factory):
+    """Two runs one after the other."""
+    folder = tmp_path_factory.mktemp("club")
+    play(task, folder / "first")
+    play(task, folder / "second")
+    return folder
+
+
+@pytest.fixture
+def copied(place, tmp_path):
+    """The two runs and their key, to be changed."""
+    shutil.copytree(place, tmp_path / "club")
+    return tmp_path / "club"
+
+
+def test_the_second_opens_with_what_the_first_left(place):
+    left = balances(place / "first")
+    assert balances(place / "first", -1) == dict.fromkeys(range(6), 300)
+    assert left != balances(place / "first", -1)  # somebody won or lost
+    assert balances(place / "second", -1) == left
+    assert sum(left.values()) == sum(balances(place / "second").values()) == 6 * 300
+    assert finding(place / "first") is finding(place / "second") is None
+    assert json.loads((place / "club.accounts.json").read_text()) == {"run": "second", "is_open": False}
+    with RunStore.open(place / "first") as first, RunStore.open(place / "second") as second:
+        assert second.header["accounts"] == {
+            "name": "club",
+            "run": "first",
+            "head": first.head(),
+            "absent": {},
+        }
+
+
+def test_absent_clients_keep_theirs_and_newcomers_open_as_usual(copied):
+    """Of six clients four take part in the third run, and eight in the fourth."""
+    play(small_task(seed=3, clients=4), copied / "third", rounds=1)
+    left, then = balances(copied / "second"), balances(copied / "third")
+    assert sorted(then) == [0, 1, 2, 3]
+    play(small_task(seed=3, clients=8), copied / "fourth", rounds=1)
+    assert balances(copied / "fourth", -1) == left | then | {6: 300, 7: 300}
+    assert finding(copied / "fourth") is None
+
+
+def test_who_went_broke_is_still_broke(task, tmp_path, monkeypatch):
+    """With one price to begin with, some cannot pay for a bid after four rounds, nor in the next run."""
+    monkeypatch.setitem(MARKET, "opening", MARKET["price"])
+    play(task, tmp_path / "one", rounds=4)
+    left = balances(tmp_path / "one")
+    broke = [client for client, tokens in left.items() if tokens < 100]
+    assert broke
+    play(task, tmp_path / "two", rounds=1)
+    with RunStore.open(tmp_path / "two") as store:
+        payments = {one.transfer.client for one in store.transfers(round=0) if one.transfer.kind == "bid"}
+    assert not payments & {*broke}
+
+
+class TestVerified:
+    def test_another_run_in_the_place_of_the_first(self, place, copied):
+        """It is true in itself, but ends otherwise: it has one round less."""
+        with RunStore.open(copied / "first") as store:
+            delete_last_round(store)
+        assert finding(copied / "second") == "run 'first' is not the one whose balances this run opened with"
+
+    def test_an_edited_opening(self, copied):
+        with RunStore.open(copied / "second") as store:
+            more = "UPDATE transfers SET amount = amount + 1 WHERE round = -1 AND client = 2"
+            change_without_triggers(store, more)
+        assert "opening, entry 2: recorded is open of" in finding(copied / "second")
+
+    def test_a_wrong_ledger_leaves_no_accounts(self, task, copied):
+        with RunStore.open(copied / "second") as store:
+            change_without_triggers(store, "UPDATE balances SET balance = balance + 1 WHERE account = 2")
+        with pytest.raises(InputError, match="'second', which left the accounts 'club', is wrong: client 2"):
+            play(task, copied / "third")
+
+    def test_without_the_earlier_run_it_says_what_it_did_not_compare(self, copied):
+        (copied / "first" / "run.db").unlink()
+        with RunStore.open(copied / "second") as store:
+            audit = Audit(store, copied / "second")
+            assert audit.finding() is None
+            assert any("the opening balances are not compared" in note for note in audit.report())
+
+
+class TestRefused:
+    def test_a_run_that_is_not_over(self, task, copied):
+        (copied / "club.accounts.json").write_text('{"run": "second", "is_open": true}')
+        with pytest.raises(InputError, match="run 'second' has the accounts 'club': resume and end it first"):
+            play(task, copied / "third")
+        assert not (copied / "third").exists()
+
+    def test_to_overwrite_the_run_that_has_them(self, task, copied):
+        with pytest.raises(InputError, match="would forget them"):
+            play(task, copied / "second", overwrite=True)
+        assert finding(copied / "second") is None
+
+    @pytest.mark.parametrize("options", [{"overwrite": True}, {"overwrite": True, "method": "fedavg"}, {}])
+    def test_to_put_another_run_in_its_place_without_a_word_of_accounts(self, task, copied, options):
+        """Once, the next run took the fresh balances of that one for those of the club."""
+        if not options:
+            shutil.rmtree(copied / "second")
+        with pytest.raises(InputError, match="'club': another run in its folder would forget them"):
+            play(task, copied / "second", accounts=None, **options)
+        assert not options or finding(copied / "second") is None
+
+    def test_a_pointer_to_a_run_without_them(self, task, copied):
+        play(task, copied / "other", accounts=None)
+        (copied / "club.accounts.json").write_text('{"run": "other", "is_open": false}')
+        with pytest.raises(InputError, match=r"'other', which left .* is wrong: it was begun without them"):
+            play(task, copied / "third")
+
+    def test_a_run_whose_last_rounds_were_deleted(self, task, copied):
+        """Nobody needs the key for that; the debts of the last round would be gone."""
+        with RunStore.open(copied / "second") as store:
+            delete_last_round(store)
+        with pytest.raises(InputError, match="it did not end with round 0: rounds are missing"):
+            play(task, copied / "third")
+
+    def test_a_run_that_another_key_signed(self, task, copied):
+        (copied / "signing.key").unlink()
+        SigningKey.read_or_make(copied / "signing.key")
+        with pytest.raises(InputError, match=r"'second', which left .* is wrong: .*key"):
+            play(task, copied / "third")
+
+    def test_two_runs_that_begin_at_once(self, task, copied, monkeypatch):
+        """The second one begins and ends after the first has read the balances."""
+        opened = accounts.load_carried_accounts
+
+        def open_slowly(output, *key):
+            carried = opened(output, *key)
+            monkeypatch.undo()
+            play(task, copied / "faster", rounds=1)
+            return carried
+
+        monkeypatch.setattr(run_module, "load_carried_accounts", open_slowly)
+        with pytest.raises(InputError, match="run 'faster' has taken the accounts 'club' meanwhile"):
+            play(task, copied / "slower", rounds=1)
+        assert not (copied / "slower").exists()
+
+    def test_to_go_on_with_a_run_whose_accounts_another_one_has(self, task, place):
+        with pytest.raises(InputError, match="does not have the accounts 'club' any more"):
+            play(task, place / "first", resume=True, accounts=None)
+
+    def test_names_methods_and_pointers(self, task, tmp_path):
+        with pytest.raises(InputError, match="a plain name"):
+            play(task, tmp_path / "one", accounts="../club")
+        with pytest.raises(InputError, match="need a method with tokens"):
+            play(task, tmp_path / "one", method="fedavg")
+        (tmp_path / "club.accounts.json").write_text("{}")
+        with pytest.raises(InputError, match="cannot be read"):
+            play(task, tmp_path / "one")
+
+
+def test_a_resumed_run_keeps_its_accounts(task, place, tmp_path):
+    """The end of a resumed run under accounts is that of one that was left alone."""
+    shutil.copytree(place / "first", tmp_path / "first")
+    shutil.copy2(place / "signing.key", tmp_path)
+    (tmp_path / "club.accounts.json").write_text('{"run": "first", "is_open": false}')
+    output = ipfl.RunOutput(tmp_path / "second", accounts="club")
+    config = ipfl.RunConfig(rounds=2, seed=3, train=ipfl.TrainConfig(per_round=4))
+    engine = ipfl.local_engine(0)
+    with pytest.raises(ipfl.Interrupted):
+        ipfl.run(
+            task, ipfl.method("ipfl", **MARKET), config, engine=engine, out=output, observer=InterruptAfter(0)
+        )
+    play(task, tmp_path / "second", resume=True, accounts=None)
+    with RunStore.open(tmp_path / "second") as store, RunStore.open(place / "second") as whole:
+        assert store.head() == whole.head()

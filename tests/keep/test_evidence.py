@@ -1,0 +1,384 @@
+"""Whatever is changed in a finished run is found, and named."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+from tests.ledger.test_verify import change_without_triggers
+from tests.small_runs import InterruptAfter, run_small, small_task
+from typer.testing import CliRunner
+
+import ipfl
+from ipfl.cli import app
+from ipfl.errors import InputError
+from ipfl.keep.evidence import RoundFiles, all_files
+from ipfl.keep.run_audit import Audit, find_key, key_beside
+from ipfl.ledger.lines import round_hash
+from ipfl.ledger.reader import parse_files
+from ipfl.ledger.store import RunStore
+
+ROUNDS = 5
+OPTIONS = {"rounds": ROUNDS, "seed": 3, "train": ipfl.TrainConfig(per_round=4)}
+
+
+@pytest.fixture(scope="module")
+def task():
+    return small_task(seed=3)
+
+
+def make(task, folder, method):
+    run_small(task, method, folder, **OPTIONS)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def market(task, tmp_path_factory):
+    """A finished run with tokens and an anchor."""
+    folder = tmp_path_factory.mktemp("market") / "run"
+    output = ipfl.RunOutput(folder, anchor=folder.parent / "anchor.jsonl")
+    ipfl.run(task, ipfl.method("ipfl"), ipfl.RunConfig(**OPTIONS), engine=ipfl.local_engine(0), out=output)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def keeper(task, tmp_path_factory):
+    """A finished run whose server keeps models of single clients."""
+    return make(task, tmp_path_factory.mktemp("keeper") / "run", "fedamp")
+
+
+@pytest.fixture(scope="module")
+def remembering(task, tmp_path_factory):
+    """A finished run whose clients remember something."""
+    return make(task, tmp_path_factory.mktemp("remembering") / "run", "ditto")
+
+
+@pytest.fixture
+def copied(market, tmp_path):
+    """The run with the key beside it, to be changed."""
+    return copy(market, tmp_path / "run")
+
+
+def copy(run: Path, to: Path) -> Path:
+    shutil.copytree(run, to)
+    shutil.copy2(key_beside(run), key_beside(to))
+    return to
+
+
+def finding(folder, **options):
+    with RunStore.open(folder) as store:
+        found = Audit(store, folder, **options).finding()
+        return None if found is None else str(found)
+
+
+def command(*arguments):
+    return CliRunner().invoke(app, ["ledger", *map(str, arguments)])
+
+
+def edit(path: Path) -> None:
+    """Changes one bit in the middle of a file."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("name", "special"),
+    [("market", {"model", "offer.safetensors"}), ("keeper", {"client_models"}), ("remembering", {"memory"})],
+)
+def test_every_edit_of_every_file_is_found_by_name(request, name, special, tmp_path):
+    folder = copy(request.getfixturevalue(name), tmp_path / "run")
+    assert finding(folder) is None
+    files = [*all_files(folder), "metrics.jsonl"]
+    kinds = {path.split("/")[0] for path in files}
+    assert kinds >= {"checkpoint", "summary.json", "metrics.jsonl", *special}
+    with RunStore.open(folder) as store:
+        for path in files:
+            whole = (folder / path).read_bytes()
+            edit(folder / path)
+            assert path in str(Audit(store, folder).folder_finding()), path
+            (folder / path).unlink()
+            assert path in str(Audit(store, folder).folder_finding()), path
+            (folder / path).write_bytes(whole)
+    assert finding(folder) is None
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["memory/1/4.safetensors.bak", "memory/1/9.safetensors", "model/x", "checkpoint/round-9.safetensors"],
+)
+def test_a_file_more_is_found(copied, path):
+    (copied / path).parent.mkdir(parents=True, exist_ok=True)
+    (copied / path).write_bytes(b"more")
+    assert path in finding(copied)
+
+
+def test_a_finished_run_by_the_command(market):
+    done = command("verify", market)
+    with RunStore.open(market) as store:
+        head = store.head()
+    assert done.exit_code == 0, done.output
+    count = len(all_files(market))
+    assert f"run: 5 of 5 rounds verified, {count} files, signed by " in done.output
+    assert f"hash {head}\nwith results: " in done.output
+    results = done.output.split("with results: ")[1].split()[0]
+    for noted in (head, results):
+        assert command("verify", market, "--expect", noted).exit_code == 0
+    no_hash = command("verify", market, "--expect", head[:63])
+    assert (no_hash.exit_code, "64 hex digits" in no_hash.output) == (2, True)
+    assert command("verify", market, "--anchor", market.parent / "anchor.jsonl").exit_code == 0
+
+
+def delete_last_rounds(folder: Path, kept: int) -> None:
+    """What an insider does who can write to the database: rounds go, balances are folded again."""
+    tables = ("transfers", "bids", "seats", "contributions", "metrics", "signatures", "rounds")
+    with RunStore.open(folder) as store:
+        sums = (
+            "UPDATE balances SET balance ="
+            " COALESCE((SELECT SUM(amount) FROM transfers WHERE target = account), 0) -"
+            " COALESCE((SELECT SUM(amount) FROM transfers WHERE source = account), 0)"
+        )
+        gone = [f"DELETE FROM {table} WHERE round >= {kept}" for table in tables]
+        change_without_triggers(store, *gone, sums)
+
+
+class TestDeletedRounds:
+    def test_the_closing_knows_them(self, copied):
+        delete_last_rounds(copied, 4)
+        assert finding(copied) == "the run ended after 5 rounds, but only 4 are there"
+
+    def test_without_the_closing_the_summary_does(self, copied):
+        delete_last_rounds(copied, 4)
+        with RunStore.open(copied) as store:
+            change_without_triggers(store, "DELETE FROM closings")
+        assert finding(copied) == "metrics.jsonl has line 5, of a round that is not in the ledger"
+        lines = (copied / "metrics.jsonl").read_text().splitlines(keepends=True)
+        (copied / "metrics.jsonl").write_text("".join(lines[:4]))
+        assert finding(copied) == "summary.json says 5 rounds, the ledger 4"
+        (copied / "summary.json").unlink()
+        assert "checkpoint/round-" in finding(copied)
+
+    def test_a_database_alone_says_4_of_5_and_a_noted_hash_finds_it(self, market, copied):
+        with RunStore.open(market) as store:
+            noted = store.head()
+        delete_last_rounds(copied, 4)
+        with RunStore.open(copied) as store:
+            change_without_triggers(store, "DELETE FROM closings")
+        for path in copied.iterdir():  # nothing but the database is left
+            if path.name != "run.db":
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        alone = command("verify", copied / "run.db")
+        assert alone.exit_code == 0
+        assert "run: 4 of 5 rounds verified" in alone.output
+        expected = command("verify", copied / "run.db", "--expect", noted)
+        assert (expected.exit_code, "none of its 4 rounds has the expected hash" in expected.output) == (
+            1,
+            True,
+        )
+        anchored = command("verify", copied / "run.db", "--anchor", market.parent / "anchor.jsonl")
+        assert (anchored.exit_code, "round 4: missing, although the anchor" in anchored.output) == (1, True)
+
+
+def forge_psi(folder: Path) -> None:
+    """Raises a contribution without changing who ranks where, and computes all hashes again."""
+    with RunStore.open(folder) as store:
+        with store.engine.connect() as connection:
+            best = "SELECT round, sequence FROM contributions WHERE psi > 0 ORDER BY psi DESC LIMIT 1"
+            round, sequence = connection.execute(text(best)).one()
+        change = f"UPDATE contributions SET psi = psi * 1.5 WHERE round = {round} AND sequence = {sequence}"
+        change_without_triggers(store, change)
+        with store.snapshot() as reader:
+            rows = list(reader.all_posted())
+            lines = [reader.line(row) for row in rows]
+        hash, updates = store.begun, []
+        for row, line in zip(rows, lines, strict=True):
+            files = parse_files("", row.files)
+            new = round_hash(hash, row.round, row.checkpoint, line, files)
+            updates.append(f"UPDATE rounds SET previous = '{hash}', hash = '{new}' WHERE round = {row.round}")
+            hash = new
+        change_without_triggers(store, *updates)
+
+
+class TestForgedContribution:
+    def test_the_signature_finds_it(self, copied):
+        forge_psi(copied)
+        assert finding(copied).endswith("its signature is not one of what is recorded")
+
+    def test_without_signatures_the_key_beside_the_run_does(self, copied):
+        forge_psi(copied)
+        with RunStore.open(copied) as store:
+            change_without_triggers(store, "DELETE FROM signatures", "DELETE FROM closings")
+        done = command("verify", copied / "run.db", "--public-key", key_beside(copied))
+        assert (done.exit_code, "round 4: it is not signed" in done.output) == (1, True)
+        assert "NOT SIGNED" in command("verify", copied / "run.db").output
+
+    def test_another_key_is_not_the_one_beside_the_run(self, market, copied):
+        key_beside(copied).unlink()
+        assert command("verify", copied).exit_code == 0
+        other = ipfl.RunOutput(copied.parent / "other")
+        assert find_key(other) is not None
+        done = command("verify", copied)
+        assert (done.exit_code, "signed by the key" in done.output) == (1, True)
+        assert command("verify", copied, "--public-key", key_beside(market)).exit_code == 0
+
+
+def stop(task, method, folder):
+    """A run that is stopped after 3 of 5 rounds."""
+    with pytest.raises(ipfl.Interrupted):
+        run_small(task, method, folder, observer=InterruptAfter(2), **OPTIONS)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def stopped(task, tmp_path_factory):
+    return stop(task, "ipfl", tmp_path_factory.mktemp("stopped") / "run")
+
+
+class TestResume:
+    def test_it_says_3_of_5(self, stopped):
+        assert "3 of 5 rounds verified" in command("verify", stopped).output
+
+    def test_it_goes_on_to_the_same_end(self, task, market, stopped, tmp_path):
+        folder = copy(stopped, tmp_path / "run")
+        run_small(task, "ipfl", folder, resume=True, **OPTIONS)
+        assert finding(folder) is None
+        with RunStore.open(folder) as store, RunStore.open(market) as whole:
+            assert store.head() == whole.head()
+
+    @pytest.mark.parametrize(("method", "kind"), [("ipfl", "checkpoint"), ("ditto", "memory")])
+    def test_changed_models_are_refused_in_one_line(self, task, tmp_path, method, kind):
+        folder = stop(task, method, tmp_path / "run")
+        path = next(path for path in all_files(folder) if path.startswith(kind))
+        edit(folder / path)
+        with pytest.raises(InputError, match="was changed, and cannot go on") as caught:
+            run_small(task, method, folder, resume=True, **OPTIONS)
+        assert f"{path} is not the file that round" in str(caught.value)
+        assert len(str(caught.value).splitlines()) == 1
+
+    def test_every_file_of_a_checkpoint_is_needed(self, task, stopped, tmp_path):
+        names = sorted(path.name for path in (stopped / "checkpoint").iterdir())
+        assert len(names) > 1, "or nothing is tested here"
+        for number, name in enumerate(names):
+            folder = copy(stopped, tmp_path / str(number) / "run")
+            (folder / "checkpoint" / name).unlink()
+            missing = f"checkpoint/{name} is missing, which round 2 wrote"
+            assert missing in str(finding(folder))
+            with pytest.raises(InputError, match=missing):
+                run_small(task, "ipfl", folder, resume=True, **OPTIONS)
+
+    def test_a_memory_from_elsewhere_is_refused(self, task, stopped, tmp_path):
+        folder = copy(stopped, tmp_path / "run")
+        (folder / "memory/77").mkdir(parents=True)
+        (folder / "memory/77/1.safetensors").write_bytes(b"")
+        with pytest.raises(InputError, match=r"memory/77/1\.safetensors is not a file that the run wrote"):
+            run_small(task, "ipfl", folder, resume=True, **OPTIONS)
+
+    def test_another_key_is_refused_unless_it_is_named(self, task, stopped, tmp_path):
+        folder = tmp_path / "run"
+        shutil.copytree(stopped, folder)
+        with pytest.raises(InputError, match="name the file of its signing key"):
+            run_small(task, "ipfl", folder, resume=True, **OPTIONS)
+
+
+def test_equal_runs_have_equal_chains_whatever_their_keys(task, market, tmp_path):
+    other = make(task, tmp_path / "run", "ipfl")
+    assert key_beside(other).read_bytes() != key_beside(market).read_bytes()
+    with RunStore.open(other) as store, RunStore.open(market) as whole:
+        assert store.head() == whole.head()
+
+
+def test_a_file_that_comes_late_counts_to_the_next_round(tmp_path):
+    files = RoundFiles(tmp_path)
+    (tmp_path / "memory/3").mkdir(parents=True)
+    (tmp_path / "memory/3/0.safetensors").write_bytes(b"a")
+    assert list(files.changed()) == ["memory/3/0.safetensors"]
+    assert list(files.changed()) == ["memory/3/0.safetensors"]  # the commit may be repeated
+    files.accept()
+    assert files.changed() == {}
+    (tmp_path / "memory/3/0.safetensors").write_bytes(b"late")
+    assert list(files.changed()) == ["memory/3/0.safetensors"]
+
+
+def test_the_key_is_its_owners_alone(market):
+    assert os.stat(key_beside(market)).st_mode & 0o777 == 0o600
+    assert not list(market.rglob("*.key"))
+
+
+@pytest.mark.parametrize("kind", ["missing folder", "folder", "pipe"])
+def test_an_anchor_that_cannot_be_written(task, market, tmp_path, kind):
+    """Refused before anything is done: the run that would have been overwritten is still there."""
+    anchor = tmp_path / "none" / "anchor" if kind == "missing folder" else tmp_path / "anchor"
+    if kind == "folder":
+        anchor.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(anchor)
+    before = (market / "metrics.jsonl").read_text()
+    output = ipfl.RunOutput(market, overwrite=True, anchor=anchor)
+    with pytest.raises(InputError, match=r"is not a file|cannot be written"):
+        ipfl.run(
+            task, ipfl.method("fedavg"), ipfl.RunConfig(rounds=1), engine=ipfl.local_engine(0), out=output
+        )
+    assert (market / "metrics.jsonl").read_text() == before
+    if kind != "missing folder":
+        for words in (("verify", market, "--anchor", anchor), ("check", anchor)):
+            done = command(*words)
+            assert (done.exit_code, done.output) == (2, f"error: {anchor} is not a file\n")
+
+
+def test_a_round_that_no_database_could_hold(market):
+    done = command("prove", market, "--client", "1", "--round", "9" * 20)
+    assert (done.exit_code, done.output) == (2, f"error: run 'run' has no round {'9' * 20}\n")
+
+
+def test_the_anchor_has_a_line_for_each_round(market):
+    heads = [json.loads(line) for line in (market.parent / "anchor.jsonl").read_text().splitlines()]
+    assert [head["round"] for head in heads] == [-1, 0, 1, 2, 3, 4, 4]  # the opening, the rounds, the end
+    assert all(len(head["signature"]) == 128 for head in heads)
+
+
+def test_an_anchor_of_another_run_proves_nothing(market, keeper, tmp_path):
+    assert "knows another run 'run'" in finding(keeper, anchor=market.parent / "anchor.jsonl")
+    (tmp_path / "empty").write_text("")
+    assert "does not know a run 'run'" in finding(market, anchor=tmp_path / "empty")
+
+
+def test_a_run_of_format_2_is_verified_and_goes_on_by_its_own_rules(task, tmp_path, monkeypatch):
+    """As the release before wrote it: no files in the hashes, no closing, no signatures."""
+    folder = tmp_path / "run"
+    with monkeypatch.context() as before:
+        before.setattr("ipfl.ledger.store.STORE_FORMAT", 2)
+        before.setattr("ipfl.keep.journal.find_key", lambda output: None)
+        with pytest.raises(ipfl.Interrupted):
+            run_small(task, "fedavg", folder, observer=InterruptAfter(1), **OPTIONS)
+    for again in range(2):
+        done = command("verify", folder / "run.db", "--folder", folder)
+        assert done.exit_code == 0, done.output
+        assert f"{ROUNDS if again else 2} of 5 rounds verified" in done.output
+        assert "an earlier release wrote the run" in done.output
+        run_small(task, "fedavg", folder, resume=True, **OPTIONS)
+    edit(folder / "metrics.jsonl")
+    assert "metrics.jsonl, line" in finding(folder)
+
+
+def test_without_a_place_for_a_key_it_says_so(tmp_path, monkeypatch):
+    """A key that was named must be there; the one beside the run may fail, but not in silence."""
+
+    def refuse(path):
+        raise OSError(30, "Read-only file system", str(path))
+
+    monkeypatch.setattr("ipfl.ledger.signing._make_key", refuse)
+    with pytest.warns(UserWarning, match="the ledger is NOT SIGNED: cannot make a signing key"):
+        assert find_key(ipfl.RunOutput(tmp_path / "run")) is None
+    with pytest.raises(InputError, match="Read-only file system"):
+        find_key(ipfl.RunOutput(tmp_path / "run", signing_key=tmp_path / "mine.key"))
+
+
+def test_the_key_of_a_comparison_is_beside_all_of_it(tmp_path):
+    (tmp_path / "compare").mkdir()
+    (tmp_path / "compare" / "plan.json").write_text("{}")
+    assert key_beside(tmp_path / "compare" / "ipfl" / "seed-0") == tmp_path / "signing.key"
+    assert key_beside(tmp_path / "run") == tmp_path / "signing.key"

@@ -1,0 +1,221 @@
+"""The files of a run, which are all that a script has to read."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from tests.small_runs import run_small, small_task
+
+from ipfl.config.run_config import EvaluateConfig, RunConfig
+from ipfl.errors import InputError
+from ipfl.keep.run_folder import RunFolder, RunOutput
+from ipfl.training.architectures import Softmax
+
+INTERFACE = {
+    "method", "dataset", "partition", "clients", "clusters", "rounds", "seed",
+    "personalized_accuracy", "global_accuracy", "cluster_accuracy", "purity",
+    "pma", "opt_outs", "participation_rate", "seconds", "config", "commit",
+}  # fmt: skip
+
+
+def strict(text: str):
+    """JSON as the standard has it: Python alone would take NaN and Infinity."""
+
+    def refuse(word):
+        raise AssertionError(f"{word} is not JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+@pytest.fixture(scope="module")
+def task():
+    return small_task(unseen=1)
+
+
+def run_three_rounds(task, name, out, **options):
+    return run_small(
+        task, name, out, **({"rounds": 3, "seed": 4, "evaluate": EvaluateConfig(every=2)} | options)
+    )
+
+
+@pytest.fixture(scope="module")
+def done(task, tmp_path_factory):
+    """Runs of a method with one model, with clusters, and with none; the latter two against the first."""
+    folder = tmp_path_factory.mktemp("runs")
+    reference = run_three_rounds(task, "fedavg", folder / "fedavg")
+    results = {
+        name: run_three_rounds(task, name, folder / name, reference=reference) for name in ("ipfl", "local")
+    }
+    return folder, {"fedavg": reference} | results
+
+
+class TestSummary:
+    @pytest.fixture(params=["fedavg", "ipfl", "local"])
+    def summary(self, request, done):
+        return strict((done[0] / request.param / "summary.json").read_text())
+
+    def test_every_name_of_the_interface(self, summary):
+        assert set(summary) >= INTERFACE
+        assert summary["dataset"] == "digits"
+        assert summary["partition"] == "10:90"
+        assert (summary["clients"], summary["rounds"], summary["seed"]) == (6, 3, 4)
+        assert summary["seconds"] > 0
+        assert summary["commit"] is None or len(summary["commit"]) == 40
+        for figure in ("personalized_accuracy", "unseen_accuracy"):
+            assert set(summary[figure]) == {"mean", "std"}
+            assert 0 <= summary[figure]["mean"] <= 1
+
+    def test_one_model(self, done):
+        summary = strict((done[0] / "fedavg" / "summary.json").read_text())
+        assert summary["method"] == "fedavg"
+        config = RunConfig(rounds=3, seed=4, evaluate=EvaluateConfig(every=2)).model_dump(mode="json")
+        task = summary["config"].pop("task")
+        assert summary["config"] == {**config, "method": {"name": "fedavg"}}
+        assert (task["dataset"], task["model"]) == (summary["dataset"], summary["model"])
+        # One model for all: what is deployed is the global model.
+        assert summary["global_accuracy"] == summary["personalized_accuracy"]
+        assert np.shape(summary["cluster_accuracy"]) == (2, 1)
+        for absent in ("clusters", "purity", "pma", "opt_outs", "participation_rate"):
+            assert summary[absent] is None, absent
+
+    def test_clusters(self, done):
+        summary = strict((done[0] / "ipfl" / "summary.json").read_text())
+        assert summary["clusters"] == 2
+        assert summary["global_accuracy"] is None
+        assert summary["config"]["method"]["name"] == "ipfl"
+        assert summary["config"]["method"]["clusters"] == 2
+        # [distribution][cluster]
+        assert np.shape(summary["cluster_accuracy"]) == (2, 2)
+        assert 0 <= summary["purity"] <= 1
+
+    def test_no_server_model(self, done):
+        summary = strict((done[0] / "local" / "summary.json").read_text())
+        for absent in ("clusters", "purity", "global_accuracy", "cluster_accuracy"):
+            assert summary[absent] is None, absent
+
+    def test_gains_over_the_reference(self, done):
+        """PMA_i = accuracy of i − ρ_i; those at or below 0 opt out."""
+        folder, results = done
+        rho = results["fedavg"].last.personalized
+        for name in ("ipfl", "local"):
+            summary = strict((folder / name / "summary.json").read_text())
+            pma = [accuracy - rho[i] for i, accuracy in results[name].last.personalized.items()]
+            assert summary["pma"]["mean"] == pytest.approx(np.mean(pma))
+            assert summary["pma"]["std"] == pytest.approx(np.std(pma))
+            assert summary["opt_outs"] == sum(gain <= 0 for gain in pma)
+            assert summary["participation_rate"] == pytest.approx(1 - summary["opt_outs"] / 5)
+
+
+class TestMetrics:
+    @pytest.mark.parametrize("name", ["fedavg", "ipfl", "local"])
+    def test_a_line_of_json_for_every_round(self, done, name):
+        folder, results = done
+        text = (folder / name / "metrics.jsonl").read_text()
+        assert text.endswith("\n")
+        lines = [strict(line) for line in text.splitlines()]
+        assert [line["round"] for line in lines] == [0, 1, 2]
+        assert ["evaluation" in line for line in lines] == [False, True, True]
+        summary = strict((folder / name / "summary.json").read_text())
+        assert lines[-1]["evaluation"]["personalized_accuracy"] == summary["personalized_accuracy"]
+        assert [line["round"] for line in results[name].history] == [0, 1, 2]
+
+    def test_traffic(self, done, task):
+        """FedAvg: half of 5 clients, 2, get the model in every round and send it back with {"n": 16}."""
+        size = 4 * task.network(0).size
+        for line in map(strict, (done[0] / "fedavg" / "metrics.jsonl").read_text().splitlines()):
+            assert line["bytes_down"] == 2 * size
+            assert line["bytes_up"] == 2 * (size + len('{"n": 16}'))
+        summary = strict((done[0] / "fedavg" / "summary.json").read_text())
+        assert summary["bytes_down"] == 3 * 2 * size
+
+
+class TestModels:
+    def test_reproduce_the_global_accuracy_in_plain_torch(self, done, task):
+        module = Softmax(task.data.input_shape, task.data.classes)
+        module.load_state_dict(load_file(done[0] / "fedavg" / "model" / "global.safetensors"))
+        shares = []
+        for client in task.data.clients:
+            test = task.data.parts(client, 2).test
+            batch = torch.from_numpy(test.x.transpose(0, 3, 1, 2).astype(np.float32) / 255)
+            with torch.no_grad():
+                shares.append(float(np.mean(module(batch).argmax(1).numpy() == test.y)))
+        summary = strict((done[0] / "fedavg" / "summary.json").read_text())
+        assert summary["global_accuracy"]["mean"] == pytest.approx(np.mean(shares))
+        assert summary["global_accuracy"]["std"] == pytest.approx(np.std(shares))
+
+    def test_one_file_for_each_server_model(self, done):
+        files = {name: sorted(file.name for file in (done[0] / name / "model").glob("*")) for name in done[1]}
+        assert files == {
+            "fedavg": ["global.safetensors"],
+            "ipfl": ["cluster_0.safetensors", "cluster_1.safetensors"],
+            "local": [],
+        }
+
+
+class TestFolder:
+    def test_same_config_and_seed_same_bytes(self, done, task, tmp_path):
+        folder, results = done
+        for name in ("fedavg", "ipfl"):
+            reference = None if name == "fedavg" else results["fedavg"]
+            run_three_rounds(task, name, tmp_path / name, reference=reference, workers=1)
+            for file in [folder / name / "metrics.jsonl", *(folder / name / "model").iterdir()]:
+                assert (tmp_path / file.relative_to(folder)).read_bytes() == file.read_bytes(), file
+
+    def test_another_seed_other_bytes(self, done, task, tmp_path):
+        run_three_rounds(task, "fedavg", tmp_path / "other", seed=5)
+        for file in ("metrics.jsonl", "model/global.safetensors"):
+            assert (tmp_path / "other" / file).read_bytes() != (done[0] / "fedavg" / file).read_bytes()
+
+    @pytest.mark.parametrize("left", ["metrics.jsonl", "summary.json"])
+    def test_a_run_is_not_overwritten_by_accident(self, task, tmp_path, left):
+        (tmp_path / left).write_text("precious")
+        with pytest.raises(InputError, match="already holds a run"):
+            run_three_rounds(task, "fedavg", tmp_path)
+        assert (tmp_path / left).read_text() == "precious"
+
+    def test_overwriting_leaves_nothing_of_the_old_run(self, task, tmp_path):
+        run_three_rounds(task, "ditto", tmp_path, rounds=4)
+        (tmp_path / "model" / "cluster_0.safetensors").touch()
+        assert any((tmp_path / "memory").iterdir())
+        (tmp_path / "notes.txt").write_text("mine")
+        run_three_rounds(task, "fedavg", tmp_path, rounds=2, overwrite=True)
+        assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 2
+        assert [file.name for file in (tmp_path / "model").iterdir()] == ["global.safetensors"]
+        assert strict((tmp_path / "summary.json").read_text())["method"] == "fedavg"
+        assert not (tmp_path / "memory").exists()
+        assert (tmp_path / "notes.txt").read_text() == "mine"
+
+    @pytest.mark.parametrize("name", ["model", "checkpoint", "memory/0", ".begin"])
+    def test_what_a_link_leads_to_is_not_touched(self, task, tmp_path, name):
+        """A folder of a run may come from somebody else, who must not remove or move files of the reader."""
+        elsewhere, run = tmp_path / "elsewhere", tmp_path / "run"
+        run_three_rounds(task, "ditto", run, rounds=2)
+        shutil.move(run / name, elsewhere) if (run / name).exists() else elsewhere.mkdir()
+        (elsewhere / "0.safetensors").write_text("mine")
+        (elsewhere / "round-0.safetensors").write_text("mine")
+        (run / name).symlink_to(elsewhere)
+        before = sorted(elsewhere.iterdir())
+        if name != ".begin":
+            with pytest.raises(InputError, match="is a link to a folder elsewhere"):
+                run_three_rounds(task, "ditto", run, resume=True)
+        run_three_rounds(task, "ditto", run, overwrite=True)
+        assert sorted(elsewhere.iterdir()) == before
+        assert not (run / name).is_symlink()
+
+    def test_a_file_where_the_folder_should_be(self, tmp_path):
+        (tmp_path / "out").write_text("")
+        with pytest.raises(InputError, match="is a file, not a folder"):
+            RunFolder(RunOutput(tmp_path / "out"))
+
+    def test_the_summary_is_written_whole_or_not_at_all(self, tmp_path):
+        folder = RunFolder(RunOutput(tmp_path / "out"))
+        folder.path.mkdir()
+        folder.write_summary({"rounds": 1})
+        with pytest.raises(TypeError):
+            folder.write_summary({"rounds": object()})
+        assert strict((tmp_path / "out" / "summary.json").read_text()) == {"rounds": 1}

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ipfl.market.market_stats import count_broke, gini, is_collapsed, merge_candidates, rank_correlation
+
+
+def test_gini_by_hand() -> None:
+    assert gini(np.array([5, 5, 5])) == 0
+    # One of four has all: (2·4 − 4 − 1)·8/(4·8) = 3/4.
+    assert gini(np.array([0, 8, 0, 0])) == pytest.approx(0.75)
+    # 1, 2, 3: (−2·1 + 0·2 + 2·3)/(3·6) = 4/18.
+    assert gini(np.array([3, 1, 2])) == pytest.approx(2 / 9)
+    assert gini(np.array([0, 0])) == 0
+
+
+@given(st.lists(st.integers(0, 10**6), min_size=1, max_size=20))
+def test_gini_is_half_the_relative_mean_difference(balances: list[int]) -> None:
+    x = np.array(balances)
+    mean_difference = np.abs(x[:, None] - x[None, :]).mean()
+    assert gini(x) == pytest.approx(mean_difference / (2 * x.mean()) if x.any() else 0, abs=1e-9)
+
+
+def test_broke_clients_cannot_pay_one_bid() -> None:
+    assert count_broke(np.array([0, 9, 10, 11]), 10) == 2
+
+
+def test_rank_correlation_by_hand() -> None:
+    # Ranks 1, 2, 3, 4 against 1, 2, 4, 3: 1 − 6·(1 + 1)/(4·15) = 0.8. The unknown pair does not count.
+    one, other = np.array([1.0, 2, 3, 4, np.nan]), np.array([10.0, 20, 400, 30, 5])
+    assert rank_correlation(one, other) == pytest.approx(0.8)
+    # With a tie: ranks 1.5, 1.5, 3 against 1, 2, 3: covariance 1.5, variances 1.5 and 2: 1.5/√3.
+    assert rank_correlation(np.array([1.0, 1, 2]), np.array([1.0, 2, 3])) == pytest.approx(np.sqrt(3) / 2)
+
+
+@pytest.mark.parametrize("one", [[], [1.0], [1.0, 1.0, 1.0]])
+def test_rank_correlation_of_nothing_to_rank(one: list[float]) -> None:
+    some = np.arange(len(one), dtype=float)
+    assert rank_correlation(np.array(one), some) is None
+    assert rank_correlation(some, np.array(one)) is None
+
+
+def test_collapse() -> None:
+    assert is_collapsed(np.array([9, 1])) is True
+    assert is_collapsed(np.array([8, 2])) is False
+    assert is_collapsed(np.array([8, 2]), limit=0.8) is True
+    assert is_collapsed(np.array([0.05, 0.95])) is True
+    assert is_collapsed(np.array([7])) is None
+    assert is_collapsed(np.array([0, 0])) is None
+
+
+APART = np.array([[0.5, 0.3, 0.2], [0.2, 0.5, 0.3], [0.3, 0.2, 0.5], [0.4, 0.3, 0.3]])
+
+
+def test_clusters_with_the_same_bidders_are_merged_into_the_larger() -> None:
+    # Bidders of 0: {0, 1, 2}, of 1: {0, 1, 2, 3}, of 2: {3}. Overlap of 0 and 1: 3/4; of 1 and 2: 1/4.
+    bids = np.array([[1, 1, 0], [1, 1, 0], [1, 1, 0], [0, 1, 1]], bool)
+    assert merge_candidates(bids, APART, limit=0.75) == [(1, 0)]
+    assert merge_candidates(bids, APART, limit=0.76) == []
+
+
+def test_clusters_with_the_same_weights_are_merged_even_with_few_bids() -> None:
+    importance = np.array([[0.4, 0.4, 0.2], [0.1, 0.1, 0.8], [0.3, 0.3, 0.4], [np.nan] * 3])
+    assert merge_candidates(np.zeros((4, 3), bool), importance) == [(0, 1)]
+
+
+def test_clusters_nobody_bids_for_and_weights_without_spread_are_not_alike() -> None:
+    assert merge_candidates(np.zeros((4, 3), bool), np.full((4, 3), 1 / 3)) == []
+    assert merge_candidates(np.zeros((1, 2), bool), np.array([[0.5, 0.5]])) == []
+
+
+def test_a_single_cluster_stays() -> None:
+    assert merge_candidates(np.ones((4, 1), bool), np.ones((4, 1))) == []
+
+
+@given(st.integers(1, 6), st.integers(0, 2**32))
+def test_a_cluster_is_in_one_pair_at_most_so_that_one_always_remains(k: int, seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    pairs = merge_candidates(draw.random((5, k)) < 0.9, draw.random((5, k)), limit=0.5)
+    involved = [cluster for pair in pairs for cluster in pair]
+    assert len(set(involved)) == len(involved)
+    assert k - len(pairs) >= 1

@@ -1,0 +1,214 @@
+"""Contributions by agreement: cosines by hand, and what is new in an update."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from ipfl.methods.ipfl_plus.agreement import (
+    MIN_STRUCTURE,
+    MOMENTUM,
+    agreement,
+    contributions_by_agreement,
+    is_new,
+    next_direction,
+)
+from ipfl.methods.ipfl_plus.products import STRETCH, UpdateProducts
+
+ONES = np.ones(3)
+
+
+def products(steps: np.ndarray, public: Sequence[np.ndarray] = (), direction: Any = None) -> UpdateProducts:
+    """The table of these updates, from a model of zeros."""
+    direction = None if direction is None else np.asarray(direction)
+    known = [(np.zeros_like(one), one) for one in public]
+    return UpdateProducts.of(list(steps), np.zeros(steps.shape[1]), known, direction)
+
+
+def agree(steps: np.ndarray, weights: np.ndarray, direction: Any = None) -> np.ndarray:
+    """Agreement with the others, and with a running direction if there is one."""
+    share = weights / weights.sum()
+    return agreement(products(steps, (), direction), share, with_direction=direction is not None)
+
+
+class TestProducts:
+    def test_by_hand(self):
+        # Updates (1, 2) and (0, −1) from (1, 1); known are (3, 0), the way from (1, 2) to (4, 2), and, as the
+        # running direction, (0, 5).
+        models = [np.array([2.0, 3], np.float32), np.array([1.0, 0], np.float32)]
+        known = (np.array([1.0, 2], np.float32), np.array([4.0, 2], np.float32))
+        direction = np.array([0.0, 5], np.float32)
+        found = UpdateProducts.of(models, np.ones(2, np.float32), [known], direction)
+        assert found.among.tolist() == [[5, -2], [-2, 1]]
+        assert found.along.tolist() == [[3, 10], [0, -5]]
+        assert found.known.tolist() == [[9, 0], [0, 25]]
+        assert found.has_direction
+        np.testing.assert_allclose(found.lengths, [math.sqrt(5), 1])
+        second = found.only(np.array([False, True]))
+        assert (second.among.tolist(), second.along.tolist()) == ([[1]], [[0, -5]])
+
+    @pytest.mark.parametrize("size", [1, STRETCH - 1, STRETCH, 2 * STRETCH + 3])
+    def test_stretch_by_stretch_as_at_once(self, size):
+        rng = np.random.default_rng(size)
+        before, direction, *models = rng.normal(size=(6, size)).astype(np.float32)
+        steps = np.stack(models).astype(np.float64) - before
+        known = np.stack([models[1] - before, models[2] - models[0], direction]).astype(np.float64)
+        ways = [(before, models[1]), (models[0], models[2])]
+        found = UpdateProducts.of(models, before, ways, direction)
+        np.testing.assert_allclose(found.among, steps @ steps.T, rtol=1e-10)
+        np.testing.assert_allclose(found.along, steps @ known.T, rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(found.known, known @ known.T, rtol=1e-6, atol=1e-6)
+
+
+class TestAgreement:
+    def test_with_the_mean_of_the_others(self):
+        # Equal weights. (1, 0) beside (0, 1) + (1, 1) = (1, 2): cosine 1/√5. (0, 1) beside (2, 1): 1/√5.
+        # (1, 1) beside (1, 1): 1.
+        steps = np.array([[1.0, 0], [0, 1], [1, 1]])
+        np.testing.assert_allclose(agree(steps, ONES), [1 / math.sqrt(5), 1 / math.sqrt(5), 1])
+
+    def test_weights_are_those_of_the_mean(self):
+        # (1, 0) beside 3·(0, 1) + 1·(1, 1) = (1, 4): 1/√17.
+        steps = np.array([[1.0, 0], [0, 1], [1, 1]])
+        assert agree(steps, np.array([7.0, 3, 1]))[0] == pytest.approx(1 / math.sqrt(17))
+
+    def test_with_the_running_direction(self):
+        # Two updates of weight 1/2. Client 0: (0, 3) + ½·(0, 2) = (0, 4), at a right angle to (1, 0).
+        # Client 1: (0, 3) + ½·(1, 0) = (½, 3) beside (0, 2): 3/√(9.25).
+        found = agree(np.array([[1.0, 0], [0, 2]]), np.ones(2), np.array([0.0, 3]))
+        np.testing.assert_allclose(found, [0, 3 / math.sqrt(9.25)], atol=1e-12)
+
+    def test_the_way_back_is_minus_1(self):
+        np.testing.assert_allclose(agree(np.array([[1.0, 2], [-1, -2]]), np.ones(2)), [-1, -1])
+
+    def test_nothing_to_compare_with(self):
+        assert np.isnan(agree(np.array([[3.0, 4]]), np.ones(1)))[0]
+        # The other one did not move; and who did not move agrees with nobody, and with nobody not.
+        found = agree(np.array([[3.0, 4], [0, 0]]), np.ones(2))
+        assert np.isnan(found[0])
+        assert found[1] == 0
+
+    def test_a_single_update_is_compared_with_the_running_direction(self):
+        assert agree(np.array([[3.0, 4]]), np.ones(1), np.array([1.0, 0]))[0] == pytest.approx(3 / 5)
+
+    def test_a_running_direction_that_most_contradict_is_left_out(self):
+        # Three go one way, one the other way. With M = (−4, 0) ψ would be −1, −1, −1, 1: M is what is wrong.
+        # Without it client 0 is beside (1 + 1 − 1)/4 = ¼ of its way, client 3 beside ¾ of the other way.
+        steps = np.array([[1.0, 0], [1, 0], [1, 0], [-1, 0]])
+        for direction in ([-4.0, 0], [4.0, 0]):
+            table = products(steps, (), direction)
+            found = contributions_by_agreement(table, np.full(4, 1 / 4), is_noisy=True)  # new or not
+            np.testing.assert_allclose(found, [1, 1, 1, -1])
+
+    @given(
+        arrays(np.float64, (4, 5), elements=st.floats(-2, 2, width=16)),
+        arrays(np.float64, 4, elements=st.floats(0.5, 9)),
+        arrays(np.float64, 5, elements=st.floats(-2, 2, width=16)),
+    )
+    def test_as_the_definition_says(self, steps, weights, direction):
+        share = weights / weights.sum()
+        found = agree(steps, weights, direction)
+        for i, step in enumerate(steps):
+            rest = direction + sum(share[j] * steps[j] for j in range(4) if j != i)
+            length = np.linalg.norm(rest) * np.linalg.norm(step)
+            if length > 1e-3 and np.linalg.norm(rest) > 1e-3:
+                assert found[i] == pytest.approx(rest @ step / length, abs=1e-5)
+
+    @given(
+        arrays(np.float64, (4, 5), elements=st.floats(-2, 2, width=16)), st.integers(1, 3), st.floats(1, 50)
+    )
+    def test_nobody_changes_its_own_by_its_length(self, steps, other, factor):
+        longer = steps.copy()
+        longer[0] *= factor
+        if np.linalg.norm(steps[0]) > 1e-3 and np.linalg.norm(steps[1:].sum(axis=0)) > 1e-2:
+            np.testing.assert_allclose(agree(longer, np.ones(4))[0], agree(steps, np.ones(4))[0],
+                                       atol=1e-5)  # fmt: skip
+
+    def test_the_running_direction_decays(self):
+        # 0.8·(0 + 1) = 0.8, then 0.8·(0.8 + 2) = 2.24.
+        first = next_direction(None, np.array([1.0]))
+        assert first == pytest.approx([MOMENTUM])
+        assert next_direction(first, np.array([2.0])) == pytest.approx([2.24])
+        assert first.dtype == np.float32
+
+
+class TestNew:
+    P = 400
+    """Squared cosines have to be above 16/400 = 0.04: cosines above 0.2."""
+
+    def axes(self, *entries: dict[int, float]) -> np.ndarray:
+        steps = np.zeros((len(entries), self.P))
+        for row, entry in enumerate(entries):
+            for axis, value in entry.items():
+                steps[row, axis] = value
+        return steps
+
+    def test_the_limit(self):
+        assert pytest.approx(0.2**2) == MIN_STRUCTURE / self.P
+
+    def test_a_zero_update_is_not_new(self):
+        steps = self.axes({0: 1.0}, {0: 1.0, 1: 0.5}, {})
+        assert is_new(products(steps, [])).tolist() == [True, True, False]
+
+    def test_honest_updates_have_something_in_common_beyond_what_is_public(self):
+        # Both go along the public axis 0. What is left is (3, 4) and (4, 3) in axes 1 and 2: cosine 24/25.
+        # The third has nothing of that: only an axis of its own.
+        steps = self.axes({0: 9.0, 1: 3.0, 2: 4.0}, {0: 9.0, 1: 4.0, 2: 3.0}, {0: 9.0, 5: 5.0})
+        public = [self.axes({0: 2.0})[0].astype(np.float32)]
+        expected = [[25, 24, 0], [24, 25, 0], [0, 0, 25]]
+        np.testing.assert_allclose(products(steps, public).beyond_known, expected, atol=1e-9)
+        assert is_new(products(steps, public)).tolist() == [True, True, False]
+
+    def test_as_with_a_basis_of_long_vectors(self):
+        # The slow way: a QR decomposition. Public are four directions, one nearly the sum of two others.
+        rng = np.random.default_rng(3)
+        public = list(rng.normal(size=(4, self.P)).astype(np.float32))
+        public[2] = public[0] + public[1] + 1e-3 * public[2]
+        steps = rng.normal(size=(5, self.P)) + rng.normal(size=(5, 4)) @ np.stack(public)
+        basis, _ = np.linalg.qr(np.stack(public, axis=1).astype(np.float64))
+        rest = steps - (steps @ basis) @ basis.T
+        np.testing.assert_allclose(products(steps, public).beyond_known, rest @ rest.T, rtol=1e-6, atol=1e-6)
+
+    def test_what_pulls_apart_is_new_as_well(self):
+        # Cosine −1: they disagree, but neither is noise.
+        assert is_new(products(self.axes({1: 1.0}, {1: -1.0}), [])).all()
+
+    def test_a_replay_of_what_is_public_is_not_new(self):
+        # The third sends the cluster's last two steps in some mixture.
+        honest = [{0: 1.0, 1: 1.0, 2: 0.5, 9: 1.0}, {0: 1.0, 1: 1.0, 2: 0.4, 9: 2.0}]
+        steps = self.axes(*honest, {0: 3.0, 1: 5.0, 2: 1.0})
+        public = list(self.axes({0: 1.0, 1: 1.0}, {0: 1.0, 1: 3.0, 2: 1.0}).astype(np.float32))
+        assert is_new(products(steps, public)).tolist() == [True, True, False]
+
+    @pytest.mark.parametrize("seed", range(5))
+    def test_noise_does_not_make_a_replay_new(self, seed):
+        # Replay and noise of the same length: its cosine with anything else is of the order of 1/√P = 0.05.
+        rng = np.random.default_rng(seed)
+        public = [rng.normal(size=self.P).astype(np.float32)]
+        common = rng.normal(size=self.P)
+        honest = [public[0] + common + rng.normal(size=self.P) for _ in range(4)]  # cosine about 1/2
+        replay = public[0] + rng.normal(size=self.P)
+        steps = np.array([*honest, replay, replay + rng.normal(size=self.P) - replay])
+        assert is_new(products(steps, public)).tolist() == [True] * 4 + [False] * 2
+
+    def test_a_single_update_is_new_unless_it_is_public(self):
+        public = [self.axes({0: 1.0})[0].astype(np.float32)]
+        assert is_new(products(self.axes({0: 1.0, 1: 1.0}), public)).tolist() == [True]
+        assert is_new(products(self.axes({0: 2.0}), public)).tolist() == [False]
+
+    def test_what_is_not_new_contributes_nothing(self):
+        # The replay goes along the running direction and would have the best cosine; it gets 0. Who goes
+        # against it gets its own negative value, new or not.
+        direction = self.axes({0: 1.0})[0].astype(np.float32)
+        steps = self.axes({0: 1.0, 1: 1.0}, {0: 1.0, 1: 1.0}, {0: 5.0}, {0: -1.0})
+        plain = agree(steps, np.ones(4), direction)
+        found = contributions_by_agreement(products(steps, (), direction), np.full(4, 1 / 4))
+        assert plain[2] > plain[0] > 0 > plain[3]
+        np.testing.assert_allclose(found, [plain[0], plain[1], 0, plain[3]])

@@ -1,0 +1,363 @@
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from ipfl.core import stream
+from ipfl.errors import InputError
+from ipfl.methods.ipfl_plus.scheduler import (
+    BidderRule,
+    Bidders,
+    Selection,
+    count_explorers,
+    count_places,
+    first_round,
+    order_bidders,
+    select,
+    z_scores,
+)
+
+UNKNOWN = np.full(10, np.nan)
+
+
+def bidders(
+    ranks: np.ndarray | list[list[int]],
+    importance: np.ndarray | float | None = 0.5,
+    balances: np.ndarray | list[int] | int = 50,
+    available: np.ndarray | list[bool] | bool = True,
+    seats_before: np.ndarray | list[int] | int = 0,
+) -> Bidders:
+    """Clients with these bids, all paid; None: they never answered."""
+    table = np.asarray(ranks)
+    n = len(table)
+    return Bidders(
+        table >= 0,
+        table,
+        np.broadcast_to(np.nan if importance is None else importance, table.shape),
+        np.full(table.shape, np.nan),
+        np.broadcast_to(seats_before, n),
+        np.broadcast_to(available, n),
+        np.broadcast_to(balances, n),
+    )
+
+
+def seat(known: Bidders, places: list[int], n_r: int, rng: np.random.Generator, **others: Any) -> Selection:
+    """Strictly from the top unless a rule says otherwise; a seat costs 10."""
+    rule = others.pop("rule", BidderRule("top"))
+    return select(known, rule, price=10, places=np.array(places), n_r=n_r, rng=rng, **others)
+
+
+@pytest.mark.parametrize(
+    ("n", "unexplored", "expected"),
+    [
+        (100, 1.0, 20),  # 20 % at first
+        (100, 0.5, 10),  # half of them explored: half of that
+        (100, 0.25, 5),
+        (100, 0.1, 5),  # 2 % would be below the floor of 5 %
+        (100, 0.0, 5),
+        (100, 0.4, 8),  # although 100·0.2·0.4 is a little more than 8 in binary
+        (10, 0.0, 1),  # half a client is one
+        (33, 1.0, 7),  # 6.6 rounded up
+        (1, 1.0, 1),
+        (0, 1.0, 0),
+    ],
+)
+def test_number_of_explorers(n: int, unexplored: float, expected: int) -> None:
+    assert count_explorers(n, unexplored) == expected
+
+
+def test_a_weighted_draw_takes_the_stronger_of_two_with_the_share_of_its_weight() -> None:
+    # Two clients in all: mean in the middle, so z = +1 and −1 whatever the importances; w = e^β, e^−β.
+    # Efraimidis and Spirakis: the first drawn is 1 with probability w_1/(w_0 + w_1) = 1/(1 + e^−2β).
+    # β = 0.5: 0.731. 4000 draws have a standard deviation of 0.007; five of them are allowed.
+    rng = stream(7, "draw")
+    importance, unknown = np.array([0.2, 0.9]), np.full(2, np.nan)
+    first = [order_bidders(np.array([0, 1]), importance, unknown, rng, beta=0.5)[0] for _ in range(4000)]
+    assert np.mean(first) == pytest.approx(1 / (1 + math.exp(-1)), abs=0.035)
+
+
+def test_the_draw_is_without_replacement_and_later_places_follow_the_weights_too() -> None:
+    # Importance 0, 0, 1 have z = −1/√2, −1/√2, √2 (mean 1/3, deviation √2/3). With β = √2/3·ln 2 the strong
+    # one weighs e^(β·3/√2) = 2 times as much as each other: first with probability 2/4, and second with
+    # 2·(1/4)·(2/3) = 1/3.
+    rng = stream(8, "draw")
+    beta = math.sqrt(2) / 3 * math.log(2)
+    orders = np.array(
+        [order_bidders(np.arange(3), np.array([0.0, 0, 1]), UNKNOWN[:3], rng, beta=beta) for _ in range(4000)]
+    )
+    assert (np.sort(orders, axis=1) == [0, 1, 2]).all()
+    assert (orders[:, 0] == 2).mean() == pytest.approx(1 / 2, abs=0.04)
+    assert (orders[:, 1] == 2).mean() == pytest.approx(1 / 3, abs=0.04)
+
+
+def test_top_order_by_bid_then_contribution_ties_by_id() -> None:
+    importance = np.array([0.1, 0.5, 0.5, 0.5, 0.9])
+    psi = np.array([np.nan, 1.0, 3.0, 1.0, np.nan])
+    rng = np.random.default_rng(0)
+    # ψ: known 1, 3, 1 → z = −0.71, 1.41, −0.71; unknown 0. Client 4 leads by its bid, 2 by its ψ.
+    assert order_bidders(np.array([3, 0, 1, 2, 4]), importance, psi, rng, "top").tolist() == [4, 2, 1, 3, 0]
+    assert order_bidders(np.array([3, 1, 2]), importance, UNKNOWN[:5], rng, "top").tolist() == [1, 2, 3]
+    # Unknown is the average, between a good and a bad contribution.
+    assert order_bidders(np.arange(3), np.ones(3), np.array([-1, np.nan, 1]), rng, "top").tolist() == [
+        2,
+        1,
+        0,
+    ]
+    assert order_bidders(np.arange(5), importance, psi, rng, "top", first=3).tolist() == [4, 2, 1]
+    assert order_bidders(np.arange(5), importance, psi, rng, "top", first=0).tolist() == []
+
+
+def test_the_first_places_are_those_of_the_whole_order() -> None:
+    importance, psi, bidders = np.linspace(0, 1, 50), np.sin(np.arange(50)), np.arange(0, 50, 2)
+    whole = order_bidders(bidders, importance, psi, stream(1, "x"))
+    assert order_bidders(bidders, importance, psi, stream(1, "x"), first=4).tolist() == whole[:4].tolist()
+
+
+def test_of_many_equals_the_first_places_go_to_the_lowest_ids() -> None:
+    # 200 000 clients with one of three importances: the places end among the equals of the middle one.
+    importance = np.arange(200_000) % 3 / 2
+    chosen = order_bidders(
+        np.arange(200_000), importance, np.full(200_000, np.nan), stream(1, "x"), "top", first=70_000
+    )
+    strong, middle = np.arange(2, 200_000, 3), np.arange(1, 200_000, 3)
+    assert chosen.tolist() == [*strong, *middle[: 70_000 - len(strong)]]
+
+
+@given(
+    arrays(np.float64, st.integers(0, 40), elements=st.floats(-1e6, 1e6) | st.sampled_from([np.nan, np.inf]))
+)
+def test_standard_scores_to_the_last_digit(values: np.ndarray) -> None:
+    # Runs are repeated from their seeds, so the quick way has to round as numpy's mean and deviation do.
+    known = values[np.isfinite(values)]
+    expected = np.zeros(len(values))
+    if len(known) and known.std() > 1e-12 * abs(known.mean()):
+        expected[np.isfinite(values)] = (known - known.mean()) / known.std()
+    assert z_scores(values).tolist() == expected.tolist()
+
+
+def test_extreme_weights_do_not_overflow() -> None:
+    # One outlier among a million has z = 1000: e^(2·1000) is beyond a float, its place is not.
+    importance = np.zeros(10**6)
+    importance[5] = 1.0
+    with np.errstate(all="raise"):
+        assert order_bidders(
+            np.arange(20), importance, np.full(10**6, np.nan), stream(2, "x"), first=1
+        ).tolist() == [5]
+
+
+def test_unknown_order() -> None:
+    with pytest.raises(InputError, match="unknown order 'best'"):
+        order_bidders(np.arange(2), UNKNOWN[:2], UNKNOWN[:2], stream(1, "x"), "best")  # type: ignore[arg-type]
+
+
+class TestPlaces:
+    def test_what_k_does_not_divide_goes_round(self) -> None:
+        # 8 seats for 3 clusters: 2 each, two over. They are those of clusters 0 and 1, then 2 and 0, then 1
+        # and 2: after three rounds every cluster had 8.
+        turns = [count_places(8, 3, turn).tolist() for turn in range(4)]
+        assert turns == [[3, 3, 2], [3, 2, 3], [2, 3, 3], [3, 3, 2]]
+
+    def test_fewer_seats_than_clusters(self) -> None:
+        # 2 seats for 5 clusters: all have had 2 seats after 5 rounds, none two in a round.
+        turns = np.array([count_places(2, 5, turn) for turn in range(5)])
+        assert (turns.sum(axis=1) == 2).all()
+        assert turns.max() == 1
+        assert turns.sum(axis=0).tolist() == [2] * 5
+
+    @given(st.integers(0, 60), st.integers(1, 12), st.integers(0, 10**6))
+    def test_all_seats_are_dealt_and_evenly(self, seats: int, clusters: int, turn: int) -> None:
+        places = count_places(seats, clusters, turn)
+        assert places.sum() == seats
+        assert places.max() - places.min() <= 1
+        rounds = [count_places(seats, clusters, turn + i) for i in range(clusters)]
+        assert np.sum(rounds, axis=0).tolist() == [seats] * clusters
+
+
+class TestRation:
+    def test_seats_had_count_against_a_client(self) -> None:
+        # Importance 0.9 and 0.1 have z = ±1, seats 4 and 0 as well: log w = 2·1 − ration·1 against its
+        # negative. So the strong one comes first up to ration 2, and last beyond.
+        importance, seats = np.array([0.9, 0.1]), np.array([4, 0])
+        for ration, first in ((0.0, 0), (1.9, 0), (2.1, 1)):
+            order = order_bidders(
+                np.arange(2), importance, UNKNOWN[:2], stream(1, "x"), "top",
+                ration=ration, seats_z=z_scores(seats),
+            )  # fmt: skip
+            assert order[0] == first
+
+    def test_of_equals_those_with_fewer_seats_come_first(self) -> None:
+        known = bidders([[0]] * 4, seats_before=[3, 0, 2, 1])
+        chosen = seat(known, [2], 0, stream(1, "x"), rule=BidderRule("top", ration=1.0))
+        assert chosen.performance[0].tolist() == [1, 3]
+        assert seat(known, [2], 0, stream(1, "x")).performance[0].tolist() == [0, 1]
+
+
+class TestExplorersWhereTheyPrefer:
+    def test_they_train_in_the_cluster_that_they_want_most(self) -> None:
+        # Client 0 gets the seat of cluster 0. Of the others, 1 wants cluster 1 most, 2 cluster 0, 3 only 1.
+        known = bidders([[0, -1], [1, 0], [0, 1], [-1, 0]], np.array([[0.9, 0.1], *[[0.5, 0.5]] * 3]))
+        chosen = seat(known, [1, 0], 3, stream(1, "x"))
+        assert chosen.performance[0].tolist() == [0]
+        assert chosen.random[0].tolist() == [2]
+        assert sorted(chosen.random[1].tolist()) == [1, 3]
+        assert chosen.empty_seats == 0
+
+    def test_only_paid_bids_count(self) -> None:
+        # The client wants cluster 1 most, but the bid that it could pay is the one for cluster 0.
+        known = bidders([[1, 0]])
+        known = replace(known, paid=np.array([[True, False]]))
+        assert [ids.tolist() for ids in seat(known, [0, 0], 1, stream(1, "x")).random] == [[0], []]
+
+    def test_clients_that_never_answered_train_anywhere_if_they_can_pay(self) -> None:
+        # Clients 0 to 9 can pay from their balance, the others cannot.
+        known = bidders([[-1, -1]] * 12, importance=None, balances=[10] * 10 + [9] * 2)
+        chosen = seat(known, [0, 0], 12, stream(1, "x"))
+        assert sorted(np.concatenate(chosen.random).tolist()) == list(range(10))
+        assert all(len(ids) for ids in chosen.random)
+        assert chosen.empty_seats == 2
+
+    def test_clients_that_answered_without_a_bid_do_not_explore(self) -> None:
+        # It was asked, and did not bid: who does not want a model does not have to train.
+        known = bidders([[-1, -1], [0, -1]])
+        chosen = seat(known, [0, 0], 2, stream(1, "x"))
+        assert [ids.tolist() for ids in chosen.random] == [[1], []]
+        assert chosen.empty_seats == 1
+
+    def test_seats_nobody_bid_for_go_to_further_explorers(self) -> None:
+        # Two seats in each cluster, but nobody bids for cluster 1: its two are dealt to explorers as well.
+        known = bidders([[0, -1]] * 6)
+        chosen = seat(known, [2, 2], 1, stream(1, "x"))
+        assert [len(ids) for ids in chosen.performance] == [2, 0]
+        assert [len(ids) for ids in chosen.random] == [3, 0]
+        assert chosen.empty_seats == 0
+
+    def test_a_second_seat_only_when_nobody_is_without_one(self) -> None:
+        # All three have seats in cluster 0, and 1 and 2 bid for cluster 1 as well: those two get the seats.
+        known = bidders([[0, -1], [0, 1], [0, 1]])
+        chosen = seat(known, [3, 0], 4, stream(1, "x"))
+        assert sorted(chosen.random[1].tolist()) == [1, 2]
+        assert chosen.random[0].tolist() == []
+        assert chosen.empty_seats == 2
+        # With a fourth client that has none, that one comes first.
+        chosen = seat(bidders([[0, -1], [0, 1], [0, 1], [-1, 0]]), [3, 0], 1, stream(1, "x"))
+        assert chosen.random[1].tolist() == [3]
+
+    def test_who_is_away_does_not_explore(self) -> None:
+        chosen = seat(bidders([[0], [0]], available=[False, True]), [0], 2, stream(1, "x"))
+        assert chosen.random[0].tolist() == [1]
+
+    def test_every_client_without_a_seat_is_drawn_alike(self) -> None:
+        # One seat for four clients, 2000 times: 500 each, with a deviation of √(2000·¼·¾) = 19; five of them.
+        known, rng = bidders([[0, 1]] * 4), stream(5, "x")
+        drawn = [int(seat(known, [0, 0], 1, rng).random[0][0]) for _ in range(2000)]
+        np.testing.assert_allclose(np.bincount(drawn, minlength=4), 500, atol=97)
+
+
+class TestExplorersAnywhere:
+    """As printed: `explore_in = "random"`."""
+
+    def test_performance_seats_come_from_the_bidders_and_random_ones_from_the_rest(self) -> None:
+        # Cluster 0: bidders 0, 1, 2 by importance 1 > 0 > 2, two seats. Cluster 1: nobody bid. One explorer.
+        importance = np.array([[0.6, 0.4], [0.9, 0.1], [0.55, 0.45], [0.1, 0.9]])
+        known = bidders([[0, -1], [0, -1], [0, -1], [-1, -1]], importance)
+        chosen = seat(known, [2, 2], 1, stream(3, "x"), explore_in="random")
+        assert chosen.performance[0].tolist() == [1, 0]
+        assert chosen.performance[1].tolist() == []
+        assert sum(len(ids) for ids in chosen.random) == 1
+        assert not set(chosen.random[0].tolist()) & {0, 1}
+        assert chosen.empty_seats == 2  # the two seats of cluster 1 that nobody bid for
+
+    def test_explorers_are_spread_evenly_and_who_comes_first_changes(self) -> None:
+        nobody, extra = bidders(np.full((30, 3), -1), importance=None), set()
+        for seed in range(20):
+            chosen = seat(nobody, [0, 0, 0], 7, stream(seed, "x"), explore_in="random")
+            sizes = [len(ids) for ids in chosen.random]
+            assert sorted(sizes) == [2, 2, 3]
+            assert chosen.empty_seats == 0
+            extra.add(int(np.argmax(sizes)))
+        assert extra == {0, 1, 2}
+
+    def test_only_who_is_available_and_can_pay_explores(self) -> None:
+        # 0 is away; 1 cannot pay, but its bid for cluster 0 is in escrow; 2 can pay one seat; 3 cannot pay.
+        known = bidders(
+            [[-1, -1], [0, -1], [-1, -1], [-1, -1]],
+            balances=[90, 0, 10, 9],
+            available=[False, True, True, True],
+        )
+        chosen = seat(known, [0, 0], 8, stream(4, "x"), explore_in="random")
+        assert 1 in chosen.random[0]
+        assert sorted(np.concatenate(chosen.random).tolist()) == [1, 2]
+        assert chosen.empty_seats == 6
+
+    def test_what_a_cluster_cannot_take_passes_on(self) -> None:
+        # Everyone has a performance seat in cluster 0, so all explorers that can be must be in cluster 1.
+        for seed in range(6):
+            chosen = seat(bidders([[0, -1]] * 4), [4, 4], 2, stream(seed, "x"), explore_in="random")
+            assert [len(ids) for ids in chosen.random] == [0, 2]
+            assert len(set(chosen.random[1].tolist())) == 2
+            assert chosen.empty_seats == 4  # the performance seats of cluster 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(0, 2**32),
+    st.integers(1, 12),
+    st.integers(1, 4),
+    st.integers(0, 12),
+    st.integers(0, 15),
+    st.sampled_from(["preferred", "random"]),
+)
+def test_selection_properties(seed: int, n: int, k: int, seats: int, n_r: int, explore_in: Any) -> None:
+    draw = np.random.default_rng(seed)
+    ranks = np.where(draw.random((n, k)) < 0.5, draw.random((n, k)).argsort(axis=1), -1)
+    answered = (ranks >= 0).any(axis=1) | (draw.random(n) < 0.5)
+    importance = np.where(answered[:, None], draw.random((n, k)), np.nan)
+    known = bidders(ranks, importance, draw.integers(0, 40, n), draw.random(n) < 0.8)
+    places = count_places(seats, k, seed)
+
+    def again() -> Selection:
+        return seat(known, places.tolist(), n_r, stream(seed, "x"), rule=BidderRule(), explore_in=explore_in)
+
+    chosen = again()
+    performance, random = chosen.seats(n)
+    for cluster in range(k):
+        members = np.concatenate([chosen.performance[cluster], chosen.random[cluster]]).tolist()
+        assert len(members) == len(set(members))
+        assert known.available[members].all()
+        bids = int((known.paid[:, cluster] & known.available).sum())
+        assert len(chosen.performance[cluster]) == min(places[cluster], bids)
+    assert (known.paid | ~performance).all()
+    assert ((random & ~known.paid).sum(axis=1) * 10 <= known.balances).all()
+    assert int((performance | random).sum()) + chosen.empty_seats == seats + n_r  # never beyond the budget
+    assert chosen.empty_seats >= 0
+    if explore_in == "preferred":  # and no seat stays empty while anybody could take it
+        able = known.paid | (~answered & (known.balances >= 10))[:, None]
+        free = able & known.available[:, None] & ~performance & ~random
+        free[~answered & (performance | random).any(axis=1)] = False
+        assert not (chosen.empty_seats and free.any())
+    assert [ids.tolist() for ids in again().random] == [ids.tolist() for ids in chosen.random]
+
+
+def test_first_round_deals_each_client_once_and_evenly() -> None:
+    available = np.ones(20, bool)
+    available[[3, 7]] = False
+    chosen = first_round(available, 11, 3, stream(5, "x"))
+    assert [len(ids) for ids in chosen.random] == [4, 4, 3]
+    dealt = np.concatenate(chosen.random).tolist()
+    assert len(set(dealt)) == 11
+    assert not {3, 7} & set(dealt)
+    assert chosen.empty_seats == 0
+    assert [len(ids) for ids in chosen.performance] == [0, 0, 0]
+
+
+def test_first_round_takes_what_there_is() -> None:
+    chosen = first_round(np.array([True, False, True]), 6, 2, stream(6, "x"))
+    assert [len(ids) for ids in chosen.random] == [1, 1]
+    assert chosen.empty_seats == 4

@@ -1,0 +1,115 @@
+"""FedAvg by hand: who is asked, how the replies are averaged, what is left out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests import federation
+from tests.federation import Played, RecordingEngine, answer_round, engine_for, first_ask, play_round
+
+from ipfl.core import HasClusters, Record, Roster
+from ipfl.methods.one_model.fedavg import FedAvg
+from ipfl.methods.shared.steps import draw_clients
+from ipfl.training.task import Task
+
+START = np.array([1, -1], np.float32)
+
+
+def start(clients: int = 3, per_round: int = 3):
+    return FedAvg().init(federation.setup(clients, per_round, params=START))
+
+
+def play(replies: dict[int, Record], clients: int = 3) -> Played:
+    """One round of two-parameter models with these replies."""
+    played = answer_round(FedAvg(), start(clients), replies, clients)
+    (ask,) = played.engine.asks
+    assert ask.action == "train"
+    assert {client: record.params["global"].tolist() for client, record in ask.to.items()} == {
+        client: [1, -1] for client in range(clients)
+    }
+    return played
+
+
+def update(x: float, y: float, n: int) -> Record:
+    return Record({"global": np.array([x, y], np.float32)}, {"n": n})
+
+
+class TestRound:
+    def test_mean_by_sample_counts(self):
+        # 1, 2 and 5 of 8 samples: (1·8 + 2·0 + 5·4)/8 = 3.5 and (1·0 + 2·4 + 5·(−8))/8 = −4.
+        done = play({0: update(8, 0, 1), 1: update(0, 4, 2), 2: update(4, -8, 5)})
+        assert done.state.params.tolist() == [3.5, -4]
+        assert done.seats == [(client, -1, "random", True) for client in (0, 1, 2)]
+        assert done.events == []
+
+    @pytest.mark.parametrize(
+        "broken",
+        [
+            update(np.nan, 0, 4),
+            update(0, np.inf, 4),
+            Record({"global": np.zeros(3, np.float32)}, {"n": 4}),
+            Record({"global": np.zeros(1, np.float32)}, {"n": 4}),
+            Record({}, {"n": 4}),
+            update(9, 9, 0),
+            update(9, 9, -4),
+            Record({"global": np.zeros(2, np.float32)}),
+            None,
+        ],
+        ids=["nan", "inf", "long", "short", "no model", "n=0", "n<0", "no n", "no reply"],
+    )
+    def test_broken_replies_are_left_out(self, broken):
+        # Of the other two, 1 and 3 of 4 samples: (1·8 + 3·4)/4 = 5 and (1·0 + 3·(−8))/4 = −6.
+        replies = {0: update(8, 0, 1), 2: update(4, -8, 3)} | ({} if broken is None else {1: broken})
+        done = play(replies)
+        assert done.state.params.tolist() == [5, -6]
+        assert done.seats == [(client, -1, "random", client != 1) for client in (0, 1, 2)]
+        assert done.kinds == [("no_answer" if broken is None else "invalid_reply", 1)]
+
+    @pytest.mark.parametrize("replies", [{}, {1: update(np.nan, 0, 4)}])
+    def test_the_model_stays_if_nobody_answers(self, replies):
+        done = play(replies)
+        assert done.state.params.tolist() == [1, -1]
+        assert not any(delivered for *_, delivered in done.seats)
+        silent = [("no_answer", client) for client in (0, 1, 2) if client not in replies]
+        assert done.kinds == silent + [("invalid_reply", client) for client in replies]
+
+    def test_one_real_round(self):
+        """The new model is the mean of what the clients themselves computed, by their train sizes."""
+        task = Task.load(clients=4, samples=20, sizes="unequal", test_samples=5, model="softmax")
+        method = FedAvg()
+        state = method.init(federation.setup(4, params=task.network(0).read(), classes=task.data.classes))
+        with engine_for(task, method) as engine:
+            played = play_round(method, state, RecordingEngine(engine), 4)
+        replies = played.replies
+        n = np.array([task.data.sizes(client)["train"] for client in range(4)])
+        assert len(set(n)) > 1
+        assert [replies[client].facts["n"] for client in range(4)] == n.tolist()
+        models = np.stack([replies[client].params["global"] for client in range(4)]).astype(np.float64)
+        np.testing.assert_allclose(played.state.params, (n / n.sum()) @ models, rtol=1e-5, atol=1e-7)
+
+
+class TestChoice:
+    def test_as_many_as_the_budget_allows(self):
+        state = start(clients=9, per_round=4)
+        rounds, again = ([sorted(first_ask(FedAvg(), state, 9, r).to) for r in range(8)] for _ in range(2))
+        assert {len(set(chosen)) for chosen in rounds} == {4}
+        assert len({tuple(chosen) for chosen in rounds}) > 1
+        assert again == rounds
+
+    def test_all_if_there_are_fewer(self):
+        assert draw_clients(Roster((3, 7)), 5, np.random.default_rng(0)) == [3, 7]
+
+    def test_everyone_is_as_likely(self):
+        # 400 draws of 2 of 4: each is chosen 200 times on average, with deviation √(400·¼) = 10.
+        rng = np.random.default_rng(0)
+        chosen = [client for _ in range(400) for client in draw_clients(Roster((1, 2, 5, 9)), 2, rng)]
+        assert all(150 < chosen.count(client) < 250 for client in (1, 2, 5, 9))
+
+
+def test_everyone_is_offered_and_deploys_the_global_model():
+    method = FedAvg()
+    state = start()
+    offer = method.offer(state, 99)
+    assert method.personalize(offer, Record(), None) is offer.params["global"] is state.params
+    assert method.models(state) == {"global": state.params}
+    assert not isinstance(method, HasClusters)

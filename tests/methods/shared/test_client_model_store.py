@@ -1,0 +1,164 @@
+"""Models of single clients on the server's disk: a value in the state, bounded in memory, resumable."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.play.killed_runs import die_at_call, is_killed, run_six_rounds
+from tests.small_runs import small_task
+
+from ipfl.client import memory
+from ipfl.client.memory import ClientMemory
+from ipfl.keep.checkpoint import Checkpoints
+from ipfl.ledger.store import RunStore
+from ipfl.methods.shared.client_model_store import ClientModelStore
+
+
+def vector(*values: float) -> np.ndarray:
+    return np.array(values, np.float32)
+
+
+@pytest.fixture
+def store(tmp_path):
+    return ClientModelStore(ClientMemory(tmp_path))
+
+
+class TestValue:
+    def test_put_leaves_the_old_store_as_it_was(self, store):
+        one = store.put({3: vector(1), 1: vector(2)}, 0)
+        two = one.put({3: vector(5), 2: vector(6)}, 1)
+        assert store.clients == ()
+        assert [one[client].tolist() for client in one.clients] == [[2], [1]]
+        assert [two[client].tolist() for client in two.clients] == [[2], [6], [5]]
+        assert one.clients == (1, 3)
+        assert two.clients == (1, 2, 3)
+        assert (3 in store, 3 in one, 2 in one, 2 in two) == (False, True, False, True)
+        assert [len(each) for each in (store, one, two)] == [0, 2, 3]
+
+    def test_a_vector_that_nobody_put_there(self, store):
+        with pytest.raises(KeyError):
+            store.put({1: vector(1)}, 0)[2]
+        start = vector(0)
+        assert store.put({1: vector(1)}, 0).get(2, start) is start
+        assert store.put({1: vector(1)}, 0).get(1, start).tolist() == [1]
+
+    def test_nobody_can_write_into_it(self, store):
+        given_to_it = vector(1, 2)
+        full = store.put({1: given_to_it}, 0)
+        given_to_it[0] = 9
+        with pytest.raises(ValueError, match="read-only"):
+            full[1][0] = 9
+        assert full[1].tolist() == [1, 2]
+
+    def test_a_round_that_is_played_again(self, store):
+        """Its first version does not count, even if somebody still holds a vector of it."""
+        held = store.put({1: vector(1)}, 4)[1]
+        assert store.put({1: vector(2)}, 4)[1].tolist() == [2]
+        assert held.tolist() == [1]
+
+    @given(st.lists(st.dictionaries(st.integers(0, 4), st.floats(-9, 9, width=32)), max_size=6))
+    @settings(max_examples=30)
+    def test_every_version_is_what_a_dict_would_be(self, tmp_path_factory, puts):
+        store, content = ClientModelStore(ClientMemory(tmp_path_factory.mktemp("store"))), {}
+        versions = [(store, content)]
+        for round, values in enumerate(puts):
+            store = store.put({client: vector(value) for client, value in values.items()}, round)
+            content = content | values
+            versions.append((store, content))
+        for each, expected in versions:
+            assert {client: float(each[client][0]) for client in each.clients} == expected
+
+    def test_through_a_checkpoint(self, store, tmp_path):
+        """The file says whose vectors of which rounds; where they lie is known to the reader."""
+        full = store.put({2: vector(7)}, 0).put({1: vector(8)}, 1)
+        folder = Checkpoints(tmp_path / "checkpoint")
+        elsewhere = ClientModelStore(store.memory)
+        back = folder.read(folder.write(1, full).name, elsewhere)
+        assert back == full
+        assert back.memory is elsewhere.memory
+        assert {client: back[client].tolist() for client in back.clients} == {1: [8], 2: [7]}
+        content = (tmp_path / "checkpoint" / "round-1.safetensors").read_bytes()
+        assert str(tmp_path).encode() not in content
+
+
+class TestMemory:
+    SIZE = 100_000
+    BYTES = 4 * SIZE
+
+    def full(self, store: ClientModelStore, clients: int) -> ClientModelStore:
+        for client in range(clients):
+            store = store.put({client: np.full(self.SIZE, client, np.float32)}, client)
+        return store
+
+    def test_one_at_a_time_costs_one(self, store):
+        # Reading may hold a vector and the buffer it came in, next to the one before: 4 at most, not 30.
+        full = self.full(store, 30)
+        tracemalloc.start()
+        total = sum(float(full[client][0]) for client in full.clients)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert total == sum(range(30))
+        assert peak < 4 * self.BYTES
+
+    def test_many_holders_of_one_cost_one(self, store):
+        full = self.full(store, 1)
+        held = [full[0] for _ in range(30)]
+        assert all(one is held[0] for one in held)
+        later = full.put({5: vector(1)}, 5)
+        assert later[0] is held[0]
+
+    def test_vectors_that_nobody_holds_are_released(self, store):
+        full = self.full(store, 2)
+        held = full[0], full[1]
+        assert len(full.in_use) == 2
+        del held
+        assert len(full.in_use) == 0
+
+    def test_the_disk_holds_two_versions_at_most_after_commits(self, store, tmp_path):
+        for round in range(9):
+            store = store.put({1: vector(round)}, round)
+            store.memory.committed = round
+        assert sorted(path.name for path in (tmp_path / "1").iterdir()) == ["7.safetensors", "8.safetensors"]
+
+
+@pytest.fixture(scope="module")
+def task():
+    return small_task(seed=3)
+
+
+@pytest.mark.parametrize("method", ["fedfomo", "fedamp"])
+class TestRun:
+    def contents(self, folder):
+        """What must be equal after an interruption: files, ledger, and the newest of the server's models."""
+        files = {path.name: path.read_bytes() for path in (folder / "model").iterdir()}
+        versions = sorted((folder / "client_models").glob("*/*.safetensors"), key=lambda path: int(path.stem))
+        kept = {path.parent.name: (path.name, path.read_bytes()) for path in versions}
+        memory = sorted((folder / "memory").glob("*/*.safetensors"), key=lambda path: int(path.stem))
+        remembered = {path.parent.name: path.read_bytes() for path in memory}
+        with RunStore.open(folder) as store:
+            return files, kept, remembered, (folder / "metrics.jsonl").read_bytes(), store.head()
+
+    def test_killed_and_resumed_is_bit_identical(self, task, method, tmp_path):
+        """Killed while it writes a file of the store, then between checkpoint and commit; resumed twice.
+
+        In a round four clients write their memory, then the server their models: the 14th file is the second
+        of the store in round 1.
+        """
+        run_six_rounds(task, method, tmp_path / "whole" / "run")
+        out = tmp_path / "run"
+        half_a_file = lambda: die_at_call(memory, "write_record", 14, half=True)  # noqa: E731
+        before_the_commit = lambda: die_at_call(Checkpoints, "write", 2, after=True)  # noqa: E731
+        assert is_killed(task, method, out, half_a_file)
+        assert is_killed(task, method, out, before_the_commit)
+        run_six_rounds(task, method, out, resume=True)
+        assert self.contents(out) == self.contents(tmp_path / "whole" / "run")
+
+    def test_files(self, task, method, tmp_path):
+        run_six_rounds(task, method, tmp_path / "run")
+        counts = [len(list(client.iterdir())) for client in (tmp_path / "run" / "client_models").iterdir()]
+        assert len(counts) == 6
+        assert max(counts) <= 2

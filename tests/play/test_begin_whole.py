@@ -1,0 +1,323 @@
+"""A run begins whole or leaves no trace, alone in its folder; bad input of any kind has the exit code 2."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.play.killed_runs import run_contents
+from tests.small_runs import run_small, small_task
+from typer.testing import CliRunner
+
+import ipfl
+from ipfl.cli import app
+from ipfl.errors import InputError
+from ipfl.keep.run_folder import holds_run
+from ipfl.results.finished import FinishedRun
+from ipfl.study.comparison_folder import ASIDE, ComparisonFolder
+from ipfl.system import files, plugins
+from ipfl.system.files import FolderLock, is_locked
+
+SMALL_RUN = [
+    *("--set", "rounds=1", "--set", "task.clients=3", "--set", "task.samples=8"),
+    *("--set", "task.model=softmax", "--set", "method.name=fedavg", "--workers", "0", "-q"),
+]
+
+
+@pytest.fixture(scope="module")
+def task():
+    return small_task(clients=3, samples=8)
+
+
+@pytest.fixture
+def old(task, tmp_path):
+    """A finished run."""
+    run_small(task, "fedavg", tmp_path / "run", rounds=2)
+    return tmp_path / "run"
+
+
+def command(*arguments: object):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+class TestOverwrite:
+    @pytest.mark.parametrize(
+        "refused",
+        [
+            ["--store", "postgresql+psycopg://nobody@127.0.0.1:9/none?connect_timeout=1"],
+            ["--set", "method.name=ipfl", "--set", "method.beta=nan"],
+            ["--set", "method.name=ipfl", "--set", "method.allowance=9000000000000000000"],
+            ["--set", "train.lr=1e300"],
+            ["--set", "task.model=no_such_module:model"],
+        ],
+    )
+    def test_what_cannot_begin_leaves_the_earlier_run(self, old, refused):
+        before = run_contents(old)
+        done = command("run", *SMALL_RUN, "--out", old, "--overwrite", *refused)
+        assert done.exit_code == 2, done.output
+        assert run_contents(old) == before
+        assert not (old / ".begin").exists()
+
+    def test_a_name_that_the_database_has_already(self, old, tmp_path):
+        store = f"sqlite:///{tmp_path / 'shared.db'}"
+        assert command("run", *SMALL_RUN, "--out", tmp_path / "a" / "run", "--store", store).exit_code == 0
+        before = run_contents(old)
+        done = command("run", *SMALL_RUN, "--out", old, "--overwrite", "--store", store)
+        assert (done.exit_code, "already holds a run" in done.output) == (2, True)
+        assert run_contents(old) == before
+
+    def test_what_cannot_begin_leaves_no_folder(self, tmp_path):
+        out = tmp_path / "new" / "folder"
+        store = f"sqlite:///{tmp_path / 'no-folder' / 'x' / chr(0)}"
+        assert command("run", *SMALL_RUN, "--out", out, "--store", store).exit_code == 2
+        assert list(tmp_path.iterdir()) == []
+
+
+class TestHalfFolders:
+    @pytest.mark.parametrize("name", ["run.db", "metrics.jsonl", ".begin/run.db"])
+    def test_a_folder_without_a_committed_opening_counts_as_empty(self, task, tmp_path, name):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+        assert not holds_run(tmp_path)
+        assert run_small(task, "fedavg", tmp_path, rounds=1).summary["rounds"] == 1
+
+    def test_a_file_that_is_no_store_is_not_written_over(self, task, tmp_path):
+        (tmp_path / "run.db").write_bytes(b"a diary of somebody" * 100)
+        with pytest.raises(InputError, match="already holds a run"):
+            run_small(task, "fedavg", tmp_path, rounds=1)
+
+
+class TestLock:
+    @pytest.fixture(autouse=True)
+    def at_once(self, monkeypatch):
+        monkeypatch.setattr(files, "LOCK_SECONDS", 0.1)
+
+    @pytest.mark.parametrize("how", ["resume", "overwrite"])
+    def test_two_processes_at_once(self, task, old, how):
+        before = run_contents(old)
+        lock = FolderLock(old)
+        try:
+            with pytest.raises(InputError, match="another process is at work in"):
+                run_small(task, "fedavg", old, rounds=2, **{how: True})
+        finally:
+            lock.release()
+        assert run_contents(old) == before
+        run_small(task, "fedavg", old, rounds=2, resume=True)
+
+    def test_it_ends_with_its_process(self, tmp_path):
+        child = os.fork()
+        if child == 0:
+            held = FolderLock(tmp_path)
+            os._exit(0 if held and is_locked(tmp_path) else 1)
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 0, "it held the lock"
+        assert not is_locked(tmp_path)
+
+    def test_two_comparisons_at_once(self, tmp_path):
+        plan = ["--methods", "fedavg", *SMALL_RUN[:-3], "-q", "--workers", "0", "--out", tmp_path / "compare"]
+        assert command("compare", *plan).exit_code == 0
+        lock = FolderLock(tmp_path / "compare")
+        assert command("compare", "--resume", tmp_path / "compare", "-q").exit_code == 2
+        lock.release()
+
+
+class TestExitCodes:
+    @pytest.mark.parametrize(
+        "bad",
+        [
+            ["--out", "a\0b"],
+            ["--out", "x" * 300],
+            ["--out", "\x07"],
+            ["--workers", "99999"],
+            ["--set", "train.lr=1e300"],
+            ["--set", "train.lr=nan"],
+            ["--set", "train.weight_decay=inf"],
+            ["--set", "train.min_clients=100000000000000000000"],
+            ["--set", "task.size_spread=1e39"],
+            ["--set", "faults.full_disk=[99999999999999999999]"],
+            ["--set", "task.dataset=raising_data:make"],
+            ["--set", "method.name=ipfl", "--set", "method.feedback=inf"],
+            ["--set", "method.name=ipfl", "--set", "method.beta_psi=-inf"],
+            ["--set", "method.name=ipfl", "--set", "method.merge_after=100000000000000000000"],
+            ["--set", "method.name=ditto", "--set", "method.lam=nan"],
+            ["--set", "method.name=fedprox", "--set", "method.mu=1e300"],
+        ],
+    )
+    def test_bad_input_of_any_kind_is_2(self, tmp_path, monkeypatch, bad):
+        monkeypatch.chdir(tmp_path)
+        Path("raising_data.py").write_text("def make():\n    raise KeyError('x')\n")
+        done = command("run", *SMALL_RUN, *bad)
+        assert (done.exit_code, len(done.output.splitlines())) == (2, 1), done.output
+        assert [path.name for path in tmp_path.iterdir() if path.name != "__pycache__"] == ["raising_data.py"]
+
+    def test_no_method_is_named(self, tmp_path):
+        assert command("compare", "--methods", " ,", "--out", tmp_path / "x").exit_code == 2
+
+    @pytest.mark.parametrize("kind", ["pipe", "folder"])
+    def test_a_config_that_is_no_file(self, tmp_path, kind):
+        path = tmp_path / "config.toml"
+        if kind == "pipe":
+            os.mkfifo(path)
+        else:
+            path.mkdir()
+        done = command("run", path, *SMALL_RUN, "--out", tmp_path / "out")
+        assert (done.exit_code, "is not a file" in done.output) == (2, True)
+
+    @pytest.mark.parametrize("words", [["--signing-key", "bank.accounts.json"], ["--accounts", "bank"]])
+    def test_a_pipe_is_not_waited_for(self, tmp_path, monkeypatch, words):
+        monkeypatch.chdir(tmp_path)
+        os.mkfifo("bank.accounts.json")
+        done = command("run", *SMALL_RUN, *words, "--set", "method.name=ipfl", "--out", "out")
+        assert (done.exit_code, "is not a file" in done.output) == (2, True)
+        assert not Path("out").exists()
+
+    def test_0_needs_a_round_that_counted(self, tmp_path):
+        """One of three clients trains, and three are needed: every round is rolled back."""
+        done = command("run", *SMALL_RUN, "--set", "train.min_clients=3", "--out", tmp_path / "out")
+        assert (done.exit_code, "no round counted" in done.output) == (1, True)
+
+    def test_nor_is_a_comparison_without_one_a_success(self, tmp_path):
+        plan = ["--methods", "fedavg", *SMALL_RUN, "--set", "train.min_clients=3", "--out", tmp_path / "out"]
+        assert command("compare", *plan).exit_code == 1
+
+    @pytest.mark.parametrize(
+        "seeds", [["--seeds", "1000000000000"], ["--seed", f"{2**63 - 1}", "--seeds", "2"]]
+    )
+    def test_seeds_without_end(self, tmp_path, seeds):
+        plan = ["--methods", "fedavg", *SMALL_RUN, *seeds, "--out", tmp_path / "out"]
+        done = command("compare", *plan)
+        assert (done.exit_code, done.output.count("\n"), (tmp_path / "out").exists()) == (2, 1, False)
+
+    @pytest.mark.parametrize("words", [["run"], ["compare", "--methods", "fedavg"]])
+    def test_more_clients_than_there_are_in_every_round(self, tmp_path, words):
+        done = command(*words, *SMALL_RUN, "--set", "train.min_clients=4", "--out", tmp_path / "out")
+        assert (done.exit_code, done.output.count("\n")) == (2, 1)
+        assert "train.min_clients = 4, but there are only 3 clients" in done.output
+        assert not (tmp_path / "out").exists()
+
+
+class TestTrust:
+    """A folder from elsewhere: whose method, model or data is code imports nothing by itself."""
+
+    @pytest.fixture
+    def foreign(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        Path("foreign_model.py").write_text(
+            "from pathlib import Path\nfrom ipfl.training.architectures import Softmax\n"
+            "Path('imported').write_text('')\ndef model(shape, classes): return Softmax(shape, classes)\n"
+        )
+        sys.modules.pop("foreign_model", None)
+        done = command("run", *SMALL_RUN, "--set", "task.model=foreign_model:model", "--out", "run")
+        assert done.exit_code == 0, done.output
+        Path("imported").unlink()
+        del sys.modules["foreign_model"]
+        plugins._own_code.clear()  # as in another process
+        return Path("run")
+
+    def test_resume_and_personalize(self, foreign, tmp_path):
+        np.savez("mine.npz", x=np.zeros((3, 8, 8, 1), np.float32), y=np.arange(3))
+        personalize = ["personalize", foreign, "--data", "mine.npz", "--out", "mine.safetensors"]
+        export = ["export", foreign, "--model", "global"]
+        for refused in (["run", "--resume", foreign, "-q"], personalize, export):
+            done = command(*refused)
+            assert (done.exit_code, "use --trust" in done.output) == (2, True), done.output
+            assert not Path("imported").exists()
+        assert command(*personalize, "--trust").exit_code == 0
+        assert Path("imported").exists()
+        assert command("run", "--resume", foreign, "-q", "--workers", "0", "--trust").exit_code == 0
+
+    def test_in_python(self, foreign):
+        with pytest.raises(InputError, match=r"names code to import \(foreign_model:model\)"):
+            FinishedRun.open(foreign)
+        with pytest.raises(InputError, match="use trust=True"):
+            ipfl.load(foreign)
+        assert not Path("imported").exists()
+        assert ipfl.load(foreign, trust=True).model("global") is not None
+        assert Path("imported").exists()
+
+    def test_a_run_of_this_process_may_be_read_again(self, foreign):
+        assert (
+            command("run", *SMALL_RUN, "--set", "task.model=foreign_model:model", "--out", "own").exit_code
+            == 0
+        )
+        assert ipfl.load("own").model("global") is not None
+        with pytest.raises(InputError, match="os:system"):
+            plugins.refuse_code({"method": {"name": "os:system"}}, foreign)
+
+
+class TestOverwrittenComparison:
+    """`ipfl compare --overwrite`: the earlier comparison is there until a run of the new one has begun."""
+
+    @pytest.fixture
+    def old(self, tmp_path):
+        done = command(
+            "compare", "--methods", "fedavg", *SMALL_RUN, "--out", tmp_path / "out", "--workers", "0"
+        )
+        assert done.exit_code == 0, done.output
+        return tmp_path / "out"
+
+    @staticmethod
+    def contents(folder):
+        return {p.relative_to(folder): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+    def test_it_is_replaced(self, old):
+        done = command(
+            "compare", "--methods", "local", *SMALL_RUN, "--out", old, "--workers", "0", "--overwrite"
+        )
+        assert done.exit_code == 0, done.output
+        assert sorted(p.name for p in old.iterdir() if p.is_dir()) == ["fedavg", "local"]  # the reference too
+        assert not (old / ASIDE).exists()
+
+    def test_it_is_put_back_if_no_run_can_begin(self, old):
+        before = self.contents(old)
+        refused = ["--set", "privacy.secure_sum=all", "--set", "train.per_round=1"]
+        done = command(
+            "compare",
+            "--methods",
+            "fedavg",
+            *SMALL_RUN,
+            *refused,
+            "--out",
+            old,
+            "--workers",
+            "0",
+            "--overwrite",
+        )
+        assert done.exit_code != 0
+        assert self.contents(old) == before
+
+    def test_killed_at_every_operation(self, old, tmp_path, monkeypatch):
+        """While it is set aside, and while it is put back: all is where it was."""
+        before, counted = self.contents(old), []
+
+        class Dead(BaseException):
+            pass
+
+        def play(folder, die_at):
+            counted.clear()
+
+            def operation(kind, path):
+                counted.append(kind)
+                if len(counted) == die_at:
+                    raise Dead
+
+            with monkeypatch.context() as patch:
+                patch.setattr(files, "before_operation", operation)
+                place = ComparisonFolder(folder)
+                place.prepare(overwrite=True)
+                assert not place.settle()
+
+        copy = tmp_path / "copy"
+        shutil.copytree(old, copy)
+        play(copy, 0)
+        assert self.contents(copy) == before
+        for die_at in range(1, len(counted) + 1):
+            with pytest.raises(Dead):
+                play(copy, die_at)
+            ComparisonFolder(copy).recover()
+            assert self.contents(copy) == before, die_at
+        assert len(counted) >= 10

@@ -1,0 +1,205 @@
+"""What travels in a round, who did not answer, and which replies reach the method."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ipfl.core import Ask, Event, Record, Round, Seat, is_below_quorum, server_faults
+from ipfl.core.replies import Count, NonNegative, ReplySchema, Whole, list_of
+from ipfl.core.vectors import mean
+from ipfl.play.driver import Traffic, drive, exchange
+
+
+def vector(*values: float) -> np.ndarray:
+    return np.array(values, dtype=np.float32)
+
+
+class GivenReplies:
+    """An engine whose replies are given, a mapping per phase."""
+
+    def __init__(self, *replies):
+        self.replies, self.events = list(replies), []
+
+    def ask(self, ask, round):
+        return self.replies.pop(0)
+
+
+class TestBoundary:
+    """Whether a reply reaches the method: `exchange` with one client whose reply is given."""
+
+    @staticmethod
+    def passed(reply, schema):
+        traffic = Traffic()
+        valid = exchange(Ask("do", {1: Record()}, schema), GivenReplies({1: reply}), 0, traffic)
+        assert (1 in valid) != (1 in traffic.invalid), "either it is valid or it is said why not"
+        return valid.get(1) is reply
+
+    @pytest.mark.parametrize(
+        "reply, schema",
+        [
+            (Record(), ReplySchema()),
+            (
+                Record({"m": vector(1, -1e6, 1e6)}, {"n": 3, "name": "x", "known": [True, None, 0.5]}),
+                ReplySchema({"n": Count, "name": str, "known": list[bool | float | None]}, {"m": 3}),
+            ),
+            (
+                Record({"m": vector()}, {"n": 10**9, "nested": [[1, 2], [3]]}),
+                ReplySchema({"n": Whole, "nested": list[list[int]]}, {"m": 0}),
+            ),
+        ],
+    )
+    def test_valid_replies(self, reply, schema):
+        assert self.passed(reply, schema)
+
+    @pytest.mark.parametrize(
+        "reply",
+        [
+            Record({"m": vector(1, np.nan)}),
+            Record({"m": vector(np.inf, 1)}),
+            Record({"m": vector(-np.inf, 1)}),
+            Record({"m": vector(1.1e6, 1)}),
+            Record({"m": vector(-1e30, 1)}),
+            Record({"m": vector(1)}),
+            Record({"m": vector(1, 2, 3)}),
+            Record({"m": np.ones((2, 1), np.float32)}),
+            Record({"m": np.ones(2)}),
+            Record({"other": vector(1, 2)}),
+            Record({"m": vector(1, 2), "more": vector(1, 2)}),
+            Record(),
+        ],
+    )
+    def test_vectors_that_are_not_two_numbers(self, reply):
+        assert not self.passed(reply, ReplySchema(vectors={"m": 2}))
+        assert self.passed(Record({"m": vector(1, 2)}), ReplySchema(vectors={"m": 2}))
+
+    @pytest.mark.parametrize(
+        "n", [float("nan"), float("inf"), 2**53 + 1, -(10**400), 1e30, "3", True, None, [3], -1, 0, 1.5]
+    )
+    def test_facts_that_are_not_a_count(self, n):
+        assert not self.passed(Record({}, {"n": n}), ReplySchema({"n": Count}))
+        assert self.passed(Record({}, {"n": 3}), ReplySchema({"n": Count}))
+
+    @pytest.mark.parametrize(
+        "hits", [[1.0, float("inf")], [1.0], [1.0, 2.0, 3.0], [1.0, "2"], [-1.0, 2.0], 3]
+    )
+    def test_facts_that_are_not_two_numbers(self, hits):
+        schema = ReplySchema({"hits": list_of(NonNegative, 2)})
+        assert not self.passed(Record({}, {"hits": hits}), schema)
+        assert self.passed(Record({}, {"hits": [1.0, 2.0]}), schema)
+
+    def test_facts_that_contradict_each_other(self):
+        schema = ReplySchema({"hits": Whole, "n": Count}, rule=lambda facts: facts["hits"] <= facts["n"])
+        assert self.passed(Record({}, {"hits": 3, "n": 3}), schema)
+        assert not self.passed(Record({}, {"hits": 4, "n": 3}), schema)
+
+    def test_the_mean_of_valid_vectors_is_valid(self):
+        """The point of a bound: whatever the replies' weights, the aggregate is within it."""
+        replies = [vector(1e6, -1e6), vector(1e6, 1e6), vector(0, -1e6)]
+        aggregate = Record({"m": mean(replies, [2.0**53, 1, 1])})
+        assert self.passed(aggregate, ReplySchema(vectors={"m": 2}))
+
+
+ONE_NUMBER = ReplySchema(vectors={"m": 1})
+
+
+def two_phases(seen):
+    """A round that asks clients 1 to 4 and the server's own holdout, then client 2."""
+    record = Record({"m": vector(0, 0)})  # 8 bytes
+    seen.append((yield Ask("first", dict.fromkeys([-1, 1, 2, 3, 4], record), ONE_NUMBER)))
+    seen.append((yield Ask("second", {2: record}, ONE_NUMBER)))
+    return Round("end")
+
+
+def test_a_round_is_counted_and_invalid_replies_do_not_reach_the_method():
+    good, bad = Record({"m": vector(1)}), Record({"m": vector(np.nan)})  # 4 bytes each
+    own = Record({"m": vector(7)})  # the server's own: does not travel
+    traffic, seen = Traffic(), []
+    done = drive(two_phases(seen), GivenReplies({2: bad, 1: good, -1: own}, {}), 0, traffic)
+    assert done.state == "end"
+    assert seen == [{-1: own, 1: good}, {}]
+    assert list(seen[0]) == [-1, 1], "in ascending id"
+    # Four clients, then one, are sent 8 bytes each; two replies of 4 bytes came.
+    assert (traffic.down, traffic.up) == (5 * 8, 2 * 4)
+    assert [(event.kind, event.client) for event in traffic.events()] == [
+        ("no_answer", 2),  # in the second phase
+        ("no_answer", 3),
+        ("no_answer", 4),
+        ("invalid_reply", 2),
+    ]
+
+
+def test_an_invalid_reply_of_the_server_s_own_holdout_is_about_no_client():
+    bad = Record({"m": vector(np.nan)})
+    traffic, ask = Traffic(), Ask("do", dict.fromkeys([-2, -1], Record()), ONE_NUMBER)
+    assert exchange(ask, GivenReplies({-1: bad, -2: bad}), 0, traffic) == {}
+    reason = "sent an invalid reply (m is not a vector of 1 numbers up to 1e+06)"
+    assert traffic.events() == [
+        Event("invalid_reply", None, f"the server's own holdout of distribution {distribution} {reason}")
+        for distribution in (1, 0)
+    ]
+    assert (traffic.down, traffic.up) == (0, 0)
+
+
+class TestDivergence:
+    """A client with a broken model is told of; where all diverged, it is the settings: nobody is blamed."""
+
+    GOOD, BAD = Record({"m": vector(1)}), Record({"m": vector(np.nan)})
+
+    def play(self, replies):
+        traffic = Traffic()
+        ask = Ask("train", dict.fromkeys(range(3), Record()), ONE_NUMBER)
+        return exchange(ask, GivenReplies(replies), 0, traffic), traffic
+
+    def test_everywhere(self):
+        arrived, traffic = self.play({0: self.BAD, 2: self.BAD})
+        kinds = [(event.kind, event.client) for event in traffic.events()]
+        assert kinds == [("diverged", None), ("no_answer", 1)]
+        assert "lower train.lr" in traffic.events()[0].text
+        assert arrived == {}
+        assert arrived.server_faults == {0, 2}, "their seats are excused"
+
+    @pytest.mark.parametrize("other", [GOOD, Record({"m": np.ones(2, np.float32)})])
+    def test_at_some(self, other):
+        arrived, traffic = self.play({0: self.BAD, 1: other, 2: self.BAD})
+        kinds = [(event.kind, event.client) for event in traffic.events()]
+        assert [kind for kind in kinds if kind[1] != 1] == [("invalid_reply", 0), ("invalid_reply", 2)]
+        assert arrived.server_faults == frozenset()
+
+    def test_at_a_single_one(self):
+        _, traffic = self.play({0: self.BAD})
+        assert ("invalid_reply", 0) in [(event.kind, event.client) for event in traffic.events()]
+
+
+@pytest.mark.parametrize(
+    ("seats", "min_clients", "expected"),
+    [
+        ([], 1, False),  # nobody was to train: nothing to roll back
+        ([Seat(1, 0, "random", False)], 1, True),
+        ([Seat(1, 0, "random", True)], 1, False),
+        ([Seat(1, 0, "random", True), Seat(2, 0, "random", False)], 2, True),
+        ([Seat(1, 0, "random", True), Seat(2, 0, "random", True)], 2, False),
+        ([Seat(1, 0, "random", True), Seat(1, 1, "performance", True)], 2, True),  # one client, two clusters
+    ],
+)
+def test_when_a_round_is_below_its_quorum(seats, min_clients, expected):
+    assert is_below_quorum(seats, min_clients) == expected
+
+
+class TestServerFaults:
+    """Whose absence is the server's own fault: a method is told with the replies."""
+
+    class Engine(GivenReplies):
+        def ask(self, ask, round):
+            self.events += [Event("worker_died", 2, "its process died"), Event("late", 3, "was late")]
+            return super().ask(ask, round)
+
+    def test_workers_that_died(self):
+        engine = self.Engine({1: Record()}, {1: Record(), 2: Record()})
+        engine.events.append(Event("worker_died", 1, "in an earlier phase"))
+        replies = exchange(Ask("do", dict.fromkeys((1, 2, 3), Record())), engine, 0, Traffic())
+        assert server_faults(replies) == {2}
+        assert list(replies) == [1]
+
+    def test_plain_replies_know_of_none(self):
+        assert server_faults({1: Record()}) == frozenset()

@@ -1,0 +1,429 @@
+"""When is evaluated, on whom, and what comes out; and what a method is shown."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.small_runs import run_small, small_engine, small_task
+
+from ipfl.client.memory import ClientMemory
+from ipfl.client.runner import EVALUATE, ClientRunner, Job
+from ipfl.config.run_config import EvaluateConfig
+from ipfl.config.train_section import TrainConfig
+from ipfl.core import EMPTY, QUICK, Method, Record, Round, Setup, holdout_id, stream
+from ipfl.core.replies import InvalidReplyError
+from ipfl.play.evaluation import EVALUATION_SHARE, SCORES, Budget, Evaluator
+from ipfl.play.metrics import Evaluation
+from ipfl.training.architectures import MODEL_FACTORIES
+from ipfl.training.sgd import evaluate
+from ipfl.training.task import Task
+
+
+@pytest.fixture(scope="module")
+def task():
+    return small_task()
+
+
+@dataclass(frozen=True)
+class Still(Method):
+    """A method without training, whose server has two models: the start, and one that always says class 0."""
+
+    name = "still"
+    summary = "nothing happens"
+
+    def init(self, setup):
+        constant = np.zeros_like(setup.params)
+        constant[-setup.classes] = 1  # softmax regression: the bias of class 0 comes after all weights
+        return {"global": setup.params, "zero": constant}
+
+    def round(self, state, roster, round):
+        return Round(state)
+        yield
+
+    def offer(self, state, client):
+        return Record(state)
+
+    def personalize(self, offer, mine, me):
+        return offer.params["zero"]
+
+    def personalize_cost(self, state):
+        return 2
+
+    def models(self, state):
+        return state
+
+
+@dataclass(frozen=True)
+class Constant(Still):
+    """Two clusters, whose models always say class 0 and class 1; client 0 prefers the second."""
+
+    name = "constant"
+
+    def init(self, setup):
+        models = {f"cluster_{label}": np.zeros_like(setup.params) for label in (0, 1)}
+        for label, model in enumerate(models.values()):
+            model[label - setup.classes] = 1
+        return models
+
+    def personalize(self, offer, mine, me):
+        return offer.params["cluster_0"]
+
+    def preferences(self, state):
+        return {client: int(client == 0) for client in range(6)}
+
+
+class TestBudget:
+    @given(
+        per_evaluation=st.floats(0, 1e6),
+        per_round=st.floats(0.1, 1e6),
+        rounds=st.integers(1, 60),
+    )
+    def test_auto_costs_a_quarter_of_the_training_at_most(self, per_evaluation, per_round, rounds):
+        budget = Budget(per_evaluation, per_round, rounds)
+        evaluated = [round for round in range(rounds) if budget.is_due(round)]
+        assert evaluated[-1] == rounds - 1, "the last round always is"
+        # But for one evaluation in six rounds, five in all, which are never given up, however dear they are.
+        least = max(1, min(5, rounds // 6))
+        whole = EVALUATION_SHARE * per_round * rounds
+        assert len(evaluated) * per_evaluation <= max(whole, least * per_evaluation) * (1 + 1e-9)
+        affordable = whole / per_evaluation if per_evaluation else rounds
+        assert len(evaluated) >= max(least, int(min(rounds, affordable))), "and nothing is hoarded"
+        gaps = np.diff([-1, *evaluated])
+        assert gaps.max() - gaps.min() <= 1, "evenly"
+
+    def test_by_hand(self):
+        # A round trains 40, ten rounds 400, a quarter is 100; an evaluation costs 15, so there are 6. The
+        # i-th is after the round with (round + 1)·6 ≥ 10·i: the 2nd, 4th, 5th, 7th, 9th and 10th round.
+        budget = Budget(15, 40, 10)
+        assert [round for round in range(10) if budget.is_due(round)] == [1, 3, 4, 6, 8, 9]
+
+    @pytest.mark.parametrize(
+        ("rounds", "evaluated"),
+        [
+            (30, [5, 11, 17, 23, 29]),  # five parts of six rounds
+            (60, [11, 23, 35, 47, 59]),  # no more than five, of twelve
+            (13, [6, 12]),  # two parts: the first ends where (round + 1)·2 ≥ 13
+            (11, [10]),  # too short for two
+            (3, [2]),
+        ],
+    )
+    def test_some_are_there_whatever_they_cost(self, rounds, evaluated):
+        dear = Budget(1e9, 1, rounds)
+        assert [round for round in range(rounds) if dear.is_due(round)] == evaluated
+
+    @pytest.mark.parametrize(
+        ("every", "settings", "expected"),
+        [
+            ("auto", {}, [True, False]),  # the last one is whole
+            (6, {}, [False, False]),  # as asked for
+            ("auto", {"patience": 30}, [False, False]),  # decides when to end
+        ],
+    )
+    def test_only_what_is_watched_is_quick(self, task, every, settings, expected):
+        seen = []
+
+        class Watched(Still):
+            def personalize(self, offer, mine, me):
+                if me.id == 0:
+                    seen.append(offer.facts.get(QUICK, False))
+                return super().personalize(offer, mine, me)
+
+            def personalize_cost(self, state):
+                return 10**9
+
+        run_small(task, Watched(), rounds=12, evaluate=EvaluateConfig(every=every), **settings)
+        assert seen == expected
+
+    def test_every_third(self, task):
+        result = run_small(task, Still(), rounds=8, evaluate=EvaluateConfig(every=3))
+        assert sorted(result.evaluations) == [2, 5, 7]
+        assert [line["round"] for line in result.history if "evaluation" in line] == [2, 5, 7]
+
+    def test_costs_are_counted_in_samples(self, task):
+        evaluator = Evaluator(task, Still(), EvaluateConfig(holdout=7), 0)
+        state = Still().init(_setup(task))
+        budget = evaluator.budget(state, TrainConfig(epochs=2), per_round=3, rounds=9)
+        sizes = [task.data.sizes(client) for client in task.data.clients]
+        # Forward and backward (3) through the mean train part of 3 clients, twice.
+        assert budget.per_round == pytest.approx(3 * 3 * 2 * np.mean([size["train"] for size in sizes]))
+        # Each client's test part, its goal part once to score it and twice to personalize; 2 models on 2
+        # distributions.
+        goals = sum((1 + 2) * size["goal"] for size in sizes)
+        assert budget.per_evaluation == sum(size["test"] for size in sizes) + goals + 2 * 2 * 7
+
+
+def _setup(task):
+    return Setup(task.network(0).read(), task.data.clients, 3, 9, task.data.classes, 0)
+
+
+class TestWho:
+    def test_everyone_by_default(self, task):
+        assert Evaluator(task, Still(), EvaluateConfig(), 0).clients == tuple(range(6))
+        assert Evaluator(task, Still(), EvaluateConfig(clients=99), 0).clients == tuple(range(6))
+
+    def test_a_seeded_choice(self, task):
+        chosen = {
+            seed: Evaluator(task, Still(), EvaluateConfig(clients=3), seed).clients for seed in range(9)
+        }
+        for seed, clients in chosen.items():
+            assert len(set(clients)) == 3
+            assert list(clients) == sorted(clients)
+            assert set(clients) <= set(task.data.clients)
+            assert Evaluator(task, Still(), EvaluateConfig(clients=3), seed).clients == clients
+        assert len(set(chosen.values())) > 1
+
+
+class TestWhat:
+    def test_accuracies_by_hand(self, task):
+        """The constant model's accuracy is the share of class 0 among the labels."""
+        evaluator = Evaluator(task, Still(), EvaluateConfig(holdout=9), 0)
+        state = Still().init(_setup(task))
+        with small_engine(task, Still()) as engine:
+            measured = evaluator(engine, state, 0, last=True)
+        for client in task.data.clients:
+            labels = task.data.parts(client).test.y
+            assert measured.personalized[client] == pytest.approx(np.mean(labels == 0))
+            labels = task.data.parts(client).goal.y
+            assert measured.goal[client] == pytest.approx(np.mean(labels == 0))
+        assert set(measured.shared) == set(task.data.clients)
+        assert measured.shared != measured.personalized
+        for distribution, row in enumerate(measured.cluster_accuracy):
+            chosen = stream(0, "holdout", distribution).permutation(len(task.data.holdout(distribution)))[:9]
+            labels = task.data.holdout(distribution).y[chosen]
+            assert row[1] == pytest.approx(np.mean(labels == 0))
+        assert measured.purity is None
+        assert measured.unseen == {}
+
+    def test_the_holdout_is_no_slice_of_an_ordered_pool(self):
+        """Test points ordered by class: the first 30 are all of class 0, of 30 at random about half.
+
+        Hypergeometric, 30 of 60 with 30 of class 0: 15 ± 1.95; five times that on either side.
+        """
+        x = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)
+        y = np.repeat([0, 1], 30)
+        clients = [{"train": (x, y), "test": (x, y)}]
+        task = Task.from_clients(clients, model="softmax", classes=2)
+        state = Still().init(_setup(task))
+
+        def accuracies(seed):
+            with small_engine(task, Still(), seed=seed) as engine:
+                rows = Evaluator(task, Still(), EvaluateConfig(holdout=30), seed)
+                return [rows(engine, state, round).cluster_accuracy for round in (0, 1)]
+
+        first, second = accuracies(0)
+        assert first == second, "the same points in every round"
+        assert 5 <= 30 * first[0][1] <= 25
+        assert accuracies(0)[0] == first
+        by_seed = {accuracies(seed)[0][0][1] for seed in range(5)}
+        assert len(by_seed) > 1, "other points with another seed"
+
+    def test_the_whole_holdout_if_it_is_small(self, task):
+        """More than there are: every point once, in whatever order."""
+        evaluator = Evaluator(task, Still(), EvaluateConfig(holdout=10**6), 0)
+        with small_engine(task, Still()) as engine:
+            measured = evaluator(engine, Still().init(_setup(task)), 0)
+        for distribution, row in enumerate(measured.cluster_accuracy):
+            assert row[1] == pytest.approx(np.mean(task.data.holdout(distribution).y == 0))
+
+    @pytest.mark.parametrize(
+        "facts",
+        [
+            {"goal_hits": 5.5, "goal_n": 5},
+            {"goal_hits": -1, "goal_n": 5},
+            {"goal_n": 5},
+        ],
+        ids=["more hits than points", "negative", "missing"],
+    )
+    def test_impossible_scores_on_goal_are_refused(self, facts):
+        with pytest.raises(InvalidReplyError):
+            SCORES.check(EMPTY, Record({}, {"n": 10, "hits": 3} | facts))
+
+    def test_a_client_without_goal_points(self, task):
+        measured = Evaluation(0, {0: 0.5, 1: 0.75}, {}, None, None, goal={1: 0.25})
+        line = measured.line() | {"cluster_accuracy": None, "purity": None}
+        assert line["goal"] == [None, 0.25]
+        assert Evaluation.from_line(0, json.loads(json.dumps(line))) == measured
+
+    def test_separation_by_hand(self):
+        """Accuracy of the preferred model minus the other's: shares of two classes among the labels."""
+        shares = [0.25, 0.75, 0.5, 0.75, 1.0, 0.75]  # of class 0; client 0 prefers the model of class 1
+        clients = []
+        for share in shares:
+            y = np.repeat([0, 1], [int(20 * share), int(20 - 20 * share)])
+            part = (np.zeros((20, 3), np.float32), y)
+            clients.append({"train": (part[0], np.arange(20) % 2), "test": part})
+        task = Task.from_clients(clients, model="softmax", classes=2)
+        evaluator, state = Evaluator(task, Constant(), EvaluateConfig(), 0), Constant().init(_setup(task))
+        with small_engine(task, Constant()) as engine:
+            assert evaluator(engine, state, 0).separation == {}, "only after the last round"
+            measured = evaluator(engine, state, 0, last=True)
+            assert [event.kind for event in engine.events] == []
+        assert measured.separation == pytest.approx({0: 0.5, 1: 0.5, 2: 0.0, 3: 0.5, 4: 1.0, 5: 0.5})
+        assert measured.figures()["separation"]["mean"] == pytest.approx(0.5)
+        line = json.loads(json.dumps(measured.line() | {"cluster_accuracy": measured.cluster_accuracy}))
+        assert Evaluation.from_line(0, line | {"purity": None}) == measured
+
+    def test_clusters_that_do_not_separate_are_reported(self):
+        """All have as many points of either class: neither model is better for anybody."""
+        clients = [(np.zeros((20, 3), np.float32), np.arange(20) % 2) for _ in range(6)]
+        clients = [{"train": one, "test": one} for one in clients]
+        task = Task.from_clients(clients, model="softmax", classes=2)
+        result = run_small(task, Constant(), rounds=5)
+        kinds = [[event.kind for event in line["events"]] for line in result.history]
+        assert kinds == [[], [], [], [], ["not_separated"]]
+        assert result.summary["separation"] == {"mean": 0.0, "std": 0.0}
+
+    def test_unseen_clients_only_at_the_end(self):
+        task = small_task(unseen=2)
+        evaluator = Evaluator(task, Still(), EvaluateConfig(), 0)
+        state = Still().init(_setup(task))
+        with small_engine(task, Still()) as engine:
+            early, late = evaluator(engine, state, 0), evaluator(engine, state, 1, last=True)
+        assert early.unseen == {}
+        assert set(late.unseen) == set(task.data.unseen)
+        assert set(late.personalized) == set(task.data.clients) == set(early.personalized)
+
+    @staticmethod
+    def evaluate_without(task, is_lost):
+        """An evaluation in which some replies are lost."""
+        with small_engine(task, Still()) as engine:
+            ask_everyone = engine.ask
+            engine.ask = lambda ask, round: {
+                client: reply
+                for client, reply in ask_everyone(ask, round).items()
+                if not is_lost(ask, client)
+            }
+            return Evaluator(task, Still(), EvaluateConfig(), 0)(engine, Still().init(_setup(task)), 0)
+
+    def test_a_distribution_that_was_not_assessed_leaves_no_misnumbered_rows(self, task):
+        measured = self.evaluate_without(task, lambda ask, client: ask.action != EVALUATE and client == 0)
+        assert measured.cluster_accuracy is None
+        assert len(measured.personalized) == 6
+
+    def test_clients_that_do_not_answer_are_not_measured(self, task):
+        measured = self.evaluate_without(task, lambda ask, client: ask.action == EVALUATE and client == 2)
+        assert sorted(measured.personalized) == [0, 1, 3, 4, 5]
+
+
+@dataclass(frozen=True)
+class Curious(Still):
+    """Looks at what it is shown."""
+
+    def on_train(self, ask, mine, me):
+        return Record({}, self.look(me, mine)), Record({}, {"visits": mine.facts.get("visits", 0) + 1})
+
+    def on_forget(self, ask, mine, me):
+        return Record(), EMPTY
+
+    def on_look(self, ask, mine, me):
+        return Record({}, self.look(me, mine)), mine
+
+    def personalize(self, offer, mine, me):
+        assert self.look(me, mine)["test"] == 0
+        return super().personalize(offer, mine, me)
+
+    @staticmethod
+    def look(me, mine):
+        sizes = {part: len(getattr(me.parts, part)) for part in ("train", "probe", "goal", "test")}
+        return sizes | {"visits": mine.facts.get("visits", 0)}
+
+
+class TestClientRunner:
+    @pytest.fixture
+    def runner(self, tmp_path):
+        task = small_task(server_samples=5)
+        return ClientRunner(task, Curious(), TrainConfig(), 0, ClientMemory(tmp_path / "memory"))
+
+    def test_a_method_never_sees_the_test_part(self, runner):
+        assert runner.task.data.sizes(0)["test"] == 20
+        facts = runner.run(Job("train", 0, 0, EMPTY)).facts
+        assert facts["test"] == 0
+        for part in ("train", "probe", "goal"):
+            assert facts[part] == runner.task.data.sizes(0)[part] > 0
+        state = Curious().init(_setup(runner.task))
+        # `personalize` asserts the same; the evaluator counts on all 20 test points.
+        assert runner.run(Job(EVALUATE, 0, 0, Record(state))).facts["n"] == 20
+
+    @pytest.mark.parametrize("use_probe", [False, True])
+    @pytest.mark.parametrize("needs_probe", [False, True])
+    def test_probe_is_trained_on_only_if_wanted_and_not_needed(self, runner, use_probe, needs_probe):
+        class Declared(Curious):
+            def on_train(self, ask, mine, me):
+                return Record({"x": me.data("train").x.reshape(-1)}, self.look(me, mine)), mine
+
+        Declared.needs_probe = needs_probe
+        runner.method, runner.settings = Declared(), TrainConfig(use_probe=use_probe)
+        reply, sizes = runner.run(Job("train", 0, 0, EMPTY)), runner.task.data.sizes(0)
+        # 20 samples a client, a fifth of them probe.
+        assert (sizes["train"], sizes["probe"]) == (16, 4)
+        assert reply.facts["train"] == (20 if use_probe and not needs_probe else 16)
+        assert reply.facts["probe"] == reply.facts["goal"] == 4
+        parts = runner.task.data.parts(0)
+        expected = [parts.train.x, parts.probe.x][: 2 if use_probe and not needs_probe else 1]
+        np.testing.assert_array_equal(reply.params["x"], np.concatenate(expected).reshape(-1))
+
+    def test_memory_is_the_client_s_own(self, runner):
+        for _ in range(2):
+            runner.run(Job("train", 0, 3, EMPTY))
+        assert runner.run(Job("look", 0, 3, EMPTY)).facts["visits"] == 2
+        assert runner.run(Job("look", 0, 4, EMPTY)).facts["visits"] == 0
+
+    def test_memory_can_be_given_up(self, runner):
+        runner.run(Job("train", 0, 3, EMPTY))
+        runner.run(Job("forget", 0, 3, EMPTY))
+        assert runner.run(Job("look", 0, 3, EMPTY)).facts["visits"] == 0
+
+    def test_evaluation_leaves_no_trace(self, runner):
+        runner.run(Job(EVALUATE, 0, 1, Record(Curious().init(_setup(runner.task)))))
+        runner.run(Job("look", 0, 1, EMPTY))
+        assert not runner.memory.folder.exists()
+
+    def test_a_shared_model_that_is_deployed_is_scored_once(self, runner, monkeypatch):
+        scored = []
+        monkeypatch.setattr(
+            "ipfl.client.runner.evaluate", lambda *given: scored.append(len(given[2])) or evaluate(*given)
+        )
+
+        class Plain(Still):
+            def personalize(self, offer, mine, me):
+                return offer.params["global"]
+
+        state = Curious().init(_setup(runner.task))
+        runner.method = Plain()
+        facts = runner.run(Job(EVALUATE, 0, 0, Record(state))).facts
+        assert facts["global_hits"] == facts["hits"]
+        assert scored == [20, 4], "on test and on goal"
+
+    def test_the_server_s_own_holdout(self, runner):
+        for distribution in range(2):
+            facts = runner.run(Job("look", 0, holdout_id(distribution), EMPTY)).facts
+            assert {facts[part] for part in ("train", "probe", "goal")} == {5}
+        with pytest.raises(ValueError, match="no holdout of distribution 0"):
+            ClientRunner(small_task(), Curious(), TrainConfig(), 0, runner.memory).run(
+                Job("look", 0, -1, EMPTY)
+            )
+
+    def test_random_streams_tell_clients_rounds_and_actions_apart(self, runner):
+        @dataclass(frozen=True)
+        class Rolling(Still):
+            def on_roll(self, ask, mine, me):
+                return Record({}, {"roll": int(me.rng.integers(2**62))}), mine
+
+            on_again = on_roll
+
+        runner.method = Rolling()
+        asked = [("roll", 0, 0), ("roll", 0, 1), ("roll", 1, 0), ("again", 0, 0), ("roll", 0, -1)]
+        rolls = [runner.run(Job(*one, EMPTY)).facts["roll"] for one in asked]
+        assert len(set(rolls)) == len(asked)
+        assert [runner.run(Job(*one, EMPTY)).facts["roll"] for one in asked] == rolls
+
+
+def test_models_by_name_and_by_callable():
+    for model in ("softmax", MODEL_FACTORIES["softmax"]):
+        task = Task.from_clients([(np.eye(4, dtype=np.float32), [0, 1, 0, 1])] * 2, model=model)
+        assert task.network(0).size == 4 * 2 + 2

@@ -1,0 +1,181 @@
+"""A run that is killed and resumed ends exactly as one that was left alone: files, models, ledger.
+
+Every killed run is a forked process that dies by SIGKILL, either at a chosen place in the code or after a
+random time. Nothing is cleaned up for it.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+
+import pytest
+from tests.play.killed_runs import die_at_call, is_killed, resume_or_restart, run_contents, run_six_rounds
+from tests.small_runs import small_task
+
+import ipfl
+from ipfl.client import memory
+from ipfl.errors import InputError
+from ipfl.keep import checkpoint, journal
+from ipfl.keep.run_folder import RunFolder
+from ipfl.ledger import store as store_module
+from ipfl.ledger.store import RunStore
+
+
+@pytest.fixture(scope="module")
+def task():
+    return small_task(seed=3)
+
+
+@pytest.fixture(scope="module", params=["ipfl", "local", "fedavg"])
+def method(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def untouched(task, method, tmp_path_factory):
+    """What the run comes to if nobody interferes. The folder's name is part of the ledger's hash chain."""
+    folder = tmp_path_factory.mktemp("untouched") / "run"
+    run_six_rounds(task, method, folder)
+    return run_contents(folder)
+
+
+PLACES = {
+    "in the middle of writing a checkpoint": lambda n: die_at_call(checkpoint, "write_record", n, half=True),
+    "before a checkpoint": lambda n: die_at_call(checkpoint.Checkpoints, "write", n),
+    "between checkpoint and commit": lambda n: die_at_call(checkpoint.Checkpoints, "write", n, after=True),
+    "inside the transaction": lambda n: die_at_call(store_module, "insert_rows", 2 + 3 * n),
+    "after the commit": lambda n: die_at_call(RunStore, "commit_round", n, after=True),
+    "before the line is written": lambda n: die_at_call(RunFolder, "add_round", n),
+    "while old checkpoints are removed": lambda n: die_at_call(checkpoint.Checkpoints, "keep_only", n),
+    "in the middle of a client's memory": lambda n: die_at_call(memory, "write_record", 3 * n, half=True),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_killed_at_a_place(task, method, untouched, tmp_path, place):
+    """One kill in the second call of the place, one more in the first after resuming."""
+    out = tmp_path / "run"
+    kills = [is_killed(task, method, out, lambda n=n: PLACES[place](n)) for n in (2, 1)]
+    # Of the three, only clients of `local` remember anything.
+    if method == "local" or place != "in the middle of a client's memory":
+        assert all(kills)
+    run_six_rounds(task, method, out, **resume_or_restart(out))
+    assert run_contents(out) == untouched
+
+
+def test_killed_before_the_accounts_were_opened(task, method, untouched, tmp_path):
+    """The folder counts as empty: a new run needs no --overwrite."""
+    out = tmp_path / "run"
+    entered = lambda: die_at_call(RunStore, "create", 1, after=True)  # noqa: E731
+    assert is_killed(task, method, out, entered)
+    assert resume_or_restart(out) == {}
+    run_six_rounds(task, method, out)
+    assert run_contents(out) == untouched
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 2])
+def test_killed_at_random_moments(task, tmp_path, workers):
+    """At least 25 kills over a run of 40 rounds, resumed each time, with and without worker processes."""
+    options = {"rounds": 40, "workers": workers}
+    begun = time.perf_counter()
+    run_six_rounds(task, "ipfl", tmp_path / "whole" / "run", **options)
+    whole = time.perf_counter() - begun
+    out, kills, chance = tmp_path / "run", 0, random.Random(workers)
+    while kills < 25:
+        kills += is_killed(task, "ipfl", out, seconds=chance.uniform(0.02, whole / 8), **options)
+        if (out / "summary.json").exists():  # finished before enough kills: tear its end off again
+            (out / "summary.json").unlink()
+    run_six_rounds(task, "ipfl", out, **resume_or_restart(out), **options)
+    assert run_contents(out) == run_contents(tmp_path / "whole" / "run")
+
+
+def test_ctrl_c_in_the_middle_of_a_commit_waits_for_its_end(task, untouched, method, tmp_path, monkeypatch):
+    """The third commit is interrupted: the round counts, the run ends, and --resume finishes it."""
+    out, commit, calls = tmp_path / "run", RunStore.commit_round, 0
+
+    def interrupted(self, *args):
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+        commit(self, *args)
+
+    monkeypatch.setattr(RunStore, "commit_round", interrupted)
+    with pytest.raises(ipfl.Interrupted) as stopped:
+        run_six_rounds(task, method, out)
+    result = stopped.value.result
+    assert len(result.history) == len((out / "metrics.jsonl").read_text().splitlines()) == 3
+    with RunStore.open(out) as store:
+        assert store.last_round() == 2
+    monkeypatch.undo()
+    run_six_rounds(task, method, out, resume=True)
+    assert run_contents(out) == untouched
+
+
+def test_clients_that_left_stay_away_after_resuming(task, tmp_path):
+    """Who left is worked out again from what the rounds before the kill measured on `goal`."""
+    evaluate = {"evaluate": ipfl.EvaluateConfig(every=1)}
+    reference = run_six_rounds(task, "local", tmp_path / "reference", **evaluate)
+    leaving = {"reference": reference, "clients": ipfl.ClientsConfig(leave=True, grace=1), **evaluate}
+    whole = run_six_rounds(task, "fedavg", tmp_path / "whole" / "run", **leaving)
+    left = [line["clients"] for line in whole.history]
+    assert left[-1] < left[0], "or nothing is tested here"
+    out = tmp_path / "run"
+    place = lambda: die_at_call(RunStore, "commit_round", 4, after=True)  # noqa: E731
+    assert is_killed(task, "fedavg", out, place, **leaving)
+    resumed = run_six_rounds(task, "fedavg", out, resume=True, **leaving)
+    assert [line["clients"] for line in resumed.history] == left
+    assert run_contents(out) == run_contents(tmp_path / "whole" / "run")
+
+
+def test_checkpoints_every_third_round(task, untouched, method, tmp_path):
+    out = tmp_path / "run"
+    place = lambda: die_at_call(RunStore, "commit_round", 5, after=True)  # noqa: E731
+    assert is_killed(task, method, out, place, checkpoint_every=3)
+    with RunStore.open(out) as store:
+        assert store.last_round() == 4
+    lasting = ["vectors-2.safetensors"] if method == "ipfl" else []
+    found = sorted(path.name for path in (out / "checkpoint").iterdir())
+    assert found == ["round-2.safetensors", *lasting]
+    run_six_rounds(task, method, out, resume=True, checkpoint_every=3)
+    assert run_contents(out)[0] == untouched[0]
+
+
+def test_resuming_a_finished_run_changes_nothing(task, untouched, method, tmp_path):
+    out = tmp_path / "run"
+    run_six_rounds(task, method, out)
+    run_six_rounds(task, method, out, resume=True)
+    assert run_contents(out) == untouched
+
+
+class TestRefused:
+    def test_nothing_to_resume(self, task, tmp_path):
+        with pytest.raises(InputError, match="no run store"):
+            run_six_rounds(task, "fedavg", tmp_path / "nothing", resume=True)
+        with pytest.raises(InputError, match="there is no run to resume"):
+            journal.read_header(tmp_path / "nothing")
+
+    def test_without_a_folder(self):
+        """A run cannot be resumed or stored without saying where its folder is."""
+        for options in ({"resume": True}, {"store": "sqlite://"}):
+            with pytest.raises(TypeError, match="path"):
+                ipfl.RunOutput(**options)
+
+    def test_another_method(self, task, tmp_path):
+        run_six_rounds(task, "fedavg", tmp_path / "run")
+        with pytest.raises(InputError, match="was begun with method fedavg, not ipfl"):
+            run_six_rounds(task, "ipfl", tmp_path / "run", resume=True)
+        with pytest.raises(InputError, match="was begun with seed 3, not 4"):
+            run_six_rounds(task, "fedavg", tmp_path / "run", resume=True, seed=4)
+
+    @pytest.mark.parametrize("damage", [b"", b"\x00" * 50])
+    def test_damaged_checkpoint(self, task, tmp_path, damage):
+        run_six_rounds(task, "fedavg", tmp_path / "run")
+        (file,) = (tmp_path / "run" / "checkpoint").iterdir()
+        file.write_bytes(damage)
+        with pytest.raises(InputError, match=f"cannot go on: checkpoint/{file.name} is not the file"):
+            run_six_rounds(task, "fedavg", tmp_path / "run", resume=True)

@@ -1,0 +1,275 @@
+"""The round loop: who is told what, who leaves, and what is left after Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from tests.small_runs import run_small, small_task
+from torch import nn
+
+import ipfl
+from ipfl.config.run_config import ClientsConfig, EvaluateConfig
+from ipfl.config.train_section import TrainConfig
+from ipfl.core import Ask, Event, Record, Round
+from ipfl.core.replies import Count, ReplySchema
+from ipfl.errors import InputError
+from ipfl.methods.one_model.fedavg import FedAvg
+
+
+@pytest.fixture(scope="module")
+def task():
+    return small_task()
+
+
+def run_three_rounds(task, method="fedavg", **options):
+    return run_small(task, method, **({"rounds": 3, "evaluate": EvaluateConfig(every=1)} | options))
+
+
+class Witness:
+    def __init__(self):
+        self.heard = []
+
+    def start(self, method, rounds):
+        self.heard.append(("start", method, rounds))
+
+    def round(self, line):
+        self.heard.append(("round", line["round"]))
+
+    def finish(self):
+        self.heard.append(("finish",))
+
+
+class Interrupted(FedAvg):
+    """Ctrl-C in the middle of round 2, after its replies came in."""
+
+    def round(self, state, roster, round):
+        done = yield from super().round(state, roster, round)
+        if round == 2:
+            raise KeyboardInterrupt
+        return done
+
+
+class Broken(FedAvg):
+    def round(self, state, roster, round):
+        yield Ask("train", {})
+        raise RuntimeError("out of luck")
+
+
+class Chatty(FedAvg):
+    """Two phases, one of them to the server's own holdout."""
+
+    def round(self, state, roster, round):
+        expected = ReplySchema({"n": Count})
+        both = yield Ask(
+            "size", {0: Record({}, {"who": "client"}), -1: Record({}, {"who": "server"})}, expected
+        )
+        replies = yield Ask("size", {1: Record({}, {"who": "client"})}, expected)
+        sizes = {client: reply.facts["n"] for client, reply in {**both, **replies}.items()}
+        return Round(state, events=(Event("sizes", None, f"{sorted(sizes.items())}"),))
+
+    def on_size(self, ask, mine, me):
+        return Record({}, {"n": len(me.data("train"))}), mine
+
+
+class Plain(FedAvg):
+    """A user's method that keeps what it needs in attributes of any kind."""
+
+    def __init__(self, transform):
+        self.transform = transform
+
+
+@dataclass(frozen=True)
+class Transformed(FedAvg):
+    """A user's method with a hyper-parameter that JSON knows nothing of."""
+
+    transform: object = max
+
+
+class TestRun:
+    @pytest.mark.parametrize("method", [Plain(max), Transformed(max)])
+    def test_any_method_of_a_user_can_be_run_and_kept(self, task, tmp_path, method):
+        result = run_small(task, method, tmp_path, rounds=1)
+        settings = json.loads((tmp_path / "summary.json").read_text())["config"]["method"]
+        assert settings == result.summary["config"]["method"]
+        assert settings["name"] == f"{__name__}:{type(method).__qualname__}"
+
+    @pytest.mark.parametrize("kind", [str, Path, ipfl.RunOutput])
+    def test_where_results_go(self, task, tmp_path, kind):
+        config = ipfl.RunConfig(rounds=1)
+        ipfl.run(task, FedAvg(), config, engine=ipfl.local_engine(0), out=kind(tmp_path / "run"))
+        assert json.loads((tmp_path / "run" / "summary.json").read_text())["rounds"] == 1
+        with pytest.raises(InputError, match="already holds a run"):
+            ipfl.run(task, FedAvg(), config, engine=ipfl.local_engine(0), out=kind(tmp_path / "run"))
+
+    def test_of_a_whole_config_the_given_task_and_method_are_recorded(self, task):
+        config = ipfl.Config.load(None, ["rounds=1", "task.clients=9", "method.name=ipfl"])
+        result = ipfl.run(task, FedAvg(), config, engine=ipfl.local_engine(0), progress=False)
+        assert result.summary["config"]["task"] == task.config.model_dump(mode="json")
+        assert result.summary["config"]["method"] == {"name": "fedavg"}, "the one that was run"
+
+    def test_a_run_config_in_is_the_same_recorded(self, task):
+        config = ipfl.RunConfig(rounds=1, seed=3, train=TrainConfig(lr=0.2, epochs=1))
+        result = ipfl.run(task, "fedavg", config, engine=ipfl.local_engine(0), progress=False)
+        recorded = result.summary["config"]
+        assert {key: recorded[key] for key in recorded if key not in ("task", "method")} == config.model_dump(
+            mode="json"
+        )
+        assert (result.summary["seed"], result.summary["data_seed"]) == (3, 0)
+        again = {key: recorded[key] for key in recorded if key not in ("task", "method")}
+        assert run_small(task, "fedavg", **again).history == result.history
+
+    def test_data_of_ones_own_is_recorded_as_such(self):
+        """Not as the default task, whatever the config says."""
+        own = ipfl.Task.from_clients(
+            [([[0.0], [1.0]] * 4, [0, 1] * 4)] * 2, model=lambda s, c: nn.Linear(1, 2)
+        )
+        result = ipfl.run(own, "fedavg", ipfl.Config(rounds=1), engine=ipfl.local_engine(0), progress=False)
+        assert "task" not in result.summary["config"]
+        told = {
+            key: result.summary[key] for key in ("dataset", "model", "input_dtype", "data_seed", "clients")
+        }
+        assert told == {
+            "dataset": "own", "model": None, "input_dtype": "float32", "data_seed": None, "clients": 2
+        }  # fmt: skip
+
+    def test_the_observer_hears_everything_in_order(self, task):
+        witness = Witness()
+        run_three_rounds(task, observer=witness)
+        rounds = [("round", 0), ("round", 1), ("round", 2)]
+        assert witness.heard == [("start", "fedavg", 3), *rounds, ("finish",)]
+
+    def test_and_the_end_when_it_fails(self, task):
+        witness = Witness()
+        with pytest.raises(RuntimeError, match="out of luck"):
+            run_three_rounds(task, Broken(), observer=witness)
+        assert witness.heard[-1] == ("finish",)
+
+    def test_interrupted(self, task, tmp_path):
+        whole = run_three_rounds(task)
+        with pytest.raises(KeyboardInterrupt, match="interrupted after 2 of 3 rounds") as stopped:
+            run_three_rounds(task, Interrupted(), out=tmp_path)
+        cut = stopped.value.result
+        assert cut.summary["interrupted"] is True
+        assert whole.summary["interrupted"] is False
+        assert cut.summary["rounds"] == 2
+        assert cut.history == whole.history[:2], "a round counts whole or not at all"
+        assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 2
+        assert cut.summary["evaluated_round"] == 1
+        assert cut.personalized_accuracy == pytest.approx(
+            whole.history[1]["evaluation"]["personalized_accuracy"]["mean"]
+        )
+
+    def test_interrupted_before_the_first_evaluation(self, task):
+        with pytest.raises(ipfl.Interrupted) as stopped:
+            run_three_rounds(task, Interrupted(), evaluate=EvaluateConfig(every=3))
+        result = stopped.value.result
+        assert result.personalized_accuracy is None
+        assert result.last is None
+
+    def test_budget_of_trainings(self, task):
+        assert [len(line["seats"]) for line in run_three_rounds(task).history] == [3, 3, 3], (
+            "half of 6 by default"
+        )
+        five = run_three_rounds(task, train=TrainConfig(per_round=5))
+        assert [len(line["seats"]) for line in five.history] == [5, 5, 5]
+
+    def test_phases_and_traffic(self):
+        """What is asked of the server's own holdout does not travel."""
+        task = small_task(clients=3, test_samples=5, server_samples=4)
+        (line,) = run_three_rounds(task, Chatty(), rounds=1).history
+        n = task.data.sizes(1)["train"]
+        assert line["events"] == (Event("sizes", None, f"{[(-1, 4), (0, n), (1, n)]}"),)
+        assert line["bytes_down"] == 2 * len('{"who": "client"}')
+        assert line["bytes_up"] == 2 * len(f'{{"n": {n}}}')
+
+    def test_seed_decides_everything(self, task):
+        one, same, other = (run_three_rounds(task, seed=seed) for seed in (1, 1, 2))
+        assert one.history == same.history
+        assert one.models["global"].tobytes() == same.models["global"].tobytes()
+        assert one.models["global"].tobytes() != other.models["global"].tobytes()
+
+    def test_training_helps(self, task):
+        """Ten classes: guessing is right one time in ten."""
+        assert run_three_rounds(task, rounds=10, train=TrainConfig(lr=1.0)).personalized_accuracy > 0.25
+
+
+@pytest.fixture(scope="module")
+def reference(task):
+    return run_three_rounds(task)
+
+
+class TestLeaving:
+    def better_for(self, reference, happy):
+        """A reference that is better on all test data, but on their goal not for the `happy` clients."""
+        return replace(
+            reference,
+            evaluations={
+                round: replace(
+                    one,
+                    goal={i: -1.0 if i in happy else 1.0 for i in one.personalized},
+                    personalized=dict.fromkeys(one.personalized, 1.0),
+                )
+                for round, one in reference.evaluations.items()
+            },
+        )
+
+    def test_clients_that_gain_nothing_leave_after_the_grace_period(self, task, reference):
+        rival = self.better_for(reference, {0, 3})
+        clients = ClientsConfig(leave=True, grace=1)
+        result = run_three_rounds(task, reference=rival, clients=clients)
+        # Evaluated after rounds 0, 1, 2; round 1 is the first after the grace period.
+        assert [line["clients"] for line in result.history] == [6, 6, 2]
+        assert [seat.client for seat in result.history[2]["seats"]] == [0, 3]
+        assert result.summary["left"] == 4
+        # On test data, where nobody can be better than 1.
+        assert result.summary["opt_outs"] == 6
+
+    def test_test_data_decides_nothing(self, task, reference):
+        """Whatever the reference's accuracy on test data is, the same clients leave."""
+        hopeless = replace(
+            reference,
+            evaluations={
+                round: replace(one, personalized=dict.fromkeys(one.personalized, -1.0))
+                for round, one in self.better_for(reference, {1, 2}).evaluations.items()
+            },
+        )
+        result = run_three_rounds(task, reference=hopeless, clients=ClientsConfig(leave=True, grace=0))
+        assert result.summary["opt_outs"] == 0
+        assert [line["clients"] for line in result.history] == [6, 2, 2]
+        assert {seat.client for seat in result.history[1]["seats"]} == {1, 2}
+
+    def test_a_tie_is_no_gain(self, task, reference):
+        """FedAvg against itself: equal on every goal."""
+        result = run_three_rounds(task, reference=reference, clients=ClientsConfig(leave=True, grace=2))
+        assert result.summary["left"] == 6
+
+    def test_without_a_known_accuracy_nobody_leaves(self, task, reference):
+        unknown = replace(
+            reference,
+            evaluations={round: replace(one, goal={}) for round, one in reference.evaluations.items()},
+        )
+        result = run_three_rounds(task, reference=unknown, clients=ClientsConfig(leave=True, grace=0))
+        assert result.summary["left"] == 0
+
+    def test_points_that_decide_are_not_trained_on(self):
+        with pytest.raises(InputError, match=r"clients.leave = true decides by points"):
+            ipfl.RunConfig.of({"clients": {"leave": True}, "train": {"use_probe": True}})
+
+    def test_nobody_leaves_unless_asked_to(self, task, reference):
+        result = run_three_rounds(task, reference=self.better_for(reference, set()))
+        assert [line["clients"] for line in result.history] == [6, 6, 6]
+        assert result.summary["opt_outs"] == 6
+
+    def test_leaving_needs_a_reference(self, task, tmp_path):
+        with pytest.raises(InputError, match="needs a reference run"):
+            run_three_rounds(task, clients=ClientsConfig(leave=True), out=tmp_path / "out")
+
+    def test_the_reference_s_newest_evaluation_counts(self, task):
+        every_second = run_three_rounds(task, evaluate=EvaluateConfig(every=2))
+        assert sorted(every_second.evaluations) == [1, 2]
+        assert every_second.reference(0) is None
+        assert every_second.reference(1) == every_second.evaluations[1].personalized
+        assert every_second.reference(9) == every_second.evaluations[2].personalized

@@ -1,0 +1,152 @@
+"""TensorBoard's event files and MLflow's store, read back with their own readers."""
+
+import json
+import math
+from urllib.parse import urlparse
+from urllib.request import url2pathname
+
+import pytest
+from tests.cli.test_cli import ipfl, refused
+
+from ipfl.core.rounds import with_typed_rows
+from ipfl.play.tracking import round_figures
+
+TINY = ["--workers", "0", "--set", "task.model=softmax", "--clients", "4", "--quiet"]
+
+
+def read_scalars(folder):
+    """(step, value) of all figures in a folder of event files."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(folder))
+    events.Reload()
+    return {tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]}, events
+
+
+def lines_of(run):
+    lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    return [with_typed_rows(line) for line in lines]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A run of two rounds that is extended to three, told to both."""
+    folder = tmp_path_factory.mktemp("tracked")
+    for name in ("tensorboard", "mlflow"):
+        out = folder / f"by-{name}"
+        assert ipfl("run", *TINY, "--rounds", 2, "--track", name, "--out", out).exit_code == 0
+        done = ipfl("run", "--resume", out, "--rounds", 3, "--workers", 0, "--quiet", "--track", name)
+        assert done.exit_code == 0, done.output
+        assert ipfl("ledger", "verify", out).exit_code == 0  # nothing was added to the run's own files
+    return folder
+
+
+class TestFigures:
+    def test_by_hand(self):
+        """Two seats in cluster 1, one delivered; 30 tokens bid for it, 10 of them back."""
+        line = {
+            "seats": [[0, 1, "random", True, False], [3, 1, "random", False, False]],
+            "transfers": [["bid", 0, -4, 30, 1, 0], ["refund", -4, 0, 10, 1, 0]],
+            "evaluation": {"personalized_accuracy": {"mean": 0.5, "std": 0}, "pma": {"mean": -0.1, "std": 0},
+                           "cluster_accuracy": [[0.2, 0.4]], "purity": None},
+            "economy": {"gini": 0.25}, "bytes_up": 7, "bytes_down": 9, "events": [], "round": 0,
+        }  # fmt: skip
+        assert round_figures(with_typed_rows(line)) == {
+            "accuracy/personalized": 0.5, "pma/mean": -0.1,
+            "cluster_0/accuracy_on_distribution_0": 0.2, "cluster_1/accuracy_on_distribution_0": 0.4,
+            "cluster_1/trained": 1, "clients/asked": 2,
+            "tokens/moved": 40, "tokens/bid": 30, "tokens/refund": 10,
+            "cluster_1/bid_tokens": 30, "cluster_1/refund_tokens": 10,
+            "economy/gini": 0.25, "bytes/up": 7, "bytes/down": 9, "events": 0,
+        }  # fmt: skip
+
+    def test_clusters_keep_their_numbers_when_others_are_merged(self):
+        """Clusters 0 and 3 are left: the second column is cluster 3, as its seats are."""
+        line = {
+            "seats": [[0, 3, "random", True, False]],
+            "evaluation": {"personalized_accuracy": {"mean": 0.5, "std": 0},
+                           "cluster_accuracy": [[0.2, 0.4]], "assessed_models": ["cluster_0", "cluster_3"]},
+            "bytes_up": 7, "bytes_down": 9, "events": [], "round": 0,
+        }  # fmt: skip
+        found = round_figures(with_typed_rows(line))
+        assert found["cluster_0/accuracy_on_distribution_0"] == 0.2
+        assert found["cluster_3/accuracy_on_distribution_0"] == 0.4
+        assert {name.split("/")[0] for name in found if name.startswith("cluster")} == {
+            "cluster_0",
+            "cluster_3",
+        }
+
+    def test_one_model_for_all_is_called_global(self):
+        """As its file is, and not a cluster, of which FedAvg has none."""
+        line = {
+            "seats": [[0, -1, "random", True, False]],
+            "evaluation": {"personalized_accuracy": {"mean": 0.5, "std": 0},
+                           "global_accuracy": {"mean": 0.5, "std": 0}, "cluster_accuracy": [[0.2], [0.4]]},
+            "bytes_up": 7, "bytes_down": 9, "events": [], "round": 0,
+        }  # fmt: skip
+        found = round_figures(with_typed_rows(line))
+        assert found["global/accuracy_on_distribution_0"] == 0.2
+        assert found["global/accuracy_on_distribution_1"] == 0.4
+        assert not [name for name in found if name.startswith("cluster")]
+
+
+def test_tensorboard(runs):
+    scalars, events = read_scalars(runs / "tensorboard" / "by-tensorboard")
+    for line in lines_of(runs / "by-tensorboard"):
+        for name, value in round_figures(line).items():
+            assert any(
+                s == line["round"] and math.isclose(v, value, rel_tol=1e-6) for s, v in scalars[name]
+            ), name
+    assert [step for step, _ in scalars["tokens/moved"]] == [0, 1, 2]
+    assert "config/text_summary" in events.Tags()["tensors"]
+    (told, *_) = events.Tensors("config/text_summary")
+    assert b"| task.clients | 4 |" in told.tensor_proto.string_val[0]
+
+
+def test_mlflow(runs, monkeypatch):
+    from mlflow.tracking import MlflowClient
+
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    client = MlflowClient(tracking_uri=(runs / "mlflow").as_uri())
+    (run,) = client.search_runs([client.get_experiment_by_name("ipfl").experiment_id])  # resumed: still one
+    assert run.info.status == "FINISHED"
+    assert run.data.params["task.clients"] == "4"
+    for line in lines_of(runs / "by-mlflow"):
+        for name, value in round_figures(line).items():
+            history = {one.step: one.value for one in client.get_metric_history(run.info.run_id, name)}
+            assert history[line["round"]] == pytest.approx(value), name
+    kept = {file.path for file in client.list_artifacts(run.info.run_id)}
+    assert kept == {"summary.json", "metrics.jsonl", "model"}
+    place = url2pathname(urlparse(run.info.artifact_uri).path)
+    with open(f"{place}/summary.json") as file:
+        assert json.load(file)["rounds"] == 3
+
+
+def test_a_comparison_tells_pma(tmp_path):
+    arguments = [
+        "--methods",
+        "fedprox:mu=0.5",
+        "--rounds",
+        1,
+        "--track",
+        "tensorboard",
+        "--out",
+        tmp_path / "c",
+    ]
+    done = ipfl("compare", *TINY, *arguments)
+    assert done.exit_code == 0, done.output
+    scalars, _ = read_scalars(tmp_path / "tensorboard" / "c" / "fedprox+mu=0.5" / "seed-0")
+    compared = json.loads((tmp_path / "c" / "compare.json").read_text())
+    pma = compared["methods"]["fedprox:mu=0.5"]["pma"]["mean"]
+    assert scalars["pma/mean"] == [(0, pytest.approx(pma))]
+    of_reference, _ = read_scalars(tmp_path / "tensorboard" / "c" / "fedavg" / "seed-0")
+    assert "pma/mean" not in of_reference
+    assert "global/accuracy_on_distribution_0" in of_reference
+    assert not [name for name in of_reference if name.startswith("cluster_")]
+
+
+def test_without_the_package(monkeypatch, tmp_path):
+    monkeypatch.setitem(__import__("sys").modules, "tensorboard.compat.proto.event_pb2", None)
+    told = refused("run", *TINY, "--track", "tensorboard", "--out", tmp_path / "out")
+    assert 'pip install "ipfl[tensorboard]"' in told
+    assert not (tmp_path / "out").exists()

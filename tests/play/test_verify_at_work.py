@@ -1,0 +1,240 @@
+"""Verification beside a run that is at work, on media that nothing can be written to, and of an old copy."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from tests.small_runs import InterruptAfter, run_small, small_task
+from typer.testing import CliRunner
+
+import ipfl
+from ipfl.cli import app
+from ipfl.keep.run_audit import Audit, key_beside
+from ipfl.ledger.store import RunStore
+from ipfl.system.files import FolderLock
+
+CHECKS = int(os.environ.get("IPFL_CHECKS", "20"))
+"""Of each method."""
+TRAIN = ipfl.TrainConfig(per_round=3, epochs=1)
+
+
+@pytest.fixture(scope="module")
+def task() -> ipfl.Task:
+    return small_task(seed=3, clients=4, samples=8, test_samples=4)
+
+
+def play(task: ipfl.Task, method: str, folder: Path, rounds: int, *, resume: bool = False) -> None:
+    config = {"rounds": rounds, "seed": 3, "train": TRAIN, "evaluate": ipfl.EvaluateConfig(every=5)}
+    run_small(task, method, folder, resume=resume, **config)
+
+
+def play_and_go_on(task: ipfl.Task, method: str, folder: Path) -> None:
+    """Runs that end and are made longer, again and again, each of them in a folder of its own."""
+    for number in range(10**6):
+        run = folder / f"{number}" / "run"
+        for rounds in (8, 9, 30):
+            play(task, method, run, rounds, resume=rounds > 8)
+
+
+@contextmanager
+def in_another_process(work: Callable[[], None]) -> Iterator[None]:
+    """Does something in a process of its own, which is killed at the end."""
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+        finally:
+            os._exit(1)
+    try:
+        yield
+        assert os.waitpid(child, os.WNOHANG) == (0, 0), "it ended before it was to"
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def newest_run(folder: Path) -> Path:
+    """The run that is at work, once it has posted a round."""
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        begun = sorted(folder.glob("*/run/run.db"), key=lambda path: int(path.parts[-3]))
+        if begun and begun[-1].with_name("metrics.jsonl").is_file():
+            return begun[-1].parent
+        time.sleep(0.01)
+    raise TimeoutError
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["ipfl", "ditto", "fedamp"])
+def test_nothing_is_found_beside_a_run_at_full_speed(task: ipfl.Task, method: str, tmp_path: Path) -> None:
+    """The run changes between the looks at its ledger and at its files; none of that is tampering.
+
+    `ditto` has clients that remember, `fedamp` a server that keeps models of single clients.
+    """
+    found, seen = [], set()
+    with in_another_process(lambda: play_and_go_on(task, method, tmp_path)):
+        while len(found) < CHECKS:
+            folder = newest_run(tmp_path)
+            with RunStore.open(folder, read_only=len(found) % 2 == 1) as store:
+                seen.add((folder, store.last_round()))
+                found.append(Audit(store, folder).finding())
+    assert [str(one) for one in found if one is not None] == []
+    assert len(seen) > CHECKS / 4, "the run stood still"
+
+
+class TestWhatIsChangedMeanwhile:
+    """A process holds the folder, as a run at work does, and somebody else changes files."""
+
+    @pytest.fixture
+    def folder(self, task: ipfl.Task, tmp_path: Path) -> Iterator[Path]:
+        with pytest.raises(ipfl.Interrupted):
+            run_small(task, "ipfl", tmp_path / "run", observer=InterruptAfter(2), rounds=5, train=TRAIN)
+        lock = FolderLock(tmp_path / "run")
+        yield tmp_path / "run"
+        lock.release()
+
+    def finding(self, folder: Path) -> str | None:
+        with RunStore.open(folder) as store:
+            audit = Audit(store, folder)
+            found = audit.finding()
+            assert found is not None or "the run goes on" in audit.notes[0]
+            return None if found is None else found.what
+
+    def test_nothing(self, folder: Path) -> None:
+        assert self.finding(folder) is None
+
+    def test_the_checkpoint(self, folder: Path) -> None:
+        path = folder / "checkpoint" / "round-2.safetensors"
+        path.write_bytes(path.read_bytes()[:-1] + b"x")
+        assert self.finding(folder) == "checkpoint/round-2.safetensors is not the file that round 2 wrote"
+        path.unlink()
+        assert self.finding(folder) == "checkpoint/round-2.safetensors is missing, which round 2 wrote"
+
+    def test_a_line(self, folder: Path) -> None:
+        path = folder / "metrics.jsonl"
+        first, *others = path.read_bytes().splitlines(keepends=True)
+        path.write_bytes(first.replace(b'"clients": 4', b'"clients": 5') + b"".join(others))
+        assert self.finding(folder) == "metrics.jsonl, line 1, is not what round 0 reported"
+
+    def test_a_line_that_is_being_written(self, folder: Path) -> None:
+        path = folder / "metrics.jsonl"
+        path.write_bytes(path.read_bytes()[:-9])
+        assert self.finding(folder) is None
+
+
+class TestOldCopy:
+    """A folder is put back to what it was two rounds ago: genuine, so only what clients kept denies it."""
+
+    @pytest.fixture
+    def folder(self, task: ipfl.Task, tmp_path: Path) -> Path:
+        folder = tmp_path / "run"
+        play(task, "ipfl", folder, 3)
+        shutil.copytree(folder, tmp_path / "old")
+        play(task, "ipfl", folder, 5, resume=True)
+        with RunStore.open(folder) as store:
+            (tmp_path / "client-1.json").write_text(json.dumps(store.statement(1).to_json()))
+        return folder
+
+    def test_what_a_client_kept_shows_it(self, folder: Path, tmp_path: Path) -> None:
+        kept = ["ledger", "check", str(tmp_path / "client-1.json"), "--against", str(folder)]
+        assert CliRunner().invoke(app, kept).exit_code == 0
+        shutil.rmtree(folder)
+        shutil.copytree(tmp_path / "old", folder)
+        with RunStore.open(folder) as store:
+            assert Audit(store, folder).finding() is None  # nothing in the folder can tell
+        denied = CliRunner().invoke(app, kept)
+        assert (denied.exit_code, "run 'run' has no round 4" in denied.output) == (1, True)
+
+
+def on_read_only_media(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """A command of ours where the folder is mounted so that nobody, root neither, can write to it."""
+    mounted = 'mount --bind "$1" "$1" && mount -o remount,ro,bind "$1" && shift && exec "$@"'
+    command = [sys.executable, "-m", "ipfl", *words]
+    return subprocess.run(
+        ["unshare", "-rm", "sh", "-c", mounted, "sh", str(folder), *command],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.mark.slow
+class TestReadOnlyMedia:
+    @pytest.fixture
+    def done(self, task: ipfl.Task, tmp_path_factory: pytest.TempPathFactory) -> Path:
+        place = tmp_path_factory.mktemp("media")
+        play(task, "ipfl", place / "run", 3)
+        return place
+
+    def test_the_media_are_read_only(self, done: Path) -> None:
+        """Or the others would test nothing."""
+        refused = on_read_only_media(done, "run", "--rounds", "1", "--out", str(done / "run"), "--overwrite")
+        assert (refused.returncode, "Read-only file system" in refused.stderr) == (2, True), refused.stderr
+
+    @pytest.mark.parametrize(
+        ("words", "said"),
+        [
+            (["ledger", "verify"], "run: 3 of 3 rounds verified"),
+            (["ledger", "show"], "Tokens of run"),
+            (["ledger", "show", "--client", "1"], "opening balance"),
+            (["ledger", "prove", "--client", "1"], '"account statement"'),
+            (["ledger", "export"], "reward"),
+            (["show"], "ipfl"),
+        ],
+    )
+    def test_reading_works(self, done: Path, words: list[str], said: str) -> None:
+        before = {path: path.stat().st_mtime_ns for path in done.rglob("*")}
+        shown = on_read_only_media(done, *words, str(done / "run"))
+        assert shown.returncode == 0, shown.stderr
+        assert said in shown.stdout
+        assert before == {path: path.stat().st_mtime_ns for path in done.rglob("*")}
+
+    def test_a_change_is_found_there_too(self, done: Path, tmp_path: Path) -> None:
+        shutil.copytree(done, tmp_path / "media")
+        (tmp_path / "media/run/summary.json").write_text("{}")
+        shown = on_read_only_media(tmp_path / "media", "ledger", "verify", str(tmp_path / "media/run"))
+        assert (shown.returncode, "summary.json" in shown.stderr) == (1, True), shown.stderr
+
+    @pytest.mark.parametrize("is_whole", [True, False])
+    def test_the_log_of_a_killed_process_is_read_or_missed(
+        self, task: ipfl.Task, tmp_path: Path, is_whole: bool
+    ) -> None:
+        """A round that is in the log only, not yet in the file, is not forgotten in silence."""
+        place, at_work = tmp_path / "media", tmp_path / "work" / "run"
+        with pytest.raises(ipfl.Interrupted):
+            run_small(task, "ipfl", at_work, observer=InterruptAfter(1), rounds=5, train=TRAIN)
+        reader = sqlite3.connect(at_work / "run.db", isolation_level=None)  # keeps the log from being settled
+        reader.execute("BEGIN")
+        reader.execute("SELECT * FROM runs").fetchall()
+        with pytest.raises(ipfl.Interrupted):
+            run_small(task, "ipfl", at_work, resume=True, observer=InterruptAfter(3), rounds=5, train=TRAIN)
+        shutil.copytree(at_work, place / "run")
+        shutil.copy(key_beside(at_work), place)
+        reader.close()
+        assert (place / "run" / "run.db-wal").stat().st_size > 0
+        if not is_whole:
+            (place / "run" / "run.db-shm").unlink()
+        shown = on_read_only_media(place, "ledger", "verify", str(place / "run"))
+        if is_whole:
+            assert (shown.returncode, "4 of 5 rounds verified" in shown.stdout) == (0, True), shown.stderr
+        else:
+            assert (shown.returncode, len(shown.stderr.splitlines())) == (2, 1)
+            assert "copy the folder, with all files" in shown.stderr
+
+
+def test_resuming_on_read_only_media_is_refused_in_one_line(task: ipfl.Task, tmp_path: Path) -> None:
+    play(task, "ipfl", tmp_path / "run", 2)
+    refused = on_read_only_media(tmp_path, "run", "--resume", str(tmp_path / "run"), "--rounds", "3")
+    assert (refused.returncode, refused.stderr) == (2, f"error: cannot write results to {tmp_path / 'run'}\n")

@@ -1,0 +1,193 @@
+"""Runs read back from folders, and the page about them."""
+
+import json
+import re
+import shutil
+from dataclasses import replace
+
+import pytest
+from tests.html_pages import Checker
+from tests.small_runs import SMALL
+from typer.testing import CliRunner
+
+import ipfl
+from ipfl.cli import app
+from ipfl.errors import InputError
+from ipfl.report.figure_list import available_figures
+from ipfl.report.run_page import html_table, write_page
+from ipfl.report.run_set import RunSet, find_results, of_comparison, read_run, read_run_set
+from ipfl.study.comparison_folder import FIGURE_FILES
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A comparison of two methods with two seeds, in a folder of results."""
+    folder = tmp_path_factory.mktemp("results")
+    config = ipfl.Config(rounds=4, task=ipfl.TaskConfig(**SMALL), evaluate=ipfl.EvaluateConfig(every=2))
+    done = ipfl.compare(config, ["ipfl", "fedavg"], [0, 1], out=folder / "small", workers=0)
+    return folder, done
+
+
+def elsewhere(run):
+    """The same figures, as if of other data."""
+    return replace(run, summary={**run.summary, "dataset": "elsewhere"})
+
+
+def test_python_comparisons_draw_their_figures(place):
+    assert all((place[0] / "small" / name).stat().st_size > 0 for name in FIGURE_FILES)
+
+
+class TestReading:
+    def test_what_is_read_is_what_was_run(self, place):
+        folder, done = place
+        read, ran = read_run_set([folder / "small"]), of_comparison(done)
+        assert list(read.runs) == list(ran.runs) == ["ipfl", "fedavg"]
+        assert read.reference == "fedavg"
+        assert read.pma("ipfl") == ran.pma("ipfl") != {}
+        for name, seeds in ran.runs.items():
+            for seed, run in seeds.items():
+                assert read.runs[name][seed].evaluations == run.evaluations
+                again = read.runs[name][seed].history
+                assert json.dumps(again, sort_keys=True) == json.dumps(run.history, sort_keys=True)
+        assert available_figures(read) == available_figures(ran)
+
+    def test_runs_one_by_one(self, place):
+        """A reference among them gives PMA; the same method and seed twice goes under its folder's name."""
+        folder = place[0] / "small"
+        paths = [folder / "ipfl/seed-0", folder / "fedavg/seed-0"]
+        assert read_run_set(paths).pma("ipfl")
+        copy = folder.parent / "copy"
+        shutil.copytree(paths[0], copy)
+        assert list(read_run_set([paths[0], copy]).runs) == ["ipfl", str(copy)]
+        shutil.rmtree(copy)
+
+    def test_each_task_has_its_own_reference(self, place):
+        """Two comparisons together: nobody's gain is measured against a run on other data."""
+        folder = place[0] / "small"
+        alone = read_run_set([folder])
+        seeds = dict(alone.runs)
+        others = {f"other/{name}": {0: elsewhere(runs[0])} for name, runs in seeds.items()}
+        both = RunSet({**seeds, **others}, "fedavg")
+        assert both.pma("ipfl") == alone.pma("ipfl")
+        assert both.pma("other/ipfl") == {0: alone.pma("ipfl")[0]}
+        assert both.pma("other/fedavg") == {}
+        without = RunSet({**seeds, "other/ipfl": others["other/ipfl"]}, "fedavg")
+        assert without.pma("other/ipfl") == {}
+
+    def test_folders(self, place, tmp_path):
+        folder = place[0]
+        assert find_results(folder) == [folder / "small"]
+        assert find_results(folder / "small/ipfl") == [
+            folder / "small/ipfl/seed-0",
+            folder / "small/ipfl/seed-1",
+        ]
+        for wrong in (tmp_path, tmp_path / "absent"):
+            with pytest.raises(InputError):
+                find_results(wrong)
+
+    @pytest.mark.parametrize(
+        ("file", "damage"),
+        [
+            ("summary.json", "{"),
+            ("summary.json", "[]"),
+            ("summary.json", '{"method": 3}'),
+            ("metrics.jsonl", "nonsense\n"),
+            ("metrics.jsonl", "[1]\n"),
+            ("metrics.jsonl", '{"round": 0, "bids": [[1]]}\n'),
+            ("metrics.jsonl", '{"round": 0, "evaluation": {"clients": [1], "personalized": ["x"]}}\n'),
+        ],
+    )
+    def test_damaged_files_are_refused(self, place, tmp_path, file, damage):
+        shutil.copytree(place[0] / "small/ipfl/seed-0", tmp_path / "run")
+        (tmp_path / "run" / file).write_text(damage)
+        with pytest.raises(InputError):
+            read_run(tmp_path / "run")
+
+
+@pytest.fixture(scope="module")
+def page(place, tmp_path_factory):
+    """Of a copy whose names are hostile."""
+    folder = tmp_path_factory.mktemp("page") / "<script>alert(1)</script>"
+    shutil.copytree(place[0] / "small", folder)
+    summary = json.loads((folder / "ipfl/seed-0/summary.json").read_text())
+    summary["config"]["method"]["name"] = "</pre><img src=x>"
+    summary["dataset"] = "<i>digits"
+    (folder / "ipfl/seed-0/summary.json").write_text(json.dumps(summary))
+    (folder / "ipfl").rename(folder / "<b>ipfl&")
+    file = folder.parent / "page.html"
+    done = CliRunner().invoke(app, ["report", str(folder), "--out", str(file)])
+    assert done.exit_code == 0, done.output
+    assert done.output.strip() == str(file)
+    return file.read_text()
+
+
+class TestPage:
+    def test_is_whole_loads_nothing_and_escapes_everything(self, page):
+        checker = Checker()
+        checker.feed(page)
+        assert checker.open == []
+        assert checker.loaded == []
+        assert len(checker.ids) == len(set(checker.ids))
+        assert {"script", "img", "i", "b"}.isdisjoint(checker.tags)
+        assert "default-src 'none'" in page
+        assert "http" not in re.sub(r'http://www\.w3\.org/\S+?"|http-equiv', "", page)
+
+    def test_holds_figures_tables_tokens_and_config(self, page):
+        assert page.count("<svg") >= 8
+        assert "&lt;b&gt;ipfl&amp;" in page
+        for text in (
+            "opt-outs",
+            "contribution Σψ",
+            "rounds = 4",
+            "What clients gain over fedavg",
+            "reference",
+        ):
+            assert text in page, text
+        assert page.count("<title>") > 20  # values under the mouse
+
+    def test_table(self):
+        assert html_table(["a", "b"], [["<", "1"]], best=0) == (
+            '<div class="table"><table><thead><tr><th>a</th><th class="number">b</th></tr></thead><tbody>'
+            '<tr class="best"><td>&lt;</td><td class="number">1</td></tr></tbody></table></div>'
+        )
+
+    def test_commands_refuse_what_is_no_run(self, tmp_path):
+        for command in ("report", "plot"):
+            done = CliRunner().invoke(app, [command, str(tmp_path)])
+            assert done.exit_code == 2
+            assert "holds no finished run" in done.output
+
+    def test_several_results_are_sections(self, place, tmp_path):
+        page = write_page(place[0] / "small/ipfl", tmp_path / "new/page.html").read_text()
+        assert re.findall(r'<a href="#(part-\d)">(.*?)</a>', page) == [
+            ("part-0", "seed-0"),
+            ("part-1", "seed-1"),
+        ]
+        checker = Checker()
+        checker.feed(page)
+        assert len(checker.ids) == len(set(checker.ids))
+
+    def test_a_comparison_file_alone(self, place, tmp_path):
+        page = write_page(place[0] / "small/compare.json", tmp_path / "page.html").read_text()
+        whole = write_page(place[0] / "small", tmp_path / "whole.html").read_text()
+        rows = [re.findall(r"<tr.*?</tr>", text)[:3] for text in (page, whole)]
+        assert rows[0] == rows[1]
+        assert "<svg" not in page
+        (tmp_path / "other.json").write_text('{"methods": {"a": {}}}')
+        with pytest.raises(InputError, match=r"not the compare\.json"):
+            write_page(tmp_path / "other.json", tmp_path / "page.html")
+
+    @pytest.mark.parametrize(("command", "out"), [("plot", "figures"), ("plot", "."), ("report", "a.html")])
+    def test_nothing_is_written_into_a_run(self, place, command, out):
+        run = place[0] / "small/ipfl/seed-0"
+        done = CliRunner().invoke(app, [command, str(run), "--out", str(run / out)])
+        assert done.exit_code == 2
+        assert "only what the run wrote" in done.output
+
+    def test_plot(self, place, tmp_path):
+        run = str(place[0] / "small/ipfl/seed-0")
+        done = CliRunner().invoke(
+            app, ["plot", run, "--figure", "tokens", "--out", str(tmp_path), "--format", "svg"]
+        )
+        assert done.exit_code == 0, done.output
+        assert [file.name for file in tmp_path.iterdir()] == ["tokens.svg"]

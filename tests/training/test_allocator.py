@@ -1,0 +1,63 @@
+"""The allocator's setting: it saves page faults and changes no bit."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from ipfl.training import allocator
+
+TRAIN = """
+import hashlib, resource, sys
+import numpy as np
+from ipfl.training.allocator import keep_freed_memory
+from ipfl.training.architectures import CNN
+from ipfl.training.network import build_network
+from ipfl.config.train_section import TrainConfig
+from ipfl.training.sgd import one_thread, sgd
+from ipfl.data.federated import Samples
+
+if sys.argv[1] == "kept":
+    assert keep_freed_memory()
+rng = np.random.default_rng(0)
+samples = Samples(rng.integers(0, 256, (60, 32, 32, 3), dtype=np.uint8), rng.integers(0, 10, 60))
+network = build_network(CNN, (32, 32, 3), 10, 0)
+start = network.read()
+with one_thread():
+    model = sgd(network, start, samples, TrainConfig(batch_size=50, epochs=1), np.random.default_rng(0))
+for _ in range(2):  # the first makes the pages, the second may find them
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    np.ones(2**23)
+faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+print(hashlib.sha256(model.tobytes()).hexdigest(), faults)
+"""
+
+
+def trained(setting: str) -> tuple[str, int]:
+    """Hash of a trained model, and page faults of a block that was freed before, in a fresh process."""
+    command = [sys.executable, "-c", TRAIN, setting]
+    digest, faults = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+    return digest, int(faults)
+
+
+@pytest.mark.skipif(not allocator.keep_freed_memory(), reason="another allocator than glibc's")
+def test_fewer_page_faults_and_the_same_bits():
+    plain, kept = trained("as it is"), trained("kept")
+    assert plain[0] == kept[0]
+    # A block of 64 MB, more than glibc ever keeps by itself: 16,384 pages of 4 kB, or 32 huge ones of 2 MB.
+    assert plain[1] >= 32
+    assert kept[1] < 32
+
+
+class TestElsewhere:
+    def test_another_system(self, monkeypatch):
+        monkeypatch.setattr(allocator.sys, "platform", "darwin")
+        monkeypatch.setattr(allocator.ctypes, "CDLL", lambda _: pytest.fail("nothing must be called"))
+        assert not allocator.keep_freed_memory()
+
+    def test_another_library(self, monkeypatch):
+        monkeypatch.setattr(allocator.sys, "platform", "linux")
+        monkeypatch.setattr(allocator.ctypes, "CDLL", lambda _: object())  # musl has no gnu_get_libc_version
+        assert not allocator.keep_freed_memory()
