@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ipfl.config.task_section import TargetKind
 from ipfl.core.arrays import Floats
-from ipfl.data.target_kinds import Target, TargetKind
+from ipfl.data.target_kinds import Target
 from ipfl.errors import InputError, unknown
 from ipfl.system.plugins import load_callable
 

@@ -27,10 +27,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ipfl.config.task_section import TargetKind
 from ipfl.data.dataset import Dataset, choose_test_points, count_classes, count_targets, split_dataset
 from ipfl.data.own.archives import max_unpacked_bytes, open_zip, read_arrays, refuse_damaged
 from ipfl.data.own.table_encoding import sorted_texts
-from ipfl.data.target_kinds import TargetKind
 from ipfl.errors import InputError
 
 EMNIST_CLASSES = 52

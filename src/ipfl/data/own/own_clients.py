@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ipfl.config.task_section import TargetKind
 from ipfl.core import stream
 from ipfl.data.dataset import Dataset, check_features, check_labels, check_targets, count_targets
 from ipfl.data.distributions import Distribution
 from ipfl.data.federated import Allocation, ClientPoints, PartitionedDataset, PoolPoints
 from ipfl.data.own.column_data import class_labels, has_columns, read_columns
 from ipfl.data.own.table_encoding import sorted_texts
-from ipfl.data.target_kinds import TARGET_KINDS, TargetKind
+from ipfl.data.target_kinds import TARGET_KINDS
 from ipfl.errors import InputError, unknown
 
 Pair = tuple[NDArray[Any], NDArray[Any]]
