@@ -14,7 +14,7 @@ PYTEST = env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest -n $(TEST_PROCESSES) --dis
 .PHONY: run test quick nightly lint bench bench-console chromium charts docs setup tables clean
 
 run: $(CORE)  ## the main job: IP-FL against FedAvg on the bundled digits
-	$(BIN)/ipfl compare --methods ipfl,fedavg --seeds 1 --out runs/default --overwrite
+	$(BIN)/ipfl compare --methods ipfl-plus,fedavg --seeds 1 --out runs/default --overwrite
 
 test: $(READY) chromium  ## lint, types and every test
 	$(MAKE) --no-print-directory -j 2 lint $(COMPILED)

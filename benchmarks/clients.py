@@ -29,7 +29,7 @@ CASES = (
 PROBE, ROUNDS, TURNS = 0.2, 5, 2
 COLOUR_FROM = 500
 """So many samples are images in colour, as in CIFAR-10."""
-METHOD = "ipfl"
+METHOD = "ipfl-plus"
 
 
 class SetUpWatch(Stopwatch):

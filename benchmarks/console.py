@@ -81,7 +81,7 @@ def write_run(folder: Path, rounds: int, clients: int) -> int:
     """A run of that size; returns the number of its transfers."""
     opening = PRICE * rounds
     header = {
-        "method": "ipfl",
+        "method": "ipfl-plus",
         "config": {"task": {"dataset": "made up", "distributions": "none", "partition": "none"}},
         "seed": 0,
         "rounds": rounds,

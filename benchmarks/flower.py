@@ -135,7 +135,7 @@ def traffic() -> Iterator[str]:
     )
     yield "| method | every record, down | down | down, fp16 | every record, up | up | up, fp16 |"
     yield "|---|---|---|---|---|---|---|"
-    for name in ("fedavg", "ipfl"):
+    for name in ("fedavg", "ipfl-plus"):
         config = settings(clients, rounds, name)
         results = [
             run(config, engine)

@@ -33,11 +33,11 @@ for number in range(8):
 
 task = ipfl.Task.from_dataframe(pd.concat(tables), client="hospital", target="outcome")
 config = ipfl.RunConfig(rounds=given.rounds)
-compared = ipfl.compare(task, ["ipfl", "fedavg", "local"], seeds=3, config=config)
+compared = ipfl.compare(task, ["ipfl-plus", "fedavg", "local"], seeds=3, config=config)
 looks = {
     "local": ("alone", "#999999"),
     "fedavg": ("one model for all", "#D55E00"),
-    "ipfl": ("IP-FL", "#0072B2"),
+    "ipfl-plus": ("IP-FL", "#0072B2"),
 }
 hospitals = sorted(task.client_names, key=task.client_names.get)
 

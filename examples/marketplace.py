@@ -28,8 +28,8 @@ config = ipfl.RunConfig(
     clients=ipfl.ClientsConfig(join_round=joining, leave=True, grace=7),
     evaluate=ipfl.EvaluateConfig(every=4),
 )
-compared = ipfl.compare(task, ["ipfl", "fedavg"], config=config)
-market, plain = (compared.entries[label].results[0] for label in ("ipfl", "fedavg"))
+compared = ipfl.compare(task, ["ipfl-plus", "fedavg"], config=config)
+market, plain = (compared.entries[label].results[0] for label in ("ipfl-plus", "fedavg"))
 print(f"{market.summary['left']} of 20 clients left; accuracy {market.personalized_accuracy:.1%}")
 
 figure = Figure(figsize=(8, 7), layout="constrained")

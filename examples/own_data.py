@@ -32,7 +32,7 @@ def network(shape: tuple[int, ...], classes: int) -> torch.nn.Module:
 
 task = ipfl.Task.from_clients(sensors, model=network)
 config = ipfl.RunConfig(rounds=given.rounds, train=ipfl.TrainConfig(epochs=5))
-result = ipfl.run(task, ipfl.method("ipfl", clusters=2), config)
+result = ipfl.run(task, ipfl.method("ipfl-plus", clusters=2), config)
 for client, accuracy in result.accuracies.items():
     print(f"{task.client_names[client]}: {accuracy:.0%}")
 

@@ -23,11 +23,11 @@ except ipfl.InputError as error:
     raise SystemExit(f"this example needs the data set har: {error}") from error
 
 config = ipfl.RunConfig(rounds=given.rounds, train=ipfl.TrainConfig(lr=0.05))
-compared = ipfl.compare(task, ["ipfl", "fedavg", "local"], config=config)
+compared = ipfl.compare(task, ["ipfl-plus", "fedavg", "local"], config=config)
 looks = {
     "local": ("alone", "#999999", "s"),
     "fedavg": ("one model for all", "#D55E00", "v"),
-    "ipfl": ("IP-FL", "#0072B2", "o"),
+    "ipfl-plus": ("IP-FL", "#0072B2", "o"),
 }
 last = {label: entry.results[0].last for label, entry in compared.entries.items()}
 # People in the order of what one model for all gives them, newcomers apart.

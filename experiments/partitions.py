@@ -16,7 +16,7 @@ from grid import HERE, Figures, Runs, markdown_table, marks, play_study, run_set
 
 RESULTS = HERE / "results" / "partitions.json"
 DOCUMENT = HERE.parent / "docs" / "market.md"
-METHODS = ("ipfl", "fedavg", "finetune", "ifca", "ditto", "fedala", "fedem", "local")
+METHODS = ("ipfl-plus", "fedavg", "finetune", "ifca", "ditto", "fedala", "fedem", "local")
 MIXTURES = ("10:90", "30:70", "40:60", "linear", "random")
 PARTITIONS: dict[str, tuple[str, ...]] = {
     **{name: (f"task.partition={name}",) for name in MIXTURES},
@@ -59,7 +59,7 @@ def row(partition: str, runs: Runs) -> list[str] | None:
 
 def _gain(found: dict[str, dict[str, Figures]], other: str, seeds: list[str]) -> str:
     """IP-FL's mean gain over another method in points, with the standard error of the paired differences."""
-    gains = [100 * (found["ipfl"][seed]["accuracy"] - found[other][seed]["accuracy"]) for seed in seeds]
+    gains = [100 * (found["ipfl-plus"][seed]["accuracy"] - found[other][seed]["accuracy"]) for seed in seeds]
     error = f" ± {stdev(gains) / len(gains) ** 0.5:.1f}" if len(gains) > 1 else ""
     return f"{fmean(gains):+.1f}{error}"
 

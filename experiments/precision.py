@@ -14,7 +14,7 @@ from grid import HERE, Figures, Runs, markdown_table, marks, play_study, run_set
 
 RESULTS = HERE / "results" / "precision.json"
 DOCUMENT = HERE.parent / "docs" / "speed.md"
-METHODS = ("ipfl", "finetune", "ifca", "fedavg")
+METHODS = ("ipfl-plus", "finetune", "ifca", "fedavg")
 TASKS: dict[str, tuple[str, ...]] = {
     "digits": (),
     "EMNIST": (

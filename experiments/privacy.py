@@ -52,7 +52,7 @@ MECHANISMS = {
         "train.lr=0.3",
     ),
 }
-METHODS = ("ipfl", "fedavg")
+METHODS = ("ipfl-plus", "fedavg")
 COLORS = ("#0072b2", "#d55e00")
 """Of the methods; they can be told apart by colour-blind readers."""
 TASKS = {

@@ -107,7 +107,7 @@ class TestGuide:
     def test_every_hyperparameter_has_its_advice_once(self):
         guide = text("docs/ipfl.md")
         start, end = guide.index("## Hyper-parameters"), guide.index("### Outside the method")
-        assert sorted(first_column(guide[start:end])) == sorted(method_fields("ipfl"))
+        assert sorted(first_column(guide[start:end])) == sorted(method_fields("ipfl-plus"))
 
     def test_facts_of_a_round(self, lines):
         told = set(first_column(section("docs/ipfl.md", "Reading a round")))
@@ -436,7 +436,7 @@ class TestArchitecture:
             assert not set(names) - defined_names(SOURCE / file), file
 
     @pytest.mark.parametrize(
-        ("walk", "method"), [("The walk of a bid", "ipfl"), ("The walk of a training", "fedavg")]
+        ("walk", "method"), [("The walk of a bid", "ipfl-plus"), ("The walk of a training", "fedavg")]
     )
     def test_walks_are_what_the_code_does(self, walk, method, fresh_process, tmp_path):
         part = section("docs/architecture.md", walk)

@@ -1,6 +1,6 @@
 """Photographs the console for the documents: `docs/img/console-*.png`.
 
-    ipfl compare --methods ipfl,fedavg,ifca --out runs/pictures/default
+    ipfl compare --methods ipfl-plus,fedavg,ifca --out runs/pictures/default
     python docs/site/screenshots.py runs/pictures docs/img
 
 Needs Chromium and the extra `dev`. With `--every`, each page is photographed in both widths and colours, to
@@ -26,7 +26,7 @@ from PIL import Image
 from playwright.sync_api import Browser, Page, Playwright, expect, sync_playwright
 
 PORT = 8765
-RUN, OTHERS = "default~ipfl~seed-0", ("default~fedavg~seed-0", "default~ifca~seed-0")
+RUN, OTHERS = "default~ipfl-plus~seed-0", ("default~fedavg~seed-0", "default~ifca~seed-0")
 WIDTHS = {"desk": (1280, 800), "phone": (390, 844)}
 Colours = Literal["light", "dark"]
 PATIENCE = 30_000

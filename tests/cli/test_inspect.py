@@ -75,7 +75,7 @@ def own_code(place, tmp_path):
 def test_long_names_do_not_take_the_room_of_numbers(tmp_path):
     wards = {"The children's ward in the building behind the lake": ([[0.0], [1.0]] * 4, [0, 1] * 4)}
     wards["[bold]south"] = wards[next(iter(wards))]
-    run_small(Task.from_clients(wards, model="softmax"), "ipfl", tmp_path / "run", rounds=1)
+    run_small(Task.from_clients(wards, model="softmax"), "ipfl-plus", tmp_path / "run", rounds=1)
     shown = ipfl("show", tmp_path / "run").stdout
     assert all(header in shown for header in ("own model %", "trained", "returned", "building"))
     accounts = ipfl("ledger", "show", tmp_path / "run").stdout
@@ -87,7 +87,7 @@ def test_long_names_do_not_take_the_room_of_numbers(tmp_path):
 def test_names_of_variants_break_between_their_settings():
     from ipfl.report.run_tables import _folded
 
-    assert _folded("ipfl+clusters=3+mix=tuned/seed-0", 18) == "ipfl+clusters=3+\nmix=tuned/seed-0"
+    assert _folded("ipfl-plus+clusters=3+mix=tuned/seed-0", 18) == "ipfl-plus+clusters=3+\nmix=tuned/seed-0"
     assert _folded("short/seed-0", 18) == "short/seed-0"
 
 
@@ -197,7 +197,7 @@ class TestDiff:
     def test_settings_and_results(self, place):
         shown = ipfl("diff", place / "a", place / "b").stdout
         rows = [row.split() for row in shown.splitlines()]
-        assert ["method.name", '"ipfl"', '"fedavg"'] in rows
+        assert ["method.name", '"ipfl-plus"', '"fedavg"'] in rows
         assert ["rounds", "2", "1", "−1"] in rows
         assert "Of 4 clients" in shown
 

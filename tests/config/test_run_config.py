@@ -160,7 +160,9 @@ class TestComplaints:
         assert complaint([f"{old}=1"]) == f"{old} is now called {RENAMED_KEYS[old]}"
         section, key = RENAMED_KEYS[old].split(".")
         known = (
-            method_fields("ipfl") if section == "method" else type(getattr(Config(), section)).model_fields
+            method_fields("ipfl-plus")
+            if section == "method"
+            else type(getattr(Config(), section)).model_fields
         )
         assert key in known
 

@@ -48,7 +48,7 @@ def runs_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_json(folder / "both" / PLAN_FILE, {"reference": "fedavg"})
     task, settings = small_task(), {"rounds": 3, "evaluate": {"every": 1}}
     reference = run_small(task, "fedavg", folder / "both/fedavg/seed-0", **settings)
-    run_small(task, "ipfl", folder / "both/ipfl/seed-0", reference=reference, **settings)
+    run_small(task, "ipfl-plus", folder / "both/ipfl-plus/seed-0", reference=reference, **settings)
     return folder
 
 

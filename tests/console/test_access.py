@@ -24,7 +24,7 @@ PAGES = [
     "/",
     "/start",
     "/compare",
-    "/compare?run=both~ipfl~seed-0&run=both~fedavg~seed-0",
+    "/compare?run=both~ipfl-plus~seed-0&run=both~fedavg~seed-0",
     "/runs/worked",
     "/runs/worked/ledger",
     "/runs/worked/clients/5",
@@ -251,8 +251,8 @@ class TestStarting:
             f"ipfl run --set rounds=2 --set task.partition=30:70 --set method.name=fedavg "
             f"--out {runs_folder / 'new'} --profile"
         )
-        several = operator.post("/api/command", json=FORM | {"methods": ["ipfl", "fedavg"]}).json()
-        assert several["command"].startswith("ipfl compare --methods ipfl,fedavg --set rounds=2 --out")
+        several = operator.post("/api/command", json=FORM | {"methods": ["ipfl-plus", "fedavg"]}).json()
+        assert several["command"].startswith("ipfl compare --methods ipfl-plus,fedavg --set rounds=2 --out")
 
     @pytest.mark.parametrize(
         "change, told",

@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.waits]
 AXE = (Path(__file__).parent / "vendor/axe.min.js").read_text()
 SHOTS = os.environ.get("IPFL_SCREENSHOTS")
 """A folder: every page is photographed into it."""
-IPFL, FEDAVG = "both~ipfl~seed-0", "both~fedavg~seed-0"
+IPFL, FEDAVG = "both~ipfl-plus~seed-0", "both~fedavg~seed-0"
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +137,7 @@ def test_page_is_whole_accessible_and_not_too_wide(request, address, name, width
 
 
 def test_numbers_are_those_of_the_store(desk, address, folder):
-    summary = json.loads((folder / "both/ipfl/seed-0/summary.json").read_text())
+    summary = json.loads((folder / "both/ipfl-plus/seed-0/summary.json").read_text())
     visit(desk, f"{address}/runs/{IPFL}")
     expect(desk.locator("#fact-accuracy")).to_have_text(percent(summary["personalized_accuracy"]["mean"]))
     expect(desk.locator("#fact-round")).to_have_text("3 of 3")
@@ -152,12 +152,12 @@ def test_compare_two_runs(desk, address, folder):
     visit(desk, address)
     button = desk.get_by_role("button", name="Compare the ticked runs")
     expect(button).to_be_disabled()
-    desk.get_by_label("Compare both/ipfl/seed-0").check()
+    desk.get_by_label("Compare both/ipfl-plus/seed-0").check()
     desk.get_by_label("Compare both/fedavg/seed-0").check()
     button.click()
     desk.wait_for_url("**/compare?**")
-    summary = json.loads((folder / "both/ipfl/seed-0/summary.json").read_text())
-    row = desk.locator("#compared tr", has_text="both/ipfl/seed-0")
+    summary = json.loads((folder / "both/ipfl-plus/seed-0/summary.json").read_text())
+    row = desk.locator("#compared tr", has_text="both/ipfl-plus/seed-0")
     expect(row).to_contain_text(points(summary["pma"]["mean"]))
     expect(row).to_contain_text(percent(summary["participation_rate"]))
     expect(desk.locator("[data-chart]:has(canvas)")).to_have_count(2)
@@ -174,7 +174,7 @@ def test_filter_runs_with_the_keyboard(desk, address):
 
 def test_search_and_verify_the_ledger(desk, address, folder):
     visit(desk, f"{address}/runs/{IPFL}/ledger")
-    with RunStore.open(folder / "both/ipfl/seed-0") as store:
+    with RunStore.open(folder / "both/ipfl-plus/seed-0") as store:
         posted, head = store.transfers(), store.head()
     expect(desk.locator("#transfer-count")).to_have_text(f"{tokens(len(posted))} transfers")
     if len(posted) > 50:

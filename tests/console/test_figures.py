@@ -220,15 +220,15 @@ def _verified(web):
 def summaries(runs_folder):
     return {
         name: json.loads((runs_folder / f"both/{name}/seed-0/summary.json").read_text())
-        for name in ("ipfl", "fedavg")
+        for name in ("ipfl-plus", "fedavg")
     }
 
 
 class TestRealRuns:
     def test_list(self, get, summaries):
         rows = {row["key"]: row for row in get("/runs")["runs"]}
-        assert set(rows) == {"worked", "begun", "damaged", "both~ipfl~seed-0", "both~fedavg~seed-0"}
-        row, summary = rows["both~ipfl~seed-0"], summaries["ipfl"]
+        assert set(rows) == {"worked", "begun", "damaged", "both~ipfl-plus~seed-0", "both~fedavg~seed-0"}
+        row, summary = rows["both~ipfl-plus~seed-0"], summaries["ipfl-plus"]
         assert row["accuracy"] == summary["personalized_accuracy"]
         assert row["pma"] == summary["pma"]
         assert row["participation"] == summary["participation_rate"]
@@ -246,16 +246,16 @@ class TestRealRuns:
         assert get(f"/runs?text={text}")["total"] == total
 
     def test_series(self, get, runs_folder):
-        lines = (runs_folder / "both/ipfl/seed-0/metrics.jsonl").read_text().splitlines()
+        lines = (runs_folder / "both/ipfl-plus/seed-0/metrics.jsonl").read_text().splitlines()
         lines = [json.loads(line) for line in lines]
-        columns = get("/runs/both~ipfl~seed-0/series")["columns"]
+        columns = get("/runs/both~ipfl-plus~seed-0/series")["columns"]
         assert columns["accuracy"] == [one["evaluation"]["personalized_accuracy"]["mean"] for one in lines]
         assert columns["pma"] == [one["evaluation"]["pma"]["mean"] for one in lines]
         assert columns["bytes_up"] == [one["bytes_up"] for one in lines]
 
     def test_heat_map(self, get, summaries):
-        found = get("/runs/both~ipfl~seed-0/heat-map")
-        assert found["accuracy"] == summaries["ipfl"]["cluster_accuracy"]
+        found = get("/runs/both~ipfl-plus~seed-0/heat-map")
+        assert found["accuracy"] == summaries["ipfl-plus"]["cluster_accuracy"]
         assert found["models"] == ["cluster 0", "cluster 1"]
 
     def test_heat_map_after_clusters_were_merged(self, tmp_path):
@@ -273,20 +273,20 @@ class TestRealRuns:
         assert found["accuracy"] == evaluation["cluster_accuracy"]
 
     def test_flow_counts_every_bidder_once(self, get, runs_folder):
-        lines = [json.loads(line) for line in (runs_folder / "both/ipfl/seed-0/metrics.jsonl").open()]
+        lines = [json.loads(line) for line in (runs_folder / "both/ipfl-plus/seed-0/metrics.jsonl").open()]
         wanted = [{bid[0]: bid[1] for bid in line.get("bids", ()) if bid[2] == 0} for line in lines]
-        found = get("/runs/both~ipfl~seed-0/flow")
+        found = get("/runs/both~ipfl-plus~seed-0/flow")
         for before, after in zip(found["rounds"], found["rounds"][1:], strict=False):
             links = [link for link in found["links"] if link["from_round"] == before]
             assert sum(link["clients"] for link in links) == len(wanted[before].keys() & wanted[after].keys())
         assert len(found["rounds"]) >= 2
 
     def test_comparison(self, get, summaries):
-        found = get("/compare?run=both~ipfl~seed-0&run=both~fedavg~seed-0")
+        found = get("/compare?run=both~ipfl-plus~seed-0&run=both~fedavg~seed-0")
         assert found["reference"] == "both~fedavg~seed-0"
         ours, reference = found["runs"]
-        assert ours["mean_pma"] == pytest.approx(summaries["ipfl"]["pma"]["mean"])
-        assert ours["share_gaining"] == pytest.approx(summaries["ipfl"]["participation_rate"])
+        assert ours["mean_pma"] == pytest.approx(summaries["ipfl-plus"]["pma"]["mean"])
+        assert ours["share_gaining"] == pytest.approx(summaries["ipfl-plus"]["participation_rate"])
         assert len(ours["pma"]) == 6
         assert reference["pma"] == []
         assert found["warnings"] == []
@@ -294,11 +294,13 @@ class TestRealRuns:
     def test_client_against_its_threshold(self, get, runs_folder):
         lines = {
             name: json.loads((runs_folder / f"both/{name}/seed-0/metrics.jsonl").read_text().splitlines()[-1])
-            for name in ("ipfl", "fedavg")
+            for name in ("ipfl-plus", "fedavg")
         }
         for client in range(6):
-            found = get(f"/runs/both~ipfl~seed-0/clients/{client}")
-            mine, theirs = (lines[name]["evaluation"]["personalized"][client] for name in ("ipfl", "fedavg"))
+            found = get(f"/runs/both~ipfl-plus~seed-0/clients/{client}")
+            mine, theirs = (
+                lines[name]["evaluation"]["personalized"][client] for name in ("ipfl-plus", "fedavg")
+            )
             assert (found["accuracy"], found["threshold"]) == (mine, theirs)
             assert found["gains"] is (mine > theirs)
             assert found["verdict"].startswith("Stays" if mine > theirs else "Has reason to leave")
@@ -333,31 +335,31 @@ class TestRealRuns:
         assert (found["models"], found["accuracy"]) == (["global"], summaries["fedavg"]["cluster_accuracy"])
 
     def test_tokens_that_the_issuer_adds_belong_to_pools(self, get, runs_folder):
-        lines = [json.loads(line) for line in (runs_folder / "both/ipfl/seed-0/metrics.jsonl").open()]
+        lines = [json.loads(line) for line in (runs_folder / "both/ipfl-plus/seed-0/metrics.jsonl").open()]
         added = [sum(t[3] for t in line["transfers"] if t[1] == -1 and t[2] < -1) for line in lines]
         assert sum(added) > 0
         for number, amount in enumerate(added):
-            clusters = get(f"/runs/both~ipfl~seed-0/rounds/{number}")["clusters"]
+            clusters = get(f"/runs/both~ipfl-plus~seed-0/rounds/{number}")["clusters"]
             assert sum(one["added"] for one in clusters) == amount
-        for one in get("/runs/both~ipfl~seed-0/clients")["clients"]:
+        for one in get("/runs/both~ipfl-plus~seed-0/clients")["clients"]:
             received = one["issued"] + one["refunded"] + one["reimbursed"] + one["earned"]
             assert received - one["paid"] == one["balance"]
 
     def test_balances_are_those_of_the_report(self, get, summaries):
-        found = get("/runs/both~ipfl~seed-0/clients")["clients"]
-        assert [one["balance"] for one in found] == summaries["ipfl"]["report"]["balances"]
+        found = get("/runs/both~ipfl-plus~seed-0/clients")["clients"]
+        assert [one["balance"] for one in found] == summaries["ipfl-plus"]["report"]["balances"]
 
     def test_statement_is_the_one_that_the_ledger_proves(self, get, runs_folder):
-        with RunStore.open(runs_folder / "both/ipfl/seed-0") as store:
+        with RunStore.open(runs_folder / "both/ipfl-plus/seed-0") as store:
             proven = store.statement(3).to_json()
-        assert get("/runs/both~ipfl~seed-0/clients/3/statement") == proven
-        assert proven["public_key"] in get("/runs/both~ipfl~seed-0/clients/3")["statement"]
+        assert get("/runs/both~ipfl-plus~seed-0/clients/3/statement") == proven
+        assert proven["public_key"] in get("/runs/both~ipfl-plus~seed-0/clients/3")["statement"]
 
     def test_model_is_the_one_that_the_run_gives(self, web, runs_folder, tmp_path):
-        answer = web.get("/api/runs/both~ipfl~seed-0/clients/3/model")
+        answer = web.get("/api/runs/both~ipfl-plus~seed-0/clients/3/model")
         assert answer.status_code == 200
         (tmp_path / "mine").write_bytes(answer.content)
-        found, own = load_file(tmp_path / "mine"), ipfl.load(runs_folder / "both/ipfl/seed-0").model(3)
+        found, own = load_file(tmp_path / "mine"), ipfl.load(runs_folder / "both/ipfl-plus/seed-0").model(3)
         assert {name: tensor.tolist() for name, tensor in found.items()} == {
             name: tensor.tolist() for name, tensor in own.state_dict().items()
         }
@@ -366,11 +368,11 @@ class TestRealRuns:
         assert get("/runs/both~fedavg~seed-0/clients/0")["account"] is None
 
     def test_nothing_is_written(self, web, runs_folder):
-        folder = runs_folder / "both/ipfl/seed-0"
+        folder = runs_folder / "both/ipfl-plus/seed-0"
         store, files = folder / "run.db", sorted(folder.rglob("*"))
         before = store.read_bytes()
         for address in ("", "/ledger", "/clients/0", "/rounds", "/clients"):
-            assert web.get(f"/runs/both~ipfl~seed-0{address}").status_code == 200
+            assert web.get(f"/runs/both~ipfl-plus~seed-0{address}").status_code == 200
         assert store.read_bytes() == before
         assert sorted(folder.rglob("*")) == files
         assert not list(folder.glob("run.db-*"))  # no log of the database either

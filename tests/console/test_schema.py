@@ -10,7 +10,7 @@ conformance = Later("schemathesis.specs.openapi.checks")
 
 ENDLESS = r"/stream$"
 """Answers that do not end."""
-KNOWN = ["worked", "begun", "both~ipfl~seed-0", "both~fedavg~seed-0"]
+KNOWN = ["worked", "begun", "both~ipfl-plus~seed-0", "both~fedavg~seed-0"]
 EXAMPLES = 8
 
 

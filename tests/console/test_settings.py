@@ -10,9 +10,9 @@ from ipfl.methods import method_settings
 
 def test_settings_of_the_method_are_among_them():
     config = Config(rounds=7).model_dump(mode="json")
-    own = method_settings(ipfl.method("ipfl", clusters="auto", max_clusters=4))
+    own = method_settings(ipfl.method("ipfl-plus", clusters="auto", max_clusters=4))
     assert non_default_settings(config | {"method": own}) == {
-        "rounds": "7", "method.name": "ipfl", "method.clusters": "auto", "method.max_clusters": "4",
+        "rounds": "7", "method.name": "ipfl-plus", "method.clusters": "auto", "method.max_clusters": "4",
     }  # fmt: skip
 
 

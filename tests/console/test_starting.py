@@ -210,12 +210,14 @@ class TestForm:
         given = {"name": ["a"], "ipfl:price": ["50"], "fedprox:mu": ["0.5"], "ditto:lam": ["1.0"]}
         one = read_form({**given, "methods": ["fedprox"]})
         assert one.sets == ("method.name=fedprox", "method.mu=0.5")
-        both = read_form({**given, "methods": ["ipfl", "ditto"]})
-        assert both.arguments("x")[:3] == ["compare", "--methods", "ipfl:price=50,ditto"]
+        both = read_form({**given, "methods": ["ipfl-plus", "ditto"]})
+        assert both.arguments("x")[:3] == ["compare", "--methods", "ipfl-plus:price=50,ditto"]
         with pytest.raises(InputError, match="greater than or equal to 0"):
             read_form({"name": ["a"], "methods": ["ditto"], "ditto:lam": ["-1"]})
         with pytest.raises(InputError, match="in a terminal"):
-            read_form({"name": ["a"], "methods": ["ipfl", "ditto"], "ipfl:robust": ['["clip", "noise"]']})
+            read_form(
+                {"name": ["a"], "methods": ["ipfl-plus", "ditto"], "ipfl:robust": ['["clip", "noise"]']}
+            )
 
     def test_kinds_and_limits_come_from_the_schema(self):
         form = make_form()
@@ -233,8 +235,8 @@ class TestForm:
     def test_the_filled_in_defaults_are_the_default_run(self):
         form = make_form()
         fields = [field for part in (form.first, *form.sections.values()) for field in part]
-        filled = {field.key: [field.default] for field in fields} | {"name": ["a"], "methods": ["ipfl"]}
-        assert read_form(filled) == StartRequest("a", ("ipfl",), ())
+        filled = {field.key: [field.default] for field in fields} | {"name": ["a"], "methods": ["ipfl-plus"]}
+        assert read_form(filled) == StartRequest("a", ("ipfl-plus",), ())
 
     def test_is_made_without_parsing_source(self, monkeypatch):
         """Requests come in threads; in two at once `ast.parse` of Python 3.11 may raise SystemError."""
@@ -255,5 +257,5 @@ class TestForm:
         assert not {"npz", "csv", "parquet", "images"} & set(dataset.choices)
 
     def test_samples_that_are_shown_are_those_that_are_used(self):
-        given = {"name": ["a"], "methods": ["ipfl"], "task.dataset": ["cifar10"], "task.samples": ["60"]}
+        given = {"name": ["a"], "methods": ["ipfl-plus"], "task.dataset": ["cifar10"], "task.samples": ["60"]}
         assert read_form(given).sets == ("task.dataset=cifar10", "task.samples=60")

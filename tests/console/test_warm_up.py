@@ -26,7 +26,7 @@ def newest(folder):
 @pytest.fixture
 def runs(runs_folder, tmp_path):
     shutil.copytree(runs_folder, tmp_path / "runs")
-    newest(tmp_path / "runs/both/ipfl/seed-0")
+    newest(tmp_path / "runs/both/ipfl-plus/seed-0")
     return tmp_path / "runs"
 
 
@@ -34,7 +34,7 @@ def runs(runs_folder, tmp_path):
 def test_pages_of_the_newest_run_are_answered(runs, auth):
     """With tokens too: pages that ask to sign in would warm up nothing (303 and 401)."""
     console = open_for(runs, auth=auth)
-    page = "/runs/both~ipfl~seed-0"
+    page = "/runs/both~ipfl-plus~seed-0"
     wanted = ["/static/console.css", "/", *(address.format(page) for address in PAGES)]
     assert warm_up(make_app(console), console) == [(address, 200) for address in wanted]
 

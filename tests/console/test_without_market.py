@@ -18,10 +18,10 @@ def reasons(web, method):
 
 def test_clients_are_chosen_but_not_to_explore(web):
     assert reasons(web, "fedavg") == {"chosen at random"}
-    assert "chosen at random, to explore" in reasons(web, "ipfl")
+    assert "chosen at random, to explore" in reasons(web, "ipfl-plus")
 
 
-@pytest.mark.parametrize("method, shown", [("fedavg", False), ("ipfl", True)])
+@pytest.mark.parametrize("method, shown", [("fedavg", False), ("ipfl-plus", True)])
 def test_columns_of_tokens(web, method, shown):
     run = f"/runs/both~{method}~seed-0"
     assert ("Paid in" in web.get(run).text) is shown

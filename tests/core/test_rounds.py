@@ -77,7 +77,9 @@ class TestSummarize:
     def test_a_round_that_loses_a_third_of_its_clients_is_still_readable(self):
         """One sentence for all that did not answer, and a few others."""
         task = ipfl.Task.load(clients=30, samples=20, test_samples=20, model="softmax")
-        result = run_here(task, ipfl.method("ipfl"), rounds=5, faults=FaultsConfig(dropout=0.3, broken=0.05))
+        result = run_here(
+            task, ipfl.method("ipfl-plus"), rounds=5, faults=FaultsConfig(dropout=0.3, broken=0.05)
+        )
         summaries = [summarize(line["events"]) for line in result.history]
         assert max(map(len, summaries)) <= 8
         assert max(sum(text.endswith("did not answer") for text in texts) for texts in summaries) == 1

@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.waits]
 CONFIG = """\
 rounds = 400
 [method]
-name = "ipfl"
+name = "ipfl-plus"
 clusters = 1
 [task]
 model = "softmax"

@@ -44,7 +44,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.waits]
 CONFIG = """\
 rounds = 5
 [method]
-name = "ipfl"
+name = "ipfl-plus"
 clusters = 1
 payers = "seated"
 forfeit = false
@@ -60,7 +60,7 @@ epochs = 1
 SUMMED_GRADIENTS = """\
 rounds = 2
 [method]
-name = "ipfl"
+name = "ipfl-plus"
 clusters = 1
 contribution = "clients"
 [task]

@@ -24,7 +24,7 @@ model = "softmax"
 per_round = 4
 epochs = 1
 [method]
-name = "ipfl"
+name = "ipfl-plus"
 clusters = 1
 contribution = "clients"
 [privacy]

@@ -28,7 +28,7 @@ def points(seed, n=40, features=4):
 @pytest.fixture
 def place(tmp_path):
     (tmp_path / "run.toml").write_text(
-        'rounds = 2\n[task]\nmodel = "softmax"\n[method]\nname = "ipfl"\n[evaluate]\nevery = 1\n'
+        'rounds = 2\n[task]\nmodel = "softmax"\n[method]\nname = "ipfl-plus"\n[evaluate]\nevery = 1\n'
     )
     return tmp_path
 
@@ -102,7 +102,7 @@ class TestRun:
     def test_a_node_with_far_more_points_counts_ten_times_the_median(self, grid, place):
         """FedAvg counts every point; on nodes, where nobody can count them, there is a limit."""
         config = place / "run.toml"
-        config.write_text(config.read_text().replace('"ipfl"', '"fedavg"') + "[train]\nper_round = 3\n")
+        config.write_text(config.read_text().replace('"ipfl-plus"', '"fedavg"') + "[train]\nper_round = 3\n")
         x, y = points(4, n=4000)
         joined(grid, place, 4, x=x, y=y)
         result = run_server(grid, server_config(place, out=str(place / "limited")))
@@ -149,7 +149,7 @@ class TestRun:
 
     def test_memory_is_on_the_node_and_goes_on_after_a_restart(self, grid, place):
         config = place / "run.toml"
-        config.write_text(config.read_text().replace('"ipfl"', '"local"'))
+        config.write_text(config.read_text().replace('"ipfl-plus"', '"local"'))
         run_server(grid, server_config(place))
         run = json.loads((place / "out/flower.json").read_text())["run"]
         assert list(place.glob(f"node-*/{run}/*/*.safetensors"))

@@ -20,7 +20,7 @@ from ipfl.methods.one_model.fedavg import FedAvg
 from ipfl.system.files import read_record, write_record
 
 SETUP = Setup(np.arange(4, dtype=np.float32), (0, 2, 5), 2, 3, 2, 0)
-STATES = {"fedavg": FedAvg().init(SETUP), "ipfl": IPFL().init(SETUP)}
+STATES = {"fedavg": FedAvg().init(SETUP), "ipfl-plus": IPFL().init(SETUP)}
 """A fresh state of a method with one model, and of one with a market."""
 
 
@@ -177,7 +177,7 @@ class TestFound:
         self.refused(tmp_path / "r", packed(head, b"\0" * 16))
         self.refused(tmp_path / "r", (2**62).to_bytes(8, "little") + b"{}")
 
-    def unfit(self, tree: Any, like: Any = STATES["ipfl"]) -> str:
+    def unfit(self, tree: Any, like: Any = STATES["ipfl-plus"]) -> str:
         record = pack_state(like)
         with pytest.raises(InputError, match="does not fit the method") as caught:
             unpack_state(Record(record.params, {"state": tree}), like)
@@ -194,7 +194,7 @@ class TestFound:
         self.unfit(tree)
 
     def test_a_field_of_another_kind(self) -> None:
-        tree = json.loads(json.dumps(pack_state(STATES["ipfl"]).facts["state"]))
+        tree = json.loads(json.dumps(pack_state(STATES["ipfl-plus"]).facts["state"]))
         for field, value in {
             "ids": None,
             "seed": "0",
@@ -207,7 +207,7 @@ class TestFound:
 
     def test_what_grew_since_the_start_is_let_through(self) -> None:
         """Merges, kept models and directions are empty at first; later rounds have other accuracies."""
-        fresh = STATES["ipfl"]
+        fresh = STATES["ipfl-plus"]
         step = np.ones_like(fresh.models[0])
         grown = {
             "held_facts": {1: ([0, 1], [0.5, 0.25])},

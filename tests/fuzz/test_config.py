@@ -104,7 +104,7 @@ def test_set() -> None:
 
 
 def test_labels_of_methods() -> None:
-    names = st.sampled_from(["ipfl", "fedavg", "local", "IPFL", "", " ", "ipfl.x", "os"])
+    names = st.sampled_from(["ipfl-plus", "fedavg", "local", "IPFL", "", " ", "ipfl.x", "os"])
     own = st.builds(
         "{}={}".format, st.sampled_from(["beta", "price", "clusters", "mix", "name", "", "a.b"]), WORTH
     )

@@ -34,11 +34,11 @@ from ipfl.training.task import Task
 CASES = 270
 """Hostile replies for each method and engine."""
 VARIANTS = {name: (name, {}) for name in METHODS} | {
-    "ipfl, printed": ("ipfl", {"preset": "paper"}),
-    "ipfl, gradients": ("ipfl", {"contribution": "clients"}),
-    "ipfl, leave one out": ("ipfl", {"contribution": "loo"}),
-    "ipfl, exact": ("ipfl", {"contribution": "exact"}),
-    "ipfl, no tokens": ("ipfl", {"tokens": False, "robust": False}),
+    "ipfl, printed": ("ipfl-plus", {"preset": "paper"}),
+    "ipfl, gradients": ("ipfl-plus", {"contribution": "clients"}),
+    "ipfl, leave one out": ("ipfl-plus", {"contribution": "loo"}),
+    "ipfl, exact": ("ipfl-plus", {"contribution": "exact"}),
+    "ipfl, no tokens": ("ipfl-plus", {"tokens": False, "robust": False}),
 }
 """Methods, and settings of IP-FL with actions or arithmetic of their own."""
 TASK = {"clients": 4, "samples": 10, "test_samples": 5}

@@ -18,7 +18,7 @@ from ipfl.system.files import write_record
 from ipfl.training.architectures import model_factory
 from ipfl.training.network import build_network
 
-CONFIG = {"method": {"name": "ipfl"}, "task": {"model": "softmax"}, "train": {}}
+CONFIG = {"method": {"name": "ipfl-plus"}, "task": {"model": "softmax"}, "train": {}}
 SUMMARY = {"config": CONFIG, "input_shape": [2], "classes": 2, "seed": 0, "rounds": 3}
 
 
@@ -61,8 +61,8 @@ def test_summaries(finished: Path) -> None:
         [2.0],
         [True],
         10**9,
-        {"name": "ipfl", "mix": "best"},
-        {"name": ["ipfl"]},
+        {"name": "ipfl-plus", "mix": "best"},
+        {"name": ["ipfl-plus"]},
     ]
 
     def check(summary: Any) -> None:
@@ -121,7 +121,7 @@ def refused(folder: Path, says: str) -> None:
         ({"seed": -1}, "seed"),
         ({"rounds": None}, "rounds"),
         ({"config": CONFIG | {"method": {}}}, "needs a name"),
-        ({"config": CONFIG | {"method": {"name": ["ipfl"]}}}, "needs a name"),
+        ({"config": CONFIG | {"method": {"name": ["ipfl-plus"]}}}, "needs a name"),
         ({"config": CONFIG | {"method": {"name": "fedavg"}}}, "does not fit its method"),
     ],
 )

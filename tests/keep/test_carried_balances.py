@@ -25,7 +25,7 @@ def task():
 
 
 def play(task, folder, rounds=2, method="ipfl", **options):
-    chosen = ipfl.method(method, **(MARKET if method == "ipfl" else {}))
+    chosen = ipfl.method(method, **(MARKET if method == "ipfl-plus" else {}))
     output = ipfl.RunOutput(folder, **{"accounts": "club", **options})
     config = ipfl.RunConfig(rounds=rounds, seed=3, train=ipfl.TrainConfig(per_round=4))
     return ipfl.run(task, chosen, config, engine=ipfl.local_engine(0), out=output)

@@ -41,7 +41,9 @@ def market(task, tmp_path_factory):
     """A finished run with tokens and an anchor."""
     folder = tmp_path_factory.mktemp("market") / "run"
     output = ipfl.RunOutput(folder, anchor=folder.parent / "anchor.jsonl")
-    ipfl.run(task, ipfl.method("ipfl"), ipfl.RunConfig(**OPTIONS), engine=ipfl.local_engine(0), out=output)
+    ipfl.run(
+        task, ipfl.method("ipfl-plus"), ipfl.RunConfig(**OPTIONS), engine=ipfl.local_engine(0), out=output
+    )
     return folder
 
 
@@ -235,7 +237,7 @@ def stop(task, method, folder):
 
 @pytest.fixture(scope="module")
 def stopped(task, tmp_path_factory):
-    return stop(task, "ipfl", tmp_path_factory.mktemp("stopped") / "run")
+    return stop(task, "ipfl-plus", tmp_path_factory.mktemp("stopped") / "run")
 
 
 class TestResume:
@@ -244,12 +246,12 @@ class TestResume:
 
     def test_it_goes_on_to_the_same_end(self, task, market, stopped, tmp_path):
         folder = copy(stopped, tmp_path / "run")
-        run_small(task, "ipfl", folder, resume=True, **OPTIONS)
+        run_small(task, "ipfl-plus", folder, resume=True, **OPTIONS)
         assert finding(folder) is None
         with RunStore.open(folder) as store, RunStore.open(market) as whole:
             assert store.head() == whole.head()
 
-    @pytest.mark.parametrize(("method", "kind"), [("ipfl", "checkpoint"), ("ditto", "memory")])
+    @pytest.mark.parametrize(("method", "kind"), [("ipfl-plus", "checkpoint"), ("ditto", "memory")])
     def test_changed_models_are_refused_in_one_line(self, task, tmp_path, method, kind):
         folder = stop(task, method, tmp_path / "run")
         path = next(path for path in all_files(folder) if path.startswith(kind))
@@ -268,24 +270,24 @@ class TestResume:
             missing = f"checkpoint/{name} is missing, which round 2 wrote"
             assert missing in str(finding(folder))
             with pytest.raises(InputError, match=missing):
-                run_small(task, "ipfl", folder, resume=True, **OPTIONS)
+                run_small(task, "ipfl-plus", folder, resume=True, **OPTIONS)
 
     def test_a_memory_from_elsewhere_is_refused(self, task, stopped, tmp_path):
         folder = copy(stopped, tmp_path / "run")
         (folder / "memory/77").mkdir(parents=True)
         (folder / "memory/77/1.safetensors").write_bytes(b"")
         with pytest.raises(InputError, match=r"memory/77/1\.safetensors is not a file that the run wrote"):
-            run_small(task, "ipfl", folder, resume=True, **OPTIONS)
+            run_small(task, "ipfl-plus", folder, resume=True, **OPTIONS)
 
     def test_another_key_is_refused_unless_it_is_named(self, task, stopped, tmp_path):
         folder = tmp_path / "run"
         shutil.copytree(stopped, folder)
         with pytest.raises(InputError, match="name the file of its signing key"):
-            run_small(task, "ipfl", folder, resume=True, **OPTIONS)
+            run_small(task, "ipfl-plus", folder, resume=True, **OPTIONS)
 
 
 def test_equal_runs_have_equal_chains_whatever_their_keys(task, market, tmp_path):
-    other = make(task, tmp_path / "run", "ipfl")
+    other = make(task, tmp_path / "run", "ipfl-plus")
     assert key_beside(other).read_bytes() != key_beside(market).read_bytes()
     with RunStore.open(other) as store, RunStore.open(market) as whole:
         assert store.head() == whole.head()
@@ -380,5 +382,5 @@ def test_without_a_place_for_a_key_it_says_so(tmp_path, monkeypatch):
 def test_the_key_of_a_comparison_is_beside_all_of_it(tmp_path):
     (tmp_path / "compare").mkdir()
     (tmp_path / "compare" / "plan.json").write_text("{}")
-    assert key_beside(tmp_path / "compare" / "ipfl" / "seed-0") == tmp_path / "signing.key"
+    assert key_beside(tmp_path / "compare" / "ipfl-plus" / "seed-0") == tmp_path / "signing.key"
     assert key_beside(tmp_path / "run") == tmp_path / "signing.key"

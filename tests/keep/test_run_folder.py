@@ -49,13 +49,14 @@ def done(task, tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     reference = run_three_rounds(task, "fedavg", folder / "fedavg")
     results = {
-        name: run_three_rounds(task, name, folder / name, reference=reference) for name in ("ipfl", "local")
+        name: run_three_rounds(task, name, folder / name, reference=reference)
+        for name in ("ipfl-plus", "local")
     }
     return folder, {"fedavg": reference} | results
 
 
 class TestSummary:
-    @pytest.fixture(params=["fedavg", "ipfl", "local"])
+    @pytest.fixture(params=["fedavg", "ipfl-plus", "local"])
     def summary(self, request, done):
         return strict((done[0] / request.param / "summary.json").read_text())
 
@@ -84,10 +85,10 @@ class TestSummary:
             assert summary[absent] is None, absent
 
     def test_clusters(self, done):
-        summary = strict((done[0] / "ipfl" / "summary.json").read_text())
+        summary = strict((done[0] / "ipfl-plus" / "summary.json").read_text())
         assert summary["clusters"] == 2
         assert summary["global_accuracy"] is None
-        assert summary["config"]["method"]["name"] == "ipfl"
+        assert summary["config"]["method"]["name"] == "ipfl-plus"
         assert summary["config"]["method"]["clusters"] == 2
         # [distribution][cluster]
         assert np.shape(summary["cluster_accuracy"]) == (2, 2)
@@ -102,7 +103,7 @@ class TestSummary:
         """PMA_i = accuracy of i − ρ_i; those at or below 0 opt out."""
         folder, results = done
         rho = results["fedavg"].last.personalized
-        for name in ("ipfl", "local"):
+        for name in ("ipfl-plus", "local"):
             summary = strict((folder / name / "summary.json").read_text())
             pma = [accuracy - rho[i] for i, accuracy in results[name].last.personalized.items()]
             assert summary["pma"]["mean"] == pytest.approx(np.mean(pma))
@@ -112,7 +113,7 @@ class TestSummary:
 
 
 class TestMetrics:
-    @pytest.mark.parametrize("name", ["fedavg", "ipfl", "local"])
+    @pytest.mark.parametrize("name", ["fedavg", "ipfl-plus", "local"])
     def test_a_line_of_json_for_every_round(self, done, name):
         folder, results = done
         text = (folder / name / "metrics.jsonl").read_text()
@@ -152,7 +153,7 @@ class TestModels:
         files = {name: sorted(file.name for file in (done[0] / name / "model").glob("*")) for name in done[1]}
         assert files == {
             "fedavg": ["global.safetensors"],
-            "ipfl": ["cluster_0.safetensors", "cluster_1.safetensors"],
+            "ipfl-plus": ["cluster_0.safetensors", "cluster_1.safetensors"],
             "local": [],
         }
 
@@ -160,7 +161,7 @@ class TestModels:
 class TestFolder:
     def test_same_config_and_seed_same_bytes(self, done, task, tmp_path):
         folder, results = done
-        for name in ("fedavg", "ipfl"):
+        for name in ("fedavg", "ipfl-plus"):
             reference = None if name == "fedavg" else results["fedavg"]
             run_three_rounds(task, name, tmp_path / name, reference=reference, workers=1)
             for file in [folder / name / "metrics.jsonl", *(folder / name / "model").iterdir()]:

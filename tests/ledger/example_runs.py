@@ -15,7 +15,7 @@ from ipfl.methods.ipfl_plus.ipfl_plus import IPFL
 UPDATE_SIZE = 64
 """Length of the models of a random market: long enough to tell noise from structure."""
 RULES = {"price": 10, "opening": 25, "eta": 0.5, "gamma": 0.1, "clusters": 2}
-HEADER = {"method": "ipfl", "config": {}, "seed": 0, "clients": [2, 5, 9], "rules": RULES}
+HEADER = {"method": "ipfl-plus", "config": {}, "seed": 0, "clients": [2, 5, 9], "rules": RULES}
 """Three clients with 25 tokens each; a bid costs 10."""
 
 LINE = {
@@ -93,7 +93,7 @@ def worked_run(place: str, name: str = "worked", line: dict[str, Any] = LINE, **
 def random_run(place: str, name: str, seed: int, rounds: int, **settings: Any) -> RunStore:
     """IP-FL's rounds with clients whose answers are drawn, in a store."""
     rules, done = random_market(seed, rounds, **settings)
-    header = {"method": "ipfl", "config": {}, "seed": seed, "clients": list(range(8)), "rules": rules}
+    header = {"method": "ipfl-plus", "config": {}, "seed": seed, "clients": list(range(8)), "rules": rules}
     store = RunStore.create(place, name, header)
     store.commit_opening(opening_transfers(range(8), rules["opening"]))
     for number, one in enumerate(done):

@@ -156,10 +156,10 @@ def test_a_run_outlives_its_store_s_absence(own_server, tmp_path):
                 threading.Timer(1.0, own_server.start).start()
 
     config, engine = ipfl.RunConfig(rounds=3, seed=3), ipfl.local_engine(workers=0)
-    plain = ipfl.run(task, ipfl.method("ipfl"), config, engine=engine)
+    plain = ipfl.run(task, ipfl.method("ipfl-plus"), config, engine=engine)
     url = own_server.get_uri()
     out = ipfl.RunOutput(tmp_path / "run", store=url)
-    stored = ipfl.run(task, ipfl.method("ipfl"), config, engine=engine, out=out, observer=Stopper())
+    stored = ipfl.run(task, ipfl.method("ipfl-plus"), config, engine=engine, out=out, observer=Stopper())
     assert stored.history == plain.history
     with RunStore.open(url, "run") as store:
         assert store.last_round() == 2

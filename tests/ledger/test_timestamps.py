@@ -78,7 +78,7 @@ def authority(tmp_path_factory):
 def anchored(authority, tmp_path_factory):
     """A run of two rounds, and an anchor with a stamp of its newest head."""
     folder = tmp_path_factory.mktemp("run")
-    run_small(small_task(clients=3, samples=8, test_samples=4), "ipfl", folder / "run", rounds=2)
+    run_small(small_task(clients=3, samples=8, test_samples=4), "ipfl-plus", folder / "run", rounds=2)
     with RunStore.open(folder / "run") as store:
         append_head(folder / "heads.jsonl", stamped(newest_head(store), authority.ask))
     return folder / "run", folder / "heads.jsonl"

@@ -49,8 +49,8 @@ class TestOverwrite:
         "refused",
         [
             ["--store", "postgresql+psycopg://nobody@127.0.0.1:9/none?connect_timeout=1"],
-            ["--set", "method.name=ipfl", "--set", "method.beta=nan"],
-            ["--set", "method.name=ipfl", "--set", "method.allowance=9000000000000000000"],
+            ["--set", "method.name=ipfl-plus", "--set", "method.beta=nan"],
+            ["--set", "method.name=ipfl-plus", "--set", "method.allowance=9000000000000000000"],
             ["--set", "train.lr=1e300"],
             ["--set", "task.model=no_such_module:model"],
         ],
@@ -140,9 +140,9 @@ class TestExitCodes:
             ["--set", "task.size_spread=1e39"],
             ["--set", "faults.full_disk=[99999999999999999999]"],
             ["--set", "task.dataset=raising_data:make"],
-            ["--set", "method.name=ipfl", "--set", "method.feedback=inf"],
-            ["--set", "method.name=ipfl", "--set", "method.beta_psi=-inf"],
-            ["--set", "method.name=ipfl", "--set", "method.merge_after=100000000000000000000"],
+            ["--set", "method.name=ipfl-plus", "--set", "method.feedback=inf"],
+            ["--set", "method.name=ipfl-plus", "--set", "method.beta_psi=-inf"],
+            ["--set", "method.name=ipfl-plus", "--set", "method.merge_after=100000000000000000000"],
             ["--set", "method.name=ditto", "--set", "method.lam=nan"],
             ["--set", "method.name=fedprox", "--set", "method.mu=1e300"],
         ],
@@ -171,7 +171,7 @@ class TestExitCodes:
     def test_a_pipe_is_not_waited_for(self, tmp_path, monkeypatch, words):
         monkeypatch.chdir(tmp_path)
         os.mkfifo("bank.accounts.json")
-        done = command("run", *SMALL_RUN, *words, "--set", "method.name=ipfl", "--out", "out")
+        done = command("run", *SMALL_RUN, *words, "--set", "method.name=ipfl-plus", "--out", "out")
         assert (done.exit_code, "is not a file" in done.output) == (2, True)
         assert not Path("out").exists()
 

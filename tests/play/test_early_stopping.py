@@ -65,7 +65,7 @@ def test_a_run_that_stops_early_ends_in_order_and_stays_ended(tmp_path):
     assert again.summary["stopped_early"] is True
 
 
-@pytest.mark.parametrize("method", ["ipfl", "fedavg"])
+@pytest.mark.parametrize("method", ["ipfl-plus", "fedavg"])
 def test_an_extended_run(tmp_path, method):
     """Rounds that are added follow those that are there; a method that plans nothing by the number of rounds
     ends where a run of as many rounds ends."""

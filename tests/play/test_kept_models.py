@@ -36,7 +36,7 @@ def task():
 def calls(monkeypatch):
     """How often each client was personalized after each round; under `adapt = "auto"` that is a training."""
     counted = Counter()
-    cls = type(ipfl.method("ipfl"))
+    cls = type(ipfl.method("ipfl-plus"))
     personalize = cls.personalize
 
     def counting(self, offer, mine, me):
@@ -68,14 +68,14 @@ def files(folder):
 def whole(task, tmp_path_factory):
     """A run in which everyone is evaluated, and its kept files."""
     out = tmp_path_factory.mktemp("whole") / "run"
-    result = run_small(task, "ipfl", out, **SETTINGS)
+    result = run_small(task, "ipfl-plus", out, **SETTINGS)
     return result, out, files(out)
 
 
 class TestMadeOnce:
     def test_everyone_is_evaluated(self, task, calls, tmp_path):
         notes = Notes()
-        run_small(task, "ipfl", tmp_path / "run", observer=notes, **SETTINGS)
+        run_small(task, "ipfl-plus", tmp_path / "run", observer=notes, **SETTINGS)
         assert {client: calls[ROUNDS - 1, client] for client in range(CLIENTS)} == dict.fromkeys(
             range(CLIENTS), 1
         )
@@ -84,7 +84,7 @@ class TestMadeOnce:
 
     def test_some_are_evaluated_and_it_is_said_that_others_are_made(self, task, calls, tmp_path, whole):
         notes = Notes()
-        run_small(task, "ipfl", tmp_path / "run", observer=notes, evaluate=SOME, **SETTINGS)
+        run_small(task, "ipfl-plus", tmp_path / "run", observer=notes, evaluate=SOME, **SETTINGS)
         assert all(calls[ROUNDS - 1, client] == 1 for client in range(CLIENTS))
         said = "making the models of 3 clients, which the last evaluation did not leave in the folder"
         assert notes.texts == [said]
@@ -95,7 +95,7 @@ class TestMadeOnce:
         notes = Notes()
         result = run_small(
             task,
-            "ipfl",
+            "ipfl-plus",
             tmp_path / "run",
             observer=notes,
             patience=2,
@@ -125,7 +125,7 @@ class TestWhatIsKept:
         assert result.summary["evaluated_round"] == ROUNDS - 1
 
     def test_is_the_same_in_worker_processes(self, task, tmp_path, whole):
-        run_small(task, "ipfl", tmp_path / "run", workers=2, **SETTINGS)
+        run_small(task, "ipfl-plus", tmp_path / "run", workers=2, **SETTINGS)
         assert files(tmp_path / "run") == whole[2]
 
     @pytest.mark.parametrize("evaluated", [None, 2])
@@ -138,7 +138,9 @@ class TestWhatIsKept:
             vectors |= {*kept_predictors.kept_vectors(whole[1] / "predictors", client)}
             room += len(vectors) <= 3
         assert 0 < room < CLIENTS
-        run_small(task, "ipfl", tmp_path / "run", evaluate=ipfl.EvaluateConfig(clients=evaluated), **SETTINGS)
+        run_small(
+            task, "ipfl-plus", tmp_path / "run", evaluate=ipfl.EvaluateConfig(clients=evaluated), **SETTINGS
+        )
         kept = files(tmp_path / "run")
         assert kept.items() <= whole[2].items()
         assert kept_clients(tmp_path / "run" / "predictors") == tuple(range(room))
@@ -150,11 +152,11 @@ class TestEndsWithTheSameFiles:
     def test_killed_between_the_last_evaluation_and_the_results(self, task, tmp_path, whole, after):
         out = tmp_path / "run"
         assert is_killed(
-            task, "ipfl", out, lambda: die_at_call(KeptModels, "complete", 1, after=after), **SETTINGS
+            task, "ipfl-plus", out, lambda: die_at_call(KeptModels, "complete", 1, after=after), **SETTINGS
         )
         assert not (out / "summary.json").exists()
         notes = Notes()
-        run_small(task, "ipfl", out, resume=True, observer=notes, **SETTINGS)
+        run_small(task, "ipfl-plus", out, resume=True, observer=notes, **SETTINGS)
         assert files(out) == whole[2]
         assert "5 clients" in notes.texts[0]
 
@@ -162,23 +164,23 @@ class TestEndsWithTheSameFiles:
         """The models of an interrupted run are those after its last round so far, and are replaced later."""
         out, notes = tmp_path / "run", Notes(ROUNDS - 2)
         with pytest.raises(ipfl.Interrupted):
-            run_small(task, "ipfl", out, observer=notes, **SETTINGS)
+            run_small(task, "ipfl-plus", out, observer=notes, **SETTINGS)
         assert kept_clients(out / "predictors") == tuple(range(CLIENTS))
         assert files(out) != whole[2]
         assert len(notes.texts) == 1
-        run_small(task, "ipfl", out, resume=True, **SETTINGS)
+        run_small(task, "ipfl-plus", out, resume=True, **SETTINGS)
         assert files(out) == whole[2]
 
 
 def test_a_folder_that_keeps_none(task, calls, tmp_path):
     """Nor does it keep those that it had: they are of fewer rounds."""
     out = tmp_path / "run"
-    run_small(task, "ipfl", out, **SETTINGS | {"rounds": 2})
+    run_small(task, "ipfl-plus", out, **SETTINGS | {"rounds": 2})
     assert files(out)
     calls.clear()
     output = ipfl.RunOutput(out, resume=True, keep_models=False)
     config = ipfl.RunConfig(evaluate=SOME, **SETTINGS)
-    ipfl.run(task, ipfl.method("ipfl"), config, engine=ipfl.local_engine(0), out=output, progress=False)
+    ipfl.run(task, ipfl.method("ipfl-plus"), config, engine=ipfl.local_engine(0), out=output, progress=False)
     assert not (out / "predictors").exists()
     assert sum(calls[ROUNDS - 1, client] for client in range(CLIENTS)) == 2
     with pytest.raises(ipfl.NotSupportedError, match="pass the task"):

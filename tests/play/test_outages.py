@@ -50,9 +50,9 @@ class TestDrills:
     def test_waited_for_without_a_trace(self, task, tmp_path, kind, caplog, monkeypatch):
         faults = FaultsConfig(**{kind: [1]}, outage=0.6)
         plain, drilled = tmp_path / "plain" / "run", tmp_path / "drilled" / "run"
-        run_small(task, "ipfl", drilled, rounds=3, faults=faults)
+        run_small(task, "ipfl-plus", drilled, rounds=3, faults=faults)
         monkeypatch.setattr(Outage, "is_on", lambda *_: False)
-        run_small(task, "ipfl", plain, rounds=3, faults=faults)
+        run_small(task, "ipfl-plus", plain, rounds=3, faults=faults)
         assert run_contents(plain) == run_contents(drilled)
         (record,) = caplog.records
         said = {"full_disk": "cannot commit round 1: the disk is full", "store_down": "cannot post round 1"}
@@ -66,14 +66,14 @@ class TestDrills:
         out, plain = tmp_path / "run", tmp_path / "plain" / "run"
         faults = FaultsConfig(**{kind: [1]}, outage=60)
         with pytest.raises(InputError, match=rf"what was committed is safe: resume the run in {out}"):
-            run_small(task, "ipfl", out, rounds=3, faults=faults)
+            run_small(task, "ipfl-plus", out, rounds=3, faults=faults)
         with RunStore.open(out) as store:
             assert store.last_round() == 0
             assert verify_run(store) is None
         assert len((out / "metrics.jsonl").read_text().splitlines()) == 1
         monkeypatch.setattr(Outage, "is_on", lambda *_: False)
-        run_small(task, "ipfl", out, rounds=3, faults=faults, resume=True)
-        run_small(task, "ipfl", plain, rounds=3, faults=faults)
+        run_small(task, "ipfl-plus", out, rounds=3, faults=faults, resume=True)
+        run_small(task, "ipfl-plus", plain, rounds=3, faults=faults)
         assert run_contents(out) == run_contents(plain)
 
 
@@ -141,7 +141,7 @@ class TestFullDisk:
 
     # 300 bytes: no checkpoint, no memory of a client with a model; 16 kB: no page of the run store.
     @pytest.mark.parametrize(
-        ("method", "size"), [("fedavg", 300), ("local", 300), ("ipfl", 300), ("ipfl", 16_000)]
+        ("method", "size"), [("fedavg", 300), ("local", 300), ("ipfl-plus", 300), ("ipfl-plus", 16_000)]
     )
     def test_waited_for_without_a_trace(self, task, tmp_path, method, size):
         plain, out = tmp_path / "plain" / "run", tmp_path / "run"
@@ -201,6 +201,6 @@ def test_a_store_that_another_process_locks(task, tmp_path):
                 other.execute("BEGIN IMMEDIATE")
                 threading.Timer(1.5, other.close).start()
 
-    run_small(task, "ipfl", out, rounds=3, observer=Locker())
-    run_small(task, "ipfl", plain, rounds=3)
+    run_small(task, "ipfl-plus", out, rounds=3, observer=Locker())
+    run_small(task, "ipfl-plus", plain, rounds=3)
     assert run_contents(out) == run_contents(plain)

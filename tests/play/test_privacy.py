@@ -140,6 +140,6 @@ class TestWhichMethods:
     @pytest.mark.parametrize("contribution", ["clients", "loo"])
     def test_contributions(self, task, contribution):
         result = run_here(
-            task, ipfl.method("ipfl", contribution=contribution), **SMALL, privacy={"noise": 1.0}
+            task, ipfl.method("ipfl-plus", contribution=contribution), **SMALL, privacy={"noise": 1.0}
         )
         assert result.summary["privacy"]["largest_epsilon"] > 0

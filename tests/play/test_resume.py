@@ -29,7 +29,7 @@ def task():
     return small_task(seed=3)
 
 
-@pytest.fixture(scope="module", params=["ipfl", "local", "fedavg"])
+@pytest.fixture(scope="module", params=["ipfl-plus", "local", "fedavg"])
 def method(request):
     return request.param
 
@@ -82,14 +82,14 @@ def test_killed_at_random_moments(task, tmp_path, workers):
     """At least 25 kills over a run of 40 rounds, resumed each time, with and without worker processes."""
     options = {"rounds": 40, "workers": workers}
     begun = time.perf_counter()
-    run_six_rounds(task, "ipfl", tmp_path / "whole" / "run", **options)
+    run_six_rounds(task, "ipfl-plus", tmp_path / "whole" / "run", **options)
     whole = time.perf_counter() - begun
     out, kills, chance = tmp_path / "run", 0, random.Random(workers)
     while kills < 25:
-        kills += is_killed(task, "ipfl", out, seconds=chance.uniform(0.02, whole / 8), **options)
+        kills += is_killed(task, "ipfl-plus", out, seconds=chance.uniform(0.02, whole / 8), **options)
         if (out / "summary.json").exists():  # finished before enough kills: tear its end off again
             (out / "summary.json").unlink()
-    run_six_rounds(task, "ipfl", out, **resume_or_restart(out), **options)
+    run_six_rounds(task, "ipfl-plus", out, **resume_or_restart(out), **options)
     assert run_contents(out) == run_contents(tmp_path / "whole" / "run")
 
 
@@ -138,7 +138,7 @@ def test_checkpoints_every_third_round(task, untouched, method, tmp_path):
     assert is_killed(task, method, out, place, checkpoint_every=3)
     with RunStore.open(out) as store:
         assert store.last_round() == 4
-    lasting = ["vectors-2.safetensors"] if method == "ipfl" else []
+    lasting = ["vectors-2.safetensors"] if method == "ipfl-plus" else []
     found = sorted(path.name for path in (out / "checkpoint").iterdir())
     assert found == ["round-2.safetensors", *lasting]
     run_six_rounds(task, method, out, resume=True, checkpoint_every=3)
@@ -168,7 +168,7 @@ class TestRefused:
     def test_another_method(self, task, tmp_path):
         run_six_rounds(task, "fedavg", tmp_path / "run")
         with pytest.raises(InputError, match="was begun with method fedavg, not ipfl"):
-            run_six_rounds(task, "ipfl", tmp_path / "run", resume=True)
+            run_six_rounds(task, "ipfl-plus", tmp_path / "run", resume=True)
         with pytest.raises(InputError, match="was begun with seed 3, not 4"):
             run_six_rounds(task, "fedavg", tmp_path / "run", resume=True, seed=4)
 

@@ -105,7 +105,7 @@ class TestRun:
             ipfl.run(task, FedAvg(), config, engine=ipfl.local_engine(0), out=kind(tmp_path / "run"))
 
     def test_of_a_whole_config_the_given_task_and_method_are_recorded(self, task):
-        config = ipfl.Config.load(None, ["rounds=1", "task.clients=9", "method.name=ipfl"])
+        config = ipfl.Config.load(None, ["rounds=1", "task.clients=9", "method.name=ipfl-plus"])
         result = ipfl.run(task, FedAvg(), config, engine=ipfl.local_engine(0), progress=False)
         assert result.summary["config"]["task"] == task.config.model_dump(mode="json")
         assert result.summary["config"]["method"] == {"name": "fedavg"}, "the one that was run"

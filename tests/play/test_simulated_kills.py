@@ -134,7 +134,7 @@ def test_clients_models_that_the_folder_keeps(tmp_path):
 def test_the_operations_are_all_that_a_run_does(task, tmp_path):
     """Or kills would miss some: what is counted covers every kind, the making of the store included."""
     with Kill(tmp_path / "run", tmp_path / "unused") as counted:
-        play(task, "ipfl", counted.folder)
+        play(task, "ipfl-plus", counted.folder)
     kinds = counted.kinds
     assert {"write", "written", "append", "appended", "rename", "sync", "remove", "folder"} <= {*kinds}
     before_the_first_round = kinds[: kinds.index("sync")]
@@ -148,7 +148,7 @@ def test_an_earlier_run_is_whole_until_the_new_one_is(task, tmp_path):
     old, new = tmp_path / "old" / "run", tmp_path / "new" / "run"
     play(task, "local", old)
     with Kill(new, tmp_path / "unused") as counted:
-        play(task, "ipfl", new)
+        play(task, "ipfl-plus", new)
     expected = {"local": run_contents(old), "ipfl": run_contents(new)}
     # Operations before the first round, and some that only an earlier run needs.
     last, found = counted.kinds.index("sync") + 8, []
@@ -157,11 +157,11 @@ def test_an_earlier_run_is_whole_until_the_new_one_is(task, tmp_path):
         shutil.copytree(old, begun)
         copy_key(old, begun)
         image.parent.mkdir()
-        assert is_killed(task, "ipfl", Kill(begun, image, number), overwrite=True)
+        assert is_killed(task, "ipfl-plus", Kill(begun, image, number), overwrite=True)
         with RunStore.open(image) as store:
             method = store.header["method"]
         play(task, method, image)
         assert run_contents(image) == expected[method], number
         found.append(method)
     assert found == sorted(found, reverse=True)  # local, then ipfl: one moment decides
-    assert {*found} == {"local", "ipfl"}
+    assert {*found} == {"local", "ipfl-plus"}

@@ -32,7 +32,7 @@ def task() -> ipfl.Task:
 @pytest.fixture(scope="module")
 def done(task: ipfl.Task, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
-    run_small(task, "ipfl", folder / "mine", rounds=1)
+    run_small(task, "ipfl-plus", folder / "mine", rounds=1)
     return folder
 
 
@@ -95,10 +95,10 @@ def test_a_list_says_that_the_run_is_damaged(done: Path, tmp_path: Path, name: s
 def test_a_run_is_not_resumed_from_it(task: ipfl.Task, done: Path, tmp_path: Path) -> None:
     folder = with_pipe(done, tmp_path, "checkpoint/round-0.safetensors")
     with pytest.raises(InputError, match=r"round-0\.safetensors is missing, which round 0 wrote"):
-        run_small(task, "ipfl", folder, rounds=2, resume=True)
+        run_small(task, "ipfl-plus", folder, rounds=2, resume=True)
 
 
 def test_a_pipe_of_its_owner_does_not_stop_a_run(task: ipfl.Task, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "mine")
-    run_small(task, "ipfl", tmp_path, rounds=1)
+    run_small(task, "ipfl-plus", tmp_path, rounds=1)
     assert finding(tmp_path) == "None"

@@ -34,7 +34,7 @@ def task() -> ipfl.Task:
     return small_task(seed=3, **TASK)
 
 
-@pytest.mark.parametrize("method", ["ipfl", "ditto", "fedamp"])
+@pytest.mark.parametrize("method", ["ipfl-plus", "ditto", "fedamp"])
 def test_a_power_failure_loses_no_committed_round(task: ipfl.Task, method: str, tmp_path: Path) -> None:
     """At any operation: what the store has committed is on disk, so the run goes on to the same end."""
     whole = tmp_path / "whole" / "run"
@@ -118,7 +118,7 @@ class FailingSync:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
-@pytest.mark.parametrize("method", ["ipfl", "ditto"])
+@pytest.mark.parametrize("method", ["ipfl-plus", "ditto"])
 def test_a_failing_sync_ends_the_run_and_costs_no_committed_round(
     task: ipfl.Task, method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

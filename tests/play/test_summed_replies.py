@@ -419,7 +419,7 @@ def test_clients_that_fail_are_left_out_and_below_the_quorum_the_round_is_rolled
 def test_contributions_from_a_summed_gradient(task):
     """IP-FL gets g_k from the sum; ψ is the same up to the rounding, and the server saw no gradient."""
     settings = {"rounds": 2, "train": {"per_round": 6, "epochs": 1}, "seed": 2}
-    market = method("ipfl", contribution="clients", clusters=1)
+    market = method("ipfl-plus", contribution="clients", clusters=1)
     plain = run_here(task, market, **settings)
     summed = run_here(task, market, **settings, privacy={"secure_sum": "gradients"})
     for before, after in zip(plain.history, summed.history, strict=True):
@@ -430,7 +430,7 @@ def test_contributions_from_a_summed_gradient(task):
 
 def test_clusters_of_two_are_not_summed(task):
     """Their sum would tell each of the two what the other sent: nobody knows their contributions."""
-    market = method("ipfl", contribution="clients", clusters=3)
+    market = method("ipfl-plus", contribution="clients", clusters=3)
     summed = run_here(
         task,
         market,
@@ -473,7 +473,7 @@ class TestRefusals:
         with pytest.raises(InputError, match="does not say that sums are enough"):
             SecureSums.plan(silent, config, 5)
 
-    @pytest.mark.parametrize("name, settings", [("fedavg", {}), ("ipfl", {"contribution": "momentum"})])
+    @pytest.mark.parametrize("name, settings", [("fedavg", {}), ("ipfl-plus", {"contribution": "momentum"})])
     def test_no_gradients_to_sum(self, name, settings):
         config = RunConfig(privacy={"secure_sum": "gradients"})
         with pytest.raises(InputError, match='"gradients" has no effect'):

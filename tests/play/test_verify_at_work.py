@@ -76,7 +76,7 @@ def newest_run(folder: Path) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["ipfl", "ditto", "fedamp"])
+@pytest.mark.parametrize("method", ["ipfl-plus", "ditto", "fedamp"])
 def test_nothing_is_found_beside_a_run_at_full_speed(task: ipfl.Task, method: str, tmp_path: Path) -> None:
     """The run changes between the looks at its ledger and at its files; none of that is tampering.
 
@@ -99,7 +99,7 @@ class TestWhatIsChangedMeanwhile:
     @pytest.fixture
     def folder(self, task: ipfl.Task, tmp_path: Path) -> Iterator[Path]:
         with pytest.raises(ipfl.Interrupted):
-            run_small(task, "ipfl", tmp_path / "run", observer=InterruptAfter(2), rounds=5, train=TRAIN)
+            run_small(task, "ipfl-plus", tmp_path / "run", observer=InterruptAfter(2), rounds=5, train=TRAIN)
         lock = FolderLock(tmp_path / "run")
         yield tmp_path / "run"
         lock.release()
@@ -139,9 +139,9 @@ class TestOldCopy:
     @pytest.fixture
     def folder(self, task: ipfl.Task, tmp_path: Path) -> Path:
         folder = tmp_path / "run"
-        play(task, "ipfl", folder, 3)
+        play(task, "ipfl-plus", folder, 3)
         shutil.copytree(folder, tmp_path / "old")
-        play(task, "ipfl", folder, 5, resume=True)
+        play(task, "ipfl-plus", folder, 5, resume=True)
         with RunStore.open(folder) as store:
             (tmp_path / "client-1.json").write_text(json.dumps(store.statement(1).to_json()))
         return folder
@@ -175,7 +175,7 @@ class TestReadOnlyMedia:
     @pytest.fixture
     def done(self, task: ipfl.Task, tmp_path_factory: pytest.TempPathFactory) -> Path:
         place = tmp_path_factory.mktemp("media")
-        play(task, "ipfl", place / "run", 3)
+        play(task, "ipfl-plus", place / "run", 3)
         return place
 
     def test_the_media_are_read_only(self, done: Path) -> None:
@@ -191,7 +191,7 @@ class TestReadOnlyMedia:
             (["ledger", "show", "--client", "1"], "opening balance"),
             (["ledger", "prove", "--client", "1"], '"account statement"'),
             (["ledger", "export"], "reward"),
-            (["show"], "ipfl"),
+            (["show"], "ipfl-plus"),
         ],
     )
     def test_reading_works(self, done: Path, words: list[str], said: str) -> None:
@@ -214,12 +214,14 @@ class TestReadOnlyMedia:
         """A round that is in the log only, not yet in the file, is not forgotten in silence."""
         place, at_work = tmp_path / "media", tmp_path / "work" / "run"
         with pytest.raises(ipfl.Interrupted):
-            run_small(task, "ipfl", at_work, observer=InterruptAfter(1), rounds=5, train=TRAIN)
+            run_small(task, "ipfl-plus", at_work, observer=InterruptAfter(1), rounds=5, train=TRAIN)
         reader = sqlite3.connect(at_work / "run.db", isolation_level=None)  # keeps the log from being settled
         reader.execute("BEGIN")
         reader.execute("SELECT * FROM runs").fetchall()
         with pytest.raises(ipfl.Interrupted):
-            run_small(task, "ipfl", at_work, resume=True, observer=InterruptAfter(3), rounds=5, train=TRAIN)
+            run_small(
+                task, "ipfl-plus", at_work, resume=True, observer=InterruptAfter(3), rounds=5, train=TRAIN
+            )
         shutil.copytree(at_work, place / "run")
         shutil.copy(key_beside(at_work), place)
         reader.close()
@@ -235,6 +237,6 @@ class TestReadOnlyMedia:
 
 
 def test_resuming_on_read_only_media_is_refused_in_one_line(task: ipfl.Task, tmp_path: Path) -> None:
-    play(task, "ipfl", tmp_path / "run", 2)
+    play(task, "ipfl-plus", tmp_path / "run", 2)
     refused = on_read_only_media(tmp_path, "run", "--resume", str(tmp_path / "run"), "--rounds", "3")
     assert (refused.returncode, refused.stderr) == (2, f"error: cannot write results to {tmp_path / 'run'}\n")

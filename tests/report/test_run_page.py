@@ -24,7 +24,7 @@ def place(tmp_path_factory):
     """A comparison of two methods with two seeds, in a folder of results."""
     folder = tmp_path_factory.mktemp("results")
     config = ipfl.Config(rounds=4, task=ipfl.TaskConfig(**SMALL), evaluate=ipfl.EvaluateConfig(every=2))
-    done = ipfl.compare(config, ["ipfl", "fedavg"], [0, 1], out=folder / "small", workers=0)
+    done = ipfl.compare(config, ["ipfl-plus", "fedavg"], [0, 1], out=folder / "small", workers=0)
     return folder, done
 
 
@@ -41,9 +41,9 @@ class TestReading:
     def test_what_is_read_is_what_was_run(self, place):
         folder, done = place
         read, ran = read_run_set([folder / "small"]), of_comparison(done)
-        assert list(read.runs) == list(ran.runs) == ["ipfl", "fedavg"]
+        assert list(read.runs) == list(ran.runs) == ["ipfl-plus", "fedavg"]
         assert read.reference == "fedavg"
-        assert read.pma("ipfl") == ran.pma("ipfl") != {}
+        assert read.pma("ipfl-plus") == ran.pma("ipfl-plus") != {}
         for name, seeds in ran.runs.items():
             for seed, run in seeds.items():
                 assert read.runs[name][seed].evaluations == run.evaluations
@@ -55,10 +55,10 @@ class TestReading:
         """A reference among them gives PMA; the same method and seed twice goes under its folder's name."""
         folder = place[0] / "small"
         paths = [folder / "ipfl/seed-0", folder / "fedavg/seed-0"]
-        assert read_run_set(paths).pma("ipfl")
+        assert read_run_set(paths).pma("ipfl-plus")
         copy = folder.parent / "copy"
         shutil.copytree(paths[0], copy)
-        assert list(read_run_set([paths[0], copy]).runs) == ["ipfl", str(copy)]
+        assert list(read_run_set([paths[0], copy]).runs) == ["ipfl-plus", str(copy)]
         shutil.rmtree(copy)
 
     def test_each_task_has_its_own_reference(self, place):
@@ -68,8 +68,8 @@ class TestReading:
         seeds = dict(alone.runs)
         others = {f"other/{name}": {0: elsewhere(runs[0])} for name, runs in seeds.items()}
         both = RunSet({**seeds, **others}, "fedavg")
-        assert both.pma("ipfl") == alone.pma("ipfl")
-        assert both.pma("other/ipfl") == {0: alone.pma("ipfl")[0]}
+        assert both.pma("ipfl-plus") == alone.pma("ipfl-plus")
+        assert both.pma("other/ipfl") == {0: alone.pma("ipfl-plus")[0]}
         assert both.pma("other/fedavg") == {}
         without = RunSet({**seeds, "other/ipfl": others["other/ipfl"]}, "fedavg")
         assert without.pma("other/ipfl") == {}
@@ -78,8 +78,8 @@ class TestReading:
         folder = place[0]
         assert find_results(folder) == [folder / "small"]
         assert find_results(folder / "small/ipfl") == [
-            folder / "small/ipfl/seed-0",
-            folder / "small/ipfl/seed-1",
+            folder / "small/ipfl-plus/seed-0",
+            folder / "small/ipfl-plus/seed-1",
         ]
         for wrong in (tmp_path, tmp_path / "absent"):
             with pytest.raises(InputError):
@@ -98,7 +98,7 @@ class TestReading:
         ],
     )
     def test_damaged_files_are_refused(self, place, tmp_path, file, damage):
-        shutil.copytree(place[0] / "small/ipfl/seed-0", tmp_path / "run")
+        shutil.copytree(place[0] / "small/ipfl-plus/seed-0", tmp_path / "run")
         (tmp_path / "run" / file).write_text(damage)
         with pytest.raises(InputError):
             read_run(tmp_path / "run")
@@ -113,7 +113,7 @@ def page(place, tmp_path_factory):
     summary["config"]["method"]["name"] = "</pre><img src=x>"
     summary["dataset"] = "<i>digits"
     (folder / "ipfl/seed-0/summary.json").write_text(json.dumps(summary))
-    (folder / "ipfl").rename(folder / "<b>ipfl&")
+    (folder / "ipfl-plus").rename(folder / "<b>ipfl&")
     file = folder.parent / "page.html"
     done = CliRunner().invoke(app, ["report", str(folder), "--out", str(file)])
     assert done.exit_code == 0, done.output
@@ -179,13 +179,13 @@ class TestPage:
 
     @pytest.mark.parametrize(("command", "out"), [("plot", "figures"), ("plot", "."), ("report", "a.html")])
     def test_nothing_is_written_into_a_run(self, place, command, out):
-        run = place[0] / "small/ipfl/seed-0"
+        run = place[0] / "small/ipfl-plus/seed-0"
         done = CliRunner().invoke(app, [command, str(run), "--out", str(run / out)])
         assert done.exit_code == 2
         assert "only what the run wrote" in done.output
 
     def test_plot(self, place, tmp_path):
-        run = str(place[0] / "small/ipfl/seed-0")
+        run = str(place[0] / "small/ipfl-plus/seed-0")
         done = CliRunner().invoke(
             app, ["plot", run, "--figure", "tokens", "--out", str(tmp_path), "--format", "svg"]
         )

@@ -77,7 +77,7 @@ class TestTuning:
     def test_settings_for_the_grid_alone_are_not_chosen(self):
         """IP-FL's clients would fine-tune on the very points that decide."""
         candidates = plan_tuning(read_experiment("digits"), "smoke", [100])
-        ours = [one for one in candidates if one.label == "ipfl"]
+        ours = [one for one in candidates if one.label == "ipfl-plus"]
         assert {run.method.adapt for one in ours for run in one.runs} == {0}
         assert all("adapt" not in one.settings for one in ours)
 

@@ -69,7 +69,7 @@ class TestTables:
 
     def test_tokens_add_up(self):
         """Opened with 10 000, and nothing but the columns moves them."""
-        table = run_small(small_task(), "ipfl", rounds=3).clients()
+        table = run_small(small_task(), "ipfl-plus", rounds=3).clients()
         assert (table["tokens"] == 10_000 - table["paid"] + table["earned"] + table["returned"]).all()
         assert table["returned"].sum() > 0
 
@@ -113,7 +113,7 @@ class TestTables:
 
     def test_they_say_what_the_store_says(self, tmp_path):
         """The balances, and every transfer in its place."""
-        result = run_small(small_task(), "ipfl", tmp_path / "run", rounds=3)
+        result = run_small(small_task(), "ipfl-plus", tmp_path / "run", rounds=3)
         with RunStore.open(tmp_path / "run") as store, store.snapshot() as reader:
             posted = [(one.round, one.sequence, *one.transfer[3:4]) for one in reader.transfers()]
             balances = {client: account.balance for client, account in reader.accounts().items()}
@@ -137,11 +137,11 @@ class TestTables:
 class TestShown:
     def test_repr_fits_a_cell(self):
         """The review found 94,300 characters."""
-        result = run_small(small_task(), "ipfl", rounds=2)
+        result = run_small(small_task(), "ipfl-plus", rounds=2)
         text = repr(result)
         assert len(text.splitlines()) <= 12
         assert all(len(line) <= 80 for line in text.splitlines())
-        assert "ipfl" in text
+        assert "ipfl-plus" in text
         assert "cluster_0, cluster_1" in text
 
     def test_html_is_a_table_of_the_same(self, made_up):

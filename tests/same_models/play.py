@@ -25,22 +25,22 @@ OTHERS = ["ditto", "fedala", "fedamp", "fedavg", "fedem", "fedfomo", "fedproto",
 OTHERS += ["finetune", "ifca", "local", "perfedavg"]
 PLAYS: Mapping[str, tuple[str, dict[str, Any], dict[str, Any], int]] = {
     **{name: (name, {}, {}, 4) for name in OTHERS},
-    "ipfl-plus": ("ipfl", WITHOUT_LAST_STEP, {}, 12),
-    "ipfl-plus K=4": ("ipfl", {**WITHOUT_LAST_STEP, "clusters": 4}, {}, 12),
+    "ipfl-plus": ("ipfl-plus", WITHOUT_LAST_STEP, {}, 12),
+    "ipfl-plus K=4": ("ipfl-plus", {**WITHOUT_LAST_STEP, "clusters": 4}, {}, 12),
     "ipfl-plus attacked": (
-        "ipfl",
+        "ipfl-plus",
         WITHOUT_LAST_STEP,
         {"adversary": {"share": 0.2, "kind": "sign_flip"}},
         12,
     ),
     "ipfl-plus K=4 attacked": (
-        "ipfl",
+        "ipfl-plus",
         {**WITHOUT_LAST_STEP, "clusters": 4},
         {"adversary": {"share": 0.2, "kind": "replay"}},
         12,
     ),
-    "ipfl-plus NI": ("ipfl", {**WITHOUT_LAST_STEP, "incentive": False}, {}, 8),
-    "ipfl-plus without tokens": ("ipfl", {**WITHOUT_LAST_STEP, "clusters": 4, "tokens": False}, {}, 12),
+    "ipfl-plus NI": ("ipfl-plus", {**WITHOUT_LAST_STEP, "incentive": False}, {}, 8),
+    "ipfl-plus without tokens": ("ipfl-plus", {**WITHOUT_LAST_STEP, "clusters": 4, "tokens": False}, {}, 12),
 }
 """Name → method, its settings, sections of the config, rounds."""
 

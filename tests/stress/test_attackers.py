@@ -241,7 +241,7 @@ class TestRun:
     def test_a_run_reports_its_attackers_whatever_the_number_of_workers(self, task):
         setting = AdversaryConfig(share=0.2, kind="noisy_free_rider")
         here, there = (
-            run_small(task, "ipfl", rounds=3, adversary=setting, workers=workers) for workers in (0, 2)
+            run_small(task, "ipfl-plus", rounds=3, adversary=setting, workers=workers) for workers in (0, 2)
         )
         assert here.history == there.history
         told = here.summary["adversary"]
@@ -252,7 +252,7 @@ class TestRun:
 
     def test_the_closing_table_tells_of_them(self, task):
         setting = AdversaryConfig(share=0.2, kind="sign_flip")
-        summary = run_small(task, "ipfl", rounds=2, adversary=setting).summary
+        summary = run_small(task, "ipfl-plus", rounds=2, adversary=setting).summary
         console = Console(width=80, record=True, file=StringIO())
         console.print(run_table(summary | {"adversary": summary["adversary"] | {"fell_out": 1}}))
         told, tokens = console.export_text(), summary["adversary"]["tokens"]
@@ -265,7 +265,7 @@ class TestRun:
     def test_honest_runs_have_none(self, task):
         assert run_small(task, "local", rounds=1).summary["adversary"] is None
 
-    @pytest.mark.parametrize("name", ["fedavg", "ipfl"])
+    @pytest.mark.parametrize("name", ["fedavg", "ipfl-plus"])
     def test_free_riders_alone_leave_the_model_as_it_was(self, task, name):
         # All but one of ten attack, and that one is not asked: the models stay at the start.
         settings = AdversaryConfig(share=0.9, kind="free_rider")

@@ -263,7 +263,7 @@ def test_a_late_reply_arrives_later_and_is_not_taken_for_another(task, workers, 
 
 
 class TestBrokenReplies:
-    @pytest.mark.parametrize("name", ["fedavg", "ipfl"])
+    @pytest.mark.parametrize("name", ["fedavg", "ipfl-plus"])
     @pytest.mark.parametrize("kind", BROKEN)
     def test_if_all_are_broken_nothing_is_learned(self, task, name, kind):
         faults = FaultsConfig(broken=1, broken_kinds=[kind])
@@ -289,7 +289,7 @@ class TestBrokenReplies:
         assert np.abs(model).max() < 10
         assert model.tobytes() != task.network(0).read().tobytes()
 
-    @pytest.mark.parametrize("name", ["fedavg", "local", "ipfl"])
+    @pytest.mark.parametrize("name", ["fedavg", "local", "ipfl-plus"])
     def test_answers_that_come_twice_change_nothing(self, task, name):
         faults = FaultsConfig(broken=1, broken_kinds=["duplicate"])
         plain, twice = (run_small(task, name, rounds=3, faults=f) for f in (FaultsConfig(), faults))
@@ -334,7 +334,7 @@ class TestDeadline:
 
 
 class TestSameEverywhere:
-    @pytest.mark.parametrize("name", ["ipfl", "local"])
+    @pytest.mark.parametrize("name", ["ipfl-plus", "local"])
     def test_workers_do_not_matter(self, task, name):
         faults, train = FaultsConfig(**ALL), TrainConfig(per_round=4, min_clients=3)
         here, there = (
@@ -347,7 +347,7 @@ class TestSameEverywhere:
             n: m.tobytes() for n, m in there.models.items()
         }
 
-    @pytest.mark.parametrize("name", ["ipfl", "local"])
+    @pytest.mark.parametrize("name", ["ipfl-plus", "local"])
     def test_killed_and_resumed(self, task, name, tmp_path):
         """Killed three times, at commits of rounds that count or are rolled back: the same result."""
         options = {

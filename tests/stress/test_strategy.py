@@ -253,7 +253,7 @@ def task() -> ipfl.Task:
 class TestRun:
     def test_the_summary_says_who_did_what_whatever_the_number_of_workers(self, task):
         setting = StrategyConfig(cost=0.5)
-        here, there = (run_small(task, "ipfl", rounds=4, strategy=setting, workers=w) for w in (0, 2))
+        here, there = (run_small(task, "ipfl-plus", rounds=4, strategy=setting, workers=w) for w in (0, 2))
         assert here.history == there.history
         told = here.summary["strategy"]
         assert told == there.summary["strategy"]
@@ -263,7 +263,7 @@ class TestRun:
         assert all(sum(row[1:]) == pytest.approx(1) for row in told["shares"])
 
     def test_without_a_cost_clients_do_not_ask(self, task):
-        assert run_small(task, "ipfl", rounds=1).summary["strategy"] is None
+        assert run_small(task, "ipfl-plus", rounds=1).summary["strategy"] is None
 
     def test_methods_without_a_market_are_played_as_they_are(self, task):
         thinking = run_small(task, "fedavg", rounds=2, strategy=StrategyConfig(cost=5))
@@ -277,7 +277,7 @@ class TestRun:
             raise AssertionError("not to be made")
 
         with pytest.raises(InputError, match="the local engine") as error:
-            run_small(task, "ipfl", engine=other, strategy=StrategyConfig(cost=1))
+            run_small(task, "ipfl-plus", engine=other, strategy=StrategyConfig(cost=1))
         assert "\n" not in str(error.value)
 
     @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from ipfl.study.method_labels import folder_names
 
 def test_by_hand():
     labels = [
-        "ipfl",
-        "ipfl:incentive=false",
+        "ipfl-plus",
+        "ipfl-plus:incentive=false",
         "mine:Class",
         "mine+Class",
         "IPFL",
@@ -22,8 +22,8 @@ def test_by_hand():
         "a/b",
     ]
     assert list(folder_names(labels).values()) == [
-        "ipfl", "ipfl+incentive=false", "mine+Class", "mine+Class-2", "IPFL-2", "_con", "_nul.txt", "a",
-        "method", "a+b",
+        "ipfl-plus", "ipfl-plus+incentive=false", "mine+Class", "mine+Class-2", "IPFL-2", "_con", "_nul.txt",
+        "a", "method", "a+b",
     ]  # fmt: skip
 
 

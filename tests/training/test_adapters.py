@@ -77,7 +77,9 @@ class TestVector:
 
 def test_adapters_travel_and_are_paid_for(task, tmp_path):
     """A market of adapters: models of their length travel, tokens move, and the file names their tensors."""
-    result = run_here(task, ipfl.method("ipfl"), rounds=3, out=tmp_path / "run", train=TrainConfig(lr=0.05))
+    result = run_here(
+        task, ipfl.method("ipfl-plus"), rounds=3, out=tmp_path / "run", train=TrainConfig(lr=0.05)
+    )
     size = task.network(0).size
     assert all(len(model) == size for model in result.models.values())
     assert any(line["transfers"] for line in result.history)

@@ -35,13 +35,13 @@ METHODS = {
     "fedsoft": "clusters.fedsoft:FedSoft",
     "finetune": "one_model.finetune:FineTune",
     "ifca": "clusters.ifca:IFCA",
-    "ipfl": "ipfl_plus.ipfl_plus:IPFL",
+    "ipfl-plus": "ipfl_plus.ipfl_plus:IPFL",
     "local": "personal.local_training:Local",
     "perfedavg": "one_model.perfedavg:PerFedAvg",
 }
 """Name → module and class, in this package."""
 
-DEFAULT = "ipfl"
+DEFAULT = "ipfl-plus"
 """What a config without a method runs."""
 
 REFERENCE = "fedavg"

@@ -40,7 +40,7 @@ from ipfl.ledger.statements import SignedHead, denial, read_statement
 from ipfl.ledger.store import RunStore
 from ipfl.training.task import Task
 
-SETTINGS = Config(rounds=3, task=TINY, method={"name": "ipfl"})
+SETTINGS = Config(rounds=3, task=TINY, method={"name": "ipfl-plus"})
 
 
 @pytest.fixture(scope="module")

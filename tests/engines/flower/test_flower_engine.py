@@ -29,7 +29,7 @@ from ipfl.errors import InputError
 from ipfl.training.task import Task
 
 ROUNDS = 3
-COMPARED = ("fedavg", "ditto", "local", "ipfl")
+COMPARED = ("fedavg", "ditto", "local", "ipfl-plus")
 
 
 def config(name="fedavg", **changes):

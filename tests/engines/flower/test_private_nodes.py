@@ -204,7 +204,7 @@ ANSWERED = {
     "fedem": {HELLO},
     "finetune": {HELLO, EVALUATE, "train"},
     "ifca": {HELLO},
-    "ipfl": {HELLO, "train", "preference", "appraise", "loss"},
+    "ipfl-plus": {HELLO, "train", "preference", "appraise", "loss"},
 }
 """Of some methods under `sgd`, what is not refused: that no test passes because nothing is ever answered."""
 
@@ -265,7 +265,7 @@ class TestEveryAction:
 
         @given(st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,60}", fullmatch=True))
         def ask(action):
-            refusal = node.ask(action, ASKED[0], "ipfl")
+            refusal = node.ask(action, ASKED[0], "ipfl-plus")
             assert refusal == f"clients of ipfl do not answer {action[:50]!r}"
 
         ask()
@@ -340,7 +340,7 @@ class TestSensitivity:
         node, offer = Node(tmp_path, self.data()), everything("cluster_0", "cluster_1")
         assert node.ask(EVALUATE, offer, "ipfl", **asked).startswith("[privacy] keeps evaluations of ipfl")
         for adapt in (0, 3):
-            method = ipfl.method("ipfl", mix="paper", adapt=adapt)
+            method = ipfl.method("ipfl-plus", mix="paper", adapt=adapt)
             assert node.ask(EVALUATE, offer, method, **asked).facts["n"] == self.TESTED
 
     def test_noise_in_a_training_before_it_is_booked(self, tmp_path):
@@ -368,7 +368,7 @@ class TestNumbersThatAreNone:
         data["train"][0][:, 0] *= 10
         node = Node(tmp_path, data)
         privacy = {"noise": 5.0, "mechanism": "sgd"}
-        found = leaves(node.ask(action, self.asked(), "ipfl", privacy=privacy))
+        found = leaves(node.ask(action, self.asked(), "ipfl-plus", privacy=privacy))
         assert all(np.isfinite(one) for one in found.values()), found
 
 
@@ -384,7 +384,7 @@ class TestErrors:
 
     def test_a_method_that_fails(self, tmp_path):
         node = Node(tmp_path, some_data(0), **LIMITS)
-        assert node.ask("preference", Record(), "ipfl") == "KeyError; the log of this node has more"
+        assert node.ask("preference", Record(), "ipfl-plus") == "KeyError; the log of this node has more"
 
     def test_columns_that_are_standardised_by_all_rows(self, tmp_path):
         (tmp_path / "rows.csv").write_text("age,ill\n" + "".join(f"{n}.5,{n % 2}\n" for n in range(30, 50)))

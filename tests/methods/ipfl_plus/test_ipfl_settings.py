@@ -18,12 +18,12 @@ from ipfl.methods.ipfl_plus.ipfl_settings import PRESETS
 
 class TestSettings:
     def test_the_preset_sets_the_printed_rules(self):
-        given = method("ipfl", preset="paper")
+        given = method("ipfl-plus", preset="paper")
         assert {name: getattr(given, name) for name in PRESETS["paper"]} == PRESETS["paper"]
         assert any(getattr(IPFL(), name) != value for name, value in PRESETS["paper"].items())
 
     def test_what_is_set_beside_it_counts_more(self):
-        given = method("ipfl", preset="paper", hits="soft", eta=0.25, clusters=4)
+        given = method("ipfl-plus", preset="paper", hits="soft", eta=0.25, clusters=4)
         assert (given.hits, given.eta, given.clusters) == ("soft", 0.25, 4)
         assert (given.payers, given.access, given.decay) == ("seated", "open", 0.5)
 
@@ -32,7 +32,7 @@ class TestSettings:
 
     def test_an_unknown_preset_is_refused(self):
         with pytest.raises(InputError, match=r"method\.preset"):
-            method("ipfl", preset="papers")
+            method("ipfl-plus", preset="papers")
 
     @pytest.mark.parametrize(
         "name", ["beta", "beta_psi", "eta", "gamma", "feedback", "decay", "ration", "explore"]
@@ -89,4 +89,4 @@ class TestBadSettings:
 
     def test_from_a_config(self):
         with pytest.raises(InputError, match=r"method\.incentve.*did you mean 'method\.incentive'"):
-            Config.load(None, ["method.name=ipfl", "method.incentve=false"]).build_method()
+            Config.load(None, ["method.name=ipfl-plus", "method.incentve=false"]).build_method()

@@ -60,7 +60,7 @@ from ipfl.methods.shared.steps import training_passes
 class IPFL(AuditedMarket, Method[MarketState]):
     """Incentivized and personalized federated learning (Khan et al.)."""
 
-    name: ClassVar[str] = "ipfl"
+    name: ClassVar[str] = "ipfl-plus"
     summary: ClassVar[str] = "clients bid with tokens for cluster models and mix them (Khan et al., IP-FL)"
 
     def init(self, setup: Setup) -> MarketState:
