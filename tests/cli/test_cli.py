@@ -22,7 +22,7 @@ from ipfl.ledger.store import RunStore
 from ipfl.methods import DEFAULT, REFERENCE, method_class
 from ipfl.training.task import Task
 
-IPFL = str(Path(sys.executable).with_name("ipfl-plus"))
+IPFL = str(Path(sys.executable).with_name("ipfl"))
 TINY = ["--workers", "0", "--set", "rounds=2", "--set", "task.model=softmax", "--set", "task.clients=4"]
 
 

@@ -15,7 +15,7 @@ from ipfl.keep.run_audit import Audit, verify_run
 from ipfl.ledger.signing import SigningKey
 from ipfl.ledger.store import RunStore
 
-run_module = importlib.import_module("ipfl.play.run")
+journal = importlib.import_module("ipfl.keep.journal")
 MARKET = {"price": 100, "opening": 300, "subsidy": 0}
 
 
@@ -24,7 +24,7 @@ def task():
     return small_task(seed=3)
 
 
-def play(task, folder, rounds=2, method="ipfl", **options):
+def play(task, folder, rounds=2, method="ipfl-plus", **options):
     chosen = ipfl.method(method, **(MARKET if method == "ipfl-plus" else {}))
     output = ipfl.RunOutput(folder, **{"accounts": "club", **options})
     config = ipfl.RunConfig(rounds=rounds, seed=3, train=ipfl.TrainConfig(per_round=4))
@@ -185,7 +185,7 @@ class TestRefused:
             play(task, copied / "faster", rounds=1)
             return carried
 
-        monkeypatch.setattr(run_module, "load_carried_accounts", open_slowly)
+        monkeypatch.setattr(journal, "load_carried_accounts", open_slowly)
         with pytest.raises(InputError, match="run 'faster' has taken the accounts 'club' meanwhile"):
             play(task, copied / "slower", rounds=1)
         assert not (copied / "slower").exists()
@@ -214,7 +214,12 @@ def test_a_resumed_run_keeps_its_accounts(task, place, tmp_path):
     engine = ipfl.local_engine(0)
     with pytest.raises(ipfl.Interrupted):
         ipfl.run(
-            task, ipfl.method("ipfl", **MARKET), config, engine=engine, out=output, observer=InterruptAfter(0)
+            task,
+            ipfl.method("ipfl-plus", **MARKET),
+            config,
+            engine=engine,
+            out=output,
+            observer=InterruptAfter(0),
         )
     play(task, tmp_path / "second", resume=True, accounts=None)
     with RunStore.open(tmp_path / "second") as store, RunStore.open(place / "second") as whole:

@@ -12,7 +12,7 @@ from tests.small_runs import InterruptAfter, run_small
 import ipfl
 from ipfl.client import kept_predictors
 from ipfl.client.kept_predictors import kept_clients
-from ipfl.results.result_models import KeptModels
+from ipfl.results.kept_models import KeptModels
 from ipfl.training.sgd import evaluate
 
 CLIENTS, ROUNDS = 5, 3

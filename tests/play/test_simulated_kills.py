@@ -149,7 +149,7 @@ def test_an_earlier_run_is_whole_until_the_new_one_is(task, tmp_path):
     play(task, "local", old)
     with Kill(new, tmp_path / "unused") as counted:
         play(task, "ipfl-plus", new)
-    expected = {"local": run_contents(old), "ipfl": run_contents(new)}
+    expected = {"local": run_contents(old), "ipfl-plus": run_contents(new)}
     # Operations before the first round, and some that only an earlier run needs.
     last, found = counted.kinds.index("sync") + 8, []
     for number in range(1, last, 3):

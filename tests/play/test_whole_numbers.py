@@ -72,4 +72,4 @@ def test_the_walk_finds_what_is_known():
     assert found["Config.train.min_clients"] == MAX_INT32
     assert found["Config.faults.full_disk"] == MAX_INT32
     assert found["ServerSettings.port"] == 65535
-    assert found["ipfl.price"] == MAX_INT32
+    assert found["ipfl-plus.price"] == MAX_INT32

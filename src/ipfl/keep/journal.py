@@ -9,43 +9,59 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import event
 from sqlalchemy.exc import OperationalError
 
 from ipfl.config.stress_section import FaultsConfig
-from ipfl.core import ClientId, Transfer
+from ipfl.core import ClientId, HasMarket, Method, Transfer
+from ipfl.core.engine import TellsAccounts
 from ipfl.errors import InputError
-from ipfl.keep.carried_balances import mark_accounts, taking_accounts
+from ipfl.keep.carried_balances import (
+    CarriedAccounts,
+    load_carried_accounts,
+    mark_accounts,
+    refuse_forgetting,
+    taking_accounts,
+)
 from ipfl.keep.checkpoint import Checkpoints
 from ipfl.keep.evidence import RoundFiles, result_files
 from ipfl.keep.file_names import CHECKPOINTS, RECEIPTS
-from ipfl.keep.run_audit import find_key, key_of_new_run, refuse_changed_files, refuse_other_key
+from ipfl.keep.run_audit import find_key, key_at_hand, key_of_new_run, refuse_changed_files, refuse_other_key
 from ipfl.keep.run_folder import RunFolder, RunOutput
 from ipfl.ledger.anchors import append_head, check_anchor, newest_head
 from ipfl.ledger.database import StoreError
 from ipfl.ledger.schema import OPENING
 from ipfl.ledger.store import RunStore
+from ipfl.methods import method_reference
+from ipfl.play.callbacks import Callback
 from ipfl.results.result import Line
 from ipfl.stress.faults import Outage, disk_full_error
 from ipfl.system.files import make_folder, write_json
 from ipfl.system.retry import resume_advice, retry_while_disk_full
 
+if TYPE_CHECKING:
+    from ipfl.play.loop import RoundLoop
 
-class Journal:
-    """What is kept of one run in one folder.
+
+class Journal(Callback):
+    """The record of one run in one folder.
 
     Args:
         output: Its folder and its store, and how often there is a checkpoint.
+        method: What is run.
         faults: Rounds whose commit finds the disk full or cannot reach the store.
 
     Raises:
         InputError: The folder holds a run already, or the anchor cannot be written.
     """
 
-    def __init__(self, output: RunOutput, faults: FaultsConfig):
+    keeps_rounds = True
+
+    def __init__(self, output: RunOutput, method: Method[Any], faults: FaultsConfig):
         if output.anchor is not None:
             check_anchor(output.anchor)
         self.folder, self.every = RunFolder(output), output.checkpoint_every
@@ -59,8 +75,65 @@ class Journal:
         self._files = RoundFiles(self.folder.path)
         self._store: RunStore | None = None
         self._committing: int | None = None
+        self._carried = self._carry_accounts(method)
 
-    def begin(self, header: Mapping[str, Any], opening: Sequence[Transfer]) -> None:
+    def _carry_accounts(self, method: Method[Any]) -> CarriedAccounts | None:
+        """The accounts that the run begins with, or was begun with; None: all are opened anew."""
+        if not self.is_resumed:
+            refuse_forgetting(self.output)
+        elif told := self.header().get("accounts"):
+            self.output = replace(self.output, accounts=told["name"])
+        if self.output.accounts is None:
+            return None
+        if not isinstance(method, HasMarket):
+            raise InputError(
+                f"accounts that outlive a run need a method with tokens, and {method.name} has none"
+            )
+        return load_carried_accounts(self.output, key_at_hand(self.output))
+
+    def balances(self, clients: tuple[ClientId, ...]) -> Mapping[ClientId, int] | None:
+        """Tokens that clients bring along from an earlier run."""
+        return None if self._carried is None else self._carried.brought(clients)
+
+    def begin(self, loop: RoundLoop) -> None:
+        """Starts the record of a new run, or restores the rounds of an earlier process."""
+        loop.folder, header = self.folder.path, self._header_of(loop)
+        if self.is_resumed:
+            loop.restore(*self._resume(header, loop.opening, loop.state))
+            loop.begun -= self.folder.seconds()
+        else:
+            self._begin(header, loop.opening)
+        if isinstance(loop.engine, TellsAccounts):
+            loop.engine.tell_account = self.tell_account
+            loop.engine.keep_receipt = self.keep_receipt
+
+    def _header_of(self, loop: RoundLoop) -> dict[str, Any]:
+        """What the store says of the run as a whole."""
+        config, task, method = loop.config, loop.task, loop.method
+        clients = task.data.clients
+        return {
+            "method": method_reference(method),
+            "seed": config.seed,
+            "rounds": config.rounds,
+            "clients": list(clients),
+            "client_names": task.names_by_id,
+            "rules": dict(method.rules(loop.state)) if isinstance(method, HasMarket) else {},
+            "min_clients": config.train.min_clients,
+            "data_seed": task.data_seed,
+            "config": loop.record(),
+            **({} if self._carried is None else {"accounts": self._carried.record(clients)}),
+        }
+
+    def round(self, loop: RoundLoop, line: Mapping[str, Any]) -> None:
+        """Commits a round."""
+        if self._commit_patiently(line, loop.state, last=loop.is_last_round):
+            loop.commit(line["round"])
+
+    def end(self, loop: RoundLoop, summary: dict[str, Any]) -> None:
+        """Adds the newest hash of the store's chain to the summary, for safe keeping elsewhere."""
+        summary["ledger"] = self.head()
+
+    def _begin(self, header: Mapping[str, Any], opening: Sequence[Transfer]) -> None:
         """Starts a new run with header and opening balances; an earlier one goes once that is done."""
         with self.folder.staged() as staging:
             address = staging if self.address == self.folder.path else self.address
@@ -85,7 +158,7 @@ class Journal:
         if opening and self._store is not None:
             self._store.commit_opening(opening)
 
-    def resume(
+    def _resume(
         self, header: Mapping[str, Any], opening: Sequence[Transfer], fresh: Any
     ) -> tuple[list[Line], Any]:
         """What the last committed checkpoint says, with everything later taken back.
@@ -150,7 +223,7 @@ class Journal:
         if self._store_outage.rounds:
             event.listen(store.engine, "begin", begin)
 
-    def commit(self, line: Line, state: Any, *, last: bool) -> bool:
+    def _commit_patiently(self, line: Mapping[str, Any], state: Any, *, last: bool) -> bool:
         """Commits a round; returns whether there was a checkpoint with it.
 
         Retried while the disk is full or the store cannot be reached.
@@ -170,7 +243,7 @@ class Journal:
         finally:
             self._committing = None
 
-    def _commit(self, line: Line, state: Any, *, last: bool) -> bool:
+    def _commit(self, line: Mapping[str, Any], state: Any, *, last: bool) -> bool:
         """Every step may be repeated: it writes the same again, or finds that it is done."""
         assert self._store is not None, "begin or resume first"
         round = int(line["round"])
@@ -234,8 +307,8 @@ class Journal:
         assert self._store is not None, "begin or resume first"
         return self._store.head()
 
-    def close(self) -> None:
-        """Closes the store."""
+    def release(self) -> None:
+        """Closes the store, and lets others have the folder."""
         if self._store is not None:
             self._store.close()
         self.folder.release()

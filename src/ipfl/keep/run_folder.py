@@ -11,15 +11,13 @@ seed alone, so equal runs give equal bytes; times are in `summary.json` only.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
-import shutil
 import sqlite3
-import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -64,16 +62,6 @@ OWN_FOLDERS = (SERVER_MODELS, MEMORY, PRIVACY, CLIENT_MODELS, CHECKPOINTS, PREDI
 """Folders of a run in which it removes what it does not need any more."""
 STAGING_FOLDER = ".begin"
 """Folder in which a new run is prepared, beside the one that it replaces."""
-
-
-@lru_cache
-def source_commit() -> str | None:
-    """Commit of the source tree that is running; None for an installed package."""
-    here = Path(__file__).resolve().parent
-    done = subprocess.run(
-        ["git", "-C", str(here), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
-    ) if shutil.which("git") else None  # fmt: skip
-    return done.stdout.strip() if done and done.returncode == 0 else None
 
 
 def is_on_nodes(folder: Path) -> bool:
@@ -203,7 +191,9 @@ class RunFolder:
             InputError: Another process is at work here, or nothing can be written.
         """
         if not os.access(self.path, os.W_OK):
-            raise InputError(f"cannot write results to {self.path}")
+            is_read_only = os.statvfs(self.path).f_flag & os.ST_RDONLY
+            why = os.strerror(errno.EROFS if is_read_only else errno.EACCES)
+            raise InputError(f"cannot write results to {self.path}: {why}")
         self._lock = FolderLock(self.path)
 
     def refuse_links(self) -> None:

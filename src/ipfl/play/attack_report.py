@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ipfl.core import ClientId, Seat, Transfer
 from ipfl.market.bank import client_balances
+from ipfl.play.callbacks import Callback
 from ipfl.play.metrics import Evaluation, mean_and_std
 from ipfl.stress.attackers import Adversary
 
+if TYPE_CHECKING:
+    from ipfl.play.loop import RoundLoop
+
 WINDOW_ROUNDS = 5
 """Rounds over which the attackers' share of the seats is averaged: a single round has only a few."""
+
+
+class AttackReport(Callback):
+    """`adversary` in `summary.json`."""
+
+    def __init__(self, adversary: Adversary):
+        self.adversary = adversary
+
+    def end(self, loop: RoundLoop, summary: dict[str, Any]) -> None:
+        """Adds it to the summary."""
+        report = attack_report(self.adversary, loop.opening, loop.history, loop.last_evaluation)
+        summary["adversary"] = report
 
 
 def attack_report(

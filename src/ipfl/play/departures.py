@@ -6,37 +6,41 @@ wants to be good at, and never on test data, which measure the outcome.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-from ipfl.config.run_config import ClientsConfig
-from ipfl.core import ClientId
 from ipfl.errors import InputError
+from ipfl.play.callbacks import Callback
 from ipfl.play.metrics import Evaluation
 
 if TYPE_CHECKING:
-    from ipfl.results.result import Result
+    from ipfl.play.loop import RoundLoop
 
 
-class Departures:
-    """Clients that left for good (`leave = true`).
+class Departures(Callback):
+    """Clients that left for good (`clients.leave = true`).
 
     They do so after an evaluation, from the grace period on, in which their model was no better on their
     `goal` than that of the reference.
     """
 
-    def __init__(self, config: ClientsConfig, reference: Result | None):
-        if config.leave and reference is None:
+    def begin(self, loop: RoundLoop) -> None:
+        """Those that left in an earlier process stay away."""
+        if loop.reference is None:
             raise InputError(
                 "clients.leave = true needs a reference run: a comparison has one, `ipfl.run` takes one"
             )
-        self.config, self.reference = config, reference
-        self.departed: set[ClientId] = set()
+        for evaluation in loop.evaluations.values():
+            self._update(loop, evaluation)
 
-    def update(self, evaluation: Evaluation) -> None:
-        """Adds the clients that gain nothing over the reference."""
-        if self.config.leave and self.reference is not None and evaluation.round >= self.config.grace:
-            reference = self.reference.evaluation_at(evaluation.round)
-            known = {} if reference is None else reference.goal
-            self.departed |= {
-                c for c, accuracy in evaluation.goal.items() if c in known and accuracy <= known[c]
-            }
+    def round(self, loop: RoundLoop, line: Mapping[str, Any]) -> None:
+        """Adds the clients that gain nothing."""
+        if line["round"] in loop.evaluations:
+            self._update(loop, loop.evaluations[line["round"]])
+
+    def _update(self, loop: RoundLoop, evaluation: Evaluation) -> None:
+        if loop.reference is None or evaluation.round < loop.config.clients.grace:
+            return
+        reference = loop.reference.evaluation_at(evaluation.round)
+        known = {} if reference is None else reference.goal
+        loop.departed |= {c for c, hits in evaluation.goal.items() if c in known and hits <= known[c]}

@@ -1,10 +1,14 @@
-"""The only round loop: drives a method's rounds over an engine, evaluates, keeps the results."""
+"""The only round loop: drives a method's rounds over an engine, and evaluates them.
+
+All else is a callback (`ipfl.play.callbacks`): keeping rounds, clients that leave, reports.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +19,7 @@ from ipfl.config.run_config import RunConfig
 from ipfl.core import (
     NO_CLUSTER,
     Bytes,
+    ClientId,
     Engine,
     Event,
     HasMarket,
@@ -28,36 +33,21 @@ from ipfl.core import (
 )
 from ipfl.core.profile import bytes_written, measure
 from ipfl.data.federated import tokens_of
-from ipfl.keep.carried_balances import CarriedAccounts
-from ipfl.keep.journal import Journal
-from ipfl.keep.run_folder import source_commit
-from ipfl.methods import check_clusters, check_target, method_reference
+from ipfl.methods import check_clusters, check_target
 from ipfl.play.arrivals import Arrivals
-from ipfl.play.departures import Departures
+from ipfl.play.callbacks import Callback
 from ipfl.play.driver import Traffic, drive
 from ipfl.play.early_stopping import is_learned, may_end
 from ipfl.play.evaluation import Evaluator
 from ipfl.play.metrics import Evaluation
-from ipfl.play.privacy_report import privacy_report
 from ipfl.play.setup import make_setup
 from ipfl.play.summed_replies import SecureSums
-from ipfl.results.result import Line, Observer, Result
-from ipfl.results.result_models import KeptModels
+from ipfl.results.result import Line, Result
 from ipfl.system.retry import is_disk_full, retry_while_disk_full
 from ipfl.system.signals import InterruptHandler
+from ipfl.system.source import source_commit
 from ipfl.training.architectures import model_reference
 from ipfl.training.task import Task
-
-
-def _class_names(task: Task) -> list[str] | None:
-    """The names of the classes; None where they are numbers only."""
-    names = [str(name) for name in task.class_names]
-    return None if names == [str(number) for number in range(len(names))] else names
-
-
-def _texts_by_id(names: Mapping[int, str]) -> dict[str, str] | None:
-    """Names of clients by id, as JSON has them; None if there are none."""
-    return {str(client): name for client, name in names.items()} or None
 
 
 class RoundLoop:
@@ -69,12 +59,10 @@ class RoundLoop:
         config: How it is run.
         engine: Moves the records.
         server_memory: Where the server keeps models of single clients.
-        departures: Clients that left for good.
-        journal: Keeps every round; None: nothing outlives the process.
-        observer: Told about every round.
-        trial: What decided about the precision of the training; None: there was no need.
-        carried: Accounts of earlier runs; None: all are opened anew.
-        kept: Where clients keep their models when they are evaluated for the last time; None: they do not.
+        callbacks: What else takes part in the run, or watches it.
+        reference: A run whose accuracies are the thresholds of PMA.
+        balances: Tokens that clients bring along from an earlier run.
+        planned_rounds: How many rounds the run was begun with, if it was begun earlier.
     """
 
     def __init__(
@@ -84,34 +72,38 @@ class RoundLoop:
         config: RunConfig,
         engine: Engine,
         server_memory: ClientMemory,
-        departures: Departures,
-        journal: Journal | None,
-        observer: Observer | None,
-        trial: Mapping[str, Any] | None = None,
-        carried: CarriedAccounts | None = None,
-        kept: KeptModels | None = None,
+        callbacks: Sequence[Callback] = (),
+        *,
+        reference: Result | None = None,
+        balances: Mapping[ClientId, int] | None = None,
+        planned_rounds: int | None = None,
     ):
         check_clusters(method, len(task.data.clients))
         config.train.check_quorum(len(task.data.clients))
         check_target(method, task.target.kind)
         self.task, self.method, self.config, self.engine = task, method, config, engine
-        self.server_memory, self.departures = server_memory, departures
-        self.journal, self.observer, self.trial = journal, observer, trial
-        self.carried, self.kept = carried, kept
+        self.server_memory, self.callbacks, self.reference = server_memory, tuple(callbacks), reference
         self.arrivals = Arrivals(config.clients, task.data.clients, config.seed)
-        # Opening balances and the like depend on the plan, and stay as they were if rounds are added.
-        begun = None if journal is None or not journal.is_resumed else journal.header().get("rounds")
-        setup = make_setup(task, method, config, server_memory, carried, begun)
+        setup = make_setup(task, method, config, server_memory, balances, planned_rounds)
         self.sums = SecureSums.plan(method, config, min(setup.per_round, len(setup.clients)))
         self.state = method.init(setup)
         decides = config.clients.leave or config.patience is not None
         self.evaluator = Evaluator(task, method, config.evaluate, config.seed, decides=decides)
         self.budget = self.evaluator.budget(self.state, config.train, setup.per_round, config.rounds)
         self.opening: tuple[Transfer, ...] = ()
+        if isinstance(method, HasMarket):
+            self.opening = tuple(method.opening_transfers(self.state))
         self.history: list[Line] = []
         self.evaluations: dict[int, Evaluation] = {}
+        self.departed: set[ClientId] = set()
+        """Clients that left for good."""
+        self.keep_models: Callable[[int], None] | None = None
+        """Told of a round in whose evaluation clients keep their models; None: they never do."""
+        self.folder: Path | None = None
+        """Where the run is kept, if it is."""
         self.is_interrupted = False
-        self._start_time = time.perf_counter()
+        self.begun = time.perf_counter()
+        """When the first round began, by the clock of this process."""
 
     @property
     def last_evaluation(self) -> Evaluation | None:
@@ -123,36 +115,23 @@ class RoundLoop:
         """Whether the clients' models have not become better for as long as `patience` allows."""
         return is_learned(self.evaluations, self.config.patience)
 
-    def begin_or_resume(self, opening: Sequence[Transfer]) -> None:
-        """Starts the journal, or goes on where an earlier process stopped.
+    def begin(self) -> None:
+        """Lets all callbacks begin; one that keeps rounds brings back those of an earlier process."""
+        for callback in self.callbacks:
+            callback.begin(self)
 
-        Args:
-            opening: Transfers before round 0; none without a market.
-        """
-        self.opening = tuple(opening)
-        if self.journal is None:
-            return
-        if not self.journal.is_resumed:
-            self.journal.begin(self.header(), opening)
-            return
-        self.history, self.state = self.journal.resume(self.header(), opening, self.state)
-        self._start_time -= self.journal.folder.seconds()
-        self._forget(len(self.history))
-        self._commit(len(self.history) - 1)
+    def restore(self, history: Sequence[Line], state: Any) -> None:
+        """Goes on after these rounds, in which the state became this one."""
+        self.history, self.state = list(history), state
+        self.forget(len(history))
+        self.commit(len(history) - 1)
         for line in self.history:
             if "evaluation" in line:
-                self._add_evaluation(Evaluation.from_line(line["round"], line["evaluation"]))
+                evaluation = Evaluation.from_line(line["round"], line["evaluation"])
+                self.evaluations[evaluation.round] = evaluation
 
     def play_rounds(self) -> None:
-        """Plays the rounds that are left, until Ctrl-C or a request in the run's folder.
-
-        Only whole rounds, evaluated, enter the history.
-        """
-        if self.observer is not None:
-            self.observer.start(self.method.name, self.config.rounds)
-        folder = None if self.journal is None else self.journal.folder
-        if folder is not None:
-            folder.forget_stop()
+        """Plays the rounds that are left, until Ctrl-C. Only whole rounds, evaluated, enter the history."""
         try:
             # Sums of numpy's BLAS depend on its threads, and their waiting costs more than they bring.
             with InterruptHandler() as interrupt, threadpool_limits(1, "blas"):
@@ -160,42 +139,51 @@ class RoundLoop:
                     if self.is_stopped_early:
                         break
                     interrupt.raise_if_requested()
-                    if folder is not None and folder.is_stop_requested():
-                        folder.forget_stop()
-                        raise KeyboardInterrupt
                     line = self._round(round)
-                    # What is in the store must be in the history, and the reverse.
+                    # What is kept must be in the history, and the reverse.
                     with interrupt.delay(), measure("store", round=round) as span:
                         before = bytes_written()
                         self._keep(line)
                         span.down = bytes_written() - before
-                    if self.observer is not None:
-                        self.observer.round(line)
         except KeyboardInterrupt:
             self.is_interrupted = True
         finally:
-            if self.observer is not None:
-                self.observer.finish()
+            for callback in self.callbacks:
+                callback.close()
+
+    @property
+    def is_last_round(self) -> bool:
+        """Whether the newest round is the last one."""
+        return len(self.history) == self.config.rounds or self.is_stopped_early
 
     def _keep(self, line: Line) -> None:
-        """Commits a round."""
-        is_last = line["round"] == self.config.rounds - 1 or self.is_stopped_early
-        if self.journal is None or self.journal.commit(line, self.state, last=is_last):
-            self._commit(line["round"])
+        """Enters a round into the history, and tells all callbacks."""
+        self.history.append(line)
+        keepers = [callback for callback in self.callbacks if callback.keeps_rounds]
+        for callback in keepers:
+            callback.round(self, line)
+        if not keepers:
+            self.commit(line["round"])
         if "transfers" in line:  # until now they were made while they were read; what users get is plain JSON
             line["transfers"] = tuple(line["transfers"])
-        self.history.append(line)
+        for callback in self.callbacks:
+            if callback not in keepers:
+                callback.round(self, line)
 
-    def _commit(self, round: int) -> None:
+    def commit(self, round: int) -> None:
         """This round will not be played again."""
         self.engine.commit(round)
         self.server_memory.committed = round
 
+    def forget(self, round: int) -> None:
+        """Removes what clients remember, and the server keeps of them, of a round and of later ones."""
+        self.engine.roll_back(round - 1)
+        self.server_memory.forget_after(round - 1)
+
     def _round(self, round: int) -> Line:
         """Plays and evaluates a round; returns what `metrics.jsonl` says of it."""
-        path = None if self.journal is None else self.journal.folder.path
         done, clients, traffic = retry_while_disk_full(
-            lambda: self._play(round), f"cannot play round {round}", path
+            lambda: self._play(round), f"cannot play round {round}", self.folder
         )
         line: Line = {"round": round, "clients": clients}
         if is_below_quorum(done.seats, self.config.train.min_clients):
@@ -204,12 +192,11 @@ class RoundLoop:
         if traffic.epsilon:
             line["epsilon"] = [[client, traffic.epsilon[client]] for client in sorted(traffic.epsilon)]
         line |= {"seats": done.seats, **({} if done.market is None else done.market.line())}
-        is_last = round == self.config.rounds - 1
-        if self.evaluator.is_due(round, is_last, self.budget):
+        if self.evaluator.is_due(round, round == self.config.rounds - 1, self.budget):
             with measure("evaluation", round=round):
-                evaluation = self._evaluate(done.state, round, is_last=is_last)
-                line["evaluation"] = self._figures(evaluation) | evaluation.line()
-                self._add_evaluation(evaluation)
+                evaluation = self._evaluate(done.state, round)
+                line["evaluation"] = self.figures(evaluation) | evaluation.line()
+                self.evaluations[round] = evaluation
         travelled: Bytes = traffic
         if self.engine.traffic is not None:  # measured, not only counted
             travelled, self.engine.traffic = self.engine.traffic, Bytes()
@@ -242,7 +229,7 @@ class RoundLoop:
         It leaves nothing behind if the disk is full, and may be repeated then.
         """
         joined = (c for c in self.task.data.clients if self.arrivals.has_joined(c, round))
-        members = tuple(c for c in joined if c not in self.departures.departed)
+        members = tuple(c for c in joined if c not in self.departed)
         roster, traffic = Roster(self.engine.present(members)), Traffic()
         try:
             phases = self.method.round(self.state, roster, round)
@@ -250,13 +237,13 @@ class RoundLoop:
             return done, len(roster.clients), traffic
         except OSError as error:
             if is_disk_full(error):
-                self._forget(round)
+                self.forget(round)
                 self.engine.events.clear()
             raise
 
     def _roll_back(self, done: Round[Any], round: int) -> Round[Any]:
         """What is recorded of a round below the quorum: the state before it, and nobody delivered."""
-        self._forget(round)
+        self.forget(round)
         needed = self.config.train.min_clients
         delivered = len({seat.client for seat in done.seats if seat.delivered})
         text = f"the round is rolled back: {delivered} clients delivered, it needs {needed}"
@@ -267,16 +254,11 @@ class RoundLoop:
             market = self.method.roll_back(self.state, market)
         return Round(self.state, seats, events, market)
 
-    def _forget(self, round: int) -> None:
-        """Removes what clients remember, and the server keeps of them, of a round and of later ones."""
-        self.engine.roll_back(round - 1)
-        self.server_memory.forget_after(round - 1)
-
-    def _evaluate(self, state: Any, round: int, *, is_last: bool) -> Evaluation:
+    def _evaluate(self, state: Any, round: int) -> Evaluation:
         """Evaluates a round; if it turns out to be the last one, on the unseen clients as well."""
-        keep = False
-        if self.kept is not None and (is_last or may_end(self.evaluations, self.config.patience, round)):
-            self.kept.begin(round)
+        is_last, keep = round == self.config.rounds - 1, False
+        if self.keep_models and (is_last or may_end(self.evaluations, self.config.patience, round)):
+            self.keep_models(round)
             keep = True
         evaluation = self.evaluator(self.engine, state, round, last=is_last, keep=keep)
         if (
@@ -287,94 +269,77 @@ class RoundLoop:
             return self.evaluator(self.engine, state, round, last=True, keep=keep)
         return evaluation
 
-    def _add_evaluation(self, evaluation: Evaluation) -> None:
-        self.evaluations[evaluation.round] = evaluation
-        self.departures.update(evaluation)
-
-    def _figures(self, evaluation: Evaluation) -> dict[str, Any]:
-        reference = self.departures.reference
+    def figures(self, evaluation: Evaluation) -> dict[str, Any]:
+        """Figures of an evaluation, with PMA if there is a reference."""
+        reference = self.reference
         return evaluation.figures(None if reference is None else reference.reference(evaluation.round))
 
-    def header(self) -> dict[str, Any]:
-        """What the store says of the run as a whole."""
-        config = self.config
-        return {
-            "method": method_reference(self.method),
-            "seed": config.seed,
-            "rounds": config.rounds,
-            "clients": list(self.task.data.clients),
-            "client_names": _texts_by_id(self.task.client_names),
-            "rules": dict(self.method.rules(self.state)) if isinstance(self.method, HasMarket) else {},
-            "min_clients": config.train.min_clients,
-            "trial": self.trial,
-            "data_seed": self._data_seed,
-            "config": self._record(),
-            **({} if self.carried is None else {"accounts": self.carried.record(self.task.data.clients)}),
-        }
-
-    @property
-    def _data_seed(self) -> int | None:
-        """What the data was made with; None: it is the user's own."""
-        return None if self.task.config is None else self.task.seed
-
-    def _record(self) -> dict[str, Any]:
+    def record(self) -> dict[str, Any]:
         """The config as it is recorded: what it says of the data is that of the task, whatever was passed."""
         record, task = self.config.record([self.method]), self.task.config
         record.pop("task", None)
         return record if task is None else {**record, "task": task.model_dump(mode="json")}
 
-    def result(
-        self, attacks: Mapping[str, Any] | None, strategy: Mapping[str, Any] | None, head: str | None
-    ) -> Result:
-        """Puts the summary together from what was finished.
-
-        Args:
-            attacks: What attackers got out of it; None: nobody attacked.
-            strategy: What strategic clients did; None: there are none.
-            head: The newest hash of the store's chain; None without a store.
-        """
-        data, config, reference = self.task.data, self.config, self.departures.reference
+    def result(self) -> Result:
+        """Puts the summary together from what was finished."""
+        summary = {**self._task_summary(), **self._run_summary()}
+        for callback in self.callbacks:
+            callback.end(self, summary)
         models = self.method.models(self.state)
-        last = self.last_evaluation
-        figures = self._figures(last) if last else Evaluation(-1, {}, {}, None, None).figures()
-        clusters = [name for name in models if name.startswith("cluster")]
-        summary = {
+        return Result(summary, self.history, self.evaluations, self.state, models, self.opening)
+
+    def _task_summary(self) -> dict[str, Any]:
+        """What was learned by whom."""
+        data, task = self.task.data, self.task
+        return {
             "method": self.method.name,
             "dataset": data.name,
             "input_shape": list(data.input_shape),
-            "input_dtype": self.task.input_dtype,
+            "input_dtype": task.input_dtype,
             "classes": data.classes,
-            "class_names": _class_names(self.task),
-            "model": model_reference(self.task.factory),
-            "target": asdict(self.task.target),
+            "class_names": _class_names(task),
+            "model": model_reference(task.factory),
+            "target": asdict(task.target),
             "tokens": tokens_of(data),
             "partition": data.partition,
             "clients": len(data.clients) + len(data.unseen),
             "unseen": len(data.unseen),
-            "client_names": _texts_by_id(self.task.client_names),
+            "client_names": task.names_by_id,
+            "seed": self.config.seed,
+            "data_seed": task.data_seed,
+            "config": self.record(),
+            "commit": source_commit(),
+        }
+
+    def _run_summary(self) -> dict[str, Any]:
+        """What became of it."""
+        last, reference, history = self.last_evaluation, self.reference, self.history
+        figures = self.figures(last) if last else Evaluation(-1, {}, {}, None, None).figures()
+        clusters = [name for name in self.method.models(self.state) if name.startswith("cluster")]
+        return {
             "clusters": len(clusters) or None,
-            "rounds": len(self.history),
-            "counted": sum(1 for line in self.history if any(seat.delivered for seat in line["seats"])),
-            "seed": config.seed,
-            "data_seed": self._data_seed,
+            "rounds": len(history),
+            "counted": sum(1 for line in history if any(seat.delivered for seat in line["seats"])),
             **figures,
             "metrics_per_client": {} if last is None else {n: dict(v) for n, v in last.metrics.items()},
             "reference": None if reference is None else reference.summary["method"],
             "evaluated_round": last.round if last else None,
-            "left": len(self.departures.departed),
-            "decided": [e.text for line in self.history for e in line["events"] if e.kind == "task_decided"],
-            "adversary": attacks,
-            "strategy": strategy,
-            "privacy": privacy_report(self.config.privacy, self.history),
+            "left": len(self.departed),
+            "decided": [e.text for line in history for e in line["events"] if e.kind == "task_decided"],
+            "adversary": None,
+            "strategy": None,
+            "privacy": None,
+            "ledger": None,
             "report": self.method.report(self.state) if isinstance(self.method, HasReport) else {},
-            "ledger": head,
-            "bytes_down": sum(line["bytes_down"] for line in self.history),
-            "bytes_up": sum(line["bytes_up"] for line in self.history),
+            "bytes_down": sum(line["bytes_down"] for line in history),
+            "bytes_up": sum(line["bytes_up"] for line in history),
             "interrupted": self.is_interrupted,
             "stopped_early": self.is_stopped_early,
-            "seconds": round(time.perf_counter() - self._start_time, 3),
-            "trial": self.trial,
-            "config": self._record(),
-            "commit": source_commit(),
+            "seconds": round(time.perf_counter() - self.begun, 3),
         }
-        return Result(summary, self.history, self.evaluations, self.state, models, self.opening)
+
+
+def _class_names(task: Task) -> list[str] | None:
+    """The names of the classes; None where they are numbers only."""
+    names = [str(name) for name in task.class_names]
+    return None if names == [str(number) for number in range(len(names))] else names

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ipfl.config.train_section import PrivacyConfig
+from ipfl.play.callbacks import Callback
+
+if TYPE_CHECKING:
+    from ipfl.play.loop import RoundLoop
 
 
-def privacy_report(config: PrivacyConfig, history: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """The ε of every client that sent anything, as it said last; None without `[privacy]`.
+class PrivacyReport(Callback):
+    """`privacy` in `summary.json`."""
+
+    def end(self, loop: RoundLoop, summary: dict[str, Any]) -> None:
+        """Adds it to the summary."""
+        summary["privacy"] = privacy_report(loop.config.privacy, loop.history)
+
+
+def privacy_report(config: PrivacyConfig, history: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """The ε of every client that sent anything, as it said last.
 
     Returns:
         `delta`; `epsilon`: by client; `largest_epsilon`; `spent`: clients that stopped answering.
     """
-    if not config.is_on:
-        return None
     epsilon: dict[int, float] = {}
     spent: set[int] = set()
     for line in history:

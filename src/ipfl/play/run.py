@@ -1,44 +1,42 @@
-"""Runs one method on one task: puts engine, journal and round loop together, and writes the results."""
+"""Runs one method on one task: puts engine, callbacks and round loop together, and writes the results.
+
+What a run does not need is not imported: one without a folder knows of no store.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import finalize
 
 from ipfl.client.memory import ClientMemory
 from ipfl.config.run_config import RunConfig
+from ipfl.config.stress_section import AdversaryConfig
 from ipfl.config.train_section import TrainConfig
-from ipfl.core import NEWCOMER, Engine, HasMarket, Method
-from ipfl.core.engine import TellsAccounts
+from ipfl.core import NEWCOMER, ClientId, Engine, Method
 from ipfl.core.profile import measure
 from ipfl.engines import EngineContext, EngineFactory
 from ipfl.engines.local_engine import LocalEngine, local_engine
 from ipfl.errors import InputError, NotSupportedError
-from ipfl.keep.carried_balances import CarriedAccounts, load_carried_accounts, refuse_forgetting
-from ipfl.keep.journal import Journal
-from ipfl.keep.run_audit import key_at_hand
-from ipfl.keep.run_folder import RunFolder, RunOutput
-from ipfl.play.attack_report import attack_report
-from ipfl.play.departures import Departures
+from ipfl.play.callbacks import Callback, Watching
 from ipfl.play.loop import RoundLoop
 from ipfl.results.result import Observer, Result, TakesNotes
-from ipfl.results.result_models import KeptModels, PlayedRun
-from ipfl.stress import make_wrapper
-from ipfl.stress.attackers import Adversary
-from ipfl.stress.faults import FaultPlan
-from ipfl.stress.strategy import strategy_report
-from ipfl.system.files import remove_folder
-from ipfl.system.plugins import remember_code
-from ipfl.system.retry import retry_while_disk_full
+from ipfl.results.result_models import PlayedRun
 from ipfl.training.dry_pass import check_training
 from ipfl.training.hardware import decide_hardware
 from ipfl.training.task import Task
+
+if TYPE_CHECKING:
+    from ipfl.client.runner import ClientRunner, Runner
+    from ipfl.keep.journal import Journal
+    from ipfl.keep.run_folder import RunOutput
+    from ipfl.results.kept_models import KeptModels
+    from ipfl.stress.attackers import Adversary
 
 
 def run(
@@ -69,14 +67,12 @@ def run(
         The result; after Ctrl-C, what was finished until then.
     """
     config = config or RunConfig()
-    journal = None if out is None else Journal(_as_output(out), config.faults)
-    folder = None if journal is None else journal.folder
-    carried = None if journal is None else _carry_accounts(journal, method)
-    config, trial = _settle_training(config, task, journal)
-    departures = Departures(config.clients, reference)
-    adversary = Adversary.make(config.adversary, task.data, config.seed)
-    wrap = make_wrapper(adversary, FaultPlan.make(config.faults, config.seed), config.strategy, config.seed)
-    memory, kept = _client_memory(folder), _kept_models(journal, task, observer)
+    journal = _open_journal(out, method, config)
+    begun = None if journal is None or not journal.is_resumed else journal.header()
+    config = _settle_training(config, task, begun)
+    adversary, wrap = _stress(config, task)
+    memory = _memory("memory" if journal is None else journal.folder.memory)
+    kept = _kept_models(journal, task, observer)
     context = EngineContext(
         task,
         method,
@@ -90,107 +86,119 @@ def run(
     )
     with ExitStack() as held:
         if journal is not None:
-            held.callback(journal.close)  # the folder is the run's until its results are posted
+            held.callback(journal.release)  # the folder is the run's until its results are posted
         with ExitStack() as stack:
             with measure("set-up"):
                 with_probe = config.train.use_probe and not method.needs_probe
                 check_training(task, config.train, config.seed, with_probe=with_probe)
                 running_engine = stack.enter_context(closing((engine or local_engine())(context)))
+                if config.strategy.cost is not None and not isinstance(running_engine, LocalEngine):
+                    raise InputError(
+                        "strategy.cost needs the local engine: elsewhere clients decide themselves"
+                    )
                 loop = RoundLoop(
                     task,
                     method,
                     config,
                     running_engine,
-                    _server_memory(folder),
-                    departures,
-                    journal,
-                    observer,
-                    trial,
-                    carried,
-                    kept if isinstance(running_engine, LocalEngine) else None,
+                    _memory("client-models" if journal is None else journal.folder.client_models),
+                    _callbacks(config, journal, adversary, observer),
+                    reference=reference,
+                    balances=_brought_balances(journal, task),
+                    planned_rounds=None if begun is None else begun["rounds"],
                 )
-                opening = method.opening_transfers(loop.state) if isinstance(method, HasMarket) else ()
-                loop.begin_or_resume(opening)
-                if journal is not None and isinstance(running_engine, TellsAccounts):
-                    running_engine.tell_account = journal.tell_account
-                    running_engine.keep_receipt = journal.keep_receipt
+                if kept is not None and isinstance(running_engine, LocalEngine):
+                    loop.keep_models = kept.begin
+                loop.begin()
             loop.play_rounds()
-            head = None if journal is None else journal.head()
-            strategy = _strategy_report(config, running_engine, task)
-        attacks = (
-            None
-            if adversary is None
-            else attack_report(adversary, opening, loop.history, loop.last_evaluation)
-        )
-        result = loop.result(attacks, strategy, head)
-        remember_code([result.summary["model"], result.summary["config"]])
+            result = loop.result()
+            result.summary["strategy"] = _strategy_report(config, running_engine, task)
         played = PlayedRun(task, method, loop.state, config.train, config.seed, memory, len(loop.history))
-        if journal is not None and folder is not None:
+        if journal is not None:
             with measure("results"):
-                retry_while_disk_full(
-                    lambda: _write_results(folder, result, played, kept),
-                    "cannot write the results",
-                    folder.path,
-                )
-                journal.commit_results()
+                _write_results(journal, result, played, kept)
     return replace(result, source=played)
 
 
-def _settle_training(
-    config: RunConfig, task: Task, journal: Journal | None
-) -> tuple[RunConfig, Mapping[str, Any] | None]:
-    """Decides what is `auto` in `[train]`, or takes what was decided when the run was begun."""
-    header = journal.header() if journal is not None and journal.is_resumed else None
-    if header is None:
-        train, found = decide_hardware(config.train, task, config.seed)
-        trial = None if found is None else found.record()
-    else:
-        begun = TrainConfig.of(header["config"]["train"])
-        train = config.train.model_copy(update={"precision": begun.precision, "device": begun.device})
-        trial = header.get("trial")
-    return config.model_copy(update={"train": train}), trial
-
-
-def _carry_accounts(journal: Journal, method: Method[Any]) -> CarriedAccounts | None:
-    """The accounts that the run begins with, or was begun with; None: all are opened anew."""
-    if not journal.is_resumed:
-        refuse_forgetting(journal.output)
-    elif told := journal.header().get("accounts"):
-        journal.output = replace(journal.output, accounts=told["name"])
-    if journal.output.accounts is None:
+def _open_journal(
+    out: RunOutput | Path | str | None, method: Method[Any], config: RunConfig
+) -> Journal | None:
+    """What keeps the run; None: nothing does."""
+    if out is None:
         return None
-    if not isinstance(method, HasMarket):
-        raise InputError(f"accounts that outlive a run need a method with tokens, and {method.name} has none")
-    return load_carried_accounts(journal.output, key_at_hand(journal.output))
+    from ipfl.keep.journal import Journal
+    from ipfl.keep.run_folder import RunOutput
+
+    return Journal(out if isinstance(out, RunOutput) else RunOutput(out), method, config.faults)
+
+
+def _brought_balances(journal: Journal | None, task: Task) -> Mapping[ClientId, int] | None:
+    """Tokens that clients bring along."""
+    return None if journal is None else journal.balances(task.data.clients)
+
+
+def _callbacks(
+    config: RunConfig, journal: Journal | None, adversary: Adversary | None, observer: Observer | None
+) -> list[Callback]:
+    """All that takes part in the run beside its method."""
+    found: list[Callback] = [] if journal is None else [journal]
+    if config.clients.leave:
+        from ipfl.play.departures import Departures
+
+        found.append(Departures())
+    if adversary is not None:
+        from ipfl.play.attack_report import AttackReport
+
+        found.append(AttackReport(adversary))
+    if config.privacy.is_on:
+        from ipfl.play.privacy_report import PrivacyReport
+
+        found.append(PrivacyReport())
+    return found if observer is None else [*found, Watching(observer)]
+
+
+def _stress(
+    config: RunConfig, task: Task
+) -> tuple[Adversary | None, Callable[[ClientRunner], Runner] | None]:
+    """Attackers, and what is put around clients that cheat, follow a strategy or fail."""
+    no_faults = not config.faults.has_client_faults
+    if config.adversary == AdversaryConfig() and config.strategy.cost is None and no_faults:
+        return None, None
+    from ipfl.stress import make_wrapper
+    from ipfl.stress.attackers import Adversary
+    from ipfl.stress.faults import FaultPlan
+
+    adversary = Adversary.make(config.adversary, task.data, config.seed)
+    plan = FaultPlan.make(config.faults, config.seed)
+    return adversary, make_wrapper(adversary, plan, config.strategy, config.seed)
+
+
+def _settle_training(config: RunConfig, task: Task, begun: Mapping[str, Any] | None) -> RunConfig:
+    """Decides what is `auto` in `[train]`, or takes what was decided when the run was begun."""
+    if begun is None:
+        train, _ = decide_hardware(config.train, task, config.seed)
+    else:
+        settled = TrainConfig.of(begun["config"]["train"])
+        train = config.train.model_copy(update={"precision": settled.precision, "device": settled.device})
+    return config.model_copy(update={"train": train})
 
 
 def _strategy_report(config: RunConfig, engine: Engine, task: Task) -> Mapping[str, Any] | None:
     """What strategic clients did; None if there are none."""
     if config.strategy.cost is None:
         return None
-    if not isinstance(engine, LocalEngine):
-        raise InputError("strategy.cost needs the local engine: elsewhere clients decide for themselves")
+    from ipfl.stress.strategy import strategy_report
+
+    assert isinstance(engine, LocalEngine)  # checked before round 0
     return strategy_report(config.strategy, engine.runner.memory, task.data.clients)
 
 
-def _as_output(out: RunOutput | Path | str) -> RunOutput:
-    return out if isinstance(out, RunOutput) else RunOutput(out)
-
-
-def _server_memory(folder: RunFolder | None) -> ClientMemory:
-    """Where the server keeps models of single clients."""
-    return _temporary_memory("client-models") if folder is None else ClientMemory(folder.client_models)
-
-
-def _client_memory(folder: RunFolder | None) -> ClientMemory:
-    """Where clients keep what they remember: the result's models are made from it."""
-    return _temporary_memory("memory") if folder is None else ClientMemory(folder.memory)
-
-
-def _temporary_memory(name: str) -> ClientMemory:
-    """A memory that is there for as long as anybody holds it."""
-    parent = Path(mkdtemp(prefix=f"ipfl-{name}-"))
-    memory = ClientMemory(parent / name)  # engines put a file of their own beside it
+def _memory(place: Path | str) -> ClientMemory:
+    """What clients remember, or the server keeps of them: in a folder, or for as long as anybody holds it."""
+    if isinstance(place, Path):
+        return ClientMemory(place)
+    parent = Path(mkdtemp(prefix=f"ipfl-{place}-"))
+    memory = ClientMemory(parent / place)  # engines put a file of their own beside it
     finalize(memory, rmtree, parent, ignore_errors=True)
     return memory
 
@@ -199,17 +207,30 @@ def _kept_models(journal: Journal | None, task: Task, observer: Observer | None)
     """The clients' models in the folder; None: they can be made again, are on nodes, or nobody wants them."""
     if journal is None or not journal.output.keep_models or not task.is_users or task.input_dtype is None:
         return None
+    from ipfl.results.kept_models import KeptModels
+
     tell = observer.note if isinstance(observer, TakesNotes) else lambda text: None
     return KeptModels(journal.folder.predictors, tell)
 
 
-def _write_results(folder: RunFolder, result: Result, played: PlayedRun, kept: KeptModels | None) -> None:
-    """The files of a finished run; may be repeated."""
-    folder.write_models(result.models, played.network)
-    with suppress(NotSupportedError):  # without the file, `ipfl personalize` says so
-        folder.write_offer(played.method.offer(result.state, NEWCOMER))
-    if kept is not None and result.history:
-        kept.complete(played)
-    elif folder.predictors.exists():  # of fewer rounds, from before the run was resumed
-        remove_folder(folder.predictors)
-    folder.write_summary(result.summary)
+def _write_results(journal: Journal, result: Result, played: PlayedRun, kept: KeptModels | None) -> None:
+    """The files of a finished run."""
+    from ipfl.system.files import remove_folder
+    from ipfl.system.plugins import remember_code
+    from ipfl.system.retry import retry_while_disk_full
+
+    folder = journal.folder
+    remember_code([result.summary["model"], result.summary["config"]])
+
+    def write() -> None:  # may be repeated
+        folder.write_models(result.models, played.network)
+        with suppress(NotSupportedError):  # without the file, `ipfl personalize` says so
+            folder.write_offer(played.method.offer(result.state, NEWCOMER))
+        if kept is not None and result.history:
+            kept.complete(played)
+        elif folder.predictors.exists():  # of fewer rounds, from before the run was resumed
+            remove_folder(folder.predictors)
+        folder.write_summary(result.summary)
+
+    retry_while_disk_full(write, "cannot write the results", folder.path)
+    journal.commit_results()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from ipfl.client.memory import ClientMemory
 from ipfl.config.run_config import RunConfig
-from ipfl.core import Method, Setup, holdout_id, stream
+from ipfl.core import ClientId, Method, Setup, holdout_id, stream
 from ipfl.errors import InputError
-from ipfl.keep.carried_balances import CarriedAccounts
 from ipfl.methods.shared.client_model_store import ClientModelStore
 from ipfl.training.task import Task
 
@@ -18,7 +18,7 @@ def make_setup(
     method: Method[Any],
     config: RunConfig,
     server_memory: ClientMemory,
-    carried: CarriedAccounts | None = None,
+    balances: Mapping[ClientId, int] | None = None,
     planned_rounds: int | None = None,
 ) -> Setup:
     """What a method may know before the first round.
@@ -28,7 +28,7 @@ def make_setup(
         method: What is run.
         config: How it is run.
         server_memory: Where the server keeps models of single clients.
-        carried: Accounts of earlier runs; None: all are opened anew.
+        balances: Tokens that clients bring along from an earlier run.
         planned_rounds: How many rounds the run was begun with; None: those of the config.
     """
     network = task.network(config.seed)
@@ -51,7 +51,7 @@ def make_setup(
         aggregate=config.aggregate,
         client_models=ClientModelStore(server_memory),
         noise=config.privacy.noise,
-        balances={} if carried is None else carried.brought(task.data.clients),
+        balances=dict(balances or {}),
     )
 
 

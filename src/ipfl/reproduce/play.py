@@ -14,7 +14,6 @@ from typing import Any, Literal
 
 from ipfl.errors import InputError
 from ipfl.keep.file_names import METRICS_FILE, SUMMARY_FILE
-from ipfl.keep.run_folder import source_commit
 from ipfl.ledger.database import STORE_FILE
 from ipfl.report.run_set import read_run
 from ipfl.reproduce.plan import PlannedRun
@@ -24,6 +23,7 @@ from ipfl.study.run_order import RunOrder, RunOutcome, make_task_cache
 from ipfl.study.run_pool import MakePool, RunPool, local_pool
 from ipfl.study.run_series import MakeObserver
 from ipfl.system.files import FolderLock, remove_folder
+from ipfl.system.source import source_commit
 
 OtherCommit = Literal["refuse", "use", "replay"]
 """What to do with a finished run of another commit."""

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from ipfl.errors import InputError
-from ipfl.keep.run_folder import source_commit
 from ipfl.reproduce.experiments import Experiment, Scale, experiment_names
 from ipfl.reproduce.plan import PlannedColumn, PlannedRun, plan_experiment
 from ipfl.reproduce.play import OtherCommit, Played, play_runs
@@ -33,6 +32,7 @@ from ipfl.reproduce.tuning import (
 )
 from ipfl.study.run_pool import MakePool
 from ipfl.study.run_series import MakeObserver
+from ipfl.system.source import source_commit
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from ipfl.config.sections import one_line
 from ipfl.errors import InputError
-from ipfl.keep.run_folder import source_commit
 from ipfl.reproduce.experiments import Scale
 from ipfl.reproduce.plan import PlannedRun
 from ipfl.results.result import Result
 from ipfl.system.files import write_text
+from ipfl.system.source import source_commit
 
 CODE_OF_RUNS = ("errors.py", "core", "data", "client", "methods", "ledger", "engines", "stress", "runs")
 """Parts of the package that decide what comes out of a run; those above them only start and show runs."""

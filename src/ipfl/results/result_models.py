@@ -3,7 +3,7 @@
 A client's model is made when it is asked for, by the method's own `personalize`, from what the server would
 send the client, what it remembers, and its data: to the last bit the model that the evaluator scored after
 the last round. A user's own data may be elsewhere later, or another, so the clients' models of such a run
-are kept in its folder (`KeptModels`).
+are kept in its folder (`ipfl.results.kept_models`).
 """
 
 from __future__ import annotations
@@ -16,14 +16,12 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from ipfl.client.kept_predictors import VECTORS, kept_clients, kept_vectors, max_vectors, write_predictor
 from ipfl.client.memory import ClientMemory
 from ipfl.client.runner import ClientRunner
 from ipfl.config.train_section import TrainConfig
 from ipfl.core import NEWCOMER, ClientId, Method, Vector
 from ipfl.errors import NotSupportedError
 from ipfl.results.newcomer import Newcomers
-from ipfl.system.files import RECORD_SUFFIX, make_folder, remove, remove_drafts, remove_folder
 from ipfl.training.network import Network
 from ipfl.training.predictors import Predictor
 from ipfl.training.sgd import one_thread
@@ -124,69 +122,6 @@ class ServerModelsOnly:
 def on_its_node(client: ClientId) -> NotSupportedError:
     """The error for a model that never left its client."""
     return NotSupportedError(f"the data and the model of client {client} are on its own node, not here")
-
-
-class KeptModels:
-    """What clients predict with after the last round, in the folder of a run on a user's own data.
-
-    The clients write it themselves while they are evaluated for the last time (`keep_predictor`), so nobody
-    is personalized twice, and no more models are in memory than clients are at work. `complete` makes the
-    others: of clients that were not evaluated, or of a run that was interrupted or resumed.
-
-    Args:
-        folder: For these files alone.
-        tell: Told how many models `complete` makes, if any.
-    """
-
-    def __init__(self, folder: Path, tell: Callable[[str], None]):
-        self.folder, self._tell = folder, tell
-        self._round: int | None = None
-        """After which the models in the folder were made; None: before this process."""
-
-    def begin(self, round: int) -> None:
-        """Makes room for the models after this round; what was there is of another."""
-        remove_folder(self.folder)
-        make_folder(self.folder / VECTORS)
-        self._round = round
-
-    def complete(self, played: PlayedRun) -> None:
-        """Makes the models that are missing, ascending, and removes those that there is no room for.
-
-        Clients that the method has no model for are left out. May be repeated.
-        """
-        if self._round != played.rounds - 1:
-            self.begin(played.rounds - 1)
-        there, most = set(kept_clients(self.folder)), max_vectors(played.network.size)
-        # Not the unseen ones: all of them were evaluated, or the method has no model for them.
-        if missing := sum(client not in there for client in played.task.data.clients if client < most):
-            they = f"{missing:,} clients" if missing > 1 else "1 client"
-            self._tell(f"making the models of {they}, which the last evaluation did not leave in the folder")
-        used: set[str] = set()
-        for client in played.clients:
-            if client not in there:
-                try:
-                    write_predictor(self.folder, client, played.predictor(client))
-                except NotSupportedError:
-                    continue
-            names = {*kept_vectors(self.folder, client)}
-            if len(used) + len(names - used) > most:
-                self._remove_from(client)
-                break
-            used |= names
-        self._sweep(used)
-
-    def _remove_from(self, first: ClientId) -> None:
-        """Removes the models of a client and of all with larger ids."""
-        for client in kept_clients(self.folder):
-            if client >= first:
-                remove(self.folder / f"{client}{RECORD_SUFFIX}")
-
-    def _sweep(self, used: set[str]) -> None:
-        """Removes vectors of nobody, and what a worker process that died has left half-written."""
-        remove_drafts(self.folder)
-        for path in (self.folder / VECTORS).iterdir():
-            if path.name.removesuffix(RECORD_SUFFIX) not in used:
-                remove(path)
 
 
 class StoredVectors(Mapping[str, Vector]):

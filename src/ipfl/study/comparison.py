@@ -22,7 +22,7 @@ from ipfl.config.run_config import MAX_SEED, Config, RunConfig
 from ipfl.core import Method
 from ipfl.errors import InputError
 from ipfl.keep.file_names import COMPARISON_FILE, PLAN_FILE
-from ipfl.keep.run_folder import check_folder_path, source_commit
+from ipfl.keep.run_folder import check_folder_path
 from ipfl.methods import REFERENCE, check_clusters
 from ipfl.results.frames import comparison_frame
 from ipfl.results.result import Result, percent_and_spread
@@ -32,6 +32,7 @@ from ipfl.study.run_order import MakeTask, make_task_cache
 from ipfl.study.run_pool import MakePool, local_pool
 from ipfl.study.run_series import MakeObserver, RunSeries
 from ipfl.system.files import read_text, write_json
+from ipfl.system.source import source_commit
 from ipfl.training.hardware import decide_hardware
 from ipfl.training.task import Task
 

@@ -174,6 +174,16 @@ class Task:
         predicted = {"multilabel": "labels", "regression": "numbers"}.get(self.target.kind, "classes")
         return f"Task({data.name}: {count} clients, {data.classes} {predicted}, points {data.input_shape})"
 
+    @property
+    def names_by_id(self) -> dict[str, str] | None:
+        """Names of clients by id, as JSON has them; None if there are none."""
+        return {str(client): name for client, name in self.client_names.items()} or None
+
+    @property
+    def data_seed(self) -> int | None:
+        """What the data was made with; None: it is the user's own."""
+        return None if self.config is None else self.seed
+
     def network(self, seed: int) -> Network:
         """A fresh network with the initial parameters of that seed."""
         return build_network(self.factory, self.data.input_shape, self.data.classes, seed, self.target)

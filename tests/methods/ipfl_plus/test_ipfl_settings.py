@@ -40,7 +40,7 @@ class TestSettings:
     @pytest.mark.parametrize("value", [float("nan"), float("inf")])
     def test_numbers_that_are_none_are_refused(self, name, value):
         with pytest.raises(InputError, match=rf"method\.{name}"):
-            method("ipfl", **{name: value})
+            method("ipfl-plus", **{name: value})
 
     @pytest.mark.parametrize(("rounds", "prices"), [(5, 100), (100, 100), (500, 500)])
     def test_the_opening_is_a_price_for_every_round_and_100_at_least(self, rounds, prices):
@@ -85,7 +85,7 @@ class TestBadSettings:
     )
     def test_refused_with_the_key(self, hyper, says):
         with pytest.raises(InputError, match=says):
-            method("ipfl", **hyper)
+            method("ipfl-plus", **hyper)
 
     def test_from_a_config(self):
         with pytest.raises(InputError, match=r"method\.incentve.*did you mean 'method\.incentive'"):
