@@ -14,19 +14,21 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ipfl.api import Interrupted, compare, load, run
+    from ipfl.api import Interrupted, compare, run
     from ipfl.config.run_config import ClientsConfig, Config, EvaluateConfig, RunConfig
     from ipfl.config.sections import AggregateConfig
     from ipfl.config.stress_section import AdversaryConfig, FaultsConfig, StrategyConfig
     from ipfl.config.task_section import TaskConfig
     from ipfl.config.train_section import PrivacyConfig, TrainConfig
     from ipfl.core import Method
-    from ipfl.data import Dataset, from_clients
+    from ipfl.data import Dataset
+    from ipfl.data.own.own_clients import from_clients
     from ipfl.engines.local_engine import local_engine
     from ipfl.errors import InputError, NotSupportedError
     from ipfl.keep.run_folder import RunOutput
     from ipfl.methods import method
     from ipfl.results.client_model import ClientModel
+    from ipfl.results.finished import load
     from ipfl.results.model_files import export_model
     from ipfl.results.result import Observer, Result
     from ipfl.study.comparison import Comparison
@@ -60,8 +62,8 @@ _HOME = {
     "TrainConfig": "config.train_section",
     "compare": "api",
     "export_model": "results.model_files",
-    "from_clients": "data",
-    "load": "api",
+    "from_clients": "data.own.own_clients",
+    "load": "results.finished",
     "local_engine": "engines.local_engine",
     "method": "methods",
     "ray_pool": "study.ray_runs",

@@ -1,4 +1,4 @@
-"""The Python API's own functions: like those in `ipfl.runs`, with progress, and made for notebooks.
+"""The Python API's own functions: runs and comparisons with progress, made for notebooks.
 
 They show how a run goes on unless told not to, take a method by its name, and raise `KeyboardInterrupt` after
 Ctrl-C, when everything is saved.
@@ -9,26 +9,25 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ipfl.config.run_config import Config, RunConfig
 from ipfl.core import Method
 from ipfl.engines import EngineFactory
 from ipfl.errors import InputError
-from ipfl.keep.run_folder import RunOutput
-from ipfl.methods import REFERENCE
+from ipfl.methods import REFERENCE, check_method
 from ipfl.methods import method as method_by_name
 from ipfl.play import run as runs
-from ipfl.results.finished import load
 from ipfl.results.result import Observer, Result
-from ipfl.study import comparison as comparisons
-from ipfl.study.comparison import Comparison
-from ipfl.study.method_labels import check_method
-from ipfl.study.run_pool import MakePool
-from ipfl.study.run_series import MakeObserver
 from ipfl.training.task import Task
 
-__all__ = ["Interrupted", "compare", "load", "run"]
+if TYPE_CHECKING:
+    from ipfl.keep.run_folder import RunOutput
+    from ipfl.study.comparison import Comparison
+    from ipfl.study.run_pool import MakePool
+    from ipfl.study.run_series import MakeObserver
+
+__all__ = ["Interrupted", "compare", "run"]
 
 
 class Interrupted(KeyboardInterrupt):
@@ -132,6 +131,8 @@ def compare(
         InputError: Something is wrong with what was given; the message says what.
         Interrupted: Ctrl-C, after what was finished was saved; its `result` has it.
     """
+    from ipfl.study import comparison as comparisons
+
     if isinstance(task, Config):
         if config is not None:
             raise InputError("a whole Config says all that `config` could")

@@ -19,7 +19,6 @@ from ipfl.data.dataset import Dataset
 from ipfl.data.distributions import DISTRIBUTIONS
 from ipfl.data.federated import FederatedData, PartitionedDataset, Parts, Samples
 from ipfl.data.from_task import federate
-from ipfl.data.own.own_clients import from_clients
 from ipfl.data.partitions import PARTITIONS
 from ipfl.data.target_kinds import Target
 
@@ -36,7 +35,6 @@ __all__ = [
     "Target",
     "federate",
     "fetch_dataset",
-    "from_clients",
     "load_dataset",
     "locate",
 ]

@@ -7,22 +7,34 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
+from typing import Any, cast
 
 from ipfl.config.task_section import TaskConfig
-from ipfl.data import download, readers
+from ipfl.data import download
 from ipfl.data.dataset import Dataset
 from ipfl.data.download import Download
-from ipfl.data.gaussian import make_gaussian
-from ipfl.data.own.image_folders import read_images
-from ipfl.data.own.table_files import read_csv, read_parquet
 from ipfl.errors import InputError, unknown
 
 DatasetReader = Callable[[Path], Dataset]
 UserFileReader = Callable[[Path, TaskConfig], Dataset]
 """Reads `task.path` as the other settings of the task say."""
+EMNIST_CLASSES = 52
+EMNIST_LOWER_CASE = tuple(range(26, 52))
+FEMNIST_CLASSES = 62
+HAR_ACTIVITIES = ("WALKING", "WALKING_UPSTAIRS", "WALKING_DOWNSTAIRS", "SITTING", "STANDING", "LAYING")
+
+
+def _reader(place: str, **options: Any) -> Callable[..., Dataset]:
+    """A function of this package as `module:function`, imported when it is called."""
+    module, _, name = place.partition(":")
+
+    def read(*given: Any) -> Dataset:
+        return cast(Dataset, getattr(import_module(f"ipfl.data.{module}"), name)(*given, **options))
+
+    return read
 
 
 @dataclass(frozen=True)
@@ -77,7 +89,7 @@ _ALL = (
         shape=(8, 8, 1),
         license="UCI Optical Recognition of Handwritten Digits, CC BY 4.0",
         source="bundled with scikit-learn",
-        make=readers.read_digits,
+        make=_reader("digits:read_digits"),
     ),
     DatasetInfo(
         name="cifar10",
@@ -85,49 +97,42 @@ _ALL = (
         classes=10,
         shape=(32, 32, 3),
         license="Krizhevsky 2009, research use",
-        npz=LocalFile("cifar10.npz", partial(readers.read_npz, name="cifar10", classes=10)),
+        npz=LocalFile("cifar10.npz", _reader("readers:read_npz", name="cifar10", classes=10)),
         download=Download(
             url="https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
             file="cifar-10-binary.tar.gz",
             checksum="md5:c32a1d4ab5d03f1284b67883e8d87530",  # published on the same page
-            read=readers.read_cifar10,
+            read=_reader("readers:read_cifar10"),
         ),
     ),
     DatasetInfo(
         name="emnist",
         summary="handwritten letters, upper and lower case apart: A–Z are 0–25, a–z are 26–51",
-        classes=readers.EMNIST_CLASSES,
+        classes=EMNIST_CLASSES,
         shape=(28, 28, 1),
         license="NIST, US government work",
         npz=LocalFile(
             "emnist_letters.npz",
-            partial(
-                readers.read_npz,
-                name="emnist",
-                classes=readers.EMNIST_CLASSES,
-                first_half=readers.EMNIST_LOWER_CASE,
-            ),
+            _reader("readers:read_npz", name="emnist", classes=EMNIST_CLASSES, first_half=EMNIST_LOWER_CASE),
         ),
         download=Download(
             url="https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip",
             file="emnist-gzip.zip",
             checksum="md5:58c8d27c78d21e728a6bc7b3cc06412e",  # NIST publishes none; torchvision checks this
-            read=readers.read_emnist,
+            read=_reader("readers:read_emnist"),
         ),
     ),
     DatasetInfo(
         name="femnist",
         summary="handwritten digits and letters by writer: 0–9, then A–Z, then a–z",
-        classes=readers.FEMNIST_CLASSES,
+        classes=FEMNIST_CLASSES,
         shape=(28, 28, 1),
         license="NIST, US government work; LEAF BSD-2-Clause",
         source="https://github.com/TalwalkarLab/leaf (made with its scripts)",
-        npz=LocalFile(
-            "femnist.npz", partial(readers.read_npz, name="femnist", classes=readers.FEMNIST_CLASSES)
-        ),
+        npz=LocalFile("femnist.npz", _reader("readers:read_npz", name="femnist", classes=FEMNIST_CLASSES)),
         made_by_user=(
-            LocalFile("femnist", readers.read_femnist),
-            LocalFile("femnist.zip", readers.read_femnist),
+            LocalFile("femnist", _reader("readers:read_femnist")),
+            LocalFile("femnist.zip", _reader("readers:read_femnist")),
         ),
         instructions="LEAF publishes scripts, not files: in a clone of https://github.com/TalwalkarLab/leaf "
         "run data/femnist/preprocess.sh -s niid --sf 1.0 -k 0 -t sample, then put the all_data_*.json of "
@@ -136,17 +141,17 @@ _ALL = (
     DatasetInfo(
         name="har",
         summary="six activities of 30 people from a smartphone's motion, 168 features per window",
-        classes=len(readers.HAR_ACTIVITIES),
+        classes=len(HAR_ACTIVITIES),
         shape=(168,),
         license="UCI HAPT (id 341), CC BY 4.0",
-        npz=LocalFile("har.npz", readers.read_har_npz),
+        npz=LocalFile("har.npz", _reader("readers:read_har_npz")),
         download=Download(
             url="https://archive.ics.uci.edu/static/public/341/"
             "smartphone+based+recognition+of+human+activities+and+postural+transitions.zip",
             file="hapt.zip",
             # UCI publishes none; several public projects use this one for this archive (79,596,192 bytes).
             checksum="sha256:4ac4ae064227c07045a99551876b54d204837e995e298b6488559e209b3deb09",
-            read=readers.read_hapt,
+            read=_reader("readers:read_hapt"),
         ),
     ),
     DatasetInfo(
@@ -156,7 +161,7 @@ _ALL = (
         shape=(8,),
         license="none needed",
         source="drawn from a fixed seed",
-        make=make_gaussian,
+        make=_reader("gaussian:make_gaussian"),
     ),
     DatasetInfo(
         name="npz",
@@ -165,9 +170,7 @@ _ALL = (
         shape=None,
         license="yours",
         source="your file",
-        read_user_file=lambda path, settings: replace(
-            readers.read_npz(path, target=settings.predict), name=path.name
-        ),
+        read_user_file=_reader("readers:read_own_npz"),
         instructions=_OWN_FILE,
     ),
     DatasetInfo(
@@ -177,7 +180,7 @@ _ALL = (
         shape=None,
         license="yours",
         source="your file",
-        read_user_file=read_csv,
+        read_user_file=_reader("own.table_files:read_csv"),
         instructions=_OWN_FILE,
     ),
     DatasetInfo(
@@ -187,7 +190,7 @@ _ALL = (
         shape=None,
         license="yours",
         source="your file",
-        read_user_file=read_parquet,
+        read_user_file=_reader("own.table_files:read_parquet"),
         instructions=_OWN_FILE,
     ),
     DatasetInfo(
@@ -197,7 +200,7 @@ _ALL = (
         shape=None,
         license="yours",
         source="your folder",
-        read_user_file=read_images,
+        read_user_file=_reader("own.image_folders:read_images"),
         instructions=_OWN_FILE,
     ),
 )

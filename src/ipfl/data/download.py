@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pooch
-
 from ipfl.data.dataset import Dataset
 from ipfl.errors import InputError
 
@@ -31,6 +29,8 @@ class Download:
         Raises:
             InputError: The download failed, or its checksum is wrong.
         """
+        import pooch
+
         try:
             return Path(
                 pooch.retrieve(
@@ -56,6 +56,8 @@ class Download:
 
 def cache_folder() -> Path:
     """Folder of the downloads: the operating system's cache folder of the user."""
+    import pooch
+
     return Path(pooch.os_cache("ipfl"))
 
 
@@ -89,6 +91,8 @@ class _ProgressBar:
 
 
 def _download_with_progress(url: str, output_file: Any, pooch_: Any) -> None:
+    import pooch
+
     bar = _ProgressBar(url.rpartition("/")[2])
     try:
         pooch.HTTPDownloader(progressbar=bar, chunk_size=2**16)(url, output_file, pooch_)

@@ -18,8 +18,6 @@ from ipfl.data.catalogue import load_dataset
 from ipfl.data.dataset import Dataset
 from ipfl.data.distributions import Distribution, make_distributions, parse_distributions
 from ipfl.data.federated import Allocation, Drift, FederatedData, PartitionedDataset
-from ipfl.data.label_noise import NoisyLabels
-from ipfl.data.natural_partition import allocate_natural
 from ipfl.data.partitions import Partition, parse_partition
 from ipfl.errors import InputError
 from ipfl.system.plugins import load_callable
@@ -60,7 +58,11 @@ def distribute_points(dataset: Dataset, task: TaskConfig, seed: int) -> Federate
             f"task.clients = {task.clients}, but {dataset.name} has {len(dataset.y_train)} training points"
         )
     data = _partition(dataset, partition, task, seed)
-    return NoisyLabels(data, task.label_noise, seed) if task.label_noise else data
+    if not task.label_noise:
+        return data
+    from ipfl.data.label_noise import NoisyLabels
+
+    return NoisyLabels(data, task.label_noise, seed)
 
 
 def _call_user_code(reference: str) -> Dataset | FederatedData:
@@ -126,6 +128,8 @@ def _partition(dataset: Dataset, partition: Partition, task: TaskConfig, seed: i
     settings = _allocation_settings(task, seed)
     if partition.kind == "natural":
         random, leave_out = stream(seed, "data", "natural"), task.small_clients == "leave_out"
+        from ipfl.data.natural_partition import allocate_natural
+
         allocation = allocate_natural(dataset, settings, random, task.clients, leave_out)
         _check_unseen(task, len(allocation.clients))
         distributions = [Distribution() for _ in allocation.holdouts]

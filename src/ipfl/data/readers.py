@@ -19,25 +19,20 @@ import re
 import struct
 import tarfile
 from collections.abc import Iterator, Mapping
-from functools import cache
-from importlib.util import find_spec
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ipfl.config.task_section import TargetKind
-from ipfl.data.dataset import Dataset, choose_test_points, count_classes, count_targets, split_dataset
+from ipfl.config.task_section import TargetKind, TaskConfig
+from ipfl.data.catalogue import EMNIST_CLASSES, EMNIST_LOWER_CASE, FEMNIST_CLASSES, HAR_ACTIVITIES
+from ipfl.data.dataset import Dataset, count_classes, count_targets, split_dataset
 from ipfl.data.own.archives import max_unpacked_bytes, open_zip, read_arrays, refuse_damaged
 from ipfl.data.own.table_encoding import sorted_texts
 from ipfl.errors import InputError
 
-EMNIST_CLASSES = 52
-EMNIST_LOWER_CASE = tuple(range(26, 52))
-FEMNIST_CLASSES = 62
-
-HAR_ACTIVITIES = ("WALKING", "WALKING_UPSTAIRS", "WALKING_DOWNSTAIRS", "SITTING", "STANDING", "LAYING")
 _WINDOW_LENGTH = 128
 """Readings per window: 2.56 seconds."""
 _WINDOW_STEP = 64
@@ -47,35 +42,6 @@ _KEPT_FREQUENCIES = 16
 
 _GROUP_KEYS = ("client", "writer", "subject")
 """Names under which an `.npz` file may hold the group of each point."""
-
-
-def read_digits() -> Dataset:
-    """The digits that come with scikit-learn, with a fixed split."""
-    x, y = _digits()
-    is_test = choose_test_points(y, 297 / len(y), "digits")
-    return Dataset(
-        name="digits",
-        x_train=x[~is_test],
-        y_train=y[~is_test],
-        x_test=x[is_test],
-        y_test=y[is_test],
-        classes=10,
-    )
-
-
-@cache
-def _digits() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Images and labels from scikit-learn's file, as its `load_digits` reads it.
-
-    To import that function takes as long as to import torch. The file is text, and read once.
-    """
-    package = find_spec("sklearn")
-    if package is None or package.origin is None:
-        raise InputError("the data set digits is part of scikit-learn, which is not installed")
-    with gzip.open(Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz", "rt") as file:
-        table = np.loadtxt(file, delimiter=",")
-    x = np.rint(table[:, :-1].reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
-    return x, table[:, -1].astype(np.int64)
 
 
 def read_cifar10(path: Path) -> Dataset:
@@ -163,6 +129,11 @@ def read_femnist(path: Path) -> Dataset:
             raise ValueError("no all_data*.json in it")
     x = np.concatenate(images)
     return split_dataset("femnist", x, np.concatenate(y), np.concatenate(writer), FEMNIST_CLASSES)
+
+
+def read_own_npz(path: Path, settings: TaskConfig) -> Dataset:
+    """An `.npz` file of the user's own, known by its file's name."""
+    return replace(read_npz(path, target=settings.predict), name=path.name)
 
 
 def read_npz(

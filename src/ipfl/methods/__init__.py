@@ -109,6 +109,21 @@ def _entry_points() -> dict[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
 
 
+def check_method(given: Any) -> Method[Any]:
+    """What was given as a method.
+
+    Raises:
+        InputError: It is none; of a class, an object is wanted.
+    """
+    from ipfl.core import Method
+
+    if isinstance(given, type):
+        raise InputError(f"expected a method, not its class: {given.__name__}()")
+    if not isinstance(given, Method):
+        raise InputError(f"expected a method, such as ipfl.method('fedavg'), not {type(given).__name__}")
+    return given
+
+
 def _check_method_class(found: Any, name: str) -> type[Method[Any]]:
     """Refuses what is not a method, before it fails somewhere in a run."""
     from ipfl.core import Method

@@ -12,6 +12,7 @@ from pydantic.fields import FieldInfo
 from ipfl.config.run_config import Config, RunConfig
 from ipfl.core import Method
 from ipfl.errors import InputError
+from ipfl.methods import check_method
 
 Methods = Sequence[str | Method[Any]] | Mapping[str, str | Method[Any]]
 """What is compared: names or methods, as they are or by the labels that they get."""
@@ -41,19 +42,6 @@ def label_methods(
     built = source.build_methods(names)
     reference_label = reference if isinstance(reference, str) else label_of(reference)
     return {label: built[label] if one is None else one for label, one in given.items()}, reference_label
-
-
-def check_method(given: Any) -> Method[Any]:
-    """What was given as a method.
-
-    Raises:
-        InputError: It is none; of a class, an object is wanted.
-    """
-    if isinstance(given, type):
-        raise InputError(f"expected a method, not its class: {given.__name__}()")
-    if not isinstance(given, Method):
-        raise InputError(f"expected a method, such as ipfl.method('fedavg'), not {type(given).__name__}")
-    return given
 
 
 def _default_of(setting: Field[Any]) -> Any:

@@ -11,11 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ipfl.config.task_section import TaskConfig
-from ipfl.data import federate, from_clients
+from ipfl.data import federate
 from ipfl.data.federated import FederatedData, class_names, client_names, target_of, tokens_of
 from ipfl.data.from_task import distribute_points
-from ipfl.data.own.column_data import clients_of, load_partitions
-from ipfl.data.own.data_frames import read_table
 from ipfl.data.target_kinds import Target
 from ipfl.errors import InputError
 from ipfl.training.architectures import Factory, model_factory
@@ -66,6 +64,8 @@ class Task:
                 picks one that fits the data.
             **options: Passed to `ipfl.data.from_clients`.
         """
+        from ipfl.data.own.own_clients import from_clients
+
         data = from_clients(clients, **options)
         return cls(data, model_factory(model, tokens_of(data)))
 
@@ -98,6 +98,8 @@ class Task:
         if not hasattr(table, "iloc"):
             raise InputError(f"expected a pandas DataFrame, not {type(table).__name__}")
         config = TaskConfig.of({"dataset": "dataframe", "client": client, "target": target, **settings})
+        from ipfl.data.own.data_frames import read_table
+
         data = distribute_points(read_table(table, config, "dataframe"), config, seed)
         return cls(data, model_factory(model, tokens_of(data)))
 
@@ -122,6 +124,8 @@ class Task:
             model: A name, or a callable that makes an `nn.Module`, called with (input_shape, classes).
             **options: Passed to `ipfl.data.from_clients`.
         """
+        from ipfl.data.own.column_data import clients_of
+
         clients, names = clients_of(dataset, client, target, features)
         return cls.from_clients(
             clients, model=model, **{"class_names": names, "name": "huggingface", **options}
@@ -136,6 +140,8 @@ class Task:
             model: A name, or a callable that makes an `nn.Module`, called with (input_shape, classes).
             **options: Passed to `ipfl.data.from_clients`: `target` and `features` name columns.
         """
+        from ipfl.data.own.column_data import load_partitions
+
         return cls.from_clients(
             load_partitions(partitioner), model=model, **{"name": "partitioner", **options}
         )

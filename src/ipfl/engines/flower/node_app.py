@@ -25,9 +25,9 @@ from ipfl.client.runner import ClientRunner, Job
 from ipfl.client.secure_sum import summed_actions, with_secure_sums
 from ipfl.config.train_section import PrivacyConfig
 from ipfl.core import ClientId
-from ipfl.data import from_clients
 from ipfl.data.federated import Parts, Samples
 from ipfl.data.own.node_data import check_points_apart, read_node_data
+from ipfl.data.own.own_clients import from_clients
 from ipfl.engines.flower.account_statements import countersign, keep_statement
 from ipfl.engines.flower.message_headers import HELLO, AskHeader, NodeInfo, ReplyHeader, read_field
 from ipfl.engines.flower.messages import (
