@@ -120,7 +120,9 @@ def play(given: Tables, steps: dict[str, float]) -> TokenManager:
     places = count_places(clients // 2 - n_r, CLUSTERS, turn=0)
     selection = select(known, BidderRule(ration=1.0), price=PRICE, places=places, n_r=n_r, rng=rng)
     lap("selection")
-    seats, payments = manager.charge(paid, selection, given.available)
+    selected, explorers = selection.seats(clients)
+    payments = manager.charge(paid, selected, explorers, given.available)
+    seats = selected | explorers
     delivered = seats & (np.arange(clients) % LATE != 0)[:, None]
     excused = seats & (np.arange(clients) % (2 * LATE) == 0)[:, None]
     manager.refund(excused)

@@ -24,7 +24,6 @@ from ipfl.market.settlement import Served, SettlementRule, settle
 from ipfl.market.token_manager import TokenManager
 from ipfl.methods.ipfl_plus.ipfl_settings import IPFLSettings
 from ipfl.methods.ipfl_plus.preferences import choose_bids, importance_weights
-from ipfl.methods.ipfl_plus.scheduler import Selection
 
 ROOT = Path(__file__).parent.parent
 SMALLER = ("task.clients=6", "task.samples=20", "task.model=softmax", "rounds=1")
@@ -95,10 +94,8 @@ class TestConcepts:
                 ranks[client, cluster] = rank
         manager = TokenManager(tokens.open_accounts(4, 2, 10_000)[0], self.PRICE)
         paid = manager.collect_bids(ranks)
-        nobody = np.empty(0, np.int64)
-        selection = Selection((np.array([0, 3]), np.array([2])), (nobody, nobody), 0)
-        seats, payments = manager.charge(paid, selection, np.ones(4, bool))
-        assert (seats == self.SEATS).all()
+        seats, nobody = self.SEATS, np.zeros((4, 2), bool)
+        payments = manager.charge(paid, seats, nobody, np.ones(4, bool))
         pools = manager.bank.pool.tolist()
         usual = self.scores()
         usual[[1, 3], 0] = 0.625, 0.75

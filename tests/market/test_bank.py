@@ -211,12 +211,10 @@ def test_what_a_round_brought_each_client_in_each_cluster() -> None:
     bank, _ = tokens.open_accounts(*shape, 50)
     manager = TokenManager(bank, 10)
     paid = manager.collect_bids(np.where(draw.random(shape) < 0.5, 0, -1), draw.random(30) < 0.8)
-    seated = [np.flatnonzero(paid[:, k])[:4] for k in range(3)]
-    others = [np.flatnonzero(~paid[:, k])[:2] for k in range(3)]
-    seats, payments = manager.charge(
-        paid, scheduler.Selection(tuple(seated), tuple(others), 0), draw.random(30) < 0.5
-    )
-    manager.refund(seats & (draw.random(shape) < 0.2))
+    selected = paid & (paid.cumsum(axis=0) <= 4)
+    explorers = ~paid & ((~paid).cumsum(axis=0) <= 2)
+    payments = manager.charge(paid, selected, explorers, draw.random(30) < 0.5)
+    manager.refund((selected | explorers) & (draw.random(shape) < 0.2))
     payers = np.flatnonzero(payments[:, 0])
     manager.settle(
         0, payers[:3], np.arange(3.0), np.ones(3, int), refunded=payers, reimbursed=payers, share=0.2

@@ -17,10 +17,8 @@ from ipfl.ledger.verify import ReplayedRound
 from ipfl.market import payments as tokens
 from ipfl.market.bank import opening_balances, opening_transfers
 from ipfl.market.market_arrays import Bools, Floats, Ints
-from ipfl.market.settlement import Served, SettlementRule, settle
+from ipfl.market.settlement import Served, SettlementRule, settle, usual_score_after
 from ipfl.market.token_manager import TokenManager
-from ipfl.methods.ipfl_plus.market_state import usual_score_after
-from ipfl.methods.ipfl_plus.scheduler import Selection
 
 MAX_CLUSTERS = 2**15 - 1
 """The cluster of a transfer is an int16."""
@@ -91,8 +89,9 @@ class MarketReplay:
         bids: Sequence[Bid] = line["bids"]
         paid = manager.collect_bids(self._bid_ranks(bids))
         rows: Sequence[Seat] = line.get("seats") or ()
-        selection, delivered = self._selection(rows)
-        seats, payments = manager.charge(paid, selection, self._served(bids))
+        selected, explorers, delivered = self._seats(rows)
+        payments = manager.charge(paid, selected, explorers, self._served(bids))
+        seats = selected | explorers
         lost = seats & ~delivered
         if self.forfeit:
             lost &= self._excused(rows)
@@ -123,20 +122,14 @@ class MarketReplay:
             raise ImpossibleError(f"there is no client {client} or no cluster {cluster} in this run")
         return self.row[client], cluster
 
-    def _selection(self, seats: Sequence[Seat]) -> tuple[Selection, Bools]:
-        """ζ_k, and which of the seats delivered."""
-        chosen: dict[str, list[list[int]]] = {
-            how: [[] for _ in range(self.clusters)] for how in ("performance", "random")
-        }
-        delivered = np.zeros((len(self.ids), self.clusters), bool)
+    def _seats(self, seats: Sequence[Seat]) -> tuple[Bools, Bools, Bools]:
+        """ζ_k as (N, K) tables: seats by performance, random seats, and which of both delivered."""
+        selected, explorers, delivered = (np.zeros(self.omega.shape, bool) for _ in range(3))
         for seat in seats:
-            row, column = self._place(seat.client, seat.cluster)
-            chosen[seat.how][column].append(row)
-            delivered[row, column] = seat.delivered
-        performance, random = (
-            tuple(np.asarray(rows, np.int64) for rows in chosen[how]) for how in ("performance", "random")
-        )
-        return Selection(performance, random, 0), delivered
+            place = self._place(seat.client, seat.cluster)
+            (selected if seat.how == "performance" else explorers)[place] = True
+            delivered[place] = seat.delivered
+        return selected, explorers, delivered
 
     def _served(self, bids: Sequence[Bid]) -> Bools:
         """(N,) clients that pay for all their bids."""

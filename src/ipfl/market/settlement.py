@@ -10,10 +10,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ipfl.market import payments as tokens
 from ipfl.market.market_arrays import Bools, Floats, Ints, median
 from ipfl.market.token_manager import TokenManager
+
+USUAL_DECAY = 0.8
+"""Weight of the past in the score that a client is used to."""
 
 
 @dataclass(frozen=True)
@@ -103,3 +107,10 @@ def _refunded(served: Served, rule: SettlementRule, cluster: int, payers: Ints, 
         return payers
     others = np.flatnonzero(served.payments[:, cluster] & ~served.seats[:, cluster])
     return others if len(others) else payers
+
+
+def usual_score_after(usual: Floats, score: Floats, bid: Bools) -> NDArray[np.float64]:
+    """(N, K) the smoothed scores, after a round in which clients bid on these scores."""
+    known = bid & np.isfinite(score)
+    blended = np.where(np.isnan(usual), score, USUAL_DECAY * usual + (1 - USUAL_DECAY) * score)
+    return np.where(known, blended, usual)

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from ipfl.market import payments as tokens
 from ipfl.market.bank import Bank, Kind, TransferRows, Transfers, TransferTable, client_totals
 from ipfl.market.market_arrays import Bools, Floats, Ints
-from ipfl.methods.ipfl_plus.scheduler import Selection
 
 
 class TokenManager:
@@ -49,18 +48,13 @@ class TokenManager:
         """A round that is rolled back: every bid goes into escrow and back, and nobody has a seat."""
         paid = self.collect_bids(bid_ranks)
         nobody = np.zeros_like(paid)
-        self._charge(paid, nobody, nobody, nobody[:, 0])
+        self.charge(paid, nobody, nobody, nobody[:, 0])
 
-    def charge(self, paid: Bools, selection: Selection, served: Bools) -> tuple[Bools, Bools]:
-        """Consumers pay; returns the (N, K) seats, and the (N, K) payments that lie in the pools."""
-        chosen, random = selection.seats(len(paid))
-        self._charge(paid, chosen, random, served)
-        seats = chosen | random
-        return seats, seats | (paid & served[:, None])
-
-    def _charge(self, paid: Bools, chosen: Bools, random: Bools, served: Bools) -> None:
-        self.bank, steps = tokens.charge(self.bank, paid, chosen, random, self.price, served)
+    def charge(self, paid: Bools, selected: Bools, explorers: Bools, served: Bools) -> Bools:
+        """Consumers pay, as in `payments.charge`; returns the (N, K) payments that lie in the pools."""
+        self.bank, steps = tokens.charge(self.bank, paid, selected, explorers, self.price, served)
         self._posted += steps
+        return selected | explorers | (paid & served[:, None])
 
     def refund(self, payments: Bools) -> None:
         """Refunds (N, K) payments, such as those of seats that were lost through no fault of the client."""

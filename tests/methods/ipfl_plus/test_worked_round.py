@@ -67,9 +67,8 @@ import pytest
 from ipfl.core import Transfer
 from ipfl.market import payments as tokens
 from ipfl.market.bank import Kind, Transfers, client_totals
-from ipfl.market.settlement import Served, SettlementRule, settle
+from ipfl.market.settlement import Served, SettlementRule, settle, usual_score_after
 from ipfl.market.token_manager import TokenManager
-from ipfl.methods.ipfl_plus.market_state import usual_score_after
 from ipfl.methods.ipfl_plus.preferences import choose_bids, importance_weights, mean_returns
 from ipfl.methods.ipfl_plus.scheduler import (
     BidderRule,
@@ -209,8 +208,9 @@ class TestAsItIsNow:
         """After the seats are dealt: the accounts, and who paid for what."""
         manager = TokenManager(tokens.open_accounts(3, 2, 100)[0], PRICE)
         paid = manager.collect_bids(RANKS)
-        seats, payments = manager.charge(paid, self.select(manager, paid), self.EVERYONE)
-        assert seats.tolist() == self.SEATS.tolist()
+        selected, explorers = self.select(manager, paid).seats(3)
+        assert (selected | explorers).tolist() == self.SEATS.tolist()
+        payments = manager.charge(paid, selected, explorers, self.EVERYONE)
         return manager, payments
 
     def select(self, manager: TokenManager, paid: np.ndarray) -> Selection:

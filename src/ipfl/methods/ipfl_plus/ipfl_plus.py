@@ -38,6 +38,7 @@ from ipfl.core import (
 )
 from ipfl.core.method import Sums
 from ipfl.errors import InputError
+from ipfl.market.bids import make_bids
 from ipfl.market.market_stats import market_stats
 from ipfl.market.payments import MAX_TOKENS
 from ipfl.market.token_manager import TokenManager
@@ -50,7 +51,6 @@ from ipfl.methods.ipfl_plus.market_state import (
     report_warnings,
 )
 from ipfl.methods.ipfl_plus.mixing import SHARPNESS
-from ipfl.methods.ipfl_plus.preference_steps import make_bids
 from ipfl.methods.ipfl_plus.server_steps import Outcome
 from ipfl.methods.ipfl_plus.updates import ask_training, collect_updates
 from ipfl.methods.shared.steps import training_passes
@@ -89,7 +89,10 @@ class IPFL(AuditedMarket, Method[MarketState]):
         manager.issue_allowance(self.allowance if self.moves_tokens else 0)
         paid = manager.collect_bids(before.bid_ranks, bidders)  # line 5
         selection = self.select(before, manager, paid, bidders, round)  # lines 11–13 and 19–22
-        seats, payments = manager.charge(paid, selection, self.served(before, round))  # line 6
+        selected, explorers = selection.seats(len(paid))
+        served = self.served(before, round)
+        payments = manager.charge(paid, selected, explorers, served)  # line 6
+        seats = selected | explorers
         replies = yield ask_training(before, seats, round)  # lines 4 and 7: M_k to ζ_k, U_k back
         updates, delivered = collect_updates(before, seats, replies, self.guards)
         lost = self.refund_lost_seats(before, manager, seats & ~delivered, replies)
@@ -103,7 +106,7 @@ class IPFL(AuditedMarket, Method[MarketState]):
             after = merge_alike(after, round, events)
         market = Market(
             transfers=manager.rows(state.ids),
-            bids=make_bids(before, bidders, self.served(before, round)),
+            bids=make_bids(before.ids, before.bid_ranks, before.score, bidders, served),
             contributions=after.contributions(delivered, appraised.psi),
             cluster_probe_accuracy=figures(appraised.accuracy),
             best_before=figures({k: before.best[k] for k in appraised.accuracy}),

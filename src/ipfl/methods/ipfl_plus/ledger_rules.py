@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ipfl.core import ClientId, Fact, Market, Transfer
+from ipfl.market import bids
 from ipfl.market.bank import opening_transfers
-from ipfl.market.token_manager import TokenManager
 from ipfl.methods.ipfl_plus.market_state import MarketState, fairness_report
-from ipfl.methods.ipfl_plus.preference_steps import rank_table
 from ipfl.methods.ipfl_plus.server_steps import ServerSteps
 
 if TYPE_CHECKING:
@@ -42,11 +41,7 @@ class AuditedMarket(ServerSteps):
 
     def roll_back(self, state: MarketState, market: Market) -> Market:
         """All bids go back, and no allowance is issued: clients that could pay only out of it did not bid."""
-        manager = TokenManager(state.bank, self.price)
-        if market.bids is None:
-            return Market(())
-        manager.return_bids(rank_table(state, market.bids))
-        return Market(manager.rows(state.ids), market.bids)
+        return bids.roll_back(state.bank, self.price, state.ids, market)
 
     def report(self, state: MarketState) -> dict[str, Fact]:
         """The fairness summary."""

@@ -25,12 +25,10 @@ from ipfl.core.vectors import mean
 from ipfl.market import market_stats
 from ipfl.market import payments as tokens
 from ipfl.market.bank import Bank, opening_balances
+from ipfl.market.bids import NO_BID, finite_or_none
 from ipfl.market.market_arrays import Bools, Floats
 from ipfl.methods.ipfl_plus.products import Way
 from ipfl.methods.ipfl_plus.scheduler import Selection
-
-NO_BID = -1
-"""In a table of ranks: the client does not bid for the cluster."""
 
 
 @dataclass(frozen=True)
@@ -218,17 +216,6 @@ class MarketState:
         )
 
 
-USUAL_DECAY = 0.8
-"""Weight of the past in the score that a client is used to."""
-
-
-def usual_score_after(usual: Floats, score: Floats, bid: Bools) -> NDArray[np.float64]:
-    """(N, K) the smoothed scores, after a round in which clients bid on these scores."""
-    known = bid & np.isfinite(score)
-    blended = np.where(np.isnan(usual), score, USUAL_DECAY * usual + (1 - USUAL_DECAY) * score)
-    return np.where(known, blended, usual)
-
-
 def keep_bought_models(state: MarketState, after: MarketState, round: int) -> MarketState:
     """Clients that stopped paying in this round keep the models of before it, which they had paid for.
 
@@ -311,8 +298,3 @@ def fairness_report(state: MarketState, price: int) -> dict[str, Fact]:
 def figures(values: Mapping[int, float]) -> tuple[Figure, ...]:
     """A number for each cluster, as a round reports it."""
     return tuple(Figure(cluster, finite_or_none(value)) for cluster, value in values.items())
-
-
-def finite_or_none(value: float) -> float | None:
-    """JSON has no NaN: what is not a number is null; and −0 is 0, as databases have it."""
-    return float(value) + 0.0 if np.isfinite(value) else None

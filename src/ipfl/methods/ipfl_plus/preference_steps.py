@@ -12,12 +12,13 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ipfl.core import Ask, Bid, ClientId, Record, Replies, Roster, cluster_name, stream
+from ipfl.core import Ask, ClientId, Record, Replies, Roster, cluster_name, stream
+from ipfl.market.bids import NO_BID
 from ipfl.market.market_arrays import Bools, Ints
 from ipfl.methods.ipfl_plus.appraisal import per_class_f1
 from ipfl.methods.ipfl_plus.client_side import ClientSide
 from ipfl.methods.ipfl_plus.guards import limit_claims
-from ipfl.methods.ipfl_plus.market_state import NO_BID, MarketState, finite_or_none
+from ipfl.methods.ipfl_plus.market_state import MarketState
 from ipfl.methods.ipfl_plus.preferences import importance_weights, preference_query
 from ipfl.methods.ipfl_plus.warm_start import initial_clusters
 
@@ -137,29 +138,6 @@ def take_turns(drawn: Ints, favourite: Ints, budget: int, round: int) -> NDArray
         own = waiting[favourite[waiting] == cluster]
         is_sure[own[: len(own) * budget // len(drawn)]] = True
     return np.lexsort((drawn, ~is_sure))[:budget]
-
-
-def make_bids(state: MarketState, available: Bools, served: Bools) -> tuple[Bid, ...]:
-    """P_B of the clients that may bid; `served` says who pays for all its bids."""
-    places = zip(*np.nonzero((state.bid_ranks >= 0) & available[:, None]), strict=True)
-    return tuple(
-        Bid(
-            int(state.ids[i]),
-            int(k),
-            int(state.bid_ranks[i, k]),
-            finite_or_none(state.score[i, k]),
-            bool(served[i]),
-        )
-        for i, k in places
-    )
-
-
-def rank_table(state: MarketState, bids: Sequence[Bid]) -> NDArray[np.int16]:
-    """(N, K) ranks of these bids: the reverse of `make_bids`."""
-    table = np.full_like(state.bid_ranks, NO_BID)
-    for bid in bids:
-        table[state.rows([bid.client])[0], bid.cluster] = bid.rank
-    return table
 
 
 def take_preferences(

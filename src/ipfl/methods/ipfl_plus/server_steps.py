@@ -29,7 +29,7 @@ from ipfl.market.token_manager import TokenManager
 from ipfl.methods.ipfl_plus import agreement, profiler, scheduler
 from ipfl.methods.ipfl_plus.appraisal import Accuracies, Contributions, appraise, measure_accuracy
 from ipfl.methods.ipfl_plus.guards import RECORD_DECAY, is_above_noise, usual_length_after
-from ipfl.methods.ipfl_plus.market_state import MarketState, keep_bought_models, usual_score_after
+from ipfl.methods.ipfl_plus.market_state import MarketState, keep_bought_models
 from ipfl.methods.ipfl_plus.preference_steps import PreferenceSteps
 from ipfl.methods.ipfl_plus.products import Way
 from ipfl.methods.ipfl_plus.sharing import SharedSteps, share_steps, variances
@@ -197,7 +197,7 @@ class ServerSteps(PreferenceSteps):
             samples=mean_samples(outcome.updates, state.samples),
             seats_had=state.seats_had + seats,
             seats_net=state.seats_net + np.where(seats, manager.net, 0),
-            usual_score=usual_score_after(state.usual_score, state.score, state.bid_ranks >= 0),
+            usual_score=settlement.usual_score_after(state.usual_score, state.score, state.bid_ranks >= 0),
             is_paying=np.where(asked, is_paying, state.is_paying),
         )
         if self.contribution == "momentum" or self.share == "auto":

@@ -1,0 +1,55 @@
+"""Bids as a table of ranks, which rounds compute with, and as rows, which the ledger keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ipfl.core import Bid, Market
+from ipfl.market.bank import Bank
+from ipfl.market.market_arrays import Bools, Floats, Ints
+from ipfl.market.token_manager import TokenManager
+
+NO_BID = -1
+"""In a table of ranks: the client does not bid for the cluster."""
+
+
+def make_bids(ids: Ints, ranks: Ints, score: Floats, bidders: Bools, served: Bools) -> tuple[Bid, ...]:
+    """P_B of the clients that may bid.
+
+    Args:
+        ids: (N,) client of each row.
+        ranks: (N, K) rank of each bid, 0 = most wanted, `NO_BID`.
+        score: (N, K) score of each model on the client's own points, NaN = not known.
+        bidders: (N,) who may bid.
+        served: (N,) who pays for all its bids.
+    """
+    places = zip(*np.nonzero((ranks >= 0) & bidders[:, None]), strict=True)
+    return tuple(
+        Bid(int(ids[i]), int(k), int(ranks[i, k]), finite_or_none(score[i, k]), bool(served[i]))
+        for i, k in places
+    )
+
+
+def rank_table(ids: Ints, bids: Sequence[Bid], clusters: int) -> NDArray[np.int16]:
+    """(N, K) ranks of these bids."""
+    table = np.full((len(ids), clusters), NO_BID, np.int16)
+    for bid in bids:
+        table[np.searchsorted(ids, bid.client), bid.cluster] = bid.rank
+    return table
+
+
+def roll_back(bank: Bank, price: int, ids: NDArray[np.int64], market: Market) -> Market:
+    """What is recorded of a round below the quorum: bids go into escrow and back, nothing else happens."""
+    if market.bids is None:
+        return Market(())
+    manager = TokenManager(bank, price)
+    manager.return_bids(rank_table(ids, market.bids, len(bank.pool)))
+    return Market(manager.rows(ids), market.bids)
+
+
+def finite_or_none(value: float) -> float | None:
+    """JSON has no NaN: what is not a number is null; and −0 is 0, as databases have it."""
+    return float(value) + 0.0 if np.isfinite(value) else None
