@@ -16,12 +16,12 @@ from typing import Any
 
 from ipfl.config.run_config import Config
 from ipfl.engines.local_engine import local_engine
-from ipfl.keep.run_folder import source_commit
 from ipfl.play.run import run
 from ipfl.reproduce.results_file import compact_json, is_same_code
 from ipfl.results.result import Result
 from ipfl.study.comparison import prepare
 from ipfl.system.files import write_text
+from ipfl.system.source import source_commit
 from ipfl.training.task import Task
 
 HERE = Path(__file__).resolve().parent
