@@ -27,7 +27,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     x, y = np.arange(60.0).reshape(60, 1), np.arange(60) % 2
     np.savez(project / "mine.npz", x=x, y=y, client=np.repeat(["Bern", "Basel", "Chur"], 20))
     (project / "beside_config.py").write_text(
-        "import numpy as np\nfrom ipfl.data import from_clients\n"
+        "import numpy as np\nfrom ipfl.data.own.own_clients import from_clients\n"
         "def data():\n    x = np.zeros((20, 1))\n    return from_clients({'a': (x, np.arange(20) % 2)})\n"
     )
     (project / "file.toml").write_text(

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ipfl.config.task_section import TaskConfig
-from ipfl.data import from_clients
 from ipfl.data.dataset import Dataset, check_features, check_labels
 from ipfl.data.federated import target_of, tokens_of
 from ipfl.data.from_task import federate
+from ipfl.data.own.own_clients import from_clients
 from ipfl.data.target_kinds import Target, check_number_targets
 from ipfl.errors import InputError
 

@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from tests.data.test_readers import idx, leaf, write_cifar, write_emnist, write_hapt
 from tests.fuzz.inputs import clean, edited, feed, hostile
 
-from ipfl.data import from_clients, readers
+from ipfl.data import readers
 from ipfl.data.dataset import Dataset
+from ipfl.data.own.own_clients import from_clients
 
 
 def npz(**arrays: Any) -> bytes:

@@ -16,9 +16,10 @@ from tests.data.test_readers import leaf
 from tests.fuzz.inputs import little_memory
 from tests.fuzz.test_data_files import NAMED, SPLIT, X, Y, member, npy, npz, zipped
 
-from ipfl.data import from_clients, readers
+from ipfl.data import readers
 from ipfl.data.dataset import Dataset
 from ipfl.data.own import archives
+from ipfl.data.own.own_clients import from_clients
 from ipfl.errors import InputError
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from tests.later import Later
 
-from ipfl.data import from_clients
+from ipfl.data.own.own_clients import from_clients
 from ipfl.errors import InputError
 
 pd = Later("pandas")
