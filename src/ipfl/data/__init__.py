@@ -14,6 +14,8 @@ Belongs here: everything between a file and the arrays of one client.
 Imports `ipfl.core` and `ipfl.errors` only; every package above may import it.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from ipfl.data.catalogue import DATASETS, DatasetInfo, fetch_dataset, load_dataset, locate
 from ipfl.data.dataset import Dataset
 from ipfl.data.distributions import DISTRIBUTIONS
@@ -21,6 +23,9 @@ from ipfl.data.federated import FederatedData, PartitionedDataset, Parts, Sample
 from ipfl.data.from_task import federate
 from ipfl.data.partitions import PARTITIONS
 from ipfl.data.target_kinds import Target
+
+if TYPE_CHECKING:
+    from ipfl.data.own.own_clients import from_clients
 
 __all__ = [
     "DATASETS",
@@ -35,6 +40,16 @@ __all__ = [
     "Target",
     "federate",
     "fetch_dataset",
+    "from_clients",
     "load_dataset",
     "locate",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """The readers of own data, imported only by who has some."""
+    if name == "from_clients":
+        from ipfl.data.own.own_clients import from_clients
+
+        return from_clients
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
