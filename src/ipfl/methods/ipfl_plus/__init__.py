@@ -19,7 +19,7 @@ Where each part of the paper lives:
 | reward_distribution; the accounts on their way through one round | `token_manager` |
 | who is reimbursed and who earns, in a round and in its replay | `settlement` |
 | what a ledger needs of the market; the market once more from its record | `audit`, `replay` |
-| appendix "Initial Clustering", Eq. imprtant_features | `warm_start` |
+| appendix "Initial Clustering", Eq. imprtant_features | `methods.shared.initial_clustering` |
 | Fairness: wealth, collapse, clusters that do the same work | `market_stats` |
 | beyond the paper: clients that cheat | `robust` |
 

@@ -14,15 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ipfl.core import Ask, ClientId, Record, Replies, Roster, Vector, cluster_name
+from ipfl.core import Ask, ClientId, Record, Replies, Vector, cluster_name
 from ipfl.core.records import ReplySum, sum_of_replies
 from ipfl.core.replies import NonNegative, Number, PointCount, ReplySchema, VectorSizes, Whole, list_of
 from ipfl.methods.ipfl_plus import profiler
 from ipfl.methods.ipfl_plus.ipfl_settings import ContributionRule
 from ipfl.methods.ipfl_plus.market_state import MarketState
 from ipfl.methods.ipfl_plus.updates import ClusterUpdates, Updates
-from ipfl.methods.ipfl_plus.warm_start import f1_from_counts
-from ipfl.methods.shared.steps import expect_update
 
 Contributions = dict[int, NDArray[np.float64]]
 """ψ_ki of each cluster's providers, in ascending client id."""
@@ -148,34 +146,6 @@ def exact_contributions(found: ClusterUpdates) -> Generator[Ask, Replies, NDArra
         sums = np.sum([reply.facts["loss"] for reply in scored.values()], axis=0)
         losses += list(np.broadcast_to(sums / points if points else np.nan, len(group)))
     return profiler.shapley_from_values(losses[0] - np.asarray(losses))
-
-
-def per_class_f1(
-    state: MarketState, roster: Roster
-) -> Generator[Ask, Replies, tuple[NDArray[np.int64], NDArray[np.float64]]]:
-    """Appendix Initial Clustering: ξ, the F1 per class of every client's own model on the server's samples.
-
-    Clients train in groups of the round's size, so that no more models than usual are in memory. The
-    server's holdouts of all distributions count together, as the IID test set: what sets clients apart by
-    class shows, what only renames or turns the classes does not.
-
-    Returns:
-        Ids of the clients that answered, and their (n, C) scores.
-    """
-    counts: dict[ClientId, NDArray[np.int64]] = {}
-    name = cluster_name(0)
-    start = Record({name: state.models[0]})
-    for first in range(0, len(roster.clients), state.per_round):
-        group = roster.clients[first : first + state.per_round]
-        replies = yield Ask("train", dict.fromkeys(group, start), expect_update({name: state.size}))
-        sent = {str(client): reply.params[name] for client, reply in replies.items()}
-        schema = ReplySchema(dict.fromkeys(sent, list[Whole]))
-        scored = yield Ask("confusion", dict.fromkeys(state.holdouts, Record(sent)), schema)
-        for client in sent:
-            counts[int(client)] = np.sum([reply.facts[client] for reply in scored.values()], axis=0)
-    clients = sorted(counts)
-    f1 = [f1_from_counts(*counts[client].reshape(3, -1)) for client in clients]
-    return np.asarray(clients, np.int64), np.asarray(f1)
 
 
 def _counts(answers: Replies, cluster: int) -> list[tuple[ClientId, float, float]]:

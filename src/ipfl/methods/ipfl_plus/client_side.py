@@ -21,7 +21,7 @@ from ipfl.methods.ipfl_plus.personalization import (
     with_label_prior,
 )
 from ipfl.methods.ipfl_plus.preferences import choose_bids, importance_weights, mean_returns
-from ipfl.methods.ipfl_plus.warm_start import confusion
+from ipfl.methods.shared.initial_clustering import count_confusion
 from ipfl.training.sgd import Score
 
 
@@ -72,10 +72,7 @@ class ClientSide(IPFLSettings):
 
     def on_confusion(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:
         """True positives, false positives and false negatives per class of each model (server's holdout)."""
-        labels = me.data("probe").y
-        guesses = {name: me.predict(model, "probe") for name, model in ask.params.items()}
-        counts = {name: confusion(guess, labels, me.classes) for name, guess in guesses.items()}
-        return Record({}, {name: count.tolist() for name, count in counts.items()}), mine
+        return count_confusion(ask, me), mine
 
     def personalize(self, offer: Record, mine: Record, me: Client) -> Vector:
         """Eq. personalized_model: P_i = Σ_k υ_ik ω_k, with υ from `goal`; then fine-tuning, if any.

@@ -15,12 +15,11 @@ from numpy.typing import NDArray
 from ipfl.core import Ask, ClientId, Record, Replies, Roster, cluster_name, stream
 from ipfl.market.bids import NO_BID
 from ipfl.market.market_arrays import Bools, Ints
-from ipfl.methods.ipfl_plus.appraisal import per_class_f1
 from ipfl.methods.ipfl_plus.client_side import ClientSide
 from ipfl.methods.ipfl_plus.guards import limit_claims
 from ipfl.methods.ipfl_plus.market_state import MarketState
 from ipfl.methods.ipfl_plus.preferences import importance_weights, preference_query
-from ipfl.methods.ipfl_plus.warm_start import initial_clusters
+from ipfl.methods.shared.initial_clustering import initial_clusters, per_class_f1
 
 BIDDERS_PER_SEAT = (2, 4)
 """Clients that may bid in a round, for each seat, at least and at most."""
@@ -95,7 +94,8 @@ class PreferenceSteps(ClientSide):
 
     def first_bids(self, state: MarketState, bidders: Bools) -> Generator[Ask, Replies, MarketState]:
         """Appendix Initial Clustering: each client bids for the cluster that K-Means puts it into."""
-        clients, f1 = yield from per_class_f1(state, Roster(tuple(state.ids[bidders].tolist())))
+        asked = state.ids[bidders].tolist()
+        clients, f1 = yield from per_class_f1(state.models[0], asked, state.per_round, state.holdouts)
         rng = stream(state.seed, "initial clusters")
         clusters = initial_clusters(f1, clients, state.ids, len(state.models), self.varied_classes, rng)
         return assign_bids(state, clusters)

@@ -6,14 +6,61 @@ whose per-class F1 is alike start in the same cluster. Later they settle by pref
 
 from __future__ import annotations
 
+from collections.abc import Generator, Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
+from ipfl.client.client import Client
+from ipfl.core import Ask, ClientId, Record, Replies, Vector, cluster_name
+from ipfl.core.arrays import Floats, Ints
+from ipfl.core.replies import ReplySchema, Whole
 from ipfl.errors import InputError
-from ipfl.market.market_arrays import Floats, Ints
+from ipfl.methods.shared.steps import expect_update
 
 STARTS = 10
 """K-Means runs, of which the tightest is kept."""
+
+
+def per_class_f1(
+    model: Vector, clients: Sequence[ClientId], group_size: int, holdouts: Sequence[ClientId]
+) -> Generator[Ask, Replies, tuple[NDArray[np.int64], NDArray[np.float64]]]:
+    """ξ, the F1 per class of every client's own model on the server's samples.
+
+    Clients train in groups, so that no more models than usual are in memory. The server's holdouts of all
+    distributions count together, as the IID test set: what sets clients apart by class shows, what only
+    renames or turns the classes does not.
+
+    Args:
+        model: What all are trained from.
+        clients: Who is asked.
+        group_size: How many of them at a time.
+        holdouts: Under which ids the server can be asked about its own samples.
+
+    Returns:
+        Ids of the clients that answered, and their (n, C) scores.
+    """
+    counts: dict[ClientId, NDArray[np.int64]] = {}
+    name = cluster_name(0)
+    for first in range(0, len(clients), group_size):
+        to = dict.fromkeys(clients[first : first + group_size], Record({name: model}))
+        replies = yield Ask("train", to, expect_update({name: len(model)}))
+        sent = {str(client): reply.params[name] for client, reply in replies.items()}
+        schema = ReplySchema(dict.fromkeys(sent, list[Whole]))
+        scored = yield Ask("confusion", dict.fromkeys(holdouts, Record(sent)), schema)
+        for client in sent:
+            counts[int(client)] = np.sum([reply.facts[client] for reply in scored.values()], axis=0)
+    answered = sorted(counts)
+    f1 = [f1_from_counts(*counts[client].reshape(3, -1)) for client in answered]
+    return np.asarray(answered, np.int64), np.asarray(f1)
+
+
+def count_confusion(ask: Record, me: Client) -> Record:
+    """The server's reply to `confusion`: what each model gets right and wrong of its holdout, by class."""
+    labels = me.data("probe").y
+    guesses = {name: me.predict(model, "probe") for name, model in ask.params.items()}
+    counts = {name: confusion(guess, labels, me.classes) for name, guess in guesses.items()}
+    return Record({}, {name: count.tolist() for name, count in counts.items()})
 
 
 def confusion(guess: Ints, labels: Ints, classes: int) -> NDArray[np.int64]:

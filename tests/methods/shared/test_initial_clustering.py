@@ -5,7 +5,7 @@ import pytest
 
 from ipfl.core import stream
 from ipfl.errors import InputError
-from ipfl.methods.ipfl_plus.warm_start import f1_from_counts, initial_clusters, varied_classes
+from ipfl.methods.shared.initial_clustering import f1_from_counts, initial_clusters, varied_classes
 
 # Clients 0, 2, 4 know class 0, clients 1, 3, 5 know class 2; class 1 is the same for all.
 F1 = np.array(
