@@ -57,8 +57,8 @@ def per_class_f1(
 
 def count_confusion(ask: Record, me: Client) -> Record:
     """The server's reply to `confusion`: what each model gets right and wrong of its holdout, by class."""
-    labels = me.data("probe").y
-    guesses = {name: me.predict(model, "probe") for name, model in ask.params.items()}
+    labels = me.data("train").y
+    guesses = {name: me.predict(model, "train") for name, model in ask.params.items()}
     counts = {name: confusion(guess, labels, me.classes) for name, guess in guesses.items()}
     return Record({}, {name: count.tolist() for name, count in counts.items()})
 
