@@ -27,7 +27,6 @@ from playwright.sync_api import Browser, sync_playwright
 
 from ipfl.console.app import make_app, open_console
 from ipfl.console.guard import RequestLimits
-from ipfl.console.warm_up import warm_up
 from ipfl.core import Bid, Contribution, Seat, Transfer
 from ipfl.ledger.store import RunStore
 from ipfl.market.bank import opening_transfers
@@ -177,9 +176,7 @@ def main() -> None:
         print(f"{options.rounds} rounds, {options.clients} clients, {total} transfers", end=", ")
         print(f"written in {time.perf_counter() - begun:.0f} s\n")
         limits = RequestLimits(per_second=1e6, burst=1e6)
-        console = open_console(Path(place), None, "127.0.0.1", auth=False, limits=limits)
-        app = make_app(console)
-        warm_up(app, console)  # as `ipfl console` does before it listens
+        app = make_app(open_console(Path(place), None, "127.0.0.1", auth=False, limits=limits))
         server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning"))
         thread = threading.Thread(target=server.run, daemon=True)
         thread.start()

@@ -37,14 +37,12 @@ PAGES = {
     "client": f"/runs/{RUN}/clients/3",
     "ledger": f"/runs/{RUN}/ledger",
     "compare": "/compare?" + "&".join(f"run={run}" for run in (RUN, *OTHERS)),
-    "start": "/start",
 }
 DOCUMENTED: dict[str, tuple[str, str, Colours, int | None]] = {
     "runs": ("runs", "desk", "light", 520),
     "run": ("run", "desk", "light", 1060),
     "ledger": ("ledger", "desk", "light", 720),
     "compare": ("compare", "desk", "light", 800),
-    "start": ("start", "desk", "light", 2136),
     "client-phone": ("client", "phone", "dark", 1500),
 }
 """File → page, width, colours, and how much of the page is shown, in pixels from the top."""
@@ -98,11 +96,8 @@ def visit(page: Page, address: str) -> None:
 
 
 def shoot(page: Page, address: str, name: str, height: int | None, file: Path) -> None:
-    """Photographs a page, or the upper part of it, once its charts are drawn and the ledger is verified."""
+    """Photographs a page, or the upper part of it, once its charts are drawn."""
     visit(page, address + PAGES[name])
-    if name == "ledger":
-        page.get_by_role("button", name="Verify").click()
-        page.wait_for_timeout(3000)
     page.wait_for_timeout(500)
     page.screenshot(path=file, full_page=True)
     if height is not None:

@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+import socket
 import stat
 from pathlib import Path
 
@@ -12,9 +13,9 @@ from typer.testing import CliRunner
 
 import ipfl.console
 from ipfl.cli import app as command
-from ipfl.console import actions, api, pages
+from ipfl.console import api, pages
 from ipfl.console.access import COOKIE, AccessTokens
-from ipfl.console.app import allowed_hosts, open_console
+from ipfl.console.app import allowed_hosts, open_console, serve
 from ipfl.console.guard import CONTENT_POLICY, Bucket, RequestLimits, host_name
 from ipfl.errors import InputError
 
@@ -22,13 +23,12 @@ HOME = "http://127.0.0.1"
 STATIC = Path(ipfl.console.__file__).parent / "static"
 PAGES = [
     "/",
-    "/start",
     "/compare",
     "/compare?run=both~ipfl-plus~seed-0&run=both~fedavg~seed-0",
     "/runs/worked",
     "/runs/worked/ledger",
     "/runs/worked/clients/5",
-    "/runs/worked/rounds",
+    "/runs/worked/clients",
     "/runs/damaged",
     "/nothing",
     "/login",
@@ -86,7 +86,7 @@ class TestPages:
         assert "<style" not in answer.text
         assert not re.search(r"""(src|href)=["']?(https?:)?//""", answer.text)  # nothing from elsewhere
 
-    @pytest.mark.parametrize("address", ["/", "/runs/worked", "/runs/worked/rounds"])
+    @pytest.mark.parametrize("address", ["/", "/runs/worked"])
     def test_what_a_run_says_is_escaped(self, open_web, address):
         text = open_web.get(address).text
         assert SCRIPT not in text
@@ -170,7 +170,7 @@ class TestAccess:
     def test_without_token(self, locked):
         web = browser(locked)
         assert web.get("/api/runs").status_code == 401
-        for address in ("/", "/start", "/runs/worked", "/runs/worked/clients/5", "/runs/worked/ledger"):
+        for address in ("/", "/runs/worked", "/runs/worked/clients/5", "/runs/worked/ledger"):
             answer = web.get(address)
             assert (answer.status_code, answer.headers["location"]) == (303, "/login")
         assert web.get("/static/console.css").status_code == 200
@@ -181,14 +181,14 @@ class TestAccess:
             assert web.get("/api/runs", params={name: operator_token}).status_code == 401
 
     def test_operator_sees_all(self, operator):
-        for address in ("/", "/start", "/runs/worked", "/runs/worked/clients/5", "/runs/worked/ledger"):
+        for address in ("/", "/runs/worked", "/runs/worked/clients/5", "/runs/worked/ledger"):
             assert operator.get(address).status_code == 200
 
     def test_client_sees_its_own_page_and_nothing_else(self, locked, client):
         """Every address that the console has, with the client's own number and with others."""
         own = "/runs/worked/clients/5"
         seen = set()
-        everywhere = [route for one in (api, pages, actions) for route in one.router.routes]
+        everywhere = [route for one in (api, pages) for route in one.router.routes]
         for route in everywhere:
             for method in route.methods & {"GET", "POST"}:
                 for run, number in (("worked", 5), ("worked", 2), ("begun", 5)):
@@ -196,8 +196,7 @@ class TestAccess:
                     if address in ("/login", "/logout"):
                         continue
                     query = "?run=worked&run=begun" if address.endswith("/compare") else ""
-                    filled = {"json": {"name": ["x"]}} if method == "POST" else {}
-                    status = client.request(method, address + query, **filled).status_code
+                    status = client.request(method, address + query).status_code
                     is_own = address.removeprefix("/api").startswith(own) and not address.endswith("/token")
                     if is_own:
                         assert status in (200, 400), (method, address)  # 400: this run has no models
@@ -229,65 +228,6 @@ class TestAccess:
         assert open_web.post("/api/runs/worked/clients/5/token").status_code == 403
 
 
-FORM = {"name": ["new"], "methods": ["fedavg"], "rounds": ["2"]}
-
-
-class TestStarting:
-    def test_needs_auth(self, open_web):
-        answer = open_web.post("/api/runs", json=FORM)
-        assert answer.status_code == 403
-        assert "--auth" in answer.json()["detail"]
-        assert "ipfl console --auth" in open_web.get("/start").text
-
-    def test_is_off_for_other_machines(self, runs_folder, operator_token):
-        remote = open_for(runs_folder, auth=True, host="0.0.0.0")
-        web = browser(remote, operator_token, hosts=allowed_hosts("0.0.0.0"))
-        assert web.post("/api/runs", json=FORM).status_code == 403
-        assert "--allow-start" in web.get("/start").text
-
-    def test_command(self, operator, runs_folder):
-        answer = operator.post("/api/command", json=FORM | {"task.partition": ["30:70"], "seed": ["0"]})
-        assert answer.json()["command"] == (
-            f"ipfl run --set rounds=2 --set task.partition=30:70 --set method.name=fedavg "
-            f"--out {runs_folder / 'new'} --profile"
-        )
-        several = operator.post("/api/command", json=FORM | {"methods": ["ipfl-plus", "fedavg"]}).json()
-        assert several["command"].startswith("ipfl compare --methods ipfl-plus,fedavg --set rounds=2 --out")
-
-    @pytest.mark.parametrize(
-        "change, told",
-        [
-            ({"name": ["../up"]}, "made of letters"),
-            ({"name": []}, "made of letters"),
-            ({"methods": []}, "at least one method"),
-            ({"methods": ["os:system"]}, "cannot be started from here"),
-            ({"task.dataset": ["my:loader"]}, "task.dataset is one of"),
-            ({"task.model": ["my:model"]}, "task.model is one of"),
-            ({"train.optimizer": ["my:optimizer"]}, "would import code"),
-            ({"train.loss": ["my:loss"]}, "would import code"),
-            ({"evaluate.metrics": ["['my:metric']"]}, "would import code"),
-            ({"task.path": ["/etc/passwd"]}, "cannot be set from here"),
-            ({"task.data_dir": ["/"]}, "cannot be set from here"),
-            ({"method.name": ["os:system"]}, "cannot be set from here"),
-            ({"rounds": ["0"]}, "rounds"),
-            ({"task.clients": ["many"]}, "task.clients"),
-        ],
-    )
-    def test_bad_forms_start_nothing(self, operator, runs_folder, change, told):
-        answer = operator.post("/api/runs", json=FORM | change)
-        assert answer.status_code == 400
-        assert told in answer.json()["detail"]
-        assert not (runs_folder / "new").exists()
-
-    def test_folder_of_another_run_is_refused(self, operator):
-        answer = operator.post("/api/runs", json=FORM | {"name": ["worked"]})
-        assert "there is a folder" in answer.json()["detail"]
-
-    def test_only_runs_under_way_can_be_stopped(self, operator):
-        assert "no process is at work" in operator.post("/api/runs/begun/stop").json()["detail"]
-        assert operator.post("/api/runs/worked/resume").status_code == 400
-
-
 class TestGuard:
     def test_other_names_are_refused(self, open_web):
         assert open_web.get("/", headers={"host": "evil.example"}).status_code == 421
@@ -303,16 +243,17 @@ class TestGuard:
         "headers", [{"origin": "http://evil.example"}, {"origin": "null"}, {"sec-fetch-site": "cross-site"}]
     )
     def test_other_sites_are_refused(self, operator, headers):
-        assert operator.post("/api/runs/worked/verification", headers=headers).status_code == 403
+        assert operator.post("/api/runs/worked/clients/5/token", headers=headers).status_code == 403
 
     def test_own_pages_are_not(self, operator):
         headers = {"origin": HOME, "sec-fetch-site": "same-origin"}
-        assert operator.post("/api/runs/worked/verification", headers=headers).status_code == 202
+        assert operator.post("/api/runs/worked/clients/5/token", headers=headers).status_code == 200
 
-    def test_large_bodies(self, open_web):
-        assert open_web.post("/login", content=b"x" * 70_000).status_code == 413
+    def test_large_bodies(self, locked):
+        web = browser(locked)
+        assert web.post("/login", content=b"x" * 70_000).status_code == 413
         parts = (b"x" * 1000 for _ in range(70))  # without a length
-        assert open_web.post("/api/command", content=parts).status_code == 413
+        assert web.post("/login", content=parts).status_code == 413
 
     def test_rate(self, runs_folder):
         web = browser(open_for(runs_folder, limits=RequestLimits(per_second=0.001, burst=3)))
@@ -357,7 +298,18 @@ class TestCommand:
         console = open_console(None, f"sqlite:///{runs_folder}/worked/run.db", "127.0.0.1", auth=False)
         assert list(console.runs.find()) == ["worked"]
         assert browser(console).get("/runs/worked").status_code == 200
-        assert "--runs DIR" in browser(console).get("/start").text
+        ledger = browser(console).get("/runs/worked/ledger").text
+        assert f"ipfl ledger verify sqlite:///{runs_folder}/worked/run.db --run worked" in ledger
+
+    def test_no_address_is_told_where_another_program_listens(self, runs_folder):
+        told = []
+        with socket.create_server(("127.0.0.1", 0)) as other:
+            port = other.getsockname()[1]
+            with pytest.raises(
+                InputError, match=f"cannot listen on 127.0.0.1:{port}: [A-Z][a-z ]+; try another --port"
+            ):
+                serve(open_for(runs_folder), "127.0.0.1", port, lambda: told.append("address"))
+        assert told == []
 
 
 def test_vendored_files_are_those_of_the_list():

@@ -1,9 +1,6 @@
 """What the console shows equals what the stores hold; the numbers of `worked` are derived in `LINE`."""
 
 import json
-import shutil
-import sqlite3
-import time
 
 import pytest
 from fastapi.testclient import TestClient
@@ -13,13 +10,15 @@ from tests.ledger.example_runs import LINE, worked_run
 from tests.small_runs import run_small, small_task
 
 import ipfl
-from ipfl.console.accounts import describe_round, ordinal
+from ipfl.config.run_config import Config
 from ipfl.console.auction import RankedContribution
-from ipfl.console.figures import thin
-from ipfl.console.rendering import points
+from ipfl.console.client_page import describe_round, ordinal
+from ipfl.console.figures import non_default_settings, thin
+from ipfl.console.pages import points
 from ipfl.keep.file_names import PLAN_FILE
 from ipfl.ledger.export import csv_lines
 from ipfl.ledger.store import RunStore
+from ipfl.methods import method_settings
 from ipfl.system.files import write_json
 
 
@@ -190,31 +189,6 @@ class TestLedger:
         with RunStore.open(runs_folder / "worked") as store:
             assert web.get("/api/runs/worked/transfers.csv").text == "".join(csv_lines(store))
 
-    def test_verification_finds_a_changed_entry(self, runs_folder, tmp_path):
-        runs = tmp_path / "runs"
-        shutil.copytree(runs_folder / "worked", runs / "worked")
-        web = TestClient(make_app(open_for(runs)), base_url="http://127.0.0.1")
-        found = _verified(web)
-        assert (found["state"], found["rounds"]) == ("valid", 1)
-        with RunStore.open(runs / "worked") as store:
-            assert found["hash"] == store.head()
-        with sqlite3.connect(runs / "worked" / "run.db") as database:
-            database.execute("DROP TRIGGER transfers_no_update")
-            database.execute("UPDATE transfers SET amount = 14 WHERE kind = 'reward' AND client = 2")
-        found = _verified(web)
-        assert found["state"] == "wrong"
-        assert "round 0, entry 10" in found["text"]  # four bids, four fees, two refunds come before
-
-
-def _verified(web):
-    assert web.post("/api/runs/worked/verification").status_code == 202
-    for _ in range(200):
-        found = web.get("/api/runs/worked/verification").json()
-        if found["state"] != "checking":
-            return found
-        time.sleep(0.05)
-    raise AssertionError("the check does not end")
-
 
 @pytest.fixture(scope="module")
 def summaries(runs_folder):
@@ -371,7 +345,7 @@ class TestRealRuns:
         folder = runs_folder / "both/ipfl-plus/seed-0"
         store, files = folder / "run.db", sorted(folder.rglob("*"))
         before = store.read_bytes()
-        for address in ("", "/ledger", "/clients/0", "/rounds", "/clients"):
+        for address in ("", "/ledger", "/clients/0", "/clients"):
             assert web.get(f"/runs/both~ipfl-plus~seed-0{address}").status_code == 200
         assert store.read_bytes() == before
         assert sorted(folder.rglob("*")) == files
@@ -400,3 +374,43 @@ def test_long_series_are_thinned_with_both_ends():
 def test_one_mean_is_one_number_whatever_the_order_of_its_sum():
     """0.3575 and the next number but one below it: what two orders of summation left of one mean."""
     assert points(0.3575) == points(0.35749999999999993) == "+35.8 pts"
+
+
+class TestSettings:
+    """Which settings the page of a run tells."""
+
+    def test_those_of_the_method_are_among_them(self):
+        config = Config(rounds=7).model_dump(mode="json")
+        own = method_settings(ipfl.method("ipfl-plus", clusters="auto", max_clusters=4))
+        assert non_default_settings(config | {"method": own}) == {
+            "rounds": "7", "method.name": "ipfl-plus", "method.clusters": "auto", "method.max_clusters": "4",
+        }  # fmt: skip
+
+    def test_nothing_is_imported_for_a_method_of_others(self):
+        """A store is only data, whoever wrote it."""
+        config = {"method": {"name": "no.such.module:Class", "price": 5}}
+        assert non_default_settings(config) == {"method.name": "no.such.module:Class", "method.price": "5"}
+
+    @pytest.mark.parametrize("config", [None, [], "text", {"method": "text"}, {"method": []}])
+    def test_any_config_will_do(self, config):
+        assert set(non_default_settings(config)) <= {"method"}
+
+
+def reasons(get, method):
+    """Why clients had a seat, in all rounds."""
+    rounds = (get(f"/runs/both~{method}~seed-0/rounds/{number}") for number in range(3))
+    return {one["why"] for found in rounds for one in found["participants"]}
+
+
+class TestWithoutMarket:
+    def test_clients_are_chosen_but_not_to_explore(self, get):
+        assert reasons(get, "fedavg") == {"chosen at random"}
+        assert "chosen at random, to explore" in reasons(get, "ipfl-plus")
+
+    @pytest.mark.parametrize("method, shown", [("fedavg", False), ("ipfl-plus", True)])
+    def test_columns_of_tokens(self, web, method, shown):
+        run = f"/runs/both~{method}~seed-0"
+        assert ("Paid in" in web.get(run).text) is shown
+        client = web.get(f"{run}/clients/0").text
+        assert ('data-label="Balance"' in client) is shown
+        assert ("has no market: there is no account to state" in client) is not shown

@@ -46,8 +46,8 @@ def test_console_of_a_postgresql_database(postgresql):
         "second": (1, 3, "unfinished", 75),  # no news since the console looked for the first time
     }
     with console.runs.read(console.find("second")) as (_, reader):
-        from ipfl.console.accounts import movements
         from ipfl.console.auction import round_detail
+        from ipfl.console.client_page import movements
         from ipfl.console.figures import flow, series
         from ipfl.console.transfers import Search, find_transfers
 

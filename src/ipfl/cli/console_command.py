@@ -34,18 +34,10 @@ def console(
             help="File with the operator's token, created if there is none; default: DIR/console-token.",
         ),
     ] = None,
-    allow_start: Annotated[
-        bool,
-        typer.Option(
-            "--allow-start",
-            help="Allow the operator to start runs even if other machines can reach the console.",
-        ),
-    ] = False,
 ) -> None:
     """Start a web console: runs side by side, their clients, every token.
 
     Reads the run stores and changes nothing in them. Runs in progress are followed live.
-    With --auth, runs can also be started, stopped and resumed.
     """
     try:
         from ipfl.console.app import TOKEN_FILE, open_console, serve
@@ -53,7 +45,7 @@ def console(
         if error.name and error.name.startswith("ipfl"):
             raise
         raise InputError('the console needs more packages: pip install "ipfl[ui]"') from error
-    opened = open_console(runs, store, host, auth=auth, token_file=token_file, allow_start=allow_start)
+    opened = open_console(runs, store, host, auth=auth, token_file=token_file)
 
     def tell_address() -> None:
         shown = f"[{host}]" if ":" in host else host

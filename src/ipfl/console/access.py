@@ -111,8 +111,6 @@ class Access:
 
     tokens: AccessTokens | None
     """None: no `--auth`, everybody may read."""
-    may_start: bool = False
-    """Whether the operator may start runs at all."""
 
     def identify(self, request: HTTPConnection) -> Identity | None:
         """Who asks; None: nobody that is known."""
@@ -139,15 +137,4 @@ class Access:
             raise SignInNeeded
         if not identity.is_operator and (identity.run, identity.client) != (run, client):
             raise HTTPException(403, "your token opens another client's page")
-        return identity
-
-    def require_starter(self, request: HTTPConnection) -> Identity:
-        """Refuses everybody who may not start runs: that needs `--auth` and the operator's token."""
-        if self.tokens is None:
-            raise HTTPException(403, "start the console with --auth to start, stop and resume runs from it")
-        identity = self.require_operator(request)
-        if not self.may_start:
-            raise HTTPException(
-                403, "runs are started from the console only on 127.0.0.1, or with --allow-start"
-            )
         return identity

@@ -7,26 +7,24 @@ from collections.abc import Iterator
 from pathlib import Path as FilePath
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, HTTPException, Path, Query
+from fastapi import APIRouter, HTTPException, Path, Query
 from fastapi.responses import FileResponse, StreamingResponse
 from starlette.background import BackgroundTask
 
-from ipfl.console import accounts, auction, figures, transfers
+from ipfl.console import auction, client_page, figures, transfers
 from ipfl.console.console import (
     MAX_NUMBER,
     ClientNumber,
     ConsoleOf,
     ForClient,
     ForOperator,
-    ForStarter,
     Run,
+    watch_list,
+    watch_run,
 )
-from ipfl.console.form import read_form
-from ipfl.console.live import watch_list, watch_run
 from ipfl.console.records import (
     ClientDetail,
     ClientPage,
-    Command,
     ComparedRuns,
     Flow,
     HeatMap,
@@ -37,14 +35,11 @@ from ipfl.console.records import (
     RunPage,
     RunRow,
     Series,
-    Started,
     State,
     Token,
     TransferPage,
-    Verification,
 )
 from ipfl.core.rounds import TransferKind
-from ipfl.errors import InputError
 
 MAX_COMPARED = 12
 PROBLEMS: dict[int | str, dict[str, Any]] = {
@@ -62,10 +57,6 @@ RoundNumber = Annotated[int, Path(ge=0, le=MAX_NUMBER)]
 RoundQuery = Annotated[int | None, Query(ge=-1, le=MAX_NUMBER)]
 WholeQuery = Annotated[int | None, Query(ge=0, le=MAX_NUMBER)]
 PlaceQuery = Annotated[str | None, Query(pattern=r"^-?[0-9]{1,9}\.[0-9]{1,9}$")]
-Filled = Annotated[
-    dict[str, list[str]],
-    Body(description="dotted key → values; `name` and `methods` beside them", max_length=200),
-]
 
 
 def select_runs(rows: list[RunRow], text: str, state: State | None) -> list[RunRow]:
@@ -95,15 +86,8 @@ def list_runs(
 
 @router.get("/runs/{run}")
 def get_run(console: ConsoleOf, _: ForOperator, run: Run) -> RunDetail:
-    """One run: its settings, its newest figures, its costs."""
-    found = figures.run_detail(console.runs, run)
-    may_start = console.access.tokens is not None and console.access.may_start
-    return found.model_copy(
-        update={
-            "can_stop": may_start and console.starter.can_stop(run),
-            "can_resume": may_start and console.starter.can_resume(run, found),
-        }
-    )
+    """One run: its settings, its newest figures, its traffic."""
+    return figures.run_detail(console.runs, run)
 
 
 @router.get("/runs/{run}/series")
@@ -145,13 +129,13 @@ def list_clients(
 ) -> ClientPage:
     """The clients of a run, with what each paid and earned."""
     with console.runs.read(run) as (store, reader):
-        return accounts.list_clients(reader, store.client_names, offset, limit)
+        return client_page.list_clients(reader, store.client_names, offset, limit)
 
 
 @router.get("/runs/{run}/clients/{client}")
 def get_client(console: ConsoleOf, _: ForClient, run: Run, client: ClientNumber) -> ClientDetail:
     """One client: account, wishes, accuracy against its threshold, stay or leave."""
-    found = accounts.client_detail(console.runs, run, client)
+    found = client_page.client_detail(console.runs, run, client)
     if found is None:
         raise HTTPException(404, "the run has no such client")
     return found
@@ -160,7 +144,7 @@ def get_client(console: ConsoleOf, _: ForClient, run: Run, client: ClientNumber)
 @router.get("/runs/{run}/clients/{client}/series")
 def get_client_series(console: ConsoleOf, _: ForClient, run: Run, client: ClientNumber) -> Series:
     """Balance, first wish, contribution, accuracy and threshold of one client over rounds."""
-    return accounts.client_series(console.runs, run, client)
+    return client_page.client_series(console.runs, run, client)
 
 
 @router.get("/runs/{run}/clients/{client}/movements")
@@ -174,7 +158,7 @@ def get_movements(
 ) -> MovementPage:
     """What one client paid and earned, round by round and in words, the newest first."""
     with console.runs.read(run) as (_store, reader):
-        return accounts.movements(reader, client, before, limit)
+        return client_page.movements(reader, client, before, limit)
 
 
 @router.get(
@@ -188,7 +172,7 @@ def get_model(console: ConsoleOf, _: ForClient, run: Run, client: ClientNumber) 
     handle.close()
     path = FilePath(handle.name)
     try:
-        accounts.write_model(run, client, path)
+        client_page.write_model(run, client, path)
     except BaseException:
         path.unlink(missing_ok=True)
         raise
@@ -198,7 +182,7 @@ def get_model(console: ConsoleOf, _: ForClient, run: Run, client: ClientNumber) 
 @router.get("/runs/{run}/clients/{client}/statement")
 def get_statement(_: ForClient, run: Run, client: ClientNumber) -> dict[str, Any]:
     """The client's signed statement of account; `ipfl ledger check` checks it anywhere."""
-    return accounts.statement_json(run, client)
+    return client_page.statement_json(run, client)
 
 
 @router.post("/runs/{run}/clients/{client}/token")
@@ -207,7 +191,7 @@ def make_token(console: ConsoleOf, _: ForOperator, run: Run, client: ClientNumbe
     if console.access.tokens is None:
         raise HTTPException(403, "clients have tokens once the console is started with --auth")
     with console.runs.read(run) as (_store, reader):
-        if not accounts.is_member(reader, client):
+        if not client_page.is_member(reader, client):
             raise HTTPException(404, "the run has no such client")
     return Token(token=console.access.tokens.client_token(run.key, client))
 
@@ -246,18 +230,6 @@ def export_transfers(console: ConsoleOf, _: ForOperator, run: Run) -> StreamingR
     )
 
 
-@router.get("/runs/{run}/verification")
-def get_verification(console: ConsoleOf, _: ForOperator, run: Run) -> Verification:
-    """What the last check of the history found."""
-    return console.verifier.result(run)
-
-
-@router.post("/runs/{run}/verification", status_code=202)
-def start_verification(console: ConsoleOf, _: ForOperator, run: Run) -> Verification:
-    """Begins a check of the whole history: sums, replay of every auction, hash chain."""
-    return console.verifier.start(run)
-
-
 @router.get("/compare")
 def compare(
     console: ConsoleOf,
@@ -289,8 +261,6 @@ STREAM: dict[int | str, dict[str, Any]] = {
 @router.get("/runs/{run}/stream", response_class=StreamingResponse, responses=STREAM)
 async def stream_run(console: ConsoleOf, _: ForOperator, run: Run) -> StreamingResponse:
     """Server-sent events: `round` whenever a round is committed, `end` once the run is finished."""
-    if console.streams.is_full():
-        raise HTTPException(429, "too many live connections")
     return console.streams.response(watch_run(console.runs, run))
 
 
@@ -299,45 +269,10 @@ async def stream_client(
     console: ConsoleOf, _: ForClient, run: Run, client: ClientNumber
 ) -> StreamingResponse:
     """The same for one client's page."""
-    if console.streams.is_full():
-        raise HTTPException(429, "too many live connections")
     return console.streams.response(watch_run(console.runs, run))
 
 
 @router.get("/stream", response_class=StreamingResponse, responses=STREAM)
 async def stream_list(console: ConsoleOf, _: ForOperator) -> StreamingResponse:
     """Server-sent events: `runs` whenever some run changed. It never ends."""
-    if console.streams.is_full():
-        raise HTTPException(429, "too many live connections")
-    return console.streams.response(watch_list(console.runs, console.starter))
-
-
-@router.post("/command")
-def preview_command(console: ConsoleOf, _: ForOperator, filled: Filled) -> Command:
-    """The command that a filled-in form stands for; nothing is started."""
-    try:
-        return Command(command=console.starter.command(read_form(filled)))
-    except InputError as error:
-        return Command(command="", problem=" ".join(str(error).split()))
-
-
-@router.post("/runs", status_code=202)
-def start_run(console: ConsoleOf, _: ForStarter, filled: Filled) -> Started:
-    """Starts a run, or a comparison of several methods. Needs the operator's token."""
-    return console.starter.start(read_form(filled))
-
-
-@router.post("/runs/{run}/stop", status_code=202)
-def stop_run(console: ConsoleOf, _: ForStarter, run: Run) -> Started:
-    """Ends a run that was started here as Ctrl-C does: what is finished is kept."""
-    console.starter.stop(run)
-    return Started(name=run.name, key=run.key)
-
-
-@router.post("/runs/{run}/resume", status_code=202)
-def resume_run(console: ConsoleOf, _: ForStarter, run: Run) -> Started:
-    """Goes on with a run that was stopped."""
-    row = figures.run_row(console.runs, run)
-    if not console.starter.can_resume(run, row):
-        raise InputError(f"a run that is {row.state} cannot be resumed from here")
-    return console.starter.resume(run)
+    return console.streams.response(watch_list(console.runs))

@@ -15,13 +15,12 @@ from fastapi.responses import JSONResponse, RedirectResponse, Response
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.staticfiles import StaticFiles
 
-from ipfl.console import actions, api, pages
+from ipfl.console import api, pages
 from ipfl.console.access import Access, AccessTokens, SignInNeeded
 from ipfl.console.console import Console
 from ipfl.console.guard import LOOPBACK, Guard, RequestLimits
-from ipfl.console.rendering import is_fragment, render
+from ipfl.console.pages import is_fragment, render
 from ipfl.console.run_list import RunList
-from ipfl.console.warm_up import warm_up
 from ipfl.errors import InputError
 from ipfl.ledger.database import StoreError
 
@@ -46,7 +45,6 @@ def make_app(console: Console, hosts: frozenset[str] | None = LOOPBACK) -> FastA
     app.state.console = console
     app.include_router(api.router)
     app.include_router(pages.router)
-    app.include_router(actions.router)
     app.mount("/static", StaticFiles(directory=Path(__file__).parent / "static"), name="static")
     app.add_exception_handler(InputError, _input_error)
     app.add_exception_handler(SignInNeeded, _http_error)
@@ -63,10 +61,8 @@ def _wants_page(request: Request) -> bool:
 
 def _error_page(request: Request, status: int, text: str) -> Response:
     console = request.app.state.console
-    name = "problem.html" if is_fragment(request) else "error.html"
-    answer = render(request, name, console, status=status, text=text)
-    # htmx leaves a page as it is after an error, and nobody would see why.
-    answer.status_code = 200 if is_fragment(request) and status in (400, 503) else status
+    answer = render(request, "error.html", console, status=status, text=text)
+    answer.status_code = status
     return answer
 
 
@@ -111,7 +107,6 @@ def open_console(
     *,
     auth: bool,
     token_file: Path | None = None,
-    allow_start: bool = False,
     limits: RequestLimits | None = None,
 ) -> Console:
     """A console with its rules, checked.
@@ -132,8 +127,7 @@ def open_console(
     found.find()
     path = token_file or (folder or Path()) / TOKEN_FILE
     tokens = AccessTokens.load(path) if auth else None
-    may_start = auth and folder is not None and (is_loopback(host) or allow_start)
-    return Console(found, Access(tokens, may_start), limits or RequestLimits())
+    return Console(found, Access(tokens), limits or RequestLimits())
 
 
 def allowed_hosts(host: str) -> frozenset[str] | None:
@@ -158,7 +152,6 @@ def serve(console: Console, host: str, port: int, when_ready: Callable[[], None]
     import uvicorn
 
     app = make_app(console, allowed_hosts(host))
-    warm_up(app, console)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         listening = socket.create_server((host, port), family=family)

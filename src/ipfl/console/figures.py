@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Table, and_, func, select
 
+from ipfl.config.run_config import Config
 from ipfl.console.records import (
     ComparedRun,
     ComparedRuns,
-    Cost,
     Flow,
     FlowLink,
     HeatMap,
@@ -27,14 +27,15 @@ from ipfl.console.records import (
     Series,
 )
 from ipfl.console.run_list import FoundRun, RunList
-from ipfl.console.settings import non_default_settings
 from ipfl.errors import InputError
-from ipfl.keep.file_names import PLAN_FILE, SUMMARY_FILE, TRACE_FILE
+from ipfl.keep.file_names import PLAN_FILE, SUMMARY_FILE
 from ipfl.ledger.reader import Reader
 from ipfl.ledger.schema import OPENING, balances, clients, metrics, rounds, row_tables
 from ipfl.ledger.store import RunStore
 from ipfl.market.bank import ISSUER
+from ipfl.methods import METHODS, method_class, method_settings
 from ipfl.play.metrics import assessed_models
+from ipfl.results.overview import flat_settings
 from ipfl.system.files import read_text
 
 MAX_POINTS = 1_000
@@ -43,7 +44,6 @@ MAX_EVALUATIONS = 100
 """Evaluations that are read whole, with a value per client."""
 FLOW_STEPS = 6
 """Rounds between which the flow of clients is shown."""
-MAX_TRACE_BYTES = 50_000_000
 ACCURACY = "evaluation.personalized_accuracy"
 SERIES_COLUMNS = {
     "accuracy": f"{ACCURACY}.mean",
@@ -182,46 +182,44 @@ def run_detail(runs: RunList, found: FoundRun) -> RunDetail:
         reference=None if reference is None else reference.key,
         has_market=bool(store.header.get("rules")),
         seconds=float(seconds) if isinstance(seconds, int | float) else None,
-        costs=phase_costs(found),
         settings=non_default_settings(store.header.get("config")),
     )
+
+
+def non_default_settings(config: Any) -> dict[str, str]:
+    """What a run's config has that is not the default, by dotted key; the method's own settings too.
+
+    Args:
+        config: As the run recorded it. Nothing that it names is imported: of methods that are not among those
+            of the package, all settings are told.
+    """
+    if not isinstance(config, Mapping):
+        return {}
+    name = _mapping(config.get("method")).get("name")
+    usual = _run_defaults() | (_method_defaults(name) if name in METHODS else {})
+    return {
+        key: json.dumps(value, ensure_ascii=False).strip('"')
+        for key, value in flat_settings(config)
+        if key == "method.name" or key not in usual or usual[key] != value
+    }
+
+
+@cache
+def _run_defaults() -> dict[str, Any]:
+    """All settings but those of methods."""
+    plain = flat_settings(Config().model_dump(mode="json"))
+    return {key: value for key, value in plain if not key.startswith("method.")}
+
+
+@cache
+def _method_defaults(name: str) -> dict[str, Any]:
+    """A method's settings as runs record them, if nothing is chosen."""
+    return dict(flat_settings({"method": method_settings(method_class(name)())}))
 
 
 def _total(reader: Reader, name: str) -> int:
     where = and_(metrics.c.run_id == reader.run_id, metrics.c.name == name)
     return int(reader.connection.scalar(select(func.sum(metrics.c.value)).where(where)) or 0)
-
-
-def phase_costs(found: FoundRun) -> list[Cost]:
-    """Seconds and bytes of each phase, from the trace of a profiled run."""
-    path = None if found.folder is None else found.folder / TRACE_FILE
-    try:
-        if path is None or path.stat().st_size > MAX_TRACE_BYTES:
-            return []
-        return _phase_costs(path, path.stat().st_mtime_ns)
-    except (OSError, KeyError, TypeError, ValueError):  # not there, or not a trace of ours
-        return []
-
-
-@lru_cache(maxsize=16)
-def _phase_costs(path: Path, _: int) -> list[Cost]:
-    totals: dict[str, Cost] = {}
-    around: list[tuple[float, Cost]] = []
-    spans = _read_json(path).get("traceEvents")
-    on_server = [s for s in spans or () if isinstance(s, dict) and s.get("ph") == "X" and s.get("tid") == 0]
-    for span in sorted(on_server, key=lambda s: (float(s["ts"]), -float(s["dur"]))):
-        name, moved, begun = str(span["name"]), _mapping(span.get("args")), float(span["ts"])
-        cost = totals.setdefault(name, Cost(phase=name, times=0, seconds=0, bytes_down=0, bytes_up=0))
-        while around and begun >= around[-1][0]:
-            around.pop()
-        if around:  # its time is not that of the phase around it
-            around[-1][1].seconds -= float(span["dur"]) / 1e6
-        around.append((begun + float(span["dur"]), cost))
-        cost.times += 1
-        cost.seconds += float(span["dur"]) / 1e6
-        cost.bytes_down += int(moved.get("bytes_down", 0))
-        cost.bytes_up += int(moved.get("bytes_up", 0))
-    return sorted(totals.values(), key=lambda cost: -cost.seconds)
 
 
 def reference_run(runs: RunList, found: FoundRun) -> FoundRun | None:

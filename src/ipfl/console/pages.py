@@ -1,29 +1,94 @@
-"""The pages that show runs. Every one is whole HTML that works before any script has run.
+"""The pages. Every one is whole HTML that works before any script has run; charts fetch the JSON API.
 
-Charts fetch the JSON API. What starts or stops something is in `actions`.
+Links inside a page ask for the page again and take the part that they change (`hx-select`).
 """
 
 from __future__ import annotations
 
-from typing import Annotated, get_args
-from urllib.parse import urlencode
+import shlex
+import time
+from pathlib import Path
+from typing import Annotated, Any, get_args
+from urllib.parse import parse_qs, urlencode
 
-from fastapi import APIRouter, HTTPException, Query, Request, Response
-from fastapi.responses import HTMLResponse
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import HTMLResponse, RedirectResponse
+from fastapi.templating import Jinja2Templates
 
-from ipfl.console import accounts, api, figures
+from ipfl.console import api, figures
+from ipfl.console.access import COOKIE
 from ipfl.console.auction import round_detail
 from ipfl.console.console import ClientNumber, ConsoleOf, ForClient, ForOperator, Run
+from ipfl.console.guard import peer_of
 from ipfl.console.records import State
-from ipfl.console.rendering import is_fragment, render
+from ipfl.console.run_list import FoundRun
 from ipfl.console.transfers import Search, find_transfers
 from ipfl.core.client_names import find_client
 from ipfl.core.rounds import TransferKind
 from ipfl.errors import InputError
+from ipfl.ledger.database import parse_address
+from ipfl.report.ledger_tables import round_name
+from ipfl.report.result_tables import format_size
 
 PAGE_SIZE = 50
 RUNS_PER_PAGE = 100
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
+templates = Jinja2Templates(Path(__file__).parent / "templates")
+
+
+def _in_percent(value: float) -> float:
+    """Without the error of the last bits: one mean, summed in two orders, is shown as one number."""
+    return round(100 * value, 9)
+
+
+def percent(value: float | None) -> str:
+    """A share in percent, or a dash."""
+    return "–" if value is None else f"{_in_percent(value):.1f} %"
+
+
+def points(value: float | None) -> str:
+    """A difference of shares in percentage points, or a dash."""
+    return "–" if value is None else f"{_in_percent(value):+.1f} pts".replace("-", "−")
+
+
+def tokens(value: int | None) -> str:
+    """A number of tokens with thin spaces, or a dash."""
+    return "–" if value is None else f"{value:,}".replace(",", "\u202f").replace("-", "−")
+
+
+def ago(moment: float | None) -> str:
+    """How long ago something was."""
+    if moment is None:
+        return ""
+    seconds = max(0.0, time.time() - moment)
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit} ago"
+    return "just now"
+
+
+templates.env.filters.update(
+    percent=percent, points=points, tokens=tokens, ago=ago, size=format_size, round_label=round_name
+)
+
+
+def render(request: Request, template: str, console: Any, **values: Any) -> HTMLResponse:
+    """A page with what all pages need."""
+    shared = {
+        "identity": console.access.identify(request),
+        "has_auth": console.access.tokens is not None,
+        "runs_folder": console.runs.folder,
+        "page": PAGE_SIZE,
+    }
+    return templates.TemplateResponse(request, template, shared | values)
+
+
+def is_fragment(request: Request) -> bool:
+    """Whether a script asks, to put a part of the answer into the page."""
+    return request.headers.get("hx-request") == "true"
+
+
+Short = Annotated[str, Query(max_length=40)]
 
 
 @router.get("/")
@@ -32,27 +97,16 @@ def show_runs(
     console: ConsoleOf,
     _: ForOperator,
     text: Annotated[str, Query(max_length=200)] = "",
-    state: Annotated[State | str, Query(max_length=20)] = "",
+    state: Short = "",
     offset: api.Offset = 0,
 ) -> Response:
-    """All runs; as a fragment only their table."""
+    """All runs."""
     every = figures.list_runs(console.runs)
-    known = ("running", "finished", "unfinished", "unreadable")
-    rows = api.select_runs(every, text, state if state in known else None)  # type: ignore[arg-type]
-    return render(
-        request,
-        "runs_table.html" if is_fragment(request) else "runs.html",
-        console,
-        rows=rows[offset : offset + RUNS_PER_PAGE],
-        total=len(rows),
-        every=len(every),
-        offset=offset,
-        page=RUNS_PER_PAGE,
-        text=text,
-        state=state,
-        failures=console.starter.failures(),
-        starting=console.starter.starting(),
-    )
+    wanted: State | None = state if state in get_args(State) else None  # type: ignore[assignment]
+    rows = api.select_runs(every, text, wanted)
+    shown = rows[offset : offset + RUNS_PER_PAGE]
+    counts = {"total": len(rows), "every": len(every), "offset": offset, "page": RUNS_PER_PAGE}
+    return render(request, "runs.html", console, rows=shown, text=text, state=state, **counts)
 
 
 @router.get("/compare")
@@ -64,96 +118,45 @@ def show_comparison(
     reference: Annotated[str | None, Query(max_length=500)] = None,
 ) -> Response:
     """Runs side by side."""
-    chosen = [console.find(key) for key in dict.fromkeys(run)]
+    chosen = list(dict.fromkeys(run))
     if len(chosen) < 2:
         return render(request, "compare.html", console, compared=None, source="")
-    measured = api.choose_reference(console, chosen, reference)
-    compared = figures.compare_runs(console.runs, chosen, measured)
-    query = urlencode([("run", one.key) for one in chosen] + [("reference", measured.key)])
+    compared = api.compare(console, _, chosen, reference)
+    query = urlencode([("run", key) for key in chosen] + [("reference", compared.reference)])
     return render(request, "compare.html", console, compared=compared, source=f"/api/compare?{query}")
 
 
 @router.get("/runs/{run}")
-def show_run(request: Request, console: ConsoleOf, identity: ForOperator, run: Run) -> Response:
-    """One run."""
-    detail = api.get_run(console, identity, run)
-    with console.runs.read(run) as (store, reader):
-        newest = round_detail(reader, store.client_names, max(0, detail.done - 1), 0, PAGE_SIZE)
-    return render(request, "run.html", console, run=detail, detail=newest, page=PAGE_SIZE)
-
-
-@router.get("/runs/{run}/head")
-def show_run_head(request: Request, console: ConsoleOf, identity: ForOperator, run: Run) -> Response:
-    """The figures on top of a run's page, as a fragment."""
-    return render(request, "run_head.html", console, run=api.get_run(console, identity, run))
-
-
-@router.get("/runs/{run}/rounds")
-def show_round(
+def show_run(
     request: Request,
     console: ConsoleOf,
     _: ForOperator,
     run: Run,
-    round: Annotated[str, Query(max_length=40)] = "",
+    round: Short = "",
     offset: api.Offset = 0,
 ) -> Response:
-    """The auction of a round, as a fragment; without a number the newest."""
-    row = figures.run_row(console.runs, run)
+    """One run, with the auction of a round; without a number, of the newest."""
     wanted = _number(round, "the round")
-    number = row.done - 1 if wanted is None else wanted
+    shown = figures.run_detail(console.runs, run)
+    number = shown.done - 1 if wanted is None else wanted
     with console.runs.read(run) as (store, reader):
-        found = round_detail(reader, store.client_names, number, offset, PAGE_SIZE)
-    return render(
-        request,
-        "round.html",
-        console,
-        run=row,
-        detail=found,
-        number=number,
-        page=PAGE_SIZE,
-        is_newest=wanted is None,
-    )
+        detail = round_detail(reader, store.client_names, number, offset, PAGE_SIZE)
+    given = {"number": number, "is_newest": wanted is None}
+    return render(request, "run.html", console, run=shown, detail=detail, **given)
 
 
 @router.get("/runs/{run}/clients")
 def show_clients(
     request: Request, console: ConsoleOf, _: ForOperator, run: Run, offset: api.Offset = 0
 ) -> Response:
-    """A part of a run's clients, as a fragment."""
-    with console.runs.read(run) as (store, reader):
-        members = accounts.list_clients(reader, store.client_names, offset, PAGE_SIZE)
-        has_market = bool(store.header.get("rules"))
-    shown = {"key": run.key, "has_market": has_market}
-    return render(request, "clients_table.html", console, run=shown, members=members, page=PAGE_SIZE)
+    """A part of a run's clients; the page of the run asks for it when it is there itself."""
+    members = api.list_clients(console, _, run, offset, PAGE_SIZE)
+    row = figures.run_row(console.runs, run)
+    return render(request, "clients.html", console, run=row, members=members)
 
 
 @router.get("/runs/{run}/clients/{client}")
 def show_client(
-    request: Request, console: ConsoleOf, _: ForClient, run: Run, client: ClientNumber
-) -> Response:
-    """One client."""
-    detail = accounts.client_detail(console.runs, run, client)
-    if detail is None:
-        raise HTTPException(404, f"the run has no client {client}")
-    row = figures.run_row(console.runs, run)
-    with console.runs.read(run) as (_store, reader):
-        moved = accounts.movements(reader, client, None, PAGE_SIZE)
-    return render(request, "client.html", console, run=row, detail=detail, moved=moved, is_newest=True)
-
-
-@router.get("/runs/{run}/clients/{client}/head")
-def show_client_head(
-    request: Request, console: ConsoleOf, _: ForClient, run: Run, client: ClientNumber
-) -> Response:
-    """The figures on top of a client's page, as a fragment."""
-    detail = accounts.client_detail(console.runs, run, client)
-    if detail is None:
-        raise HTTPException(404, f"the run has no client {client}")
-    return render(request, "client_head.html", console, run=figures.run_row(console.runs, run), detail=detail)
-
-
-@router.get("/runs/{run}/clients/{client}/movements")
-def show_movements(
     request: Request,
     console: ConsoleOf,
     _: ForClient,
@@ -161,18 +164,11 @@ def show_movements(
     client: ClientNumber,
     before: api.RoundQuery = None,
 ) -> Response:
-    """A part of a client's movements, as a fragment."""
-    with console.runs.read(run) as (_store, reader):
-        moved = accounts.movements(reader, client, before, PAGE_SIZE)
-    return render(
-        request,
-        "movements.html",
-        console,
-        run=figures.run_row(console.runs, run),
-        client=client,
-        moved=moved,
-        is_newest=before is None,
-    )
+    """One client, with its movements before a round; without one, the newest."""
+    detail = api.get_client(console, _, run, client)
+    moved = api.get_movements(console, _, run, client, before, PAGE_SIZE)
+    row = figures.run_row(console.runs, run)
+    return render(request, "client.html", console, run=row, detail=detail, moved=moved, before=before)
 
 
 @router.post("/runs/{run}/clients/{client}/token")
@@ -197,9 +193,6 @@ def _number(text: str, name: str, least: int = 0) -> int | None:
     return number
 
 
-Short = Annotated[str, Query(max_length=40)]
-
-
 @router.get("/runs/{run}/ledger")
 def show_ledger(
     request: Request,
@@ -213,41 +206,84 @@ def show_ledger(
     after: api.PlaceQuery = None,
     until: api.PlaceQuery = None,
 ) -> Response:
-    """The ledger of a run; as a fragment only its table."""
+    """The ledger of a run."""
     given = {"client": client, "round": round, "kind": kind, "cluster": cluster}
+    given = {name: value for name, value in given.items() if value}
     problem, found = None, None
-    try:
-        wanted: TransferKind | None = kind if kind in get_args(TransferKind) else None  # type: ignore[assignment]
-        number = -1 if round.strip().lower() == "opening" else _number(round, "the round", -1)
-        with console.runs.read(run) as (store, reader):
+    with console.runs.read(run) as (store, reader):
+        head = store.head()
+        try:
+            wanted: TransferKind | None = kind if kind in get_args(TransferKind) else None  # type: ignore[assignment]
+            number = -1 if round.strip().lower() == "opening" else _number(round, "the round", -1)
             who = find_client(client.strip(), store.client_names) if client.strip() else None
             search = Search(who, number, wanted, _number(cluster, "the cluster"))
             found = find_transfers(reader, store.client_names, search, after, until, PAGE_SIZE)
-    except InputError as error:
-        problem = str(error)
+        except InputError as error:
+            problem = str(error)
     return render(
         request,
-        "ledger_table.html" if is_fragment(request) else "ledger.html",
+        "ledger.html",
         console,
         run=figures.run_row(console.runs, run),
         found=found,
         problem=problem,
-        given={name: value for name, value in given.items() if value},
-        query=urlencode({name: value for name, value in given.items() if value}),
+        given=given,
+        query=urlencode(given),
         kinds=get_args(TransferKind),
-        check=console.verifier.result(run),
+        head=head,
+        command=_verify_command(run),
     )
 
 
-@router.post("/runs/{run}/verification")
-def verify(request: Request, console: ConsoleOf, _: ForOperator, run: Run) -> Response:
-    """Begins a check, as a fragment."""
-    row = figures.run_row(console.runs, run)
-    return render(request, "verification.html", console, run=row, check=console.verifier.start(run))
+def _verify_command(run: FoundRun) -> str:
+    """The command that checks a run's history; the address of a database without its password."""
+    place = run.folder or parse_address(run.address).render_as_string()
+    return shlex.join(["ipfl", "ledger", "verify", str(place), *(["--run", run.run] if run.run else [])])
 
 
-@router.get("/runs/{run}/verification")
-def show_verification(request: Request, console: ConsoleOf, _: ForOperator, run: Run) -> Response:
-    """The state of a check, as a fragment."""
-    row = figures.run_row(console.runs, run)
-    return render(request, "verification.html", console, run=row, check=console.verifier.result(run))
+@router.get("/login")
+def show_login(request: Request, console: ConsoleOf) -> Response:
+    """The form for a token."""
+    return render(request, "login.html", console, problem=None)
+
+
+@router.post("/login")
+async def login(request: Request, console: ConsoleOf) -> Response:
+    """Takes a token into a cookie that scripts cannot read and other sites cannot send."""
+    access = console.access
+    if access.tokens is None:
+        return RedirectResponse("/", 303)
+    if not console.sign_ins.take(peer_of(request.scope)):
+        return _refuse_login(request, console, 429, "Too many attempts. Wait a minute.")
+    body = (await request.body()).decode("utf-8", "replace")  # its size is limited in front of here
+    given = parse_qs(body, max_num_fields=10).get("token", [""])[0].strip()
+    identity = access.tokens.identify(given)
+    if identity is None:
+        problem = "This token is not valid here. Copy it whole, without spaces."
+        return _refuse_login(request, console, 401, problem)
+    home = "/" if identity.is_operator else f"/runs/{identity.run}/clients/{identity.client}"
+    response = RedirectResponse(home, 303)
+    response.set_cookie(
+        COOKIE,
+        given,
+        max_age=12 * 3600,
+        httponly=True,
+        samesite="strict",
+        secure=request.url.scheme == "https",
+        path="/",
+    )
+    return response
+
+
+def _refuse_login(request: Request, console: Any, status: int, problem: str) -> Response:
+    answer = render(request, "login.html", console, problem=problem)
+    answer.status_code = status
+    return answer
+
+
+@router.post("/logout")
+def logout() -> Response:
+    """Forgets the token."""
+    response = RedirectResponse("/login", 303)
+    response.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
+    return response

@@ -53,28 +53,15 @@ class RunPage(BaseModel):
     runs: list[RunRow]
 
 
-class Cost(BaseModel):
-    """What one phase of a run cost."""
-
-    phase: str
-    times: int
-    seconds: float
-    bytes_down: int
-    bytes_up: int
-
-
 class RunDetail(RunRow):
     """A run with what was set, and what it cost."""
 
     head: str = Field(description="newest hash of the chain")
     reference: str | None = Field(None, description="key of the run that PMA is measured against")
     has_market: bool
-    can_stop: bool = False
-    can_resume: bool = False
     seconds: float | None = Field(None, description="time taken, once the run has ended")
     bytes_up: int | None = None
     bytes_down: int | None = None
-    costs: list[Cost] = Field(description="by phase; empty unless the run was profiled and has ended")
     settings: dict[str, str] = Field(description="dotted key → value, where it is not the default")
 
 
@@ -259,16 +246,6 @@ class TransferPage(BaseModel):
     last: str | None = Field(description="pass as `after` for the next page; null: there is none")
 
 
-class Verification(BaseModel):
-    """The check of a run's whole history."""
-
-    state: Literal["never", "checking", "valid", "wrong"]
-    text: str
-    rounds: int | None = None
-    hash: str | None = None
-    seconds: float | None = None
-
-
 class ComparedRun(BaseModel):
     """One run among those compared."""
 
@@ -297,17 +274,3 @@ class Token(BaseModel):
     """A token that opens one client's page."""
 
     token: str
-
-
-class Command(BaseModel):
-    """What the form stands for, on the command line."""
-
-    command: str
-    problem: str | None = None
-
-
-class Started(BaseModel):
-    """A run that was started or resumed."""
-
-    name: str
-    key: str

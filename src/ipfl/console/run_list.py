@@ -94,10 +94,6 @@ class RunList:
                 self._scanned = time.monotonic()
             return self._found
 
-    def forget(self) -> None:
-        """Looks through the folders at the next question: something was begun."""
-        self._scanned = float("-inf")
-
     def _in_folder(self) -> Iterator[FoundRun]:
         assert self.folder is not None
         taken: set[str] = set()

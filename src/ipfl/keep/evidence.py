@@ -20,7 +20,6 @@ from ipfl.keep.file_names import (
     EXPORTS,
     MEMORY,
     METRICS_FILE,
-    STOP_REQUEST_FILE,
     TRACE_FILE,
 )
 from ipfl.ledger.database import STORE_FILE
@@ -30,7 +29,7 @@ MEMORIES = (MEMORY, CLIENT_MODELS)
 """Folders with a folder per client and a file per round."""
 ROUND_FOLDERS = tuple(f"{name}/" for name in (CHECKPOINTS, *MEMORIES))
 """What paths of files that rounds write begin with."""
-NO_EVIDENCE = (STORE_FILE, METRICS_FILE, TRACE_FILE, STOP_REQUEST_FILE)
+NO_EVIDENCE = (STORE_FILE, METRICS_FILE, TRACE_FILE)
 """Files that no hash covers: the store has hashes of its own, the lines are in it, the profile is made when
 all is over, and whoever asks for a stop is not the run."""
 

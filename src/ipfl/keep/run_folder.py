@@ -36,7 +36,6 @@ from ipfl.keep.file_names import (
     PRIVACY,
     RECEIPTS,
     SERVER_MODELS,
-    STOP_REQUEST_FILE,
     SUMMARY_FILE,
     TRACE_FILE,
 )
@@ -123,18 +122,6 @@ def planned_rounds(folder: Path) -> int:
         return int(json.loads(read_text(folder / SUMMARY_FILE))["config"]["rounds"])
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return 0
-
-
-def request_stop(folder: Path) -> None:
-    """Asks the process that is at work in a run's folder to end as after Ctrl-C, before its next round.
-
-    Raises:
-        InputError: The folder cannot be written to.
-    """
-    try:
-        (folder / STOP_REQUEST_FILE).touch()
-    except OSError as error:
-        raise InputError(f"cannot ask for a stop in {folder}: {error.strerror}") from error
 
 
 @dataclass(frozen=True)
@@ -294,15 +281,6 @@ class RunFolder:
             return float(json.loads(read_text(self.path / SUMMARY_FILE))["seconds"])
         except (OSError, ValueError, KeyError, TypeError):
             return 0.0
-
-    def is_stop_requested(self) -> bool:
-        """Whether somebody asked the run to end (`request_stop`)."""
-        return (self.path / STOP_REQUEST_FILE).exists()
-
-    def forget_stop(self) -> None:
-        """Removes a request that is met, or that was made before the run was begun."""
-        if self.is_stop_requested():
-            remove(self.path / STOP_REQUEST_FILE)
 
     def rewrite(self, lines: Iterable[Mapping[str, Any]]) -> None:
         """Makes `metrics.jsonl` say these rounds and no others."""

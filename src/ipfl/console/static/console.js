@@ -280,7 +280,7 @@ function refresh() {
   document.body.dispatchEvent(new CustomEvent("news"));
   if (window.echarts) drawAll(true);
   const list = document.querySelector('[data-refresh="filter"]');
-  if (list) htmx.ajax("GET", `/?${new URLSearchParams(new FormData(document.querySelector("form.filter")))}`, { target: "#runs" });
+  if (list) htmx.ajax("GET", `/?${new URLSearchParams(new FormData(document.querySelector("form.filter")))}`, { target: "#runs", select: "#runs", swap: "outerHTML" });
 }
 
 // Ticked runs stay ticked when the table is loaded again.
@@ -298,20 +298,13 @@ document.addEventListener("change", (event) => {
   }
 });
 document.addEventListener("htmx:afterSwap", showTicked);
-
-// The settings of a method are shown while it is chosen.
-function showChosenMethods() {
-  for (const box of document.querySelectorAll('input[name="methods"]')) {
-    const settings = document.querySelector(`details[data-method="${CSS.escape(box.value)}"]`);
-    if (settings) settings.hidden = !box.checked;
-  }
-}
-document.addEventListener("change", (event) => { if (event.target.name === "methods") showChosenMethods(); });
+document.addEventListener("htmx:responseError", (event) => {
+  document.getElementById("live-state").textContent = `That did not work (${event.detail.xhr.status}). Reload the page to see why.`;
+});
 
 document.addEventListener("DOMContentLoaded", () => {
   for (const box of document.querySelectorAll('#runs input[name="run"]:checked')) ticked.add(box.value);
   showTicked();
-  showChosenMethods();
   if (document.body.dataset.live) listen(document.body.dataset.live);
   if (!window.echarts) return;
   drawAll(false);

@@ -33,8 +33,9 @@ from ipfl.errors import InputError
 from ipfl.keep.file_names import SUMMARY_FILE
 from ipfl.keep.run_folder import is_on_nodes
 from ipfl.ledger.reader import Reader, names_one_of
-from ipfl.ledger.schema import OPENING, bids, clients, contributions, rounds, seats, transfers
+from ipfl.ledger.schema import bids, clients, contributions, rounds, seats, transfers
 from ipfl.ledger.store import RunStore
+from ipfl.report.ledger_tables import round_name
 
 
 def is_member(reader: Reader, client: int) -> bool:
@@ -99,7 +100,7 @@ def _statement_note(store: RunStore, reader: Reader) -> str | None:
         return None
     found = reader.signature(last.round)
     signer = "not signed: the run has no key" if found is None else f"signed by {found.public_key}"
-    return f"After round {round_label(last.round)}, {signer}."
+    return f"After round {round_name(last.round)}, {signer}."
 
 
 def statement_json(found: FoundRun, client: int) -> dict[str, Any]:
@@ -339,8 +340,3 @@ def ordinal(number: int) -> str:
     """1st, 2nd, 3rd, 4th, 11th, 21st."""
     ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number}{'th' if number % 100 in (11, 12, 13) else ending}"
-
-
-def round_label(round: int) -> str:
-    """A round's number, or `opening`."""
-    return "opening" if round == OPENING else str(round)
