@@ -274,7 +274,7 @@ class TestOverwrittenComparison:
 
     def test_it_is_put_back_if_no_run_can_begin(self, old):
         before = self.contents(old)
-        refused = ["--set", "privacy.secure_sum=all", "--set", "train.per_round=1"]
+        refused = ["--set", "aggregate.min_providers=2", "--set", "train.per_round=1"]
         done = command(
             "compare",
             "--methods",

@@ -138,16 +138,6 @@ def register(
 
 
 @app.command()
-def peers(folder: Folder) -> None:
-    """Print the public keys of all accounts, as each node's peers.txt lists them."""
-    server = _server_folder(folder)
-    from ipfl.deploy.peers import peers_text
-    from ipfl.deploy.registry import Registry
-
-    typer.echo(peers_text(Registry.load(server.accounts_file)), nl=False)
-
-
-@app.command()
 def server(folder: Folder) -> None:
     """Start the server; it runs until Ctrl-C or SIGTERM."""
     found = _server_folder(folder)

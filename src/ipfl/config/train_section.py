@@ -148,18 +148,6 @@ class PrivacyConfig(Section):
         None, description="budget: a client does not answer what would take it beyond this ε; omitted: none"
     )
 
-    secure_sum: Literal["off", "gradients", "all"] = Field(
-        "off",
-        description="all: masks leave the server the sums of replies, and no reply; gradients: only of "
-        "gradients that a method asks for; off: it sees every reply",
-    )
-    sum_quorum: float = Field(
-        2 / 3,
-        gt=0.5,
-        le=1,
-        description="share of a secure sum's clients that must deliver, or it is not opened",
-    )
-
     @property
     def is_on(self) -> bool:
         """Whether noise protects anything."""

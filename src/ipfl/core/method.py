@@ -125,27 +125,6 @@ class Roster:
     clients: tuple[ClientId, ...]
 
 
-Weigh = Callable[[Record], Mapping[str, int]]
-"""What each vector of a reply counts in a sum: a whole number."""
-
-
-def weigh_by_samples(reply: Record) -> dict[str, int]:
-    """Every vector by the number of samples `n`, as FedAvg does."""
-    return dict.fromkeys(reply.params, int(reply.facts["n"]))
-
-
-@dataclass(frozen=True)
-class Sums:
-    """Of which replies a server needs only the weighted sum (`privacy.secure_sum`)."""
-
-    updates: Mapping[str, Weigh] = field(default_factory=dict)
-    """Actions whose replies hold trained models."""
-    gradients: Mapping[str, Weigh] = field(default_factory=dict)
-    """Actions whose replies hold gradients at models that the server has already."""
-    needs_single: str = ""
-    """What the server needs single replies for; empty: for nothing."""
-
-
 class Method(ABC, Generic[S]):
     """A federated learning method: server side (`init`, `round`, `offer`) and client side (`on_*`).
 
@@ -156,8 +135,6 @@ class Method(ABC, Generic[S]):
     name: ClassVar[str]
     summary: ClassVar[str]
     """One line for `ipfl methods`: what it does, and whose paper it is."""
-    needs_single: ClassVar[str] = "whatever it does, as it does not say that sums are enough"
-    """What the server needs single replies for, unless it `HasSums`."""
     needs_probe: ClassVar[bool] = True
     """Whether clients must score models on points that they never train on: `probe`, or `goal`, which mostly
     holds the same points. If not, they can train on these as well (`train.use_probe`)."""
@@ -231,15 +208,6 @@ class HasMarket(Protocol):
 
 
 @runtime_checkable
-class HasSums(Protocol):
-    """A method whose server can do without some single replies if it has their sum."""
-
-    def sums(self) -> Sums:
-        """Which replies these are."""
-        ...
-
-
-@runtime_checkable
 class HasReport(Protocol):
     """A method with more to say in `summary.json`."""
 
@@ -260,8 +228,3 @@ class HasPersonalizeCost(Protocol):
 def personalize_cost(method: Method[Any], state: Any) -> int:
     """What an evaluation costs beside the test data, in passes over a part; 0 if the method says nothing."""
     return method.personalize_cost(state) if isinstance(method, HasPersonalizeCost) else 0
-
-
-def sums_of(method: Method[Any]) -> Sums:
-    """Of which replies a method's server needs only the sum; of none if the method says nothing."""
-    return method.sums() if isinstance(method, HasSums) else Sums(needs_single=method.needs_single)

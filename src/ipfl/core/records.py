@@ -58,40 +58,16 @@ Replies = Mapping[ClientId, Record]
 """Valid replies by client in ascending id; clients that did not answer, or not validly, are absent."""
 
 
-@dataclass(frozen=True)
-class ReplySum:
-    """What a method gets instead of single replies: their sum."""
-
-    vectors: Mapping[str, NDArray[np.float64]]
-    """Σ weight · vector."""
-    weights: Mapping[str, int]
-    """Σ weight of each vector."""
-    facts: Mapping[str, Fact]
-    """Sums of the facts."""
-
-    def mean(self, name: str) -> NDArray[np.float64] | None:
-        """The weighted mean of a vector; None if nobody has a part in it."""
-        weight = self.weights.get(name, 0)
-        return self.vectors[name] / weight if weight > 0 else None
-
-
 class PhaseReplies(dict[ClientId, Record]):
     """The replies of a phase as the driver hands them to a method, and whose absence is not the client's."""
 
     server_faults: frozenset[ClientId] = frozenset()
     """Clients without a reply through a fault of the server's own, such as a worker process that died."""
-    total: ReplySum | None = None
-    """The sum of the replies, where the server sees nothing else: the replies themselves are empty then."""
 
 
 def server_faults(replies: Replies) -> frozenset[ClientId]:
     """Clients whose reply is missing through a fault of the server's own."""
     return replies.server_faults if isinstance(replies, PhaseReplies) else frozenset()
-
-
-def sum_of_replies(replies: Replies) -> ReplySum | None:
-    """The sum of the replies, if the server sees nothing else; None: it sees every one."""
-    return replies.total if isinstance(replies, PhaseReplies) else None
 
 
 def holdout_id(distribution: int) -> ClientId:

@@ -25,7 +25,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 import numpy as np
 from annotated_types import Interval, Len
-from pydantic import ConfigDict, StringConstraints, TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from ipfl.core.records import ClientId, Record
 
@@ -71,16 +71,6 @@ def index_below(length: int) -> Any:
 def list_of(kind: Any, length: int) -> Any:
     """So many values of one type."""
     return Annotated[list[kind], Len(length, length)]
-
-
-def hex_text(size: int) -> Any:
-    """So many bytes as hexadecimal digits."""
-    return Annotated[str, Len(2 * size, 2 * size), StringConstraints(pattern="^[0-9a-f]*$")]
-
-
-def text_up_to(length: int) -> Any:
-    """A text of so many characters at most."""
-    return Annotated[str, Len(0, length)]
 
 
 class InvalidReplyError(ValueError):

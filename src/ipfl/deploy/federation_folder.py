@@ -25,7 +25,6 @@ from ipfl.deploy.credentials import (
     write_certificates,
     write_key_pair,
 )
-from ipfl.deploy.peers import peers_text
 from ipfl.deploy.registry import NodeAccount, Registry
 from ipfl.engines import NEEDS_LOCAL_ENGINE
 from ipfl.engines.flower.node_limits import NodeLimits
@@ -105,9 +104,6 @@ class NodeSettings(_SettingsFile, NodeLimits):
     readable: tuple[Path, ...] = Field(
         (), description="files and folders that the app may read, beside `data` and the installed packages"
     )
-    peers: Path = Field(
-        Path("peers.txt"), description="the public keys of all clients, which secure sums are checked against"
-    )
 
 
 def load_run_config(
@@ -152,11 +148,6 @@ class NodeFolder:
     def settings_file(self) -> Path:
         """Which server, which client, which data."""
         return self.root / "node.toml"
-
-    @property
-    def peers_file(self) -> Path:
-        """Public keys of all clients, as `ipfl deploy init` knew them."""
-        return self.root / "peers.txt"
 
     @property
     def flower_home(self) -> Path:
@@ -302,9 +293,6 @@ def create_folder(
         accounts.append(NodeAccount(client=client, key=key, name=f"node-{client}"))
     registry = Registry.of(accounts)
     registry.save(folder.accounts_file)
-    peers = peers_text(registry)
-    for client in range(nodes):
-        folder.node_folder(client).peers_file.write_text(peers, encoding="utf-8")
     settings = ServerSettings(
         bind=ALL_INTERFACES if hosts else LOOPBACK_INTERFACE, port=port, operator_port=operator_port
     )

@@ -25,10 +25,8 @@ memory = "memory"           # folder for what the client remembers between round
 app = "app"                 # the Flower app; this node runs no other one, whatever the server sends
 modules = []                # modules that a run's config may name as module:callable
 readable = []               # what the app may read, beside `data` and the installed packages
-peers = "peers.txt"         # public keys of all clients: secure sums are taken with these and no others
 
 # What this node insists on; the server cannot change it.
-least_secure_sum = "off"    # off, gradients or all: refuse runs whose privacy.secure_sum is less
 least_noise = 0.0           # refuse runs with less privacy.noise
 # most_epsilon = 8.0        # refuse runs whose privacy.epsilon is larger or not set
 """
@@ -186,7 +184,6 @@ To give client 2 another key: `ipfl deploy register {root} new.pub --client 2 --
 | `operator.token` | what operators present; new at each start of the server | only the operator |
 | `flwr/` | connection profile and token for Flower's own commands | only the operator |
 | `app/`, `nodes/<i>/app/` | the Flower app: of the server, and the one that the node accepts | everybody |
-| `nodes/<i>/peers.txt` | public keys of all clients, as the node knows them | everybody |
 | `nodes/<i>/key`, `key.pub` | a node's keys | `key`: only the node |
 | `superlink.db`, `logs/`, `runs/` | Flower's database, logs, results | the operator |
 """

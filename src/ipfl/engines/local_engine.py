@@ -22,7 +22,6 @@ from types import TracebackType
 
 from ipfl.client.memory import ClientMemory
 from ipfl.client.runner import ASSESS, EVALUATE, TRAIN, ClientRunner, CrashError, Job, Runner
-from ipfl.client.secure_sum import with_secure_sums
 from ipfl.core import Ask, Bytes, ClientId, Event, Fact, Record, Replies
 from ipfl.core.profile import add_span
 from ipfl.core.replies import UnreadableReply
@@ -81,8 +80,7 @@ class LocalEngine:
                 context.privacy,
                 predictors=context.predictors,
             )
-            outside = None if context.wrap is None else context.wrap(runner)
-            self.runner: Runner = with_secure_sums(runner, outside)
+            self.runner: Runner = runner if context.wrap is None else context.wrap(runner)
             with one_thread():
                 wanted = count_cores() if workers is None else workers
                 for _ in range(min(wanted, len(context.task.data.clients) or 1)):  # more would be idle

@@ -35,7 +35,6 @@ from ipfl.core.replies import (
     check_form,
 )
 from ipfl.core.rounds import SERVER_FAULTS
-from ipfl.play.summed_replies import SecureSums, sum_replies
 
 S = TypeVar("S")
 MIN_DIVERGED = 2
@@ -60,10 +59,6 @@ class Traffic(Bytes):
     """ε so far of the clients that said so."""
     spent: set[ClientId] = field(default_factory=set)
     """Clients that did not answer because their privacy budget is spent."""
-    sums: int = 0
-    """Secure sums so far."""
-    failed_sums: list[Event] = field(default_factory=list)
-    """Those that were not opened."""
 
     def take_privacy(self, client: ClientId, told: Mapping[str, Fact]) -> None:
         """Notes what a client says of its privacy.
@@ -81,7 +76,6 @@ class Traffic(Bytes):
     def events(self) -> list[Event]:
         """What a person should know of it."""
         return [
-            *self.failed_sums,
             *(Event("diverged", None, _all_diverged(*found)) for found in self.diverged.items()),
             *(Event("no_answer", client, "did not answer") for client in sorted(self.silent)),
             *(Event("budget_spent", client, BUDGET_TEXT) for client in sorted(self.spent)),
@@ -177,22 +171,11 @@ def _exchange(ask: Ask, engine: Engine, round: int, traffic: Traffic) -> PhaseRe
     return arrived
 
 
-def exchange_sum(ask: Ask, engine: Engine, round: int, traffic: Traffic, sums: SecureSums) -> Replies:
-    """The same where the method gets the sum of the replies, and the server sees none of them."""
-    traffic.sums += 1
-    replies, failed = sum_replies(
-        ask, sums, round, traffic.sums, lambda step: exchange(step, engine, round, traffic)
-    )
-    traffic.failed_sums += failed
-    return replies
-
-
 def drive(
     phases: Generator[Ask, Replies, Round[S]],
     engine: Engine,
     round: int,
     traffic: Traffic,
-    sums: SecureSums | None = None,
     max_weight: float | None = None,
 ) -> Round[S]:
     """Runs a method's round to its end.
@@ -202,17 +185,13 @@ def drive(
         engine: Asks the clients.
         round: Its number.
         traffic: Where it is counted.
-        sums: Which replies are summed securely; None: none.
         max_weight: As for `exchange`.
     """
     try:
         with measure("server at the start", round=round):
             ask = next(phases)
         while True:
-            if sums is not None and sums.is_summed(ask):
-                replies = exchange_sum(ask, engine, round, traffic, sums)
-            else:
-                replies = exchange(ask, engine, round, traffic, max_weight)
+            replies = exchange(ask, engine, round, traffic, max_weight)
             with measure(f"server after {ask.action}", round=round):
                 ask = phases.send(replies)
     except StopIteration as end:

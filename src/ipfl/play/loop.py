@@ -41,7 +41,6 @@ from ipfl.play.early_stopping import is_learned, may_end
 from ipfl.play.evaluation import Evaluator
 from ipfl.play.metrics import Evaluation
 from ipfl.play.setup import make_setup
-from ipfl.play.summed_replies import SecureSums
 from ipfl.results.result import Line, Result
 from ipfl.system.retry import is_disk_full, retry_while_disk_full
 from ipfl.system.signals import InterruptHandler
@@ -85,7 +84,6 @@ class RoundLoop:
         self.server_memory, self.callbacks, self.reference = server_memory, tuple(callbacks), reference
         self.arrivals = Arrivals(config.clients, task.data.clients, config.seed)
         setup = make_setup(task, method, config, server_memory, balances, planned_rounds)
-        self.sums = SecureSums.plan(method, config, min(setup.per_round, len(setup.clients)))
         self.state = method.init(setup)
         decides = config.clients.leave or config.patience is not None
         self.evaluator = Evaluator(task, method, config.evaluate, config.seed, decides=decides)
@@ -233,7 +231,7 @@ class RoundLoop:
         roster, traffic = Roster(self.engine.present(members)), Traffic()
         try:
             phases = self.method.round(self.state, roster, round)
-            done = drive(phases, self.engine, round, traffic, self.sums, self.config.aggregate.max_weight)
+            done = drive(phases, self.engine, round, traffic, self.config.aggregate.max_weight)
             return done, len(roster.clients), traffic
         except OSError as error:
             if is_disk_full(error):

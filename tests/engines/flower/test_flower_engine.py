@@ -19,9 +19,7 @@ from tests.small_runs import ask_anything
 
 import ipfl
 from ipfl.client.runner import ClientFailedError
-from ipfl.client.sum_plan import SUM_KEYS, SUM_OPEN, SUM_SHARES
 from ipfl.config.run_config import Config, EvaluateConfig
-from ipfl.config.train_section import PrivacyConfig
 from ipfl.core import Ask, Record, holdout_id
 from ipfl.core.replies import Count, ReplySchema
 from ipfl.engines.flower.messages import pack_missing, payload_bytes, unpack
@@ -80,20 +78,6 @@ class TestSameResults:
         assert {k: v.tobytes() for k, v in flower.models.items()} == {
             k: v.tobytes() for k, v in local.models.items()
         }
-
-    def test_secure_sums(self, tmp_path):
-        """Four asks to a sum, all through Flower's messages: the same bytes as on this machine."""
-        settings, grid = config().model_copy(update={"privacy": PrivacyConfig(secure_sum="all")}), Loopback()
-        join_nodes(grid, tmp_path, 6)
-        local, flower = run(settings), run(settings, engine_factory(grid, settings))
-        assert without_bytes(flower.history) == without_bytes(local.history)
-        assert flower.models["global"].tobytes() == local.models["global"].tobytes()
-        assert not any(line["events"] for line in flower.history)
-        actions = [message.metadata.message_type for message in grid.sent]
-        # 3 rounds of 3 clients.
-        assert [actions.count(f"query.{step}") for step in (SUM_KEYS, SUM_SHARES, SUM_OPEN)] == [9, 9, 9]
-        with pytest.raises(InputError, match="float16"):
-            run(settings, engine_factory(grid, settings, float16=True))
 
     def test_half_precision_is_another_result_with_half_the_bytes(self, tmp_path):
         settings, results = config(), []

@@ -20,7 +20,6 @@ import ipfl
 from ipfl.client.memory import ClientMemory
 from ipfl.client.privacy_accountant import Releases
 from ipfl.client.runner import ASSESS, EVALUATE, ClientRunner, Job, actions_of
-from ipfl.client.sum_plan import SUM_AGREE, SUM_KEYS, SUM_OPEN, SUM_SHARES
 from ipfl.config.run_config import Config
 from ipfl.config.task_section import TaskConfig
 from ipfl.config.train_section import PrivacyConfig, TrainConfig
@@ -115,9 +114,9 @@ def seeded_runner(folder, method="fedavg", **train):
 
 
 def all_actions(folder=Path("unused")):
-    """Every action that any part answers: methods, evaluator, sums, and the first message."""
+    """Every action that any part answers: methods, evaluator, and the first message."""
     own = {action for name in METHODS for action in seeded_runner(folder, name).actions}
-    return sorted({*own, SUM_KEYS, SUM_SHARES, SUM_AGREE, SUM_OPEN, HELLO})
+    return sorted({*own, HELLO})
 
 
 def leaves(reply):
@@ -266,7 +265,7 @@ class TestEveryAction:
         @given(st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,60}", fullmatch=True))
         def ask(action):
             refusal = node.ask(action, ASKED[0], "ipfl-plus")
-            assert refusal == f"clients of ipfl do not answer {action[:50]!r}"
+            assert refusal == f"clients of ipfl-plus do not answer {action[:50]!r}"
 
         ask()
 
@@ -338,7 +337,9 @@ class TestSensitivity:
         """Importance is made of noisy hits; the default mix and adaptation look at the points."""
         asked = {"privacy": {"noise": 5.0, "mechanism": "sgd"}}
         node, offer = Node(tmp_path, self.data()), everything("cluster_0", "cluster_1")
-        assert node.ask(EVALUATE, offer, "ipfl", **asked).startswith("[privacy] keeps evaluations of ipfl")
+        assert node.ask(EVALUATE, offer, "ipfl-plus", **asked).startswith(
+            "[privacy] keeps evaluations of ipfl-plus"
+        )
         for adapt in (0, 3):
             method = ipfl.method("ipfl-plus", mix="paper", adapt=adapt)
             assert node.ask(EVALUATE, offer, method, **asked).facts["n"] == self.TESTED

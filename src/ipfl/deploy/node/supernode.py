@@ -10,7 +10,6 @@ from ipfl.deploy.credentials import fingerprint, read_node_public_key, write_ran
 from ipfl.deploy.federation_folder import NodeFolder, NodeSettings, write_app
 from ipfl.deploy.flower_cli import PrintLine, flower_environment
 from ipfl.deploy.node.sandbox import find_user
-from ipfl.deploy.peers import read_peers
 from ipfl.deploy.processes import Processes, RunningProcess, find_free_port
 from ipfl.engines.flower.flwr_internals import (
     BAD_CERTIFICATE_TEXT,
@@ -19,7 +18,6 @@ from ipfl.engines.flower.flwr_internals import (
     KEY_REFUSED_TEXT,
     NO_ANSWER_TEXT,
 )
-from ipfl.engines.flower.sum_identity import keep_known_keys
 from ipfl.errors import InputError
 from ipfl.ledger.receipts import prepare_receipt_key
 
@@ -53,7 +51,6 @@ def prepare_node(folder: NodeFolder) -> NodeSettings:
     memory = (folder.root / settings.memory).resolve()
     memory.mkdir(parents=True, exist_ok=True)
     prepare_receipt_key(memory, folder.private_key)
-    keep_known_keys(memory, read_peers(folder.root / settings.peers))
     app = (folder.root / settings.app).resolve()
     if app == folder.app.resolve() and not app.exists():  # the folder is of an earlier version of ipfl
         write_app(app)

@@ -8,12 +8,12 @@ ledger check` proves what was said; if the node denies that it was told, the rec
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ipfl.core import ClientId
 from ipfl.engines.flower.message_headers import AskHeader
-from ipfl.engines.flower.sum_identity import HasKey
 from ipfl.errors import InputError
 from ipfl.ledger.receipts import RECEIPT_KEY_FILE, VOUCHER_FILE, Receipt, Voucher, read_receipt
 from ipfl.ledger.signing import SigningKey
@@ -25,6 +25,9 @@ RECEIPT_FILE = "receipt.json"
 """The node's signature under the newest statement; the server has it too."""
 DENIED_FILE = "statement-denied.json"
 """A statement that contradicts the one that is kept: together they prove that the server said both."""
+
+HasKey = Callable[[ClientId, str], bool]
+"""Whether a public key, as OpenSSH writes it, is that of a client's node."""
 
 
 def keep_statement(folder: Path, ask: AskHeader) -> bool:

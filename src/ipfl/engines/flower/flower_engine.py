@@ -18,7 +18,6 @@ import numpy as np
 
 from ipfl.client.memory import ClientMemory
 from ipfl.client.runner import ASSESS, EVALUATE, ClientFailedError, ClientRunner, Job
-from ipfl.client.sum_plan import SUM_KEYS, SUM_PLAN, SumPlan
 from ipfl.core import Ask, Bytes, ClientId, Event, Record, Replies
 from ipfl.core.engine import KeepReceipt, TellAccount
 from ipfl.core.replies import InvalidReplyError, as_invalid, printable
@@ -40,7 +39,6 @@ from ipfl.engines.flower.messages import (
 )
 from ipfl.engines.flower.node_memory import Attempts, CacheIndex, DataDescription
 from ipfl.engines.flower.run_settings import RunSettings
-from ipfl.engines.flower.sum_identity import check_sum_keys
 from ipfl.engines.flower.transport import IncomingReply, NodeId, OutgoingMessage
 from ipfl.errors import InputError
 from ipfl.training.sgd import one_thread
@@ -138,8 +136,6 @@ class FlowerEngine:
     resources: ExitStack = field(default_factory=ExitStack)
 
     def __post_init__(self) -> None:
-        if self.float16 and self.settings.privacy.secure_sum != "off":
-            raise InputError("privacy.secure_sum needs exact numbers: models cannot travel as float16")
         self.events = self.membership.events
         folder = self.memory or Path(self.resources.enter_context(TemporaryDirectory(prefix="ipfl-")))
         train, seed = self.settings.train, self.settings.seed
@@ -213,8 +209,6 @@ class FlowerEngine:
                 try:
                     limits = MessageLimits.of(ask.expects.limits(records[client]))
                     replies[client], receipt = _read_reply(client, reply, limits)
-                    if action == SUM_KEYS:
-                        self._check_sum_keys(client, records[client], replies[client])
                     digests, _ = encoder.encode(records[client])
                     self._index_of(client).add_ask({self._settings_digest, *digests.values()})
                     if statement := statements.get(client):
@@ -230,23 +224,6 @@ class FlowerEngine:
         for client in remaining:
             self._leave_out("client_failed", client, action, "it does not keep the arrays that it is sent")
         return replies
-
-    def _check_sum_keys(self, client: ClientId, sent: Record, reply: Record) -> None:
-        """Compares who signed the keys of a sum with the accounts, so that one client cannot stop it for all.
-
-        Raises:
-            InvalidReplyError: It was not the client's node.
-        """
-        if self.membership.directory.client_of_key is None:
-            return
-        session = SumPlan.read(sent.facts[SUM_PLAN]).session
-        attempt = f"{self.attempts.run_id}/{len(self.attempts.first_rounds)}"
-        with as_invalid():
-            keys, proof = reply.facts["keys"], reply.facts["proof"]
-            try:
-                check_sum_keys(attempt, client, session, keys, proof, self._has_key)
-            except InputError as error:
-                raise InvalidReplyError(str(error)) from error
 
     def _has_key(self, client: ClientId, node_key: str) -> bool:
         """Whether a key is registered for a client; without an accounts file, every key will do."""

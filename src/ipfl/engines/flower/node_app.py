@@ -22,7 +22,6 @@ from flwr.clientapp import ClientApp
 
 import ipfl.engines.flower  # noqa: F401 (switches telemetry off)
 from ipfl.client.runner import ClientRunner, Job
-from ipfl.client.secure_sum import summed_actions, with_secure_sums
 from ipfl.config.train_section import PrivacyConfig
 from ipfl.core import ClientId
 from ipfl.data.federated import Parts, Samples
@@ -45,7 +44,6 @@ from ipfl.engines.flower.messages import (
 from ipfl.engines.flower.node_limits import NodeLimits
 from ipfl.engines.flower.node_memory import ArrayCache, NodeMemory, StaleAttemptError
 from ipfl.engines.flower.run_settings import RunSettings
-from ipfl.engines.flower.sum_identity import NodeIdentity
 from ipfl.errors import InputError
 from ipfl.training.architectures import Factory, model_factory
 from ipfl.training.sgd import one_thread
@@ -231,7 +229,6 @@ class NodeApp(ClientApp):
         if settings not in arrays:
             raise MalformedError("the first message must bring the settings")
         runner = self._runner_for(settings, arrays[settings], context, folders)
-        _identity(runner, folders, "")  # what is missing for secure sums is said now
         clients, data = clients_on_node(runner, context), runner.task.data
         info = NodeInfo(
             clients=clients,
@@ -275,9 +272,8 @@ class NodeApp(ClientApp):
                 return pack_missing(())
             receipt = countersign(own_folder, folders.memory).to_json()
         job = Job(action, ask.round, ask.client, record)
-        identity = _identity(runner, folders, f"{ask.run_id}/{len(ask.first_rounds)}")
         with _hidden_errors(runner.privacy, InputError, StaleAttemptError):
-            reply = with_secure_sums(_with_memory(runner, memory), identity=identity).run(job)
+            reply = _with_memory(runner, memory).run(job)
         cache.add_ask({key: arrays[key] for key in named})
         digests, vectors = Encoder(float16=ask.float16).encode(reply)
         return pack(ReplyHeader(ask.client, digests, reply.facts, receipt).to_header(), vectors)
@@ -339,11 +335,6 @@ def _with_memory(runner: ClientRunner, memory: NodeMemory) -> ClientRunner:
     own = copy.copy(runner)
     own.memory = memory
     return own
-
-
-def _identity(runner: ClientRunner, folders: NodeFolders, attempt: str) -> NodeIdentity | None:
-    """Who this node is in a secure sum; None: there are no sums, or nobody vouches for the node."""
-    return NodeIdentity.load(folders.memory, attempt) if summed_actions(runner) else None
 
 
 app = NodeApp()

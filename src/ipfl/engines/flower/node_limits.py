@@ -6,7 +6,7 @@ The limits are part of the node's own config (`node.toml`), which the server can
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field
 
@@ -14,8 +14,6 @@ from ipfl.config.sections import Section
 from ipfl.config.train_section import PrivacyConfig
 from ipfl.errors import InputError
 
-LEVELS = ("off", "gradients", "all")
-"""Of secure sums, the weakest first."""
 MAX_DELTA = 1e-5
 """With a larger chance that ε does not hold, a limit of ε would mean nothing."""
 
@@ -23,9 +21,6 @@ MAX_DELTA = 1e-5
 class NodeLimits(Section):
     """The least protection with which a node takes part in a run."""
 
-    least_secure_sum: Literal["off", "gradients", "all"] = Field(
-        "off", description="refuse runs whose privacy.secure_sum is less: off, gradients or all"
-    )
     least_noise: float = Field(0.0, ge=0, description="refuse runs with less privacy.noise")
     most_epsilon: float | None = Field(
         None,
@@ -50,10 +45,6 @@ class NodeLimits(Section):
             InputError: They protect less than the operator of this node wants.
         """
         for is_less, text in (
-            (
-                LEVELS.index(privacy.secure_sum) < LEVELS.index(self.least_secure_sum),
-                f'privacy.secure_sum = "{privacy.secure_sum}", this node wants "{self.least_secure_sum}"',
-            ),
             (
                 privacy.noise < self.least_noise,
                 f"privacy.noise = {privacy.noise:g}, this node wants {self.least_noise:g} or more",

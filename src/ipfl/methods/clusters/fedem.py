@@ -33,7 +33,6 @@ from pydantic.dataclasses import dataclass
 
 from ipfl.client.client import Client
 from ipfl.core import Ask, Fact, Phases, Record, Roster, Round, Setup, cluster_name
-from ipfl.core.method import Sums, weigh_by_samples
 from ipfl.methods.shared.cluster_models import ClusterModels, ClusterModelsMethod, read_models
 from ipfl.methods.shared.steps import expect_update, loss_table, random_seats, select_clients
 from ipfl.training.network import Network
@@ -67,10 +66,6 @@ class FedEM(ClusterModelsMethod[ClusterModels]):
         vectors = dict.fromkeys(state.named, state.size)
         replies = yield Ask("train", dict.fromkeys(chosen, Record(state.named)), expect_update(vectors))
         return Round(state.updated([replies] * self.clusters), random_seats(chosen, replies))
-
-    def sums(self) -> Sums:
-        """Each learner is the mean of its copies."""
-        return Sums(updates={"train": weigh_by_samples})
 
     def on_train(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:
         """One E-step and one M-step; the mixture weights stay with the client."""

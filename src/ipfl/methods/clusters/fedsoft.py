@@ -65,7 +65,6 @@ class FedSoft(ClusterModelsMethod[SoftClusters]):
 
     name: ClassVar[str] = "fedsoft"
     summary: ClassVar[str] = "local models between cluster centers (Ruan and Joe-Wong 2022)"
-    needs_single: ClassVar[str] = "the importance of its centers to each client"
     needs_probe: ClassVar[bool] = False
 
     clusters: int = Field(2, ge=1, description="K, number of centers")

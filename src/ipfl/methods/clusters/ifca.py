@@ -57,7 +57,6 @@ class IFCA(ClusterModelsMethod[Clustering]):
 
     name: ClassVar[str] = "ifca"
     summary: ClassVar[str] = "clients train the cluster model of lowest loss (Ghosh et al. 2020)"
-    needs_single: ClassVar[str] = "the cluster that each client chooses"
     needs_probe: ClassVar[bool] = False
 
     clusters: int = Field(2, ge=1, description="K, number of cluster models")

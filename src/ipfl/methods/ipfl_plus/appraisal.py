@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ipfl.core import Ask, ClientId, Record, Replies, Vector, cluster_name
-from ipfl.core.records import ReplySum, sum_of_replies
 from ipfl.core.replies import NonNegative, Number, PointCount, ReplySchema, VectorSizes, Whole, list_of
 from ipfl.methods.ipfl_plus import profiler
 from ipfl.methods.ipfl_plus.ipfl_settings import ContributionRule
@@ -103,11 +102,6 @@ APPRAISAL = ReplySchema(
 """Per model [hits, points], and the gradient at it if it was asked for."""
 
 
-def weigh_by_points(reply: Record) -> dict[str, int]:
-    """What the gradients of a reply count in a secure sum: as many as the points that they are means of."""
-    return {name: round(reply.facts[name][1]) for name in reply.params}
-
-
 def contributions_without(
     found: ClusterUpdates, aggregate: Vector
 ) -> Generator[Ask, Replies, NDArray[np.float64]]:
@@ -157,8 +151,6 @@ def _counts(answers: Replies, cluster: int) -> list[tuple[ClientId, float, float
 
 def pool_answers(answers: Replies, clusters: Iterable[int], size: int) -> tuple[Accuracies, Gradients]:
     """Acc_kr and g_k of each cluster, both means over the participants' points; absent without answers."""
-    if (total := sum_of_replies(answers)) is not None:
-        return _pool_sum(total, clusters)
     accuracy: Accuracies = {}
     gradients: Gradients = {}
     for k in clusters:
@@ -173,17 +165,6 @@ def pool_answers(answers: Replies, clusters: Iterable[int], size: int) -> tuple[
                 weighted += n * answers[client].params[cluster_name(k)].astype(np.float64)
             gradients[k] = weighted / points
     return accuracy, gradients
-
-
-def _pool_sum(total: ReplySum, clusters: Iterable[int]) -> tuple[Accuracies, Gradients]:
-    """The same from the sum of all answers; clusters of too few clients are not in it."""
-    known = [k for k in clusters if total.facts.get(cluster_name(k), (0, 0))[1] > 0]
-    counts = {k: total.facts[cluster_name(k)] for k in known}
-    means = {k: total.mean(cluster_name(k)) for k in known}
-    return (
-        {k: hits / points for k, (hits, points) in counts.items()},
-        {k: gradient for k, gradient in means.items() if gradient is not None},
-    )
 
 
 def best_holdout_gradients(answers: Replies, clusters: Iterable[int]) -> Gradients:

@@ -36,13 +36,11 @@ from ipfl.core import (
     Setup,
     Vector,
 )
-from ipfl.core.method import Sums
 from ipfl.errors import InputError
 from ipfl.market.bids import make_bids
 from ipfl.market.market_stats import market_stats
 from ipfl.market.payments import MAX_TOKENS
 from ipfl.market.token_manager import TokenManager
-from ipfl.methods.ipfl_plus.appraisal import weigh_by_points
 from ipfl.methods.ipfl_plus.ledger_rules import AuditedMarket
 from ipfl.methods.ipfl_plus.market_state import (
     MarketState,
@@ -114,14 +112,6 @@ class IPFL(AuditedMarket, Method[MarketState]):
             economy=market_stats(after.bank.balances, self.price, selection.empty_seats),
         )
         return Round(after, before.seats(selection, delivered, lost), tuple(events), market)
-
-    def sums(self) -> Sums:
-        """The gradient of a cluster is a sum; contributions to it are measured on single updates."""
-        is_asked = self.contribution == "clients" and self.incentive
-        return Sums(
-            gradients={"appraise": weigh_by_points} if is_asked else {},
-            needs_single="contributions, which are measured on every update",
-        )
 
     def personalize_cost(self, state: MarketState) -> int:
         """Every cluster model once, every candidate for the mix, and epochs of fine-tuning if they are fixed.

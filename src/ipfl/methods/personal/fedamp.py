@@ -62,7 +62,6 @@ class FedAMP(Method[Cloud]):
 
     name: ClassVar[str] = "fedamp"
     summary: ClassVar[str] = "own models, drawn to similar ones by attention (Huang et al. 2021)"
-    needs_single: ClassVar[str] = "a model of each client's own"
     needs_probe: ClassVar[bool] = False
 
     sigma: float = Field(

@@ -68,7 +68,6 @@ class FedFomo(Method[Affinities]):
 
     name: ClassVar[str] = "fedfomo"
     summary: ClassVar[str] = "each client mixes the models of others that help it (Zhang et al. 2021)"
-    needs_single: ClassVar[str] = "a model of each client's own"
 
     models_each: int = Field(10, ge=2, description="M, models weighed before a training, its own included")
     epsilon: float = Field(0.3, ge=0, le=1, description="ε, chance of a random model in the first round")

@@ -64,7 +64,6 @@ class FedProto(Method[Prototypes]):
 
     name: ClassVar[str] = "fedproto"
     summary: ClassVar[str] = "own networks, held together by common class prototypes (Tan et al. 2022)"
-    needs_single: ClassVar[str] = "the label counts by which it weighs prototypes"
     needs_probe: ClassVar[bool] = False
     needs_classes: ClassVar[bool] = True
 

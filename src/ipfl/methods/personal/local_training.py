@@ -24,7 +24,6 @@ from ipfl.core import (
     Setup,
     Vector,
 )
-from ipfl.core.method import Sums, weigh_by_samples
 from ipfl.methods.shared.one_model import GlobalModel
 from ipfl.methods.shared.steps import expect_update, random_seats, refuse_strangers, select_clients
 
@@ -53,10 +52,6 @@ class Local(Method[GlobalModel]):
             "train", {client: self.offer(state, client) for client in chosen}, expect_update({})
         )
         return Round(state, random_seats(chosen, replies))
-
-    def sums(self) -> Sums:
-        """Nothing of the replies is used."""
-        return Sums(updates={"train": weigh_by_samples})
 
     def on_train(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:
         """Trains what the client has, or the common start; the result stays with the client."""

@@ -9,7 +9,6 @@ from typing import ClassVar
 from ipfl.client.client import Client
 from ipfl.config.sections import AggregateConfig
 from ipfl.core import Ask, ClientId, Fact, Method, Phases, Record, Roster, Round, Setup, Vector
-from ipfl.core.method import Sums, weigh_by_samples
 from ipfl.methods.shared.steps import average_models, expect_update, random_seats, select_clients
 from ipfl.training.predictors import Predictor
 
@@ -52,10 +51,6 @@ class OneModelMethod(Method[GlobalModel]):
         replies = yield Ask("train", to, expect_update({"global": len(state.params)}))
         params = average_models(replies, "global", state.params, state.rule)
         return Round(replace(state, params=params), random_seats(chosen, replies))
-
-    def sums(self) -> Sums:
-        """The mean needs nothing but the sum of the updates; a subclass that needs more must say so."""
-        return Sums(updates={"train": weigh_by_samples})
 
     def instructions(
         self, state: GlobalModel, chosen: list[ClientId], round: int

@@ -12,7 +12,6 @@ from ipfl.client.client import Client, Part
 from ipfl.config.sections import AggregateConfig
 from ipfl.config.train_section import TrainConfig
 from ipfl.core import NO_CLUSTER, ClientId, Record, Replies, Roster, Seat, Vector, stream
-from ipfl.core.records import sum_of_replies
 from ipfl.core.replies import Count, ReplySchema, VectorSizes
 from ipfl.errors import NotSupportedError
 from ipfl.methods.shared.aggregation import aggregate
@@ -53,8 +52,7 @@ def average_models(
 ) -> Vector:
     """One model of the replies' vectors: their mean by sample counts `n`, or what the rule says.
 
-    Replies are taken in ascending id; the model before stays if there are none. Where the server knows their
-    sum alone, weights are in it, and it has no rule but the mean (`ipfl.play.summed_replies`).
+    Replies are taken in ascending id; the model before stays if there are none.
 
     Args:
         replies: What came back.
@@ -65,9 +63,6 @@ def average_models(
     """
     if not replies:
         return before
-    if (total := sum_of_replies(replies)) is not None:
-        average = total.mean(name)
-        return before if average is None else average.astype(np.float32)
     ordered = [replies[client] for client in sorted(replies)]
     weights = [1.0 if equal else float(reply.facts["n"]) for reply in ordered]
     return aggregate([reply.params[name] for reply in ordered], weights, before, rule)
