@@ -336,25 +336,6 @@ class TestMethods:
         assert sorted(first_column(text("docs/methods.md"))) == sorted(METHODS)
 
 
-class TestReading:
-    def test_code_that_is_named_exists(self):
-        places = re.findall(r"^Code: (.+)$", text("docs/reading.md"), re.M)
-        assert len(places) >= 20
-        for entry in "; ".join(places).split("; "):
-            file, *names = re.findall(r"`([^`]+)`", entry)
-            source = (SOURCE / file).read_text()
-            assert names, entry
-            for name in names:
-                defined = rf"(def|class) {name}\b|^\s*{name}\b[^=\n]*[:=]"
-                assert re.search(defined, source, re.M), f"{file} defines no {name}"
-
-    def test_every_section_says_where_it_lives(self):
-        # A heading with text of its own below it; those that only gather others have none.
-        parts = re.findall(r"^##+ (.+)\n(.*?)(?=^##+ |\Z)", text("docs/reading.md"), re.M | re.S)
-        for heading, body in parts:
-            assert not body.strip() or "\nCode: " in body, heading
-
-
 def defined_names(path):
     """Names that a file, or the files of a folder, define: functions, classes, constants, `Class.member`."""
     found = set()
