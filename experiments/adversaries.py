@@ -21,9 +21,9 @@ from ipfl.engines.local_engine import local_engine
 from ipfl.play.attack_report import attack_report
 from ipfl.play.run import run as run_method
 from ipfl.reproduce.paper_tables import with_interval
-from ipfl.reproduce.statistics import interval
 from ipfl.stress.attackers import Adversary
 from ipfl.study.comparison import prepare
+from ipfl.study.statistics import interval
 
 RESULTS = HERE / "results" / "adversaries.json"
 DOCUMENT = HERE.parent / "docs" / "adversaries.md"

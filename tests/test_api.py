@@ -175,7 +175,7 @@ class TestCompare:
 
     def test_data_of_every_seed(self):
         """Named data is partitioned by the seed, own data stays, a function decides for itself."""
-        from ipfl.study.run_order import make_task_cache
+        from ipfl.study.study_run import make_task_cache
 
         own, named, asked = self.own_task(), small_task(seed=0), []
 

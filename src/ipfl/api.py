@@ -24,8 +24,8 @@ from ipfl.training.task import Task
 if TYPE_CHECKING:
     from ipfl.keep.run_folder import RunOutput
     from ipfl.study.comparison import Comparison
+    from ipfl.study.run_list import MakeObserver
     from ipfl.study.run_pool import MakePool
-    from ipfl.study.run_series import MakeObserver
 
 __all__ = ["Interrupted", "compare", "run"]
 

@@ -9,7 +9,7 @@ from ipfl.errors import InputError
 from ipfl.report.figure_list import FIGURES
 from ipfl.reproduce.experiments import Scale, experiment_names, read_common, read_experiment
 from ipfl.reproduce.measures import MEASURES
-from ipfl.reproduce.plan import has_grid, plan_experiment
+from ipfl.reproduce.plan import plan_experiment
 
 NAMES = experiment_names()
 OF_THE_PAPER = [
@@ -60,7 +60,7 @@ def test_what_a_file_names_exists(name):
     assert experiment.ours
     tuned = read_experiment(experiment.tuning) if experiment.tuning else experiment
     assert tuned.tuning is None
-    missing = {label for label in experiment.labels if has_grid(label)}
+    missing = read_common().grid.main.keys() & set(experiment.labels)
     assert missing <= {*tuned.labels, *tuned.also_tuned}, "methods that nobody tunes"
 
 
@@ -69,7 +69,7 @@ def test_what_a_file_names_exists(name):
 def test_every_run_can_be_built(name, scale):
     experiment = read_experiment(name)
     columns = plan_experiment(experiment, scale, [0])
-    runs = [run for column in columns for run in column.runs.values()]
+    runs = [run for column in columns.values() for run in column.values()]
     assert len(runs) == len(experiment.columns) * len(experiment.labels)
     for run in runs:
         config = run.config
@@ -89,7 +89,7 @@ def test_tables_share_runs():
 
     def keys(name):
         columns = plan_experiment(read_experiment(name), "cpu", [0])
-        return {run.key for column in columns for run in column.runs.values()}
+        return {run.key for column in columns.values() for run in column.values()}
 
     # 4 partitions × the methods of both: FedAvg, IP-FL twice, Ditto, FedProx, FedALA, Per-FedAvg, FedProto.
     assert len(keys("convergence") & keys("emnist-accuracy")) == 4 * 8

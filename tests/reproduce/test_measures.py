@@ -7,7 +7,7 @@ from tests.reproduce.small_experiment import record
 
 from ipfl.reproduce.measures import MEASURES, matched_clusters
 from ipfl.reproduce.results_file import ColumnRecord, ExperimentRecord, compact_json
-from ipfl.reproduce.statistics import interval, spread, standing
+from ipfl.study.statistics import interval, spread, standing
 
 
 def value(name, run, reference=None):

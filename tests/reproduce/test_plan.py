@@ -52,8 +52,8 @@ def test_variants_have_the_tuning_of_what_they_are_variants_of():
 
 
 def test_settings_of_the_method_and_of_the_training(tiny):
-    (column,) = plan_experiment(tiny, "smoke", [3], {"ditto": {"lam": 0.1, "train.lr": 0.2}})
-    ditto, fedavg = column.runs["ditto", 3], column.runs["fedavg", 3]
+    (runs,) = plan_experiment(tiny, "smoke", [3], {"ditto": {"lam": 0.1, "train.lr": 0.2}}).values()
+    ditto, fedavg = runs["ditto", 3], runs["fedavg", 3]
     assert (ditto.method.lam, ditto.config.train.lr, ditto.config.train.batch_size) == (0.1, 0.2, 7)
     assert (fedavg.config.train.lr, fedavg.config.train.batch_size) == (0.1, 32)
     assert ditto.config.seed == 3

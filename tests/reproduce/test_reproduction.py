@@ -59,8 +59,7 @@ def test_runs_are_played_once_and_shared(tiny, tmp_path):
 def test_runs_of_another_commit_are_refused_unless_allowed(tiny, tmp_path, monkeypatch):
     run(tmp_path, "other", "--scale", "smoke")
     before = run_folders(tmp_path)
-    for module in ("play", "reproduction"):
-        monkeypatch.setattr(f"ipfl.reproduce.{module}.is_this_code", lambda record: False)
+    monkeypatch.setattr("ipfl.reproduce.reproduction.is_this_code", lambda record: False)
     refused = run(tmp_path, "other", "--scale", "smoke", code=2)
     (line,) = refused.stderr.splitlines()
     assert "is of commit" in line
@@ -76,8 +75,7 @@ def test_runs_of_another_commit_are_refused_unless_allowed(tiny, tmp_path, monke
 def test_seeds_of_other_code_are_not_dropped(tiny, tmp_path, monkeypatch):
     run(tmp_path, "tiny", "--scale", "smoke", "--seeds", "2")
     before = read_experiment_record(tmp_path / "results", "tiny", "smoke").columns["10:90"].runs
-    for module in ("play", "reproduction"):
-        monkeypatch.setattr(f"ipfl.reproduce.{module}.is_this_code", lambda record: False)
+    monkeypatch.setattr("ipfl.reproduce.reproduction.is_this_code", lambda record: False)
     refused = run(tmp_path, "tiny", "--scale", "smoke", "--seeds", "2,2", code=2)
     (line,) = refused.stderr.splitlines()
     assert "tiny has seeds 0, 1 of other code" in line

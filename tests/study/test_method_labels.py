@@ -14,7 +14,7 @@ def test_by_hand():
         "ipfl-plus:incentive=false",
         "mine:Class",
         "mine+Class",
-        "IPFL",
+        "IPFL-PLUS",
         "con",
         "nul.txt",
         "a.",
@@ -22,8 +22,8 @@ def test_by_hand():
         "a/b",
     ]
     assert list(folder_names(labels).values()) == [
-        "ipfl-plus", "ipfl-plus+incentive=false", "mine+Class", "mine+Class-2", "IPFL-2", "_con", "_nul.txt",
-        "a", "method", "a+b",
+        "ipfl-plus", "ipfl-plus+incentive=false", "mine+Class", "mine+Class-2", "IPFL-PLUS-2", "_con",
+        "_nul.txt", "a", "method", "a+b",
     ]  # fmt: skip
 
 

@@ -19,7 +19,7 @@ from ipfl.keep.file_names import COMPARISON_FILE
 from ipfl.methods import DEFAULT, REFERENCE
 from ipfl.study.comparison import compare
 from ipfl.study.ray_runs import _play, ray_pool
-from ipfl.study.run_order import RunOrder
+from ipfl.study.study_run import StudyRun
 from ipfl.training.task import Task
 
 OWN_METHODS = f'''
@@ -154,7 +154,7 @@ class TestRefused:
 
     def test_a_folder_that_the_machine_does_not_share(self, tmp_path):
         method = config().build_method(REFERENCE)
-        order = RunOrder(REFERENCE, method, config(), tmp_path / "out" / REFERENCE / "seed-0", False, 0)
-        failure = _play(order, None, []).failure
+        run = StudyRun("k", REFERENCE, method, config(), folder=tmp_path / "out" / REFERENCE / "seed-0")
+        failure = _play(run, None, 0, None, []).failure
         assert failure.startswith(f"{tmp_path / 'out'} is not on the machine ")
         assert failure.endswith("a cluster needs a folder that all its machines share")

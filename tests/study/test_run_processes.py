@@ -22,9 +22,9 @@ from ipfl.keep.file_names import COMPARISON_FILE
 from ipfl.methods import DEFAULT, REFERENCE, method_class
 from ipfl.results.result import Result
 from ipfl.study.comparison import compare
-from ipfl.study.run_order import RunOutcome
 from ipfl.study.run_pool import RemoteObserver, share_of_workers
 from ipfl.study.run_processes import death_text
+from ipfl.study.study_run import RunOutcome
 from ipfl.training.task import Task
 
 TINY = ["rounds=2", "task.model=softmax", "task.clients=4", "evaluate.every=1"]
@@ -78,19 +78,17 @@ class TestSameBytes:
 class RecordingPool:
     """Ends the run that was begun first, without playing anything."""
 
-    workers = 0
-
     def __init__(self, capacity):
         self.capacity, self.begun, self.log = capacity, deque(), []
 
-    def start(self, order, observer):
-        self.log.append(f"begin {order.label} {order.seed}")
-        self.begun.append(order)
+    def start(self, run, reference, observer):
+        self.log.append(f"begin {run.label} {run.seed}")
+        self.begun.append(run)
 
     def wait(self):
-        order = self.begun.popleft()
-        self.log.append(f"end {order.label} {order.seed}")
-        return RunOutcome(order, Result({}, [], {}, None))
+        run = self.begun.popleft()
+        self.log.append(f"end {run.label} {run.seed}")
+        return RunOutcome(run, Result({"method": run.label}, [], {}, None))
 
     def interrupt(self): ...
 

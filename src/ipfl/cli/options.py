@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from ipfl.config.run_config import Config
     from ipfl.engines import EngineFactory
     from ipfl.results.result import Observer
+    from ipfl.study.run_list import MakeObserver
     from ipfl.study.run_pool import MakePool
-    from ipfl.study.run_series import MakeObserver
 
 MAX_SEEDS = 100_000
 """Seeds of one comparison."""

@@ -49,22 +49,19 @@ def report(
         Path,
         typer.Argument(
             metavar="RESULTS",
-            help="Folder of a run, of a comparison, or of several; a compare.json; or what `ipfl reproduce` "
-            "wrote: a folder of results, or one of its files.",
+            help="Folder of a run, of a comparison, or of several; or a compare.json.",
         ),
     ],
     out: Annotated[
         Path, typer.Option("--out", metavar="FILE.html", help="The page, outside of the runs.")
     ] = Path("report.html"),
 ) -> None:
-    """Write a page about runs, a comparison or reproduced tables: one HTML file that needs no network.
+    """Write a page about runs or a comparison: one HTML file that needs no network.
 
     It holds figures (hover over points and bars for values), tables, everyone's tokens, and the config.
     """
     from ipfl.report.run_page import write_page
     from ipfl.report.run_set import check_outside_runs
-    from ipfl.reproduce.paper_page import experiment_files, write_experiments_page
 
     check_outside_runs(out)
-    files = experiment_files(results)
-    typer.echo(write_experiments_page(files, out) if files else write_page(results, out))
+    typer.echo(write_page(results, out))

@@ -27,15 +27,15 @@ class _File(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class TaskScales(_File):
-    """What is learned, at every scale."""
+class _Scaled(_File):
+    """Settings for all scales, and for each."""
 
     config: Settings = {}
-    smoke: Settings
-    cpu: Settings
-    paper: Settings
-    differs: str
-    """How the scale cpu differs from the paper, in a sentence."""
+    smoke: Settings = {}
+    cpu: Settings = {}
+    paper: Settings = {}
+    differs: str = ""
+    """How the scale cpu differs from the paper, in a sentence; of an experiment, if not as its task says."""
 
     def settings(self, scale: Scale) -> Settings:
         """All settings at a scale."""
@@ -66,7 +66,7 @@ class Grid(_File):
 class Common(_File):
     """What experiments share."""
 
-    tasks: Mapping[str, TaskScales]
+    tasks: Mapping[str, _Scaled]
     grid: Grid
     names: Mapping[str, str]
     """What the paper calls a method, by its label."""
@@ -78,7 +78,7 @@ class Common(_File):
     """In which experiments are listed."""
 
 
-class Experiment(_File):
+class Experiment(_Scaled):
     """One table or figure of the paper."""
 
     name: str
@@ -89,11 +89,6 @@ class Experiment(_File):
     """What the paper says that it shows; empty if the paper does not show it."""
     kind: Literal["runs", "theory"] = "runs"
     task: str = ""
-    config: Settings = {}
-    """For all scales and columns."""
-    smoke: Settings = {}
-    cpu: Settings = {}
-    paper: Settings = {}
     trials: Mapping[Scale, int] = {}
     """Of the theory: simulations for each point."""
     columns: Mapping[str, Settings] = {"": {}}
@@ -117,14 +112,6 @@ class Experiment(_File):
     """Column → measure → method → what the paper prints."""
     note: str = ""
     """What is to be said of it, such as how the text is read."""
-    differs: str = ""
-    """How the scale cpu differs from the paper, if not as the task says."""
-    found: str = ""
-    """In words: where our results differ from the paper's, and why."""
-
-    def own_settings(self, scale: Scale) -> Settings:
-        """Settings of the experiment itself at a scale."""
-        return {**self.config, **{"smoke": self.smoke, "cpu": self.cpu, "paper": self.paper}[scale]}
 
     @property
     def labels(self) -> tuple[str, ...]:

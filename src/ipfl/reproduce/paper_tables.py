@@ -14,7 +14,7 @@ from ipfl.reproduce.experiments import Experiment, Scale, experiment_names, read
 from ipfl.reproduce.measures import MEASURES
 from ipfl.reproduce.pictures import picture_name, pictures, save_pictures
 from ipfl.reproduce.results_file import ColumnRecord, ExperimentRecord, read_compared
-from ipfl.reproduce.statistics import Standing, Values, spread, standing
+from ipfl.study.statistics import Standing, Values, spread, standing
 from ipfl.system.files import write_text
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ def experiment_text(experiment: Experiment, record: ExperimentRecord | None, sca
         for figure in pictures(experiment, record, name):
             title = FIGURES[figure].title.format(reference=method_title(record.reference))
             parts.append(f"![{title}, {name}]({PICTURES}/{picture_name(experiment, name, figure)})")
-    parts += [text for text in (experiment.found, made_with(record)) if text]
+    parts.append(made_with(record))
     if record.failures:
         parts.append("Failed: " + "; ".join(record.failures) + ".")
     return "\n\n".join(parts)

@@ -5,41 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from ipfl.config.run_config import Config
 from ipfl.core import Method
 from ipfl.reproduce.experiments import Experiment, Scale, Settings, read_common
+from ipfl.study.study_run import StudyRun
 
 KEY_LENGTH = 16
 """Hex digits of a run's key."""
 
 
-@dataclass(frozen=True)
-class PlannedRun:
-    """A run that an experiment needs."""
-
-    key: str
-    """The hash of all that defines the run but the code: settings, method and seed."""
-    label: str
-    """What its method is called in the experiment."""
-    seed: int
-    config: Config
-    method: Method[Any]
-    settings: Settings
-    """Of this method alone: what its tuning or the experiments' common file says."""
-    reference: PlannedRun | None = None
-    """The run that clients compare themselves with before they leave; None: nobody leaves."""
-
-
-@dataclass(frozen=True)
-class PlannedColumn:
-    """A column of an experiment, and all its runs."""
-
-    name: str
-    runs: Mapping[tuple[str, int], PlannedRun]
-    """By label and seed."""
+Columns = Mapping[str, Mapping[tuple[str, int], StudyRun]]
+"""The runs of an experiment by column, then by label and seed."""
 
 
 def plan_experiment(
@@ -47,7 +25,7 @@ def plan_experiment(
     scale: Scale,
     seeds: Iterable[int],
     tuned: Mapping[str, Settings] | None = None,
-) -> list[PlannedColumn]:
+) -> Columns:
     """All runs of an experiment.
 
     Args:
@@ -56,31 +34,27 @@ def plan_experiment(
         seeds: The seeds of every run.
         tuned: Settings that tuning has found, by label.
     """
-    if experiment.kind != "runs":
-        return []
     seeds = list(seeds)
-    columns = []
+    columns: dict[str, dict[tuple[str, int], StudyRun]] = {}
     for name, variant in experiment.columns.items():
-        runs: dict[tuple[str, int], PlannedRun] = {}
+        base = {**base_settings(experiment, scale), **variant}
+        runs = columns.setdefault(name, {})
         first = [experiment.reference] if experiment.reference else []
         for label in dict.fromkeys([*first, *experiment.labels]):
+            own = {**read_common().settings.get(label, {}), **settings_of(label, tuned or {})}
             for seed in seeds:
-                own = {**read_common().settings.get(label, {}), **settings_of(label, tuned or {})}
-                base = {**base_settings(experiment, scale), **variant}
-                reference = runs.get((experiment.reference, seed))
-                runs[label, seed] = plan_run(label, seed, base, own, reference)
-        columns.append(PlannedColumn(name, runs))
+                runs[label, seed] = plan_run(label, seed, base, own, runs.get((experiment.reference, seed)))
     return columns
 
 
 def base_settings(experiment: Experiment, scale: Scale) -> Settings:
     """Settings of all runs of an experiment, without those of its columns and methods."""
-    return {**read_common().tasks[experiment.task].settings(scale), **experiment.own_settings(scale)}
+    return {**read_common().tasks[experiment.task].settings(scale), **experiment.settings(scale)}
 
 
 def plan_run(
-    label: str, seed: int, base: Settings, own: Settings, reference: PlannedRun | None = None
-) -> PlannedRun:
+    label: str, seed: int, base: Settings, own: Settings, reference: StudyRun | None = None
+) -> StudyRun:
     """One run.
 
     Args:
@@ -88,7 +62,7 @@ def plan_run(
         seed: Its seed.
         base: Settings by dotted key.
         own: Settings of this method alone; keys without a dot are hyper-parameters.
-        reference: What clients may compare themselves with.
+        reference: What clients may compare themselves with before they leave.
     """
     of_config = {key: value for key, value in own.items() if "." in key or key in Config.model_fields}
     of_method = {key: value for key, value in own.items() if key not in of_config}
@@ -99,7 +73,8 @@ def plan_run(
     full = ":".join([label, *(f"{key}={_label_text(value)}" for key, value in of_method.items())])
     method = config.build_methods([full])[full]
     reference = reference if config.clients.leave else None
-    return PlannedRun(run_key(config, method, reference), label, seed, config, method, own, reference)
+    title = f"{label}, {config.task.partition}, seed {seed}"
+    return StudyRun(run_key(config, method, reference), label, method, config, title, reference, own)
 
 
 def _label_text(value: Any) -> str:
@@ -107,8 +82,8 @@ def _label_text(value: Any) -> str:
     return json.dumps(value) if isinstance(value, bool) else str(value)
 
 
-def run_key(config: Config, method: Method[Any], reference: PlannedRun | None) -> str:
-    """What a run is known by: equal runs of the same code have equal keys."""
+def run_key(config: Config, method: Method[Any], reference: StudyRun | None) -> str:
+    """The hash of all that defines a run but the code: equal runs of the same code have equal keys."""
     content = config.record([method])
     content["task"].pop("data_dir")  # where the data lies changes no number
     content["reference"] = None if reference is None else reference.key
@@ -127,14 +102,3 @@ def settings_of(label: str, tuned: Mapping[str, Settings]) -> Settings:
             named = {part.partition("=")[0] for part in parts[count:]}
             return {key: value for key, value in found.items() if key not in named}
     return {}
-
-
-def has_grid(label: str) -> bool:
-    """Whether a method is tuned itself."""
-    return label in read_common().grid.main
-
-
-def main_parameter(label: str) -> tuple[str, tuple[Any, ...]] | None:
-    """The parameter that a method is tuned by, and its values; None if the grid has none for it."""
-    found = read_common().grid.main.get(label)
-    return None if found is None else (found.key, found.values)

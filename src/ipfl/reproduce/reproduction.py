@@ -1,25 +1,32 @@
-"""Runs experiments: plans, plays what is missing, and writes the numbers."""
+"""Runs experiments: plans, plays what is missing, and keeps the numbers.
+
+A run lies in a folder that is named by its key, and is resumed if it was interrupted. When it is over, only
+`summary.json` and `metrics.jsonl` stay: models and memories of hundreds of runs would fill the disk.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ipfl.errors import InputError
+from ipfl.keep.file_names import METRICS_FILE, SUMMARY_FILE
 from ipfl.reproduce.experiments import Experiment, Scale, experiment_names
-from ipfl.reproduce.plan import PlannedColumn, PlannedRun, plan_experiment
-from ipfl.reproduce.play import OtherCommit, Played, play_runs
+from ipfl.reproduce.plan import Columns, plan_experiment
 from ipfl.reproduce.results_file import (
     ColumnRecord,
     ExperimentRecord,
     RunRecord,
     is_this_code,
+    make_record,
+    prefer_this_code,
     read_all_runs,
     read_experiment_record,
+    result_file,
     this_machine,
-    write_experiment_record,
+    write_numbers,
 )
 from ipfl.reproduce.tuning import (
     check_methods,
@@ -28,11 +35,17 @@ from ipfl.reproduce.tuning import (
     read_tuning,
     tuned_settings,
     tuning_file,
-    write_tuning,
 )
-from ipfl.study.run_pool import MakePool
-from ipfl.study.run_series import MakeObserver
+from ipfl.results.finished import load_figures
+from ipfl.results.result import Result
+from ipfl.study.run_list import MakeObserver, RunList
+from ipfl.study.run_pool import local_pool
+from ipfl.study.study_run import RunOutcome, StudyRun, make_task_cache
+from ipfl.system.files import FolderLock, remove_folder
 from ipfl.system.source import source_commit
+
+OtherCommit = Literal["refuse", "use", "replay"]
+"""What to do with a finished run of another commit."""
 
 
 @dataclass(frozen=True)
@@ -46,19 +59,6 @@ class PlayOptions:
     workers: int | None = None
     other_commit: OtherCommit = "refuse"
     make_observer: MakeObserver | None = None
-    make_pool: MakePool | None = None
-
-    def play(self, runs: Iterable[PlannedRun], known: dict[str, RunRecord]) -> Played:
-        """Plays the runs that are missing."""
-        return play_runs(
-            runs,
-            self.runs,
-            known=known,
-            other_commit=self.other_commit,
-            workers=self.workers,
-            make_observer=self.make_observer,
-            make_pool=self.make_pool,
-        )
 
 
 @dataclass
@@ -72,18 +72,139 @@ class ReproductionOutcome:
     """What went wrong and did not matter."""
 
 
+@dataclass
+class _Played:
+    """What became of the runs that were asked for."""
+
+    records: dict[str, RunRecord] = field(default_factory=dict)
+    """By key."""
+    failures: dict[str, str] = field(default_factory=dict)
+    """Why there is none, by key."""
+    is_interrupted: bool = False
+
+    def enter(self, run: StudyRun, outcome: RunOutcome) -> None:
+        """Keeps the numbers of a run that is over."""
+        if outcome.result is not None and run.folder is not None:
+            self.records[run.key] = make_record(run, outcome.result)
+            _drop_models(run.folder)
+        elif not outcome.is_interrupted:
+            self.failures[run.key] = str(outcome.failure)
+
+
+def _drop_models(folder: Path) -> None:
+    """Removes all of a finished run but its numbers."""
+    for path in folder.iterdir():
+        if path.is_dir():
+            remove_folder(path)
+        elif path.name not in (SUMMARY_FILE, METRICS_FILE):
+            path.unlink()
+
+
+def play_runs(runs: Iterable[StudyRun], known: Mapping[str, RunRecord], options: PlayOptions) -> _Played:
+    """Plays the runs that are neither known nor in the folder; those with the same key are one run.
+
+    Raises:
+        InputError: A finished run is of another commit.
+    """
+    wanted: dict[str, StudyRun] = {}
+    for run in runs:
+        for one in (run.reference, run):
+            if one is not None:
+                wanted.setdefault(one.key, replace(one, folder=options.runs / one.key, resume=True))
+    played = _Played()
+    try:
+        options.runs.mkdir(parents=True, exist_ok=True)
+        lock = FolderLock(options.runs)
+    except OSError as error:
+        raise InputError(f"cannot write runs to {options.runs}: {error.strerror}") from error
+    try:
+        finished = {key: result for key, run in wanted.items() if (result := _finished(run)) is not None}
+        for key, run in wanted.items():
+            in_folder = make_record(run, finished[key]) if key in finished else None
+            record = prefer_this_code(known.get(key), in_folder)
+            if record is None:
+                continue
+            if options.other_commit == "use" or is_this_code(record):
+                played.records[key] = record
+            elif options.other_commit == "refuse":
+                raise InputError(
+                    f"{run.label}, seed {run.seed}: its finished run is of commit {str(record.commit)[:10]}, "
+                    f"the code here is {str(source_commit())[:10]}: --other-commit use, or replay"
+                )
+            else:
+                finished.pop(key, None)
+                remove_folder(options.runs / key)
+        for run in [run for key, run in wanted.items() if key not in played.records]:
+            if run.reference is not None and run.reference.key not in finished:
+                played.records.pop(run.reference.key, None)  # others are measured by its rounds
+        missing = [run for key, run in wanted.items() if key not in played.records]
+        if missing:
+            missing.sort(key=lambda run: (run.seed, str(getattr(run.config, "task", None))))
+            tasks = make_task_cache(missing[0].config, None, missing[0].seed)
+            run_list = RunList(missing, played.enter, finished, options.make_observer)
+            played.is_interrupted = run_list.play(local_pool(options.workers), tasks)
+    finally:
+        lock.release()
+    return played
+
+
+def _finished(run: StudyRun) -> Result | None:
+    """A run that is in its folder; None if it is not finished."""
+    if run.folder is None or not (run.folder / SUMMARY_FILE).exists():
+        return None
+    result = load_figures(run.folder)
+    is_whole = not result.summary["interrupted"] and result.last is not None
+    return result if is_whole else None
+
+
 @dataclass(frozen=True)
 class _Planned:
+    """An experiment with its runs."""
+
     experiment: Experiment
-    columns: list[PlannedColumn]
+    columns: Columns
     tuning: dict[str, Any] | None
     before: ExperimentRecord | None
     """What was committed before."""
+    seeds: Sequence[int]
+    methods: Sequence[str]
+    """Whose runs are asked for, with these seeds."""
 
-    def found_before(self, column: str, label: str, seed: int) -> RunRecord | None:
-        """What was committed of a run, perhaps with other settings than its method has now."""
-        found = self.before.columns.get(column) if self.before else None
-        return found.runs.get(label, {}).get(seed) if found else None
+    def wanted(self) -> Iterable[StudyRun]:
+        """The runs that are asked for."""
+        for runs in self.columns.values():
+            for (label, seed), run in runs.items():
+                if seed in self.seeds and label in self.methods:
+                    yield run
+
+    def kept(self, known: Mapping[str, RunRecord], other_commit: OtherCommit) -> dict[str, RunRecord]:
+        """What is known of the runs that are not asked for, of whichever commit it is.
+
+        Raises:
+            InputError: Seeds of the methods that are asked for are of other code, and nothing was said about
+                such runs: the table would have both.
+        """
+        kept, of_other_code = {}, {}
+        for column, runs in self.columns.items():
+            for (label, seed), run in runs.items():
+                record = known.get(run.key)
+                if label not in self.methods and record is None and self.before is not None:
+                    # Perhaps with other settings than its method has now.
+                    there = self.before.columns.get(column)
+                    record = None if there is None else there.runs.get(label, {}).get(seed)
+                if record is None or (label in self.methods and seed in self.seeds):
+                    continue
+                kept[run.key] = record
+                if label in self.methods and not is_this_code(record):
+                    of_other_code[seed] = str(record.commit)[:10]
+        if of_other_code and other_commit == "refuse":
+            found, commits = sorted(of_other_code), sorted(set(of_other_code.values()))
+            raise InputError(
+                f"{self.experiment.name} has seeds {', '.join(map(str, found))} of other code "
+                f"({', '.join(commits)}): --other-commit use or replay keeps them beside those that are "
+                "asked for now"
+            )
+        return kept
 
 
 def reproduce(
@@ -103,8 +224,7 @@ def reproduce(
         methods: Of these methods alone, by label; results of the others stay, of whichever commit they are.
     """
     outcome = ReproductionOutcome()
-    labels = [label for one in experiments for label in one.labels]
-    check_methods("method", methods or (), labels)
+    check_methods("method", methods or (), [label for one in experiments for label in one.labels])
     planned = []
     for experiment in experiments:
         if experiment.kind == "theory":
@@ -112,85 +232,39 @@ def reproduce(
             continue
         tuning = read_tuning(options.results, experiment, scale)
         before = read_experiment_record(options.results, experiment.name, scale)
-        columns = plan_experiment(experiment, scale, _all_seeds(seeds, before), tuned_settings(tuning))
-        planned.append(_Planned(experiment, columns, tuning, before))
+        every = sorted({*seeds, *(before.seeds if before else ())})
+        columns = plan_experiment(experiment, scale, every, tuned_settings(tuning))
+        chosen = experiment.labels if methods is None else methods
+        planned.append(_Planned(experiment, columns, tuning, before, seeds, chosen))
     known = read_all_runs(options.results, experiment_names(), scale)
-    wanted = [
-        run
-        for one in planned
-        for column in one.columns
-        for (label, seed), run in column.runs.items()
-        if seed in seeds and (methods is None or label in methods)
-    ]
-    held = [_that_hold(known, one, seeds, methods, options.other_commit) for one in planned]
-    played = options.play(wanted, known)
+    kept = [one.kept(known, options.other_commit) for one in planned]
+    played = play_runs([run for one in planned for run in one.wanted()], known, options)
     outcome.is_interrupted = played.is_interrupted
-    for one, kept in zip(planned, held, strict=True):
-        record = _collect(one, scale, played, kept)
+    for one, others in zip(planned, kept, strict=True):
+        record = _collect(one, scale, {**others, **played.records}, played.failures)
         outcome.failures += record.failures
         if record.seeds:
-            outcome.files.append(write_experiment_record(options.results, record))
+            path = result_file(options.results, record.name, record.scale)
+            outcome.files.append(write_numbers(path, record.model_dump(mode="json")))
     return outcome
 
 
-def _all_seeds(seeds: Sequence[int], before: ExperimentRecord | None) -> list[int]:
-    return sorted({*seeds, *(before.seeds if before else ())})
-
-
-def _that_hold(
-    known: dict[str, RunRecord],
-    one: _Planned,
-    seeds: Sequence[int],
-    methods: Sequence[str] | None,
-    other_commit: OtherCommit,
-) -> dict[str, RunRecord]:
-    """The known runs of an experiment that need not be played now.
-
-    Those of this code; those of other code, if they are to be used or were not asked for.
-
-    Raises:
-        InputError: Seeds that were not asked for are of other code, and nothing was said about such runs: the
-            table would have both.
-    """
-    kept, of_other_code = {}, {}
-    for column in one.columns:
-        for (label, seed), run in column.runs.items():
-            is_method_asked = methods is None or label in methods
-            old = known.get(run.key)
-            if old is None and not is_method_asked:
-                old = one.found_before(column.name, label, seed)
-            if old is None:
-                continue
-            if is_this_code(old) or other_commit == "use" or not (is_method_asked and seed in seeds):
-                kept[run.key] = old
-            if is_method_asked and seed not in seeds and not is_this_code(old):
-                of_other_code[seed] = str(old.commit)[:10]
-    if of_other_code and other_commit == "refuse":
-        found = ", ".join(map(str, sorted(of_other_code)))
-        commits = ", ".join(sorted(set(of_other_code.values())))
-        raise InputError(
-            f"{one.experiment.name} has seeds {found} of other code ({commits}): --other-commit use or "
-            "replay keeps them beside those that are asked for now"
-        )
-    return kept
-
-
-def _collect(one: _Planned, scale: Scale, played: Played, known: dict[str, RunRecord]) -> ExperimentRecord:
-    """The numbers of an experiment: of runs that were played now, and of known ones."""
+def _collect(
+    one: _Planned, scale: Scale, records: Mapping[str, RunRecord], failed: Mapping[str, str]
+) -> ExperimentRecord:
+    """The numbers of an experiment."""
     columns, failures, seeds = {}, [], set()
-    for column in one.columns:
+    for name, planned in one.columns.items():
         runs: dict[str, dict[int, RunRecord]] = {label: {} for label in one.experiment.labels}
-        for (label, seed), run in column.runs.items():
-            record = played.records.get(run.key) or known.get(run.key)
-            if record is not None:
-                runs[label][seed] = record
+        for (label, seed), run in planned.items():
+            if run.key in records:
+                runs[label][seed] = records[run.key]
                 seeds.add(seed)
-            elif run.key in played.failures:
-                failures.append(f"{column.name} {label}, seed {seed}: {played.failures[run.key]}".strip())
-        some = next(iter(column.runs.values()))
-        columns[column.name] = ColumnRecord(
-            config=_shared_config(some), runs={label: of for label, of in runs.items() if of}
-        )
+            elif run.key in failed:
+                failures.append(f"{name} {label}, seed {seed}: {failed[run.key]}".strip())
+        shared = next(iter(planned.values())).config.model_dump(mode="json")
+        del shared["seed"], shared["method"], shared["task"]["data_dir"]
+        columns[name] = ColumnRecord(config=shared, runs={label: of for label, of in runs.items() if of})
     return ExperimentRecord(
         name=one.experiment.name,
         scale=scale,
@@ -202,13 +276,6 @@ def _collect(one: _Planned, scale: Scale, played: Played, known: dict[str, RunRe
         columns=columns,
         failures=failures,
     )
-
-
-def _shared_config(run: PlannedRun) -> dict[str, Any]:
-    """What the runs of a column share: all but seed, method, and where the data lies."""
-    content = run.config.model_dump(mode="json")
-    del content["seed"], content["method"], content["task"]["data_dir"]
-    return content
 
 
 def _compute_theory(experiment: Experiment, scale: Scale, results: Path) -> list[Path]:
@@ -236,7 +303,7 @@ def tune(
         if known["seeds"] != list(seeds):
             raise InputError(f"the other methods of {experiment.name} were tuned on seeds {known['seeds']}")
         before = known["methods"]
-    played = options.play([run for one in candidates for run in one.runs], {})
+    played = play_runs([run for one in candidates for run in one.runs], {}, options)
     outcome = ReproductionOutcome(is_interrupted=played.is_interrupted)
     chosen = choose_best(candidates, played.records)
     for one in candidates:
@@ -248,8 +315,8 @@ def tune(
                 else:  # some learning rate may well be too high: that is what a grid is for
                     outcome.notes.append(f"not chosen: {said}")
     if not played.is_interrupted:
+        column = experiment.tuned_column or next(iter(experiment.columns))
+        content = {"column": column, "seeds": list(seeds), "commit": source_commit()}
         path = tuning_file(options.results, experiment, scale)
-        found = before | chosen
-        write_tuning(path, experiment, seeds, found, source_commit())
-        outcome.files.append(path)
+        outcome.files.append(write_numbers(path, {**content, "methods": before | chosen}))
     return outcome

@@ -15,15 +15,19 @@ from typing import Any, get_args
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from ipfl.config.run_config import Config
 from ipfl.config.sections import one_line
 from ipfl.errors import InputError
 from ipfl.reproduce.experiments import Scale
-from ipfl.reproduce.plan import PlannedRun
 from ipfl.results.result import Result
+from ipfl.study.study_run import StudyRun
 from ipfl.system.files import write_text
 from ipfl.system.source import source_commit
 
-CODE_OF_RUNS = ("errors.py", "core", "data", "client", "methods", "ledger", "engines", "stress", "runs")
+CODE_OF_RUNS = (
+    *("errors.py", "core", "data", "training", "client", "methods", "market", "ledger", "engines", "stress"),
+    *("keep", "play"),
+)
 """Parts of the package that decide what comes out of a run; those above them only start and show runs."""
 DIGITS = 4
 """Accuracies are kept with so many digits."""
@@ -64,7 +68,7 @@ class RunRecord(BaseModel):
         return dict(zip(self.clients, self.personalized, strict=True))
 
 
-def make_record(run: PlannedRun, result: Result) -> RunRecord:
+def make_record(run: StudyRun, result: Result) -> RunRecord:
     """What is kept of a finished run."""
     summary, last = result.summary, result.last
     assert last is not None, "the last round is always evaluated"
@@ -72,7 +76,7 @@ def make_record(run: PlannedRun, result: Result) -> RunRecord:
     return RunRecord(
         key=run.key,
         seed=run.seed,
-        settings=run.settings,
+        settings=dict(run.settings),
         commit=summary["commit"],
         version=version("ipfl"),
         rounds=summary["rounds"],
@@ -98,7 +102,7 @@ def make_record(run: PlannedRun, result: Result) -> RunRecord:
             for number, one in sorted(result.evaluations.items())
             if one.personalized
         ],
-        drift_round=run.config.task.drift_round,
+        drift_round=run.config.task.drift_round if isinstance(run.config, Config) else None,
     )
 
 
@@ -206,12 +210,11 @@ def read_all_runs(folder: Path, names: Iterable[str], scale: str) -> dict[str, R
     return found
 
 
-def write_experiment_record(folder: Path, record: ExperimentRecord) -> Path:
-    """Writes the numbers of an experiment."""
-    path = result_file(folder, record.name, record.scale)
+def write_numbers(path: Path, content: Any) -> Path:
+    """Writes numbers of an experiment."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, compact_json(record.model_dump(mode="json")))
+        write_text(path, compact_json(content))
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}") from error
     return path

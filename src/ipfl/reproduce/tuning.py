@@ -17,9 +17,9 @@ from typing import Any
 from ipfl.config.run_config import Config
 from ipfl.errors import InputError, unknown
 from ipfl.reproduce.experiments import Experiment, Scale, Settings, read_common
-from ipfl.reproduce.plan import PlannedRun, base_settings, has_grid, main_parameter, plan_run
-from ipfl.reproduce.results_file import RunRecord, compact_json, read_json_if_any
-from ipfl.system.files import write_text
+from ipfl.reproduce.plan import base_settings, plan_run
+from ipfl.reproduce.results_file import RunRecord, read_json_if_any
+from ipfl.study.study_run import StudyRun
 
 FIRST_SEED = 100
 
@@ -30,7 +30,7 @@ class Candidate:
 
     label: str
     settings: Settings
-    runs: tuple[PlannedRun, ...]
+    runs: tuple[StudyRun, ...]
     """One for each seed."""
 
 
@@ -65,7 +65,7 @@ def plan_tuning(experiment: Experiment, scale: Scale, seeds: Sequence[int]) -> l
     rate = whole.train.lr
     found = []
     for label in dict.fromkeys([*experiment.labels, *experiment.also_tuned]):
-        if not has_grid(label):
+        if label not in read_common().grid.main:
             continue
         given = {**read_common().settings.get(label, {}), **read_common().grid.main[label].while_tuning}
         for settings in grid_points(label, rate):
@@ -87,12 +87,9 @@ def check_methods(kind: str, given: Sequence[str], known: Sequence[str]) -> None
 
 def grid_points(label: str, rate: float) -> list[Settings]:
     """Learning rates × values of the main parameter of a method."""
-    rates = [{"train.lr": float(f"{rate * factor:.3g}")} for factor in read_common().grid.lr_factors]
-    parameter = main_parameter(label)
-    if parameter is None:
-        return list(rates)
-    key, values = parameter
-    return [{**one, key: value} for one in rates for value in values]
+    main = read_common().grid.main[label]
+    rates = [float(f"{rate * factor:.3g}") for factor in read_common().grid.lr_factors]
+    return [{"train.lr": one, main.key: value} for one in rates for value in main.values]
 
 
 def choose_best(candidates: Sequence[Candidate], records: Mapping[str, RunRecord]) -> dict[str, Any]:
@@ -110,19 +107,6 @@ def choose_best(candidates: Sequence[Candidate], records: Mapping[str, RunRecord
         if mean is not None and (entry["goal_accuracy"] is None or mean > entry["goal_accuracy"]):
             entry["chosen"], entry["goal_accuracy"] = one.settings, mean
     return methods
-
-
-def write_tuning(
-    path: Path, experiment: Experiment, seeds: Sequence[int], methods: Mapping[str, Any], commit: str | None
-) -> None:
-    """Writes down how methods were tuned."""
-    column = experiment.tuned_column or next(iter(experiment.columns))
-    content = {"column": column, "seeds": list(seeds), "commit": commit, "methods": dict(methods)}
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, compact_json(content))
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from error
 
 
 def read_tuning(folder: Path, experiment: Experiment, scale: Scale) -> dict[str, Any] | None:

@@ -1,17 +1,17 @@
 """Several methods on the same task, budget and seeds; PMA of each against the reference method.
 
-Runs are independent of each other and played side by side (`run_pool`), with one exception: the reference
-runs first for every seed. Its accuracy per client is the threshold ρ_i that the other runs are measured by,
-round for round, and PMA is part of what their ledgers prove. Any method can be the reference: the paper has
-FedAvg, and local training in its Limitations.
+A comparison is a list of runs (`run_list`). The reference's accuracy per client is the threshold ρ_i that
+the other runs are measured by, round for round, and PMA is part of what their ledgers prove. Any method can
+be the reference: the paper has FedAvg, and local training in its Limitations.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from functools import partial
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,13 +24,15 @@ from ipfl.errors import InputError
 from ipfl.keep.file_names import COMPARISON_FILE, PLAN_FILE
 from ipfl.keep.run_folder import check_folder_path
 from ipfl.methods import REFERENCE, check_clusters
+from ipfl.results.finished import FinishedRun
 from ipfl.results.frames import comparison_frame
 from ipfl.results.result import Result, percent_and_spread
-from ipfl.study.comparison_folder import ComparisonFolder, lock_folder
-from ipfl.study.method_labels import Methods, label_methods
-from ipfl.study.run_order import MakeTask, make_task_cache
+from ipfl.results.result_models import ServerModelsOnly
+from ipfl.study.comparison_folder import ComparisonFolder
+from ipfl.study.method_labels import Methods, folder_names, label_methods
+from ipfl.study.run_list import MakeObserver, RunList
 from ipfl.study.run_pool import MakePool, local_pool
-from ipfl.study.run_series import MakeObserver, RunSeries
+from ipfl.study.study_run import MakeTask, RunOutcome, StudyRun, TaskCache, make_task_cache
 from ipfl.system.files import read_text, write_json
 from ipfl.system.source import source_commit
 from ipfl.training.hardware import decide_hardware
@@ -229,42 +231,96 @@ def compare(
     tasks = make_task_cache(config, task, chosen_seeds[0])
     first = config.model_copy(update={"seed": chosen_seeds[0]})
     check_task(tasks.get(first), built.values(), first, first.seed)
-    folder = None if out is None else check_folder_path(Path(out))
-    if resume and folder is None:
+    if resume and out is None:
         raise InputError("a comparison that is resumed needs a folder (out)")
     entries = {label: MethodRuns(method) for label, method in built.items()}
     with ExitStack() as stack:
-        place = None if folder is None else ComparisonFolder(folder)
-        if folder is not None and place is not None:
-            stack.callback(lock_folder(folder).release)
+        place = None if out is None else stack.enter_context(ComparisonFolder(check_folder_path(Path(out))))
+        if place is not None:
             place.recover()
-            stack.callback(place.settle)
-        trial = _read_trial(folder) if resume and folder is not None else None
+        trial = None if place is None or not resume else _read_trial(place.path)
         if trial is None and config.train.precision == "auto":
-            _, found = decide_hardware(config.train, tasks.get(first), chosen_seeds[0])
+            _, found = decide_hardware(config.train, tasks.get(first), first.seed)
             trial = None if found is None else found.record()
-        if folder is not None and place is not None and not resume:
+        if place is not None and not resume:
             place.prepare(overwrite=overwrite)
-            named = not isinstance(methods, Mapping) and all(
-                isinstance(n, str) for n in [*methods, reference]
+            by_name = not isinstance(methods, Mapping) and all(
+                isinstance(m, str) for m in [*methods, reference]
             )
-            if isinstance(config, Config) and named and not tasks.is_own:
-                ComparisonPlan(config, list(built), list(chosen_seeds), reference_label).write(folder, trial)
-            else:  # nothing that a file could say
-                write_json(folder / PLAN_FILE, {"config": None, "trial": trial})
+            plan = None
+            if isinstance(config, Config) and by_name and not tasks.is_own:
+                plan = ComparisonPlan(config, list(built), list(chosen_seeds), reference_label)
+            _write_plan(place.path, plan, trial)
+        folder = None if place is None else place.path
         settled = _with_precision(config, trial)
-        series = RunSeries(
-            settled, entries, reference_label, chosen_seeds, folder, resume, make_observer, tasks
-        )
-        pool = (make_pool or local_pool(workers))(series.max_at_once, first, tasks)
-        with closing(pool):
-            series.run_all(pool)
-        comparison = Comparison(
-            config, chosen_seeds, entries, reference_label, series.is_interrupted, folder, trial
-        )
-        if folder is not None and place is not None and place.settle():
-            comparison.save(folder)
+        runs = _list_runs(settled, entries, reference_label, chosen_seeds, folder, resume=resume)
+        comparison = Comparison(config, chosen_seeds, entries, reference_label, out=folder, trial=trial)
+        played = RunList(runs, partial(_enter, comparison, tasks), make_observer=make_observer)
+        interrupted = played.play(make_pool or local_pool(workers), tasks)
+        for entry in entries.values():
+            entry.sort(chosen_seeds)
+        comparison = replace(comparison, interrupted=interrupted)
+        if place is not None and place.settle():
+            comparison.save(place.path)
     return comparison
+
+
+def _list_runs(
+    config: RunConfig,
+    entries: Mapping[str, MethodRuns],
+    reference: str,
+    seeds: Sequence[int],
+    folder: Path | None,
+    *,
+    resume: bool,
+) -> list[StudyRun]:
+    """The runs of a comparison, seed by seed."""
+    names = folder_names(entries)
+
+    def run_of(label: str, seed: int, measured_by: StudyRun | None) -> StudyRun:
+        own = config.model_copy(update={"seed": seed})
+        if measured_by is None:  # nobody can leave the reference for being worse than the reference
+            own = own.model_copy(update={"clients": own.clients.model_copy(update={"leave": False})})
+        key = f"{names[label]}/seed-{seed}"
+        return StudyRun(
+            key,
+            label,
+            entries[label].method,
+            own,
+            title=label if len(seeds) == 1 else f"{label}, seed {seed}",
+            reference=measured_by,
+            folder=None if folder is None else folder / key,
+            resume=resume,
+        )
+
+    runs = []
+    for seed in seeds:
+        first = run_of(reference, seed, None)
+        runs += [first, *(run_of(label, seed, first) for label in entries if label != reference)]
+    return runs
+
+
+def _enter(comparison: Comparison, tasks: TaskCache, run: StudyRun, outcome: RunOutcome) -> None:
+    """Notes how a run ended, and what clients gain over the reference."""
+    entry, result = comparison.entries[run.label], outcome.result
+    if result is None:
+        entry.failures[run.seed] = str(outcome.failure)
+        return
+    entry.results[run.seed] = _with_models(result, run, tasks)
+    known = None if run.reference is None else comparison.entries[run.reference.label].results.get(run.seed)
+    if result.last is not None and known is not None:
+        entry.pma[run.seed] = result.last.pma(known.reference(result.last.round)) or {}
+
+
+def _with_models(result: Result, run: StudyRun, tasks: TaskCache) -> Result:
+    """A result with what its models come from, which must not keep the data of every seed in memory."""
+
+    def get_task() -> Task:
+        return tasks.get(run.config)
+
+    if run.folder is not None:
+        return replace(result, source=FinishedRun(run.folder, result.summary, get_task))
+    return result if result.source else replace(result, source=ServerModelsOnly(get_task, run.seed))
 
 
 def _choose_seeds(seeds: int | Sequence[int] | None, config: RunConfig) -> tuple[int, ...]:
@@ -287,10 +343,18 @@ class ComparisonPlan(NamedTuple):
     seeds: list[int]
     reference: str
 
-    def write(self, folder: Path, trial: Mapping[str, Any] | None = None) -> None:
-        """Writes it to the folder of the comparison, with what decided about the precision of its runs."""
-        content = {**self._asdict(), "config": self.config.model_dump(mode="json"), "trial": trial}
-        write_json(folder / PLAN_FILE, content)
+
+def _write_plan(folder: Path, plan: ComparisonPlan | None, trial: Mapping[str, Any] | None) -> None:
+    """Writes what a comparison is begun with, and what decided about the precision of its runs.
+
+    None: a file cannot say it, because methods or data were given in Python.
+    """
+    content = (
+        {"config": None}
+        if plan is None
+        else {**plan._asdict(), "config": plan.config.model_dump(mode="json")}
+    )
+    write_json(folder / PLAN_FILE, {**content, "trial": trial})
 
 
 def _read_trial(folder: Path) -> Mapping[str, Any] | None:

@@ -22,28 +22,33 @@ MOVING, ASIDE = ".moving", ".replaced"
 """Folder for an earlier comparison: while it is moved, and when all of it is there."""
 
 
-def lock_folder(folder: Path) -> FolderLock:
-    """Makes the folder, and keeps other processes out of it."""
-    try:
-        make_folder(folder)
-    except OSError as error:
-        raise InputError(f"cannot write results to {folder}: {error.strerror}") from error
-    return FolderLock(folder)
-
-
 def comparison_files(folder: Path) -> list[Path]:
     """All files that a comparison may write beside those of its runs."""
     return [folder / name for name in COMPARISON_FILES]
 
 
 class ComparisonFolder:
-    """Where a comparison is written to; this process has locked it.
+    """Where a comparison is written to; as a context, no other process is let in.
 
     Whatever moment a process dies at, `recover` finds an earlier comparison whole, or the new one.
     """
 
     def __init__(self, path: Path):
         self.path = path
+
+    def __enter__(self) -> ComparisonFolder:
+        try:
+            make_folder(self.path)
+        except OSError as error:
+            raise InputError(f"cannot write results to {self.path}: {error.strerror}") from error
+        self._lock = FolderLock(self.path)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self.settle()
+        finally:
+            self._lock.release()
 
     def recover(self) -> None:
         """Ends what a process that died has left."""

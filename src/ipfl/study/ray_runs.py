@@ -1,4 +1,4 @@
-"""Runs of a comparison as Ray tasks: on a Ray that is started here, or on the cluster that RAY_ADDRESS names.
+"""Runs of a study as Ray tasks: on a Ray that is started here, or on the cluster that RAY_ADDRESS names.
 
 On a cluster, every machine needs this package, the data sets, and the folder of the results under the same
 path (a file system that they share).
@@ -11,7 +11,7 @@ import os
 import socket
 import sys
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import lru_cache
@@ -22,9 +22,9 @@ from ipfl.config.run_config import RunConfig
 from ipfl.engines.local_engine import count_cores
 from ipfl.engines.local_ray import RAY_ENVIRONMENT, changed_environment, ray_arguments, short_temp_folder
 from ipfl.errors import InputError
-from ipfl.results.result import Observer
-from ipfl.study.run_order import MakeTask, RunOrder, RunOutcome, TaskCache, interrupted_outcome, play_run
-from ipfl.study.run_pool import MakePool, RemoteObserver, RunPool, share_of_workers
+from ipfl.results.result import Observer, Result
+from ipfl.study.run_pool import MakePool, RelayObserver, RemoteObserver, RunPool, share_of_workers
+from ipfl.study.study_run import MakeTask, RunOutcome, StudyRun, TaskCache, interrupted_outcome, play_run
 from ipfl.system.signals import InterruptHandler
 
 POLL_SECONDS = 0.25
@@ -83,27 +83,27 @@ class RayRuns:
         import ray
         from ray.util.queue import Queue
 
-        self._running: dict[Any, RunOrder] = {}
-        self._observers: dict[tuple[str, int], RemoteObserver] = {}
+        self._running: dict[Any, StudyRun] = {}
+        self._observers: dict[str, RemoteObserver] = {}
         self._outcomes: deque[RunOutcome] = deque()
         self._resources = ExitStack()
         with ExitStack() as stack:
             processes = _start_ray(stack, address, workers)
             self.capacity = min(runs, processes)
-            self.workers: int | None = share_of_workers(processes, self.capacity, config)
+            self._workers = share_of_workers(processes, self.capacity, config)
             self._messages = Queue(actor_options={"num_cpus": 0})
             # In a list, Ray hands over the reference: a worker reads the task once, not for every run.
             self._own_task = [] if own_task is None else [ray.put(own_task)]
-            self._play = ray.remote(num_cpus=max(1, self.workers or 0), max_retries=0)(_play)
+            self._play = ray.remote(num_cpus=max(1, self._workers), max_retries=0)(_play)
             self._resources = stack.pop_all()
 
-    def start(self, order: RunOrder, observer: Observer | None) -> None:
+    def start(self, run: StudyRun, reference: Result | None, observer: Observer | None) -> None:
         """Submits the run."""
-        folder = None if order.folder is None else order.folder.resolve()
+        there = replace(run, folder=None if run.folder is None else run.folder.resolve())
         messages = None if observer is None else self._messages
-        task = self._play.remote(replace(order, folder=folder), messages, sys.path, self._own_task)
-        self._running[task] = order
-        self._observers[order.label, order.seed] = RemoteObserver(observer)
+        task = self._play.remote(there, reference, self._workers, messages, sys.path, self._own_task)
+        self._running[task] = run
+        self._observers[run.key] = RemoteObserver(observer)
 
     def wait(self) -> RunOutcome | None:
         """Waits until a run is over."""
@@ -122,24 +122,24 @@ class RayRuns:
         return self._outcomes.popleft()
 
     def _tell_observers(self) -> None:
-        for run, *message in self._messages.get_nowait_batch(self._messages.qsize()):
-            self._observers[run].tell(*message)
+        for key, *message in self._messages.get_nowait_batch(self._messages.qsize()):
+            self._observers[key].tell(*message)
 
     def _take(self, task: Any) -> None:
         """Takes the outcome of a task that is over."""
         import ray
         from ray.exceptions import RayError, TaskCancelledError
 
-        order = self._running.pop(task)
+        run = self._running.pop(task)
         try:
             outcome: RunOutcome = ray.get(task)
         except TaskCancelledError:
-            outcome = interrupted_outcome(order)
+            outcome = interrupted_outcome(run)
         except RayError as error:
             reason = str(error).strip().splitlines()[0]
-            outcome = RunOutcome(order, failure=f"the Ray task of this run failed: {reason}")
+            outcome = RunOutcome(run, failure=f"the Ray task of this run failed: {reason}")
         self._outcomes.append(outcome)
-        self._observers[order.label, order.seed].tell("finish")  # if it could not say so itself
+        self._observers[run.key].tell("finish")  # if it could not say so itself
 
     def interrupt(self) -> None:
         """Lets Ray raise KeyboardInterrupt in every task."""
@@ -175,29 +175,6 @@ def _start_ray(stack: ExitStack, address: str | None, workers: int | None) -> in
     return there if workers is None else min(workers, there)
 
 
-class _QueueObserver:
-    """The observer of a run on a Ray worker: passes everything on."""
-
-    def __init__(self, run: tuple[str, int], messages: Any):
-        self._run, self._messages = run, messages
-
-    def start(self, method: str, rounds: int) -> None:
-        """The first round is about to begin."""
-        self._messages.put((self._run, "start", method, rounds))
-
-    def round(self, line: Mapping[str, Any]) -> None:
-        """A round is over."""
-        self._messages.put((self._run, "round", line))
-
-    def finish(self) -> None:
-        """The run is over."""
-        self._messages.put((self._run, "finish"))
-
-    def note(self, text: str) -> None:
-        """Something beside the rounds."""
-        self._messages.put((self._run, "note", text))
-
-
 @lru_cache(maxsize=1)
 def _worker_tasks(own_task: Any) -> TaskCache:
     """The tasks of this Ray worker; `own_task` refers to what makes the user's own, None: there is none."""
@@ -209,17 +186,24 @@ def _worker_tasks(own_task: Any) -> TaskCache:
     return TaskCache(cloudpickle.loads(ray.get(own_task)))
 
 
-def _play(order: RunOrder, messages: Any, path: list[str], own_task: Sequence[Any] = ()) -> RunOutcome:
+def _play(
+    run: StudyRun,
+    reference: Result | None,
+    workers: int,
+    messages: Any,
+    path: list[str],
+    own_task: Sequence[Any] = (),
+) -> RunOutcome:
     """Plays a run on a Ray worker."""
     import torch
 
     torch.set_num_threads(1)
     sys.path += [folder for folder in path if folder not in sys.path]
-    if order.folder is not None and not order.folder.parents[1].is_dir():
-        where = f"{order.folder.parents[1]} is not on the machine {socket.gethostname()}"
-        return RunOutcome(order, failure=f"{where}: a cluster needs a folder that all its machines share")
-    observer = None if messages is None else _QueueObserver((order.label, order.seed), messages)
+    if run.folder is not None and not run.folder.parents[1].is_dir():
+        where = f"{run.folder.parents[1]} is not on the machine {socket.gethostname()}"
+        return RunOutcome(run, failure=f"{where}: a cluster needs a folder that all its machines share")
+    observer = None if messages is None else RelayObserver(lambda *said: messages.put((run.key, *said)))
     with suppress(KeyboardInterrupt):
         tasks = _worker_tasks(own_task[0] if own_task else None)
-        return play_run(order, observer, tasks).without_state()
-    return interrupted_outcome(order)
+        return play_run(run, reference, workers, observer, tasks).without_state()
+    return interrupted_outcome(run)

@@ -1,14 +1,14 @@
-"""What plays the runs of a comparison: this process, processes of this machine, or a Ray cluster."""
+"""What plays the runs of a study: this process, processes of this machine, or a Ray cluster."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from ipfl.config.run_config import RunConfig
 from ipfl.engines.local_engine import count_cores
-from ipfl.results.result import Observer, TakesNotes
-from ipfl.study.run_order import RunOrder, RunOutcome, TaskCache, play_run
+from ipfl.results.result import Observer, Result, TakesNotes
+from ipfl.study.study_run import RunOutcome, StudyRun, TaskCache, play_run
 
 
 class RunPool(Protocol):
@@ -16,11 +16,9 @@ class RunPool(Protocol):
 
     capacity: int
     """Runs at the same time."""
-    workers: int | None
-    """Worker processes for the clients of each run, as in `ipfl.local_engine`; None: one per core."""
 
-    def start(self, order: RunOrder, observer: Observer | None) -> None:
-        """Begins a run; there is room for it."""
+    def start(self, run: StudyRun, reference: Result | None, observer: Observer | None) -> None:
+        """Begins a run, measured by what came out of its reference; there is room for it."""
 
     def wait(self) -> RunOutcome | None:
         """Waits until a run is over, and tells the observers what happens; None: nothing is being played.
@@ -37,8 +35,8 @@ class RunPool(Protocol):
 
 
 MakePool = Callable[[int, RunConfig, TaskCache], RunPool]
-"""Makes a pool from how many runs there can be at the same time at most, the config with the first seed, and
-what makes the tasks, with that of the first seed there already."""
+"""Makes a pool from how many runs there can be at the same time at most, the config of the first run, and
+what makes the tasks."""
 
 
 class RemoteObserver:
@@ -64,25 +62,52 @@ class RemoteObserver:
             self._observer.finish()
 
 
+class RelayObserver:
+    """The observer of a run in another process: passes on what a `RemoteObserver` tells there.
+
+    Args:
+        send: Called with `start`, `round`, `note` or `finish`, and what belongs to it.
+    """
+
+    def __init__(self, send: Callable[..., None]):
+        self._send = send
+
+    def start(self, method: str, rounds: int) -> None:
+        """The first round is about to begin."""
+        self._send("start", method, rounds)
+
+    def round(self, line: Mapping[str, Any]) -> None:
+        """A round is over."""
+        self._send("round", line)
+
+    def finish(self) -> None:
+        """The run is over."""
+        self._send("finish")
+
+    def note(self, text: str) -> None:
+        """Something beside the rounds."""
+        self._send("note", text)
+
+
 class SameProcess:
     """Plays one run after the other in this process, where a debugger can follow."""
 
     capacity = 1
 
     def __init__(self, workers: int | None, tasks: TaskCache):
-        self.workers, self._tasks = workers, tasks
-        self._next: tuple[RunOrder, Observer | None] | None = None
+        self._workers, self._tasks = workers, tasks
+        self._next: tuple[StudyRun, Result | None, Observer | None] | None = None
 
-    def start(self, order: RunOrder, observer: Observer | None) -> None:
+    def start(self, run: StudyRun, reference: Result | None, observer: Observer | None) -> None:
         """Notes the run; `wait` plays it."""
-        self._next = order, observer
+        self._next = run, reference, observer
 
     def wait(self) -> RunOutcome | None:
         """Plays the run that was begun."""
         if self._next is None:
             return None
-        (order, observer), self._next = self._next, None
-        return play_run(order, observer, self._tasks)
+        (run, reference, observer), self._next = self._next, None
+        return play_run(run, reference, self._workers, observer, self._tasks)
 
     def interrupt(self) -> None:
         """Nothing is being played while anybody can call this."""

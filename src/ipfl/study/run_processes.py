@@ -1,7 +1,7 @@
-"""Runs of a comparison side by side: processes of this machine, each of which plays one run at a time.
+"""Runs of a study side by side: processes of this machine, each of which plays one run at a time.
 
 They are forked before the first run, so that nothing is imported again and the first task is in memory once.
-Each has one torch thread. Orders, what observers are told, and outcomes go through a pipe. After Ctrl-C each
+Each has one torch thread. Runs, what observers are told, and outcomes go through a pipe. After Ctrl-C each
 run ends in order; a process that dies fails its run, and is replaced for the next one. If this process is
 killed, they end too.
 """
@@ -15,7 +15,6 @@ import pickle
 import signal
 import sys
 from collections import deque
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
@@ -27,9 +26,9 @@ import torch
 
 from ipfl.engines.worker_process import end_process
 from ipfl.errors import InputError
-from ipfl.results.result import Observer
-from ipfl.study.run_order import RunOrder, RunOutcome, TaskCache, interrupted_outcome, play_run
-from ipfl.study.run_pool import RemoteObserver
+from ipfl.results.result import Observer, Result
+from ipfl.study.run_pool import RelayObserver, RemoteObserver
+from ipfl.study.study_run import RunOutcome, StudyRun, TaskCache, interrupted_outcome, play_run
 from ipfl.system.signals import InterruptHandler
 
 POLL_SECONDS = 0.1
@@ -51,17 +50,17 @@ class RunProcess:
 
     process: BaseProcess
     pipe: Connection
-    order: RunOrder | None = None
-    """What it plays."""
+    run: StudyRun | None = None
+    """The one that it plays."""
     observer: RemoteObserver = field(default_factory=lambda: RemoteObserver(None))
 
     @classmethod
-    def start(cls, tasks: TaskCache, siblings: list[RunProcess]) -> RunProcess:
+    def start(cls, tasks: TaskCache, workers: int, siblings: list[RunProcess]) -> RunProcess:
         """Forks a process."""
         context = mp.get_context("fork")
         ours, theirs = context.Pipe()
         others = [ours, *(sibling.pipe for sibling in siblings)]
-        process = context.Process(target=_serve, args=(theirs, others, tasks, os.getpid()))
+        process = context.Process(target=_serve, args=(theirs, others, tasks, workers, os.getpid()))
         process.start()
         theirs.close()
         return cls(process, ours)
@@ -82,47 +81,47 @@ class RunProcesses:
 
     def __init__(self, capacity: int, workers: int, tasks: TaskCache):
         self.capacity = capacity
-        self.workers: int | None = workers
+        self._workers = workers
         self._tasks = tasks
         self._processes: list[RunProcess] = []
         self._outcomes: deque[RunOutcome] = deque()
         try:
             for _ in range(capacity):
-                self._processes.append(RunProcess.start(tasks, self._processes))
+                self._processes.append(RunProcess.start(tasks, workers, self._processes))
         except BaseException:  # nobody else can close a pool that was never made
             self.close()
             raise
 
-    def start(self, order: RunOrder, observer: Observer | None) -> None:
+    def start(self, run: StudyRun, reference: Result | None, observer: Observer | None) -> None:
         """Gives the run to an idle process."""
-        chosen = next((one for one in self._processes if one.order is None), None)
+        chosen = next((one for one in self._processes if one.run is None), None)
         if chosen is None:  # one died
-            chosen = RunProcess.start(self._tasks, self._processes)
+            chosen = RunProcess.start(self._tasks, self._workers, self._processes)
             self._processes.append(chosen)
         try:
-            pickle.dumps(order.method)
+            pickle.dumps(run.method)
         except Exception as error:  # whatever a user's class does there
             reason = " ".join(str(error).split())
             raise InputError(
-                f"method {order.label!r} cannot be sent to another process ({reason}): "
+                f"method {run.label!r} cannot be sent to another process ({reason}): "
                 "define its class at the top of a module, or play all in this process (workers=0)"
             ) from error
-        chosen.order, chosen.observer = order, RemoteObserver(observer)
+        chosen.run, chosen.observer = run, RemoteObserver(observer)
         with suppress(BrokenPipeError, ConnectionResetError):  # it died idle; `wait` will find out
-            chosen.pipe.send((order, observer is not None))
+            chosen.pipe.send((run, reference, observer is not None))
 
     def wait(self) -> RunOutcome | None:
         """Waits until a run is over."""
         with InterruptHandler() as interrupt:
             with interrupt.delay():
                 while not self._outcomes and not interrupt.is_requested:
-                    busy = {one.pipe: one for one in self._processes if one.order is not None}
+                    busy = {one.pipe: one for one in self._processes if one.run is not None}
                     if not busy:
                         return None
                     for pipe in wait(list(busy), POLL_SECONDS):
                         self._receive(busy[pipe])  # type: ignore[index]
                     for one in busy.values():
-                        if one.order is not None and not one.process.is_alive() and not one.pipe.poll():
+                        if one.run is not None and not one.process.is_alive() and not one.pipe.poll():
                             self._take_death(one)
             interrupt.raise_if_requested()
         return self._outcomes.popleft()
@@ -139,31 +138,31 @@ class RunProcesses:
             one.observer.tell(*message)
 
     def _take_outcome(self, one: RunProcess, outcome: RunOutcome) -> None:
-        one.order = None
+        one.run = None
         self._outcomes.append(outcome)
         one.observer.tell("finish")  # if it could not say so itself
 
     def _take_death(self, one: RunProcess) -> None:
         """A process died, and its run with it."""
-        assert one.order is not None
+        assert one.run is not None
         one.process.join(EXIT_SECONDS)
-        reason = death_text(one.process.exitcode, has_folder=one.order.folder is not None)
+        reason = death_text(one.process.exitcode, has_folder=one.run.folder is not None)
+        outcome = RunOutcome(one.run, failure=reason)
         self._processes.remove(one)
-        order = one.order
         one.stop()
-        self._take_outcome(one, RunOutcome(order, failure=reason))
+        self._take_outcome(one, outcome)
 
     def interrupt(self) -> None:
         """Sends SIGINT to every process with a run."""
         for one in self._processes:
-            if one.order is not None and one.process.pid is not None:
+            if one.run is not None and one.process.pid is not None:
                 with suppress(ProcessLookupError):
                     os.kill(one.process.pid, signal.SIGINT)
 
     def close(self) -> None:
         """Ends the processes; those with a run at once."""
         for one in self._processes:
-            one.stop(0.0 if one.order is not None else EXIT_SECONDS)
+            one.stop(0.0 if one.run is not None else EXIT_SECONDS)
         self._processes.clear()
 
 
@@ -177,37 +176,6 @@ def death_text(code: int | None, *, has_folder: bool) -> str:
     return f"the process of this run {how}{advice}"
 
 
-class _PipeObserver:
-    """The observer of a run in its own process: passes everything on."""
-
-    def __init__(self, pipe: Connection, wanted: bool, stop: _StopRequest, parent: int):
-        self._pipe, self._wanted, self._stop, self._parent = pipe, wanted, stop, parent
-
-    def start(self, method: str, rounds: int) -> None:
-        """Before the first round, Ctrl-C that came earlier takes effect."""
-        if self._stop.is_requested:
-            raise KeyboardInterrupt
-        self._send("start", method, rounds)
-
-    def round(self, line: Mapping[str, Any]) -> None:
-        """Ends the process if nobody waits for it any more: another may resume the run."""
-        if os.getppid() != self._parent:
-            os._exit(1)
-        self._send("round", line)
-
-    def finish(self) -> None:
-        """The run is over."""
-        self._send("finish")
-
-    def note(self, text: str) -> None:
-        """Something beside the rounds."""
-        self._send("note", text)
-
-    def _send(self, *message: Any) -> None:
-        if self._wanted:
-            self._pipe.send(message)
-
-
 class _StopRequest:
     """Notes Ctrl-C; while rounds are played, the round loop has a handler of its own."""
 
@@ -219,27 +187,31 @@ class _StopRequest:
         self.is_requested = True
 
 
-def _serve(pipe: Connection, others: list[Connection], tasks: TaskCache, parent: int) -> None:
+def _serve(pipe: Connection, others: list[Connection], tasks: TaskCache, workers: int, parent: int) -> None:
     """The main loop of a process; ends when the pipe does."""
     stop = _StopRequest()
     _end_with_parent(parent)
     for end in others:  # a pipe ends when the last copy of its other end is closed, and fork made copies
         end.close()
     torch.set_num_threads(1)
+
+    def tell(what: str, *content: Any) -> None:
+        if what == "start" and stop.is_requested:  # Ctrl-C that came earlier takes effect
+            raise KeyboardInterrupt
+        if what == "round" and os.getppid() != parent:  # nobody waits any more: another may resume the run
+            os._exit(1)
+        if is_observed:
+            pipe.send((what, *content))
+
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the parent is done, or gone
         while True:
-            order, is_observed = pipe.recv()
-            observer = _PipeObserver(pipe, is_observed, stop, parent)
-            pipe.send(_play(order, observer, tasks))
+            run, reference, is_observed = pipe.recv()
+            try:
+                outcome = play_run(run, reference, workers, RelayObserver(tell), tasks)
+            except KeyboardInterrupt:
+                outcome = interrupted_outcome(run)
+            pipe.send(outcome.without_state())
     os._exit(0)
-
-
-def _play(order: RunOrder, observer: Observer, tasks: TaskCache) -> RunOutcome:
-    """Plays a run. The outcome is sent without the state, whose temporary files are then removed."""
-    try:
-        return play_run(order, observer, tasks).without_state()
-    except KeyboardInterrupt:
-        return interrupted_outcome(order)
 
 
 def _end_with_parent(parent: int) -> None:

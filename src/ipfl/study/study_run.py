@@ -1,9 +1,9 @@
-"""One run of a comparison as an order that any process can carry out: this one, another, or a Ray worker."""
+"""One run of a study, which any process can play: this one, another, or a Ray worker."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,31 +13,33 @@ from ipfl.config.task_section import TaskConfig
 from ipfl.core import Method
 from ipfl.engines.local_engine import local_engine
 from ipfl.errors import InputError
-from ipfl.keep.run_folder import RunOutput
-from ipfl.play.metrics import Evaluation
+from ipfl.keep.run_folder import RunOutput, holds_run
 from ipfl.play.run import run
 from ipfl.results.result import Observer, Result
 from ipfl.training.task import Task
 
 
 @dataclass(frozen=True)
-class RunOrder:
-    """What is to be run, and where its files go. Can be pickled."""
+class StudyRun:
+    """A run of a study. Can be pickled."""
 
+    key: str
+    """What it is known by; in a study with a folder, its folder there."""
     label: str
     """Of the method, such as `ditto:lam=2`."""
     method: Method[Any]
     config: RunConfig
     """With the seed of the run."""
-    folder: Path | None
+    title: str = ""
+    """What it is called while it is played."""
+    reference: StudyRun | None = None
+    """The run whose accuracies are the threshold of this one: it is played before."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of this method alone, which tables show."""
+    folder: Path | None = None
     """None: the results stay in memory."""
-    resume: bool
-    workers: int | None
-    """As in `ipfl.local_engine`."""
-    reference: Mapping[int, Evaluation] | None = None
-    """What the reference was measured at with the same seed, by round; None: there is none."""
-    reference_method: str | None = None
-    """The name of its method."""
+    resume: bool = False
+    """Goes on with what the folder holds of it, if it was begun."""
 
     @property
     def seed(self) -> int:
@@ -49,7 +51,7 @@ class RunOrder:
 class RunOutcome:
     """How a run ended."""
 
-    order: RunOrder
+    run: StudyRun
     result: Result | None = None
     """None if it failed."""
     failure: str | None = None
@@ -58,9 +60,8 @@ class RunOutcome:
 
     def without_state(self) -> RunOutcome:
         """What can leave the process: the method's state may name files that end with it."""
-        order = replace(self.order, reference=None)
         result = None if self.result is None else replace(self.result, state=None, source=None)
-        return replace(self, order=order, result=result)
+        return replace(self, result=result)
 
 
 MakeTask = Callable[[int], Task]
@@ -123,37 +124,46 @@ def _task_of_seed(task: Task, seed: int) -> Task:
     return task if task.config is None or seed == task.seed else Task.build(task.config, seed)
 
 
-def play_run(order: RunOrder, observer: Observer | None, tasks: TaskCache) -> RunOutcome:
-    """Carries out an order; a failure is noted, not raised.
+def play_run(
+    given: StudyRun,
+    reference: Result | None,
+    workers: int | None,
+    observer: Observer | None,
+    tasks: TaskCache,
+) -> RunOutcome:
+    """Plays a run; a failure is noted, not raised.
+
+    Args:
+        given: Which.
+        reference: What came out of its reference.
+        workers: As in `ipfl.local_engine`.
+        observer: Told about every round.
+        tasks: What makes the task.
 
     Raises:
         KeyboardInterrupt: Ctrl-C, before the first round or after the last one.
     """
-    output = None if order.folder is None else RunOutput(order.folder, resume=order.resume)
-    reference = None
-    if order.reference is not None:
-        reference = Result({"method": order.reference_method}, [], dict(order.reference), None)
+    output = None
+    if given.folder is not None:
+        output = RunOutput(given.folder, resume=given.resume and holds_run(given.folder))
     try:
         result = run(
-            tasks.get(order.config),
-            order.method,
-            order.config,
-            engine=local_engine(order.workers),
+            tasks.get(given.config),
+            given.method,
+            given.config,
+            engine=local_engine(workers),
             out=output,
             observer=observer,
             reference=reference,
         )
     except Exception as error:  # whatever a method raises, the others go on
-        return RunOutcome(order, failure=f"{type(error).__name__}: {error}")
+        return RunOutcome(given, failure=f"{type(error).__name__}: {error}")
     if result.summary["interrupted"]:
-        return RunOutcome(order, failure=_interrupted(result.summary["rounds"]), is_interrupted=True)
-    return RunOutcome(order, result)
+        failure = f"interrupted after {result.summary['rounds']} rounds"
+        return RunOutcome(given, failure=failure, is_interrupted=True)
+    return RunOutcome(given, result)
 
 
-def interrupted_outcome(order: RunOrder) -> RunOutcome:
+def interrupted_outcome(given: StudyRun) -> RunOutcome:
     """Of a run that Ctrl-C ended outside its rounds."""
-    return RunOutcome(order, failure="interrupted", is_interrupted=True)
-
-
-def _interrupted(rounds: int) -> str:
-    return f"interrupted after {rounds} rounds"
+    return RunOutcome(given, failure="interrupted", is_interrupted=True)
