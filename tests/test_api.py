@@ -257,7 +257,7 @@ class TestProgress:
         assert progress.progress_console().is_jupyter is bars  # otherwise plain lines, not a block for each
         console = Console(force_jupyter=True)
         assert progress.can_draw_bars(console) is bars
-        kind = progress.ProgressBar if bars else progress.ProgressLines
+        kind = progress.RunBar if bars else progress.RunLines
         assert type(progress.progress_observer(console, "m")) is kind
 
 

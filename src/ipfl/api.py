@@ -141,10 +141,9 @@ def compare(
         raise _no_task(task)
     with ExitStack() as stack:
         if make_observer is None and progress:
-            from ipfl.report.comparison_progress import ComparisonProgress
-            from ipfl.report.progress import progress_console
+            from ipfl.report.progress import RunsProgress, progress_console
 
-            make_observer = stack.enter_context(ComparisonProgress(progress_console()))
+            make_observer = stack.enter_context(RunsProgress(progress_console()))
         done = comparisons.compare(
             _as_config(config),
             methods,

@@ -99,17 +99,13 @@ class TestNumbers:
 
     def test_clusters_are_matched_to_distributions(self):
         """Cluster 1 is the one for distribution 0: it comes first."""
-        table = market_figures.cluster_accuracy({0: market_run()})
+        table = accuracy_figures.cluster_accuracy({0: market_run()})
         np.testing.assert_allclose(table, [[90, 10], [20, 80]])
 
     def test_only_numbers_have_a_minus_sign(self):
         title = accuracy_figures._distribution_title
         assert title("IP-FL", [-3.0, -1.0], opt_outs=True) == "IP-FL −2.0"
         assert title("IP-FL", [3.0, 1.0], opt_outs=False) == "IP-FL 2.0"
-
-    def test_clients_still_there(self):
-        rounds, shares = accuracy_figures.there_curve({0: market_run()})
-        assert (rounds, shares.tolist()) == ([0, 1, 2], [[100, 100, 50]])
 
 
 class TestFiles:

@@ -54,7 +54,7 @@ class TestReading:
     def test_runs_one_by_one(self, place):
         """A reference among them gives PMA; the same method and seed twice goes under its folder's name."""
         folder = place[0] / "small"
-        paths = [folder / "ipfl/seed-0", folder / "fedavg/seed-0"]
+        paths = [folder / "ipfl-plus/seed-0", folder / "fedavg/seed-0"]
         assert read_run_set(paths).pma("ipfl-plus")
         copy = folder.parent / "copy"
         shutil.copytree(paths[0], copy)
@@ -69,15 +69,15 @@ class TestReading:
         others = {f"other/{name}": {0: elsewhere(runs[0])} for name, runs in seeds.items()}
         both = RunSet({**seeds, **others}, "fedavg")
         assert both.pma("ipfl-plus") == alone.pma("ipfl-plus")
-        assert both.pma("other/ipfl") == {0: alone.pma("ipfl-plus")[0]}
+        assert both.pma("other/ipfl-plus") == {0: alone.pma("ipfl-plus")[0]}
         assert both.pma("other/fedavg") == {}
-        without = RunSet({**seeds, "other/ipfl": others["other/ipfl"]}, "fedavg")
-        assert without.pma("other/ipfl") == {}
+        without = RunSet({**seeds, "other/ipfl-plus": others["other/ipfl-plus"]}, "fedavg")
+        assert without.pma("other/ipfl-plus") == {}
 
     def test_folders(self, place, tmp_path):
         folder = place[0]
         assert find_results(folder) == [folder / "small"]
-        assert find_results(folder / "small/ipfl") == [
+        assert find_results(folder / "small/ipfl-plus") == [
             folder / "small/ipfl-plus/seed-0",
             folder / "small/ipfl-plus/seed-1",
         ]
@@ -109,10 +109,10 @@ def page(place, tmp_path_factory):
     """Of a copy whose names are hostile."""
     folder = tmp_path_factory.mktemp("page") / "<script>alert(1)</script>"
     shutil.copytree(place[0] / "small", folder)
-    summary = json.loads((folder / "ipfl/seed-0/summary.json").read_text())
+    summary = json.loads((folder / "ipfl-plus/seed-0/summary.json").read_text())
     summary["config"]["method"]["name"] = "</pre><img src=x>"
     summary["dataset"] = "<i>digits"
-    (folder / "ipfl/seed-0/summary.json").write_text(json.dumps(summary))
+    (folder / "ipfl-plus/seed-0/summary.json").write_text(json.dumps(summary))
     (folder / "ipfl-plus").rename(folder / "<b>ipfl&")
     file = folder.parent / "page.html"
     done = CliRunner().invoke(app, ["report", str(folder), "--out", str(file)])
@@ -158,7 +158,7 @@ class TestPage:
             assert "holds no finished run" in done.output
 
     def test_several_results_are_sections(self, place, tmp_path):
-        page = write_page(place[0] / "small/ipfl", tmp_path / "new/page.html").read_text()
+        page = write_page(place[0] / "small/ipfl-plus", tmp_path / "new/page.html").read_text()
         assert re.findall(r'<a href="#(part-\d)">(.*?)</a>', page) == [
             ("part-0", "seed-0"),
             ("part-1", "seed-1"),
@@ -166,16 +166,6 @@ class TestPage:
         checker = Checker()
         checker.feed(page)
         assert len(checker.ids) == len(set(checker.ids))
-
-    def test_a_comparison_file_alone(self, place, tmp_path):
-        page = write_page(place[0] / "small/compare.json", tmp_path / "page.html").read_text()
-        whole = write_page(place[0] / "small", tmp_path / "whole.html").read_text()
-        rows = [re.findall(r"<tr.*?</tr>", text)[:3] for text in (page, whole)]
-        assert rows[0] == rows[1]
-        assert "<svg" not in page
-        (tmp_path / "other.json").write_text('{"methods": {"a": {}}}')
-        with pytest.raises(InputError, match=r"not the compare\.json"):
-            write_page(tmp_path / "other.json", tmp_path / "page.html")
 
     @pytest.mark.parametrize(("command", "out"), [("plot", "figures"), ("plot", "."), ("report", "a.html")])
     def test_nothing_is_written_into_a_run(self, place, command, out):

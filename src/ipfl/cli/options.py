@@ -352,9 +352,9 @@ def comparison_observers(quiet: bool) -> Iterator[MakeObserver | None]:
         return
     from rich.console import Console
 
-    from ipfl.report.comparison_progress import ComparisonProgress
+    from ipfl.report.progress import RunsProgress
 
-    with ComparisonProgress(Console(stderr=True)) as progress:
+    with RunsProgress(Console(stderr=True)) as progress:
         yield progress
 
 

@@ -31,7 +31,7 @@ def plot(
 ) -> None:
     """Draw figures of runs or comparisons.
 
-    Names: convergence, pma, accuracy, ablation, participation, clusters, preferences, tokens, contributions.
+    Names: convergence, pma, accuracy, ablation, clusters, preferences, tokens, contributions.
     """
     from ipfl.report.figure_list import available_figures, check_figures, save_figures
     from ipfl.report.run_set import check_outside_runs, read_run_set
@@ -49,7 +49,7 @@ def report(
         Path,
         typer.Argument(
             metavar="RESULTS",
-            help="Folder of a run, of a comparison, or of several; or a compare.json.",
+            help="Folder of a run, of a comparison, or of several.",
         ),
     ],
     out: Annotated[

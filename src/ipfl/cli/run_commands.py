@@ -307,7 +307,7 @@ def _print_run(summary: Mapping[str, Any], folder: Path) -> None:
 def _report_profile(profile: Profile, folder: Path, *, is_printed: bool) -> None:
     """Writes the trace, and prints where the time went."""
     from ipfl.keep.file_names import TRACE_FILE
-    from ipfl.report.profile_table import profile_table
+    from ipfl.report.run_tables import profile_table
     from ipfl.system.files import write_json
 
     write_json(folder / TRACE_FILE, profile.trace())

@@ -1,4 +1,4 @@
-"""Figures of accuracy: by round, over clients, and of methods side by side.
+"""Figures of accuracy: by round, over clients, of methods side by side, of clusters on distributions.
 
 Up to `MAX_OVERLAID` methods are lines in one panel. Beyond that every method has a panel of its own, best
 first, with all others behind it in pale grey: fourteen lines in one panel cannot be told apart.
@@ -7,7 +7,7 @@ first, with all others behind it in pale grey: fourteen lines in one panel canno
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,8 @@ PANELS_PER_ROW = 4
 """Panels in a row."""
 PANEL_HEIGHT = 1.55
 """Inches."""
+MAX_CELLS = 12
+"""Rows or columns of a heat map that leave room for numbers."""
 Curve = tuple[list[int], NDArray[np.float64]]
 """Rounds, and a row of values (%) for each seed."""
 
@@ -317,57 +319,58 @@ def _draw_bar(axes: Axes, place: int, name: str, values: list[float]) -> None:
     axes.text(max([mean, *values]) + 1.5, place, f"{mean:.1f}", va="center", fontsize=8)
 
 
-def draw_participation(figure: Figure, runs: RunSet) -> None:
-    """Clients that are still there, and clients that gain over the reference, by round."""
-    there = {
-        name: [
-            100 * line["clients"] / max(1, run.summary["clients"])
-            for run in seeds.values()
-            for line in run.history
-        ]
-        for name, seeds in runs.runs.items()
-    }
-    styles = line_styles(runs)
-    gain = {name: gain_curve(seeds) for name, seeds in runs.runs.items()}
-    gain = {name: curve for name, curve in gain.items() if curve[0]}
-    if all(len(set(values)) <= 1 for values in there.values()):
-        draw_curves(figure, gain, styles, "clients that gain (PMA > 0, %)", (0, 103))
-        return
-    stayed = {name: there_curve(seeds) for name, seeds in runs.runs.items()}
-    if not gain:
-        draw_curves(figure, stayed, styles, "clients still there (%)", (0, 103))
-        return
-    set_height(
-        figure,
-        6.6 if len(stayed) <= MAX_OVERLAID else 1.6 + 2 * PANEL_HEIGHT * -(-len(stayed) // PANELS_PER_ROW),
-    )
-    upper, lower = figure.subfigures(2, 1, squeeze=False)[:, 0]
-    draw_curves(upper, stayed, styles, "clients still there (%)", (0, 103))
-    draw_curves(lower, gain, styles, "clients that gain (PMA > 0, %)", (0, 103))
+def cluster_accuracy(seeds: Seeds) -> NDArray[np.float64] | None:
+    """[distribution][cluster] in percent, the mean over seeds; clusters in the order of the distributions.
+
+    Cluster numbers mean nothing and differ between seeds: every seed's clusters are put in the order
+    that has most accuracy on the diagonal (Hungarian method). Seeds with another number of clusters than
+    the first are left out.
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    found: list[NDArray[np.float64]] = []
+    for run in seeds.values():
+        if not run.summary["cluster_accuracy"] or not run.summary["clusters"]:
+            continue
+        table = 100 * np.array(run.summary["cluster_accuracy"], dtype=np.float64)
+        _, matched = linear_sum_assignment(table, maximize=True)
+        rest = [k for k in range(table.shape[1]) if k not in set(matched)]
+        found.append(table[:, [*matched, *rest]])
+    same = [table for table in found if table.shape == found[0].shape]
+    return np.mean(same, axis=0) if same else None
 
 
-def gain_curve(seeds: Seeds) -> Curve:
-    """Share of clients with PMA > 0, in the rounds that every seed evaluated against a reference."""
-    rates = [
-        {
-            line["round"]: 100 * line["evaluation"]["participation_rate"]
-            for line in run.history
-            if line.get("evaluation", {}).get("participation_rate") is not None
-        }
-        for run in seeds.values()
-    ]
-    return _shared(rates)
-
-
-def there_curve(seeds: Seeds) -> Curve:
-    """Share of clients that could be asked, in the rounds that every seed has played."""
-    shares: list[dict[int, float]] = [
-        {line["round"]: 100 * line["clients"] / max(1, run.summary["clients"]) for line in run.history}
-        for run in seeds.values()
-    ]
-    return _shared(shares)
-
-
-def _shared(values: list[dict[int, Any]]) -> Curve:
-    shared = sorted(set.intersection(*(set(one) for one in values)))
-    return shared, np.array([[one[r] for r in shared] for one in values], dtype=np.float64)
+def draw_clusters(figure: Figure, runs: RunSet) -> None:
+    """Accuracy of every cluster model on every distribution, as a heat map with its numbers."""
+    tables = {name: cluster_accuracy(seeds) for name, seeds in runs.runs.items()}
+    shown = {name: table for name, table in tables.items() if table is not None}
+    columns = min(4, len(shown))
+    rows = -(-len(shown) // columns)
+    set_height(figure, 0.5 + rows * (2.6 if columns < 4 else 2.0))
+    panels = list(figure.subplots(rows, columns, squeeze=False).flat)
+    low, high = min(t.min() for t in shown.values()), max(t.max() for t in shown.values())
+    # All panels have room for as many clusters, so that their cells are of one size and stand in rows.
+    most = max(table.shape[1] for table in shown.values())
+    for place, (axes, (name, table)) in enumerate(zip(panels, shown.items(), strict=False)):
+        is_square = max(*table.shape, most) <= 2 * min(table.shape[0], most)
+        image = axes.imshow(
+            table, cmap="cividis", vmin=low, vmax=high, aspect="equal" if is_square else "auto"
+        )
+        axes.set_xlim(-0.5, most - 0.5)
+        axes.set_title(name)
+        axes.grid(visible=False)
+        axes.set_xticks(range(table.shape[1]))
+        axes.set_yticks(range(table.shape[0]))
+        if table.shape[1] == 1 < most:
+            axes.set_xticks([0], ["one model"])
+        elif place + columns >= len(shown):
+            axes.set_xlabel("cluster")
+        if place % columns == 0:
+            axes.set_ylabel("distribution")
+        if max(table.shape) <= MAX_CELLS:
+            for (row, column), value in np.ndenumerate(table):
+                colour = "white" if value < (low + high) / 2 else "black"
+                axes.text(column, row, f"{value:.1f}", ha="center", va="center", color=colour, fontsize=9)
+    for axes in panels[len(shown) :]:
+        axes.set_axis_off()
+    figure.colorbar(image, ax=panels, label="accuracy (%)", shrink=0.9)

@@ -58,18 +58,12 @@ FIGURES: dict[str, FigureKind] = {
         accuracy.draw_ablation,
         lambda runs: sum(any(run.last for run in seeds.values()) for seeds in runs.runs.values()) > 1,
     ),
-    "participation": FigureKind(
-        "Clients that stay and gain",
-        "Of the clients evaluated, those whose own model beats the reference's on their test data.",
-        accuracy.draw_participation,
-        lambda runs: any(accuracy.gain_curve(seeds)[0] for seeds in runs.runs.values()),
-    ),
     "clusters": FigureKind(
         "Cluster models on the hidden distributions",
         "Each cluster should be good at one distribution. Clusters are in the order of the distributions "
         "that they fit best; means over the seeds.",
-        market.draw_clusters,
-        lambda runs: any(market.cluster_accuracy(seeds) is not None for seeds in runs.runs.values()),
+        accuracy.draw_clusters,
+        lambda runs: any(accuracy.cluster_accuracy(seeds) is not None for seeds in runs.runs.values()),
     ),
     "preferences": FigureKind(
         "Which cluster each client wants most",

@@ -1,4 +1,4 @@
-"""Figures of clusters and of the market: who prefers what, who has which tokens, what contributions earn.
+"""Figures of the market: who prefers what, who has which tokens, what contributions earn.
 
 These need single clients, so each method is shown by its first seed.
 """
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 MAX_SHOWN = 6
 """Methods with a panel each; further ones are left out, and the figure says so."""
-MAX_CELLS = 12
-"""Rows or columns of a heat map that leave room for numbers."""
 
 
 def _panels(figure: Figure, names: list[str], height: float) -> list[Axes]:
@@ -43,63 +41,6 @@ def _panels(figure: Figure, names: list[str], height: float) -> list[Axes]:
 
 def _first(seeds: Seeds) -> Result:
     return next(iter(seeds.values()))
-
-
-def cluster_accuracy(seeds: Seeds) -> NDArray[np.float64] | None:
-    """[distribution][cluster] in percent, the mean over seeds; clusters in the order of the distributions.
-
-    Cluster numbers mean nothing and differ between seeds: every seed's clusters are put in the order
-    that has most accuracy on the diagonal (Hungarian method). Seeds with another number of clusters than
-    the first are left out.
-    """
-    from scipy.optimize import linear_sum_assignment
-
-    found: list[NDArray[np.float64]] = []
-    for run in seeds.values():
-        if not run.summary["cluster_accuracy"] or not run.summary["clusters"]:
-            continue
-        table = 100 * np.array(run.summary["cluster_accuracy"], dtype=np.float64)
-        _, matched = linear_sum_assignment(table, maximize=True)
-        rest = [k for k in range(table.shape[1]) if k not in set(matched)]
-        found.append(table[:, [*matched, *rest]])
-    same = [table for table in found if table.shape == found[0].shape]
-    return np.mean(same, axis=0) if same else None
-
-
-def draw_clusters(figure: Figure, runs: RunSet) -> None:
-    """Accuracy of every cluster model on every distribution, as a heat map with its numbers."""
-    tables = {name: cluster_accuracy(seeds) for name, seeds in runs.runs.items()}
-    shown = {name: table for name, table in tables.items() if table is not None}
-    columns = min(4, len(shown))
-    rows = -(-len(shown) // columns)
-    set_height(figure, 0.5 + rows * (2.6 if columns < 4 else 2.0))
-    panels = list(figure.subplots(rows, columns, squeeze=False).flat)
-    low, high = min(t.min() for t in shown.values()), max(t.max() for t in shown.values())
-    # All panels have room for as many clusters, so that their cells are of one size and stand in rows.
-    most = max(table.shape[1] for table in shown.values())
-    for place, (axes, (name, table)) in enumerate(zip(panels, shown.items(), strict=False)):
-        is_square = max(*table.shape, most) <= 2 * min(table.shape[0], most)
-        image = axes.imshow(
-            table, cmap="cividis", vmin=low, vmax=high, aspect="equal" if is_square else "auto"
-        )
-        axes.set_xlim(-0.5, most - 0.5)
-        axes.set_title(name)
-        axes.grid(visible=False)
-        axes.set_xticks(range(table.shape[1]))
-        axes.set_yticks(range(table.shape[0]))
-        if table.shape[1] == 1 < most:
-            axes.set_xticks([0], ["one model"])
-        elif place + columns >= len(shown):
-            axes.set_xlabel("cluster")
-        if place % columns == 0:
-            axes.set_ylabel("distribution")
-        if max(table.shape) <= MAX_CELLS:
-            for (row, column), value in np.ndenumerate(table):
-                colour = "white" if value < (low + high) / 2 else "black"
-                axes.text(column, row, f"{value:.1f}", ha="center", va="center", color=colour, fontsize=9)
-    for axes in panels[len(shown) :]:
-        axes.set_axis_off()
-    figure.colorbar(image, ax=panels, label="accuracy (%)", shrink=0.9)
 
 
 def preferred_clusters(run: Result) -> tuple[list[int], list[int], NDArray[np.float64]]:

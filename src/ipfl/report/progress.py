@@ -1,16 +1,25 @@
-"""Progress of a run: a live bar on a terminal, a line every tenth of the rounds anywhere else."""
+"""Progress of one run or of many: live bars on a terminal, a line every tenth of the rounds anywhere else.
+
+12/42 ditto, seed 0      30 rounds in 0:41            24.1 %
+42 runs                  ━━━━━━━━━━╺━━━━━━━━━━━━━━━━━━━━━━━━━  12/42   9:02
+13/42 fedem, seed 0      ━━━━━━━━━━━━━━━━━━━━╸━━━━━━━━━━━━━━━  17/30   0:21   41.0 %
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from importlib.util import find_spec
+from types import TracebackType
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-from rich.table import Column
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Column, Table
+from rich.text import Text
 
 from ipfl.core.rounds import summarize
 from ipfl.results.result import Observer
@@ -21,12 +30,8 @@ LABEL_WIDTH = 24
 """Columns before a bar, so that the bars of many runs are aligned."""
 MAX_EVENTS = 5
 """Events of a run that are printed; all of them are in `metrics.jsonl`."""
-
-
-def progress_observer(console: Console, label: str) -> Observer:
-    """Shows the progress of a run: a bar on a terminal, lines elsewhere."""
-    kind = ProgressBar if can_draw_bars(console) else ProgressLines
-    return kind(console, label)
+PACE_SECONDS = 3600.0
+"""Rounds of so long ago tell how long the others will take."""
 
 
 def progress_console() -> Console:
@@ -49,106 +54,189 @@ def accuracy_text(line: Mapping[str, Any]) -> str | None:
     return None if figure is None else f"{100 * figure['mean']:.1f} %"
 
 
-class ProgressLines:
-    """One line every tenth of the rounds.
+def progress_observer(console: Console, label: str) -> Observer:
+    """Shows the progress of one run."""
+    return RunsProgress(console)(label, 1, 1)
 
-    Args:
-        console: Where to.
-        label: Of the run.
-        prefix: Which of several runs it is.
-    """
 
-    def __init__(self, console: Console, label: str, prefix: str = ""):
-        self.console, self.label, self.prefix = console, label, prefix
-        self.rounds = self.printed = 0
-        self.accuracy: str | None = None
+class RunsProgress:
+    """Shows the progress of runs inside its `with` block. Called for each run, it makes an observer."""
+
+    def __init__(self, console: Console):
+        self.console = console
+        self.bars = _make_bars(console) if can_draw_bars(console) else None
+        self.whole: TaskID | None = None
+        self.runs = self.finished = 0
+
+    def __enter__(self) -> RunsProgress:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.bars is not None:
+            self.bars.stop()
+
+    def __call__(self, label: str, number: int, total: int) -> Observer:
+        """The observer of run `number` of `total`."""
+        self.runs = total
+        name = label if total == 1 else f"{number}/{total} {label}"
+        if self.bars is None:
+            return RunLines(self, name)
+        if self.whole is None and total > 1:  # starts here: its thread must not run when processes are forked
+            self.whole = self.bars.add_task(f"{total} runs", total=None, count=f"0/{total}", accuracy="")
+            self.bars.start()
+        return RunBar(self, name, self.bars)
+
+
+class _Bars(Progress):
+    """Bars that leave room for the `^C` that terminals print: in the next line, it would move all bars."""
+
+    def __init__(self, console: Console, *columns: ProgressColumn):
+        self._terminal = console  # the constructor of Progress makes a table already
+        super().__init__(
+            *columns, console=console, expand=True, transient=True, speed_estimate_period=PACE_SECONDS
+        )
+
+    def make_tasks_table(self, tasks: Iterable[Task]) -> Table:
+        table = super().make_tasks_table(tasks)
+        table.width = max(1, self._terminal.width - len("^C") - 1)
+        return table
+
+
+def _make_bars(console: Console) -> Progress:
+    return _Bars(
+        console,
+        TextColumn("{task.description}", table_column=Column(width=LABEL_WIDTH, no_wrap=True)),
+        BarColumn(bar_width=None),
+        TextColumn("{task.fields[count]}", justify="right", table_column=Column(min_width=5, no_wrap=True)),
+        TimeRemainingColumn(compact=True),
+        TextColumn("{task.fields[accuracy]:>7}", style="bold"),
+    )
+
+
+@dataclass
+class _RunProgress:
+    """The progress of one run, however it is shown."""
+
+    shown: RunsProgress
+    label: str
+    rounds: int = 0
+    done: int = 0
+    events: int = 0
+    """How many were printed."""
+    accuracy: str = ""
+
+    def note(self, text: str) -> None:
+        """Prints what the run does beside its rounds."""
+        self.shown.console.print(f"{self.label}: {text}", markup=False, highlight=False, soft_wrap=True)
+
+    def take(self, line: Mapping[str, Any]) -> int:
+        """Takes what `metrics.jsonl` says of a round; returns how many before it were not seen."""
+        self._print_events(line)
+        self.accuracy = accuracy_text(line) or self.accuracy
+        before, self.done = self.done, int(line["round"]) + 1
+        return self.done - 1 - before
+
+    def _print_events(self, line: Mapping[str, Any]) -> None:
+        run = "" if self.shown.runs == 1 else f"{self.label}, "
+        for event in summarize(line["events"]):
+            self.events += 1
+            text = f"{run}round {line['round']}: {event}"
+            if self.events > MAX_EVENTS:
+                text = f"{run}more events: see metrics.jsonl"
+            if self.events <= MAX_EVENTS + 1:
+                self.shown.console.print(f"  {text}", style="yellow", markup=False, highlight=False)
+
+
+class RunLines(_RunProgress):
+    """A line every tenth of the rounds; after the last one how many runs are over, if there are many."""
 
     def start(self, method: str, rounds: int) -> None:
         """Prints what begins."""
         self.rounds = rounds
-        self.console.print(f"{self.prefix}{self.label}: {rounds} rounds", highlight=False)
+        self._print(f"{rounds} rounds")
 
     def round(self, line: Mapping[str, Any]) -> None:
         """Prints how far the run is, if another tenth is done."""
-        label = f"{self.prefix}{self.label}" if self.prefix else ""
-        self.printed = print_events(self.console, line, self.printed, label)
-        done = line["round"] + 1
-        self.accuracy = accuracy_text(line) or self.accuracy
-        if done * LINES_PER_RUN // self.rounds > (done - 1) * LINES_PER_RUN // self.rounds:
+        self.take(line)
+        done, rounds = self.done, self.rounds
+        if done * LINES_PER_RUN // rounds > (done - 1) * LINES_PER_RUN // rounds:
             newest = f", accuracy {self.accuracy}" if self.accuracy else ""
-            text = f"{self.prefix}{self.label}: {done} of {self.rounds} rounds{newest}"
-            self.console.print(text, highlight=False, soft_wrap=True)
+            self._print(f"{done} of {rounds} rounds{newest}")
 
     def finish(self) -> None:
-        """The last round's line is printed already."""
+        """Prints how many of several runs are over."""
+        shown = self.shown
+        shown.finished += 1
+        if shown.finished < shown.runs:
+            shown.console.print(f"{shown.finished} of {shown.runs} runs are over", highlight=False)
 
-    def note(self, text: str) -> None:
-        """Prints what the run does now."""
-        print_note(self.console, f"{self.prefix}{self.label}", text)
+    def _print(self, text: str) -> None:
+        self.shown.console.print(f"{self.label}: {text}", markup=False, highlight=False, soft_wrap=True)
 
 
-class ProgressBar:
-    """A live bar with rounds, time left and the newest accuracy.
+class RunBar(_RunProgress):
+    """A bar while a run is played; a line above all bars when it is over."""
 
-    It is shown from `start` to `finish` only: its thread must not run when workers are forked.
-    """
-
-    def __init__(self, console: Console, label: str):
-        self.console, self.label = console, label
-        self.printed = 0
-        self.bar = Progress(
-            TextColumn("{task.description}", table_column=Column(width=LABEL_WIDTH, no_wrap=True)),
-            BarColumn(bar_width=None),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(compact=True, elapsed_when_finished=True),
-            TextColumn("{task.fields[accuracy]:>8}", style="bold"),
-            console=console,
-            expand=True,
-        )
-        self.task: TaskID | None = None
+    def __init__(self, shown: RunsProgress, label: str, bars: Progress):
+        super().__init__(shown, label)
+        self.bars, self.played, self.began = bars, 0, 0.0
+        self.task = TaskID(0)
 
     def start(self, method: str, rounds: int) -> None:
         """Shows the empty bar."""
-        self.task = self.bar.add_task(escape(self.label), total=rounds, accuracy="")
-        self.bar.start()
+        self.rounds, self.began = rounds, time.monotonic()
+        self.task = self.bars.add_task(escape(self.label), total=rounds, count=f"0/{rounds}", accuracy="")
+        if self.shown.whole is None:
+            self.bars.start()
+        else:
+            self.bars.update(self.shown.whole, total=rounds * self.shown.runs)
 
     def round(self, line: Mapping[str, Any]) -> None:
         """Moves on by a round."""
-        assert self.task is not None
-        self.printed = print_events(self.console, line, self.printed)
-        known = accuracy_text(line) or self.bar.tasks[0].fields["accuracy"]
-        self.bar.update(self.task, advance=1, accuracy=known)
+        if skipped := self.take(line):  # rounds of an earlier process say nothing about the pace
+            self.bars.reset(self.task, completed=self.done - 1)
+            self._advance_whole(skipped, is_played=False)
+        self.played += 1
+        count = f"{self.done}/{self.rounds}"
+        self.bars.update(self.task, completed=self.done, count=count, accuracy=self.accuracy)
+        self._advance_whole(1)
 
     def finish(self) -> None:
-        """Leaves the bar as it is on the screen."""
-        self.bar.stop()
+        """Replaces the bar by a line that stays."""
+        self.bars.remove_task(self.task)
+        self.shown.console.print(self._last_line(), highlight=False, no_wrap=True, overflow="ellipsis")
+        self.shown.finished += 1
+        self._advance_whole(self.rounds - self.done, is_played=False)
+        if self.shown.whole is None:
+            self.bars.stop()
 
-    def note(self, text: str) -> None:
-        """Prints what the run does now."""
-        print_note(self.console, self.label, text)
+    def _advance_whole(self, rounds: int, *, is_played: bool = True) -> None:
+        """Moves the bar of all runs on by some rounds of this one."""
+        whole = self.shown.whole
+        if whole is None or not rounds:
+            return
+        if is_played:
+            self.bars.advance(whole, rounds)
+        else:
+            (task,) = (one for one in self.bars.tasks if one.id == whole)
+            self.bars.reset(whole, completed=int(task.completed) + rounds)
+        self.bars.update(whole, count=f"{self.shown.finished}/{self.shown.runs}")
+
+    def _last_line(self) -> Text:
+        if not self.played:
+            text, style = "nothing was left to play", "dim"
+        elif self.done < self.rounds:
+            text, style = f"stopped after {self.done} of {self.rounds} rounds", "yellow"
+        else:
+            text, style = f"{self.played} rounds in {_duration(time.monotonic() - self.began)}", "dim"
+        told = f"{self.label:<{LABEL_WIDTH}} {text}"  # a long label takes of the room behind the text
+        return Text(f"{told:<{LABEL_WIDTH + 27}} {self.accuracy:>8}".rstrip(), style=style)
 
 
-def print_note(console: Console, label: str, text: str) -> None:
-    """Prints what a run does beside its rounds."""
-    console.print(f"{label}: {text}", markup=False, highlight=False, soft_wrap=True)
-
-
-def print_events(console: Console, line: Mapping[str, Any], printed: int, label: str = "") -> int:
-    """Prints what a person should know of a round; returns how many were printed so far.
-
-    Args:
-        console: Where to.
-        line: What `metrics.jsonl` says of the round.
-        printed: How many of this run were printed before.
-        label: Of the run, if there are several.
-    """
-    run = f"{label}, " if label else ""
-    for event in summarize(line["events"]):
-        printed += 1
-        if printed <= MAX_EVENTS:
-            console.print(
-                f"  {run}round {line['round']}: {event}", style="yellow", markup=False, highlight=False
-            )
-        elif printed == MAX_EVENTS + 1:
-            console.print(f"  {run}more events: see metrics.jsonl", style="yellow", markup=False)
-    return printed
+def _duration(seconds: float) -> str:
+    """`0:07`, `12:30`, `3:05:00`."""
+    minutes, rest = divmod(round(max(0.0, seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

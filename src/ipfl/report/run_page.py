@@ -21,12 +21,10 @@ from ipfl.report.figure_list import FIGURES, available_figures, make_figure
 from ipfl.report.market_figures import balances_over_time, contributions_and_rewards, has_tokens
 from ipfl.report.result_tables import NO_VALUE, format_mean_std, format_percent, format_size, run_rows
 from ipfl.report.run_set import (
-    MethodFigures,
     RunSet,
     client_name,
     find_results,
     is_run,
-    read_comparison_file,
     read_run_set,
 )
 from ipfl.results.result import Result
@@ -59,8 +57,8 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
 def write_page(results: Path, file: Path) -> Path:
-    """Writes the page about a folder of results, or about a `compare.json` alone; returns the file."""
-    return save_page(_file_page(results) if results.is_file() else _folder_page(results), file)
+    """Writes the page about a folder of results; returns the file."""
+    return save_page(_folder_page(results), file)
 
 
 def save_page(text: str, file: Path) -> Path:
@@ -80,43 +78,6 @@ def _folder_page(results: Path) -> str:
     summary = sections[0][1].first.summary
     title = f"{summary['method']}, seed {summary['seed']}" if is_single else _name_of(results, results)
     return make_page(title, sections)
-
-
-def _file_page(file: Path) -> str:
-    """The table and the config of a comparison; its runs are not there to be drawn."""
-    read = read_comparison_file(file)
-    rows = [_file_row(name, one, read.reference) for name, one in read.methods.items()]
-    order = sorted(range(len(rows)), key=lambda i: -_file_accuracy(list(read.methods.values())[i]))
-    table = html_table(_headers(read.reference), [rows[i] for i in order], best=0)
-    commit = [f"# commit {read.commit}"] if read.commit else []
-    settings = "\n".join([*toml_lines({k: v for k, v in read.config.items() if k != "method"}), *commit])
-    failed = [
-        f"{name}, seed {s}: {why}" for name, one in read.methods.items() for s, why in one.failures.items()
-    ]
-    notes = f'<p class="note">{escape(NOTES)} The runs are not here: there are no figures.</p>'
-    config = f"<details><summary>Config</summary><pre>{escape(settings)}</pre></details>"
-    return document_html(file.stem, f"{table}{notes}{_not_finished_html(failed)}{config}")
-
-
-def _file_accuracy(one: MethodFigures) -> float:
-    return one.personalized_accuracy.mean if one.personalized_accuracy else 0.0
-
-
-def _file_row(name: str, one: MethodFigures, reference: str) -> list[str]:
-    seeds = [_file_accuracy(run) for run in one.seeds.values() if run.personalized_accuracy]
-    spread = f" ± {100 * np.std(seeds, ddof=1):.1f}" if len(seeds) > 1 else ""
-    accuracy, pma = one.personalized_accuracy, one.pma.model_dump() if one.pma else None
-    return [
-        name,
-        str(len(one.seeds)),
-        f"{100 * accuracy.mean:.1f}{spread}" if accuracy else NO_VALUE,
-        "reference" if name == reference else format_mean_std(pma, signed=True),
-        NO_VALUE if one.opt_outs is None else f"{one.opt_outs:.1f}".removesuffix(".0"),
-        format_percent(one.purity),
-        NO_VALUE if one.seconds_per_round is None else f"{one.seconds_per_round:.2f}",
-        format_size(one.bytes_up_per_client_round),
-        format_size(one.bytes_down_per_client_round),
-    ]
 
 
 def _name_of(folder: Path, base: Path) -> str:
@@ -212,10 +173,12 @@ def _comparison_table(runs: RunSet) -> str:
     )
     rows = [_comparison_row(name, list(seeds.values()), runs) for _, name, seeds in entries]
     failed = [
-        f"{name}, seed {seed}: {why}" for name, seeds in runs.failures.items() for seed, why in seeds.items()
+        f"<p><strong>Not finished:</strong> {escape(f'{name}, seed {seed}: {why}')}</p>"
+        for name, seeds in runs.failures.items()
+        for seed, why in seeds.items()
     ]
     table = html_table(_headers(runs.reference), rows, best=0)
-    return f'{table}<p class="note">{escape(NOTES)}</p>{_not_finished_html(failed)}'
+    return f'{table}<p class="note">{escape(NOTES)}</p>{"".join(failed)}'
 
 
 NOTES = (
@@ -227,10 +190,6 @@ NOTES = (
 def _headers(reference: str | None) -> list[str]:
     over = f"PMA over {reference or 'reference'} (pp)"
     return ["method", "seeds", "accuracy (%)", over, "opt-outs", "purity (%)", "s per round", "up", "down"]
-
-
-def _not_finished_html(failed: Iterable[str]) -> str:
-    return "".join(f"<p><strong>Not finished:</strong> {escape(text)}</p>" for text in failed)
 
 
 def _mean_accuracy(seeds: Mapping[int, Result]) -> float:

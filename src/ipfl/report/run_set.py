@@ -236,40 +236,6 @@ class _Evaluated(BaseModel):
     participation_rate: float | None
 
 
-class MethodFigures(BaseModel):
-    """What a `compare.json` says of a method, or of one of its runs."""
-
-    personalized_accuracy: _MeanStd | None
-    pma: _MeanStd | None
-    opt_outs: float | None
-    purity: float | None
-    seconds_per_round: float | None
-    bytes_up_per_client_round: float | None
-    bytes_down_per_client_round: float | None
-    seeds: dict[str, MethodFigures] = Field(default_factory=dict)
-    failures: dict[str, str] = Field(default_factory=dict)
-
-
-class ComparisonFile(BaseModel):
-    """A `compare.json` alone, without the folders of its runs."""
-
-    methods: Annotated[dict[str, MethodFigures], Field(min_length=1)]
-    reference: str
-    config: dict[str, Any]
-    commit: str | None = None
-
-
-def read_comparison_file(file: Path) -> ComparisonFile:
-    """The figures of a comparison whose runs are elsewhere."""
-    try:
-        return ComparisonFile.model_validate(read_json(file, FILE_OF_RUNS))
-    except (ValidationError, RecursionError) as error:
-        reason = one_line(error, None) if isinstance(error, ValidationError) else str(error)
-        raise InputError(
-            f"{file} is not the {COMPARISON_FILE} of a comparison: {' '.join(reason.split())}"
-        ) from error
-
-
 def read_run(folder: Path) -> Result:
     """A run as `summary.json` and `metrics.jsonl` tell it; `ipfl.load` also finds its models and data."""
     from ipfl.results.finished import read_history  # imports torch
