@@ -6,7 +6,7 @@ forbids the browser to load anything. Everything that comes from a run is escape
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -57,12 +57,8 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
 def write_page(results: Path, file: Path) -> Path:
-    """Writes the page about a folder of results; returns the file."""
-    return save_page(_folder_page(results), file)
-
-
-def save_page(text: str, file: Path) -> Path:
-    """Writes a page, and the folder that it is in; returns the file."""
+    """Writes the page about a folder of results, and the folder that it is in; returns the file."""
+    text = _page(results)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         write_text(file, text)
@@ -71,45 +67,37 @@ def save_page(text: str, file: Path) -> Path:
     return file
 
 
-def _folder_page(results: Path) -> str:
+def _page(results: Path) -> str:
+    """The page: a section for every run or comparison, each with its name."""
     folders = find_results(results)
     sections = [(_name_of(folder, results), read_run_set([folder])) for folder in folders]
-    is_single = len(folders) == 1 and is_run(folders[0])
-    summary = sections[0][1].first.summary
-    title = f"{summary['method']}, seed {summary['seed']}" if is_single else _name_of(results, results)
-    return make_page(title, sections)
+    title, has_many = escape(_name_of(results, results)), len(sections) > 1
+    if not has_many and is_run(folders[0]):
+        summary = sections[0][1].first.summary
+        title = escape(f"{summary['method']}, seed {summary['seed']}")
+    links = "".join(f'<a href="#part-{i}">{escape(name)}</a>' for i, (name, _) in enumerate(sections))
+    body = "".join(
+        f'<section id="part-{i}">{_section(i, name, runs, has_many)}</section>'
+        for i, (name, runs) in enumerate(sections)
+    )
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{title} – ipfl</title><style>{STYLE}</style></head><body>"
+        f"<h1>{title}</h1>{f'<nav>{links}</nav>' if has_many else ''}{body}</body></html>\n"
+    )
 
 
 def _name_of(folder: Path, base: Path) -> str:
     return folder.resolve().name if folder == base else str(folder.relative_to(base))
 
 
-def make_page(title: str, sections: Sequence[tuple[str, RunSet]]) -> str:
-    """The page: a section for every run or comparison, each with its name."""
-    links = "".join(f'<a href="#part-{i}">{escape(name)}</a>' for i, (name, _) in enumerate(sections))
-    body = "".join(
-        f'<section id="part-{i}">{_section(i, name, runs, len(sections) > 1)}</section>'
-        for i, (name, runs) in enumerate(sections)
-    )
-    return document_html(title, f"{f'<nav>{links}</nav>' if len(sections) > 1 else ''}{body}")
-
-
-def document_html(title: str, body: str) -> str:
-    """A page around its content, which is HTML already."""
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)} – ipfl</title><style>{STYLE}</style></head><body>"
-        f"<h1>{escape(title)}</h1>{body}</body></html>\n"
-    )
-
-
 def _section(number: int, name: str, runs: RunSet, has_heading: bool) -> str:
     parts = [f"<h2>{escape(name)}</h2>" if has_heading else "", f'<p class="note">{escape(runs.task)}</p>']
     is_single = sum(map(len, runs.runs.values())) == 1
     parts.append(_run_table(runs.first) if is_single else _comparison_table(runs))
-    parts += [figure_html(f"part-{number}", figure, runs) for figure in available_figures(runs)]
+    parts += [_figure(f"part-{number}", figure, runs) for figure in available_figures(runs)]
     for method, seeds in runs.runs.items():
         if has_tokens(seeds):
             seed, run = next(iter(seeds.items()))
@@ -119,14 +107,8 @@ def _section(number: int, name: str, runs: RunSet, has_heading: bool) -> str:
     return "".join(parts)
 
 
-def figure_html(place: str, name: str, runs: RunSet) -> str:
-    """A figure with its heading and how to read it.
-
-    Args:
-        place: Of the figure on the page: no other one with this name has the same.
-        name: Of the figure.
-        runs: What it shows.
-    """
+def _figure(place: str, name: str, runs: RunSet) -> str:
+    """A figure with its heading and how to read it; no other one on the page has the same place and name."""
     kind = FIGURES[name]
     title = kind.title.format(reference=runs.reference)
     drawn = svg_text(make_figure(name, runs, has_title=False), f"{place}-{name}")
@@ -139,17 +121,13 @@ def html_table(
     *,
     best: int | None = None,
     numbers_from: int = 1,
-    show: Callable[[str], str] = escape,
 ) -> str:
-    """A table of texts; columns from `numbers_from` on are numbers, row `best` is set apart.
-
-    `show` makes HTML of a text.
-    """
+    """A table of texts; columns from `numbers_from` on are numbers, row `best` is set apart."""
 
     def cells(tag: str, values: Sequence[str]) -> str:
         kinds = [' class="number"' if column >= numbers_from else "" for column in range(len(values))]
         return "".join(
-            f"<{tag}{kind}>{show(value)}</{tag}>" for kind, value in zip(kinds, values, strict=True)
+            f"<{tag}{kind}>{escape(value)}</{tag}>" for kind, value in zip(kinds, values, strict=True)
         )
 
     lines = [f"{cells('td', row)}</tr>" for row in rows]
@@ -258,16 +236,16 @@ def _config(runs: RunSet, is_single: bool) -> str:
     """The config as TOML; of a comparison, what differs between methods is shown for each."""
     configs = {name: next(iter(seeds.values())).summary["config"] for name, seeds in runs.runs.items()}
     common = {key: value for key, value in next(iter(configs.values())).items() if key != "method"}
-    lines = toml_lines(common)
+    lines = _toml_lines(common)
     for name, config in configs.items():
         lines += ["", f"# {name}"] if not is_single else [""]
-        lines += toml_lines({"method": config.get("method", {})})
+        lines += _toml_lines({"method": config.get("method", {})})
     commit = runs.first.summary.get("commit")
     lines += ["", f"# commit {commit}"] if commit else []
     return f"<pre>{escape(chr(10).join(lines))}</pre>"
 
 
-def toml_lines(content: Mapping[str, Any]) -> list[str]:
+def _toml_lines(content: Mapping[str, Any]) -> list[str]:
     """A config as TOML. Single values first, then sections; what is not set is left out."""
     single = {k: v for k, v in content.items() if not isinstance(v, Mapping) and v is not None}
     lines = [f"{key} = {toml_value(value)}" for key, value in single.items()]
