@@ -3,33 +3,27 @@
     python experiments/adversaries.py --seeds 10
     python experiments/adversaries.py --first 200 --seeds 30 --only /guards
 
-Runs `adversaries.toml`. The tables in `docs/adversaries.md` are made from the results, never typed.
+The default task with 20 % attackers. The tables in `docs/adversaries.md` are made from the results.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any, get_args
+from typing import get_args
 
-from grid import HERE, Figures, Runs, markdown_table, marks, play_study, write_between
-from ipfl.config.run_config import Config
+from grid import Figures, Runs, markdown_table, mean_with_interval, play_study, write_table
 from ipfl.config.stress_section import AdversaryConfig, AttackKind
-from ipfl.core import HasMarket
-from ipfl.engines.local_engine import local_engine
 from ipfl.play.attack_report import attack_report
-from ipfl.play.run import run as run_method
-from ipfl.reproduce.paper_tables import with_interval
+from ipfl.results.result import Result
 from ipfl.stress.attackers import Adversary
-from ipfl.study.comparison import prepare
-from ipfl.study.statistics import interval
+from ipfl.training.task import Task
 
-RESULTS = HERE / "results" / "adversaries.json"
-DOCUMENT = HERE.parent / "docs" / "adversaries.md"
 REPORTED, FURTHER = range(10), range(200, 230)
 """Seeds of the two tables. Nothing was chosen by the second."""
 
+SHARE = 0.2
 CLEAN = "nobody"
 ATTACKS: dict[str, tuple[str, ...]] = {
     **{kind.replace("_", " "): (f"adversary.kind={kind}",) for kind in get_args(AttackKind)},
@@ -40,46 +34,41 @@ ATTACKS: dict[str, tuple[str, ...]] = {
     "sign flip, 2.5 times": ("adversary.kind=sign_flip", "adversary.strength=2.5"),
 }
 DEFENCES: dict[str, tuple[str, ...]] = {"none": ("method.robust=false",), "guards": ()}
+
+
+def settings_of(attack: str, *defence: str) -> tuple[str, ...]:
+    """The settings of runs in which somebody attacks, or nobody."""
+    attacking = () if attack.startswith(CLEAN) else (f"adversary.share={SHARE}", *ATTACKS[attack])
+    return ("rounds=30", "method.adapt=0", *attacking, *defence)
+
+
 GRID = {
-    f"{attack}/{defence}": (*settings, *DEFENCES[defence])
-    for attack, settings in {CLEAN: (), **ATTACKS}.items()
-    for defence in DEFENCES
+    f"{attack}/{defence}": settings_of(attack, *settings)
+    for attack in (CLEAN, *ATTACKS)
+    for defence, settings in DEFENCES.items()
 }
 
 
-def play(setting: str, seed: int) -> Figures:
-    """One run's figures."""
-    return play_settings(GRID[setting], seed, clean=setting.startswith(CLEAN))
-
-
-def play_settings(settings: tuple[str, ...], seed: int, *, clean: bool) -> Figures:
-    """One run's figures. Without attackers (`clean`): those of the same clients when they are honest."""
-    config = Config.load(HERE / "adversaries.toml", settings, {"seed": seed})
-    method = config.build_method()
-    task = prepare(config, [method], seed)
-    adversary = Adversary.make(config.adversary, task.data, seed)
+def figures_of(result: Result, task: Task) -> Figures:
+    """What is kept of a run. If nobody attacks: figures of the same clients when they are honest."""
+    given = AdversaryConfig.of(result.summary["config"]["adversary"])
+    attackers = given if given.share else AdversaryConfig(share=SHARE)
+    adversary = Adversary.make(attackers, task.data, result.summary["seed"])
     assert adversary is not None
-    assert isinstance(method, HasMarket)
-    if clean:
-        config = config.model_copy(update={"adversary": AdversaryConfig()})
-    result = run_method(task, method, config, engine=local_engine(workers=0))
     assert result.last is not None
-    opening = method.opening_transfers(result.state)
-    report = attack_report(adversary, opening, result.history, result.last)
+    report = attack_report(adversary, result.opening, result.history, result.last)
     seats = [share for share in report["performance_share"] if share is not None]
-    own = [result.last.personalized[client] for client in adversary.attackers]
     return {
         "tokens": report["tokens"],
-        "fell_out": report["fell_out"],
         "seats_at_first": fmean(seats[: len(seats) // 2]),
         "seats_at_last": fmean(seats[len(seats) // 2 :]),
         "honest_accuracy": report["honest_accuracy"],
-        "own_accuracy": fmean(own),
+        "own_accuracy": fmean(result.last.personalized[client] for client in adversary.attackers),
         "purity": result.summary["purity"],
     }
 
 
-def behind(run: dict[str, Any]) -> float:
+def behind(run: Figures) -> float:
     """By how many tokens the median attacker ends below the median honest client."""
     return float(run["tokens"]["honest"]["median"] - run["tokens"]["attackers"]["median"])
 
@@ -96,8 +85,13 @@ class Attacked:
     tokens: list[float]
     """What attackers earn more than when they are honest."""
 
+    @property
+    def below_median(self) -> str:
+        """In how many runs the median attacker ends below the median honest client."""
+        return f"{sum(behind(run) > 0 for run in self.runs)} of {len(self.runs)}"
 
-def attacked(attack: str, defence: str, runs: Runs, seeds: Iterable[int]) -> Attacked | None:
+
+def attacked(attack: str, defence: str, runs: Runs, seeds: range) -> Attacked | None:
     """What was run of an attack with these seeds; None if nothing."""
     before, after = runs.get(f"{CLEAN}/{defence}", {}), runs.get(f"{attack}/{defence}", {})
     pairs = [(before[seed], after[seed]) for seed in map(str, seeds) if seed in before and seed in after]
@@ -117,77 +111,48 @@ def attacked(attack: str, defence: str, runs: Runs, seeds: Iterable[int]) -> Att
 
 def table(runs: Runs) -> str:
     """Both defences, the reported seeds."""
-    head = [
-        "attack",
-        "defence",
-        "seeds below the honest median",
-        "tokens against it",
-        "net earned",
-        "honest accuracy",
-        "points lost (worst seed)",
-        "attackers' own gain",
-        "% of N_p, first → second half",
-    ]
-    pairs = [(attack, defence) for attack in (CLEAN, *ATTACKS) for defence in DEFENCES]
-    found = {pair: attacked(*pair, runs, REPORTED) for pair in pairs}
-    return markdown_table(head, [[*pair, *row(one)] for pair, one in found.items() if one])
-
-
-def row(found: Attacked) -> list[str]:
-    """Figures of one attack and defence."""
-    seats = ("seats_at_first", "seats_at_last")
-    return [
-        below_median(found),
-        f"{-fmean(map(behind, found.runs)):+.0f}",
-        f"{fmean(run['tokens']['attackers']['net'] for run in found.runs):+.0f}",
-        f"{100 * fmean(run['honest_accuracy']['mean'] for run in found.runs):.1f}",
-        f"{fmean(found.lost):+.1f} ({max(found.lost):+.1f})",
-        f"{fmean(found.own):+.1f}",
-        " → ".join(f"{100 * fmean(run[part] for run in found.runs):.0f}" for part in seats),
-    ]
+    rows = []
+    for attack in (CLEAN, *ATTACKS):
+        for defence in DEFENCES:
+            if (found := attacked(attack, defence, runs, REPORTED)) is None:
+                continue
+            seats = [fmean(run[f"seats_at_{part}"] for run in found.runs) for part in ("first", "last")]
+            rows.append(
+                [
+                    *(attack, defence, found.below_median),
+                    f"{-fmean(map(behind, found.runs)):+.0f}",
+                    f"{fmean(run['tokens']['attackers']['net'] for run in found.runs):+.0f}",
+                    f"{100 * fmean(run['honest_accuracy']['mean'] for run in found.runs):.1f}",
+                    f"{fmean(found.lost):+.1f} ({max(found.lost):+.1f})",
+                    f"{fmean(found.own):+.1f}",
+                    " → ".join(f"{100 * share:.0f}" for share in seats),
+                ]
+            )
+    head = ["attack", "defence", "seeds below the honest median", "tokens against it", "net earned"]
+    head += ["honest accuracy", "points lost (worst seed)", "attackers' own gain"]
+    return markdown_table([*head, "% of N_p, first → second half"], rows)
 
 
 def table_of_further_seeds(runs: Runs) -> str:
     """What single seeds leave open, with guards: means with their intervals."""
-    head = [
-        "attack, with guards",
-        "seeds below the honest median",
-        "tokens earned by attacking",
-        "points lost",
-        "worst seed",
-        "attackers' own gain",
-    ]
     found = {attack: attacked(attack, "guards", runs, FURTHER) for attack in ATTACKS}
-    return markdown_table(head, [[attack, *row_with_intervals(one)] for attack, one in found.items() if one])
-
-
-def row_with_intervals(found: Attacked) -> list[str]:
-    """Figures of one attack, with guards."""
-    return [
-        below_median(found),
-        mean_with_interval(found.tokens, 0),
-        mean_with_interval(found.lost),
-        f"{max(found.lost):+.1f}",
-        mean_with_interval(found.own),
+    rows = [
+        [
+            *(attack, one.below_median, mean_with_interval(one.tokens, 0), mean_with_interval(one.lost)),
+            *(f"{max(one.lost):+.1f}", mean_with_interval(one.own)),
+        ]
+        for attack, one in found.items()
+        if one is not None
     ]
-
-
-def below_median(found: Attacked) -> str:
-    """In how many runs the median attacker ends below the median honest client."""
-    return f"{sum(behind(run) > 0 for run in found.runs)} of {len(found.runs)}"
-
-
-def mean_with_interval(differences: Sequence[float], digits: int = 1) -> str:
-    """The mean over the seeds, and where it lies in 95 of 100 cases."""
-    return with_interval(fmean(differences), interval(differences), digits)
+    head = ["attack, with guards", "seeds below the honest median", "tokens earned by attacking"]
+    return markdown_table([*head, "points lost", "worst seed", "attackers' own gain"], rows)
 
 
 def main() -> None:
     """Plays what is missing, and writes both tables."""
-    runs = play_study(__doc__, 10, RESULTS, GRID, play)
-    write_between(DOCUMENT, marks("experiments/adversaries.py"), table(runs))
-    further = marks("experiments/adversaries.py, further seeds")
-    write_between(DOCUMENT, further, table_of_further_seeds(runs))
+    runs = play_study(__doc__, "adversaries", GRID, figures_of)
+    write_table("adversaries.md", "experiments/adversaries.py", table(runs))
+    write_table("adversaries.md", "experiments/adversaries.py, further seeds", table_of_further_seeds(runs))
 
 
 if __name__ == "__main__":

@@ -14,25 +14,21 @@ from statistics import fmean, stdev
 import numpy as np
 from scipy.stats import spearmanr
 
-from grid import HERE, Figures, Runs, markdown_table, marks, play_study, run_settings, write_between
+from grid import Figures, markdown_table, play_study, reported, write_table
 from ipfl.data.label_noise import NoisyLabels
+from ipfl.results.result import Result
+from ipfl.training.task import Task
 
-RESULTS = HERE / "results" / "quality.json"
-DOCUMENT = HERE.parent / "docs" / "market.md"
 SIGNALS = {
     "momentum": (),
     "momentum, not robust": ("method.robust=false",),
-    "loo": ("method.contribution=loo",),
     "the paper's gradient": ("method.contribution=clients",),
     "printed rules": ("method.preset=paper",),
 }
 NOISE = ("task.label_noise=[0, 0.2, 0.4, 0.6]",)
 SIZES = ("task.sizes=unequal", "task.size_spread=0.7")
 FOUR = (
-    "task.clients=40",
-    "task.samples=36",
-    "task.distributions=permuted:4",
-    "task.partition=linear",
+    *("task.clients=40", "task.samples=36", "task.distributions=permuted:4", "task.partition=linear"),
     "method.clusters=4",
 )
 TASKS = {
@@ -41,14 +37,16 @@ TASKS = {
     "sample sizes, K = 2": SIZES,
     "sample sizes, K = 4": (*SIZES, *FOUR),
 }
-GRID = {f"{task} / {signal}": (*TASKS[task], *SIGNALS[signal]) for task in TASKS for signal in SIGNALS}
+GRID = {
+    f"{task} / {signal}": (*TASKS[task], *SIGNALS[signal], "method.adapt=0")
+    for task in TASKS
+    for signal in SIGNALS
+}
 
 
-def play(setting: str, seed: int) -> Figures:
-    """One run's figures."""
-    task, result = run_settings([*GRID[setting], "method.adapt=0"], seed)
-    balances = np.array(result.summary["report"]["balances"])
-    data = task.data
+def figures_of(result: Result, task: Task) -> Figures:
+    """What is kept of a run."""
+    balances, data = np.array(result.summary["report"]["balances"]), task.data
     if isinstance(data, NoisyLabels):
         quality = -data.noise[list(data.clients)]
     else:
@@ -60,23 +58,18 @@ def play(setting: str, seed: int) -> Figures:
     }
 
 
-def table(runs: Runs) -> str:
-    """Correlation and accuracy of every setting."""
+def main() -> None:
+    """Plays what is missing, and writes the table."""
+    runs = play_study(__doc__, "quality", GRID, figures_of)
     rows = []
     for setting in GRID:
-        found = list(runs.get(setting, {}).values())
-        if found:
+        if found := reported(runs, setting):
             rho = [run["correlation"] for run in found]
             spread = f" ± {stdev(rho):.2f}" if len(rho) > 1 else ""
             accuracy = f"{100 * fmean(run['accuracy'] for run in found):.1f}"
             rows.append([*setting.split(" / "), f"{fmean(rho):.2f}{spread}", accuracy, str(len(found))])
-    return markdown_table(["quality", "contribution", "rank correlation", "accuracy", "seeds"], rows)
-
-
-def main() -> None:
-    """Plays what is missing, and writes the table."""
-    runs = play_study(__doc__, 10, RESULTS, GRID, play)
-    write_between(DOCUMENT, marks("experiments/quality.py"), table(runs))
+    head = ["quality", "contribution", "rank correlation", "accuracy", "seeds"]
+    write_table("market.md", "experiments/quality.py", markdown_table(head, rows))
 
 
 if __name__ == "__main__":
