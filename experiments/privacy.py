@@ -10,6 +10,7 @@ EMNIST. Clips and learning rates were chosen on seed 100 of the digits.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import product
 from statistics import fmean
 
@@ -33,8 +34,8 @@ ATTACK_NOISE = {
     **{f"noise {z:g}": z for z in (0.1, 0.3, 1.0, 3.0, 10.0)},
 }
 ATTACK_SEEDS = range(5)
-SGD = (
-    *("privacy.mechanism=sgd", "privacy.clip=0.3", f"privacy.delta={DELTA}"),
+PRIVATE = (
+    *("privacy.clip=0.3", f"privacy.delta={DELTA}"),
     *("train.epochs=1", "train.batch_size=16", "train.lr=0.3"),
 )
 TASKS = {
@@ -44,12 +45,14 @@ TASKS = {
         *("task.clients=40", "task.samples=200"),
     ),
 }
+METHODS = ("ipfl-plus", "fedavg")
+PROTECTION = {
+    "no protection": (),
+    **{f"noise {z:g}": (*PRIVATE, f"privacy.noise={z}") for z in (0.1, 0.3, 1.0, 3.0)},
+}
 GRID = {
-    f"{task} / {method} / {'no protection' if noise is None else f'sgd / noise {noise:g}'}": (
-        *(*TASKS[task], "task.model=softmax", f"method.name={method}"),
-        *(() if noise is None else (*SGD, f"privacy.noise={noise}")),
-    )
-    for task, method, noise in product(TASKS, ("ipfl-plus", "fedavg"), (None, 0.1, 0.3, 1.0, 3.0))
+    f"{task} / {method} / {name}": (*TASKS[task], "task.model=softmax", f"method.name={method}", *settings)
+    for task, method, (name, settings) in product(TASKS, METHODS, PROTECTION.items())
 }
 
 
@@ -92,18 +95,24 @@ def one_release(noise: float | None) -> str:
     return f"{releases.epsilon(DELTA):.1f}"
 
 
+def run_cell(found: Sequence[Figures]) -> str:
+    """Mean accuracy in % of some runs, and their ε if they have one."""
+    if not found:
+        return "–"
+    accuracy = f"{100 * fmean(one['accuracy'] for one in found):.1f}"
+    known = [one["epsilon"] for one in found if one["epsilon"] is not None]
+    return f"{accuracy} (ε {fmean(known):.1f})" if known else accuracy
+
+
 def main() -> None:
     """Plays what is missing, and writes the tables."""
-    runs, rows = play_study(__doc__, "privacy", GRID, figures_of), []
-    for setting in GRID:
-        if found := reported(runs, setting):
-            task, method, *protection = setting.split(" / ")
-            known = [one["epsilon"] for one in found if one["epsilon"] is not None]
-            epsilon = f"{fmean(known):.1f}" if known else "–"
-            accuracy = f"{100 * fmean(one['accuracy'] for one in found):.1f}"
-            rows.append([task, method, protection[-1], epsilon, accuracy, str(len(found))])
-    head = ["data", "method", "noise", "ε", "accuracy, %", "seeds"]
-    write_table("privacy.md", "experiments/privacy.py, whole runs", markdown_table(head, rows))
+    runs = play_study(__doc__, "privacy", GRID, figures_of)
+    rows = []
+    for task, method in product(TASKS, METHODS):
+        cells = [run_cell(reported(runs, f"{task} / {method} / {name}")) for name in PROTECTION]
+        rows.append([task, method, *cells])
+    table = markdown_table(["data", "method", *PROTECTION], rows)
+    write_table("privacy.md", "experiments/privacy.py, whole runs", table)
     rows = []
     for name, noise in ATTACK_NOISE.items():
         every = [attack(noise, seed) for seed in ATTACK_SEEDS]

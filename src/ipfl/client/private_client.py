@@ -1,13 +1,9 @@
-"""A client whose replies are clipped and noised: the one place through which everything private leaves.
+"""A client whose replies are noisy: the one place through which everything private leaves.
 
-A method works with a `PrivateClient` as with any other. What it gets from `score` and `gradient`, and with
-`privacy.mechanism = "sgd"` from `train`, is noisy already, and so is all that it makes of that, such as bids.
-Everything else that it may look at (points, labels, losses of points, and models trained without
-noise) is watched, and so is what it remembers of it. A reply after such a look is protected when it leaves:
-
-- vectors are clipped and noised, as updates of the model that was sent under their name (`update`), or
-  refused (`sgd`);
-- facts are refused, but for `n`, the size of a part, which is no secret.
+A method works with a `PrivateClient` as with any other. What it gets from `train` (by DP-SGD), `score` and
+`gradient` is noisy already, and so is all that it makes of that, such as bids. Everything else that it may
+look at (points, labels, losses of points) is watched, and so is what it remembers of it. After such a look,
+nothing leaves but `n`, the size of a part, which is no secret.
 
 So a method that tells more than noise can protect is stopped by what it does, not by its name.
 """
@@ -26,8 +22,7 @@ from ipfl.client.client import Client, Part, TrainingInput
 from ipfl.client.privacy_accountant import Releases
 from ipfl.client.private_gradients import NoisyGradient, PoissonBatches, clipped_sum
 from ipfl.config.train_section import PrivacyConfig
-from ipfl.core import Record, Vector
-from ipfl.core.records import Fact
+from ipfl.core import Fact, Record, Vector
 from ipfl.data.federated import Samples
 from ipfl.errors import InputError
 from ipfl.training.losses import own_losses, soft_scores
@@ -65,8 +60,6 @@ class PhaseLog:
     releases: Releases = field(default_factory=Releases)
     has_looked: bool = False
     """Whether anything was seen without noise."""
-    noisy_vectors: list[Vector] = field(default_factory=list)
-    """Vectors that are noisy already."""
 
 
 class NoisyScore(Score):
@@ -144,17 +137,14 @@ class PrivateClient(Client):
         return self._unwatched(part, limit)
 
     def _training_input(self, on: Samples | None, objective: Objective | None, epochs: int) -> TrainingInput:
-        """What a training works with: noise in every step, if the mechanism is `sgd`."""
-        if self.privacy.mechanism == "update":
-            self._look()
-            return super()._training_input(on, objective, epochs)
+        """What a training works with: clipped gradients of the points, and noise in every step."""
         if objective is not None:
             raise InputError(
-                "privacy.mechanism=sgd needs the ordinary loss, whose gradient is a sum over points; "
-                "this method has another one: use privacy.mechanism=update"
+                "[privacy] needs the ordinary loss, whose gradient is a sum over points: "
+                "this method trains on another one"
             )
         if ":" in (self.settings.augment or ""):
-            raise InputError("privacy.mechanism=sgd needs to know that train.augment mixes no points")
+            raise InputError("[privacy] needs to know that train.augment mixes no points")
         points = self._unwatched("train") if on is None else self.network.points(on)
         batches, privacy = PoissonBatches(len(points), self.settings.batch_size), self.privacy
         size = batches.rate * len(points)
@@ -200,50 +190,24 @@ class PrivateClient(Client):
         whole = np.zeros(self.network.size, np.float32)
         whole[: self.network.trained] = total / max(len(points), 1)
         self.log.releases.add(self.privacy.noise)
-        self.log.noisy_vectors.append(whole)
         return whole
 
-    def protect(self, reply: Record, ask: Record) -> Record:
-        """The reply as it may leave.
-
-        Args:
-            reply: What the method's client side answers.
-            ask: What it was sent.
+    def protect(self, reply: Record) -> Record:
+        """The reply of the method's client side, if it may leave.
 
         Raises:
-            InputError: It holds something that noise cannot protect.
+            InputError: It holds something that was made of points without noise.
         """
         if not self.log.has_looked:
             return reply
-        for name, value in reply.facts.items():
-            if name != "n" or value not in self._sizes():
-                raise InputError(
-                    f"[privacy] cannot protect {name!r}, which clients of this method send: "
-                    "it is made of single points (docs/privacy.md lists what is possible)"
-                )
-        params = {name: self._protect_vector(name, vector, ask) for name, vector in reply.params.items()}
-        return Record(params, reply.facts)
-
-    def _protect_vector(self, name: str, vector: Vector, ask: Record) -> Vector:
-        if any(vector is one for one in self.log.noisy_vectors):
-            return vector
-        if self.privacy.mechanism == "sgd":
+        sizes = self._sizes()
+        exact = [*reply.params, *(k for k, fact in reply.facts.items() if k != "n" or fact not in sizes)]
+        if exact:
             raise InputError(
-                f"privacy.mechanism=sgd cannot protect {name!r}: this method uses the points outside of "
-                "training; use privacy.mechanism=update"
+                f"[privacy] cannot protect {exact[0]!r}, which clients of this method send: "
+                "it is made of single points outside of training"
             )
-        known = ask.params.get(name, self.initial)
-        before = known if known.shape == vector.shape else np.zeros_like(vector)
-        step = vector.astype(np.float64) - before
-        if not np.isfinite(step).all():
-            step = np.zeros(len(step))
-        clip = self.privacy.clip
-        step *= min(1.0, clip / max(float(np.linalg.norm(step)), np.finfo(float).tiny))
-        self.log.releases.add(self.privacy.noise)
-        # Two updates of length `clip` can lie 2·clip apart.
-        return np.asarray(
-            before + step + self.noise.normal(0, 2 * clip * self.privacy.noise, len(step)), np.float32
-        )
+        return reply
 
     def _sizes(self) -> set[Fact]:
         """What `n` may be: the size of a part, or 1 where all clients weigh the same."""

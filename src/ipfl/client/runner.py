@@ -193,7 +193,7 @@ class ClientRunner:
         reply: Record
         reply, remembered = getattr(self.method, f"on_{job.action}")(job.record, mine, me)
         if isinstance(me, PrivateClient):
-            reply = self._book(job, me.protect(reply, job.record), me.log.releases)
+            reply = self._book(job, me.protect(reply), me.log.releases)
             if BUDGET_SPENT in reply.facts:
                 return reply
             remembered = me.remember(remembered, mine)

@@ -127,22 +127,16 @@ class TrainConfig(Section):
 
 
 class PrivacyConfig(Section):
-    """What a client's replies may reveal about its points; nothing is protected by default."""
+    """What a client's replies may reveal about its points (DP-SGD); nothing is protected by default."""
 
     noise: float = Field(
         0.0,
         ge=0,
         le=1e6,
-        description="standard deviation of the noise on all that a client sends, in multiples of what "
-        "one of its points can change; 0: no protection",
+        description="standard deviation of the noise in every training step and on all else that a client "
+        "sends, in multiples of what one of its points can change; 0: no protection",
     )
-    clip: float = Field(
-        1.0, gt=0, le=1e6, description="longest update (update) or gradient of a point (sgd); shortened to it"
-    )
-    mechanism: Literal["update", "sgd"] = Field(
-        "update",
-        description="update: clip and noise on a trained model when it leaves; sgd: in every training step",
-    )
+    clip: float = Field(1.0, gt=0, le=1e6, description="longest gradient of a point; shortened to it")
     delta: float = Field(1e-5, gt=0, lt=1, description="δ, the chance that ε does not hold")
     epsilon: Annotated[float, Field(gt=0)] | None = Field(
         None, description="budget: a client does not answer what would take it beyond this ε; omitted: none"

@@ -205,7 +205,7 @@ ANSWERED = {
     "ifca": {HELLO},
     "ipfl-plus": {HELLO, "train", "preference", "appraise", "loss"},
 }
-"""Of some methods under `sgd`, what is not refused: that no test passes because nothing is ever answered."""
+"""Of some methods, what is not refused: that no test passes because nothing is ever answered."""
 
 
 @pytest.fixture
@@ -224,30 +224,27 @@ class TestEveryAction:
     DRAWS = 6
     """A count of at most 2 is often cut off at 0 or 2 by noise of 5: (1/2)⁵ of the time at the same end."""
 
-    def exact(self, folder, method, action, asked, privacy):
+    def exact(self, folder, method, action, asked):
         """Where the node's replies follow from its data; and its refusal, if that is what it replies."""
         first, *again, other = (
             leaves(
-                Node(folder / str(draw), some_data(draw == self.DRAWS), **LIMITS).ask(
-                    action, asked, method, privacy=privacy
-                )
+                Node(folder / str(draw), some_data(draw == self.DRAWS), **LIMITS).ask(action, asked, method)
             )
             for draw in range(self.DRAWS + 1)
         )
         steady = {where for where in first if all(one.get(where) == first[where] for one in again)}
         return {where for where in steady if first[where] != other.get(where)}, first.get("refusal")
 
-    @pytest.mark.parametrize("mechanism", ["update", "sgd"])
     @pytest.mark.parametrize("method", METHODS)
-    def test_nothing_exact_comes_back(self, tmp_path, counted_noise, method, mechanism):
-        privacy, answered = {**PRIVACY, "mechanism": mechanism}, set()
+    def test_nothing_exact_comes_back(self, tmp_path, counted_noise, method):
+        answered = set()
         for action in sorted(actions_of(ipfl.method(method)) | {EVALUATE, HELLO}):
             for number, asked in enumerate(ASKED):
                 folder = tmp_path / f"{action}-{number}"
-                exact, refusal = self.exact(folder, method, action, asked, privacy)
+                exact, refusal = self.exact(folder, method, action, asked)
                 assert exact == set(), (action, number)
                 answered |= {action} if refusal is None else set()
-        if mechanism == "sgd" and method in ANSWERED:
+        if method in ANSWERED:
             assert answered == ANSWERED[method]
 
     @pytest.mark.parametrize("method", METHODS)
@@ -324,18 +321,13 @@ class TestSensitivity:
         """What this protects from: without noise, at a learning rate of the server's choice."""
         assert self.changes(tmp_path, "finetune", {}) >= 5
 
-    @pytest.mark.parametrize("method", ["finetune", "ditto"])
-    def test_counts_of_such_models_are_refused(self, tmp_path, method):
-        refusal = self.changes(tmp_path, method, TINY_NOISE)
-        assert refusal.startswith(f"[privacy] keeps evaluations of {method} on the node")
-
     @pytest.mark.parametrize("method", ["fedavg", "fedprox", "fedala"])
     def test_of_models_of_the_server_one_counts_once(self, tmp_path, method):
         assert self.changes(tmp_path, method, TINY_NOISE) == pytest.approx(1, abs=1e-6)
 
     def test_ipfl(self, tmp_path):
-        """Importance is made of noisy hits; the default mix and adaptation look at the points."""
-        asked = {"privacy": {"noise": 5.0, "mechanism": "sgd"}}
+        """Importance is made of noisy hits; the default mix and adaptation look at the points: refused."""
+        asked = {"privacy": {"noise": 5.0}}
         node, offer = Node(tmp_path, self.data()), everything("cluster_0", "cluster_1")
         assert node.ask(EVALUATE, offer, "ipfl-plus", **asked).startswith(
             "[privacy] keeps evaluations of ipfl-plus"
@@ -346,7 +338,7 @@ class TestSensitivity:
 
     def test_noise_in_a_training_before_it_is_booked(self, tmp_path):
         """8 points in batches of 4 are two steps per epoch, at a chance of 1/2; finetune takes 5 epochs."""
-        privacy = {"noise": 5.0, "mechanism": "sgd"}
+        privacy = {"noise": 5.0}
         node = Node(tmp_path, self.data())
         reply = node.ask(EVALUATE, everything("global"), "finetune", privacy=privacy, batch_size=4)
         # A fifth of the 10 points is held back.
@@ -368,7 +360,7 @@ class TestNumbersThatAreNone:
         data = some_data(0)
         data["train"][0][:, 0] *= 10
         node = Node(tmp_path, data)
-        privacy = {"noise": 5.0, "mechanism": "sgd"}
+        privacy = {"noise": 5.0}
         found = leaves(node.ask(action, self.asked(), "ipfl-plus", privacy=privacy))
         assert all(np.isfinite(one) for one in found.values()), found
 
@@ -397,7 +389,7 @@ class TestErrors:
 def test_a_run_goes_on_without_evaluations(tmp_path):
     """Real nodes with data of their own, which refuse: an event about each, and no accuracy."""
     config = Config(
-        rounds=2, task=TINY, method={"name": "finetune"}, evaluate={"every": 1}, privacy={"noise": 1.0}
+        rounds=2, task=TINY, method={"name": "ipfl-plus"}, evaluate={"every": 1}, privacy={"noise": 1.0}
     )
     data, grid = Task.build(TINY, 0).data, Loopback()
     for client in data.clients:
@@ -409,5 +401,5 @@ def test_a_run_goes_on_without_evaluations(tmp_path):
     result = run(config, engine_factory(grid, config))
     events = [event for event in result.history[-1]["events"] if event.kind == "client_failed"]
     assert [event.client for event in events] == [*data.clients]
-    assert all("keeps evaluations of finetune on the node" in event.text for event in events)
+    assert all("keeps evaluations of ipfl-plus on the node" in event.text for event in events)
     assert [evaluation.personalized for evaluation in result.evaluations.values()] == [{}, {}]
