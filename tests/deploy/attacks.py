@@ -208,7 +208,7 @@ def attack_as_node(federation: LocalFederation, attacker: int, victim: int) -> N
         own, other = other, own
     assert own is not None
     assert other is not None
-    caller = _node_caller(folder.node_folder(attacker), f"127.0.0.1:{settings.port}")
+    caller = node_caller(folder.node_folder(attacker), f"127.0.0.1:{settings.port}")
     evil = build_fab_from_disk(folder.root / "evil")
     assert set(operator_calls(caller, evil, other).values()) == {404}
     own_key = public_key_to_bytes(ec.generate_private_key(ec.SECP384R1()).public_key())
@@ -239,9 +239,16 @@ def attack_as_node(federation: LocalFederation, attacker: int, victim: int) -> N
         assert status_of(lambda push=push: fleet.PushMessages(push)) == 400  # type: ignore[misc]
 
 
-def _node_caller(node: NodeFolder, address: str) -> Caller:
+def node_key(node: NodeFolder) -> ec.EllipticCurvePrivateKey:
+    """The private key in a node's folder."""
     pair = serialization.load_ssh_private_key(node.private_key.read_bytes(), None)
     assert isinstance(pair, ec.EllipticCurvePrivateKey)
+    return pair
+
+
+def node_caller(node: NodeFolder, address: str) -> Caller:
+    """What a registered node can send."""
+    pair = node_key(node)
     return Caller(address, node.ca_certificate, [NodeAuthHttpInterceptor(pair, pair.public_key())])
 
 

@@ -62,7 +62,7 @@ def test_a_folder_has_all_that_server_and_nodes_need(folder: ServerFolder) -> No
     assert registry.clients() == (0, 1)
     for client in (0, 1):
         node = folder.node_folder(client)
-        assert registry.client_of(node.public_key.read_bytes()) == client
+        assert registry.clients_by_key()[fingerprint(node.public_key.read_bytes())] == client
         assert node.ca_certificate.read_bytes() == folder.ca_certificate.read_bytes()
         settings = NodeSettings.load(node.settings_file)
         assert (settings.server, settings.client) == ("fl.example.org:9555", client)
@@ -168,8 +168,8 @@ def test_accounts_are_added_and_get_new_keys_while_no_server_runs(tmp_path: Path
     assert code == 0
     registry = Registry.load(site.accounts_file)
     assert registry.clients() == (0, 1)
-    assert registry.client_of((tmp_path / "b" / "key.pub").read_bytes()) == 1
-    assert registry.client_of((tmp_path / "a" / "key.pub").read_bytes()) is None
+    assert registry.clients_by_key()[names[1]] == 1
+    assert names[0] not in registry.clients_by_key()
     code, output = run("register", str(site.root), str(tmp_path / "a" / "key"))
     assert code == 2
     assert "is a private key" in output

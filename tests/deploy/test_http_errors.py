@@ -46,7 +46,7 @@ RUN_NODE = """\
 import sys
 from pathlib import Path
 from ipfl.system.signals import exit_on_sigterm
-from ipfl.deploy import supernode
+from ipfl.deploy.node import supernode
 from ipfl.deploy.federation_folder import NodeFolder
 
 supernode.SILENT_SECONDS, supernode.RECONNECT_SECONDS = 10.0, 1.0
@@ -64,10 +64,11 @@ class FailingGate:
         """HTTP status for the next request of a route; taken out when that request was answered."""
         self.seen: Counter[bytes] = Counter()
 
-    def check_head(self, method: bytes, path: bytes, headers: Headers) -> None:
+    def check_head(self, method: bytes, path: bytes, headers: Headers) -> int:
         self.seen[path] += 1
         if (status := self.errors.pop(path, None)) is not None:
             raise RefusedError(status, "an error on purpose")
+        return 2**24
 
     def check_body(self, path: bytes, body: bytes) -> None:
         pass

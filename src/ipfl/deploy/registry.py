@@ -99,13 +99,9 @@ class Registry:
         """All client ids, ascending."""
         return tuple(account.client for account in self.accounts)
 
-    def client_of(self, public_key: bytes) -> ClientId | None:
-        """The client with this key, in PEM (as Flower reports it) or OpenSSH's format; None: no account."""
-        try:
-            wanted = fingerprint(public_key)
-        except InputError:
-            return None
-        return next((account.client for account in self.accounts if account.fingerprint == wanted), None)
+    def clients_by_key(self) -> dict[str, ClientId]:
+        """The client of each key, by its fingerprint."""
+        return {account.fingerprint: account.client for account in self.accounts}
 
     def account(self, client: ClientId) -> NodeAccount | None:
         """The account of a client; None if it has none."""
@@ -141,15 +137,16 @@ class Registry:
 
 def client_lookup(path: Path) -> Callable[[bytes], ClientId | None]:
     """A function from a public key to its client, which reads the accounts file again when it has changed."""
-    registry = Registry.load(path)
-    version = _file_version(path)
+    clients, version = Registry.load(path).clients_by_key(), _file_version(path)
 
     def client_of(public_key: bytes) -> ClientId | None:
-        nonlocal registry, version
+        nonlocal clients, version
         with suppress(OSError, InputError):  # someone is editing the file: keep the last valid content
             if (current := _file_version(path)) != version:
-                registry, version = Registry.load(path), current
-        return registry.client_of(public_key)
+                clients, version = Registry.load(path).clients_by_key(), current
+        with suppress(InputError):
+            return clients.get(fingerprint(public_key))
+        return None
 
     return client_of
 

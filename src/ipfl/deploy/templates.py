@@ -120,6 +120,8 @@ KillMode=mixed
 SuccessExitStatus=143
 TimeoutStopSec=30
 UMask=0077
+# Of the machine: what takes more is stopped and started again, and the machine goes on.
+MemoryMax=75%
 NoNewPrivileges=yes
 CapabilityBoundingSet=
 PrivateTmp=yes

@@ -7,6 +7,7 @@ import os
 import pwd
 import shutil
 import socket
+import stat
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,7 +20,14 @@ from flwr.cli.build import build_fab_from_disk
 import ipfl.engines.flower.node_app
 from ipfl.deploy.federation_folder import NodeFolder, create_folder
 from ipfl.deploy.node.installed_app import ForeignAppError, InstalledApp, app_hash
-from ipfl.deploy.node.sandbox import Sandbox, become_user, find_user, give_folder, landlock_version
+from ipfl.deploy.node.sandbox import (
+    Sandbox,
+    become_user,
+    find_user,
+    give_folder,
+    landlock_version,
+    refuse_system_calls,
+)
 from ipfl.deploy.node.supernode import prepare_node
 from ipfl.errors import InputError
 from ipfl.system import plugins
@@ -43,6 +51,10 @@ def in_child(work: Callable[[], object]) -> str:
     os.waitpid(child, 0)
     with os.fdopen(read) as answer:
         return answer.read()
+
+
+def in_child_is_filtered() -> bool:
+    return in_child(refuse_system_calls) == "True"
 
 
 @pytest.fixture
@@ -79,6 +91,56 @@ def test_a_message_reads_the_data_and_not_the_key(node: NodeFolder) -> None:
     # Children and programs that it starts have no more rights than itself.
     cat = [shutil.which("cat") or "cat", str(node.private_key)]
     assert inside(lambda: subprocess.run(cat, capture_output=True, check=False).returncode) == "1"
+
+
+@pytest.mark.skipif(not in_child_is_filtered(), reason="the kernel has no filters of system calls")
+def test_a_message_changes_no_modes_and_reaches_no_sockets_of_others(node: NodeFolder) -> None:
+    """Landlock allows both: the same user may change the modes of its files, and a socket is no open file."""
+    key, own = node.private_key, node.root / "memory" / "own"
+    own.parent.mkdir()
+    own.write_bytes(b"")
+    listener, datagrams = socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    place, mailbox = str(node.root / "s"), str(node.root / "d")
+    listener.bind(place)
+    listener.listen()
+    datagrams.bind(mailbox)
+
+    def chmod_by_descriptor() -> None:
+        with own.open("rb") as file:
+            os.fchmod(file.fileno(), 0o777)
+
+    def connect() -> None:
+        with socket.socket(socket.AF_UNIX) as one:
+            one.connect(place)
+
+    def send_from_a_pair() -> int:
+        left, _right = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+        return left.sendto(b"x", mailbox)
+
+    def talk_to_itself() -> bytes:
+        left, right = socket.socketpair()
+        left.send(b"x")
+        return right.recv(1)
+
+    attacks = {
+        "chmod": lambda: key.chmod(0o644),
+        "chmod without following": lambda: os.chmod("key", 0o644, dir_fd=os.open(node.root, os.O_RDONLY)),
+        "fchmod": chmod_by_descriptor,
+        "chown": lambda: os.chown(key, os.getuid(), os.getgid()),
+        "lchown": lambda: os.lchown(key, os.getuid(), os.getgid()),
+        "attributes": lambda: os.setxattr(own, "user.x", b"x"),
+        "connect": connect,
+        "datagram": send_from_a_pair,
+        "program": lambda: subprocess.run(["chmod", "644", str(key)], check=True, stderr=subprocess.DEVNULL),
+    }
+    for name, attack in attacks.items():
+        assert "Error" not in in_child(attack), name  # without the filter each one does what it wants
+        key.chmod(0o600)
+        told = in_child(lambda attack=attack: (refuse_system_calls(), attack()))  # type: ignore[misc]
+        assert told in ("PermissionError", "CalledProcessError"), name
+        assert stat.S_IMODE(key.stat().st_mode) == 0o600, name
+    assert in_child(lambda: (refuse_system_calls(), talk_to_itself())[1]) == "b'x'"
+    assert in_child(lambda: (refuse_system_calls(), own.write_bytes(b"abc"))[1]) == "3"
 
 
 @needs_root

@@ -40,6 +40,14 @@ TOKEN = b"0123456789abcdef" * 4
 LIMITS = PeerLimits(message_bytes=10_000, connections=6, connections_per_address=4, idle_seconds=0.5)
 
 
+NODES = NodeGate({b"known": 3}.get)
+
+
+def long_body(length: int) -> bytes:
+    """A valid body of `push-object`: `object_content` (field 4) of three bytes of head and some content."""
+    return b"\x22" + bytes([(length - 3) & 0x7F | 0x80, (length - 3) >> 7]) + b"x" * (length - 3)
+
+
 class Upstream:
     """A server that notes each request, and answers as it was told."""
 
@@ -130,11 +138,11 @@ def run(
 
 def test_nodes_reach_their_routes_and_nothing_else(run: Callable[..., None]) -> None:
     async def check(place: Place) -> None:
-        reply = await place.post("/v1/fleet/pull-messages", b"body", **{"flwr-signature": "s", "TE": "x"})
+        reply = await place.post("/v1/fleet/pull-messages", b"\x0a\0", **{"flwr-signature": "s", "TE": "x"})
         assert (reply.status_code, reply.content, reply.headers["x-own"]) == (200, b"ok", "1")
         passed = place.upstream.requests.pop()
         assert passed.startswith(b"POST /v1/fleet/pull-messages HTTP/1.1\r\n")
-        assert passed.endswith(b"\r\n\r\nbody")
+        assert passed.endswith(b"\r\n\r\n\x0a\0")
         assert b"flwr-signature: s" in passed.lower()  # SuperLink checks it
         assert b"te: x" not in passed.lower()
         others = sorted(OPERATOR_ROUTES | TASK_ROUTES)
@@ -160,7 +168,7 @@ def test_nodes_reach_their_routes_and_nothing_else(run: Callable[..., None]) -> 
         assert place.upstream.requests == []
         assert len(place.lines) == min(len(refused) + 1, LOG_LINES_PER_MINUTE)
 
-    run(check, NodeGate())
+    run(check, NODES)
 
 
 def test_operators_need_the_token(run: Callable[..., None]) -> None:
@@ -192,8 +200,8 @@ def test_operators_need_the_token(run: Callable[..., None]) -> None:
 def test_long_messages_are_refused_whatever_they_say_of_their_length(run: Callable[..., None]) -> None:
     async def check(place: Place) -> None:
         path = "/v1/fleet/push-object"
-        assert (await place.post(path, b"x" * 10_000)).status_code == 200
-        assert (await place.post(path, b"x" * 10_001)).status_code == 413
+        assert (await place.post(path, long_body(10_000))).status_code == 200
+        assert (await place.post(path, long_body(10_001))).status_code == 413
 
         async def unknown_length() -> AsyncIterator[bytes]:
             for _ in range(20):
@@ -205,7 +213,7 @@ def test_long_messages_are_refused_whatever_they_say_of_their_length(run: Callab
         assert len(place.upstream.requests) == 1
         assert (await place.post(path, b"", **{"x-long": "x" * 100_000})).status_code == 431
 
-    run(check, NodeGate())
+    run(check, NODES)
 
 
 def test_silent_and_slow_connections_are_closed(run: Callable[..., None]) -> None:
@@ -223,7 +231,7 @@ def test_silent_and_slow_connections_are_closed(run: Callable[..., None]) -> Non
         with socket.create_connection(("127.0.0.1", place.port)):  # no TLS at all: counts, too
             assert (await place.post("/v1/fleet/get-run")).status_code == 200
 
-    run(check, NodeGate(), replace(LIMITS, transfer_seconds=0.5))
+    run(check, NODES, replace(LIMITS, transfer_seconds=0.5))
 
 
 def test_one_address_has_a_limited_number_of_connections(run: Callable[..., None]) -> None:
@@ -239,7 +247,7 @@ def test_one_address_has_a_limited_number_of_connections(run: Callable[..., None
         for one in silent:
             one.close()
 
-    run(check, NodeGate(), replace(LIMITS, idle_seconds=20))
+    run(check, NODES, replace(LIMITS, idle_seconds=20))
 
 
 def test_two_requests_in_one_are_not_passed_on(run: Callable[..., None]) -> None:
@@ -268,7 +276,7 @@ def test_two_requests_in_one_are_not_passed_on(run: Callable[..., None]) -> None
         assert not any(b"control" in request for request in place.upstream.requests)
         writer.close()
 
-    run(check, NodeGate())
+    run(check, NODES)
 
 
 def test_one_connection_carries_many_requests(run: Callable[..., None]) -> None:
@@ -278,10 +286,10 @@ def test_one_connection_carries_many_requests(run: Callable[..., None]) -> None:
         async with httpx.AsyncClient(verify=place.trust) as client:
             url = f"https://localhost:{place.port}/v1/fleet/push-object"
             for number in range(50):
-                reply = await client.post(url, content=b"x" * number)
+                reply = await client.post(url, content=long_body(200 + number))
                 assert (reply.status_code, reply.content) == (200, b"ok")
         reader, writer = await place.connect()
-        one = b"POST /v1/fleet/get-run HTTP/1.1\r\nhost: x\r\ncontent-length: 3\r\n\r\nabc"
+        one = b"POST /v1/fleet/get-run HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n\x0a\0"
         writer.write(one)
         await asyncio.sleep(0.01)
         writer.write(one * 2)
@@ -292,7 +300,7 @@ def test_one_connection_carries_many_requests(run: Callable[..., None]) -> None:
         writer.close()
         assert len(place.upstream.requests) == 53
 
-    run(check, NodeGate())
+    run(check, NODES)
 
 
 def test_replies_stream_and_end_when_the_peer_goes(run: Callable[..., None]) -> None:
@@ -323,7 +331,7 @@ def test_a_failing_server_makes_nodes_try_again(run: Callable[..., None]) -> Non
         await asyncio.sleep(2.1)  # longer than connections to it are kept
         assert (await place.post("/v1/fleet/get-run")).status_code == 503
 
-    run(check, NodeGate())
+    run(check, NODES)
 
 
 def push(node: int, sender: int, receiver: int = 1, reply_to: str = "m", messages: int = 1) -> bytes:
@@ -348,7 +356,7 @@ def test_a_node_pushes_only_replies_of_its_own() -> None:
         b"",
     ):
         with pytest.raises(RefusedError):
-            NodeGate().check_body(b"/v1/fleet/push-messages", body)
+            NODES.check_body(b"/v1/fleet/push-messages", body)
 
 
 def test_the_routes_exist_in_this_version_of_flower() -> None:
@@ -405,7 +413,7 @@ def test_the_front_waits_for_the_superlink(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_the_documents_say_what_the_settings_are() -> None:
-    docs = Path(__file__).parents[2] / "docs"
+    docs = Path(__file__).parents[3] / "docs"
     model = (docs / "threat-model.md").read_text()
     settings = ServerSettings()
     assert f"A message is at most {settings.max_message_mb} MB" in model

@@ -25,7 +25,7 @@ import torch
 import ipfl.engines.flower.node_app  # noqa: F401 (imported once, for all forks)
 from ipfl.deploy.federation_folder import NodeFolder, NodeSettings
 from ipfl.deploy.node.installed_app import InstalledApp
-from ipfl.deploy.node.sandbox import Sandbox, become_user, find_user, give_folder
+from ipfl.deploy.node.sandbox import Sandbox, become_user, find_user, give_folder, refuse_system_calls
 from ipfl.deploy.node.supernode import heartbeat_file, prepare_node, secret_file
 from ipfl.engines.flower.flwr_internals import SuperNodeTasks
 from ipfl.errors import InputError
@@ -62,6 +62,11 @@ def protect(folder: NodeFolder, settings: NodeSettings, port: int, user: str | N
             "where messages could read it; move the node's folder"
         )
     how = f"sandbox: Landlock {version}" if version else "no sandbox: this system has no Landlock"
+    how += (
+        "; modes and Unix sockets are out of reach"
+        if refuse_system_calls()
+        else "; no filter of system calls"
+    )
     hidden = "messages cannot read the node's key" if is_key_hidden else "messages could read the node's key"
     return f"{how}{'' if user is None else f', user {user}'}; {hidden}"
 

@@ -22,12 +22,29 @@ import hmac
 import ssl
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import httpx
 
-from ipfl.deploy.server.proxy import Gate, Headers, PeerLimits, Proxy, RefusalLog, RefusedError
-from ipfl.engines.flower.flwr_internals import SUPERLINK_NODE_ID, read_pushed_message
+from ipfl.core import ClientId
+from ipfl.deploy.registry import client_lookup
+from ipfl.deploy.server.parsing import TooManyFieldsError, count_fields
+from ipfl.deploy.server.proxy import (
+    SMALL_BODY,
+    Gate,
+    Headers,
+    PeerLimits,
+    Proxy,
+    RefusalLog,
+    RefusedError,
+)
+from ipfl.engines.flower.flwr_internals import (
+    SUPERLINK_NODE_ID,
+    read_pushed_message,
+    request_type,
+    signing_key,
+)
 
 NODE_ROUTES = frozenset(
     b"/v1/fleet/" + name
@@ -47,7 +64,14 @@ TASK_ROUTES = frozenset(
         b"confirm-message-received push-logs push-messages pull-messages get-nodes"
     ).split()
 )
-PUSH_MESSAGES = b"/v1/fleet/push-messages"
+PUSH_MESSAGES, PUSH_OBJECT = b"/v1/fleet/push-messages", b"/v1/fleet/push-object"
+LONG_BODIES = {PUSH_OBJECT: sys.maxsize, PUSH_MESSAGES: 2**20}
+"""Longest body of a route, before the limit of a message: one part of a model; ids of its parts. All other
+requests of nodes, and those of whoever has no account, are a few numbers (SMALL_BODY)."""
+NODE_FIELDS = 20_000
+"""Most fields of a request of a node, which parses into 5 MB then: a model of 400 GB has so many parts."""
+TASK_FIELDS = 1_000_000
+"""The same of a ServerApp, which sends the messages of a phase to all nodes in one request."""
 START_SECONDS = 60.0
 """How long the SuperLink may take until it answers."""
 OPERATOR_MESSAGE_BYTES = 64 * 2**20
@@ -68,16 +92,37 @@ def check_reply(body: bytes) -> None:
         raise RefusedError(400, "not a reply of this node to the server")
 
 
-class NodeGate:
-    """What passes on the public port."""
+def check_size(path: bytes, body: bytes, fields: int) -> None:
+    """Refuses what would parse into more than `fields` fields: whoever sends it, and before it is parsed."""
+    try:
+        count_fields(body, request_type(path.decode()), fields)
+    except ValueError as error:
+        status = 413 if isinstance(error, TooManyFieldsError) else 400
+        raise RefusedError(status, f"{_printable(path)}: {error}") from None
 
-    def check_head(self, method: bytes, path: bytes, headers: Headers) -> None:
-        """Refuses all but the routes of nodes."""
+
+class NodeGate:
+    """What passes on the public port.
+
+    Args:
+        client_of: Finds the client with a public key; None: no account has it.
+    """
+
+    def __init__(self, client_of: Callable[[bytes], ClientId | None]):
+        self._client_of = client_of
+
+    def check_head(self, method: bytes, path: bytes, headers: Headers) -> int:
+        """Refuses all but the routes of nodes, and long bodies without the signature of an account."""
         if method != b"POST" or path not in NODE_ROUTES:
             raise RefusedError(404, f"no such route for nodes: {_printable(method + b' ' + path)}")
+        if path not in LONG_BODIES:
+            return SMALL_BODY
+        key = signing_key(dict(headers))
+        return SMALL_BODY if key is None or self._client_of(key) is None else LONG_BODIES[path]
 
     def check_body(self, path: bytes, body: bytes) -> None:
-        """Refuses messages in the name of others."""
+        """Refuses what parses into too much, and messages in the name of others."""
+        check_size(path, body, NODE_FIELDS)
         if path == PUSH_MESSAGES:
             check_reply(body)
 
@@ -98,18 +143,20 @@ class OperatorGate:
             raise ValueError("the operator token is too short")
         self._expected = b"Bearer " + token
 
-    def check_head(self, method: bytes, path: bytes, headers: Headers) -> None:
+    def check_head(self, method: bytes, path: bytes, headers: Headers) -> int:
         """Refuses operators without the token, and all routes but those of operators and tasks."""
         if method == b"POST" and path in TASK_ROUTES:
-            return
+            return OPERATOR_MESSAGE_BYTES
         if method != b"POST" or path not in OPERATOR_ROUTES:
             raise RefusedError(404, f"no such route for operators: {_printable(method + b' ' + path)}")
         given = [value for name, value in headers if name == b"authorization"]
         if len(given) != 1 or not hmac.compare_digest(given[0], self._expected):
             raise RefusedError(401, f"{_printable(path)} without the operator token")
+        return OPERATOR_MESSAGE_BYTES
 
     def check_body(self, path: bytes, body: bytes) -> None:
-        """The SuperLink checks it."""
+        """Refuses what parses into too much: the SuperLink asks for the secret of a task afterwards."""
+        check_size(path, body, TASK_FIELDS)
 
     def reply_status(self, status: int) -> int:
         """The same."""
@@ -154,6 +201,7 @@ async def run_front(options: argparse.Namespace) -> None:
     tls.minimum_version = ssl.TLSVersion.TLSv1_2
     tls.load_cert_chain(options.certificate, options.private_key)
     log = RefusalLog(_print_line)
+    node_gate = NodeGate(client_lookup(options.accounts))
     node_limits = PeerLimits(
         message_bytes=options.max_message_mb * 2**20,
         connections=options.max_connections,
@@ -165,7 +213,7 @@ async def run_front(options: argparse.Namespace) -> None:
     )
     operator_gate = OperatorGate(options.token_file.read_bytes().strip())
     ports: tuple[tuple[str, str, int, Gate, PeerLimits], ...] = (
-        ("nodes", options.bind, options.port, NodeGate(), node_limits),
+        ("nodes", options.bind, options.port, node_gate, node_limits),
         (
             "operators",
             "127.0.0.1",
@@ -196,6 +244,7 @@ def parse_options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--certificate", required=True, type=Path)
     parser.add_argument("--private-key", required=True, type=Path)
     parser.add_argument("--token-file", required=True, type=Path, help="holds the operator token")
+    parser.add_argument("--accounts", required=True, type=Path, help="the keys of nodes")
     parser.add_argument("--bind", default="127.0.0.1", help="address of the public port")
     parser.add_argument("--port", required=True, type=int, help="public port, for nodes")
     parser.add_argument("--operator-port", required=True, type=int, help="port on loopback, for operators")

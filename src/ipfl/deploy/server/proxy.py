@@ -26,6 +26,10 @@ TLS_SECONDS = 10.0
 """For the TLS handshake of a new connection."""
 DISCARD_SECONDS = 2.0
 """How long the rest of a refused request is read and thrown away, so that the peer gets to the reply."""
+SMALL_BODY = 64 * 1024
+"""Longer bodies count together, and are checked outside of the event loop."""
+LARGE_AT_ONCE = 2
+"""So many longer bodies are with the server behind the proxy at one time: it copies each."""
 LOG_LINES_PER_MINUTE = 30
 """More refusals in one minute are only counted: nobody can fill the disk with log lines."""
 
@@ -55,8 +59,8 @@ class PeerLimits:
 
     @property
     def buffered_bytes(self) -> int:
-        """All bodies that are held at one time."""
-        return 16 * self.message_bytes
+        """All bodies of more than SMALL_BODY that are held at one time."""
+        return 4 * self.message_bytes
 
 
 class RefusedError(Exception):
@@ -75,11 +79,11 @@ class RefusedError(Exception):
 class Gate(Protocol):
     """Says which requests pass."""
 
-    def check_head(self, method: bytes, path: bytes, headers: Headers) -> None:
-        """Raises RefusedError; called before the body is read."""
+    def check_head(self, method: bytes, path: bytes, headers: Headers) -> int:
+        """How many bytes the body may have; raises RefusedError. Called before the body is read."""
 
     def check_body(self, path: bytes, body: bytes) -> None:
-        """Raises RefusedError; called before the request is passed on."""
+        """Raises RefusedError; called before the request is passed on, for long bodies in a thread."""
 
     def reply_status(self, status: int) -> int:
         """The status that the peer gets instead of the one of the server behind the proxy."""
@@ -126,6 +130,7 @@ class Proxy:
     ):
         self.gate, self.limits, self.upstream, self.tls, self.log = gate, limits, upstream, tls, log
         self.buffered = 0
+        self.large = asyncio.Semaphore(LARGE_AT_ONCE)
         self._connections: Counter[str] = Counter()
 
     async def start(self, host: str, port: int) -> asyncio.Server:
@@ -172,26 +177,25 @@ class _Connection:
         self._proxy, self._reader, self._writer, self._address = proxy, reader, writer, address
         self._limits = proxy.limits
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
+        self._held = 0
 
     async def serve_request(self) -> bool:
         """Serves one request; returns whether another one may follow."""
-        body = bytearray()
         try:
             async with asyncio.timeout(self._limits.idle_seconds):
                 request = await self._next_event()
             if not isinstance(request, h11.Request):
                 return False
-            self._check_head(request)
-            async with asyncio.timeout(self._limits.transfer_seconds):
-                await self._read_body(body)
-            self._proxy.gate.check_body(request.target, bytes(body))
-            await self._pass_on(request, bytes(body))
+            await self._check_and_pass_on(request)
+            refused = None
         except h11.RemoteProtocolError as error:
-            return await self._refuse(RefusedError(error.error_status_hint, "not a valid HTTP request"))
-        except RefusedError as refusal:
-            return await self._refuse(refusal)
+            refused = error.error_status_hint, "not a valid HTTP request"
+        except RefusedError as error:
+            refused = error.status, error.reason
         finally:
-            self._proxy.buffered -= len(body)
+            self._proxy.buffered, self._held = self._proxy.buffered - self._held, 0
+        if refused is not None:  # the error is gone, and the body with it
+            return await self._refuse(*refused)
         if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
             return False
         self._http.start_next_cycle()
@@ -202,24 +206,43 @@ class _Connection:
             self._http.receive_data(await self._reader.read(READ_BYTES))
         return event
 
-    def _check_head(self, request: h11.Request) -> None:
-        self._proxy.gate.check_head(request.method, request.target, list(request.headers))
+    def _check_head(self, request: h11.Request) -> int:
+        """How many bytes the body may have."""
+        allowed = self._proxy.gate.check_head(request.method, request.target, list(request.headers))
+        longest = min(allowed, self._limits.message_bytes)
         if self._http.they_are_waiting_for_100_continue:
             raise RefusedError(417, "Expect is not supported")
         length = next((value for name, value in request.headers if name == b"content-length"), b"0")
-        if len(length) > 18 or int(length) > self._limits.message_bytes:
+        if len(length) > 18 or int(length) > longest:
             raise RefusedError(413, f"a message of {length.decode()} bytes")
+        return longest
 
-    async def _read_body(self, body: bytearray) -> None:
-        """Appends to `body`, which the proxy counts as held until the request has been served."""
-        proxy, limits = self._proxy, self._limits
+    async def _read_body(self, longest: int) -> bytes:
+        """The body; what is longer than SMALL_BODY counts as held until the request has been served."""
+        proxy, body = self._proxy, bytearray()
         while isinstance(event := await self._next_event(), h11.Data):
-            if len(body) + len(event.data) > limits.message_bytes:
-                raise RefusedError(413, f"a message of more than {limits.message_bytes} bytes")
-            if proxy.buffered + len(event.data) > limits.buffered_bytes:
-                raise RefusedError(503, "too many messages at the same time")
             body += event.data
-            proxy.buffered += len(event.data)
+            if len(body) > longest:
+                raise RefusedError(413, f"a message of more than {longest} bytes")
+            if len(body) > SMALL_BODY:
+                more = len(body) - self._held
+                if proxy.buffered + more > self._limits.buffered_bytes:
+                    raise RefusedError(503, "too many messages at the same time")
+                proxy.buffered, self._held = proxy.buffered + more, len(body)
+        return bytes(body)
+
+    async def _check_and_pass_on(self, request: h11.Request) -> None:
+        longest = self._check_head(request)
+        async with asyncio.timeout(self._limits.transfer_seconds):
+            body = await self._read_body(longest)
+        check = self._proxy.gate.check_body
+        if len(body) <= SMALL_BODY:
+            check(request.target, body)
+            await self._pass_on(request, body)
+            return
+        async with self._proxy.large:
+            await asyncio.to_thread(check, request.target, body)
+            await self._pass_on(request, body)
 
     async def _pass_on(self, request: h11.Request, body: bytes) -> None:
         """Sends the request to the server behind the proxy, and its reply to the peer.
@@ -272,16 +295,16 @@ class _Connection:
         async with asyncio.timeout(self._limits.transfer_seconds):
             await self._writer.drain()
 
-    async def _refuse(self, refusal: RefusedError) -> bool:
+    async def _refuse(self, status: int, reason: str) -> bool:
         """Sends the refusal and ends the connection; returns that no other request may follow."""
-        self._proxy.log.add(self._address, refusal.reason)
-        text = refusal.reason.encode()
+        self._proxy.log.add(self._address, reason)
+        text = reason.encode()
         headers = [
             ("content-type", "text/plain"),
             ("content-length", str(len(text))),
             ("connection", "close"),
         ]
-        await self._send(h11.Response(status_code=refusal.status, headers=headers))
+        await self._send(h11.Response(status_code=status, headers=headers))
         await self._send(h11.Data(data=text))
         await self._send(h11.EndOfMessage())
         with suppress(TimeoutError):

@@ -24,6 +24,8 @@ from ipfl.errors import InputError
 
 START_SECONDS = 60.0
 """How long a server may take to answer after its start."""
+RETURN_MEMORY = {"MALLOC_ARENA_MAX": "2", "MALLOC_MMAP_THRESHOLD_": str(2**20)}
+"""Has glibc give the memory of long messages back to the system at once."""
 SOCKET_FILE = "superlink.sock"
 """The SuperLink's Unix socket, in the working directory of its processes: the path of a socket may not have
 more than 107 characters."""
@@ -49,10 +51,9 @@ def start_superlink(processes: Processes, folder: ServerFolder) -> RunningProces
     secret_file = home / "superexec.secret"
     write_random_secret(secret_file)
     clean_message_store(folder.database)
-    superlink = processes.start(
-        "superlink", _superlink_command(folder, settings, secret_file), environment, home
-    )
-    front = processes.start("front", _front_command(folder, settings), environment, home)
+    frugal = environment | RETURN_MEMORY
+    superlink = processes.start("superlink", _superlink_command(folder, settings, secret_file), frugal, home)
+    front = processes.start("front", _front_command(folder, settings), frugal, home)
     deadline = time.monotonic() + START_SECONDS
     while not _is_server_running(folder.ca_certificate, settings.operator_port):
         processes.raise_if_one_ended()
@@ -92,7 +93,7 @@ def _front_command(folder: ServerFolder, settings: ServerSettings) -> list[str]:
     return [
         *(sys.executable, "-m", "ipfl.deploy.server.front", "--socket", SOCKET_FILE),
         *("--certificate", str(folder.certificate), "--private-key", str(folder.private_key)),
-        *("--token-file", str(folder.operator_token)),
+        *("--token-file", str(folder.operator_token), "--accounts", str(folder.accounts_file)),
         *("--bind", settings.bind, "--port", str(settings.port)),
         *("--operator-port", str(settings.operator_port)),
         *("--max-message-mb", str(settings.max_message_mb)),

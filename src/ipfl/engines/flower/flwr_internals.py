@@ -27,7 +27,8 @@ For `ipfl.deploy`, which decides who may do what:
   run both commands with other functions in these places.
 - The names of the SuperLink's routes are in `ipfl.deploy.server.front`, where `flwr` looks for an access
   token in `ipfl.deploy.operator_access`.
-- `PushMessagesRequest`: whom a message that a node pushes is from.
+- `PushMessagesRequest`: whom a message that a node pushes is from; and `PROTOBUF_REQUEST_TYPES`: what the
+  SuperLink parses a request as, before it knows whose it is; and the headers with a node's signature.
 - `build_fab_from_disk`, `load_app`; and `install_from_fab` and `get_load_client_app_fn`, by which
   `run_clientapp` installs and imports an app: to run no other app than the node's own.
 
@@ -43,7 +44,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from base64 import b64decode
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from importlib import import_module
@@ -298,6 +300,34 @@ def read_pushed_message(body: bytes) -> PushedMessage:
         receiver=metadata.dst_node_id,
         is_reply=bool(metadata.reply_to_message_id),
     )
+
+
+def request_type(path: str) -> Any:
+    """The protobuf descriptor of what a route of the SuperLink takes; KeyError if there is no such route."""
+    from flwr.supercore.protobuf.translation import PROTOBUF_REQUEST_TYPES
+
+    return PROTOBUF_REQUEST_TYPES["POST", path].DESCRIPTOR
+
+
+def signing_key(headers: Mapping[bytes, bytes]) -> bytes | None:
+    """The public key (PEM) whose holder has signed the time that a request says; None: nobody has.
+
+    Whether that time is now, the SuperLink checks.
+    """
+    from flwr.common.constant import TIMESTAMP_HEADER
+    from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
+    from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_signature
+
+    names = (FLEET_HTTP_PUBLIC_KEY_HEADER, TIMESTAMP_HEADER, FLEET_HTTP_SIGNATURE_HEADER)
+    key, time_text, signature = (headers.get(name.encode(), b"") for name in names)
+    try:
+        public = b64decode(key, validate=True)
+        is_signed = verify_signature(
+            bytes_to_public_key(public), time_text, b64decode(signature, validate=True)
+        )
+    except Exception:  # of base64 and of cryptography, on what anybody may send
+        return None
+    return public if is_signed else None
 
 
 def bundle_app(folder: Path) -> bytes:
