@@ -79,7 +79,7 @@ class TestRun:
         assert len(result.summary["report"]["balances"]) == 3
         assert result.summary["cluster_accuracy"] is None  # nobody has a test pool of a distribution
         printed = capsys.readouterr().out.splitlines()
-        assert printed[0] == "ipfl: 2 rounds"
+        assert printed[0] == "ipfl-plus: 2 rounds"
         assert printed[-1].startswith("2 of 2 rounds: 3 clients, ")
 
     def test_balances_outlive_a_run_and_heads_go_to_an_anchor(self, grid, place):
