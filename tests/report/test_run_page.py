@@ -137,7 +137,7 @@ class TestPage:
         assert "&lt;b&gt;ipfl&amp;" in page
         for text in (
             "opt-outs",
-            "contribution Σψ",
+            "own model %",
             "rounds = 4",
             "What clients gain over fedavg",
             "reference",

@@ -14,12 +14,11 @@ from rich.markup import escape
 
 from ipfl.config.task_section import TargetKind
 from ipfl.data.federated import class_names, client_names, target_of
+from ipfl.figure_style import figure_settings, new_figure, save_figure
 from ipfl.report.result_tables import NO_VALUE, plain_table, shorten
 from ipfl.results.result import mean_and_spread
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.colors import Colormap
     from rich.table import Table
 
     from ipfl.data import FederatedData
@@ -164,63 +163,37 @@ def plot_clients(data: FederatedData, every: Counted, file: Path) -> None:
     among the client's points; white: none.
     """
     import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
+    from matplotlib.colors import ListedColormap
 
     counted, label = every.clients, "range" if every.what == "ranges" else "label"
     table = np.stack([one.labels for one in counted])
     shares = 100 * table / np.maximum([[one.points] for one in counted], 1)
     clients, labels = table.shape
-    width = float(np.clip(3 + 0.45 * labels, 6, 14))
-    below = 0.08 * max(map(len, every.label_names)) if _is_crowded(every.label_names, width) else 0
-    size = (width, float(np.clip(1.6 + 0.27 * clients, 3, 14)) + min(below, 2))
-    title = f"{shorten(data.name, LABEL_LENGTH)}: training points by {label}, {clients} clients"
-    with mpl.rc_context({"font.size": 10, "axes.titlesize": 11}):
-        figure, axes = plt.subplots(figsize=size, layout="constrained")
-        cells = np.ma.masked_equal(shares, 0)
+    names = [shorten(name, LABEL_LENGTH) for name in every.label_names]
+    size = float(np.clip(3 + 0.45 * labels, 6, 14)), float(np.clip(2 + 0.27 * clients, 3, 14))
+    with figure_settings():
+        figure = new_figure(*size)
+        axes = figure.subplots()
+        # The lightest blue is not white: that stands for no points.
+        colours = ListedColormap(mpl.colormaps["Blues"](np.linspace(0.12, 1, 256)))
         drawn = axes.pcolormesh(
-            cells, cmap=_colours(), vmin=0, vmax=shares.max(), edgecolors="white", linewidth=0.5
+            np.ma.masked_equal(shares, 0), cmap=colours, vmin=0, edgecolors="white", linewidth=0.5
         )
         axes.invert_yaxis()
-        names = [f"{shorten(one.name, LABEL_LENGTH)}  ({one.points})" for one in counted]
-        _name_axes(axes, names, [shorten(name, LABEL_LENGTH) for name in every.label_names], size[0])
+        rows = [f"{shorten(one.name, LABEL_LENGTH)}  ({one.points})" for one in counted]
+        for axis, texts in ((axes.yaxis, rows), (axes.xaxis, names)):
+            step = -(-len(texts) // MAX_NAMES)
+            axis.set_ticks(np.arange(0, len(texts), step) + 0.5, texts[::step])
+        # Names stand beside each other only if there is room for all of them.
+        is_crowded = max(map(len, names)) * labels > CHARACTERS_PER_INCH * (size[0] - 3)
+        axes.tick_params(axis="x", rotation=90 if is_crowded else 0, length=0)
         if table.size <= MAX_NUMBERS:
-            _write_counts(axes, table, shares / shares.max())
+            for client, column in zip(*np.nonzero(table), strict=True):
+                colour = "white" if shares[client, column] > 0.6 * shares.max() else "#1a1a1a"
+                text = str(table[client, column])
+                axes.text(column + 0.5, client + 0.5, text, ha="center", va="center", color=colour)
         axes.set(xlabel=label, ylabel="client  (its training points)")
-        figure.suptitle(title, x=0.01, ha="left", fontsize=11)
-        axes.spines[:].set_color("#cccccc")
-        figure.colorbar(
-            drawn, ax=axes, label="share of the client's points (%)", fraction=0.05, pad=0.02, aspect=30
-        )
-        figure.savefig(file, dpi=150, format="png")
-        plt.close(figure)
-
-
-def _colours() -> Colormap:
-    """Blues whose lightest is not white: that stands for no points."""
-    import matplotlib as mpl
-    from matplotlib.colors import ListedColormap
-
-    return ListedColormap(mpl.colormaps["Blues"](np.linspace(0.12, 1, 256)))
-
-
-def _name_axes(axes: Axes, clients: Sequence[str], labels: Sequence[str], width: float) -> None:
-    for axis, names in ((axes.yaxis, clients), (axes.xaxis, labels)):
-        step = -(-len(names) // MAX_NAMES)
-        axis.set_ticks(np.arange(0, len(names), step) + 0.5, names[::step])
-    if _is_crowded(labels, width):
-        axes.tick_params(axis="x", rotation=90)
-    axes.tick_params(length=0)
-
-
-def _is_crowded(labels: Sequence[str], width: float) -> bool:
-    """Whether names of labels stand beside each other only if they are turned."""
-    return max(map(len, labels)) * len(labels) > CHARACTERS_PER_INCH * (width - 3)
-
-
-def _write_counts(axes: Axes, table: NDArray[np.int64], darkness: NDArray[np.float64]) -> None:
-    for client, label in zip(*np.nonzero(table), strict=True):
-        colour = "white" if darkness[client, label] > 0.6 else "#1a1a1a"
-        text = str(table[client, label])
-        axes.text(label + 0.5, client + 0.5, text, ha="center", va="center", color=colour, fontsize=8)
+        title = f"{shorten(data.name, LABEL_LENGTH)}: training points by {label}, {clients} clients"
+        figure.suptitle(title, x=0.01, ha="left")
+        figure.colorbar(drawn, ax=axes, label="share of the client's points (%)")
+    save_figure(figure, file)

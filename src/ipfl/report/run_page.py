@@ -18,15 +18,15 @@ from ipfl.figure_style import svg_text
 from ipfl.play.metrics import mean_and_std
 from ipfl.report.config_text import toml_value
 from ipfl.report.figure_list import FIGURES, available_figures, make_figure
-from ipfl.report.market_figures import balances_over_time, contributions_and_rewards, has_tokens
 from ipfl.report.result_tables import NO_VALUE, format_mean_std, format_percent, format_size, run_rows
 from ipfl.report.run_set import (
     RunSet,
-    client_name,
     find_results,
     is_run,
     read_run_set,
 )
+from ipfl.report.run_tables import client_cells
+from ipfl.results.frames import client_rows
 from ipfl.results.result import Result
 from ipfl.system.files import write_text
 
@@ -99,10 +99,10 @@ def _section(number: int, name: str, runs: RunSet, has_heading: bool) -> str:
     parts.append(_run_table(runs.first) if is_single else _comparison_table(runs))
     parts += [_figure(f"part-{number}", figure, runs) for figure in available_figures(runs)]
     for method, seeds in runs.runs.items():
-        if has_tokens(seeds):
-            seed, run = next(iter(seeds.items()))
-            which = "" if is_single else f" of {method}, seed {seed}"
-            parts.append(f"<details><summary>Tokens{escape(which)}</summary>{_accounts_table(run)}</details>")
+        seed, run = next(iter(seeds.items()))
+        which = escape("" if is_single else f" of {method}, seed {seed}")
+        headers, rows = client_cells(client_rows(run), run.client_names)
+        parts.append(f"<details><summary>Clients{which}</summary>{html_table(headers, rows)}</details>")
     parts.append(f"<details><summary>Config</summary>{_config(runs, is_single)}</details>")
     return "".join(parts)
 
@@ -199,37 +199,6 @@ def _comparison_row(name: str, results: Sequence[Result], runs: RunSet) -> list[
         format_size(per_client("bytes_up")),
         format_size(per_client("bytes_down")),
     ]
-
-
-def _accounts_table(run: Result) -> str:
-    """What every client had, paid, got back and earned."""
-    _, balances = balances_over_time(run)
-    paid, back, earned = (np.zeros(balances.shape[1], dtype=np.int64) for _ in range(3))
-    for line in run.history:
-        for transfer in line.get("transfers", ()):
-            if transfer.source >= 0:
-                paid[transfer.source] += transfer.amount
-            elif transfer.target >= 0 and transfer.kind == "reward":
-                earned[transfer.target] += transfer.amount
-            elif transfer.target >= 0:
-                back[transfer.target] += transfer.amount
-    contributed = contributions_and_rewards(run)
-    rows = [
-        [
-            client_name(run, client).removeprefix("client "),
-            *(f"{column[client]:.0f}" for column in (balances[0], paid, back, earned, balances[-1])),
-            f"{contributed[client][0]:.3g}" if client in contributed else NO_VALUE,
-        ]
-        for client in range(balances.shape[1])
-    ]
-    headers = ["client", "opening", "paid", "back or issued", "rewards", "balance", "contribution Σψ"]
-    report = run.summary["report"]
-    known = {"gini": "inequality of the balances (Gini)", "issued": "tokens issued"}
-    facts = [
-        f"{text}: {report[key]:.3g}" for key, text in known.items() if isinstance(report.get(key), float)
-    ]
-    facts += [f"{text}: {report[key]}" for key, text in known.items() if isinstance(report.get(key), int)]
-    return f'<p class="note">{escape("; ".join(facts))}</p>' + html_table(headers, rows, numbers_from=0)
 
 
 def _config(runs: RunSet, is_single: bool) -> str:

@@ -88,17 +88,28 @@ CLIENT_COLUMNS = {
 """Header of each figure of a client."""
 
 
-def client_table(rows: Sequence[Mapping[str, Any]], names: Mapping[int, str]) -> Table:
-    """A row per client, by its name if it has one; columns that nobody has a value for are left out."""
+def client_cells(
+    rows: Sequence[Mapping[str, Any]], names: Mapping[int, str]
+) -> tuple[list[str], list[list[str]]]:
+    """Headers, and a row per client, by its name if it has one; columns without any value are left out."""
     shown = {key: text for key, text in CLIENT_COLUMNS.items() if any(r.get(key) is not None for r in rows)}
-    table = plain_table("client", *shown.values(), right=[*shown.values(), *([] if names else ["client"])])
-    break_names(table)
+    cells = []
     for row in rows:
-        figures = [
-            format_percent(row[key]) if key.endswith("accuracy") else format_count(row[key]) for key in shown
-        ]
         name = names.get(row["client"], str(row["client"])) + (" (unseen)" if row.get("unseen") else "")
-        table.add_row(escape(name), *figures)
+        figures = (
+            format_percent(row[key]) if key.endswith("accuracy") else format_count(row[key]) for key in shown
+        )
+        cells.append([name, *figures])
+    return ["client", *shown.values()], cells
+
+
+def client_table(rows: Sequence[Mapping[str, Any]], names: Mapping[int, str]) -> Table:
+    """A row per client."""
+    headers, cells = client_cells(rows, names)
+    table = plain_table(*headers, right=headers[1:] if names else headers)
+    break_names(table)
+    for row in cells:
+        table.add_row(*map(escape, row))
     return table
 
 
