@@ -6,7 +6,9 @@ operations on tensors of two devices, and it has nothing to read back.
 
 from __future__ import annotations
 
+import sys
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,9 +26,10 @@ from ipfl.methods.clusters.fedem import weighted_loss
 from ipfl.methods.one_model.fedavg import FedAvg
 from ipfl.methods.one_model.perfedavg import meta_gradient
 from ipfl.methods.personal.fedproto import PrototypeObjective
+from ipfl.study.comparison import read_plan
 from ipfl.training import hardware
 from ipfl.training.architectures import CNN, MODEL_FACTORIES
-from ipfl.training.hardware import Trial, decide_hardware, find_device, prepare_network, try_precisions
+from ipfl.training.hardware import decide_hardware, find_device, has_bf16, prepare_network
 from ipfl.training.network import Network, build_network
 from ipfl.training.sgd import Pull, evaluate, losses, mean_gradient, mean_loss, sgd
 from ipfl.training.task import Task
@@ -235,80 +238,48 @@ class TestFindDevice:
 class TestSettle:
     TASK = Task(Task.load(clients=2).data, MODEL_FACTORIES["softmax"])
 
-    def choose(self, monkeypatch, **seconds: float) -> Trial:
-        """The trial of a machine on which steps take so long."""
-        monkeypatch.setattr(hardware, "TRIAL_SECONDS", 0.0)
-        monkeypatch.setattr(hardware, "_step_seconds", lambda network, *_: seconds[network.precision])
-        return try_precisions(TrainConfig(), self.TASK, 0)
+    @pytest.mark.parametrize(("can", "chosen"), [(True, "bf16"), (False, "float32")])
+    def test_the_processor_says_what_it_can(self, monkeypatch, can, chosen):
+        monkeypatch.setattr(hardware, "has_bf16", lambda: can)
+        assert decide_hardware(TrainConfig(precision="auto")).precision == chosen
+        assert decide_hardware(TrainConfig(precision="float32")).precision == "float32"
 
-    def test_the_faster_one(self, monkeypatch):
-        assert self.choose(monkeypatch, float32=2.0, bf16=1.0) == Trial("bf16", 2.0, 1.0)
-        assert self.choose(monkeypatch, float32=1.0, bf16=2.0) == Trial("float32", 1.0, 2.0)
-        # A gain of 5 % is less than the 10 % that are asked for.
-        assert self.choose(monkeypatch, float32=1.05, bf16=1.0).chosen == "float32"
+    def test_linux_says_the_same(self):
+        flags = Path("/proc/cpuinfo").read_text().split() if sys.platform == "linux" else []
+        if not flags or "flags" not in flags:
+            pytest.skip("no /proc/cpuinfo that lists flags")
+        assert has_bf16() == bool({"avx512_bf16", "amx_tile"} & set(flags))
 
-    def test_hardware_that_cannot(self, monkeypatch):
-        def seconds(network, *_):
-            if network.precision == "bf16":
-                raise RuntimeError("not implemented for 'BFloat16'")
-            return 1.0
-
-        monkeypatch.setattr(hardware, "_step_seconds", seconds)
-        assert try_precisions(TrainConfig(), self.TASK, 0) == Trial("float32", 1.0, None)
-
-    def test_a_trial_on_this_machine(self, monkeypatch):
-        monkeypatch.setattr(hardware, "TRIAL_SECONDS", 0.01)
-        settled, trial = decide_hardware(TrainConfig(precision="auto", device="auto"), self.TASK, 0)
-        assert trial is not None
-        assert settled.precision == trial.chosen in ("float32", "bf16")
-        assert trial.float32 > 0
-        assert settled.device != "auto"
-
-    def test_in_a_child(self):
-        assert hardware._in_child(lambda: Trial("bf16", 2.0, 1.0)) == Trial("bf16", 2.0, 1.0)
-        with pytest.raises(InputError, match="failed: ValueError: no"):
-            hardware._in_child(lambda: (_ for _ in ()).throw(ValueError("no")))
-
-    def test_no_trial_is_needed(self, monkeypatch):
-        monkeypatch.setattr(hardware, "try_precisions", lambda *_: pytest.fail("no trial is needed"))
-        assert decide_hardware(TrainConfig(precision="bf16"), self.TASK, 0) == (
-            TrainConfig(precision="bf16"),
-            None,
-        )
+    def test_not_measured_on_a_gpu(self, monkeypatch):
+        monkeypatch.setattr(hardware, "find_device", lambda name: torch.device("cuda"))
+        settled = decide_hardware(TrainConfig(precision="auto", device="auto"))
+        assert (settled.precision, settled.device) == ("float32", "cuda")
 
     def test_what_is_not_settled_does_not_run(self):
         with pytest.raises(ValueError, match="not settled"):
             prepare_network(cnn(), TrainConfig(precision="auto"))
 
     def test_it_is_recorded_and_a_resumed_run_keeps_to_it(self, monkeypatch, tmp_path):
-        found = Trial("bf16", 2.0, 1.0)
-        monkeypatch.setattr(hardware, "try_precisions", lambda *_: found)
+        monkeypatch.setattr(hardware, "has_bf16", lambda: True)
         config = ipfl.RunConfig(rounds=1, train=TrainConfig(precision="auto", epochs=1))
         engine = ipfl.local_engine(workers=0)
         first = ipfl.run(self.TASK, FedAvg(), config, engine=engine, out=tmp_path / "run")
-        assert first.summary["trial"] == {"chosen": "bf16", "float32": 2.0, "bf16": 1.0}
         assert first.summary["config"]["train"]["precision"] == "bf16"
-        monkeypatch.setattr(hardware, "try_precisions", lambda *_: pytest.fail("it was settled already"))
+        monkeypatch.setattr(hardware, "has_bf16", lambda: False)
         again = RunOutput(tmp_path / "run", resume=True)
         resumed = ipfl.run(self.TASK, FedAvg(), config, engine=engine, out=again)
-        assert resumed.summary["trial"] == first.summary["trial"]
         assert resumed.summary["config"]["train"] == first.summary["config"]["train"]
 
-    def test_a_comparison_settles_it_once(self, monkeypatch, tmp_path):
-        trials = []
-        monkeypatch.setattr(
-            hardware, "try_precisions", lambda *_: trials.append(1) or Trial("float32", 1.0, 2.0)
+    def test_a_comparison_settles_it_for_all_runs(self, monkeypatch, tmp_path):
+        answers = iter([True, False, False])
+        monkeypatch.setattr(hardware, "has_bf16", lambda: next(answers))
+        config = ipfl.Config.load(
+            None, ["rounds=1", "train.precision=auto", "task.clients=2", "task.samples=8"]
         )
-        config = ipfl.RunConfig(rounds=1, train=TrainConfig(precision="auto", epochs=1))
-        given = {"seeds": 2, "config": config, "out": tmp_path, "workers": 0}
-        done = ipfl.compare(self.TASK, [FedAvg()], **given)
-        assert len(trials) == 1
-        assert done.summary()["trial"] == {"chosen": "float32", "float32": 1.0, "bf16": 2.0}
+        done = ipfl.compare(config, ["fedavg"], seeds=2, out=tmp_path, workers=0, progress=False)
         runs = [result for entry in done.entries.values() for result in entry.results.values()]
-        assert [run.summary["config"]["train"]["precision"] for run in runs] == ["float32", "float32"]
-        again = ipfl.compare(self.TASK, [FedAvg()], **given, resume=True)
-        assert len(trials) == 1
-        assert again.summary()["trial"] == done.summary()["trial"]
+        assert [run.summary["config"]["train"]["precision"] for run in runs] == ["bf16", "bf16"]
+        assert read_plan(tmp_path).config.train.precision == "bf16", "for a resume on another machine"
 
     def test_workers_do_the_same_as_one_process(self):
         def trained(precision: str, workers: int) -> bytes:

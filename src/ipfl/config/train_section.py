@@ -63,7 +63,7 @@ class TrainConfig(Section):
     precision: Literal["float32", "bf16", "auto"] = Field(
         "float32",
         description="of the passes through the network in training; bf16 needs hardware that has it; "
-        "auto: bf16 if a short trial before the first round says that it is faster",
+        "auto: bf16 if the processor has instructions for it, else float32",
     )
     device: str = Field(
         "cpu",

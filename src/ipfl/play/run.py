@@ -69,7 +69,7 @@ def run(
     config = config or RunConfig()
     journal = _open_journal(out, method, config)
     begun = None if journal is None or not journal.is_resumed else journal.header()
-    config = _settle_training(config, task, begun)
+    config = _settle_training(config, begun)
     adversary, wrap = _stress(config, task)
     memory = _memory("memory" if journal is None else journal.folder.memory)
     kept = _kept_models(journal, task, observer)
@@ -173,10 +173,10 @@ def _stress(
     return adversary, make_wrapper(adversary, plan, config.strategy, config.seed)
 
 
-def _settle_training(config: RunConfig, task: Task, begun: Mapping[str, Any] | None) -> RunConfig:
+def _settle_training(config: RunConfig, begun: Mapping[str, Any] | None) -> RunConfig:
     """Decides what is `auto` in `[train]`, or takes what was decided when the run was begun."""
     if begun is None:
-        train, _ = decide_hardware(config.train, task, config.seed)
+        train = decide_hardware(config.train)
     else:
         settled = TrainConfig.of(begun["config"]["train"])
         train = config.train.model_copy(update={"precision": settled.precision, "device": settled.device})

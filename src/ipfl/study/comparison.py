@@ -122,8 +122,6 @@ class Comparison:
     """The one among them that PMA is measured against."""
     interrupted: bool = False
     out: Path | None = None
-    trial: Mapping[str, Any] | None = None
-    """What decided about the precision of all runs; None: there was no need."""
 
     @property
     def failed(self) -> bool:
@@ -138,7 +136,6 @@ class Comparison:
             "interrupted": self.interrupted,
             "methods": {name: entry.figures() for name, entry in self.entries.items()},
             "config": self.config.record([entry.method for entry in self.entries.values()]),
-            "trial": self.trial,
             "commit": source_commit(),
         }
 
@@ -226,6 +223,9 @@ def compare(
         The comparison. A method that failed is in it with the reason; after Ctrl-C, it holds what was
         finished until then. A result from another process has no `state`.
     """
+    # Once for all runs, wherever they are played, and whenever they are resumed.
+    precision = decide_hardware(config.train).precision
+    config = config.model_copy(update={"train": config.train.model_copy(update={"precision": precision})})
     chosen_seeds = _choose_seeds(seeds, config)
     built, reference_label = label_methods(config, methods, reference)
     tasks = make_task_cache(config, task, chosen_seeds[0])
@@ -238,10 +238,6 @@ def compare(
         place = None if out is None else stack.enter_context(ComparisonFolder(check_folder_path(Path(out))))
         if place is not None:
             place.recover()
-        trial = None if place is None or not resume else _read_trial(place.path)
-        if trial is None and config.train.precision == "auto":
-            _, found = decide_hardware(config.train, tasks.get(first), first.seed)
-            trial = None if found is None else found.record()
         if place is not None and not resume:
             place.prepare(overwrite=overwrite)
             by_name = not isinstance(methods, Mapping) and all(
@@ -250,11 +246,10 @@ def compare(
             plan = None
             if isinstance(config, Config) and by_name and not tasks.is_own:
                 plan = ComparisonPlan(config, list(built), list(chosen_seeds), reference_label)
-            _write_plan(place.path, plan, trial)
+            _write_plan(place.path, plan)
         folder = None if place is None else place.path
-        settled = _with_precision(config, trial)
-        runs = _list_runs(settled, entries, reference_label, chosen_seeds, folder, resume=resume)
-        comparison = Comparison(config, chosen_seeds, entries, reference_label, out=folder, trial=trial)
+        runs = _list_runs(config, entries, reference_label, chosen_seeds, folder, resume=resume)
+        comparison = Comparison(config, chosen_seeds, entries, reference_label, out=folder)
         played = RunList(runs, partial(_enter, comparison, tasks), make_observer=make_observer)
         interrupted = played.play(make_pool or local_pool(workers), tasks)
         for entry in entries.values():
@@ -344,33 +339,12 @@ class ComparisonPlan(NamedTuple):
     reference: str
 
 
-def _write_plan(folder: Path, plan: ComparisonPlan | None, trial: Mapping[str, Any] | None) -> None:
-    """Writes what a comparison is begun with, and what decided about the precision of its runs.
-
-    None: a file cannot say it, because methods or data were given in Python.
-    """
-    content = (
-        {"config": None}
-        if plan is None
-        else {**plan._asdict(), "config": plan.config.model_dump(mode="json")}
-    )
-    write_json(folder / PLAN_FILE, {**content, "trial": trial})
-
-
-def _read_trial(folder: Path) -> Mapping[str, Any] | None:
-    """What decided about the precision when a comparison was begun; None: nothing that is known."""
-    try:
-        trial = json.loads(read_text(folder / PLAN_FILE)).get("trial")
-    except (OSError, ValueError, AttributeError):  # `read_plan` says what is wrong with it
-        return None
-    return trial if isinstance(trial, dict) and trial.get("chosen") in ("float32", "bf16") else None
-
-
-def _with_precision(config: RunConfig, trial: Mapping[str, Any] | None) -> RunConfig:
-    """The settings of the runs: in the precision that one trial chose for all of them."""
-    if trial is None:
-        return config
-    return config.model_copy(update={"train": config.train.model_copy(update={"precision": trial["chosen"]})})
+def _write_plan(folder: Path, plan: ComparisonPlan | None) -> None:
+    """Writes what a comparison is begun with; None: a file cannot say it, it was given in Python."""
+    content: dict[str, Any] = {"config": None}
+    if plan is not None:
+        content = {**plan._asdict(), "config": plan.config.model_dump(mode="json")}
+    write_json(folder / PLAN_FILE, content)
 
 
 def read_plan(folder: Path) -> ComparisonPlan:
