@@ -4,11 +4,14 @@ import hashlib
 import re
 import socket
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
+import httpx
 import pytest
 from fastapi.testclient import TestClient
-from tests.console.conftest import SCRIPT, make_app, open_for
+from tests.console.conftest import SCRIPT, make_app, make_worked, open_for
 from typer.testing import CliRunner
 
 import ipfl.console
@@ -17,6 +20,7 @@ from ipfl.console import api, pages
 from ipfl.console.access import COOKIE, AccessTokens
 from ipfl.console.app import allowed_hosts, open_console, serve
 from ipfl.console.guard import CONTENT_POLICY, Bucket, RequestLimits, host_name
+from ipfl.deploy.processes import find_free_port
 from ipfl.errors import InputError
 
 HOME = "http://127.0.0.1"
@@ -151,9 +155,9 @@ class TestTokens:
 
     def test_every_changed_character_voids_it(self):
         tokens = AccessTokens("s" * 43)
-        token = tokens.client_token("worked", 5)
-        assert tokens.identify(token).client == 5
-        assert tokens.identify(token).run == "worked"
+        token = tokens.client_token("0f" * 32, "worked", 5)
+        found = tokens.identify(token)
+        assert (found.client, found.run, found.place) == (5, "0f" * 32, "worked")
         for place in range(len(token) - 1):  # the last character holds bits that base64 does not use
             changed = token[:place] + ("A" if token[place] != "A" else "B") + token[place + 1 :]
             assert tokens.identify(changed) is None, place
@@ -204,6 +208,20 @@ class TestAccess:
                     else:
                         assert status == 403, (method, address)
         assert {own, f"/api{own}", f"/api{own}/movements", f"/api{own}/series"} <= seen
+
+    def test_a_token_is_for_a_run_and_not_for_a_place(self, tmp_path):
+        """The folder that a token was made for is moved, and another run begins in its place."""
+        (tmp_path / "runs").mkdir()
+        make_worked(tmp_path / "runs/mine")
+        console = open_for(tmp_path / "runs", auth=True)
+        token = console.access.tokens.client_token(console.identity_of("mine"), "mine", 5)
+        web = browser(console, token)
+        assert web.get("/runs/mine/clients/5").status_code == 200
+        (tmp_path / "runs/mine").rename(tmp_path / "runs/moved")
+        make_worked(tmp_path / "runs/mine", rounds=3)
+        for place, status in (("mine", 403), ("moved", 200), ("none", 403)):
+            found = browser(open_for(tmp_path / "runs", auth=True), token)
+            assert found.get(f"/runs/{place}/clients/5").status_code == status, place
 
     def test_sign_in_with_a_form(self, locked, client_token):
         web = browser(locked)
@@ -277,6 +295,33 @@ class TestGuard:
     def test_live_connections_are_limited(self, runs_folder):
         web = browser(open_for(runs_folder, limits=RequestLimits(streams=0)))
         assert web.get("/api/stream").status_code == 429
+
+
+def sign_ins_of_many_senders(folder, *options):
+    """The answers to twelve wrong tokens, each said to be of another sender, from a console of its own."""
+    port = find_free_port()
+    command = [sys.executable, "-m", "ipfl", "console", "--runs", str(folder), "--port", str(port), "--auth"]
+    with subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True) as server:
+        try:
+            assert str(port) in server.stderr.readline()
+            return [
+                httpx.post(
+                    f"http://127.0.0.1:{port}/login",
+                    data={"token": "wrong"},
+                    headers={"x-forwarded-for": f"192.0.2.{number}"},
+                ).status_code
+                for number in range(12)
+            ]
+        finally:
+            server.terminate()
+
+
+@pytest.mark.slow
+def test_only_a_named_proxy_says_who_asks(tmp_path):
+    """Ten attempts a minute and sender: whoever chooses his sender anew each time has as many as he likes."""
+    assert sign_ins_of_many_senders(tmp_path) == [401] * 10 + [429] * 2
+    assert sign_ins_of_many_senders(tmp_path, "--proxy", "192.0.2.99") == [401] * 10 + [429] * 2
+    assert sign_ins_of_many_senders(tmp_path, "--proxy", "127.0.0.1") == [401] * 12
 
 
 class TestCommand:

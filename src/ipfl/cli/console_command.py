@@ -26,6 +26,14 @@ def console(
         bool,
         typer.Option("--auth", help="Ask for tokens: the operator sees all, a client its own page."),
     ] = False,
+    proxy: Annotated[
+        str | None,
+        typer.Option(
+            "--proxy",
+            metavar="ADDRESS",
+            help="Address of a proxy in front of it, whose X-Forwarded-For is believed.",
+        ),
+    ] = None,
     token_file: Annotated[
         Path | None,
         typer.Option(
@@ -54,4 +62,4 @@ def console(
             path = token_file or (opened.runs.folder or Path()) / TOKEN_FILE
             typer.echo(f"the operator's token is in {path}", err=True)
 
-    serve(opened, host, port, tell_address)
+    serve(opened, host, port, tell_address, proxy)

@@ -2,9 +2,10 @@
 
 Without `--auth` everybody who can reach the console is the operator; it then listens on this machine only.
 
-The operator's token is a secret in a file. A client's token is the client's name with a code that only the
-holder of that secret can compute, so there is no list of tokens to keep or to lose: with a new secret, all
-old tokens are void. Tokens travel in the header `Authorization` or in a cookie, never in an address.
+The operator's token is a secret in a file. A client's token names the run, by the hash that its ledger begins
+with, and the client, with a code that only the holder of that secret can compute: there is no list of tokens
+to keep or to lose, and with a new secret all old ones are void. Tokens travel in the header `Authorization` or
+in a cookie, never in an address.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import hashlib
 import hmac
 import os
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,7 +35,9 @@ class Identity:
 
     is_operator: bool
     run: str | None = None
-    """Of a client: the key of its run."""
+    """Of a client: the hash that its run's ledger begins with. Another run in the same place has another."""
+    place: str | None = None
+    """Where that run was when the token was made: its key in addresses."""
     client: int | None = None
 
 
@@ -70,13 +74,14 @@ class AccessTokens:
         """The token that opens everything."""
         return self._secret.decode()
 
-    def client_token(self, run: str, client: int) -> str:
-        """The token that opens one client's page."""
-        place = base64.urlsafe_b64encode(run.encode()).decode().rstrip("=")
-        return f"{client}.{place}.{self._code(run, client)}"
+    def client_token(self, run: str, place: str, client: int) -> str:
+        """The token that opens one client's page, wherever the run is."""
+        named = f"{run} {place}"
+        encoded = base64.urlsafe_b64encode(named.encode()).decode().rstrip("=")
+        return f"{client}.{encoded}.{self._code(named, client)}"
 
-    def _code(self, run: str, client: int) -> str:
-        message = f"client\0{run}\0{client}".encode()
+    def _code(self, named: str, client: int) -> str:
+        message = f"client\0{named}\0{client}".encode()
         code = hmac.new(self._secret, message, hashlib.sha256).digest()
         return base64.urlsafe_b64encode(code).decode().rstrip("=")
 
@@ -85,17 +90,18 @@ class AccessTokens:
         if hmac.compare_digest(token.encode(), self._secret):
             return Identity(is_operator=True)
         client_text, _, rest = token.partition(".")
-        place, _, code = rest.partition(".")
+        encoded, _, code = rest.partition(".")
         if not (client_text.isascii() and client_text.isdigit() and len(client_text) < 11):
             return None
         try:
-            run = base64.urlsafe_b64decode(place + "=" * (-len(place) % 4)).decode()
+            named = base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)).decode()
         except ValueError:
             return None
         client = int(client_text)
-        if not hmac.compare_digest(code.encode(), self._code(run, client).encode()):
+        if not hmac.compare_digest(code.encode(), self._code(named, client).encode()):
             return None
-        return Identity(is_operator=False, run=run, client=client)
+        run, _, place = named.partition(" ")
+        return Identity(is_operator=False, run=run, place=place, client=client)
 
 
 class SignInNeeded(HTTPException):
@@ -130,11 +136,11 @@ class Access:
             raise HTTPException(403, "this needs the operator's token; yours opens one client's page")
         return identity
 
-    def require_client(self, request: HTTPConnection, run: str, client: int) -> Identity:
-        """Refuses everybody but the operator and that client."""
+    def require_client(self, request: HTTPConnection, run: Callable[[], str | None], client: int) -> Identity:
+        """Refuses everybody but the operator and that client of the run; None: there is no such run."""
         identity = self.identify(request)
         if identity is None:
             raise SignInNeeded
-        if not identity.is_operator and (identity.run, identity.client) != (run, client):
+        if not identity.is_operator and (identity.run, identity.client) != (run(), client):
             raise HTTPException(403, "your token opens another client's page")
         return identity

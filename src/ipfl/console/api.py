@@ -190,10 +190,10 @@ def make_token(console: ConsoleOf, _: ForOperator, run: Run, client: ClientNumbe
     """The token that opens this client's page and nothing else."""
     if console.access.tokens is None:
         raise HTTPException(403, "clients have tokens once the console is started with --auth")
-    with console.runs.read(run) as (_store, reader):
+    with console.runs.read(run) as (store, reader):
         if not client_page.is_member(reader, client):
             raise HTTPException(404, "the run has no such client")
-    return Token(token=console.access.tokens.client_token(run.key, client))
+    return Token(token=console.access.tokens.client_token(store.begun, run.key, client))
 
 
 @router.get("/runs/{run}/transfers")

@@ -137,7 +137,9 @@ def allowed_hosts(host: str) -> frozenset[str] | None:
     return LOOPBACK if is_loopback(host) else LOOPBACK | {host.lower()}
 
 
-def serve(console: Console, host: str, port: int, when_ready: Callable[[], None]) -> None:
+def serve(
+    console: Console, host: str, port: int, when_ready: Callable[[], None], proxy: str | None = None
+) -> None:
     """Serves until Ctrl-C. Requests are not logged.
 
     Args:
@@ -145,6 +147,8 @@ def serve(console: Console, host: str, port: int, when_ready: Callable[[], None]
         host: Address to listen on.
         port: Port to listen on.
         when_ready: Called when the first request would be answered.
+        proxy: Address of the proxy in front of it, which says for whom it asks; None: there is none, and what
+            requests say of their sender is not believed.
 
     Raises:
         InputError: The address cannot be listened on.
@@ -163,6 +167,8 @@ def serve(console: Console, host: str, port: int, when_ready: Callable[[], None]
         log_level="warning",
         access_log=False,
         server_header=False,
+        proxy_headers=proxy is not None,
+        forwarded_allow_ips=proxy or "",
         timeout_graceful_shutdown=1,  # live connections would keep it open
         h11_max_incomplete_event_size=16_384,
     )

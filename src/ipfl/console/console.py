@@ -16,6 +16,7 @@ from ipfl.console.access import Access, Identity
 from ipfl.console.figures import run_row
 from ipfl.console.guard import Bucket, RequestLimits
 from ipfl.console.run_list import FoundRun, RunList
+from ipfl.errors import InputError
 
 MAX_NUMBER = 2**31 - 1
 POLL_SECONDS = 0.5
@@ -106,6 +107,16 @@ class Console:
             raise HTTPException(404, "there is no such run; it may have been moved or deleted")
         return found
 
+    def identity_of(self, key: str) -> str | None:
+        """The hash that the run's ledger begins with; None: there is no such run, or it cannot be read."""
+        found = self.runs.find().get(key)
+        if found is None:
+            return None
+        try:
+            return self.runs.open(found).begun
+        except InputError:
+            return None
+
 
 def console_of(request: Request) -> Console:
     """The console that serves a request."""
@@ -127,7 +138,7 @@ ClientNumber = Annotated[int, Path(ge=0, le=MAX_NUMBER)]
 
 def require_client(request: Request, console: ConsoleOf, run: RunKey, client: ClientNumber) -> Identity:
     """The operator, or the client that the address names."""
-    return console.access.require_client(request, run, client)
+    return console.access.require_client(request, lambda: console.identity_of(run), client)
 
 
 ForOperator = Annotated[Identity, Depends(require_operator)]

@@ -261,7 +261,7 @@ async def login(request: Request, console: ConsoleOf) -> Response:
     if identity is None:
         problem = "This token is not valid here. Copy it whole, without spaces."
         return _refuse_login(request, console, 401, problem)
-    home = "/" if identity.is_operator else f"/runs/{identity.run}/clients/{identity.client}"
+    home = "/" if identity.is_operator else f"/runs/{identity.place}/clients/{identity.client}"
     response = RedirectResponse(home, 303)
     response.set_cookie(
         COOKIE,
