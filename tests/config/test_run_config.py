@@ -12,7 +12,7 @@ from pydantic.dataclasses import dataclass
 
 from ipfl import methods
 from ipfl.config.run_config import Config
-from ipfl.config.sections import RENAMED_KEYS, Section
+from ipfl.config.sections import Section
 from ipfl.config.task_section import TaskConfig
 from ipfl.errors import InputError
 from ipfl.methods import check_clusters, method, method_fields
@@ -154,17 +154,6 @@ class TestComplaints:
     def test_keys_that_do_not_go_together(self):
         message = complaint(["train.optimizer=adam", "train.momentum=0.9"])
         assert message == "train.momentum belongs to sgd, not to 'adam'; leave it out"
-
-    @pytest.mark.parametrize("old", RENAMED_KEYS)
-    def test_keys_of_earlier_releases(self, old):
-        assert complaint([f"{old}=1"]) == f"{old} is now called {RENAMED_KEYS[old]}"
-        section, key = RENAMED_KEYS[old].split(".")
-        known = (
-            method_fields("ipfl-plus")
-            if section == "method"
-            else type(getattr(Config(), section)).model_fields
-        )
-        assert key in known
 
     @pytest.mark.parametrize("text", ["task.clients", "=3", "task..clients=3", ".x=1", "task.clients=", ""])
     def test_bad_set(self, text):

@@ -24,7 +24,6 @@ from ipfl.deploy.federation_folder import (
     ServerFolder,
     ServerSettings,
     create_folder,
-    load_run_config,
 )
 from ipfl.deploy.local_federation import trial_config
 from ipfl.deploy.node.supernode import KeyRefusedError, connection_error, prepare_node
@@ -251,8 +250,6 @@ def test_clients_that_fail_on_purpose_are_refused_before_anything_is_started(
     site.config_file.write_text(f"[{section}]\n{assignment}\n")
     assert run("run", str(site.root)) == (2, refusal)
     assert not site.runs.exists()
-    site.config_file.write_text("[faults]\nfull_disk = [1]\n")  # the server's disk, not a client
-    assert load_run_config(site.config_file).faults.full_disk == (1,)
 
 
 def test_a_broken_config_is_refused_before_anything_is_started(tmp_path: Path) -> None:

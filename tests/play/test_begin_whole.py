@@ -138,7 +138,7 @@ class TestExitCodes:
             ["--set", "train.weight_decay=inf"],
             ["--set", "train.min_clients=100000000000000000000"],
             ["--set", "task.size_spread=1e39"],
-            ["--set", "faults.full_disk=[99999999999999999999]"],
+            ["--set", "task.clients=99999999999999999999"],
             ["--set", "task.dataset=raising_data:make"],
             ["--set", "method.name=ipfl-plus", "--set", "method.feedback=inf"],
             ["--set", "method.name=ipfl-plus", "--set", "method.beta_psi=-inf"],

@@ -1,28 +1,31 @@
 """A disk that is full and a store that is down: retried without a trace, or one clear error.
 
-Both by the fault plan and for real; a real PostgreSQL that goes down: `ledger/test_database_failures.py`.
+Both as a fixture and for real; a real PostgreSQL that goes down: `ledger/test_database_failures.py`.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import resource
 import sqlite3
 import threading
+import time
 
 import numpy as np
 import pytest
+from sqlalchemy import Engine, event
+from sqlalchemy.exc import OperationalError
 from tests.play.killed_runs import run_contents
 from tests.small_runs import run_small, small_task
 
-from ipfl.config.stress_section import FaultsConfig
 from ipfl.core import Record
 from ipfl.errors import InputError
+from ipfl.keep.journal import Journal
 from ipfl.keep.run_audit import verify_run
 from ipfl.keep.run_folder import RunFolder, RunOutput
 from ipfl.ledger.store import RunStore
-from ipfl.stress.faults import Outage
 from ipfl.system import retry
 from ipfl.system.files import write_record
 
@@ -32,49 +35,84 @@ def task():
     return small_task(seed=3)
 
 
-class TestDrills:
-    """By the fault plan."""
+class Outage:
+    """A full disk, or a store that is down, in the commit of round 1: for some seconds from then on."""
 
-    def test_an_outage_lasts_from_when_it_is_needed(self, monkeypatch):
-        now = [100.0]
-        monkeypatch.setattr("ipfl.stress.faults.time.monotonic", lambda: now[0])
-        outage = Outage([3], 2.0)
-        assert not outage.is_on(2)
-        found = []
-        for seconds in (0, 1.9, 2.0, 9):
-            now[0] = 100 + seconds
-            found.append(outage.is_on(3))
-        assert found == [True, True, False, False]
+    def __init__(self, kind, seconds):
+        self.kind, self.seconds = kind, seconds
+        self.until = None
+        self.is_committing = False
 
-    @pytest.mark.parametrize("kind", ["full_disk", "store_down"])
-    def test_waited_for_without_a_trace(self, task, tmp_path, kind, caplog, monkeypatch):
-        faults = FaultsConfig(**{kind: [1]}, outage=0.6)
-        plain, drilled = tmp_path / "plain" / "run", tmp_path / "drilled" / "run"
-        run_small(task, "ipfl-plus", drilled, rounds=3, faults=faults)
-        monkeypatch.setattr(Outage, "is_on", lambda *_: False)
-        run_small(task, "ipfl-plus", plain, rounds=3, faults=faults)
-        assert run_contents(plain) == run_contents(drilled)
+    @property
+    def is_on(self):
+        self.until = self.until or time.monotonic() + self.seconds
+        return time.monotonic() < self.until
+
+    def around(self, commit):
+        """The commit of a round, with the outage."""
+
+        def failing(journal, line, state, *, last):
+            self.is_committing = line["round"] == 1
+            if self.kind == "full disk" and self.is_committing and self.is_on:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            try:
+                return commit(journal, line, state, last=last)
+            finally:
+                self.is_committing = False
+
+        return failing
+
+    def begin(self, connection):
+        """Called when the database begins a transaction."""
+        if self.kind == "store down" and self.is_committing and self.is_on:
+            raise OperationalError("BEGIN", {}, ConnectionError("it is down"), connection_invalidated=True)
+
+
+class TestOutages:
+    @pytest.fixture(params=["full disk", "store down"])
+    def break_for(self, request, monkeypatch):
+        """Begins an outage that lasts so many seconds."""
+        listening = []
+
+        def start(seconds):
+            outage = Outage(request.param, seconds)
+            monkeypatch.setattr(Journal, "_commit", outage.around(Journal._commit))
+            event.listen(Engine, "begin", outage.begin)
+            listening.append(outage.begin)
+            return outage
+
+        yield start
+        for begin in listening:
+            event.remove(Engine, "begin", begin)
+
+    @pytest.fixture
+    def plain(self, task, tmp_path):
+        """What an undisturbed run keeps."""
+        run_small(task, "ipfl-plus", tmp_path / "plain" / "run", rounds=3)
+        return run_contents(tmp_path / "plain" / "run")
+
+    def test_waited_for_without_a_trace(self, task, tmp_path, plain, break_for, caplog):
+        outage = break_for(0.6)
+        run_small(task, "ipfl-plus", tmp_path / "run", rounds=3)
+        assert run_contents(tmp_path / "run") == plain
         (record,) = caplog.records
-        said = {"full_disk": "cannot commit round 1: the disk is full", "store_down": "cannot post round 1"}
-        assert record.getMessage().startswith(said[kind])
+        said = {"full disk": "cannot commit round 1: the disk is full", "store down": "cannot post round 1"}
+        assert record.getMessage().startswith(said[outage.kind])
 
-    @pytest.mark.parametrize("kind", ["full_disk", "store_down"])
     def test_what_lasts_too_long_ends_the_run_which_can_be_resumed(
-        self, task, tmp_path, kind, monkeypatch, caplog
+        self, task, tmp_path, plain, break_for, monkeypatch
     ):
         monkeypatch.setattr("ipfl.system.retry.RETRY_SECONDS", 0.3)
-        out, plain = tmp_path / "run", tmp_path / "plain" / "run"
-        faults = FaultsConfig(**{kind: [1]}, outage=60)
+        out, outage = tmp_path / "run", break_for(60)
         with pytest.raises(InputError, match=rf"what was committed is safe: resume the run in {out}"):
-            run_small(task, "ipfl-plus", out, rounds=3, faults=faults)
+            run_small(task, "ipfl-plus", out, rounds=3)
         with RunStore.open(out) as store:
             assert store.last_round() == 0
             assert verify_run(store) is None
         assert len((out / "metrics.jsonl").read_text().splitlines()) == 1
-        monkeypatch.setattr(Outage, "is_on", lambda *_: False)
-        run_small(task, "ipfl-plus", out, rounds=3, faults=faults, resume=True)
-        run_small(task, "ipfl-plus", plain, rounds=3, faults=faults)
-        assert run_contents(out) == run_contents(plain)
+        outage.until = time.monotonic()
+        run_small(task, "ipfl-plus", out, rounds=3, resume=True)
+        assert run_contents(out) == plain
 
 
 def limit_file_size(size):

@@ -70,6 +70,6 @@ def test_the_walk_finds_what_is_known():
     assert len(found) > 50
     assert found["Config.seed"] == 2**63 - 1
     assert found["Config.train.min_clients"] == MAX_INT32
-    assert found["Config.faults.full_disk"] == MAX_INT32
+    assert found["Config.task.unseen"] == MAX_INT32
     assert found["ServerSettings.port"] == 65535
     assert found["ipfl-plus.price"] == MAX_INT32

@@ -300,11 +300,3 @@ class TestRun:
             run_small(task, "fedavg", tmp_path / "run", engine=other, **settings)
         assert "\n" not in str(error.value)
         assert not (tmp_path / "run").exists()
-
-    def test_outages_need_no_certain_engine(self, task):
-        def other(context):
-            refuse_wrapped_clients(context)
-            return ipfl.local_engine(workers=0)(context)
-
-        faults = FaultsConfig(full_disk=[5], store_down=[6])
-        assert len(run_small(task, "fedavg", rounds=1, engine=other, faults=faults).history) == 1

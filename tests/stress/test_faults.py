@@ -94,7 +94,6 @@ class TestPlan:
 
     def test_no_plan_without_faults_of_clients(self):
         assert FaultPlan.make(FaultsConfig(), 0) is None
-        assert FaultPlan.make(FaultsConfig(full_disk=[1], store_down=[2]), 0) is None
         assert FaultPlan.make(FaultsConfig(broken=0.1), 0) is not None
 
     def test_more_than_all_clients(self):
@@ -377,19 +376,19 @@ class TestConfig:
 
     def test_from_a_file(self, tmp_path):
         path = tmp_path / "my.toml"
-        path.write_text('[faults]\ndropout = 0.3\ndropout_when = ["during"]\nfull_disk = [3, 5]\n')
+        path.write_text('[faults]\ndropout = 0.3\ndropout_when = ["during"]\n')
         config = Config.load(
             path, ["faults.broken=0.05", 'faults.broken_kinds=["nan"]', "clients.deadline=9"]
         )
         assert config.faults == FaultsConfig(
-            dropout=0.3, dropout_when=("during",), broken=0.05, broken_kinds=("nan",), full_disk=(3, 5)
+            dropout=0.3, dropout_when=("during",), broken=0.05, broken_kinds=("nan",)
         )
         assert config.clients.deadline == 9
         assert Config.of(json.loads(json.dumps(config.model_dump(mode="json")))) == config
 
     @pytest.mark.parametrize(
         "setting", ["faults.dropout=1.5", "faults.dropout_when=[]", 'faults.broken_kinds=["rude"]',
-                    "faults.full_disk=[-1]", "faults.outage=0", "train.min_clients=0", "clients.deadline=0"],
+                    "train.min_clients=0", "clients.deadline=0"],
     )  # fmt: skip
     def test_refused_in_a_line(self, setting):
         with pytest.raises(InputError) as error:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import ConfigDict, Field, model_validator
 
 from ipfl import methods
-from ipfl.config.sections import MAX_INT32, RENAMED_KEYS, AggregateConfig, Section
+from ipfl.config.sections import MAX_INT32, AggregateConfig, Section
 from ipfl.config.stress_section import AdversaryConfig, FaultsConfig, StrategyConfig
 from ipfl.config.task_section import TaskConfig
 from ipfl.config.train_section import PrivacyConfig, TrainConfig
@@ -176,8 +176,6 @@ class Config(RunConfig):
         fields = {label: methods.method_fields(name) for label, (name, _) in parsed.items()}
         known = {field for own in fields.values() for field in own}
         for key in settings:
-            if new := RENAMED_KEYS.get(f"method.{key}"):
-                raise InputError(f"method.{key} is now called {new}")
             if key not in known:
                 raise unknown(
                     "key", f"method.{key}", [f"method.{field}" for field in known | {"name", "clusters"}]

@@ -46,15 +46,6 @@ def check_setting(value: Any, most: int = MAX_INT32) -> None:
             check_setting(one, most)
 
 
-RENAMED_KEYS = {
-    "task.synthetic": "task.swap_test_mix",
-    "method.guarded": "method.robust",
-    "aggregate.hostile": "aggregate.attacker_share",
-    "faults.store_away": "faults.store_down",
-}
-"""Keys of earlier releases, and what they are called now."""
-
-
 if TYPE_CHECKING:
     _SectionMeta = type
 else:
@@ -163,8 +154,6 @@ def _complaint(key: str, details: Sequence[ErrorDetails], section: type[Section]
     """What is wrong with one key; a union complains once for each of its branches."""
     kinds = {detail["type"] for detail in details}
     *above, name = key.split(".")
-    if key in RENAMED_KEYS:
-        return f"{key} is now called {RENAMED_KEYS[key]}"
     meant = [place for place in keys_named(name, section) if place != key]
     hint = f"; did you mean {' or '.join(map(repr, meant))}?" if meant else ""
     if "extra_forbidden" in kinds:

@@ -1,4 +1,4 @@
-"""The sections `[adversary]`, `[strategy]` and `[faults]`: how clients, disk and store are made to fail."""
+"""The sections `[adversary]`, `[strategy]` and `[faults]`: how clients are made to cheat and to fail."""
 
 from __future__ import annotations
 
@@ -63,11 +63,10 @@ class StrategyConfig(Section):
 
 
 Probability = Annotated[float, Field(ge=0, le=1)]
-RoundNumbers = tuple[Annotated[int, Field(ge=0)], ...]
 
 
 class FaultsConfig(Section):
-    """Faults to inject, for tests and drills; none by default. See docs/faults.md."""
+    """Clients that fail, for tests and drills; none by default. See docs/faults.md."""
 
     dropout: Probability = Field(
         0.0, description="share of the clients that drop out, drawn anew in every round"
@@ -81,11 +80,8 @@ class FaultsConfig(Section):
     broken_kinds: tuple[Literal["nan", "infinite", "shape", "enormous", "duplicate"], ...] = Field(
         ("nan", "infinite", "shape", "enormous", "duplicate"), min_length=1, description="how, drawn for each"
     )
-    full_disk: RoundNumbers = Field((), description="rounds whose commit finds the disk full")
-    store_down: RoundNumbers = Field((), description="rounds whose commit cannot reach the run store")
-    outage: float = Field(2.0, gt=0, description="seconds that full_disk and store_down last")
 
     @property
     def has_client_faults(self) -> bool:
-        """Whether clients fail, and not only disk or store."""
+        """Whether any client fails."""
         return bool(self.dropout or self.slow or self.crash or self.broken)

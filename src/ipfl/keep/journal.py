@@ -13,10 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import event
-from sqlalchemy.exc import OperationalError
-
-from ipfl.config.stress_section import FaultsConfig
 from ipfl.core import ClientId, HasMarket, Method, Transfer
 from ipfl.core.engine import TellsAccounts
 from ipfl.errors import InputError
@@ -39,7 +35,6 @@ from ipfl.ledger.store import RunStore
 from ipfl.methods import method_reference
 from ipfl.play.callbacks import Callback
 from ipfl.results.result import Line
-from ipfl.stress.faults import Outage, disk_full_error
 from ipfl.system.files import make_folder, write_json
 from ipfl.system.retry import resume_advice, retry_while_disk_full
 
@@ -53,7 +48,6 @@ class Journal(Callback):
     Args:
         output: Its folder and its store, and how often there is a checkpoint.
         method: What is run.
-        faults: Rounds whose commit finds the disk full or cannot reach the store.
 
     Raises:
         InputError: The folder holds a run already, or the anchor cannot be written.
@@ -61,20 +55,17 @@ class Journal(Callback):
 
     keeps_rounds = True
 
-    def __init__(self, output: RunOutput, method: Method[Any], faults: FaultsConfig):
+    def __init__(self, output: RunOutput, method: Method[Any]):
         if output.anchor is not None:
             check_anchor(output.anchor)
         self.folder, self.every = RunFolder(output), output.checkpoint_every
         self.is_resumed = output.resume
-        self._disk_outage = Outage(faults.full_disk, faults.outage)
-        self._store_outage = Outage(faults.store_down, faults.outage)
         self.address: str | Path = self.folder.path if output.store is None else output.store
         self.name = self.folder.path.resolve().name
         self.checkpoints = Checkpoints(self.folder.checkpoints)
         self.output = output
         self._files = RoundFiles(self.folder.path)
         self._store: RunStore | None = None
-        self._committing: int | None = None
         self._carried = self._carry_accounts(method)
 
     def _carry_accounts(self, method: Method[Any]) -> CarriedAccounts | None:
@@ -147,7 +138,6 @@ class Journal(Callback):
                 self.folder.take(staging)
         self._store = RunStore.open(self.address, self.name, key=find_key(self.output))
         self._anchor()
-        self._plan_outages()
 
     def header(self) -> dict[str, Any]:
         """What a run to be resumed was begun with."""
@@ -207,21 +197,7 @@ class Journal(Callback):
             )
         self.folder.rewrite(lines)
         self._files.accept_until(done)
-        self._plan_outages()
         return lines, state
-
-    def _plan_outages(self) -> None:
-        """Lets transactions fail, as if their connection was lost, where the fault plan wants it."""
-        assert self._store is not None
-        store = self._store
-
-        def begin(_: object) -> None:
-            if self._committing is not None and self._store_outage.is_on(self._committing):
-                lost = ConnectionError("the store cannot be reached, by the fault plan")
-                raise OperationalError("BEGIN", {}, lost, connection_invalidated=True)
-
-        if self._store_outage.rounds:
-            event.listen(store.engine, "begin", begin)
 
     def _commit_patiently(self, line: Mapping[str, Any], state: Any, *, last: bool) -> bool:
         """Commits a round; returns whether there was a checkpoint with it.
@@ -231,24 +207,19 @@ class Journal(Callback):
         Raises:
             InputError: They stayed so: the round is not committed, and the run can be resumed.
         """
-        self._committing = int(line["round"])
         try:
             return retry_while_disk_full(
                 lambda: self._commit(line, state, last=last),
-                f"cannot commit round {self._committing}",
+                f"cannot commit round {line['round']}",
                 self.folder.path,
             )
         except StoreError as error:
             raise StoreError(f"{error}{resume_advice(self.folder.path)}") from error
-        finally:
-            self._committing = None
 
     def _commit(self, line: Mapping[str, Any], state: Any, *, last: bool) -> bool:
         """Every step may be repeated: it writes the same again, or finds that it is done."""
         assert self._store is not None, "begin or resume first"
         round = int(line["round"])
-        if self._disk_outage.is_on(round):
-            raise disk_full_error(round)
         name, files = None, self._files.changed()
         if last or (round + 1) % self.every == 0:
             written = self.checkpoints.write(round, state)

@@ -150,13 +150,11 @@ def method(name: str, /, **settings: Any) -> Method[Any]:
     """Builds a method by its name; the keywords are its hyper-parameters (`ipfl methods NAME` lists them)."""
     from pydantic import ValidationError
 
-    from ipfl.config.sections import RENAMED_KEYS, check_setting, one_line
+    from ipfl.config.sections import check_setting, one_line
 
     kind, known = method_class(name), method_fields(name)
     for key in settings:
         if key not in known:
-            if new := RENAMED_KEYS.get(f"method.{key}"):
-                raise InputError(f"method.{key} is now called {new}")
             raise unknown(f"hyper-parameter of {name}", key, known)
     try:
         built = kind(**settings)

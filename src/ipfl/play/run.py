@@ -129,7 +129,7 @@ def _open_journal(
     from ipfl.keep.journal import Journal
     from ipfl.keep.run_folder import RunOutput
 
-    return Journal(out if isinstance(out, RunOutput) else RunOutput(out), method, config.faults)
+    return Journal(out if isinstance(out, RunOutput) else RunOutput(out), method)
 
 
 def _brought_balances(journal: Journal | None, task: Task) -> Mapping[ClientId, int] | None:

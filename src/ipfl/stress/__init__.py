@@ -1,6 +1,6 @@
 """Clients that fail, cheat or follow a strategy: wrappers, `Faulty(Strategic(Cheating(ClientRunner(…))))`.
 
-Also outages of disk and store (`faults.Outage`). Imports `ipfl.client` and what is below it; knows no method
+Imports `ipfl.client` and what is below it; knows no method
 and no engine. Imported by `runs` only, which puts the wrappers together (`make_wrapper`).
 """
 

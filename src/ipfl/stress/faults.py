@@ -7,10 +7,7 @@ asks of the evaluator, and of the server to itself, have no faults.
 
 from __future__ import annotations
 
-import errno
-import os
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -139,23 +136,3 @@ def _break_fact(fact: Fact, kind: str) -> Fact:
 
 def _broken_number(kind: str) -> float:
     return {"nan": np.nan, "infinite": np.inf, "enormous": ENORMOUS_COMPONENT}[kind]
-
-
-class Outage:
-    """Something that fails in some rounds, each time for some seconds from when it is first needed."""
-
-    def __init__(self, rounds: Sequence[int], seconds: float):
-        self.rounds, self.seconds = frozenset(rounds), seconds
-        self._until: dict[int, float] = {}
-
-    def is_on(self, round: int) -> bool:
-        """Whether it fails now, in this round."""
-        if round not in self.rounds:
-            return False
-        now = time.monotonic()
-        return now < self._until.setdefault(round, now + self.seconds)
-
-
-def disk_full_error(round: int) -> OSError:
-    """What a full disk says."""
-    return OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)}, by the fault plan of round {round}")
