@@ -4,8 +4,8 @@ Without `--auth` everybody who can reach the console is the operator; it then li
 
 The operator's token is a secret in a file. A client's token names the run, by the hash that its ledger begins
 with, and the client, with a code that only the holder of that secret can compute: there is no list of tokens
-to keep or to lose, and with a new secret all old ones are void. Tokens travel in the header `Authorization` or
-in a cookie, never in an address.
+to keep or to lose, and with a new secret all old ones are void. Tokens travel in the header `Authorization`
+or in a cookie, never in an address.
 """
 
 from __future__ import annotations
