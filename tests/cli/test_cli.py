@@ -149,7 +149,7 @@ class TestCompare:
         assert content["methods"]["local"]["pma"] is None
         assert ipfl("compare", "--resume", "out", "--quiet").exit_code == 0
         assert json.loads((tmp_path / "out" / "compare.json").read_text())["reference"] == "local"
-        assert "--resume keeps what was set" in refused("compare", "--resume", "out", "--reference", "local")
+        assert "--resume keeps the settings" in refused("compare", "--resume", "out", "--reference", "local")
         assert "nope" in refused("compare", *TINY, "--methods", REFERENCE, "--reference", "nope")
 
     @pytest.mark.usefixtures("stand_ins")

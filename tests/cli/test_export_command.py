@@ -183,6 +183,6 @@ def test_help_loads_nothing_slow():
     import subprocess
 
     seen = "[m for m in ('torch', 'pandas', 'onnx') if m in sys.modules]"
-    code = f"import sys, ipfl.cli.export_command; print({seen})"
+    code = f"import sys, ipfl.cli.model_commands; print({seen})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -58,7 +58,7 @@ class TestShortOptions:
     def test_a_resumed_run_keeps_its_settings(self, place):
         for option in (["--method", "fedavg"], ["--clients", 3], ["--dataset", "digits"]):
             assert "keeps the settings" in refused("run", "--resume", place / "a", *option)
-        assert "keeps what was set" in refused("compare", "--resume", place / "c", "--rounds", 3)
+        assert "keeps the settings" in refused("compare", "--resume", place / "c", "--rounds", 3)
 
 
 @pytest.fixture

@@ -6,25 +6,24 @@ package may import all others, and none imports it.
 
 from __future__ import annotations
 
-from typing import Annotated
+import inspect
+from typing import Annotated, Any, get_type_hints
 
 import typer
+from typer.core import TyperArgument, TyperCommand
+from typer.models import ArgumentInfo
 
 from ipfl.cli.console_command import console
 from ipfl.cli.data_commands import app as data_app
 from ipfl.cli.deploy_commands import app as deploy_app
 from ipfl.cli.exit_codes import Commands
-from ipfl.cli.export_command import export_models
-from ipfl.cli.help_texts import improve_help
-from ipfl.cli.inspect_commands import diff, list_runs, show
 from ipfl.cli.ledger_commands import app as ledger_app
-from ipfl.cli.list_commands import datasets, methods, partitions
-from ipfl.cli.personalize import personalize
+from ipfl.cli.model_commands import export_models, personalize
 from ipfl.cli.project import new
-from ipfl.cli.report_commands import plot, report
+from ipfl.cli.report_commands import plot, report, theory
 from ipfl.cli.reproduce_command import app as reproduce_app
 from ipfl.cli.run_commands import compare, run
-from ipfl.cli.theory import theory
+from ipfl.cli.show_commands import datasets, diff, list_runs, methods, partitions, show
 from ipfl.methods import DEFAULT, REFERENCE
 
 EXAMPLE_METHODS = ",".join(dict.fromkeys([DEFAULT, REFERENCE]))
@@ -101,6 +100,32 @@ app.command(epilog=_help_examples("ipfl console --runs runs", "ipfl console --ru
 app.command(epilog=_help_examples(f"ipfl methods {REFERENCE}"))(methods)
 app.command()(datasets)
 app.command()(partitions)
+
+
+class DescribedCommand(TyperCommand):
+    """A command whose help says what its arguments mean: Typer 0.20 loses that with click 8.5."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Its parameters; arguments with the texts of the function's annotations."""
+        params = super().get_params(ctx)
+        hints = get_type_hints(inspect.unwrap(self.callback), include_extras=True) if self.callback else {}
+        for param in params:
+            if isinstance(param, TyperArgument) and not param.help and param.name:
+                found = getattr(hints.get(param.name), "__metadata__", ())
+                param.help = next((one.help for one in found if isinstance(one, ArgumentInfo)), None)
+        return params
+
+
+def improve_help(app: typer.Typer) -> None:
+    """Lets the lines of a paragraph flow, in all commands: terminals are not as wide as our files."""
+    for command in app.registered_commands:
+        paragraphs = inspect.cleandoc(getattr(command.callback, "__doc__", None) or "").split("\n\n")
+        command.help = command.help or "\n\n".join(" ".join(one.split()) for one in paragraphs)
+        command.cls = DescribedCommand
+    for group in app.registered_groups:
+        if group.typer_instance:
+            improve_help(group.typer_instance)
+
 
 app.add_typer(reproduce_app, name="reproduce")
 app.add_typer(data_app, name="data")

@@ -73,7 +73,7 @@ def describe(
     file = plot or Path("clients.png")
     if not no_plot and (file.suffix.lower() != ".png" or not file.resolve().parent.is_dir()):
         raise InputError(f"--plot {file}: expected a file .png in a folder that exists")
-    settings = load_config(config, sets, seed, data_dir, clients=clients, dataset=dataset)
+    settings = load_config(config, sets, data_dir, seed=seed, clients=clients, dataset=dataset)
     from ipfl.data import federate
     from ipfl.data.federated import notes
     from ipfl.report.data_tables import clients_table, count_labels, plot_clients

@@ -210,29 +210,19 @@ DataDir = Annotated[
 ]
 
 
+SHORT_OPTIONS = {"method": "method.name", "clients": "task.clients", "dataset": "task.dataset"}
+"""Options whose setting has a longer name."""
+
+
 def load_config(
-    path: Path | None,
-    sets: list[str] | None,
-    seed: int | None,
-    data_dir: Path | None,
-    *,
-    method: str | None = None,
-    rounds: int | None = None,
-    clients: int | None = None,
-    dataset: str | None = None,
+    path: Path | None, sets: list[str] | None, data_dir: Path | None, **short: str | int | None
 ) -> Config:
     """The config that a command works with: the file, what --set says, then the options with a name."""
     from ipfl.config.run_config import Config
 
     _allow_user_modules()
-    given = {
-        "seed": seed,
-        "rounds": rounds,
-        "method.name": method,
-        "task.clients": clients,
-        "task.dataset": dataset,
-        "task.data_dir": None if data_dir is None else str(data_dir),
-    }
+    given = {SHORT_OPTIONS.get(name, name): value for name, value in short.items()}
+    given["task.data_dir"] = None if data_dir is None else str(data_dir)
     return Config.load(path, sets or (), {key: value for key, value in given.items() if value is not None})
 
 

@@ -1,4 +1,4 @@
-"""`ipfl plot` and `ipfl report`: figures of runs, and a page about them."""
+"""`ipfl plot`, `ipfl report` and `ipfl theory`: figures of runs, a page about them, the paper's theory."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+
+from ipfl.cli.options import stdout_console
 
 Folders = Annotated[
     list[Path], typer.Argument(metavar="RUN…", help="Folders of runs or comparisons, shown together.")
@@ -65,3 +67,37 @@ def report(
 
     check_outside_runs(out)
     typer.echo(write_page(results, out))
+
+
+def theory(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="One study, see --list; default: all.")
+    ] = None,
+    out: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="Folder for NAME.png and theory.json.")
+    ] = Path("theory"),
+    seed: Annotated[
+        int,
+        typer.Option("--seed", min=0, help="Seed of the simulations: the same seed gives the same numbers."),
+    ] = 0,
+    trials: Annotated[
+        int, typer.Option("--trials", min=10, max=10_000_000, help="Simulated federations for each point.")
+    ] = 20_000,
+    list_only: Annotated[bool, typer.Option("--list", help="List the studies, and compute nothing.")] = False,
+) -> None:
+    """Check the paper's theory: formulas beside simulations.
+
+    Writes a figure for each study, and all numbers with their 95 % bands to theory.json.
+    """
+    from ipfl.theory.studies import STUDIES, write_studies
+
+    if list_only:
+        from ipfl.report.result_tables import plain_table
+
+        table = plain_table("study", "what it shows", "in the paper")
+        for key, study in STUDIES.items():
+            table.add_row(key, study.summary, study.place)
+        stdout_console().print(table)
+        return
+    for file in write_studies([name] if name else list(STUDIES), out, seed, trials):
+        typer.echo(file)

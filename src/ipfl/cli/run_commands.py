@@ -7,50 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from click.core import ParameterSource
 
+from ipfl.cli import options
 from ipfl.cli.exit_codes import BAD_INPUT, FAILED, INTERRUPTED, exit_with_error
-from ipfl.cli.options import (
-    MAX_SEEDS,
-    AccountsName,
-    Anchor,
-    CheckpointEvery,
-    ClientCount,
-    CompareEngineName,
-    ConfigFile,
-    DataDir,
-    DatasetName,
-    EngineName,
-    Fp16,
-    Json,
-    KeepModels,
-    MethodName,
-    NodeCount,
-    Out,
-    Overwrite,
-    ParallelRuns,
-    Profiled,
-    Quiet,
-    Resume,
-    RoundCount,
-    Seed,
-    Sets,
-    ShowConfig,
-    SigningKeyFile,
-    Store,
-    Track,
-    Trust,
-    Workers,
-    allow_code,
-    choose_engine,
-    choose_pool,
-    comparison_observers,
-    load_config,
-    new_run_folder,
-    print_json,
-    resumed_config,
-    run_observer,
-    stdout_console,
-)
 from ipfl.methods import METHODS, REFERENCE
 
 if TYPE_CHECKING:
@@ -59,9 +19,14 @@ if TYPE_CHECKING:
     from ipfl.config.run_config import Config
     from ipfl.core import Method
     from ipfl.core.profile import Profile
+    from ipfl.engines import EngineFactory
+    from ipfl.keep.run_folder import RunOutput
     from ipfl.play.tracking import TrackerName
+    from ipfl.results.result import Result
     from ipfl.study.comparison import Comparison
 
+RUN_SETTINGS = ("config", "sets", "seed", "method_name", "clients", "dataset", "out", "accounts", "overwrite")
+"""Parameters that belong to the beginning of a run."""
 MethodNames = Annotated[
     str | None,
     typer.Option("--methods", metavar="A,B,…", help="Methods to compare, see `ipfl methods`; default: all."),
@@ -75,39 +40,44 @@ ReferenceName = Annotated[
 SeedCount = Annotated[
     int,
     typer.Option(
-        "--seeds", metavar="N", min=1, max=MAX_SEEDS, help="Number of seeds; the first is the config's."
+        "--seeds",
+        metavar="N",
+        min=1,
+        max=options.MAX_SEEDS,
+        help="Number of seeds; the first is the config's.",
     ),
 ]
 
 
 def run(
-    config: ConfigFile = None,
-    method_name: MethodName = None,
-    rounds: RoundCount = None,
-    clients: ClientCount = None,
-    dataset: DatasetName = None,
-    sets: Sets = None,
-    out: Out = None,
-    engine_name: EngineName = "local",
-    nodes: NodeCount = None,
-    fp16: Fp16 = False,
-    workers: Workers = None,
-    seed: Seed = None,
-    quiet: Quiet = False,
-    as_json: Json = False,
-    overwrite: Overwrite = False,
-    resume: Resume = None,
-    store: Store = None,
-    checkpoint_every: CheckpointEvery = 1,
-    signing_key: SigningKeyFile = None,
-    anchor: Anchor = None,
-    accounts: AccountsName = None,
-    keep_models: KeepModels = True,
-    track: Track = None,
-    profiled: Profiled = False,
-    show_config: ShowConfig = False,
-    data_dir: DataDir = None,
-    trust: Trust = False,
+    context: typer.Context,
+    config: options.ConfigFile = None,
+    method_name: options.MethodName = None,
+    rounds: options.RoundCount = None,
+    clients: options.ClientCount = None,
+    dataset: options.DatasetName = None,
+    sets: options.Sets = None,
+    out: options.Out = None,
+    engine_name: options.EngineName = "local",
+    nodes: options.NodeCount = None,
+    fp16: options.Fp16 = False,
+    workers: options.Workers = None,
+    seed: options.Seed = None,
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
+    overwrite: options.Overwrite = False,
+    resume: options.Resume = None,
+    store: options.Store = None,
+    checkpoint_every: options.CheckpointEvery = 1,
+    signing_key: options.SigningKeyFile = None,
+    anchor: options.Anchor = None,
+    accounts: options.AccountsName = None,
+    keep_models: options.KeepModels = True,
+    track: options.Track = None,
+    profiled: options.Profiled = False,
+    show_config: options.ShowConfig = False,
+    data_dir: options.DataDir = None,
+    trust: options.Trust = False,
 ) -> None:
     """Run one method on one task.
 
@@ -117,94 +87,131 @@ def run(
     beyond the rounds that it was begun with.
     """
     if resume is None:
-        settings = load_config(
-            config, sets, seed, data_dir, method=method_name, rounds=rounds, clients=clients, dataset=dataset
-        )
-    elif any((config, sets, out, overwrite, accounts, method_name, clients, dataset)) or seed is not None:
-        refused = "no config, --set, --seed, --method, --clients, --dataset, --out, --accounts or --overwrite"
-        exit_with_error(f"--resume keeps the settings of the run: {refused}", BAD_INPUT)
+        short = {"method": method_name, "rounds": rounds, "clients": clients, "dataset": dataset}
+        settings = options.load_config(config, sets, data_dir, seed=seed, **short)
     else:
-        settings = resumed_config(resume, store, data_dir, trust, rounds)
+        _refuse_settings(context, *RUN_SETTINGS)
+        settings = options.resumed_config(resume, store, data_dir, trust, rounds)
     method = settings.build_method()
     if show_config:
         _print_config(settings, [method])
         return
-    from ipfl.core.profile import Profile, measure
-    from ipfl.data.federated import notes
+    from ipfl.core.profile import Profile
     from ipfl.keep.run_folder import RunOutput
+
+    engine = options.choose_engine(engine_name, settings, nodes, workers, fp16, quiet)
+    folder = resume or out or options.new_run_folder(f"{method.name}-seed-{settings.seed}")
+    output = RunOutput(
+        folder,
+        overwrite=overwrite,
+        resume=resume is not None,
+        store=store,
+        checkpoint_every=checkpoint_every,
+        signing_key=signing_key,
+        anchor=anchor,
+        accounts=accounts,
+        keep_models=keep_models,
+    )
+    profile = Profile() if profiled else None
+    result = _play(settings, method, engine, output, track, profile, quiet)
+    _tell_run(result.summary, settings, folder, profile, as_json=as_json, quiet=quiet)
+
+
+def _refuse_settings(context: typer.Context, *names: str) -> None:
+    """Refuses options that a run which goes on has from its folder."""
+    known = {one.name: one for one in context.command.params}
+    for name in names:
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            given = known[name]
+            what = given.opts[0] if given.param_type_name == "option" else "CONFIG.toml"
+            exit_with_error(f"--resume keeps the settings: {what} cannot change them", BAD_INPUT)
+
+
+def _play(
+    settings: Config,
+    method: Method[Any],
+    engine: EngineFactory,
+    output: RunOutput,
+    track: TrackerName | None,
+    profile: Profile | None,
+    quiet: bool,
+) -> Result:
+    """Makes the task and plays the run, told to whom it may concern."""
+    from ipfl.core.profile import measure
+    from ipfl.data.federated import notes
     from ipfl.play.run import run as run_method
     from ipfl.study.comparison import prepare
 
-    engine = choose_engine(engine_name, settings, nodes, workers, fp16, quiet)
-    folder = resume or out or new_run_folder(f"{method.name}-seed-{settings.seed}")
-    observer, tracker = run_observer(quiet, method.name), None
+    observer, tracker = options.run_observer(quiet, method.name), None
     if track is not None:
         from ipfl.play.tracking import ObserverGroup, make_tracker
 
-        tracker = make_tracker(track, folder, settings.record([method]), is_resumed=resume is not None)
+        folder = Path(output.path)
+        tracker = make_tracker(track, folder, settings.record([method]), is_resumed=output.resume)
         observer = ObserverGroup([one for one in (observer, tracker) if one is not None])
-    profile = Profile()
-    with profile.recording() if profiled else nullcontext():
+    with profile.recording() if profile else nullcontext():
         with measure("data"):
             task = prepare(settings, [method], settings.seed)
         for note in () if quiet else notes(task.data):
             typer.echo(note, err=True)
-        result = run_method(
-            task,
-            method,
-            settings,
-            engine=engine,
-            out=RunOutput(
-                folder,
-                overwrite=overwrite,
-                resume=resume is not None,
-                store=store,
-                checkpoint_every=checkpoint_every,
-                signing_key=signing_key,
-                anchor=anchor,
-                accounts=accounts,
-                keep_models=keep_models,
-            ),
-            observer=observer,
-        )
+        result = run_method(task, method, settings, engine=engine, out=output, observer=observer)
     if tracker is not None:
         tracker.end(result.summary)
+    return result
+
+
+def _tell_run(
+    summary: Mapping[str, Any],
+    settings: Config,
+    folder: Path,
+    profile: Profile | None,
+    *,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Prints what a run found, and ends with an error if it is not whole."""
     if as_json:
-        print_json({"folder": str(folder), **result.summary})
+        options.print_json({"folder": str(folder), **summary})
     elif not quiet:
-        _print_run(result.summary, folder)
-    if profiled:
+        from ipfl.report.result_tables import run_table
+
+        console = options.stdout_console()
+        console.print()
+        console.print(run_table(summary))
+        console.print(f"\nResults in {folder}", markup=False, soft_wrap=True)
+    if profile is not None:
         _report_profile(profile, folder, is_printed=not as_json)
-    if result.summary["interrupted"]:
-        progress = f"{result.summary['rounds']} of {settings.rounds} rounds"
+    if summary["interrupted"]:
+        progress = f"{summary['rounds']} of {settings.rounds} rounds"
         exit_with_error(f"interrupted after {progress}; results so far in {folder}", INTERRUPTED)
-    if not result.summary["counted"]:
+    if not summary["counted"]:
         from ipfl.results.result import NO_ROUND_COUNTED
 
         exit_with_error(f"{NO_ROUND_COUNTED}; see {folder}", FAILED)
 
 
 def compare(
-    config: ConfigFile = None,
+    context: typer.Context,
+    config: options.ConfigFile = None,
     methods: MethodNames = None,
-    rounds: RoundCount = None,
-    clients: ClientCount = None,
-    dataset: DatasetName = None,
+    rounds: options.RoundCount = None,
+    clients: options.ClientCount = None,
+    dataset: options.DatasetName = None,
     reference: ReferenceName = REFERENCE,
     seeds: SeedCount = 1,
-    sets: Sets = None,
-    out: Out = None,
-    engine_name: CompareEngineName = "local",
-    workers: ParallelRuns = None,
-    seed: Seed = None,
-    quiet: Quiet = False,
-    as_json: Json = False,
-    overwrite: Overwrite = False,
-    resume: Resume = None,
-    track: Track = None,
-    show_config: ShowConfig = False,
-    data_dir: DataDir = None,
-    trust: Trust = False,
+    sets: options.Sets = None,
+    out: options.Out = None,
+    engine_name: options.CompareEngineName = "local",
+    workers: options.ParallelRuns = None,
+    seed: options.Seed = None,
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
+    overwrite: options.Overwrite = False,
+    resume: options.Resume = None,
+    track: options.Track = None,
+    show_config: options.ShowConfig = False,
+    data_dir: options.DataDir = None,
+    trust: options.Trust = False,
 ) -> None:
     """Run several methods on the same task, budget and seeds.
 
@@ -214,38 +221,27 @@ def compare(
     Ctrl-C keeps what is finished; --resume goes on from there, with the same result.
     """
     if resume is None:
-        settings = load_config(config, sets, seed, data_dir, rounds=rounds, clients=clients, dataset=dataset)
-        names = (
-            list(METHODS) if methods is None else [one.strip() for one in methods.split(",") if one.strip()]
+        settings = options.load_config(
+            config, sets, data_dir, seed=seed, rounds=rounds, clients=clients, dataset=dataset
         )
+        named = METHODS if methods is None else [one.strip() for one in methods.split(",")]
+        names = [name for name in named if name]
         if not names:
             exit_with_error("--methods names no method", BAD_INPUT)
         numbers = list(range(settings.seed, settings.seed + seeds))
-    elif (
-        any((config, methods, sets, out, overwrite, rounds, clients, dataset))
-        or reference != REFERENCE
-        or seeds > 1
-        or seed is not None
-    ):
-        refused = (
-            "no config, --methods, --reference, --seeds, --set, --seed, --rounds, --clients, --dataset, "
-        )
-        exit_with_error(f"--resume keeps what was set: {refused}--out or --overwrite", BAD_INPUT)
     else:
         from ipfl.study.comparison import read_plan
 
+        _refuse_settings(context, *RUN_SETTINGS, "methods", "reference", "seeds", "rounds")
         settings, names, numbers, reference = read_plan(resume)
-        allow_code(settings, [*names, reference], resume, trust)
+        options.allow_code(settings, [*names, reference], resume, trust)
     if show_config:
         _print_config(settings, settings.build_methods(names).values())
         return
-    from ipfl.report.figure_list import save_comparison_figures
-    from ipfl.report.run_set import of_comparison
     from ipfl.study.comparison import compare as compare_methods
 
-    folder = resume or out or new_run_folder("compare")
-    pool = choose_pool(engine_name, workers, quiet)
-    with comparison_observers(quiet) as make_observer:
+    folder = resume or out or options.new_run_folder("compare")
+    with options.comparison_observers(quiet) as make_observer:
         comparison = compare_methods(
             settings,
             names,
@@ -255,31 +251,20 @@ def compare(
             overwrite=overwrite,
             resume=resume is not None,
             make_observer=make_observer,
-            make_pool=pool,
+            make_pool=options.choose_pool(engine_name, workers, quiet),
         )
+    _keep_comparison(comparison, folder, track)
+    _tell_comparison(comparison, folder, as_json=as_json, quiet=quiet)
+
+
+def _keep_comparison(comparison: Comparison, folder: Path, track: TrackerName | None) -> None:
+    """Draws the figures of a comparison, and tells a tracker about its runs, whose PMA is known then."""
+    from ipfl.report.figure_list import save_comparison_figures
+    from ipfl.report.run_set import of_comparison
+
     save_comparison_figures(of_comparison(comparison), folder)
-    if track is not None:
-        _track_runs(track, comparison, folder)
-    if as_json:
-        print_json({"folder": str(folder), **comparison.summary()})
-    elif not quiet:
-        _print_comparison(comparison, folder)
-    for entry in comparison.entries.values():
-        for number, reason in entry.failures.items():
-            typer.echo(f"error: {entry.method.name}, seed {number}: {reason}", err=True)
-    if comparison.interrupted:
-        exit_with_error(f"interrupted; results so far in {folder}", INTERRUPTED)
-    void = [f"{e.method.name}, seed {s}" for e in comparison.entries.values() for s in e.void_seeds]
-    if void:
-        from ipfl.results.result import NO_ROUND_COUNTED
-    for run in void:
-        typer.echo(f"error: {run}: {NO_ROUND_COUNTED}", err=True)
-    if comparison.failed or void:
-        raise typer.Exit(FAILED)
-
-
-def _track_runs(track: TrackerName, comparison: Comparison, folder: Path) -> None:
-    """Tells a tracker about the finished runs of a comparison, whose PMA is known then."""
+    if track is None:
+        return
     from ipfl.play.tracking import track_result
     from ipfl.study.method_labels import folder_names
 
@@ -289,19 +274,29 @@ def _track_runs(track: TrackerName, comparison: Comparison, folder: Path) -> Non
             track_result(track, folder / names[label] / f"seed-{seed}", result, top=folder)
 
 
+def _tell_comparison(comparison: Comparison, folder: Path, *, as_json: bool, quiet: bool) -> None:
+    """Prints what a comparison found, and ends with an error if it is not whole."""
+    from ipfl.results.result import NO_ROUND_COUNTED
+
+    if as_json:
+        options.print_json({"folder": str(folder), **comparison.summary()})
+    elif not quiet:
+        _print_comparison(comparison, folder)
+    entries = comparison.entries.values()
+    failures = [(one, seed, why) for one in entries for seed, why in one.failures.items()]
+    void = [(one, seed, NO_ROUND_COUNTED) for one in entries for seed in one.void_seeds]
+    for entry, seed, why in failures if comparison.interrupted else [*failures, *void]:
+        typer.echo(f"error: {entry.method.name}, seed {seed}: {why}", err=True)
+    if comparison.interrupted:
+        exit_with_error(f"interrupted; results so far in {folder}", INTERRUPTED)
+    if comparison.failed or void:
+        raise typer.Exit(FAILED)
+
+
 def _print_config(config: Config, methods: Iterable[Method[Any]]) -> None:
     from ipfl.report.config_text import commented_toml
 
     typer.echo(commented_toml(config, list(methods)), nl=False)
-
-
-def _print_run(summary: Mapping[str, Any], folder: Path) -> None:
-    from ipfl.report.result_tables import run_table
-
-    console = stdout_console()
-    console.print()
-    console.print(run_table(summary))
-    console.print(f"\nResults in {folder}", markup=False, soft_wrap=True)
 
 
 def _report_profile(profile: Profile, folder: Path, *, is_printed: bool) -> None:
@@ -313,7 +308,7 @@ def _report_profile(profile: Profile, folder: Path, *, is_printed: bool) -> None
     write_json(folder / TRACE_FILE, profile.trace())
     if not is_printed:
         return
-    console = stdout_console()
+    console = options.stdout_console()
     console.print()
     console.print(profile_table(profile))
     console.print(
@@ -327,7 +322,7 @@ def _print_comparison(comparison: Comparison, folder: Path) -> None:
     from ipfl.report.result_tables import comparison_notes, comparison_table
     from ipfl.study.comparison_folder import comparison_files
 
-    console = stdout_console()
+    console = options.stdout_console()
     console.print()
     console.print(comparison_table(comparison))
     for note in comparison_notes(comparison):

@@ -18,9 +18,9 @@ from starlette.staticfiles import StaticFiles
 from ipfl.console import api, pages
 from ipfl.console.access import Access, AccessTokens, SignInNeeded
 from ipfl.console.console import Console
+from ipfl.console.found_runs import FoundRuns
 from ipfl.console.guard import LOOPBACK, Guard, RequestLimits
 from ipfl.console.pages import is_fragment, render
-from ipfl.console.run_list import RunList
 from ipfl.errors import InputError
 from ipfl.ledger.database import StoreError
 
@@ -123,7 +123,7 @@ def open_console(
         if runs is not None:
             raise InputError(f"there is no folder {folder} with runs")
         folder.mkdir(parents=True)
-    found = RunList(folder, store)
+    found = FoundRuns(folder, store)
     found.find()
     path = token_file or (folder or Path()) / TOKEN_FILE
     tokens = AccessTokens.load(path) if auth else None

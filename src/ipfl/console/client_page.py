@@ -19,6 +19,7 @@ from ipfl.console.figures import (
     reference_run,
     thin,
 )
+from ipfl.console.found_runs import FoundRun, FoundRuns
 from ipfl.console.records import (
     ClientDetail,
     ClientPage,
@@ -28,7 +29,6 @@ from ipfl.console.records import (
     Series,
     Wish,
 )
-from ipfl.console.run_list import FoundRun, RunList
 from ipfl.errors import InputError
 from ipfl.keep.file_names import SUMMARY_FILE
 from ipfl.keep.run_folder import is_on_nodes
@@ -60,7 +60,7 @@ def account_rows(reader: Reader, names: Mapping[int, str], shown: Sequence[int])
     ]
 
 
-def client_detail(runs: RunList, found: FoundRun, client: int) -> ClientDetail | None:
+def client_detail(runs: FoundRuns, found: FoundRun, client: int) -> ClientDetail | None:
     """One client; None if the run has no such client."""
     with runs.read(found) as (store, reader):
         if not is_member(reader, client):
@@ -147,7 +147,7 @@ def _newest_wishes(reader: Reader, client: int) -> tuple[int | None, list[Wish]]
 
 
 def _thresholds(
-    runs: RunList, found: FoundRun, client: int, numbers: Sequence[int]
+    runs: FoundRuns, found: FoundRun, client: int, numbers: Sequence[int]
 ) -> dict[int, tuple[int, float]]:
     """What the reference gives this client, at its newest evaluation up to each of these rounds.
 
@@ -181,7 +181,7 @@ def _verdict(accuracy: float | None, threshold: float | None) -> tuple[str, bool
     return f"Has reason to leave: its model is {worse} what the reference gives it.", False
 
 
-def client_series(runs: RunList, found: FoundRun, client: int) -> Series:
+def client_series(runs: FoundRuns, found: FoundRun, client: int) -> Series:
     """Balance, first wish, contribution, accuracy and threshold of a client over rounds.
 
     `threshold_round` is the round of the reference that a threshold comes from.

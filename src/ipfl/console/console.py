@@ -14,8 +14,8 @@ from starlette.responses import StreamingResponse
 
 from ipfl.console.access import Access, Identity
 from ipfl.console.figures import run_row
+from ipfl.console.found_runs import FoundRun, FoundRuns
 from ipfl.console.guard import Bucket, RequestLimits
-from ipfl.console.run_list import FoundRun, RunList
 from ipfl.errors import InputError
 
 MAX_NUMBER = 2**31 - 1
@@ -60,7 +60,7 @@ class Streams:
             self.open -= 1
 
 
-def watch_run(runs: RunList, found: FoundRun) -> Callable[[], News]:
+def watch_run(runs: FoundRuns, found: FoundRun) -> Callable[[], News]:
     """Looks at one run; ends when it is finished."""
 
     def look() -> News:
@@ -71,7 +71,7 @@ def watch_run(runs: RunList, found: FoundRun) -> Callable[[], News]:
     return look
 
 
-def watch_list(runs: RunList) -> Callable[[], News]:
+def watch_list(runs: FoundRuns) -> Callable[[], News]:
     """Looks at all runs: tells that something changed."""
 
     def look() -> News:
@@ -89,7 +89,7 @@ def watch_list(runs: RunList) -> Callable[[], News]:
 class Console:
     """The runs of one console, its rules and its live connections."""
 
-    runs: RunList
+    runs: FoundRuns
     access: Access
     limits: RequestLimits = field(default_factory=RequestLimits)
     streams: Streams = field(init=False)

@@ -15,6 +15,7 @@ from typing import Any
 from sqlalchemy import Table, and_, func, select
 
 from ipfl.config.run_config import Config
+from ipfl.console.found_runs import FoundRun, FoundRuns
 from ipfl.console.records import (
     ComparedRun,
     ComparedRuns,
@@ -26,7 +27,6 @@ from ipfl.console.records import (
     RunRow,
     Series,
 )
-from ipfl.console.run_list import FoundRun, RunList
 from ipfl.errors import InputError
 from ipfl.keep.file_names import PLAN_FILE, SUMMARY_FILE
 from ipfl.ledger.reader import Reader
@@ -59,13 +59,13 @@ SERIES_COLUMNS = {
 """Column of a series → metric in the store."""
 
 
-def list_runs(runs: RunList) -> list[RunRow]:
+def list_runs(runs: FoundRuns) -> list[RunRow]:
     """A row for every run, the newest first; a run that cannot be read says why."""
     rows = [run_row(runs, found) for found in runs.find().values()]
     return sorted(rows, key=lambda row: (-(row.updated or 0), row.name))
 
 
-def run_row(runs: RunList, found: FoundRun) -> RunRow:
+def run_row(runs: FoundRuns, found: FoundRun) -> RunRow:
     """The row of a run; never raises because of what the run holds."""
     try:
         with runs.read(found) as (store, reader):
@@ -162,7 +162,7 @@ def _read_json(path: Path) -> Mapping[str, Any]:
         return {}
 
 
-def run_detail(runs: RunList, found: FoundRun) -> RunDetail:
+def run_detail(runs: FoundRuns, found: FoundRun) -> RunDetail:
     """A run with its settings and costs.
 
     Raises:
@@ -222,7 +222,7 @@ def _total(reader: Reader, name: str) -> int:
     return int(reader.connection.scalar(select(func.sum(metrics.c.value)).where(where)) or 0)
 
 
-def reference_run(runs: RunList, found: FoundRun) -> FoundRun | None:
+def reference_run(runs: FoundRuns, found: FoundRun) -> FoundRun | None:
     """The run of the same comparison and seed that PMA is measured against."""
     if found.folder is None:
         return None
@@ -326,7 +326,7 @@ def client_accuracies(reader: Reader, round: int) -> dict[int, float]:
     return dict(zip(measured.get("clients", ()), measured.get("personalized", ()), strict=False))
 
 
-def compare_runs(runs: RunList, chosen: Sequence[FoundRun], reference: FoundRun) -> ComparedRuns:
+def compare_runs(runs: FoundRuns, chosen: Sequence[FoundRun], reference: FoundRun) -> ComparedRuns:
     """Convergence of several runs, and what each client gains over the reference run."""
     baseline = _final_accuracies(runs, reference)
     found: list[ComparedRun] = []
@@ -347,7 +347,7 @@ def compare_runs(runs: RunList, chosen: Sequence[FoundRun], reference: FoundRun)
     return ComparedRuns(reference=reference.key, runs=found, warnings=_differences(found))
 
 
-def _final_accuracies(runs: RunList, run: FoundRun) -> dict[int, float]:
+def _final_accuracies(runs: FoundRuns, run: FoundRun) -> dict[int, float]:
     with runs.read(run) as (_, reader):
         numbers = evaluated_rounds(reader)
         return client_accuracies(reader, numbers[-1]) if numbers else {}

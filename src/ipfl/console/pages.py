@@ -19,9 +19,9 @@ from ipfl.console import api, figures
 from ipfl.console.access import COOKIE
 from ipfl.console.auction import round_detail
 from ipfl.console.console import ClientNumber, ConsoleOf, ForClient, ForOperator, Run
+from ipfl.console.found_runs import FoundRun
 from ipfl.console.guard import peer_of
 from ipfl.console.records import State
-from ipfl.console.run_list import FoundRun
 from ipfl.console.transfers import Search, find_transfers
 from ipfl.core.client_names import find_client
 from ipfl.core.rounds import TransferKind

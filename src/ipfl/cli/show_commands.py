@@ -1,4 +1,4 @@
-"""Commands that look at runs which are there already: `ipfl list`, `ipfl show`, `ipfl diff`."""
+"""Commands that show what is there: runs (`list`, `show`, `diff`), methods, data sets and partitions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ipfl.cli.options import Json, print_json, stdout_console
+from ipfl.cli.options import DataDir, Json, complete_method, print_json, stdout_console
 
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a finished run.")]
 
@@ -82,3 +82,43 @@ def diff(
     console.print(figures_table(figures))
     if note := gains_note(gains):
         console.print(note, markup=False)
+
+
+def methods(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", autocompletion=complete_method)] = None,
+) -> None:
+    """List the methods; with NAME, the hyper-parameters of that one."""
+    from ipfl.report.result_tables import method_table, methods_table
+
+    console = stdout_console()
+    if name is None:
+        console.print(methods_table())
+        return
+    from ipfl.methods import method_class
+    from ipfl.report.config_text import hyperparameters
+
+    console.print(f"{name}: {method_class(name).summary}", markup=False)
+    fields = hyperparameters(name)
+    if fields:
+        console.print(method_table(fields))
+        advice = f"Set one with: ipfl run --method {name} --set method.{fields[0].name}=…"
+    else:
+        advice = "It has no hyper-parameters of its own; those of training are in [train]."
+    console.print(advice, markup=False)
+
+
+def datasets(data_dir: DataDir = None) -> None:
+    """List the data sets."""
+    from ipfl.report.result_tables import datasets_table
+
+    stdout_console().print(datasets_table(data_dir))
+
+
+def partitions() -> None:
+    """List hidden distributions and partitions over clients."""
+    from ipfl.data import DISTRIBUTIONS, PARTITIONS
+    from ipfl.report.result_tables import meanings_table
+
+    console = stdout_console()
+    console.print(meanings_table("task.distributions", DISTRIBUTIONS))
+    console.print(meanings_table("task.partition", PARTITIONS))

@@ -74,7 +74,7 @@ class _Opened:
 
 
 @dataclass
-class RunList:
+class FoundRuns:
     """The runs of a folder, or of a database."""
 
     folder: Path | None = None
