@@ -11,7 +11,7 @@ from ipfl.core.arrays import Floats, Ints
 from ipfl.figure_style import COLOURS, GREY, set_log_scale
 from ipfl.theory.clustering import clustering_loss, iterate
 from ipfl.theory.convergence import StepSize, descend, random_losses
-from ipfl.theory.study import Numbers
+from ipfl.theory.study import Numbers, Study, draw_legend
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -75,14 +75,11 @@ def draw_clustering(figure: Figure, numbers: Numbers) -> None:
             left.plot(x, losses, "-" if is_best else "--", color=colour, alpha=0.5, linewidth=1, label=label)
             left.plot(x[-1], losses[-1], "o" if is_best else "X", color=colour, markersize=4)
     set_log_scale(left, y=True)
-    left.set_xlabel("iteration (clients choose, centres move)")
-    left.set_ylabel("loss Σ nᵢ (β − μ̂ᵢ)²")
-    left.set_title(f"The loss never rises ({len(numbers['losses'])} of {numbers['starts']} starts)")
+    left.set(xlabel="iteration (clients choose, centres move)", ylabel="loss Σ nᵢ (β − μ̂ᵢ)²")
+    left.set(title=f"The loss never rises ({len(numbers['losses'])} of {numbers['starts']} starts)")
     left.legend()
     right.bar(range(len(numbers["steps"])), numbers["steps"], color=COLOURS[0])
-    right.set_xlabel("iterations until it stops")
-    right.set_ylabel("starts")
-    right.set_title("It stops")
+    right.set(xlabel="iterations until it stops", ylabel="starts", title="It stops")
     right.locator_params(axis="x", integer=True)
 
 
@@ -171,8 +168,23 @@ def draw_convergence(figure: Figure, numbers: Numbers) -> None:
         )  # fmt: skip
     last.axhline(0, color=GREY, linewidth=0.8)
     set_log_scale(last, x=True)
-    last.set_xlabel("round t")
-    last.set_ylabel("PMA of each client (loss)")
+    last.set(xlabel="round t", ylabel="PMA of each client (loss)")
     last.set_title("Two cluster models", fontsize=9.5)
-    handles, names = panels[0].get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside lower center", ncols=1)
+    draw_legend(figure, panels[0], 1)
+
+
+STUDIES = {
+    "clustering": Study(
+        "clients choose, centres move: the loss never rises, and it stops",
+        "Proposition 1",
+        compute_clustering,
+        draw_clustering,
+    ),
+    "convergence": Study(
+        "diminishing steps reach the minimum of a convex loss",
+        "Theorems 3, 4 and 6",
+        compute_convergence,
+        draw_convergence,
+        3.9,
+    ),
+}

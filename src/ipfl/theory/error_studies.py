@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ipfl.theory.gaussian_means import PROCEDURES, READINGS, GaussianMeans, Reading, largest_spread
 from ipfl.theory.monte_carlo import Drawing, estimate, simulate_means
-from ipfl.theory.study import STYLES, Numbers, draw_bands
+from ipfl.theory.study import STYLES, Numbers, Study, draw_bands, draw_legend
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,27 +33,21 @@ def standard_model(gap: float = 1.0, tau: float = 0.4) -> GaussianMeans:
 
 def compute_errors(seed: int, trials: int) -> Numbers:
     """Errors by the distance of the clusters and by the spread inside a cluster: formulas and simulation."""
-    series: Numbers = {}
+    base, series = standard_model(), dict[str, Numbers]()
     for axis, values in (("gap", GAPS), ("tau", TAUS)):
         models = [standard_model(**{axis: value}) for value in values]
-        series[axis] = {"x": values, "formula": {}, "simulated": {}}
-        for reading in READINGS:
-            series[axis]["formula"][reading] = {
-                name: [model.procedure_error(name, reading) for model in models] for name in PROCEDURES
-            }
+        formula = {
+            reading: {name: [one.procedure_error(name, reading) for one in models] for name in PROCEDURES}
+            for reading in READINGS
+        }
+        simulated: Numbers = {drawing: {name: [] for name in PROCEDURES} for drawing in DRAWINGS}
         for drawing in DRAWINGS:
-            drawn = [
-                simulate_means(model, trials, seed, "errors", axis, number, drawing=drawing)
-                for number, model in enumerate(models)
-            ]
-            series[axis]["simulated"][drawing] = {
-                name: [
-                    estimate(one.errors(model.weights(name))).record()
-                    for one, model in zip(drawn, models, strict=True)
-                ]
-                for name in PROCEDURES
-            }
-    base = standard_model()
+            for number, model in enumerate(models):
+                drawn = simulate_means(model, trials, seed, "errors", axis, number, drawing=drawing)
+                for name in PROCEDURES:
+                    found = estimate(drawn.errors(model.weights(name)))
+                    simulated[drawing][name].append(found.record())
+        series[axis] = {"x": values, "formula": formula, "simulated": simulated}
     return {
         "clients": [base.first, len(base.sizes) - base.first], "observations": base.sizes[0],
         "sigma": base.sigma, "fixed": {"tau": base.tau, "gap": base.gap}, "trials": trials, **series,
@@ -69,11 +64,9 @@ def draw_errors(figure: Figure, numbers: Numbers) -> None:
     for row, (drawing, title) in zip(panels, DRAWINGS.items(), strict=True):
         for axes, axis in zip(row, ("gap", "tau"), strict=True):
             _draw_error_panel(axes, numbers[axis], drawing)
-            axes.set_xlabel(labels[axis])
-        row[0].set_ylabel("mean squared error")
-        row[0].set_title(title)
-    handles, names = panels[0][0].get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside lower center", ncols=4)
+            axes.set(xlabel=labels[axis])
+        row[0].set(ylabel="mean squared error", title=title)
+    draw_legend(figure, panels[0][0], 4)
 
 
 def _draw_error_panel(axes: Axes, series: Numbers, drawing: Drawing) -> None:
@@ -86,8 +79,7 @@ def _draw_error_panel(axes: Axes, series: Numbers, drawing: Drawing) -> None:
             axes.plot(x, series["formula"][other][name], ":", color=style.colour, linewidth=1.2)
         draw_bands(axes, x, series["simulated"][drawing][name], style)
     axes.plot([], [], ":", color="#555555", linewidth=1.2, label="the other formula")
-    axes.set_ylim(0, 3)
-    axes.set_xlim(left=0)
+    axes.set(xlim=(0, None), ylim=(0, 3))
 
 
 SIZES = [2, 3, 4, 6, 8, 12, 16]
@@ -97,23 +89,14 @@ SPREAD_RATIOS = [0.25, 0.5, 0.75, 1.25, 1.5, 2.0, 3.0, 4.5, 6.5, 9.0]
 
 def compute_region(seed: int, trials: int) -> Numbers:
     """Whether a cluster is better than training alone, by the number of its clients and its spread."""
-    found: Numbers = {}
-    for drawing in DRAWINGS:
-        rows = []
-        for size in SIZES:
-            for share in SPREAD_RATIOS:
-                model = GaussianMeans.of_equal_sizes(
-                    size, 0, 10, gap=0.0, sigma=3.0, tau=float(np.sqrt(share * 0.9))
-                )
-                drawn = simulate_means(model, trials, seed, "region", size, int(100 * share), drawing=drawing)
-                gained = estimate(
-                    drawn.errors(model.weights("local")) - drawn.errors(model.weights("clustered"))
-                )
-                formula = model.noise - model.procedure_error("clustered", FORMULA[drawing])
-                rows.append(
-                    {"clients": size, "share": share, "formula": formula, "simulated": gained.record()}
-                )
-        found[drawing] = rows
+    found: Numbers = {drawing: [] for drawing in DRAWINGS}
+    for drawing, size, share in product(DRAWINGS, SIZES, SPREAD_RATIOS):
+        model = GaussianMeans.of_equal_sizes(size, 0, 10, gap=0.0, sigma=3.0, tau=float(np.sqrt(share * 0.9)))
+        drawn = simulate_means(model, trials, seed, "region", size, int(100 * share), drawing=drawing)
+        gained = drawn.errors(model.weights("local")) - drawn.errors(model.weights("clustered"))
+        formula = model.noise - model.procedure_error("clustered", FORMULA[drawing])
+        row = {"clients": size, "share": share, "formula": formula, "simulated": estimate(gained).record()}
+        found[drawing].append(row)
     limits = {reading: [largest_spread(size, 1.0, reading) for size in SIZES] for reading in READINGS}
     return {"trials": trials, "sizes": SIZES, "limits": limits, **found}
 
@@ -132,11 +115,9 @@ def draw_region(figure: Figure, numbers: Numbers) -> None:
                 s=26, label=name, zorder=3,
             )  # fmt: skip
         axes.set_title(title, fontsize=9)
-        axes.set_xlabel("clients of the cluster m₁")
-        axes.set_ylim(0, 9.5)
+        axes.set(xlabel="clients of the cluster m₁", ylim=(0, 9.5))
     panels[0].set_ylabel("τ² / (σ²/n₀)")
-    handles, names = panels[0].get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside lower center", ncols=3)
+    draw_legend(figure, panels[0], 3)
 
 
 MARKS = {
@@ -149,3 +130,14 @@ MARKS = {
 def _kind(row: Numbers) -> str:
     simulated = row["simulated"]
     return "better" if simulated["low"] > 0 else "worse" if simulated["high"] < 0 else "undecided"
+
+
+SECTION = "section 3, Theoretical foundation"
+STUDIES = {
+    "errors": Study(
+        "errors of local, federated and clustered estimation", SECTION, compute_errors, draw_errors, 5.4
+    ),
+    "region": Study(
+        "where a cluster is better than training alone", SECTION, compute_region, draw_region, 3.8
+    ),
+}

@@ -24,15 +24,10 @@ class Estimate(NamedTuple):
     mean: float
     standard_error: float
 
-    @property
-    def band(self) -> tuple[float, float]:
-        """95 % band."""
-        return self.mean - Z_95 * self.standard_error, self.mean + Z_95 * self.standard_error
-
     def record(self) -> dict[str, float]:
-        """For the file of numbers."""
-        low, high = self.band
-        return {"mean": self.mean, "low": low, "high": high}
+        """Mean and 95 % band, for the file of numbers."""
+        half = Z_95 * self.standard_error
+        return {"mean": self.mean, "low": self.mean - half, "high": self.mean + half}
 
 
 def estimate(values: Floats) -> Estimate:

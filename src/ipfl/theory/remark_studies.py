@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ipfl.core.arrays import Floats
 from ipfl.theory.error_studies import TAUS, standard_model
 from ipfl.theory.gaussian_means import (
     GaussianMeans,
@@ -23,10 +22,9 @@ from ipfl.theory.gaussian_means import (
     mixed_share,
 )
 from ipfl.theory.monte_carlo import estimate, simulate_contribution, simulate_means
-from ipfl.theory.study import STYLES, Numbers, draw_bands
+from ipfl.theory.study import STYLES, Numbers, Study, draw_bands, draw_legend
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 VARIED: dict[str, list[float]] = {
@@ -45,28 +43,21 @@ def compute_remark_1(seed: int, trials: int) -> Numbers:
     """Errors alone, in a cluster, and with the best mix of both, by spread, clients and noise."""
     found: Numbers = {"trials": trials}
     for name, values in VARIED.items():
-        models = [_cluster(**{name: value}) for value in values]
-        drawn = [simulate_means(one, trials, seed, "remark-1", name, i) for i, one in enumerate(models)]
-        weights = [_weights(model) for model in models]
-        found[name] = {
-            "x": values,
-            "formula": {
-                "local": [model.noise for model in models],
-                "clustered": [model.procedure_error("clustered") for model in models],
-                "mixed": [mixed_error(model.first, model.noise, model.tau) for model in models],
-            },
-            "simulated": {
-                kind: [estimate(one.errors(w[kind])).record() for one, w in zip(drawn, weights, strict=True)]
-                for kind in ("local", "clustered", "mixed")
-            },
-        }
+        formula: dict[str, list[float]] = {"local": [], "clustered": [], "mixed": []}
+        simulated: dict[str, list[Numbers]] = {kind: [] for kind in formula}
+        for number, value in enumerate(values):
+            model = _cluster(**{name: value})
+            formula["local"].append(model.noise)
+            formula["clustered"].append(model.procedure_error("clustered"))
+            formula["mixed"].append(mixed_error(model.first, model.noise, model.tau))
+            drawn = simulate_means(model, trials, seed, "remark-1", name, number)
+            share = mixed_share(model.noise, model.tau)
+            weights = {kind: model.weights(kind) for kind in ("local", "clustered")}
+            weights["mixed"] = share * weights["local"] + (1 - share) * weights["clustered"]
+            for kind, of in weights.items():
+                simulated[kind].append(estimate(drawn.errors(of)).record())
+        found[name] = {"x": values, "formula": formula, "simulated": simulated}
     return found
-
-
-def _weights(model: GaussianMeans) -> dict[str, Floats]:
-    local, clustered = model.weights("local"), model.weights("clustered")
-    share = mixed_share(model.noise, model.tau)
-    return {"local": local, "clustered": clustered, "mixed": share * local + (1 - share) * clustered}
 
 
 def draw_remark_1(figure: Figure, numbers: Numbers) -> None:
@@ -83,12 +74,9 @@ def draw_remark_1(figure: Figure, numbers: Numbers) -> None:
             text = "best mix of both (not in the paper)" if kind == "mixed" else kind
             axes.plot(series["x"], values, STYLES[kind].line, color=STYLES[kind].colour, label=text)
             draw_bands(axes, series["x"], series["simulated"][kind], STYLES[kind])
-        axes.set_xlabel(label)
-        axes.set_xlim(left=0)
-        axes.set_ylim(0, 2)
+        axes.set(xlabel=label, xlim=(0, None), ylim=(0, 2))
     panels[0].set_ylabel("mean squared error")
-    handles, names = panels[0].get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside lower center", ncols=3)
+    draw_legend(figure, panels[0], 3)
 
 
 MISPLACED_CLIENTS = range(6)
@@ -108,16 +96,15 @@ def compute_remark_2(seed: int, trials: int) -> Numbers:
         formula.append(model.error(federated) - model.error(weights))
         simulated.append(estimate(drawn.errors(federated) - drawn.errors(weights)).record())
     spread: Numbers = {"x": [tau**2 for tau in TAUS], "formula": {}, "simulated": {}}
-    models = [standard_model(tau=tau) for tau in TAUS]
-    every = [simulate_means(one, trials, seed, "remark-2", "spread", i) for i, one in enumerate(models)]
     for reference in ("federated", "local"):
-        spread["formula"][reference] = [
-            one.procedure_error(reference) - one.procedure_error("clustered") for one in models
-        ]
-        spread["simulated"][reference] = [
-            estimate(trial.errors(one.weights(reference)) - trial.errors(one.weights("clustered"))).record()
-            for one, trial in zip(models, every, strict=True)
-        ]
+        gains, records = [], []
+        for number, tau in enumerate(TAUS):
+            one = standard_model(tau=tau)
+            trial = simulate_means(one, trials, seed, "remark-2", "spread", number)
+            gains.append(one.procedure_error(reference) - one.procedure_error("clustered"))
+            gained = trial.errors(one.weights(reference)) - trial.errors(one.weights("clustered"))
+            records.append(estimate(gained).record())
+        spread["formula"][reference], spread["simulated"][reference] = gains, records
     strangers = {"x": bias, "count": list(MISPLACED_CLIENTS), "formula": formula, "simulated": simulated}
     return {"trials": trials, "strangers": strangers, "spread": spread}
 
@@ -131,24 +118,18 @@ def draw_remark_2(figure: Figure, numbers: Numbers) -> None:
     for x, y, count in zip(series["x"], series["formula"], series["count"], strict=True):
         beside, side = ((-6, -3), "right") if count == 0 else ((7, 2), "left")
         left.annotate(f"{count}", (x, y), beside, textcoords="offset points", ha=side, fontsize=8.5)
-    left.set_title("0 to 5 strangers in a cluster of ten")
-    left.set_xlabel("within-cluster bias: (share · |β₂ − β₁|)²")
-    left.set_ylabel("PMA: error of the reference − own")
+    left.set(title="0 to 5 strangers in a cluster of ten", xlabel="within-cluster bias: (share · |β₂ − β₁|)²")
+    left.set(ylabel="PMA: error of the reference − own")
     series = numbers["spread"]
     for reference, values in series["formula"].items():
         style = STYLES[reference]
         right.plot(series["x"], values, style.line, color=style.colour, label=f"reference: {reference}")
         draw_bands(right, series["x"], series["simulated"][reference], style)
-    right.set_title("Spread inside a pure cluster")
-    right.set_xlabel("τ²")
+    right.set(title="Spread inside a pure cluster", xlabel="τ²")
     right.legend()
     for axes in (left, right):
-        _mark_zero(axes)
-
-
-def _mark_zero(axes: Axes) -> None:
-    axes.axhline(0, color="#555555", linewidth=0.8)
-    axes.set_xmargin(0.12)
+        axes.axhline(0, color="#555555", linewidth=0.8)
+        axes.set_xmargin(0.12)
 
 
 MARKETS = (("cluster 1", 0.0, 10), ("cluster 2", 2.0, 6))
@@ -189,6 +170,24 @@ def draw_remark_3(figure: Figure, numbers: Numbers) -> None:
         axes.axvspan(low, high, color=style.colour, alpha=0.08, linewidth=0)
     axes.axhline(0, color="#555555", linewidth=0.8)
     highest = max(max(cluster["formula"]) for cluster in numbers["clusters"])
-    axes.set_ylim(-2.5 * highest, 1.5 * highest)
-    axes.set_xlabel("mean of the newcomer's data μ   (shaded: where it is worth something to the cluster)")
-    axes.set_ylabel("contribution: by how much\na member's error falls")
+    axes.set(
+        ylim=(-2.5 * highest, 1.5 * highest),
+        xlabel="mean of the newcomer's data μ   (shaded: where it is worth something to the cluster)",
+        ylabel="contribution: by how much\na member's error falls",
+    )
+
+
+STUDIES = {
+    "remark-1": Study(
+        "small spread, many clients and noisy data make a cluster worth it",
+        "section 3, R1",
+        compute_remark_1,
+        draw_remark_1,
+    ),
+    "remark-2": Study(
+        "PMA rises when the within-cluster bias falls", "section 3, R2", compute_remark_2, draw_remark_2
+    ),
+    "remark-3": Study(
+        "contributions lead clients to clusters like them", "section 3, R3", compute_remark_3, draw_remark_3
+    ),
+}

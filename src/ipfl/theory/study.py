@@ -38,13 +38,16 @@ STYLES: dict[str, LineStyle] = {
 """The same procedure looks the same in every figure."""
 
 
-def draw_bands(
-    axes: Axes, x: list[float], points: list[dict[str, float]], style: LineStyle, **options: Any
-) -> None:
+def draw_bands(axes: Axes, x: list[float], points: list[dict[str, float]], style: LineStyle) -> None:
     """Simulated values with their 95 % bands."""
     low = [point["mean"] - point["low"] for point in points]
     high = [point["high"] - point["mean"] for point in points]
     axes.errorbar(
         x, [point["mean"] for point in points], (low, high), fmt=style.marker, color=style.colour,
-        markersize=3.5, capsize=2, elinewidth=1, **options,
+        markersize=3.5, capsize=2, elinewidth=1,
     )  # fmt: skip
+
+
+def draw_legend(figure: Figure, axes: Axes, columns: int) -> None:
+    """One legend for all panels, below them."""
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=columns)
