@@ -39,7 +39,7 @@ DEFENCES: dict[str, tuple[str, ...]] = {"none": ("method.robust=false",), "guard
 def settings_of(attack: str, *defence: str) -> tuple[str, ...]:
     """The settings of runs in which somebody attacks, or nobody."""
     attacking = () if attack.startswith(CLEAN) else (f"adversary.share={SHARE}", *ATTACKS[attack])
-    return ("rounds=30", "method.adapt=0", *attacking, *defence)
+    return ("rounds=30", *attacking, *defence)
 
 
 GRID = {

@@ -37,11 +37,7 @@ TASKS = {
     "sample sizes, K = 2": SIZES,
     "sample sizes, K = 4": (*SIZES, *FOUR),
 }
-GRID = {
-    f"{task} / {signal}": (*TASKS[task], *SIGNALS[signal], "method.adapt=0")
-    for task in TASKS
-    for signal in SIGNALS
-}
+GRID = {f"{task} / {signal}": (*TASKS[task], *SIGNALS[signal]) for task in TASKS for signal in SIGNALS}
 
 
 def figures_of(result: Result, task: Task) -> Figures:

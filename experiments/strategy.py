@@ -27,9 +27,9 @@ def choosing(data: str, rule: str, cost: float, value: float) -> str:
     return f"{data} / {rule} / c = {cost:g}, v = {value:g}"
 
 
-GRID = {f"{data} / all honest": (*task, "method.adapt=0") for data, task in DATA.items()} | {
+GRID = {f"{data} / all honest": task for data, task in DATA.items()} | {
     choosing(data, rule, cost, value): (
-        *(*task, *market, "method.adapt=0"),
+        *(*task, *market),
         *(f"strategy.cost={cost}", f"strategy.value={value}"),
     )
     for data, task in DATA.items()

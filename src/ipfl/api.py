@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ipfl.config.run_config import Config, RunConfig
+from ipfl.config.run_config import ADAPTED, Config, RunConfig, last_steps
 from ipfl.core import Method
 from ipfl.engines import EngineFactory
 from ipfl.errors import InputError
@@ -57,7 +57,8 @@ def run(
 
     Args:
         task: Data and model.
-        method: What to run: `ipfl.method("ditto", lam=2)`, or a name for its default settings.
+        method: What to run: `ipfl.method("ditto", lam=2)`, or a name for its default settings, with `+adapt`
+            behind it for the last step at the clients.
         config: Rounds, seed, training, evaluation and so on; None for the defaults. If it is a whole
             `Config`, the given task and method count, not what it says of them.
         engine: What moves the records, such as `ipfl.local_engine(workers=0)`; None for worker processes on
@@ -77,8 +78,12 @@ def run(
     """
     if not isinstance(task, Task):
         raise _no_task(task)
-    chosen = method_by_name(method) if isinstance(method, str) else check_method(method)
     settings = _as_config(config)
+    if isinstance(method, str):
+        settings = settings.model_copy(update={"adapt": last_steps(settings.adapt, [method])[method]})
+        chosen = method_by_name(method.removesuffix(ADAPTED))
+    else:
+        chosen = check_method(method)
     if observer is None and progress:
         observer = _progress(chosen.name)
     result = runs.run(task, chosen, settings, engine=engine, out=out, observer=observer, reference=reference)

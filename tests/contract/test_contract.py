@@ -35,6 +35,7 @@ from ipfl.core import (
     Record,
     Roster,
 )
+from ipfl.errors import InputError
 from ipfl.methods import method_class, method_reference
 from ipfl.training.task import Task
 
@@ -255,6 +256,31 @@ class TestClients:
                 {name: np.size(value) for name, value in [*offer.facts.items(), *offer.params.items()]}
             )
         assert shapes[0] == shapes[1]
+
+
+class TestLastStep:
+    """`[adapt]`, for every method: `NAME+adapt`."""
+
+    CONFIG = ipfl.RunConfig(rounds=ROUNDS, adapt={"epochs": "auto", "label_prior": True})
+
+    def test_comes_after_the_rounds_and_changes_what_clients_predict_with(self, task, method):
+        if not method.gives_one_network:
+            with pytest.raises(InputError, match=f"^\\[adapt\\] needs .*{method.name}"):
+                ipfl.run(task, method, self.CONFIG, engine=ipfl.local_engine(workers=0))
+            return
+        here, there = (
+            ipfl.run(task, method, self.CONFIG, engine=ipfl.local_engine(workers=workers))
+            for workers in (0, 2)
+        )
+        without = run_here(task, method, rounds=ROUNDS)
+        assert digest(here.state) == digest(there.state) == digest(without.state)
+        assert here.evaluations == there.evaluations  # but for the seconds of the last step
+        assert 15 <= here.summary["last_step_passes"] <= 60  # five or twenty epochs of three passes
+        assert here.summary["last_step_seconds"] > 0
+        assert without.summary["last_step_passes"] is without.summary["last_step_seconds"] is None
+        for client in task.data.clients[:2]:
+            ours, theirs = (result.model(client).state_dict() for result in (here, without))
+            assert not all(np.array_equal(ours[name], theirs[name]) for name in ours)
 
 
 class TestMessages:

@@ -14,8 +14,8 @@ from tests.small_runs import run_small, small_engine, small_task
 from ipfl.client.memory import ClientMemory
 from ipfl.client.runner import EVALUATE, ClientRunner, Job
 from ipfl.config.run_config import EvaluateConfig
-from ipfl.config.train_section import TrainConfig
-from ipfl.core import EMPTY, QUICK, Method, Record, Round, Setup, holdout_id, stream
+from ipfl.config.train_section import AdaptConfig, TrainConfig
+from ipfl.core import EMPTY, Method, Record, Round, Setup, holdout_id, stream
 from ipfl.core.replies import InvalidReplyError
 from ipfl.play.evaluation import EVALUATION_SHARE, SCORES, Budget, Evaluator
 from ipfl.play.metrics import Evaluation
@@ -124,20 +124,15 @@ class TestBudget:
             ("auto", {"patience": 30}, [False, False]),  # decides when to end
         ],
     )
-    def test_only_what_is_watched_is_quick(self, task, every, settings, expected):
-        seen = []
-
-        class Watched(Still):
-            def personalize(self, offer, mine, me):
-                if me.id == 0:
-                    seen.append(offer.facts.get(QUICK, False))
-                return super().personalize(offer, mine, me)
-
+    def test_only_what_is_watched_goes_without_the_last_step(self, task, every, settings, expected):
+        class Dear(Still):
             def personalize_cost(self, state):
                 return 10**9
 
-        run_small(task, Watched(), rounds=12, evaluate=EvaluateConfig(every=every), **settings)
-        assert seen == expected
+        settings |= {"evaluate": EvaluateConfig(every=every), "adapt": AdaptConfig(epochs=1)}
+        result = run_small(task, Dear(), rounds=12, **settings)
+        found = [evaluation.last_step_passes for evaluation in result.evaluations.values()]
+        assert found == [None if is_quick else 3 for is_quick in expected]
 
     def test_every_third(self, task):
         result = run_small(task, Still(), rounds=8, evaluate=EvaluateConfig(every=3))

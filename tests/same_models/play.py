@@ -20,27 +20,29 @@ KERNELS = {
     "NPY_DISABLE_CPU_FEATURES": "AVX2 FMA3 AVX512F AVX512CD AVX512_SKX AVX512_CLX AVX512_CNL AVX512_ICL",
 }
 """Environment in which arithmetic does not depend on the processor."""
-WITHOUT_LAST_STEP = {"adapt": 0, "label_prior": False}
+LAST_STEP = {"adapt": {"epochs": "auto", "label_prior": True}}
 OTHERS = ["ditto", "fedala", "fedamp", "fedavg", "fedem", "fedfomo", "fedproto", "fedprox", "fedsoft"]
 OTHERS += ["finetune", "ifca", "local", "perfedavg"]
 PLAYS: Mapping[str, tuple[str, dict[str, Any], dict[str, Any], int]] = {
     **{name: (name, {}, {}, 4) for name in OTHERS},
-    "ipfl-plus": ("ipfl-plus", WITHOUT_LAST_STEP, {}, 12),
-    "ipfl-plus K=4": ("ipfl-plus", {**WITHOUT_LAST_STEP, "clusters": 4}, {}, 12),
+    "ipfl-plus": ("ipfl-plus", {}, {}, 12),
+    "ipfl-plus K=4": ("ipfl-plus", {"clusters": 4}, {}, 12),
     "ipfl-plus attacked": (
         "ipfl-plus",
-        WITHOUT_LAST_STEP,
+        {},
         {"adversary": {"share": 0.2, "kind": "sign_flip"}},
         12,
     ),
     "ipfl-plus K=4 attacked": (
         "ipfl-plus",
-        {**WITHOUT_LAST_STEP, "clusters": 4},
+        {"clusters": 4},
         {"adversary": {"share": 0.2, "kind": "replay"}},
         12,
     ),
-    "ipfl-plus NI": ("ipfl-plus", {**WITHOUT_LAST_STEP, "incentive": False}, {}, 8),
-    "ipfl-plus without tokens": ("ipfl-plus", {**WITHOUT_LAST_STEP, "clusters": 4, "tokens": False}, {}, 12),
+    "ipfl-plus with the last step": ("ipfl-plus", {}, LAST_STEP, 12),
+    "ipfl-plus K=4 with the last step": ("ipfl-plus", {"clusters": 4}, LAST_STEP, 12),
+    "ipfl-plus NI": ("ipfl-plus", {"incentive": False}, {}, 8),
+    "ipfl-plus without tokens": ("ipfl-plus", {"clusters": 4, "tokens": False}, {}, 12),
 }
 """Name → method, its settings, sections of the config, rounds."""
 

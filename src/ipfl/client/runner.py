@@ -18,11 +18,12 @@ import numpy as np
 
 from ipfl.client.client import Client
 from ipfl.client.kept_predictors import keep_predictor
+from ipfl.client.last_step import Personalized, personalized
 from ipfl.client.memory import ClientMemory
 from ipfl.client.prediction_metrics import Predictions, measure_predictions
 from ipfl.client.privacy_accountant import PrivacyBook, Releases, sum_releases
 from ipfl.client.private_client import PrivateClient, noise_path
-from ipfl.config.train_section import PrivacyConfig, TrainConfig
+from ipfl.config.train_section import AdaptConfig, PrivacyConfig, TrainConfig
 from ipfl.core import ClientId, Fact, Method, Record, holdout_distribution, stream
 from ipfl.core.records import BUDGET_SPENT, PRIVACY_LOSS
 from ipfl.data.federated import Parts, Samples
@@ -43,7 +44,10 @@ WANTED_MODELS = "evaluate_models"
 """Likewise: names of the offered models whose own hits are to be reported."""
 KEEP_PREDICTOR = "evaluate_keep"
 """Likewise: that what the client predicts with is to be kept, if the runner has a folder for it."""
-FOR_EVALUATOR = (WANTED_METRICS, WANTED_MODELS, KEEP_PREDICTOR)
+LAST_STEP = "evaluate_last_step"
+"""Likewise: that the client takes its last step first (`[adapt]`), and says what that took. Not sent where a
+run in progress is only looked at."""
+FOR_EVALUATOR = (WANTED_METRICS, WANTED_MODELS, KEEP_PREDICTOR, LAST_STEP)
 
 Disguise = Callable[[Client], Client]
 """Changes what a client works with, before the method sees it."""
@@ -133,6 +137,7 @@ class ClientRunner:
         seed: Of the run.
         memory: What the clients remember.
         privacy: What replies may reveal; None: everything.
+        adapt: The last step at the clients; None: there is none.
         is_seeded: Whether noise follows from the run's seed, which everyone knows: for simulations and tests.
             Otherwise it comes from the operating system, evaluations are noisy too, and nobody's test data
             is assessed.
@@ -148,6 +153,7 @@ class ClientRunner:
         seed: int,
         memory: ClientMemory,
         privacy: PrivacyConfig | None = None,
+        adapt: AdaptConfig | None = None,
         *,
         is_seeded: bool = True,
         predictors: Path | None = None,
@@ -155,6 +161,7 @@ class ClientRunner:
         self.task, self.method, self.settings, self.seed = task, method, settings, seed
         self.memory = memory
         self.privacy, self.is_seeded = privacy or PrivacyConfig(), is_seeded
+        self.adapt = adapt or AdaptConfig()
         self.predictors = predictors
         self.network: Network = task.network(seed)
         self.initial = self.network.read()
@@ -240,7 +247,11 @@ class ClientRunner:
         for name, points in (("hits", "n"), ("goal_hits", "goal_n"), ("global_hits", "n")):
             if name in facts:
                 facts[name] = min(max(private.noised(facts[name], 1.0), 0.0), float(facts[points]))
-        for name in {"metrics", "model_hits"} & facts.keys():  # more than the noise on three counts covers
+        for name in {
+            "metrics",
+            "model_hits",
+            "last_step",
+        } & facts.keys():  # more than the noise on three counts covers
             facts[name] = [None] * len(facts[name])
         return self._book(job, Record({}, facts), private.log.releases)
 
@@ -248,8 +259,11 @@ class ClientRunner:
         """What the client predicts with after that round, to the last bit what the evaluator scored."""
         self._start()
         me = self._client(Job(EVALUATE, round, client, offer), self._parts(client, round))
-        predictor: Predictor = self.method.personalize(offer, self.memory.load(client), me)
-        return predictor
+        return self._personalized(self.adapt, offer, self.memory.load(client), me).predictor
+
+    def _personalized(self, adapt: AdaptConfig, offer: Record, mine: Record, me: Client) -> Personalized:
+        is_member = me.id not in self.task.data.unseen
+        return personalized(self.method, adapt, offer, mine, me, is_member=is_member)
 
     def _client(self, job: Job, parts: Parts) -> Client:
         """The client's side of a job."""
@@ -295,8 +309,10 @@ class ClientRunner:
         """
         wanted, models = offer.facts.get(WANTED_METRICS, []), offer.facts.get(WANTED_MODELS, [])
         kept_in = self.predictors if offer.facts.get(KEEP_PREDICTOR) else None
+        with_last_step = bool(offer.facts.get(LAST_STEP))
         offer = Record(offer.params, {k: fact for k, fact in offer.facts.items() if k not in FOR_EVALUATOR})
-        predictor = self.method.personalize(offer, mine, me)
+        found = self._personalized(self.adapt if with_last_step else AdaptConfig(), offer, mine, me)
+        predictor = found.predictor
         if kept_in is not None:
             keep_predictor(kept_in, me.id, predictor, self.network.size)
         points, goal = self.network.points(test), me.parts.goal
@@ -308,6 +324,8 @@ class ClientRunner:
             "goal_n": len(goal),
             "goal_hits": evaluate(self.network, predictor, own).hits if len(goal) else 0,
         }
+        if with_last_step:
+            facts["last_step"] = [float(found.passes), found.seconds]
         if wanted:
             facts["metrics"] = metrics
         if models:

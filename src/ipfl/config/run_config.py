@@ -17,7 +17,7 @@ from ipfl import methods
 from ipfl.config.sections import MAX_INT32, AggregateConfig, Section
 from ipfl.config.stress_section import AdversaryConfig, FaultsConfig, StrategyConfig
 from ipfl.config.task_section import TaskConfig
-from ipfl.config.train_section import PrivacyConfig, TrainConfig
+from ipfl.config.train_section import AdaptConfig, PrivacyConfig, TrainConfig
 from ipfl.errors import InputError, unknown
 from ipfl.system.plugins import look_beside
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 MAX_SEED = 2**63 - 1
 """Largest seed."""
+ADAPTED = "+adapt"
+"""Behind the name of a method: with the last step at its clients."""
 
 
 class EvaluateConfig(Section):
@@ -36,7 +38,7 @@ class EvaluateConfig(Section):
         "auto",
         description="every so many rounds, and always the last; "
         "auto: as often as a quarter of the training's cost allows, but five times in 30 rounds; before the "
-        "last one without training at the clients that a method can do without (IP-FL's adapt = auto)",
+        "last one without the last step at the clients ([adapt])",
     )
     clients: int | None = Field(
         None, ge=1, le=MAX_INT32, description="evaluate on so many clients, a seeded choice; omitted: all"
@@ -100,6 +102,7 @@ class RunConfig(Section):
     train: TrainConfig = Field(default_factory=TrainConfig)
     evaluate: EvaluateConfig = Field(default_factory=EvaluateConfig)
     clients: ClientsConfig = Field(default_factory=ClientsConfig)
+    adapt: AdaptConfig = Field(default_factory=AdaptConfig)
     aggregate: AggregateConfig = Field(default_factory=AggregateConfig)
     privacy: PrivacyConfig = Field(default_factory=PrivacyConfig)
     adversary: AdversaryConfig = Field(default_factory=AdversaryConfig)
@@ -133,6 +136,15 @@ class Config(RunConfig):
 
     task: TaskConfig = Field(default_factory=TaskConfig)
     method: MethodConfig = Field(default_factory=MethodConfig)
+
+    @model_validator(mode="after")
+    def _method_with_its_last_step(self) -> Self:
+        """`name = "fedavg+adapt"` is FedAvg with `[adapt]` turned on."""
+        if self.method.name.endswith(ADAPTED):
+            method = self.method.model_copy(update={"name": self.method.name.removesuffix(ADAPTED)})
+            object.__setattr__(self, "method", method)  # the section is frozen from now on
+            object.__setattr__(self, "adapt", self.adapt.on())
+        return self
 
     @classmethod
     def load(
@@ -168,8 +180,8 @@ class Config(RunConfig):
     def build_methods(self, labels: Iterable[str]) -> dict[str, Method[Any]]:
         """Several methods: a key goes to each that has it, and must belong to at least one.
 
-        A label is a method's name (or `module:Class`), with settings of its own if wanted:
-        `NAME:key=value:key=value`.
+        A label is a method's name (or `module:Class`), with `+adapt` for the last step (`last_steps`) and
+        settings of its own if wanted: `NAME+adapt:key=value:key=value`.
         """
         settings = self.method.model_extra or {}
         parsed = {label: _variant(label) for label in labels}
@@ -231,22 +243,41 @@ def _assignment(text: str) -> tuple[str, Any]:
 
 
 def method_name(label: str) -> str:
-    """The name (or `module:Class`) in a label `NAME:key=value:key=value`."""
+    """The name (or `module:Class`) in a label `NAME+adapt:key=value:key=value`."""
     return _variant(label)[0]
 
 
+def last_steps(section: AdaptConfig, labels: Iterable[str]) -> dict[str, AdaptConfig]:
+    """The section `[adapt]` of every row of a list of methods.
+
+    It belongs to all of them; or, if some end with `+adapt`, to these alone: turned on there, off elsewhere.
+    """
+    labels = list(labels)
+    adapted = {label for label in labels if _name_and_settings(label)[0].endswith(ADAPTED)}
+    if not adapted:
+        return dict.fromkeys(labels, section)
+    return {label: section.on() if label in adapted else AdaptConfig() for label in labels}
+
+
 def _variant(label: str) -> tuple[str, dict[str, Any]]:
-    """Splits `NAME:key=value:key=value` into the name (or `module:Class`) and its own settings."""
+    """The name (or `module:Class`) of a label without `+adapt`, and its own settings."""
+    name, settings = _name_and_settings(label)
+    return name.removesuffix(ADAPTED), dict(map(_assignment, settings))
+
+
+def _name_and_settings(label: str) -> tuple[str, list[str]]:
+    """Splits `NAME:key=value:key=value`; the name may be `module:Class`."""
     parts = label.split(":")
     own = next((n for n, part in enumerate(parts) if "=" in part), len(parts))
-    return ":".join(parts[:own]), dict(_assignment(setting) for setting in parts[own:])
+    return ":".join(parts[:own]), parts[own:]
 
 
 def _refuse_bare_hyperparameters(tree: Mapping[str, Any]) -> None:
     """Says where a hyper-parameter of the chosen method belongs, if its section was forgotten."""
     strange = [key for key in tree if key not in Config.model_fields]
     chosen = tree.get("method")
-    name = chosen.get("name", methods.DEFAULT) if isinstance(chosen, dict) else methods.DEFAULT
+    name = str(chosen.get("name", methods.DEFAULT) if isinstance(chosen, dict) else methods.DEFAULT)
+    name = name.removesuffix(ADAPTED)
     if strange and name in methods.METHODS:
         for key in strange:
             if key in methods.method_fields(name):

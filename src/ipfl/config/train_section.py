@@ -1,4 +1,4 @@
-"""The sections `[train]` and `[privacy]` of a config: what clients do, and what of it others may learn."""
+"""The sections `[train]`, `[adapt]` and `[privacy]`: what clients do, and what of it others may learn."""
 
 from __future__ import annotations
 
@@ -124,6 +124,48 @@ class TrainConfig(Section):
             raise ValueError("train.decay_rounds is not known yet")
         # After the last round a client may still train for itself, with the last rate.
         return (1 + math.cos(math.pi * min(round, self.decay_rounds - 1) / self.decay_rounds)) / 2
+
+
+class AdaptConfig(Section):
+    """The last step at every client: what it makes of the network that its method gives it."""
+
+    epochs: Annotated[int, Field(ge=0, le=MAX_INT32)] | Literal["auto"] = Field(
+        0,
+        description="epochs in which a client trains its network further for itself; auto: five, or twenty "
+        "if it goes most of the way to the result; the fewer classes it has, the further it goes",
+    )
+    lr: float | None = Field(
+        None,
+        gt=0,
+        description="learning rate of that; omitted: train.lr. auto takes a fifth of it, or half of it if "
+        "the client goes all of the way",
+    )
+    label_prior: bool = Field(
+        False,
+        description="clients add to their network's outputs how often they have each class, as far as their "
+        "labels show it and training has not learned it",
+    )
+    newcomers: bool = Field(
+        False, description="also for clients that the federation never met, such as task.unseen"
+    )
+
+    @property
+    def is_on(self) -> bool:
+        """Whether clients do anything."""
+        return self.epochs != 0 or self.label_prior
+
+    def on(self) -> AdaptConfig:
+        """What `+adapt` behind a method's name stands for: this section, or all of it where it is off."""
+        return self if self.is_on else self.model_copy(update={"epochs": "auto", "label_prior": True})
+
+    @model_validator(mode="after")
+    def _training_learns_the_prior(self) -> Self:
+        if self.label_prior and self.epochs not in (0, "auto"):
+            raise ValueError(
+                f"adapt.label_prior adds what training leaves out, and adapt.epochs = {self.epochs} goes all "
+                'of the way: leave one of them out, or set adapt.epochs = "auto"'
+            )
+        return self
 
 
 class PrivacyConfig(Section):

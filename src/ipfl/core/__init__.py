@@ -11,7 +11,6 @@ The names below are all that most modules need.
 from ipfl.core.engine import Bytes, Engine
 from ipfl.core.method import (
     NEWCOMER,
-    QUICK,
     ClientModels,
     HasClusters,
     HasMarket,
@@ -54,7 +53,6 @@ __all__ = [
     "EMPTY",
     "NEWCOMER",
     "NO_CLUSTER",
-    "QUICK",
     "Ask",
     "Bid",
     "Bytes",

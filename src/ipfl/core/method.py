@@ -46,9 +46,6 @@ Phases = Generator[Ask, Replies, Round[S]]
 """What `Method.round` is: it yields one ask per phase, is sent the valid replies, and returns the round."""
 NEWCOMER: ClientId = 2**31 - 1
 """Id of a client that the server has never met, for `Method.offer`."""
-QUICK = "quick"
-"""Fact of an offer that is made only to evaluate a run in progress: `personalize` may leave out training that
-takes long and that the method could do without."""
 
 
 class ClientModels(Protocol):
@@ -138,6 +135,8 @@ class Method(ABC, Generic[S]):
     needs_probe: ClassVar[bool] = True
     """Whether clients must score models on points that they never train on: `probe`, or `goal`, which mostly
     holds the same points. If not, they can train on these as well (`train.use_probe`)."""
+    gives_one_network: ClassVar[bool] = True
+    """Whether `personalize` gives a network's parameters, which a client can take further (`[adapt]`)."""
     needs_classes: ClassVar[bool] = False
     """Whether it works with classes alone, and not with several labels per point or with numbers."""
 
@@ -221,7 +220,7 @@ class HasPersonalizeCost(Protocol):
     """A method whose `personalize` passes over the client's data."""
 
     def personalize_cost(self, state: Any) -> int:
-        """How often it passes over a part of the client's data, if `QUICK`; one of training counts three."""
+        """How often it passes over a part of the client's data; a pass of training counts three."""
         ...
 
 

@@ -188,7 +188,13 @@ def run_server(grid: Grid, server_config: ServerConfig, model: Factory | None = 
         )
     method, factory = config.build_method(), model or model_factory(config.task.model)
     settings = RunSettings(
-        method, config.train, config.task, config.seed, server_config.classes or None, config.privacy
+        method,
+        config.train,
+        config.task,
+        config.seed,
+        server_config.classes or None,
+        config.privacy,
+        config.adapt,
     )
     transport = Transport(grid, server_config.deadline, REPLY_POLL_SECONDS, lambda: None)
     membership = Membership(transport, NodeDirectory(server_config.load_client_lookup()))

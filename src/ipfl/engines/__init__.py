@@ -17,7 +17,7 @@ from ipfl.errors import InputError
 
 if TYPE_CHECKING:  # these import torch, which `ipfl deploy` does not need
     from ipfl.client.runner import ClientRunner, Runner
-    from ipfl.config.train_section import PrivacyConfig, TrainConfig
+    from ipfl.config.train_section import AdaptConfig, PrivacyConfig, TrainConfig
     from ipfl.training.task import Task
 
 WrapRunner = Callable[["ClientRunner"], "Runner"]
@@ -40,6 +40,8 @@ class EngineContext:
     """None: clients work as they should."""
     privacy: PrivacyConfig | None = None
     """What replies may reveal; None: everything."""
+    adapt: AdaptConfig | None = None
+    """The last step at the clients; None: there is none."""
     predictors: Path | None = None
     """Folder for what clients predict with at the end, if they work on this machine; None: it is not kept."""
 

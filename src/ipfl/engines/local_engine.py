@@ -78,6 +78,7 @@ class LocalEngine:
                 context.seed,
                 memory,
                 context.privacy,
+                context.adapt,
                 predictors=context.predictors,
             )
             self.runner: Runner = runner if context.wrap is None else context.wrap(runner)

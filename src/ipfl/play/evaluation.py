@@ -6,12 +6,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from ipfl.client.prediction_metrics import choose_metrics
-from ipfl.client.runner import ASSESS, EVALUATE, KEEP_PREDICTOR, WANTED_METRICS, WANTED_MODELS
+from ipfl.client.runner import (
+    ASSESS,
+    EVALUATE,
+    KEEP_PREDICTOR,
+    LAST_STEP,
+    WANTED_METRICS,
+    WANTED_MODELS,
+)
 from ipfl.config.run_config import EvaluateConfig
-from ipfl.config.train_section import TrainConfig
+from ipfl.config.train_section import AdaptConfig, TrainConfig
 from ipfl.core import (
-    QUICK,
     Ask,
     ClientId,
     Engine,
@@ -72,6 +80,8 @@ def _expect_scores(sent: Record) -> dict[str, Any]:
         expected["metrics"] = list_of(Number | None, len(wanted))
     if models := sent.facts.get(WANTED_MODELS):
         expected["model_hits"] = list_of(NonNegative | None, len(models))
+    if sent.facts.get(LAST_STEP):
+        expected["last_step"] = list_of(NonNegative | None, 2)
     return expected | ({"global_hits": NonNegative} if "global" in sent.params else {})
 
 
@@ -84,8 +94,8 @@ def _are_possible(facts: Mapping[str, Any]) -> bool:
 
 SCORES = ReplySchema(_expect_scores, rule=_are_possible)
 """Hits of a client's predictor among `n` test points and among `goal_n` points of its goal; hits of the model
-`global`, if it was sent, among the test points; the metrics that are wanted; and the hits of the models that
-are."""
+`global`, if it was sent, among the test points; the metrics that are wanted, and the hits of the models that
+are; passes and seconds of the last step."""
 
 
 def _hit_rates(replies: Replies, key: str, points: str = "n") -> dict[ClientId, float]:
@@ -93,6 +103,15 @@ def _hit_rates(replies: Replies, key: str, points: str = "n") -> dict[ClientId, 
     return {
         c: r.facts[key] / r.facts[points] for c, r in replies.items() if key in r.facts and r.facts[points]
     }
+
+
+def _last_step_cost(replies: Sequence[Record]) -> dict[str, float]:
+    """Means over the clients that said what their last step took."""
+    said = [found for reply in replies if None not in (found := reply.facts.get("last_step", [None]))]
+    if not said:
+        return {}
+    passes, seconds = np.mean(said, axis=0).tolist()
+    return {"last_step_passes": passes, "last_step_seconds": seconds}
 
 
 def _separation(
@@ -133,7 +152,8 @@ class Evaluator:
         config: When, and on whom.
         seed: Of the run.
         decides: Whether something depends on evaluations before the last, such as who leaves. If not, and if
-            the user did not say when to evaluate, only the last one has what takes long (`QUICK`).
+            the user did not say when to evaluate, clients take their last step for the last one alone.
+        adapt: The last step at the clients.
     """
 
     def __init__(
@@ -144,8 +164,10 @@ class Evaluator:
         seed: int,
         *,
         decides: bool = False,
+        adapt: AdaptConfig | None = None,
     ):
         self.task, self.method, self.config, self.seed = task, method, config, seed
+        self.adapt = adapt or AdaptConfig()
         self.is_quick = config.every == "auto" and not decides
         self.clients = self._choose()
         self.metrics = choose_metrics(config.metrics, task.target)
@@ -219,6 +241,7 @@ class Evaluator:
             unseen={c: value for c, value in accuracy.items() if c in data.unseen},
             goal={c: value for c, value in goal.items() if c in personalized},
             separation=separation,
+            **_last_step_cost([reply for client, reply in replies.items() if client in personalized]),
             metrics={
                 name: {c: replies[c].facts["metrics"][place] for c in personalized}
                 for place, name in enumerate(self.metrics)
@@ -229,8 +252,8 @@ class Evaluator:
         """The offer, with what is to be reported beside the hits of the client's predictor, and kept."""
         models = [name for name in names if name in offer.params]
         wishes: dict[str, Any] = {WANTED_METRICS: list(self.metrics)} if self.metrics else {}
-        if self.is_quick and not last:
-            wishes[QUICK] = True
+        if self.adapt.is_on and (last or not self.is_quick):
+            wishes[LAST_STEP] = True
         if len(models) > 1:
             wishes[WANTED_MODELS] = models
         if keep:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from ipfl.client.last_step import check_last_step
 from ipfl.client.memory import ClientMemory
 from ipfl.config.run_config import RunConfig
 from ipfl.core import (
@@ -80,13 +81,16 @@ class RoundLoop:
         check_clusters(method, len(task.data.clients))
         config.train.check_quorum(len(task.data.clients))
         check_target(method, task.target.kind)
+        check_last_step(method, config.adapt)
         self.task, self.method, self.config, self.engine = task, method, config, engine
         self.server_memory, self.callbacks, self.reference = server_memory, tuple(callbacks), reference
         self.arrivals = Arrivals(config.clients, task.data.clients, config.seed)
         setup = make_setup(task, method, config, server_memory, balances, planned_rounds)
         self.state = method.init(setup)
         decides = config.clients.leave or config.patience is not None
-        self.evaluator = Evaluator(task, method, config.evaluate, config.seed, decides=decides)
+        self.evaluator = Evaluator(
+            task, method, config.evaluate, config.seed, decides=decides, adapt=config.adapt
+        )
         self.budget = self.evaluator.budget(self.state, config.train, setup.per_round, config.rounds)
         self.opening: tuple[Transfer, ...] = ()
         if isinstance(method, HasMarket):
@@ -322,6 +326,7 @@ class RoundLoop:
             "metrics_per_client": {} if last is None else {n: dict(v) for n, v in last.metrics.items()},
             "reference": None if reference is None else reference.summary["method"],
             "evaluated_round": last.round if last else None,
+            "last_step_seconds": last.last_step_seconds if last else None,
             "left": len(self.departed),
             "decided": [e.text for line in history for e in line["events"] if e.kind == "task_decided"],
             "adversary": None,

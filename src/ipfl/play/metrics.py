@@ -89,6 +89,11 @@ class Evaluation:
     assessed: tuple[str, ...] = ()
     """Names of the server models that the columns of `cluster_accuracy` belong to. A cluster keeps its number
     when others are merged, so the third column is not always cluster 2."""
+    last_step_passes: float | None = None
+    """Forward passes over its points that the last step took a client, on average; None: there was none, or
+    nobody said so."""
+    last_step_seconds: float | None = field(default=None, compare=False)
+    """The same by the clock; not kept in `metrics.jsonl`, which is the same for every run."""
 
     def line(self) -> dict[str, Any]:
         """What `metrics.jsonl` keeps per client, enough to make this evaluation again."""
@@ -125,6 +130,7 @@ class Evaluation:
                 dict(zip(line["clients"], line.get("separation_per_client", ()), strict=False))
             ),
             assessed=tuple(assessed_models(line)),
+            last_step_passes=line.get("last_step_passes"),
         )
 
     def pma(self, reference: Mapping[ClientId, float] | None) -> dict[ClientId, float] | None:
@@ -143,6 +149,7 @@ class Evaluation:
             "cluster_accuracy": self.cluster_accuracy,
             "assessed_models": list(self.assessed) or None,
             "purity": self.purity,
+            "last_step_passes": self.last_step_passes,
             "separation": mean_and_std(self.separation),
             "unseen_accuracy": mean_and_std(self.unseen),
             "metrics": {name: mean_and_std(_known(values)) for name, values in self.metrics.items()},

@@ -82,6 +82,7 @@ def run(
         config.clients.deadline,
         wrap,
         config.privacy,
+        config.adapt,
         None if kept is None else kept.folder,
     )
     with ExitStack() as held:
@@ -113,7 +114,9 @@ def run(
             loop.play_rounds()
             result = loop.result()
             result.summary["strategy"] = _strategy_report(config, running_engine, task)
-        played = PlayedRun(task, method, loop.state, config.train, config.seed, memory, len(loop.history))
+        played = PlayedRun(
+            task, method, loop.state, config.train, config.seed, memory, len(loop.history), config.adapt
+        )
         if journal is not None:
             with measure("results"):
                 _write_results(journal, result, played, kept)

@@ -48,8 +48,6 @@ class MainParameter(_File):
     key: str
     """Of the method, or dotted: of the config."""
     values: Annotated[tuple[Any, ...], Field(min_length=1)]
-    while_tuning: Settings = {}
-    """Settings for runs of the grid alone, such as that nobody trains on the points which decide."""
 
 
 class Grid(_File):

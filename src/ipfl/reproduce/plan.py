@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ipfl.config.run_config import Config
+from ipfl.config.run_config import ADAPTED, Config, last_steps
 from ipfl.core import Method
 from ipfl.reproduce.experiments import Experiment, Scale, Settings, read_common
 from ipfl.study.study_run import StudyRun
@@ -43,7 +43,8 @@ def plan_experiment(
         for label in dict.fromkeys([*first, *experiment.labels]):
             own = {**read_common().settings.get(label, {}), **settings_of(label, tuned or {})}
             for seed in seeds:
-                runs[label, seed] = plan_run(label, seed, base, own, runs.get((experiment.reference, seed)))
+                reference = runs.get((experiment.reference, seed))
+                runs[label, seed] = plan_run(label, seed, base, own, reference, experiment.labels)
     return columns
 
 
@@ -53,7 +54,12 @@ def base_settings(experiment: Experiment, scale: Scale) -> Settings:
 
 
 def plan_run(
-    label: str, seed: int, base: Settings, own: Settings, reference: StudyRun | None = None
+    label: str,
+    seed: int,
+    base: Settings,
+    own: Settings,
+    reference: StudyRun | None = None,
+    rows: Sequence[str] = (),
 ) -> StudyRun:
     """One run.
 
@@ -63,6 +69,7 @@ def plan_run(
         base: Settings by dotted key.
         own: Settings of this method alone; keys without a dot are hyper-parameters.
         reference: What clients may compare themselves with before they leave.
+        rows: Labels of all methods beside it, which say whose the section `[adapt]` is.
     """
     of_config = {key: value for key, value in own.items() if "." in key or key in Config.model_fields}
     of_method = {key: value for key, value in own.items() if key not in of_config}
@@ -72,6 +79,7 @@ def plan_run(
     config = Config.load(None, (), overrides)
     full = ":".join([label, *(f"{key}={_label_text(value)}" for key, value in of_method.items())])
     method = config.build_methods([full])[full]
+    config = config.model_copy(update={"adapt": last_steps(config.adapt, [full, *rows])[full]})
     reference = reference if config.clients.leave else None
     title = f"{label}, {config.task.partition}, seed {seed}"
     return StudyRun(run_key(config, method, reference), label, method, config, title, reference, own)
@@ -97,7 +105,8 @@ def settings_of(label: str, tuned: Mapping[str, Settings]) -> Settings:
     """
     parts = label.split(":")
     for count in range(len(parts), 0, -1):
-        found = tuned.get(":".join(parts[:count]))
+        variant = ":".join(parts[:count])
+        found = tuned.get(variant, tuned.get(variant.removesuffix(ADAPTED)))
         if found is not None:
             named = {part.partition("=")[0] for part in parts[count:]}
             return {key: value for key, value in found.items() if key not in named}

@@ -2,8 +2,8 @@
 
 Seeds are from `FIRST_SEED` on, so that no run of a table was tuned on. What decides is the clients' mean
 accuracy on `goal`: held-back training points, the same as `probe` but for tasks whose test data is mixed in
-another way, where it is a sample of what clients want. While tuning, nobody trains on held-back points
-(`while_tuning` in the grid is for methods that would).
+another way, where it is a sample of what clients want. While tuning, nobody trains on held-back points, and
+clients take no last step.
 """
 
 from __future__ import annotations
@@ -58,6 +58,8 @@ def plan_tuning(experiment: Experiment, scale: Scale, seeds: Sequence[int]) -> l
         **base_settings(experiment, scale),
         **experiment.columns[column],
         "train.use_probe": False,
+        "adapt.epochs": 0,
+        "adapt.label_prior": False,
         "clients.leave": False,
     }
     whole = Config.load(None, (), base)
@@ -67,7 +69,7 @@ def plan_tuning(experiment: Experiment, scale: Scale, seeds: Sequence[int]) -> l
     for label in dict.fromkeys([*experiment.labels, *experiment.also_tuned]):
         if label not in read_common().grid.main:
             continue
-        given = {**read_common().settings.get(label, {}), **read_common().grid.main[label].while_tuning}
+        given = read_common().settings.get(label, {})
         for settings in grid_points(label, rate):
             runs = tuple(plan_run(label, seed, base, {**given, **settings}) for seed in seeds)
             found.append(Candidate(label, settings, runs))

@@ -23,7 +23,7 @@ from ipfl.client.kept_predictors import kept_clients, read_predictor
 from ipfl.client.memory import ClientMemory
 from ipfl.config.run_config import RunConfig
 from ipfl.config.task_section import TaskConfig
-from ipfl.config.train_section import TrainConfig
+from ipfl.config.train_section import AdaptConfig, TrainConfig
 from ipfl.core import ClientId, Method, Record, Transfer, Vector
 from ipfl.core.rounds import with_typed_rows
 from ipfl.data.target_kinds import Target
@@ -225,7 +225,8 @@ class FinishedRun:
         train = TrainConfig.of(self._settings["train"])
         classes, seed, rounds = (int(self.summary[key]) for key in ("classes", "seed", "rounds"))
         names = self.summary.get("class_names") or ()
-        return Newcomers(self.method, offer, network, initial, classes, train, seed, rounds, names)
+        adapt = AdaptConfig.of(self._settings["adapt"])
+        return Newcomers(self.method, offer, network, initial, classes, train, seed, rounds, adapt, names)
 
     def check_newcomers(self) -> None:
         """Refuses a run that has nothing for clients that come later.
@@ -297,7 +298,9 @@ class FinishedRun:
             raise InputError(f"{checkpoints.folder / name} is missing: resume the run to its end first")
         state = checkpoints.read(name, fresh) if rounds else fresh
         memory = ClientMemory(self.folder / MEMORY)
-        return PlayedRun(self.task, self.method, state, config.train, config.seed, memory, rounds)
+        return PlayedRun(
+            self.task, self.method, state, config.train, config.seed, memory, rounds, config.adapt
+        )
 
 
 def _by_number(path: Path) -> tuple[int, str]:

@@ -9,7 +9,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from ipfl.client.client import Client
-from ipfl.config.train_section import TrainConfig
+from ipfl.client.last_step import personalized
+from ipfl.config.train_section import AdaptConfig, TrainConfig
 from ipfl.core import EMPTY, Method, Record, Vector
 from ipfl.data.dataset import check_features, check_targets
 from ipfl.data.federated import Parts, Samples
@@ -36,6 +37,8 @@ class Newcomers:
     seed: int
     rounds: int
     """That were played."""
+    adapt: AdaptConfig
+    """The last step at the clients."""
     class_names: Sequence[str] = ()
     """Of the run's labels, if they are texts."""
 
@@ -82,8 +85,7 @@ class Newcomers:
         )
         try:
             with one_thread():
-                predictor: Predictor = self.method.personalize(self.offer, EMPTY, me)
-                return predictor
+                return personalized(self.method, self.adapt, self.offer, EMPTY, me, is_member=False).predictor
         except InputError:
             raise
         except (LookupError, TypeError, ValueError, ArithmeticError) as error:

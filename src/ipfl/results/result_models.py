@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ipfl.client.memory import ClientMemory
 from ipfl.client.runner import ClientRunner
-from ipfl.config.train_section import TrainConfig
+from ipfl.config.train_section import AdaptConfig, TrainConfig
 from ipfl.core import NEWCOMER, ClientId, Method, Vector
 from ipfl.errors import NotSupportedError
 from ipfl.results.newcomer import Newcomers
@@ -41,10 +41,12 @@ class PlayedRun:
     """What the clients remember."""
     rounds: int
     """That were played."""
+    adapt: AdaptConfig
+    """The last step at the clients."""
 
     @cached_property
     def _runner(self) -> ClientRunner:
-        return ClientRunner(self.task, self.method, self.train, self.seed, self.memory)
+        return ClientRunner(self.task, self.method, self.train, self.seed, self.memory, adapt=self.adapt)
 
     @property
     def network(self) -> Network:
@@ -79,6 +81,7 @@ class PlayedRun:
             self.train,
             self.seed,
             self.rounds,
+            self.adapt,
             self.task.class_names,
         )
         return newcomers.personalize(x, y)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from ipfl.config.run_config import MAX_SEED, Config, RunConfig
+from ipfl.config.train_section import AdaptConfig
 from ipfl.core import Method
 from ipfl.errors import InputError
 from ipfl.keep.file_names import COMPARISON_FILE, PLAN_FILE
@@ -51,6 +52,8 @@ COMPARED_FIGURES = (
     "opt_outs",
     "participation_rate",
     "purity",
+    "last_step_passes",
+    "last_step_seconds",
     "seconds_per_round",
     "bytes_up_per_client_round",
     "bytes_down_per_client_round",
@@ -63,6 +66,8 @@ class MethodRuns:
     """All runs of one method."""
 
     method: Method[Any]
+    adapt: AdaptConfig = field(default_factory=AdaptConfig)
+    """The last step at its clients."""
     results: dict[int, Result] = field(default_factory=dict)
     """Whole runs by seed."""
     failures: dict[int, str] = field(default_factory=dict)
@@ -230,10 +235,10 @@ def compare(
     built, reference_label = label_methods(config, methods, reference)
     tasks = make_task_cache(config, task, chosen_seeds[0])
     first = config.model_copy(update={"seed": chosen_seeds[0]})
-    check_task(tasks.get(first), built.values(), first, first.seed)
+    check_task(tasks.get(first), [row.method for row in built.values()], first, first.seed)
     if resume and out is None:
         raise InputError("a comparison that is resumed needs a folder (out)")
-    entries = {label: MethodRuns(method) for label, method in built.items()}
+    entries = {label: MethodRuns(*row) for label, row in built.items()}
     with ExitStack() as stack:
         place = None if out is None else stack.enter_context(ComparisonFolder(check_folder_path(Path(out))))
         if place is not None:
@@ -273,7 +278,7 @@ def _list_runs(
     names = folder_names(entries)
 
     def run_of(label: str, seed: int, measured_by: StudyRun | None) -> StudyRun:
-        own = config.model_copy(update={"seed": seed})
+        own = config.model_copy(update={"seed": seed, "adapt": entries[label].adapt})
         if measured_by is None:  # nobody can leave the reference for being worse than the reference
             own = own.model_copy(update={"clients": own.clients.model_copy(update={"leave": False})})
         key = f"{names[label]}/seed-{seed}"

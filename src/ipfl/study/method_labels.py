@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import Field, fields, is_dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic.fields import FieldInfo
 
-from ipfl.config.run_config import Config, RunConfig
+from ipfl.client.last_step import check_last_step
+from ipfl.config.run_config import Config, RunConfig, last_steps
+from ipfl.config.train_section import AdaptConfig
 from ipfl.core import Method
 from ipfl.errors import InputError
 from ipfl.methods import check_method
@@ -18,10 +20,18 @@ Methods = Sequence[str | Method[Any]] | Mapping[str, str | Method[Any]]
 """What is compared: names or methods, as they are or by the labels that they get."""
 
 
+class Row(NamedTuple):
+    """What a row of a comparison plays."""
+
+    method: Method[Any]
+    adapt: AdaptConfig
+    """The last step at its clients."""
+
+
 def label_methods(
     config: RunConfig, methods: Methods, reference: str | Method[Any]
-) -> tuple[dict[str, Method[Any]], str]:
-    """All methods of a comparison by their labels, the reference included, and the label of the reference.
+) -> tuple[dict[str, Row], str]:
+    """The rows of a comparison by their labels, the reference included, and the label of the reference.
 
     Raises:
         InputError: There is no such method, or two have the same label.
@@ -30,9 +40,12 @@ def label_methods(
         raise InputError(f"expected a list of methods, such as [{methods!r}]")
     source = config if isinstance(config, Config) else Config()
     given: dict[str, Method[Any] | None] = {}
+    names_of: dict[str, str] = {}
     if isinstance(methods, Mapping):
         for label, one in methods.items():
             given[label] = source.build_methods([one])[one] if isinstance(one, str) else check_method(one)
+            if isinstance(one, str):
+                names_of[label] = one
     else:
         for one in methods:
             _add_method(given, one)
@@ -41,7 +54,14 @@ def label_methods(
     names = [label for label, method in given.items() if method is None]
     built = source.build_methods(names)
     reference_label = reference if isinstance(reference, str) else label_of(reference)
-    return {label: built[label] if one is None else one for label, one in given.items()}, reference_label
+    adapts = last_steps(config.adapt, [names_of.get(label, label) for label in given])
+    rows = {
+        label: Row(built[label] if one is None else one, adapts[names_of.get(label, label)])
+        for label, one in given.items()
+    }
+    for row in rows.values():
+        check_last_step(*row)
+    return rows, reference_label
 
 
 def _default_of(setting: Field[Any]) -> Any:

@@ -100,7 +100,13 @@ def engine_factory(
 
     def make_engine(context: EngineContext) -> FlowerEngine:
         settings = RunSettings(
-            context.method, context.train, config.task, context.seed, classes=None, privacy=config.privacy
+            context.method,
+            context.train,
+            config.task,
+            context.seed,
+            classes=None,
+            privacy=config.privacy,
+            adapt=config.adapt,
         )
         membership = Membership(Transport(grid, deadline, 0.001, lambda: None), NodeDirectory())
         membership.wait_for_clients(1, 1.0, settings, lambda line: None, fail_on_refusal=True)

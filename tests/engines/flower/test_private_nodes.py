@@ -19,10 +19,10 @@ from tests.engines.flower.loopback import TINY, Loopback, engine_factory, run
 import ipfl
 from ipfl.client.memory import ClientMemory
 from ipfl.client.privacy_accountant import Releases
-from ipfl.client.runner import ASSESS, EVALUATE, ClientRunner, Job, actions_of
+from ipfl.client.runner import ASSESS, EVALUATE, LAST_STEP, ClientRunner, Job, actions_of
 from ipfl.config.run_config import Config
 from ipfl.config.task_section import TaskConfig
-from ipfl.config.train_section import PrivacyConfig, TrainConfig
+from ipfl.config.train_section import AdaptConfig, PrivacyConfig, TrainConfig
 from ipfl.core import Record
 from ipfl.engines.flower.message_headers import HELLO, AskHeader
 from ipfl.engines.flower.messages import Encoder, encode_text, message_type, pack, unpack
@@ -59,7 +59,7 @@ class Node:
         self.run_id = uuid.uuid4().hex
         runners.clear()
 
-    def ask(self, action, record, method="fedavg", run_id=None, privacy=PRIVACY, **others):
+    def ask(self, action, record, method="fedavg", run_id=None, privacy=PRIVACY, adapt=None, **others):
         """What comes back: a record, or the text of a refusal."""
         task = TaskConfig.of({"model": "softmax"} | others.pop("task", {}))
         settings = RunSettings(
@@ -69,6 +69,7 @@ class Node:
             seed=0,
             classes=CLASSES,
             privacy=PrivacyConfig(**privacy),
+            adapt=AdaptConfig(**adapt or {}),
         )
         plan, text = encode_text(settings.to_json())
         digests, arrays = Encoder().encode(record)
@@ -326,15 +327,27 @@ class TestSensitivity:
         assert self.changes(tmp_path, method, TINY_NOISE) == pytest.approx(1, abs=1e-6)
 
     def test_ipfl(self, tmp_path):
-        """Importance is made of noisy hits; the default mix and adaptation look at the points: refused."""
+        """Importance is made of noisy hits; the default mix looks at the points: refused."""
         asked = {"privacy": {"noise": 5.0}}
         node, offer = Node(tmp_path, self.data()), everything("cluster_0", "cluster_1")
         assert node.ask(EVALUATE, offer, "ipfl-plus", **asked).startswith(
             "[privacy] keeps evaluations of ipfl-plus"
         )
-        for adapt in (0, 3):
-            method = ipfl.method("ipfl-plus", mix="paper", adapt=adapt)
-            assert node.ask(EVALUATE, offer, method, **asked).facts["n"] == self.TESTED
+        method = ipfl.method("ipfl-plus", mix="paper")
+        assert node.ask(EVALUATE, offer, method, **asked).facts["n"] == self.TESTED
+
+    @pytest.mark.parametrize("adapt", [{"epochs": "auto"}, {"label_prior": True}, {"epochs": 3}])
+    def test_the_last_step(self, tmp_path, adapt):
+        """Labels say how far it goes and what is likely; training alone has noise in it, and is booked."""
+        privacy, node = {"noise": 5.0}, Node(tmp_path, self.data())
+        offer = Record(everything("global").params, {LAST_STEP: True})
+        reply = node.ask(EVALUATE, offer, adapt=adapt, privacy=privacy, batch_size=4)
+        if adapt != {"epochs": 3}:
+            assert reply.startswith("[privacy] keeps evaluations of fedavg on the node")
+            return
+        # 8 points in batches of 4 are two steps per epoch, at a chance of 1/2.
+        assert reply.facts["epsilon"] == pytest.approx(Releases({(5.0, 1.0): 3, (5.0, 0.5): 6}).epsilon(1e-5))
+        assert reply.facts["last_step"] == [None, None]
 
     def test_noise_in_a_training_before_it_is_booked(self, tmp_path):
         """8 points in batches of 4 are two steps per epoch, at a chance of 1/2; finetune takes 5 epochs."""

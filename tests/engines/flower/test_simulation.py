@@ -72,7 +72,9 @@ def engine_factory(simulation, config):
     """Runs share the nodes, which therefore keep the memory of each run in a folder of its own."""
 
     def make_engine(context):
-        settings = RunSettings(context.method, context.train, config.task, context.seed, classes=None)
+        settings = RunSettings(
+            context.method, context.train, config.task, context.seed, classes=None, adapt=config.adapt
+        )
         transport = Transport(simulation.grid, None, POLL_SECONDS, simulation.check_alive)
         membership = Membership(transport, NodeDirectory())
         membership.wait_for_clients(
@@ -83,7 +85,7 @@ def engine_factory(simulation, config):
     return make_engine
 
 
-@pytest.mark.parametrize("name", ["fedavg", "ditto", "local", "ipfl-plus"])
+@pytest.mark.parametrize("name", ["fedavg", "ditto+adapt", "local", "ipfl-plus"])
 def test_same_models_as_the_local_engine(simulation, name):
     """Three rounds on digits, with the paper's CNN: every figure and every bit of every model."""
     settings = config(name)

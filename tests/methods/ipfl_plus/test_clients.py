@@ -101,7 +101,7 @@ class TestPrivacy:
     def test_bids_are_scored_on_probe_and_mixing_on_goal(self):
         # The goal comes from the swapped mix, so bids and mixture must point to other clusters.
         task = ipfl.Task.load(clients=10, samples=60, swap_test_mix=True, model="mlp", **DEFAULT)
-        result = run_here(task, IPFL(mix="best", adapt=0), rounds=12, train=QUICK)
+        result = run_here(task, IPFL(mix="best"), rounds=12, train=QUICK)
         wanted = IPFL().preferences(result.state)
         accuracy = np.array(result.summary["cluster_accuracy"])  # [distribution][cluster]
         own = {d: int(accuracy[d].argmax()) for d in (0, 1)}
@@ -146,7 +146,7 @@ class TestPersonalizedModel:
     def test_tuned_mix_is_never_worse_on_goal_than_the_best_single_model(self, small):
         rng = np.random.default_rng(0)
         size = small.network(0).size
-        method = IPFL(mix="tuned", adapt=0)
+        method = IPFL(mix="tuned")
         with engine_for(small, method) as engine:
             for client in small.data.clients:
                 offer = Record(
@@ -161,7 +161,7 @@ class TestPersonalizedModel:
     def test_paper_mix_by_hand(self, small):
         # All models equal: υ = 1/2 each, so P_i is that model; and with means (0.2, 0.4) the second counts
         # half as much: υ = (2/3, 1/3). Models 3·e and 0 then mix to 2·e.
-        method = IPFL(mix="paper", adapt=0)
+        method = IPFL(mix="paper")
         size = small.network(0).size
         zero, three = np.zeros(size, np.float32), np.full(size, 3, np.float32)
         with engine_for(small, method) as engine:
@@ -238,13 +238,13 @@ class TestFindingTheRightCluster:
         return task, run_here(task, method, rounds=rounds, train=QUICK, evaluate=every)
 
     def test_clients_separate_by_distribution(self):
-        _, result = self.run(IPFL(adapt=0))
+        _, result = self.run(IPFL())
         assert result.summary["purity"] == 1
         accuracy = np.array(result.summary["cluster_accuracy"])
         assert abs(np.diff(accuracy, axis=1)).min() > 0.3  # each model serves one distribution
 
     def test_after_a_drift_the_moved_clients_prefer_the_right_cluster(self):
-        task, result = self.run(IPFL(adapt=0), rounds=22, drift_round=12, drift_share=0.34)
+        task, result = self.run(IPFL(), rounds=22, drift_round=12, drift_share=0.34)
         moved = {i for i in task.data.clients if task.data.majority(i, 11) != task.data.majority(i, 12)}
         assert len(moved) == 4  # a third of twelve
         before, after = (
@@ -256,14 +256,14 @@ class TestFindingTheRightCluster:
 
     def test_initial_clustering_starts_in_the_right_cluster(self):
         # Class halves: that is what F1 per class can tell apart (it cannot see a permutation of labels).
-        method = IPFL(adapt=0, initial_clustering=True, pretrain=5)
+        method = IPFL(initial_clustering=True, pretrain=5)
         _, result = self.run(method, rounds=6, server_samples=40, distributions="halves")
         # Round 5 is the first market round; its bids come from K-Means, nobody was asked yet.
         assert result.evaluations[5].purity >= 0.9
         assert [line["transfers"] for line in result.history[:5]] == [()] * 5
 
     def test_auto_merges_down_to_the_number_of_distributions(self):
-        _, result = self.run(IPFL(adapt=0, clusters="auto", max_clusters=4, merge_after=8), rounds=20)
+        _, result = self.run(IPFL(clusters="auto", max_clusters=4, merge_after=8), rounds=20)
         report = result.summary["report"]
         assert result.summary["clusters"] == len(report["clusters"]) == 2
         assert len(report["merged"]) == 2
@@ -279,9 +279,7 @@ class TestFindingTheRightCluster:
         options = {"rounds": 8, "evaluate": ipfl.EvaluateConfig(every=2)}
         reference = run_here(task, ipfl.method("fedavg"), **options)
         leaving = ipfl.ClientsConfig(leave=True, grace=3)
-        result = run_here(
-            task, IPFL(adapt=0, incentive=False), clients=leaving, reference=reference, **options
-        )
+        result = run_here(task, IPFL(incentive=False), clients=leaving, reference=reference, **options)
         stayed = [line["clients"] for line in result.history]
         assert stayed[:4] == [8] * 4  # nobody before the grace period is over
         assert stayed[-1] < 8

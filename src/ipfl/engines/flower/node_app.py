@@ -310,6 +310,7 @@ class NodeApp(ClientApp):
             settings.seed,
             NodeMemory(folders.memory),
             settings.privacy,
+            settings.adapt,
             is_seeded=not is_own or SEEDED_NOISE in context.node_config,
         )
 

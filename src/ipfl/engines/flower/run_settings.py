@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ipfl.config.task_section import TaskConfig
-from ipfl.config.train_section import PrivacyConfig, TrainConfig
+from ipfl.config.train_section import AdaptConfig, PrivacyConfig, TrainConfig
 from ipfl.core import Method
 from ipfl.errors import InputError
 from ipfl.methods import method as build_method
@@ -29,6 +29,8 @@ class RunSettings:
     """Number of classes; None as long as the server has to learn it from its nodes."""
     privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
     """What replies may reveal."""
+    adapt: AdaptConfig = field(default_factory=AdaptConfig)
+    """The last step at the clients."""
 
     def to_json(self) -> str:
         """The text that travels."""
@@ -40,6 +42,7 @@ class RunSettings:
                 "seed": self.seed,
                 "classes": self.classes,
                 "privacy": self.privacy.model_dump(mode="json"),
+                "adapt": self.adapt.model_dump(mode="json"),
             }
         )
 
@@ -60,6 +63,7 @@ class RunSettings:
                 seed=int(content["seed"]),
                 classes=_read_classes(content["classes"]),
                 privacy=PrivacyConfig.of(content["privacy"]),
+                adapt=AdaptConfig.of(content["adapt"]),
             )
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise InputError(f"the server's settings cannot be read: {error}") from error

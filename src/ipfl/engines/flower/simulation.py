@@ -221,14 +221,20 @@ def engine_on(
         float16: Whether models travel as float16.
         resources: Closed with the engine, or at once if the clients do not come.
     """
-    from ipfl.config.train_section import PrivacyConfig
+    from ipfl.config.train_section import AdaptConfig, PrivacyConfig
     from ipfl.engines.flower.flower_engine import FlowerEngine
     from ipfl.engines.flower.membership import Membership, NodeDirectory
     from ipfl.engines.flower.run_settings import RunSettings
     from ipfl.engines.flower.transport import Transport
 
     settings = RunSettings(
-        context.method, context.train, task, context.seed, None, context.privacy or PrivacyConfig()
+        context.method,
+        context.train,
+        task,
+        context.seed,
+        None,
+        context.privacy or PrivacyConfig(),
+        context.adapt or AdaptConfig(),
     )
     # A client's time runs from the sending of its message. With a deadline there is one message for each
     # worker process, so that no time passes while a message waits for a process that is free.

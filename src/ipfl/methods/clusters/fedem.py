@@ -48,6 +48,7 @@ class FedEM(ClusterModelsMethod[ClusterModels]):
     """Federated expectation maximisation (Marfoq et al. 2021)."""
 
     name: ClassVar[str] = "fedem"
+    gives_one_network: ClassVar[bool] = False
     summary: ClassVar[str] = "clients mix M learners and train all of them by EM (Marfoq et al. 2021)"
     needs_probe: ClassVar[bool] = False
 

@@ -9,17 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ipfl.client.client import Client, Part
-from ipfl.core import QUICK, Record, Vector, cluster_name
+from ipfl.client.own_points import OwnPoints
+from ipfl.core import Record, Vector, cluster_name
 from ipfl.core.vectors import mix
 from ipfl.methods.ipfl_plus.ipfl_settings import WITH_PROBE, IPFLSettings
 from ipfl.methods.ipfl_plus.mixing import mixing_weights
-from ipfl.methods.ipfl_plus.personalization import (
-    OwnPoints,
-    fine_tune,
-    fine_tune_some_of_the_way,
-    mix_on_evidence,
-    with_label_prior,
-)
+from ipfl.methods.ipfl_plus.personalization import mix_on_evidence
 from ipfl.methods.ipfl_plus.preferences import choose_bids, importance_weights, mean_returns
 from ipfl.methods.shared.initial_clustering import count_confusion
 from ipfl.training.sgd import Score
@@ -75,21 +70,7 @@ class ClientSide(IPFLSettings):
         return count_confusion(ask, me), mine
 
     def personalize(self, offer: Record, mine: Record, me: Client) -> Vector:
-        """Eq. personalized_model: P_i = Σ_k υ_ik ω_k, with υ from `goal`; then fine-tuning, if any.
-
-        Fine-tuning of all clients takes as long as rounds do: not while a run is only watched.
-        """
-        mixed = self._mixed(offer, me)
-        if self.adapt == "auto":
-            if offer.facts.get(QUICK):
-                return mixed
-            points = OwnPoints.of(me, self.preference_samples)
-            tuned = fine_tune_some_of_the_way(mixed, points, me)
-            return with_label_prior(tuned, points, me) if self.label_prior else tuned
-        return fine_tune(mixed, me, self.adapt) if self.adapt else mixed
-
-    def _mixed(self, offer: Record, me: Client) -> Vector:
-        """The client's mix of the cluster models, without any training."""
+        """Eq. personalized_model: P_i = Σ_k υ_ik ω_k, with υ from `goal`."""
         hits, n = self._hits(offer, me, "goal", self.preference_samples)
         importance = importance_weights(hits / max(n, 1), np.asarray(offer.facts["means"]))
         models = [offer.params[cluster_name(k)] for k in offer.facts["clusters"]]

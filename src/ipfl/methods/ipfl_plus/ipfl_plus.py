@@ -14,7 +14,7 @@ Departures from the print, with the reasons in docs/reading.md:
   the number of providers. Both keep the sum of all tokens as it is.
 - Contributions are agreement with the others' updates (`contribution`) instead of the Shapley approximation.
 - Beyond the paper: `warmup` rounds as one model, cluster models that share (`share`), other mixes than the
-  paper's, fine-tuning of a client's mix by how few classes it has (`adapt`), `clusters = "auto"`, `robust`.
+  paper's, `clusters = "auto"`, `robust`.
 `preset = "paper"` sets the printed rules.
 """
 
@@ -51,7 +51,6 @@ from ipfl.methods.ipfl_plus.market_state import (
 from ipfl.methods.ipfl_plus.mixing import SHARPNESS
 from ipfl.methods.ipfl_plus.server_steps import Outcome
 from ipfl.methods.ipfl_plus.updates import ask_training, collect_updates
-from ipfl.methods.shared.steps import training_passes
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", allow_inf_nan=False))
@@ -114,13 +113,13 @@ class IPFL(AuditedMarket, Method[MarketState]):
         return Round(after, before.seats(selection, delivered, lost), tuple(events), market)
 
     def personalize_cost(self, state: MarketState) -> int:
-        """Every cluster model once, every candidate for the mix, and epochs of fine-tuning if they are fixed.
+        """Every cluster model once, and every candidate for the mix.
 
         On evidence, candidates are scored on two parts.
         """
         k = len(state.clusters)
         candidates = {"tuned": len(SHARPNESS), "evidence": 2 * (k + len(SHARPNESS))}.get(self.mix, 0)
-        return k + candidates + (0 if self.adapt == "auto" else training_passes(self.adapt))
+        return k + candidates
 
     def models(self, state: MarketState) -> dict[str, Vector]:
         """The cluster models in use."""

@@ -28,7 +28,6 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
         "trial_rounds": 0,
         "hits": "hard",
         "mix": "paper",
-        "adapt": 0,
         "order": "top",
         "explore_in": "random",
         "contribution": "clients",
@@ -108,16 +107,6 @@ class IPFLSettings:
         "evidence",
         description="how cluster models become a personalized one: by υ; the best alone; "
         "what is best on goal; by υ^4 unless the client's points are evidence for another mix",
-    )
-    adapt: Annotated[int, Field(ge=0)] | Literal["auto"] = Field(
-        "auto",
-        description="epochs in which a client trains its mix further for itself; 0: no training; "
-        "auto: five, or twenty if it goes most of the way; the fewer classes it has, the further it goes",
-    )
-    label_prior: bool = Field(
-        True,
-        description="whether, with adapt = auto, a client adds to its model's outputs how often it has each "
-        "class, as far as its labels show it",
     )
     n_p: Annotated[int, Field(ge=1)] | None = Field(
         None,

@@ -65,6 +65,7 @@ class FedProto(Method[Prototypes]):
     name: ClassVar[str] = "fedproto"
     summary: ClassVar[str] = "own networks, held together by common class prototypes (Tan et al. 2022)"
     needs_probe: ClassVar[bool] = False
+    gives_one_network: ClassVar[bool] = False
     needs_classes: ClassVar[bool] = True
 
     lam: float = Field(

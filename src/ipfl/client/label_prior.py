@@ -1,4 +1,4 @@
-"""What a client's labels say before it looks at a point: a term for the biases of its model's outputs.
+"""A client's labels as a prior over classes: a term for the biases of its model's outputs.
 
 A client that has class c three times as often as others should say c more readily. To the logits of a model
 that was trained where all C classes are as frequent belongs log(C·p_c), with the client's own shares p
@@ -22,15 +22,13 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from ipfl.market.market_arrays import Floats
-
 CHANCE = 2.0
 """Standard deviations by which labels must be less even than by chance before they count."""
 MIN_CONCENTRATION = 0.05
 """α for each class, at least: a class that a client has never seen is rare, not impossible."""
 
 
-def prior_logits(labels: NDArray[np.int64], classes: int) -> Floats:
+def prior_logits(labels: NDArray[np.int64], classes: int) -> NDArray[np.float64]:
     """(C,) log(C·p_c) of a client with these labels; zeros if they may as well be of equal shares."""
     n = len(labels)
     if n == 0 or classes < 2:
@@ -41,5 +39,5 @@ def prior_logits(labels: NDArray[np.int64], classes: int) -> Floats:
     if uneven <= 1:
         return np.zeros(classes)
     concentration = max((n - uneven) / (uneven - 1), MIN_CONCENTRATION * classes)
-    shares: Floats = (counts + concentration / classes) / (n + concentration)
-    return np.log(classes * shares)
+    shares = (counts + concentration / classes) / (n + concentration)
+    return np.asarray(np.log(classes * shares), np.float64)
