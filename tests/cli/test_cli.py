@@ -240,7 +240,7 @@ class TestBadInput:
             (["run", "--workers", "-1"], "--workers"),
             (["run", "--workers", "two"], "--workers"),
             (["run", "--nope"], "No such option"),
-            (["run", "--lr", "0.1"], "No such option '--lr'. It is a setting: --set train.lr=…"),
+            (["run", "--lr", "0.1"], "No such option '--lr'. It is a setting: --set train.lr or adapt.lr=…"),
             (["nope"], "No such command 'nope'"),
             (["depoy"], "No such command 'depoy'. Did you mean 'deploy'?\n"),
             (["compare", "--seeds", "0"], "--seeds"),

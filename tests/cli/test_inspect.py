@@ -45,8 +45,8 @@ class TestShortOptions:
     @pytest.mark.parametrize(
         "sets, hint",
         [
-            ("lr=0.1", "unknown key 'lr'; did you mean 'train.lr'?"),
-            ("task.lr=0.1", "unknown key 'task.lr'; did you mean 'train.lr'?"),
+            ("lr=0.1", "unknown key 'lr'; did you mean 'train.lr' or 'adapt.lr'?"),
+            ("task.lr=0.1", "unknown key 'task.lr'; did you mean 'train.lr' or 'adapt.lr'?"),
             ("task.rounds=3", "unknown key 'task.rounds'; did you mean 'rounds'?"),
             ("incentive=false", "unknown key 'incentive'; did you mean 'method.incentive'?"),
             ("clients=9", "did you mean 'evaluate.clients' or 'task.clients'?"),

@@ -18,7 +18,7 @@ from ipfl.system.files import write_record
 from ipfl.training.architectures import model_factory
 from ipfl.training.network import build_network
 
-CONFIG = {"method": {"name": "ipfl-plus"}, "task": {"model": "softmax"}, "train": {}, "adapt": {}}
+CONFIG = {"method": {"name": "ipfl-plus"}, "task": {"model": "softmax"}, "train": {}}
 SUMMARY = {"config": CONFIG, "input_shape": [2], "classes": 2, "seed": 0, "rounds": 3}
 
 

@@ -16,7 +16,12 @@ from ipfl.results.kept_models import KeptModels
 from ipfl.training.sgd import evaluate
 
 CLIENTS, ROUNDS = 5, 3
-SETTINGS = {"rounds": ROUNDS, "seed": 3, "train": ipfl.TrainConfig(per_round=3, epochs=1)}
+SETTINGS = {
+    "rounds": ROUNDS,
+    "seed": 3,
+    "train": ipfl.TrainConfig(per_round=3, epochs=1),
+    "adapt": {"epochs": "auto"},  # so that every client has a model of its own
+}
 SOME = ipfl.EvaluateConfig(clients=2)
 
 
@@ -34,7 +39,7 @@ def task():
 
 @pytest.fixture
 def calls(monkeypatch):
-    """How often each client was personalized after each round; under `adapt = "auto"` that is a training."""
+    """How often each client was personalized after each round; with a last step that is a training."""
     counted = Counter()
     cls = type(ipfl.method("ipfl-plus"))
     personalize = cls.personalize

@@ -94,6 +94,7 @@ class TestEvaluation:
             "cluster_accuracy": [[0.5, 0.25]],
             "assessed_models": ["cluster_1", "cluster_2"],
             "purity": 0.8,
+            "last_step_passes": None,
             "separation": None,
             "unseen_accuracy": {"mean": 0.125, "std": 0},
             "metrics": {},

@@ -209,6 +209,23 @@ class TestResume:
         for metrics in untouched.glob("*/seed-*/metrics.jsonl"):
             assert (out / metrics.relative_to(untouched)).read_bytes() == metrics.read_bytes()
 
+    def test_a_row_with_the_last_step(self, tmp_path):
+        """Its rounds are FedAvg's, its clients' models are not; what it took is said, and an interruption
+        changes none of it."""
+        adapted, out = f"{REFERENCE}+adapt", tmp_path / "out"
+        whole = compare(config(), [adapted, OTHER], workers=0)
+        assert compare(config(), [adapted, OTHER], out=out, workers=0, make_observer=CtrlC).interrupted
+        plan = read_plan(out)
+        resumed = compare(plan.config, plan.methods, plan.seeds, out=out, resume=True, workers=0)
+        runs = {label: entry.results[0] for label, entry in resumed.entries.items()}
+        assert np.array_equal(runs[adapted].models["global"], runs[REFERENCE].models["global"])
+        assert runs[adapted].accuracies != runs[REFERENCE].accuracies
+        assert runs[adapted].accuracies == whole.entries[adapted].results[0].accuracies
+        written = json.loads((out / COMPARISON_FILE).read_text())["methods"]
+        assert written[adapted]["last_step_passes"] >= 15  # five epochs of three passes
+        assert written[adapted]["last_step_seconds"] > 0
+        assert written[REFERENCE]["last_step_passes"] is None
+
     def test_nothing_to_resume(self, tmp_path):
         with pytest.raises(InputError, match="no comparison to resume"):
             read_plan(tmp_path)

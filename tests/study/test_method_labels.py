@@ -1,11 +1,16 @@
-"""Folders of methods in a comparison: names that every system allows, one for each."""
+"""Rows of a comparison: names of folders that every system allows, and whose the last step is."""
 
 import re
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipfl.study.method_labels import folder_names
+import ipfl
+from ipfl.config.run_config import Config
+from ipfl.config.train_section import AdaptConfig
+from ipfl.errors import InputError
+from ipfl.study.method_labels import folder_names, label_methods
 
 
 def test_by_hand():
@@ -35,3 +40,54 @@ def test_one_for_each(labels):
     for name in names.values():
         assert re.fullmatch(r'[^<>:"/\\|?*\x00-\x1f]+', name)
         assert name[-1] not in ". "
+
+
+class TestLastStep:
+    """`+adapt` behind a name: whose row the section `[adapt]` is."""
+
+    ON = AdaptConfig(epochs="auto", label_prior=True)
+
+    def adapts(self, methods, section=None, reference="fedavg"):
+        rows, _ = label_methods(Config(adapt=section or {}), methods, reference)
+        return {label: row.adapt for label, row in rows.items()}
+
+    def test_a_row_of_its_own(self):
+        assert self.adapts(["fedavg", "fedavg+adapt", "ditto+adapt:lam=2"]) == {
+            "fedavg": AdaptConfig(),
+            "fedavg+adapt": self.ON,
+            "ditto+adapt:lam=2": self.ON,
+        }
+
+    def test_the_section_is_theirs_alone_or_everybodys(self):
+        section = {"epochs": 3, "lr": 0.5}
+        given = AdaptConfig(**section)
+        assert self.adapts(["fedavg", "ifca+adapt"], section) == {
+            "fedavg": AdaptConfig(),
+            "ifca+adapt": given,
+        }
+        assert self.adapts(["ifca"], section) == {"ifca": given, "fedavg": given}
+
+    def test_a_section_that_is_off_says_nothing_but_how(self):
+        assert self.adapts(["fedavg+adapt"], {"lr": 0.5}, "fedavg+adapt") == {
+            "fedavg+adapt": AdaptConfig(epochs="auto", label_prior=True, lr=0.5)
+        }
+
+    def test_labels_of_the_users_own(self):
+        mine = {"plain": "fedavg", "further": "fedavg+adapt", "own+adapt": ipfl.method("ditto")}
+        assert self.adapts(mine) == {
+            "plain": AdaptConfig(),
+            "further": self.ON,
+            "own+adapt": self.ON,
+            "fedavg": AdaptConfig(),
+        }
+
+    @pytest.mark.parametrize("name", ["fedem", "fedproto"])
+    def test_refused_without_one_network(self, name):
+        with pytest.raises(InputError, match=rf"^\[adapt\] needs clients with one network each.* {name} "):
+            self.adapts(["fedavg", f"{name}+adapt"])
+
+    def test_of_a_single_run(self):
+        config = Config(method={"name": "ifca+adapt"}, adapt={"lr": 0.2})
+        assert config.method.name == "ifca"
+        assert config.adapt == AdaptConfig(epochs="auto", label_prior=True, lr=0.2)
+        assert Config.of(config.model_dump(mode="json")) == config

@@ -91,7 +91,8 @@ class Journal(Callback):
         loop.folder, header = self.folder.path, self._header_of(loop)
         if self.is_resumed:
             loop.restore(*self._resume(header, loop.opening, loop.state))
-            loop.begun -= self.folder.seconds()
+            loop.begun -= self.folder.earlier_seconds("seconds") or 0.0
+            loop.last_step_seconds = self.folder.earlier_seconds("last_step_seconds")
         else:
             self._begin(header, loop.opening)
         if isinstance(loop.engine, TellsAccounts):

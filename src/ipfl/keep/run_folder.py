@@ -275,12 +275,12 @@ class RunFolder:
         """Where the state after the last rounds is kept."""
         return self.path / CHECKPOINTS
 
-    def seconds(self) -> float:
-        """What an earlier process spent on the run, if it ended in order."""
+    def earlier_seconds(self, figure: str) -> float | None:
+        """What the summary of an earlier process says of its time; None if that did not end in order."""
         try:
-            return float(json.loads(read_text(self.path / SUMMARY_FILE))["seconds"])
+            return float(json.loads(read_text(self.path / SUMMARY_FILE))[figure])
         except (OSError, ValueError, KeyError, TypeError):
-            return 0.0
+            return None
 
     def rewrite(self, lines: Iterable[Mapping[str, Any]]) -> None:
         """Makes `metrics.jsonl` say these rounds and no others."""

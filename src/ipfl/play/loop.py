@@ -101,6 +101,8 @@ class RoundLoop:
         """Clients that left for good."""
         self.keep_models: Callable[[int], None] | None = None
         """Told of a round in whose evaluation clients keep their models; None: they never do."""
+        self.last_step_seconds: float | None = None
+        """What the last step took a client, when it was last taken; None: it was not, or nobody said so."""
         self.folder: Path | None = None
         """Where the run is kept, if it is."""
         self.is_interrupted = False
@@ -199,6 +201,7 @@ class RoundLoop:
                 evaluation = self._evaluate(done.state, round)
                 line["evaluation"] = self.figures(evaluation) | evaluation.line()
                 self.evaluations[round] = evaluation
+                self.last_step_seconds = evaluation.last_step_seconds
         travelled: Bytes = traffic
         if self.engine.traffic is not None:  # measured, not only counted
             travelled, self.engine.traffic = self.engine.traffic, Bytes()
@@ -326,7 +329,7 @@ class RoundLoop:
             "metrics_per_client": {} if last is None else {n: dict(v) for n, v in last.metrics.items()},
             "reference": None if reference is None else reference.summary["method"],
             "evaluated_round": last.round if last else None,
-            "last_step_seconds": last.last_step_seconds if last else None,
+            "last_step_seconds": self.last_step_seconds,
             "left": len(self.departed),
             "decided": [e.text for line in history for e in line["events"] if e.kind == "task_decided"],
             "adversary": None,

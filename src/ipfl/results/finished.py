@@ -225,7 +225,7 @@ class FinishedRun:
         train = TrainConfig.of(self._settings["train"])
         classes, seed, rounds = (int(self.summary[key]) for key in ("classes", "seed", "rounds"))
         names = self.summary.get("class_names") or ()
-        adapt = AdaptConfig.of(self._settings["adapt"])
+        adapt = AdaptConfig.of(self._settings.get("adapt", {}))
         return Newcomers(self.method, offer, network, initial, classes, train, seed, rounds, adapt, names)
 
     def check_newcomers(self) -> None:
