@@ -11,12 +11,12 @@ TEST_PROCESSES ?= $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) +
 # With byte code, whatever the environment says: otherwise every worker rewrites and compiles all test files again.
 PYTEST = env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest -n $(TEST_PROCESSES) --dist worksteal --durations 20
 
-.PHONY: run test quick nightly lint bench bench-console chromium charts docs setup tables clean
+.PHONY: run test quick nightly lint bench bench-console machine charts docs setup tables clean
 
 run: $(CORE)  ## the main job: IP-FL against FedAvg on the bundled digits
 	$(BIN)/ipfl compare --methods ipfl-plus,fedavg --seeds 1 --out runs/default --overwrite
 
-test: $(READY) chromium  ## lint, types and every test
+test: machine $(READY)  ## lint, types and every test
 	$(MAKE) --no-print-directory -j 2 lint $(COMPILED)
 	$(PYTEST)
 
@@ -43,8 +43,8 @@ bench: $(READY)  ## all benchmarks, some 20 minutes; PARTS="bank clients" for so
 bench-console: $(READY)  ## the console on a million transfers, and on 500 rounds of 1,000 clients
 	$(BIN)/python benchmarks/console.py
 
-chromium:
-	@command -v chromium >/dev/null || { echo "the tests of the console need Chromium: apt-get install chromium" >&2; exit 1; }
+machine:  # first: what cannot be had is said before anything else is installed
+	@$(PYTHON) tests/prepare_machine.py .venv chromium openssl
 
 charts:  ## the console's build of ECharts, after a change in charts/ (needs npm; the result is committed)
 	cd charts && npm ci --ignore-scripts --no-audit --no-fund --silent && npm run --silent build
@@ -60,7 +60,8 @@ setup: $(READY)  ## create .venv with the pinned dependencies of everything, tes
 
 $(CORE): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "ipfl needs Python 3.11 or newer (make PYTHON=python3.12 …)" >&2; exit 1; }
-	@$(PYTHON) -m venv .venv || { echo "python3 -m venv failed; on Debian: apt-get install python3-venv" >&2; exit 1; }
+	@$(PYTHON) tests/prepare_machine.py .venv python3-venv
+	@$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e .
 	@touch $@
 

@@ -3,7 +3,6 @@
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -12,6 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 import numpy as np
 import pytest
+from docs.site.screenshots import launch
 from playwright.sync_api import expect, sync_playwright
 from tests.made_once import made_once
 from typer.testing import CliRunner
@@ -285,14 +285,8 @@ def is_given_up(request):
 @pytest.mark.waits
 def test_search_and_pages_in_a_browser_without_network(site):
     """From the files, as people open them: the search finds a page, and no page complains of anything."""
-    path = shutil.which("chromium")
-    if path is None:
-        pytest.fail("the test of the site needs Chromium: apt-get install chromium")
     problems = []
-    with (
-        sync_playwright() as playwright,
-        playwright.chromium.launch(executable_path=path, args=["--no-sandbox"]) as browser,
-    ):
+    with sync_playwright() as playwright, launch(playwright) as browser:
         page = browser.new_context(offline=True).new_page()
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.on("console", lambda said: problems.append(said.text) if said.type == "error" else None)

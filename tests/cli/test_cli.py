@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -314,6 +315,16 @@ class TestProcess:
         code = f"import sys, ipfl.cli; print([name for name in {heavy} if name in sys.modules])"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         assert done.stdout == "[]\n"
+
+    def test_the_first_help_is_fast(self, tmp_path):
+        """Right after `pip install`, when nothing is compiled yet, Python's own modules included."""
+        seconds = []
+        for attempt in range(3):
+            environment = {**os.environ, "PYTHONPYCACHEPREFIX": str(tmp_path / str(attempt))}
+            before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+            subprocess.run([IPFL, "--help"], env=environment, capture_output=True, check=True)
+            seconds.append(resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before)
+        assert min(seconds) < 0.5  # of a processor: other tests run beside this one
 
     def test_the_list_of_methods_does_not_wait_for_torch(self):
         script = (

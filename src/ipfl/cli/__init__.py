@@ -46,7 +46,7 @@ app = typer.Typer(
     cls=Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     epilog=_help_examples(
         "ipfl run", "ipfl run --show-config > my.toml", f"ipfl compare --methods {EXAMPLE_METHODS} --seeds 3"
     ),

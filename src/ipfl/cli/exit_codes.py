@@ -21,6 +21,10 @@ FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
 class Commands(TyperGroup):
     """Turns whatever goes wrong into a line on stderr and an exit code: 2 for bad input, 1 for a failure."""
 
+    def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list of commands in plain text: `rich` takes longer to import than everything else."""
+        click.Command.format_help(self, ctx, formatter)
+
     def main(self, *args: Any, **options: Any) -> Any:
         """Runs a command and exits."""
         debug = os.environ.get("IPFL_DEBUG") == "1"
