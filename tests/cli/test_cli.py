@@ -308,7 +308,7 @@ class TestProcess:
             env={**os.environ, "COLUMNS": "80"},
         ).stdout
         assert "Folder of a finished run." in shown
-        assert "A        \n program (torchscript, onnx) takes points as they were" in shown
+        assert "An onnx  \n program takes points as they were given" in shown
 
     def test_help_imports_nothing_heavy(self):
         heavy = ("torch", "numpy", "pydantic", "rich", "matplotlib")

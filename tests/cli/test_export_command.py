@@ -88,16 +88,6 @@ class TestExport:
             assert done.exit_code == 0, done.output
         assert set(load_file("models/client-1.safetensors")) == {"weight", "bias"}
 
-    def test_torchscript_takes_raw_points(self, finished, points, tmp_path):
-        done = invoke("export", finished, "--client", 1, "--format", "torchscript", "--out", tmp_path)
-        assert done.exit_code == 0, done.output
-        program = torch.jit.load(str(tmp_path / "client-1.pt"))
-        expected = ipfl.load(finished).model(1)(torch.tensor(points.x))
-        for n in (1, 7):  # recorded with two points
-            torch.testing.assert_close(
-                program(torch.tensor(points.x[:n])), expected[:n], rtol=1e-4, atol=1e-5
-            )
-
     @pytest.mark.slow
     @pytest.mark.parametrize("kind", ["mixture", "prototypes"])
     def test_onnx_takes_raw_points(self, finished, points, tmp_path, kind):
@@ -155,8 +145,8 @@ class TestExport:
 
         network = Network(Odd(2, 2), (2,))
         model = NetworkModel(network, None, network.read())
-        with pytest.raises(InputError, match="cannot be exported as torchscript: not in here"):
-            export_model(model, tmp_path / "odd.pt", "torchscript")
+        with pytest.raises(InputError, match="cannot be exported as onnx: not in here"):
+            export_model(model, tmp_path / "odd.onnx", "onnx")
         assert not list(tmp_path.iterdir())
 
 

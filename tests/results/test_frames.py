@@ -143,15 +143,3 @@ class TestShown:
         assert all(len(line) <= 80 for line in text.splitlines())
         assert "ipfl-plus" in text
         assert "cluster_0, cluster_1" in text
-
-    def test_html_is_a_table_of_the_same(self, made_up):
-        html = made_up._repr_html_()
-        assert html.startswith("<table>")
-        assert html.count("<tr>") == len(repr(made_up).splitlines()) - 1
-        assert "62.5 % ± 12.5" in html
-
-    def test_html_escapes(self, made_up):
-        from dataclasses import replace
-
-        hostile = replace(made_up, summary=made_up.summary | {"dataset": "<script>"})
-        assert "<script>" not in hostile._repr_html_()

@@ -37,10 +37,8 @@ def export_models(
         ),
     ] = None,
     format_name: Annotated[
-        Literal["safetensors", "torchscript", "onnx"],
-        typer.Option(
-            "--format", help="safetensors: parameters; torchscript, onnx: programs that take raw points."
-        ),
+        Literal["safetensors", "onnx"],
+        typer.Option("--format", help="safetensors: parameters; onnx: a program that takes raw points."),
     ] = "safetensors",
     out: Annotated[
         Path | None,
@@ -52,7 +50,7 @@ def export_models(
 ) -> None:
     """Write models of a finished run to files.
 
-    A safetensors file loads into the plain network with load_state_dict. A program (torchscript, onnx) takes
+    A safetensors file loads into the plain network with load_state_dict. An onnx program takes
     points as they were given to the run and returns class scores; onnx needs the extra `onnx`.
     Transfers of tokens: ipfl ledger export.
     """
@@ -88,15 +86,12 @@ def _paths(
     wanted: list[int | str], out: Path | None, run: Path, format_name: Format
 ) -> dict[int | str, Path]:
     """Where each model goes."""
-    from ipfl.results.model_files import EXPORT_SUFFIXES
-
-    suffix = EXPORT_SUFFIXES[format_name]
     if out is not None and len(wanted) == 1 and not out.is_dir() and out.suffix:
         return {wanted[0]: out}
     folder = run / EXPORTS if out is None else out
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file, not a folder for {len(wanted)} models")
-    return {which: folder / f"{_title(which).replace(' ', '-')}{suffix}" for which in wanted}
+    return {which: folder / f"{_title(which).replace(' ', '-')}.{format_name}" for which in wanted}
 
 
 def _title(which: int | str, names: Mapping[int, str] | None = None) -> str:

@@ -57,7 +57,7 @@ class ClientModel(nn.Module):
         Raises:
             InputError: They have another shape than the run's points, or fractions where those were whole.
         """
-        if not (torch._C._get_tracing_state() or torch.compiler.is_exporting()):
+        if not torch.compiler.is_exporting():
             x = self._checked(x)
         return prepare_inputs(x, self.input_shape, reads_tokens=self.reads_tokens)
 

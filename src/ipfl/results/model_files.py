@@ -1,4 +1,4 @@
-"""A client's model as a file for other programs: safetensors, TorchScript or ONNX."""
+"""A client's model as a file for other programs: safetensors or ONNX."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from ipfl.errors import InputError
 from ipfl.results.client_model import ClientModel
 from ipfl.system.files import atomic_write, remove
 
-Format = Literal["safetensors", "torchscript", "onnx"]
-"""`safetensors` has the parameters, by the network's names; the others are programs that take raw points."""
-EXPORT_SUFFIXES: dict[Format, str] = {"safetensors": ".safetensors", "torchscript": ".pt", "onnx": ".onnx"}
+Format = Literal["safetensors", "onnx"]
+"""`safetensors` has the parameters, by the network's names; `onnx` is a program that takes raw points."""
 EXAMPLE_POINTS = 2
 """Points that a program is recorded with; it takes any number of them."""
 
@@ -41,7 +40,7 @@ def export_model(model: ClientModel, path: Path | str, format: Format = "safeten
     Args:
         model: What `Result.model` returned.
         path: Where to.
-        format: `safetensors`, `torchscript` or `onnx`.
+        format: `safetensors` or `onnx`.
 
     Raises:
         InputError: The network does something that the format cannot hold.
@@ -56,17 +55,13 @@ def export_model(model: ClientModel, path: Path | str, format: Format = "safeten
         try:
             with torch.no_grad(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of things that concern no user of this function
-                (_save_torchscript if format == "torchscript" else _save_onnx)(model, example, draft)
+                _save_onnx(model, example, draft)
         except OSError:
             raise
         except Exception as error:  # whatever the user's network does in there
             remove(draft)
-            reason = " ".join(str(error).split())[:200]
-            raise InputError(f"the network cannot be exported as {format}: {reason}") from error
-
-
-def _save_torchscript(model: ClientModel, example: torch.Tensor, path: Path) -> None:
-    torch.jit.save(torch.jit.trace(model, example, check_trace=False), str(path))  # type: ignore[no-untyped-call]
+            reason = " ".join(str(error.__cause__ or error).split())[:200]
+            raise InputError(f"the network cannot be exported as onnx: {reason}") from error
 
 
 def _save_onnx(model: ClientModel, example: torch.Tensor, path: Path) -> None:

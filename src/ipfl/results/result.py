@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from html import escape
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from ipfl.core import ClientId, Transfer, Vector
@@ -268,15 +267,6 @@ class Result:
     def __repr__(self) -> str:
         lines = (f"  {name:<15}{fact}" for name, fact in self._facts().items())
         return "\n".join(["Result", *lines])
-
-    def _repr_html_(self) -> str:
-        """How notebooks show it."""
-        rows = (
-            f"<tr><th style='text-align:left'>{escape(name)}</th>"
-            f"<td style='text-align:left'>{escape(fact)}</td></tr>"
-            for name, fact in self._facts().items()
-        )
-        return f"<table>{''.join(rows)}</table>"
 
 
 MAX_NAMES_PER_LINE = 8

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,7 +26,7 @@ from ipfl.keep.run_folder import check_folder_path
 from ipfl.methods import REFERENCE, check_clusters
 from ipfl.results.finished import FinishedRun
 from ipfl.results.frames import comparison_frame
-from ipfl.results.result import Result, percent_and_spread
+from ipfl.results.result import Result
 from ipfl.results.result_models import ServerModelsOnly
 from ipfl.study.comparison_folder import ComparisonFolder
 from ipfl.study.method_labels import Methods, folder_names, label_methods
@@ -155,18 +154,6 @@ class Comparison:
             shown = "no finished run" if accuracy is None else f"{100 * accuracy['mean']:.1f} %"
             lines.append(f"  {label:<24}{shown}")
         return "\n".join(lines)
-
-    def _repr_html_(self) -> str:
-        """How notebooks show it: a row for each method."""
-        head = ("method", "accuracy", f"PMA over {self.reference}", "runs")
-        rows = ["".join(f"<th style='text-align:left'>{escape(name)}</th>" for name in head)]
-        for label, entry in self.entries.items():
-            figures = entry.figures()
-            shown = (percent_and_spread(figures[key]) or "–" for key in ("personalized_accuracy", "pma"))
-            runs = f"{len(entry.results)}{f', {len(entry.failures)} failed' if entry.failures else ''}"
-            cells = (escape(text) for text in (label, *shown, runs))
-            rows.append("".join(f"<td style='text-align:left'>{cell}</td>" for cell in cells))
-        return f"<table>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
 
     def save(self, folder: Path) -> None:
         """Writes `compare.json`."""
