@@ -85,7 +85,7 @@ def run(
     else:
         chosen = check_method(method)
     if observer is None and progress:
-        observer = _progress(chosen.name)
+        observer = _progress(settings.row_name(chosen))
     result = runs.run(task, chosen, settings, engine=engine, out=out, observer=observer, reference=reference)
     if result.summary["interrupted"]:
         done = f"interrupted after {result.summary['rounds']} of {settings.rounds} rounds"

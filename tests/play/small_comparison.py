@@ -21,7 +21,7 @@ def made_up_result(name, seed, by_round, reference=None):
     summary = {
         "method": name, "dataset": "toy", "partition": "10:90", "clients": 4, "clusters": None, "rounds": 10,
         "seed": seed, **last.figures(reference), "left": 0, "bytes_up": 80_000, "bytes_down": 40,
-        "seconds": 5.0, "interrupted": False,
+        "seconds": 5.0, "last_step_seconds": None, "interrupted": False,
     }  # fmt: skip
     return Result(summary, [], evaluations, None)
 

@@ -1,6 +1,7 @@
 """Tables: numbers as people read them, within 80 columns."""
 
 import dataclasses
+from copy import deepcopy
 
 import pytest
 from tests.play.small_comparison import NamedMethod, comparison_of, made_up_result, two_methods
@@ -54,6 +55,14 @@ class TestTables:
         assert rows[head + 1] == "method accuracy other opt-outs purity s up down"
         assert "other 55.0 ± 11.2 reference 2 – 0.50 2.0 kB 1 B" in rows
         assert any("points gained over other" in note for note in tables.comparison_notes(other))
+
+    def test_what_the_last_step_took_is_said(self, two):
+        entry = deepcopy(two.entries["other"])
+        for result in entry.results.values():
+            result.summary.update(last_step_passes=15.0, last_step_seconds=0.0123)
+        notes = tables.comparison_notes(comparison_of(**two.entries, further=entry))
+        assert notes[-1] == "Last step of further: 15 passes over a client's points, 0.012 s."
+        assert sum("Last step" in note for note in notes) == 1
 
     def test_fits_into_80_columns(self, two):
         entries = {**two.entries, "a_long_name": two.entries["other"]}

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
+import ipfl
 from ipfl.cli import app
 from ipfl.data import load_dataset
 from ipfl.errors import InputError
@@ -145,3 +146,20 @@ def test_a_run_that_predicts_numbers(tmp_path):
     assert run.accuracy(model, x[20:40], y[20:40]) > 0.7
     with pytest.raises(InputError, match="expected 1 values to predict per point, not 2"):
         run.accuracy(model, x[:5], np.ones((5, 2)))
+
+
+@pytest.mark.parametrize("newcomers", [False, True])
+def test_the_last_step_is_for_newcomers_only_if_asked_for(points, tmp_path, newcomers):
+    """Those of `task.unseen` and of `ipfl personalize`; members have it, also from the files of the run."""
+    out, task = tmp_path / "run", ipfl.Task.load(clients=6, samples=20, unseen=1, model="softmax")
+    config = {"rounds": 1, "adapt": {"newcomers": newcomers}}
+    engine = ipfl.local_engine(workers=0)
+    ran = ipfl.run(task, "fedavg+adapt", config, engine=engine, out=out, progress=False)
+    plain = ipfl.run(task, "fedavg", {"rounds": 1}, engine=engine, progress=False)
+    run, data, (unseen,) = FinishedRun.open(out), np.load(points), task.data.unseen
+    shared = plain.models["global"]
+    assert np.array_equal(ran.models["global"], shared)
+    assert np.array_equal(run.personalize(data["x"], data["y"]), shared) != newcomers
+    assert np.array_equal(run.predictor(unseen), shared) != newcomers
+    assert not np.array_equal(run.predictor(0), shared)
+    assert ran.summary["method"] == "fedavg+adapt"

@@ -100,7 +100,7 @@ def run(
     from ipfl.keep.run_folder import RunOutput
 
     engine = options.choose_engine(engine_name, settings, nodes, workers, fp16, quiet)
-    folder = resume or out or options.new_run_folder(f"{method.name}-seed-{settings.seed}")
+    folder = resume or out or options.new_run_folder(f"{settings.row_name(method)}-seed-{settings.seed}")
     output = RunOutput(
         folder,
         overwrite=overwrite,
@@ -142,7 +142,7 @@ def _play(
     from ipfl.play.run import run as run_method
     from ipfl.study.comparison import prepare
 
-    observer, tracker = options.run_observer(quiet, method.name), None
+    observer, tracker = options.run_observer(quiet, settings.row_name(method)), None
     if track is not None:
         from ipfl.play.tracking import ObserverGroup, make_tracker
 

@@ -125,6 +125,10 @@ class RunConfig(Section):
             object.__setattr__(self, "train", train)  # the section is frozen from now on
         return self
 
+    def row_name(self, method: Method[Any]) -> str:
+        """The name of a run of this method in tables: with `+adapt` if its clients take a last step."""
+        return method.name + (ADAPTED if self.adapt.is_on else "")
+
     def record(self, built: Iterable[Method[Any]]) -> dict[str, Any]:
         """The effective config for `summary.json`, with all hyper-parameters of the methods."""
         every = [methods.method_settings(one) for one in built]

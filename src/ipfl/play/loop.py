@@ -297,7 +297,7 @@ class RoundLoop:
         """What was learned by whom."""
         data, task = self.task.data, self.task
         return {
-            "method": self.method.name,
+            "method": self.config.row_name(self.method),
             "dataset": data.name,
             "input_shape": list(data.input_shape),
             "input_dtype": task.input_dtype,

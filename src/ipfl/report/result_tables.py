@@ -115,6 +115,8 @@ def run_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     if separation := summary.get("separation"):
         text = f"{format_mean_std(separation, signed=True)} points: own cluster's model over the others"
         rows.append(("separation", text))
+    if text := _last_step_text(summary):
+        rows.append(("last step", text))
     if summary["left"]:
         rows.append(("left for good", f"{summary['left']} clients"))
     if summary.get("adversary"):
@@ -123,6 +125,15 @@ def run_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
         up, down = (format_size(summary[key] / rounds / clients) for key in ("bytes_up", "bytes_down"))
         rows.append(("traffic", f"{up} up, {down} down per client and round"))
     return rows
+
+
+def _last_step_text(figures: Mapping[str, Any]) -> str:
+    """What the last step at a client took; empty without one."""
+    if figures.get("last_step_passes") is None:
+        return ""
+    seconds = figures["last_step_seconds"]
+    took = "" if seconds is None else f", {seconds:.2g} s"
+    return f"{figures['last_step_passes']:.0f} passes over a client's points{took}"
 
 
 def _model_text(summary: Mapping[str, Any]) -> str:
@@ -201,11 +212,13 @@ def comparison_notes(comparison: Comparison) -> list[str]:
     )
     if clients is None:
         return []
+    steps = {name: _last_step_text(entry.figures()) for name, entry in comparison.entries.items()}
     return [
         f"Mean ± standard deviation over {clients} clients.",
         f"PMA: points gained over {comparison.reference}; opt-outs: clients that gain none.",
         "s: seconds per round.",
         "up, down: traffic per client and round.",
+        *(f"Last step of {name}: {text}." for name, text in steps.items() if text),
     ]
 
 
