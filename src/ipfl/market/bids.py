@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ipfl.core import Bid, Market
+from ipfl.core import Ask, Bid, ClientId, Fact, Market, Record, Replies
+from ipfl.core.replies import NonNegative, ReplySchema, Whole, list_of
 from ipfl.market.bank import Bank
 from ipfl.market.market_arrays import Bools, Floats, Ints
 from ipfl.market.token_manager import TokenManager
@@ -31,6 +32,35 @@ def make_bids(ids: Ints, ranks: Ints, score: Floats, bidders: Bools, served: Boo
         Bid(int(ids[i]), int(k), int(ranks[i, k]), finite_or_none(score[i, k]), bool(served[i]))
         for i, k in places
     )
+
+
+def preference_query(offers: Mapping[ClientId, Record], clusters: int, scored: int) -> Ask:
+    """Asks clients which clusters they bid for.
+
+    Args:
+        offers: What each of them is sent.
+        clusters: K.
+        scored: For how many models they say on how many of their `n` points each is right.
+    """
+
+    def is_possible(facts: Mapping[str, Fact]) -> bool:
+        bids, hits = facts["bids"], facts["hits"]
+        return (
+            len({*bids}) == len(bids) and {*bids} <= {*range(clusters)} and max(hits, default=0) <= facts["n"]
+        )
+
+    facts = {"bids": list[Whole], "hits": list_of(NonNegative, scored), "n": Whole}
+    return Ask("preference", offers, ReplySchema(facts, rule=is_possible))
+
+
+def take_bids(ids: Ints, ranks: NDArray[np.int16], replies: Replies) -> NDArray[np.int16]:
+    """The (N, K) ranks with the bids of those that answered instead of their earlier ones."""
+    after = ranks.copy()
+    for client, reply in replies.items():
+        row, wanted = np.searchsorted(ids, client), reply.facts["bids"]
+        after[row] = NO_BID
+        after[row, wanted] = np.arange(len(wanted))
+    return after
 
 
 def rank_table(ids: Ints, bids: Sequence[Bid], clusters: int) -> NDArray[np.int16]:

@@ -10,6 +10,7 @@ import warnings
 
 import numpy as np
 
+from ipfl.core import Event
 from ipfl.market.market_arrays import Bools, Floats, Ints
 
 
@@ -64,6 +65,24 @@ def is_collapsed(bids: Ints | Floats, limit: float = 0.9) -> bool | None:
     """
     total = bids.sum()
     return None if len(bids) < 2 or total == 0 else bool(bids.max() / total >= limit)
+
+
+def market_events(bids: Ints, empty_seats: int, was_collapsed: bool) -> tuple[bool, tuple[Event, ...]]:
+    """Whether the market has collapsed, and events for empty seats, and for a collapse when it begins.
+
+    Args:
+        bids: (K,) bids per cluster.
+        empty_seats: Seats of the round that nobody had.
+        was_collapsed: Whether it had collapsed before the round.
+    """
+    events = []
+    if empty_seats:
+        text = f"{empty_seats} of the seats stayed empty: too few clients bid, were there or could pay"
+        events.append(Event("empty_seats", None, text))
+    collapsed = bool(is_collapsed(bids))
+    if collapsed and not was_collapsed:
+        events.append(Event("collapse", None, "collapse: one cluster gets nearly all bids"))
+    return collapsed, tuple(events)
 
 
 def merge_candidates(bids: Bools, importance: Floats, limit: float = 0.9) -> list[tuple[int, int]]:

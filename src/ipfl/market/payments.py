@@ -75,6 +75,23 @@ def subsidise(bank: Bank, cluster: int, providers: Ints, amount: int) -> tuple[B
     return post(bank, issued), issued
 
 
+def affordable_bids(
+    balances: Ints, bid_ranks: Ints, price: int, bidders: Bools | None = None
+) -> NDArray[np.bool_]:
+    """(N, K) the bids that can be paid: of each client the most wanted; see `auction` for the arguments."""
+    paid = bid_ranks >= 0
+    if bidders is not None:
+        paid &= bidders[:, None]
+    affordable = balances // price
+    poor = np.flatnonzero(affordable < paid.shape[1])  # nobody else can have bid beyond their means
+    poor = poor[paid[poor].sum(axis=1) > affordable[poor]]
+    if len(poor):
+        ranks = np.where(paid[poor], bid_ranks[poor], np.iinfo(bid_ranks.dtype).max)
+        place = ranks.argsort(axis=1, kind="stable").argsort(axis=1)
+        paid[poor] &= place < affordable[poor, None]
+    return paid
+
+
 def auction(
     bank: Bank, bid_ranks: Ints, price: int, bidders: Bools | None = None
 ) -> tuple[Bank, TransferTable, Bools]:
@@ -90,16 +107,7 @@ def auction(
         Bank, transfers, and (N, K) which bids were paid: the most wanted that the client can afford.
     """
     _check_price(price)
-    paid = bid_ranks >= 0
-    if bidders is not None:
-        paid &= bidders[:, None]
-    affordable = bank.balances // price
-    poor = np.flatnonzero(affordable < paid.shape[1])  # nobody else can have bid beyond their means
-    poor = poor[paid[poor].sum(axis=1) > affordable[poor]]
-    if len(poor):
-        ranks = np.where(paid[poor], bid_ranks[poor], np.iinfo(bid_ranks.dtype).max)
-        place = ranks.argsort(axis=1, kind="stable").argsort(axis=1)
-        paid[poor] &= place < affordable[poor, None]
+    paid = affordable_bids(bank.balances, bid_ranks, price, bidders)
     bids = TransferTable(Kind.BID, "client", "escrow", price, paid)
     return post(bank, bids), bids, paid
 

@@ -35,6 +35,7 @@ METHODS = {
     "fedsoft": "clusters.fedsoft:FedSoft",
     "finetune": "one_model.finetune:FineTune",
     "ifca": "clusters.ifca:IFCA",
+    "ipfl": "ipfl:IPFL",
     "ipfl-plus": "ipfl_plus.ipfl_plus:IPFL",
     "local": "personal.local_training:Local",
     "perfedavg": "one_model.perfedavg:PerFedAvg",

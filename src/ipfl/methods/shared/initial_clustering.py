@@ -12,14 +12,41 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ipfl.client.client import Client
-from ipfl.core import Ask, ClientId, Record, Replies, Vector, cluster_name
+from ipfl.config.sections import AggregateConfig
+from ipfl.core import Ask, ClientId, Record, Replies, Roster, Seat, Vector, cluster_name
 from ipfl.core.arrays import Floats, Ints
 from ipfl.core.replies import ReplySchema, Whole
 from ipfl.errors import InputError
-from ipfl.methods.shared.steps import expect_update
+from ipfl.methods.shared.steps import average_models, expect_update, random_seats, select_clients
 
+VARIED_CLASSES = 10
+"""Classes with the most varied F1 that clients are compared by."""
 STARTS = 10
 """K-Means runs, of which the tightest is kept."""
+
+
+def train_one_model(
+    model: Vector, roster: Roster, per_round: int, seed: int, round: int, rule: AggregateConfig
+) -> Generator[Ask, Replies, tuple[Vector, tuple[Seat, ...]]]:
+    """A round of pre-training: random clients train one model; the model after it, and their seats."""
+    chosen, name = select_clients(roster, per_round, seed, round), cluster_name(0)
+    to = dict.fromkeys(chosen, Record({name: model}))
+    replies = yield Ask("train", to, expect_update({name: len(model)}))
+    return average_models(replies, name, model, rule), random_seats(chosen, replies)
+
+
+def first_clusters(
+    model: Vector,
+    clients: Sequence[ClientId],
+    all_clients: Ints,
+    group_size: int,
+    holdouts: Sequence[ClientId],
+    clusters: int,
+    rng: np.random.Generator,
+) -> Generator[Ask, Replies, NDArray[np.int64]]:
+    """The first cluster of every client, in the order of `all_clients`; see `per_class_f1` for the others."""
+    answered, f1 = yield from per_class_f1(model, clients, group_size, holdouts)
+    return initial_clusters(f1, answered, all_clients, clusters, VARIED_CLASSES, rng)
 
 
 def per_class_f1(

@@ -1,0 +1,74 @@
+"""Tables of a round as the rows that it reports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ipfl.core import Contribution, Figure, Seat
+from ipfl.market.bids import finite_or_none
+from ipfl.market.market_arrays import Bools, Floats, Ints
+
+
+@dataclass(frozen=True)
+class Seating:
+    """Who trains in which cluster, and what became of it; (N, K) tables."""
+
+    selected: Bools
+    """Seats by performance."""
+    explorers: Bools
+    """Random seats."""
+    delivered: Bools
+    """Seats whose update came back."""
+    excused: Bools
+    """Seats that were lost through a fault of the server's own."""
+
+    @classmethod
+    def empty(cls, shape: tuple[int, ...]) -> Seating:
+        """Nobody trains."""
+        return cls(*np.zeros((4, *shape), bool))
+
+    @property
+    def all(self) -> Bools:
+        """Every seat."""
+        return self.selected | self.explorers
+
+    def rows(self, ids: NDArray[np.int64]) -> tuple[Seat, ...]:
+        """All seats, cluster by cluster, those by performance first; `ids` says the client of each row."""
+        tables: list[tuple[Literal["performance", "random"], Bools]] = [
+            ("performance", self.selected),
+            ("random", self.explorers),
+        ]
+        return tuple(
+            Seat(int(ids[row]), k, how, bool(self.delivered[row, k]), bool(self.excused[row, k]))
+            for k in range(self.selected.shape[1])
+            for how, table in tables
+            for row in np.flatnonzero(table[:, k]).tolist()
+        )
+
+
+def make_contributions(
+    ids: NDArray[np.int64], omega: Ints, delivered: Bools, psi: Mapping[int, Floats]
+) -> tuple[Contribution, ...]:
+    """ψ_ki and Ω_ki of all providers.
+
+    Args:
+        ids: (N,) client of each row.
+        omega: (N, K) participation, this round included.
+        delivered: (N, K) seats whose update came back.
+        psi: By cluster the contributions of its providers, in ascending row.
+    """
+    return tuple(
+        Contribution(int(ids[row]), k, finite_or_none(value), int(omega[row, k]))
+        for k, values in psi.items()
+        for row, value in zip(np.flatnonzero(delivered[:, k]), values, strict=True)
+    )
+
+
+def figures(values: Mapping[int, float]) -> tuple[Figure, ...]:
+    """A number for each cluster."""
+    return tuple(Figure(cluster, finite_or_none(value)) for cluster, value in values.items())

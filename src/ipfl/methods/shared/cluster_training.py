@@ -1,0 +1,81 @@
+"""Training and appraising the models of the clusters that each client has a seat in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ipfl.config.sections import AggregateConfig
+from ipfl.core import Ask, ClientId, Fact, Record, Replies, Vector, cluster_name
+from ipfl.core.arrays import Bools
+from ipfl.core.replies import Count, PointCount, ReplySchema, list_of
+from ipfl.methods.shared.aggregation import aggregate
+
+
+def _sizes(sent: Record) -> dict[str, int]:
+    """As many vectors as were sent, of the same lengths."""
+    return {name: len(model) for name, model in sent.params.items()}
+
+
+TRAINED = ReplySchema({"n": Count}, lambda sent, facts: _sizes(sent), weight="n")
+"""Every model that was sent, trained, and the number of samples."""
+APPRAISED = ReplySchema(
+    lambda sent: dict.fromkeys(sent.params, list_of(PointCount, 2)),
+    lambda sent, facts: _sizes(sent) if sent.facts["gradient"] else {},
+    lambda facts: all(hits <= n for hits, n in facts.values()),
+)
+"""Per model [hits, points], and the gradient of the loss at it if it was asked for."""
+
+
+@dataclass(frozen=True)
+class ModelUpdates:
+    """U_k: what the clients that trained in one cluster sent, in ascending id."""
+
+    clients: list[ClientId]
+    models: list[Vector]
+    samples: list[float]
+
+    def mean(self, before: Vector, rule: AggregateConfig) -> Vector:
+        """FedAvg(U_k), by numbers of samples; the model before if there are too few for the rule."""
+        return aggregate(self.models, self.samples, before, rule)
+
+
+def ask_seats(
+    action: str,
+    expects: ReplySchema,
+    ids: NDArray[np.int64],
+    models: Sequence[Vector],
+    seats: Bools,
+    **facts: Fact,
+) -> Ask:
+    """Every client with a seat gets the model of each cluster it has one in.
+
+    Args:
+        action: What it is asked to do.
+        expects: What it answers.
+        ids: (N,) client of each row.
+        models: M_k.
+        seats: (N, K).
+        **facts: What it is told beside.
+    """
+    to = {}
+    for row in np.flatnonzero(seats.any(axis=1)).tolist():
+        own = {cluster_name(k): models[k] for k in np.flatnonzero(seats[row]).tolist()}
+        to[int(ids[row])] = Record(own, facts)
+    return Ask(action, to, expects)
+
+
+def collect_updates(
+    ids: NDArray[np.int64], seats: Bools, replies: Replies
+) -> tuple[dict[int, ModelUpdates], Bools]:
+    """U_k of every cluster that got any, and the (N, K) seats that delivered."""
+    delivered = seats & np.isin(ids, list(replies))[:, None]
+    updates = {}
+    for k in np.flatnonzero(delivered.any(axis=0)).tolist():
+        clients = ids[delivered[:, k]].tolist()
+        models = [replies[client].params[cluster_name(k)] for client in clients]
+        updates[k] = ModelUpdates(clients, models, [float(replies[client].facts["n"]) for client in clients])
+    return updates, delivered
