@@ -19,8 +19,13 @@ from ipfl.market.token_manager import TokenManager
 if TYPE_CHECKING:
     from ipfl.market.replay import MarketReplay
 
-MIN_OPENING = 100
+LEAST_PRICES = 100
 """Prices that every client starts with at least, in a short run."""
+
+
+def default_opening(price: int, rounds: int) -> int:
+    """What every client opens with if nothing else is said: a price for every round."""
+    return max(LEAST_PRICES, rounds) * price
 
 
 @dataclass(frozen=True)

@@ -52,15 +52,15 @@ from ipfl.market.market_stats import market_events, market_stats
 from ipfl.market.payments import affordable_bids, check_rules
 from ipfl.market.rows import Seating, figures, make_contributions
 from ipfl.market.settlement import Served, SettlementRule, settle
-from ipfl.market.token_accounts import MIN_OPENING, TokenAccounts, TokenMarket
+from ipfl.market.token_accounts import TokenAccounts, TokenMarket, default_opening
 from ipfl.market.token_manager import TokenManager
 from ipfl.methods.shared import initial_clustering as warm_start
 from ipfl.methods.shared.cluster_models import read_models
 from ipfl.methods.shared.cluster_training import APPRAISED, TRAINED, ModelUpdates, ask_seats, collect_updates
 from ipfl.methods.shared.steps import loss_table
 
-THRESHOLD_TOLERANCE = 1e-6
-"""Importance that misses the threshold by less than float32 resolves passes: K times 1/K all reach 1/K."""
+ROUNDING = 1e-6
+"""Importance that misses T_h by no more passes: K times 1/K, as computed, all reach 1/K."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,7 +167,7 @@ class IPFL(TokenMarket, Method[IPFLState]):
 
     def init(self, setup: Setup) -> IPFLState:
         """K models with the same parameters, the same balance for all, no bids."""
-        opening = self.opening or max(MIN_OPENING, setup.rounds) * self.price
+        opening = self.opening or default_opening(self.price, setup.rounds)
         check_rules(self.price, opening, self.eta, self.gamma)
         if not setup.holdouts and (self.initial_clustering or self.holdout == "server"):
             raise InputError('initial_clustering and holdout = "server" need task.server_samples > 0')
@@ -266,7 +266,7 @@ class IPFL(TokenMarket, Method[IPFLState]):
         threshold = 1 / self.clusters if self.threshold is None else self.threshold
         p_b, best = [], upsilon.argmax()
         for k in np.argsort(-upsilon, kind="stable").tolist():
-            is_preferred = upsilon[k] >= threshold - THRESHOLD_TOLERANCE and net[k] >= 0
+            is_preferred = upsilon[k] >= threshold - ROUNDING and net[k] >= 0
             if is_preferred or k == best:  # 5
                 p_b.append(k)  # 6
         # 7: P_i is made when the client predicts, in `personalize`; no round needs it.
