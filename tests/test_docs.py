@@ -41,7 +41,7 @@ def section(document, heading):
 
 def first_column(part):
     """The names in the first column of the tables in a part of a document."""
-    return re.findall(r"^\| `(\w+)` \|", part, re.M)
+    return re.findall(r"^\| `([\w-]+)` \|", part, re.M)
 
 
 def invoke(*arguments):

@@ -400,6 +400,18 @@ class TestRuns:
         done = CliRunner().invoke(app, ["ledger", "verify", str(tmp_path / "run")])
         assert done.exit_code == 0, done.output
 
+    @pytest.mark.parametrize("importance", ["own", "relative"])
+    @pytest.mark.parametrize("kind", ["liar", "colluder", "replay"])
+    def test_attackers_are_understood(self, task, kind, importance):
+        """What they say has the form of an honest answer: it counts, and nobody is silent."""
+        adversary = ipfl.AdversaryConfig(kind=kind, share=0.3)
+        result = run_here(task, IPFL(importance=importance), rounds=3, adversary=adversary)
+        assert not [event for line in result.history for event in line["events"] if event.client is not None]
+
+    def test_clients_may_think(self, task):
+        result = run_here(task, IPFL(), rounds=4, strategy=ipfl.StrategyConfig(cost=0.5))
+        assert [round for round, *_ in result.summary["strategy"]["shares"]] == [1, 2, 3]
+
     @pytest.mark.parametrize("importance", ["own", "fedsoft", "relative"])
     def test_every_importance_runs(self, task, importance):
         result = run_here(task, IPFL(importance=importance), rounds=3)

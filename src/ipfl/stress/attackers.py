@@ -169,7 +169,7 @@ class Adversary:
         clusters: list[int] = ask.facts["clusters"]
         favourite = int(honest.facts["bids"][0]) if self.config.kind == "liar" else clusters[0]
         points = int(self.strength * honest.facts["n"]) if self.config.kind == "liar" else honest.facts["n"]
-        hits = [float(points) if k == favourite else 0.0 for k in clusters]
+        hits = [float(points) if k == favourite else 0.0 for k in clusters] if honest.facts["hits"] else []
         return Record({}, {**honest.facts, "bids": [favourite], "hits": hits, "n": points})
 
     def _appraisal(self, round: int, honest: Record) -> Record:

@@ -68,7 +68,7 @@ def headers(grid):
 
 class TestSameResults:
     @pytest.mark.parametrize("nodes", [6, 2])
-    @pytest.mark.parametrize("name", COMPARED)
+    @pytest.mark.parametrize("name", [*COMPARED, "ipfl"])
     def test_bit_for_bit(self, tmp_path, name, nodes):
         settings, grid = config(name, unseen=1), Loopback()
         join_nodes(grid, tmp_path, nodes)

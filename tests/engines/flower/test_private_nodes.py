@@ -96,6 +96,7 @@ def everything(*names):
             "points": 100,
             "importance": [1.0, 1.0],
             "means": [0.5, 0.5],
+            "totals": [1.0, 1.0],
             "seats": [0, 0],
             "net": [0, 0],
             "gradient": True,
@@ -204,6 +205,7 @@ ANSWERED = {
     "fedem": {HELLO},
     "finetune": {HELLO, EVALUATE, "train"},
     "ifca": {HELLO},
+    "ipfl": {HELLO, EVALUATE, "train", "preference", "appraise"},
     "ipfl-plus": {HELLO, "train", "preference", "appraise", "loss"},
 }
 """Of some methods, what is not refused: that no test passes because nothing is ever answered."""

@@ -85,7 +85,7 @@ def engine_factory(simulation, config):
     return make_engine
 
 
-@pytest.mark.parametrize("name", ["fedavg", "ditto+adapt", "local", "ipfl-plus"])
+@pytest.mark.parametrize("name", ["fedavg", "ditto+adapt", "local", "ipfl", "ipfl-plus"])
 def test_same_models_as_the_local_engine(simulation, name):
     """Three rounds on digits, with the paper's CNN: every figure and every bit of every model."""
     settings = config(name)
