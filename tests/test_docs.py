@@ -44,6 +44,16 @@ def first_column(part):
     return re.findall(r"^\| `([\w-]+)` \|", part, re.M)
 
 
+def listed(part):
+    """What the lines of a list begin with."""
+    return re.findall(r"^- `([^`]+)`:", part, re.M)
+
+
+def named(part):
+    """The names in a part of a document."""
+    return {*re.findall(r"`(\w+)`", part)}
+
+
 def invoke(*arguments):
     done = CliRunner().invoke(app, list(arguments))
     assert done.exit_code == 0, done.output
@@ -145,7 +155,7 @@ class TestLedger:
         for line in "".join(re.findall(r"```console\n(.*?)```", part, re.S)).splitlines():
             command, _, file = line.removeprefix("$ ipfl ").partition(" > ")
             if "HASH" in command:
-                command = command.replace("HASH", re.search(r"with results: (\w+)", "".join(printed))[1])
+                command = command.replace("HASH", re.search(r"hash (\w+)", "".join(printed))[1])
             words = shlex.split(command)
             done = CliRunner().invoke(app, [*words, *(SMALL if words[0] == "run" else ())])
             assert done.exit_code == 0, done.output
@@ -196,22 +206,22 @@ class TestCommands:
 
 class TestFiles:
     def test_summary(self, summary):
-        assert first_column(section("docs/files.md", "summary.json")) == list(summary)
-        assert first_column(section("docs/files.md", "report of ipfl")) == list(summary["report"])
+        assert listed(section("docs/files.md", "summary.json")) == list(summary)
+        assert listed(section("docs/files.md", "report of ipfl")) == list(summary["report"])
 
     def test_metrics(self, lines):
-        told = first_column(section("docs/files.md", "metrics.jsonl"))
+        told = listed(section("docs/files.md", "metrics.jsonl"))
         assert sorted(told) == sorted({key for line in lines for key in line})
-        assert sorted(first_column(section("docs/files.md", "evaluation"))) == sorted(lines[-1]["evaluation"])
+        assert named(section("docs/files.md", "evaluation")) == {*lines[-1]["evaluation"]}
 
     def test_comparison(self, compared):
-        assert first_column(section("docs/files.md", "compare.json")) == list(compared)
+        assert {*compared} <= named(section("docs/files.md", "compare.json"))
         for one in compared["methods"].values():
-            assert first_column(section("docs/files.md", "methods of compare.json")) == list(one)
+            assert named(section("docs/files.md", "methods of compare.json")) == {*one, "std"}
 
     def test_files_of_a_run(self, place):
         """The default method's run, and a short one of a method that keeps models of single clients."""
-        told = re.findall(r"^\| `([^`]+)` \|", section("docs/files.md", "The files of a run"), re.M)
+        told = listed(section("docs/files.md", "The files of a run"))
         fedfomo = place / "runs/fedfomo"
         invoke("run", *SMALL, "--set", "rounds=1", "--set", "method.name=fedfomo", "--out", str(fedfomo))
         found = [
@@ -247,7 +257,7 @@ class TestFiles:
         told = {
             (key, tuple(fields.split(", ")))
             for document in ("docs/files.md", "docs/ipfl.md")
-            for key, fields in re.findall(r"^\| `(\w+)` \| `\[([^`]+)\]`", text(document), re.M)
+            for key, fields in re.findall(r"^(?:\| |- )`(\w+)`(?: \||:) `\[([^`]+)\]`", text(document), re.M)
             if key in ROW_TYPES
         }
         letters = {"ψ": "psi", "Ω": "omega"}
@@ -273,7 +283,7 @@ class TestFiles:
             for part in ast.walk(call.args[0])
             if isinstance(part, ast.Constant)
         }
-        assert sorted(first_column(section("docs/files.md", "events"))) == sorted(kinds)
+        assert sorted(listed(section("docs/files.md", "events"))) == sorted(kinds)
 
 
 @pytest.fixture(scope="module")

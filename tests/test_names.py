@@ -27,12 +27,6 @@ SAME_MEANING = {
     "app": "Typer, Flower and FastAPI",
     "main": "entry points",
     "router": "FastAPI",
-    "revision": "alembic",
-    "down_revision": "alembic",
-    "upgrade": "alembic, and the function of ours that calls it",
-    # Migrations import nothing from each other: each stays as it was.
-    "POSTED": "what of a table must not change",
-    "STRICT": "options of a table in SQLite",
     # Type variables, and functions of one module that have a twin in another.
     "S": "a method's state",
     "T": "any type",

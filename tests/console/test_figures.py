@@ -16,6 +16,7 @@ from ipfl.console.client_page import describe_round, ordinal
 from ipfl.console.figures import non_default_settings, thin
 from ipfl.console.pages import points
 from ipfl.keep.file_names import PLAN_FILE
+from ipfl.keep.signing_keys import statement_key
 from ipfl.ledger.export import csv_lines
 from ipfl.ledger.store import RunStore
 from ipfl.methods import method_settings
@@ -153,13 +154,21 @@ class TestWords:
 
 
 class TestLedger:
-    def test_pages_are_the_whole_ledger(self, get, runs_folder):
+    def test_pages_forwards_and_back_are_the_whole_ledger(self, get, runs_folder):
         with RunStore.open(runs_folder / "worked") as store:
             posted = [(one.round, one.sequence, one.transfer.amount) for one in store.transfers()]
-        pages = [get(f"/runs/worked/transfers?limit=5&offset={offset}") for offset in (0, 5, 10, 15)]
-        assert {page["total"] for page in pages} == {len(posted)} == {3 + 13}
-        found = [one for page in pages for one in page["transfers"]]
-        assert [(one["round"], one["sequence"], one["amount"]) for one in found] == posted
+        found, place, pages = [], "", []
+        while True:
+            page = get(f"/runs/worked/transfers?limit=5{place}")
+            assert page["total"] == len(posted) == 3 + 13
+            pages.append(page["transfers"])
+            found += [(one["round"], one["sequence"], one["amount"]) for one in page["transfers"]]
+            if page["last"] is None:
+                break
+            place = f"&after={page['last']}"
+        assert found == posted
+        back = get(f"/runs/worked/transfers?limit=5&until={page['first']}")
+        assert back["transfers"] == pages[-2]
 
     @pytest.mark.parametrize(
         "search, total",
@@ -316,7 +325,8 @@ class TestRealRuns:
         assert [one["balance"] for one in found] == summaries["ipfl-plus"]["report"]["balances"]
 
     def test_statement_is_the_one_that_the_ledger_proves(self, get, runs_folder):
-        with RunStore.open(runs_folder / "both/ipfl-plus/seed-0") as store:
+        folder = runs_folder / "both/ipfl-plus/seed-0"
+        with RunStore.open(folder, key=statement_key(folder)) as store:
             proven = store.statement(3).to_json()
         assert get("/runs/both~ipfl-plus~seed-0/clients/3/statement") == proven
         assert proven["public_key"] in get("/runs/both~ipfl-plus~seed-0/clients/3")["statement"]

@@ -151,14 +151,14 @@ def test_edited_files(valid: Path, tmp_path: Path) -> None:
 COLUMNS = {
     "runs": ["name", "header"],
     "clients": ["client"],
-    "rounds": ["round", "previous", "hash", "checkpoint", "line"],
+    "rounds": ["round", "previous", "hash", "checkpoint", "line", "files", "public_key", "signature"],
     "bids": ["sequence", "client", "cluster", "rank"],
     "seats": ["sequence", "client", "how", "delivered"],
     "contributions": ["client", "psi", "omega"],
     "transfers": ["round", "sequence", "kind", "source", "target", "amount", "cluster", "client"],
     "metrics": ["name", "value"],
     "balances": ["account", "balance"],
-    "ipfl_schema": ["version_num"],
+    "ipfl_store": ["format"],
 }
 
 

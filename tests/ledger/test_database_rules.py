@@ -55,7 +55,7 @@ def test_postgresql_truncates_nothing(postgresql):
     [
         "INSERT OR REPLACE INTO transfers VALUES (1, 0, 10, 'reward', -3, 2, 20, 0, 2)",
         "INSERT OR REPLACE INTO seats VALUES (1, 0, 9, 2, 0, 'random', 0, 0)",
-        "INSERT OR REPLACE INTO rounds VALUES (1, 0, '', '', NULL, '{}', NULL)",
+        "INSERT OR REPLACE INTO rounds VALUES (1, 0, '', '', NULL, '{}', '{}', NULL, NULL)",
         # IGNORE would skip a mere check on the balance, and post the transfer all the same.
         "INSERT OR IGNORE INTO transfers VALUES (1, 0, 13, 'bid', 2, -2, 29, 0, 2)",
     ],

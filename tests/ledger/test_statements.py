@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-from dataclasses import replace
 
 import pytest
 from sqlalchemy import text
@@ -16,7 +15,7 @@ from ipfl.core import Transfer
 from ipfl.errors import InputError
 from ipfl.keep.run_audit import verify_run
 from ipfl.ledger.signing import SigningKey, is_signed_by, read_public_key
-from ipfl.ledger.statements import StatementGapError, denial, read_statement
+from ipfl.ledger.statements import StatementGapError, denial, parse_statements, read_statement
 from ipfl.ledger.store import RunStore
 from ipfl.market.bank import opening_transfers
 
@@ -48,34 +47,28 @@ class TestTrue:
     @pytest.mark.parametrize("client", [2, 5, 9])
     def test_everyone_can_prove_its_balance(self, store, key, client):
         told = read_statement(through_json(store.statement(client, 0)), key.public)
-        assert told.account.balance == BALANCES[client]
+        assert told.balance == BALANCES[client]
         assert denial(told, store) is None
 
     def test_it_holds_all_transfers_of_the_client_and_of_nobody_else(self, store):
-        content = store.statement(5, 0).to_json()
-        mine = [list(t[:5]) for t in LINE["transfers"] if t.client == 5]
-        assert content["entries"] == [[-1, [["open", -1, 5, 25, -1]]], [0, mine]]
-        # The path of the second of three entries: its neighbour, and the third one, which goes up as it is.
-        assert (content["index"], content["size"], len(content["path"])) == (1, 3, 2)
-
-    def test_heads_of_others_cannot_be_guessed(self, tmp_path, key, store):
-        """Two runs that are equal but for their secret have no hash of an account in common."""
-        other = signed_run(tmp_path / "run", key)
-        assert other.head() == store.head()
-        assert other.statement(5).account.balance == store.statement(5).account.balance
-        assert not {*other.statement(5).path} & {*store.statement(5).path}
+        content = through_json(store.statement(5, 0))
+        mine = [[0, *t[:5]] for t in LINE["transfers"] if t.client == 5]
+        assert content["moved"] == [[-1, "open", -1, 5, 25, -1], *mine]
+        with store.snapshot() as reader:
+            assert content["hash"] == reader.posted(0).hash
 
     def test_a_later_statement_brings_only_what_is_new(self, store):
         first, later = store.statement(2, 0), store.statement(2, 1, since=0)
-        assert [round for round, _ in later.entries] == [1]
-        assert later.start == first.account
-        merged = read_statement(through_json(later.following(first)))
-        assert merged == store.statement(2, 1)
+        assert {one.round for one in later.moved} == {1}
+        kept = "".join(json.dumps(one.to_json()) + "\n" for one in (first, later))
+        assert parse_statements(kept) == [first, later]
+        assert [denial(one, store) for one in (first, later)] == [None, None]
+        store.statement(2, 1).check_follows(first)  # all from the beginning fits as well
 
     def test_what_it_says_is_one_line_that_steers_no_terminal(self, store):
         """Whoever sends a statement may write anything into it; unsigned, it still says so, on its line."""
-        told = store.statement(5, 0)
-        hostile = replace(told, head=replace(told.head, run="x\n\x1b[2Jall is well"), signed=None)
+        changed = {"run": "x\n\x1b[2Jall is well", "public_key": None}
+        hostile = store.statement(5, 0).model_copy(update=changed)
         assert str(hostile).splitlines() == [str(hostile)]
         assert (str(hostile).isprintable(), str(hostile).endswith("NOT SIGNED")) == (True, True)
 
@@ -88,20 +81,20 @@ class TestFalse:
     @pytest.mark.parametrize(
         ("change", "words"),
         [
-            (lambda c: c["account"].update(balance=99), "not among those that were signed"),
-            (lambda c: c["account"].update(client=2), "this is no statement"),
-            (lambda c: c["head"].update(round=7), "signature of the statement is false"),
-            (lambda c: c["head"].update(hash="0" * 64), "signature of the statement is false"),
-            (lambda c: c.update(index=0), "not among those that were signed"),
-            (lambda c: c.update(size=2), "not among those that were signed"),
-            (lambda c: c["path"].pop(), "not among those that were signed"),
-            (lambda c: c["entries"].pop(), "do not lead to its balance"),
-            (lambda c: c["entries"][0][1][0].__setitem__(3, 30), "do not lead to its balance"),
-            (lambda c: c.update(signature="00" * 64), "signature of the statement is false"),
-            (lambda c: c.update(public_key="x"), "this is no statement"),
-            (lambda c: c.pop("path"), "this is no statement"),
-            (lambda c: c.update(format=9), "this is no statement"),
-            (lambda c: c["entries"].append([1, [["reward", -3]]]), "this is no statement"),
+            (lambda c: c.update(balance=99), "signature of the account statement is false"),
+            (lambda c: c.update(client=2), "signature of the account statement is false"),
+            (lambda c: c.update(hash="0" * 64), "signature of the account statement is false"),
+            (lambda c: c["moved"].pop(), "signature of the account statement is false"),
+            (lambda c: c["moved"][0].__setitem__(4, 30), "signature of the account statement is false"),
+            (lambda c: c.update(signature="00" * 64), "signature of the account statement is false"),
+            (lambda c: c.update(signature=None), "signature of the account statement is false"),
+            (lambda c: c.update(public_key=None), "signature of the account statement is false"),
+            (lambda c: c.update(public_key="x"), "this is no account statement"),
+            (lambda c: c.pop("moved"), "this is no account statement"),
+            (lambda c: c.update(ipfl="manifest"), "this is no account statement"),
+            (lambda c: c.update(more=9), "this is no account statement"),
+            (lambda c: c.update(balance="25"), "this is no account statement"),
+            (lambda c: c["moved"].append([1, "reward", -3]), "this is no account statement"),
         ],
     )
     def test_whatever_is_changed(self, store, change, words):
@@ -111,9 +104,22 @@ class TestFalse:
             read_statement(content)
         assert len(str(caught.value).splitlines()) == 1
 
+    @pytest.mark.parametrize(
+        ("change", "words"),
+        [
+            ({"balance": 99}, "do not lead to its balance"),
+            ({"round": 0}, "not in the order of its rounds"),
+            ({"since": 0}, "not in the order of its rounds"),
+        ],
+    )
+    def test_what_is_signed_but_cannot_be(self, store, key, change, words):
+        signed = store.statement(5).model_copy(update=change).signed(key)
+        with pytest.raises(InputError, match=words):
+            read_statement(through_json(signed))
+
     @pytest.mark.parametrize("content", [None, [], {}, "text", {"ipfl": "account statement"}])
     def test_other_things(self, content):
-        with pytest.raises(InputError, match="this is no statement of account"):
+        with pytest.raises(InputError, match="this is no account statement"):
             read_statement(content)
 
     def test_another_signer(self, store):
@@ -130,12 +136,9 @@ class TestDenied:
     """The operator, who has the key, writes another history."""
 
     @pytest.fixture
-    def rewritten(self, tmp_path, key, store):
-        """Client 9's reward goes to client 2. The secret is that of the true run, as the operator has it."""
+    def rewritten(self, tmp_path, key):
+        """Client 9's reward goes to client 2."""
         other = RunStore.create(tmp_path / "run", "worked", HEADER, key=key)
-        change_without_triggers(other, f"UPDATE runs SET secret = '{store.secret}'")
-        other.close()
-        other = RunStore.open(tmp_path / "run", key=key)
         other.commit_opening(opening_transfers(HEADER["clients"], RULES["opening"]))
         moved = Transfer("reward", -5, 2, 10, 1, 9)
         other.commit_round(0, LINE | {"transfers": (*LINE["transfers"][:-1], moved)})
@@ -148,33 +151,51 @@ class TestDenied:
 
     def test_a_node_does_not_take_the_second_story(self, store, rewritten):
         with pytest.raises(InputError, match="says something else of round 0 than before"):
-            rewritten.statement(9, 0).following(store.statement(9, 0))
+            rewritten.statement(9, 0).check_follows(store.statement(9, 0))
         rewritten.commit_round(1, {"round": 1, "transfers": ()})
-        with pytest.raises(StatementGapError, match="does not follow from that"):
-            rewritten.statement(9, 1).following(store.statement(9, 0))
+        # It had 25 tokens; 15 and nothing since, or all from the beginning: neither comes to that.
+        for since in (0, None):
+            with pytest.raises(InputError, match="25 tokens after round 0; its word on round 1"):
+                rewritten.statement(9, 1, since).check_follows(store.statement(9, 0))
 
     def test_nor_an_older_one_or_that_of_another_key(self, tmp_path, store):
         with pytest.raises(InputError, match="of round 0, after one of round 1"):
-            store.statement(9, 0).following(store.statement(9, 1))
+            store.statement(9, 0).check_follows(store.statement(9, 1))
         other = SigningKey.read_or_make(tmp_path / "other.key")
         with pytest.raises(InputError, match="signed by another key"):
-            signed_run(tmp_path / "run", other).statement(9, 1).following(store.statement(9, 0))
+            signed_run(tmp_path / "run", other).statement(9, 1).check_follows(store.statement(9, 0))
 
-    def test_by_the_command(self, store, rewritten, tmp_path):
-        run = ["ledger", "prove", str(store.engine.url.database), "--client", "9", "--round", "0"]
-        proven = CliRunner().invoke(app, run)
-        (tmp_path / "nine.json").write_text(proven.stdout)
-        file = str(tmp_path / "nine.json")
-        same = CliRunner().invoke(app, ["ledger", "check", file, "--against", store.engine.url.database])
-        assert same.exit_code == 0, same.output
-        assert "client 9 has 25 tokens after round 0; signed by" in same.output
-        other = CliRunner().invoke(app, ["ledger", "check", file, "--against", rewritten.engine.url.database])
-        assert other.exit_code == 1
-        assert "denies this: it says 15 tokens after round 0" in other.output
-        (tmp_path / "nine.json").write_text(proven.stdout.replace('"balance": 25', '"balance": 26'))
-        assert CliRunner().invoke(app, ["ledger", "check", file]).exit_code == 1
-        (tmp_path / "nine.json").write_text("{")
-        assert CliRunner().invoke(app, ["ledger", "check", file]).exit_code == 2
+    def test_one_that_goes_on_from_another_is_a_gap(self, store):
+        with pytest.raises(StatementGapError, match="goes on from round 0, not -1"):
+            store.statement(9, 1, since=0).check_follows(store.statement(9, -1))
+
+    def test_by_the_command(self, store, key, rewritten, tmp_path):
+        """The clients kept one line after each round; who lost nothing finds the forgery too."""
+        for client, reason in ((9, "it says 15 tokens after round 0"), (5, "it has another round 0")):
+            kept, lines = tmp_path / f"{client}.jsonl", []
+            for round, since in ((-1, None), (0, -1)):
+                lines.append(json.dumps(store.statement(client, round, since).to_json()))
+            kept.write_text("\n".join(lines))
+            check = ["ledger", "check", str(kept), "--public-key", key.public, "--against"]
+            same = CliRunner().invoke(app, [*check, store.engine.url.database])
+            assert same.exit_code == 0, same.output
+            assert f"client {client} has {BALANCES[client]} tokens after round 0; signed by" in same.output
+            other = CliRunner().invoke(app, [*check, rewritten.engine.url.database])
+            assert (other.exit_code, f"denies this: {reason}" in other.output) == (1, True), other.output
+
+    @pytest.mark.parametrize("text", ["{", "", "\n", "[]", "\xff"])
+    def test_files_that_are_none(self, tmp_path, text):
+        (tmp_path / "kept").write_bytes(text.encode("latin-1"))
+        done = CliRunner().invoke(app, ["ledger", "check", str(tmp_path / "kept")])
+        assert done.exit_code in (1, 2)
+        assert done.output.startswith("error: ")
+        assert len(done.output.splitlines()) == 1
+
+    def test_proven_by_the_command_with_the_key_beside_the_run(self, tmp_path):
+        key = SigningKey.read_or_make(tmp_path / "signing.key")
+        store = signed_run(tmp_path / "run", key)
+        proven = CliRunner().invoke(app, ["ledger", "prove", str(tmp_path / "run"), "--client", "9"])
+        assert parse_statements(proven.output, key.public) == [store.statement(9)]
 
 
 class TestKeys:
@@ -221,20 +242,13 @@ class TestKeys:
 
 
 def test_on_both_databases(place, key):
-    """Signatures and closings are posted once, verified, and never changed."""
+    """Signatures are posted with their rounds, verified, and never changed."""
     store = signed_run(place, key)
-    first = store.commit_closing({"summary.json": "0" * 64})
-    assert store.commit_closing({"summary.json": "0" * 64}) == first  # a commit may be repeated
-    assert verify_run(store, public_key=key.public, expect=first) is None
+    assert verify_run(store, public_key=key.public, expect=store.head()) is None
     assert denial(read_statement(through_json(store.statement(9)), key.public), store) is None
-    for change in ("UPDATE closings SET round = 0", "DELETE FROM signatures"):
-        with pytest.raises(IntegrityError, match="are never changed"), store.engine.begin() as connection:
-            connection.execute(text(change))
-    change_without_triggers(store, *_without_triggers(store, "UPDATE closings SET round = 0"))
-    assert "the run ended with another round 0" in str(verify_run(store))
-
-
-def _without_triggers(store, change):
-    """`change_without_triggers` knows the tables of the rounds only."""
-    is_sqlite = store.engine.dialect.name == "sqlite"
-    return [change] if is_sqlite else ["ALTER TABLE closings DISABLE TRIGGER USER", change]
+    with pytest.raises(IntegrityError, match="are never changed"), store.engine.begin() as connection:
+        connection.execute(text("UPDATE rounds SET signature = NULL"))
+    change_without_triggers(store, "UPDATE rounds SET signature = NULL WHERE round = 0")
+    assert str(verify_run(store)) == "round 0: its signature is not one of what is recorded"
+    change_without_triggers(store, "UPDATE rounds SET public_key = NULL WHERE round = 0")
+    assert str(verify_run(store)) == "round 0: it is not signed"

@@ -6,8 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from alembic.autogenerate import compare_metadata
-from alembic.runtime.migration import MigrationContext
 from sqlalchemy import text
 from tests.ledger.example_runs import BALANCES, HEADER, LINE, RULES, worked_run
 
@@ -15,8 +13,6 @@ from ipfl.errors import InputError
 from ipfl.keep.run_audit import verify_run
 from ipfl.ledger import store as store_module
 from ipfl.ledger.database import StoreError, display_url, make_engine, parse_address
-from ipfl.ledger.migrations import VERSION_TABLE
-from ipfl.ledger.schema import metadata
 from ipfl.ledger.store import RunStore
 from ipfl.market.bank import Kind, TransferRows, TransferTable, opening_transfers
 
@@ -30,7 +26,7 @@ def test_a_run_comes_back_as_it_was_posted(place):
     worked_run(place).close()
     with RunStore.open(place) as store:
         assert store.name == "worked"
-        assert store.header == {"format": 3, **HEADER}
+        assert store.header == HEADER
         assert store.last_round() == 0
         with store.snapshot() as reader:
             assert reader.last().checkpoint == "checkpoint-0"
@@ -190,20 +186,26 @@ def test_a_run_that_makes_no_sense_is_not_entered(place, name, header, complaint
         RunStore.create(place, name, header)
 
 
-def test_the_schema_is_what_the_code_expects(place):
-    store = worked_run(place)
-    with store.engine.connect() as connection:
-        context = MigrationContext.configure(
-            connection, opts={"compare_type": True, "version_table": VERSION_TABLE}
-        )
-        assert compare_metadata(context, metadata) == []
-
-
-def test_a_store_of_a_newer_release_is_refused(place):
+@pytest.mark.parametrize("here", [5, None])
+def test_a_store_of_another_format_is_refused(place, here):
+    """In one line, by who reads and by who would add a run."""
     store = worked_run(place)
     with store.engine.begin() as connection:
-        connection.execute(text("UPDATE ipfl_schema SET version_num = '9999'"))
-    with pytest.raises(InputError, match=r"newer release of ipfl \(schema 9999\)"):
+        connection.execute(
+            text("DELETE FROM ipfl_store" if here is None else "UPDATE ipfl_store SET format = 5")
+        )
+    words = r"was written by another version of ipfl \(format (5|unknown); this one reads format 4\)$"
+    for refused in (RunStore.open, lambda where: RunStore.create(where, "other", HEADER)):
+        with pytest.raises(InputError, match=words) as caught:
+            refused(place)
+        assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_store_from_before_formats_had_a_table_is_refused(place, tmp_path):
+    (tmp_path / "run").mkdir()
+    with make_engine(parse_address(place)).begin() as connection:
+        connection.execute(text("CREATE TABLE ipfl_schema (version_num TEXT)"))
+    with pytest.raises(InputError, match="another version of ipfl"):
         RunStore.open(place)
 
 

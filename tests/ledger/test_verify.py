@@ -19,7 +19,7 @@ from tests.ledger.example_runs import (
 
 from ipfl.core import Bid, Contribution, Figure, Seat, Transfer
 from ipfl.keep.run_audit import verify_run
-from ipfl.ledger.lines import round_hash
+from ipfl.ledger.lines import Posting
 from ipfl.ledger.reader import Reader
 from ipfl.ledger.store import RunStore
 from ipfl.ledger.verify import Finding, findings, verify
@@ -231,11 +231,7 @@ def test_rows_that_no_line_speaks_of_are_found(place):
     store = worked_run(place)
     store.commit_round(1, {"round": 1}, None)
     with store.engine.begin() as connection:  # allowed by the triggers: nothing is changed, only added
-        connection.execute(
-            text(
-                "INSERT INTO bids (run_id, round, sequence, client, cluster, rank) VALUES (1, 1, 0, 2, 0, 0)"
-            )
-        )
+        connection.execute(text("INSERT INTO bids VALUES (1, 1, 0, 2, 0, 0, NULL, FALSE)"))
     assert verify_run(store) == Finding(1, 0, "is among the bids, of which the round's line says nothing")
 
 
@@ -261,7 +257,7 @@ def test_a_round_with_a_new_hash_breaks_the_chain(place):
     store.commit_round(1, {"round": 1}, None)
     with store.snapshot() as reader:
         posted = reader.posted(0)
-    forged = round_hash(posted.previous, 0, "other", LINE, {})
+    forged = Posting(0, LINE, "other", {}).hash(posted.previous)
     change = "UPDATE rounds SET checkpoint = 'other', hash = :hash WHERE round = 0"
     change_without_triggers(store, change, hash=forged)
     assert verify_run(store) == Finding(1, None, "the hash of the round before is not the one recorded here")
@@ -392,6 +388,7 @@ def test_whatever_the_market_does_is_verified(place, seed, rules):
             else:
                 connection.execute(text("ALTER TABLE transfers DISABLE TRIGGER USER"))
             connection.execute(text(f"UPDATE transfers SET amount = amount - 1 WHERE {where}"))
-            found = next(findings(store, Reader(connection, store.run_id), IPFL.replay))
+            replay = IPFL.replay(store.header["rules"], store.header["clients"])
+            found = next(findings(store, Reader(connection, store.run_id), replay))
             changed.rollback()
         assert (found.round, found.sequence) == (entry.round, entry.sequence)

@@ -140,7 +140,7 @@ def test_the_operations_are_all_that_a_run_does(task, tmp_path):
     before_the_first_round = kinds[: kinds.index("sync")]
     # The tables, the run, its opening balances.
     assert before_the_first_round.count("commit") == 3
-    assert kinds.count("commit") == 3 + 3 + 1  # and a commit for each of three rounds, and the closing
+    assert kinds.count("commit") == 3 + 3  # and a commit for each of three rounds
 
 
 def test_an_earlier_run_is_whole_until_the_new_one_is(task, tmp_path):

@@ -20,7 +20,7 @@ from tests.small_runs import InterruptAfter, run_small, small_task
 import ipfl
 from ipfl.core import Record
 from ipfl.errors import InputError
-from ipfl.keep.evidence import all_files
+from ipfl.keep.manifest import covered_files
 from ipfl.keep.run_audit import Audit
 from ipfl.ledger.store import RunStore
 from ipfl.system import files
@@ -67,7 +67,7 @@ def test_a_misdirected_write_is_found_by_name_and_not_gone_on_from(
     task: ipfl.Task, stopped: Path, tmp_path: Path
 ) -> None:
     """A sector of each file lands in the next one."""
-    paths = [path for path in all_files(stopped) if path.startswith(("checkpoint", "memory"))]
+    paths = [path for path in covered_files(stopped) if path.startswith(("checkpoint", "memory"))]
     assert {path.split("/")[0] for path in paths} == {"checkpoint", "memory"}
     for number, (source, target) in enumerate(zip(paths, [*paths[1:], paths[0]], strict=True)):
         folder = tmp_path / str(number) / "run"

@@ -20,7 +20,8 @@ from typer.testing import CliRunner
 
 import ipfl
 from ipfl.cli import app
-from ipfl.keep.run_audit import Audit, key_beside
+from ipfl.keep.run_audit import Audit
+from ipfl.keep.signing_keys import key_beside
 from ipfl.ledger.store import RunStore
 from ipfl.system.files import FolderLock
 
@@ -239,4 +240,5 @@ class TestReadOnlyMedia:
 def test_resuming_on_read_only_media_is_refused_in_one_line(task: ipfl.Task, tmp_path: Path) -> None:
     play(task, "ipfl-plus", tmp_path / "run", 2)
     refused = on_read_only_media(tmp_path, "run", "--resume", str(tmp_path / "run"), "--rounds", "3")
-    assert (refused.returncode, refused.stderr) == (2, f"error: cannot write results to {tmp_path / 'run'}\n")
+    said = f"error: cannot write results to {tmp_path / 'run'}: Read-only file system\n"
+    assert (refused.returncode, refused.stderr) == (2, said)

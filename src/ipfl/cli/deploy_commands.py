@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ipfl.cli.exit_codes import FAILED, INTERRUPTED, exit_with_error
-from ipfl.cli.options import MAX_WORKERS, AccountsName, Anchor, Out, Sets, new_run_folder
+from ipfl.cli.options import MAX_WORKERS, AccountsName, Out, Sets, new_run_folder
 from ipfl.errors import InputError
 
 if TYPE_CHECKING:
@@ -224,7 +224,6 @@ def run_method(
             help="Number of classes; default: what more than half of the nodes say.",
         ),
     ] = None,
-    anchor: Anchor = None,
     accounts: AccountsName = None,
 ) -> None:
     """Run a method on the connected nodes, and show its progress. Ctrl-C stops the run."""
@@ -251,7 +250,6 @@ def run_method(
         "wait": wait,
         "deadline": deadline,
         "classes": classes or 0,
-        "anchor": "" if anchor is None else str(anchor.resolve()),
         "accounts": accounts or "",
     }
     with _clean_stop(f"to go on: ipfl deploy run {found.root} --resume {out}"):

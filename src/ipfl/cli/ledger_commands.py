@@ -12,8 +12,6 @@ import typer
 from ipfl.errors import InputError
 
 if TYPE_CHECKING:
-    from ipfl.ledger.receipts import Receipt
-    from ipfl.ledger.statements import Statement
     from ipfl.ledger.store import RunStore
 
 app = typer.Typer(
@@ -35,6 +33,12 @@ PublicKey = Annotated[
         metavar="KEY",
         help="Who must have signed: 64 hex digits or a PEM file; default: signing.key beside the run.",
     ),
+]
+
+
+StatementKey = Annotated[
+    Path | None,
+    typer.Option("--signing-key", metavar="FILE", help="Signs it; default: signing.key beside the run."),
 ]
 
 
@@ -97,18 +101,6 @@ def verify(
         str | None, typer.Option("--expect", metavar="HASH", help="A hash noted earlier, of any round.")
     ] = None,
     public_key: PublicKey = None,
-    anchor: Annotated[
-        Path | None,
-        typer.Option("--anchor", metavar="FILE", help="The file that `ipfl run --anchor` wrote elsewhere."),
-    ] = None,
-    authority: Annotated[
-        Path | None,
-        typer.Option(
-            "--authority",
-            metavar="CERT.pem",
-            help="Certificate of the authority whose time stamps the anchor has; they are checked then.",
-        ),
-    ] = None,
     folder: Annotated[
         Path | None,
         typer.Option("--folder", metavar="DIR", help="Folder of the run, if RUN is the URL of a database."),
@@ -116,21 +108,17 @@ def verify(
 ) -> None:
     """Check a run: sums, replay of every auction and reward, hash chain, signatures, every file.
 
-    Exit code 1 and the first wrong entry if something is wrong. Otherwise the newest hashes are printed: keep
-    them elsewhere. Given to --expect later, one of them shows even what the owner of the signing key changed.
+    Exit code 1 and the first wrong entry if something is wrong. Otherwise the newest hash is printed: keep it
+    elsewhere. Given to --expect later, it shows even what the owner of the signing key changed.
     """
     from ipfl.keep.run_audit import Audit
 
     if expect is not None and not re.fullmatch("[0-9a-f]{64}", expect):
         raise InputError(f"--expect needs a hash, which has 64 hex digits, not {expect!r:.80}")
-    if authority is not None and anchor is None:
-        raise InputError("--authority checks the time stamps of an anchor: give --anchor as well")
     if folder is None and "://" not in run and Path(run).is_dir():
         folder = Path(run)
     with _open(run, name) as store:
-        # Runs of earlier releases are not signed: only a key that is named counts.
-        beside = folder if store.has_files else None
-        audit = Audit(store, folder, _expected_key(public_key, beside), expect, anchor, authority)
+        audit = Audit(store, folder, _expected_key(public_key, folder), expect)
         finding = audit.finding()
         if finding is not None:
             typer.echo(f"error: run {store.name}: {finding}", err=True)
@@ -141,7 +129,7 @@ def verify(
 
 def _expected_key(given: str | None, folder: Path | None) -> str | None:
     """Who must have signed: the key that is named, or the one beside the run's folder."""
-    from ipfl.keep.run_audit import key_beside
+    from ipfl.keep.signing_keys import key_beside
     from ipfl.ledger.signing import read_public_key
 
     if given is not None:
@@ -149,7 +137,7 @@ def _expected_key(given: str | None, folder: Path | None) -> str | None:
     return read_public_key(str(beside)) if folder and (beside := key_beside(folder)).is_file() else None
 
 
-@app.command(epilog="For example:\n\nipfl ledger prove runs/mine --client 3 > client-3.json")
+@app.command(epilog="For example:\n\nipfl ledger prove runs/mine --client 3 > client-3.jsonl")
 def prove(
     run: RunArgument,
     client: Annotated[
@@ -159,28 +147,27 @@ def prove(
     round: Annotated[
         int | None, typer.Option("--round", metavar="R", help="After this round; default: the last one.")
     ] = None,
+    signing_key: StatementKey = None,
 ) -> None:
-    """Write a client's statement of account as JSON: its transfers, and proof of what the server signed.
+    """Write a client's statement of account: one signed line with its balance, its transfers and the hash.
 
     `ipfl ledger check` checks it anywhere. It says nothing of the accounts of others.
     """
     import json
 
     from ipfl.core.client_names import find_client
+    from ipfl.keep.signing_keys import statement_key
 
     with _open(run, name) as store:
         who = find_client(client, store.client_names)
+        store.key = statement_key(None if "://" in run else Path(run), signing_key)
         typer.echo(json.dumps(store.statement(who, round).to_json()))
 
 
-@app.command(epilog="For example:\n\nipfl ledger check client-3.json --against runs/mine")
+@app.command(epilog="For example:\n\nipfl ledger check client-3.jsonl --against runs/mine")
 def check(
-    statement: Annotated[
-        Path,
-        typer.Argument(
-            metavar="STATEMENT",
-            help="From `ipfl ledger prove` or a node's memory; or a receipt, from there or from a run.",
-        ),
+    statements: Annotated[
+        Path, typer.Argument(metavar="FILE", help="From `ipfl ledger prove`, or from a node's memory.")
     ],
     public_key: PublicKey = None,
     against: Annotated[
@@ -189,62 +176,34 @@ def check(
     ] = None,
     name: Name = None,
 ) -> None:
-    """Check a client's statement of account, or a node's receipt for one; and whether the ledger agrees.
+    """Check what a client kept of its account, line by line; and whether the ledger agrees.
 
     Exit code 1 if it is not valid, or if the ledger of --against says otherwise.
     """
-    from ipfl.ledger.receipts import read_receipt
     from ipfl.ledger.signing import read_public_key
-    from ipfl.ledger.statements import denial, read_statement
-    from ipfl.system.files import read_json
+    from ipfl.ledger.statements import denial, parse_statements
+    from ipfl.system.files import read_text
 
-    content = read_json(statement, "statement of account")
     key = None if public_key is None else read_public_key(public_key)
     try:
-        if isinstance(content, dict) and content.get("ipfl") == "receipt":
-            told: Statement | Receipt = read_receipt(content, key)
-        else:
-            told = read_statement(content, key)
+        text = read_text(statements)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(
+            f"cannot read {statements}: {getattr(error, 'strerror', 'it is not text')}"
+        ) from error
+    try:
+        told = parse_statements(text, key)
     except InputError as error:
-        typer.echo(f"error: {statement}: {error}", err=True)
+        typer.echo(f"error: {statements}: {error}", err=True)
         raise typer.Exit(1) from None
-    typer.echo(str(told))
+    typer.echo(str(told[-1]))
     if against is not None:
-        with _open(against, name or told.head.run) as store:
-            reason = denial(told, store)
+        with _open(against, name or told[-1].run) as store:
+            reason = next(filter(None, (denial(one, store) for one in told)), None)
         if reason is not None:
             typer.echo(f"error: the ledger of {against} denies this: {reason}", err=True)
             raise typer.Exit(1)
         typer.echo(f"the ledger of {against} says the same")
-
-
-@app.command(
-    epilog="For example:\n\nipfl ledger stamp runs/mine --anchor heads.jsonl --tsa https://freetsa.org/tsr"
-)
-def stamp(
-    run: RunArgument,
-    anchor: Annotated[
-        Path, typer.Option("--anchor", metavar="FILE", help="Anchor that gets the stamped hash; may be new.")
-    ],
-    authority: Annotated[
-        str, typer.Option("--tsa", metavar="URL", help="Address of a time stamping authority (RFC 3161).")
-    ],
-    name: Name = None,
-) -> None:
-    """Have an authority sign that the ledger's newest hash exists now. It is sent that hash, and no data.
-
-    `ipfl ledger verify --anchor FILE --authority CERT.pem` checks it later. Needs the extra `timestamps`.
-    """
-    from ipfl.ledger.anchors import append_head, newest_head
-    from ipfl.ledger.timestamps import ask_over_http, stamped
-
-    with _open(run, name) as store:
-        head = stamped(newest_head(store), ask_over_http(authority))
-        try:
-            append_head(anchor, head)
-        except OSError as error:
-            raise InputError(f"cannot write {anchor}: {error.strerror}") from error
-        typer.echo(f"run {store.name}: round {head['round']} is stamped, in {anchor}")
 
 
 @app.command("export", epilog="For example:\n\nipfl ledger export runs/mine --csv > tokens.csv")

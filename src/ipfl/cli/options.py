@@ -115,12 +115,6 @@ SigningKeyFile = Annotated[
         help="Key that signs the ledger, created if there is none; default: signing.key beside the folder.",
     ),
 ]
-Anchor = Annotated[
-    Path | None,
-    typer.Option(
-        "--anchor", metavar="FILE", help="Append the ledger's newest hash to this file after every round."
-    ),
-]
 AccountsName = Annotated[
     str | None,
     typer.Option(

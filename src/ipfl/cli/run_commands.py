@@ -70,7 +70,6 @@ def run(
     store: options.Store = None,
     checkpoint_every: options.CheckpointEvery = 1,
     signing_key: options.SigningKeyFile = None,
-    anchor: options.Anchor = None,
     accounts: options.AccountsName = None,
     keep_models: options.KeepModels = True,
     track: options.Track = None,
@@ -108,7 +107,6 @@ def run(
         store=store,
         checkpoint_every=checkpoint_every,
         signing_key=signing_key,
-        anchor=anchor,
         accounts=accounts,
         keep_models=keep_models,
     )

@@ -32,6 +32,7 @@ from ipfl.console.records import (
 from ipfl.errors import InputError
 from ipfl.keep.file_names import SUMMARY_FILE
 from ipfl.keep.run_folder import is_on_nodes
+from ipfl.keep.signing_keys import statement_key
 from ipfl.ledger.reader import Reader, names_one_of
 from ipfl.ledger.schema import bids, clients, contributions, rounds, seats, transfers
 from ipfl.ledger.store import RunStore
@@ -96,10 +97,9 @@ def client_detail(runs: FoundRuns, found: FoundRun, client: int) -> ClientDetail
 def _statement_note(store: RunStore, reader: Reader) -> str | None:
     """Of which round a client's statement of account would be, and who signed it; None: there is none."""
     last = reader.last()
-    if store.secret is None or not store.header.get("rules") or last is None:
+    if not store.header.get("rules") or last is None:
         return None
-    found = reader.signature(last.round)
-    signer = "not signed: the run has no key" if found is None else f"signed by {found.public_key}"
+    signer = "not signed: the run has no key" if last.public_key is None else f"signed by {last.public_key}"
     return f"After round {round_name(last.round)}, {signer}."
 
 
@@ -109,8 +109,8 @@ def statement_json(found: FoundRun, client: int) -> dict[str, Any]:
     Raises:
         InputError: The run has no tokens or no such client.
     """
-    # A store of its own: it keeps the accounts that it has added up, and requests are served side by side.
-    with RunStore.open(found.address, found.run, retry_seconds=0, read_only=True) as store:
+    key = statement_key(found.folder)
+    with RunStore.open(found.address, found.run, retry_seconds=0, key=key, read_only=True) as store:
         return store.statement(client).to_json()
 
 
@@ -243,16 +243,20 @@ def _balances(reader: Reader, client: int) -> dict[int, float]:
 def movements(reader: Reader, client: int, before: int | None, limit: int) -> MovementPage:
     """A client's movements in words, the newest first, from the rounds before the given one."""
     changes = _changes(reader, client)
-    balances = {number: int(balance) for number, balance in _balances(reader, client).items()}
-    known = list(balances)
-    every = {*changes, *_by_round(reader, seats, seats.c.cluster, client)}
+    after: dict[int, int] = {}
+    balance = 0
+    for number, change in changes.items():
+        balance += change
+        after[number] = balance
+    trained = set(_by_round(reader, seats, seats.c.cluster, client))
+    every = {*changes, *trained}
     older = sorted(number for number in every if before is None or number < before)
     shown = older[-limit:][::-1]
     told = _tell(reader, client, shown)
     found = []
     for number in shown:
-        place = bisect_right(known, number)
-        held = balances[known[place - 1]] if place else 0
+        known = [round for round in after if round <= number]
+        held = after[max(known)] if known else 0
         found.append(Movement(round=number, change=changes.get(number, 0), balance=held, words=told[number]))
     return MovementPage(movements=found, before=shown[-1] if len(older) > limit else None)
 

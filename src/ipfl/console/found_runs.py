@@ -13,10 +13,8 @@ from threading import Lock
 from sqlalchemy import select
 from sqlalchemy.exc import DBAPIError
 
-from ipfl.errors import InputError
 from ipfl.ledger import database, schema
 from ipfl.ledger.database import STORE_FILE
-from ipfl.ledger.migrations import holds_store
 from ipfl.ledger.reader import Reader
 from ipfl.ledger.store import RunStore
 from ipfl.system.files import is_locked
@@ -113,8 +111,7 @@ class FoundRuns:
         url = database.parse_address(self.store_url)
         engine = database.make_read_only_engine(url)
         try:
-            if not holds_store(engine):
-                raise InputError(f"{database.display_url(url)} holds no run store")
+            schema.check_tables(engine)
             with engine.connect() as connection, database.read_only(connection).begin():
                 names = list(connection.scalars(select(schema.runs.c.name).order_by(schema.runs.c.name)))
         except DBAPIError as error:

@@ -24,18 +24,12 @@ TellAccount = Callable[[ClientId, int | None], Mapping[str, Any] | None]
 nothing new."""
 
 
-KeepReceipt = Callable[[ClientId, Mapping[str, Any]], None]
-"""Keeps, as JSON, what a client signed of what it was told."""
-
-
 @runtime_checkable
 class TellsAccounts(Protocol):
     """An engine whose clients are elsewhere, and are told what the ledger says of their accounts."""
 
     tell_account: TellAccount | None
     """Set when the ledger is open; None: there is none, and nobody is told."""
-    keep_receipt: KeepReceipt | None
-    """Set with it."""
 
 
 class Engine(Protocol):

@@ -69,9 +69,6 @@ class ServerConfig(Section):
     classes: int = Field(
         0, ge=0, le=MAX_CLASSES, description="number of classes; 0: what more than half of the nodes say"
     )
-    anchor: Path | None = Field(
-        None, description="file, on the server, that gets the ledger's newest hash after every round"
-    )
     accounts: str | None = Field(
         None, description="name under which balances outlive runs; without it, all are opened anew"
     )
@@ -216,7 +213,6 @@ def run_server(grid: Grid, server_config: ServerConfig, model: Factory | None = 
     output = RunOutput(
         server_config.out,
         resume=server_config.resume,
-        anchor=server_config.anchor,
         accounts=server_config.accounts,
     )
     return run(task, method, config, engine=make_engine, out=output, observer=LinePrinter())

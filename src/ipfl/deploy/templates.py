@@ -87,7 +87,6 @@ wait = 60.0         # seconds to wait for them
 deadline = 300.0    # seconds for a reply; for clients, clients.deadline of the TOML file wins
 fp16 = false        # send models as float16
 classes = 0         # number of classes; 0: as more than half of the nodes say
-anchor = ""         # file on the server that gets the ledger's newest hash after every round
 accounts = ""       # name under which balances outlive runs
 """
 

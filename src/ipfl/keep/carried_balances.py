@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,10 +17,9 @@ from typing import Any
 
 from ipfl.core import ClientId
 from ipfl.errors import InputError
-from ipfl.keep.market_audit import verify_run
 from ipfl.keep.run_folder import RunOutput
-from ipfl.ledger.findings import Finding
 from ipfl.ledger.store import RunStore
+from ipfl.ledger.verify import Finding
 from ipfl.system.files import FolderLock, refuse_special_file, write_json
 
 ACCOUNTS_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
@@ -66,12 +65,12 @@ def refuse_forgetting(output: RunOutput) -> None:
             )
 
 
-def load_carried_accounts(output: RunOutput, public_key: str | None = None) -> CarriedAccounts:
+def load_carried_accounts(output: RunOutput, verify: Callable[[RunStore], Finding | None]) -> CarriedAccounts:
     """The accounts that a new run begins with, or those that a resumed one was begun with.
 
     Args:
         output: The run.
-        public_key: Who must have signed the run that left them; None: anybody, or nobody.
+        verify: Says what is wrong with the run that left them.
 
     Raises:
         InputError: Another run has them, or the ledger of the last one is gone or wrong.
@@ -86,28 +85,28 @@ def load_carried_accounts(output: RunOutput, public_key: str | None = None) -> C
             carried = _carried(store)
         # A process that died as it began may not have taken them: they are where it found them.
         holder = None if known is None else known["run"]
-        if holder not in (folder.name, carried.run) or (holder != folder.name and known and known["is_open"]):
+        if holder not in (folder.name, carried.run) or (
+            holder != folder.name and known and known["head"] is None
+        ):
             raise InputError(f"run {folder.name!r} does not have the accounts {name!r} any more: {pointer}")
         return carried
     if known is None:
         return CarriedAccounts(name)
-    if known["is_open"]:
+    if known["head"] is None:
         raise InputError(f"run {known['run']!r} has the accounts {name!r}: resume and end it first")
     with _open_last(folder, output.store, known["run"]) as store:
-        if (wrong := verify_run(store, public_key=public_key) or _not_ended(store, name)) is not None:
+        if (wrong := verify(store) or _not_ended(store, name, known["head"])) is not None:
             raise InputError(f"run {known['run']!r}, which left the accounts {name!r}, is wrong: {wrong}")
         return CarriedAccounts(name, store.name, store.head(), left_balances(store))
 
 
-def _not_ended(store: RunStore, name: str) -> str | None:
-    """Why a run, whose history is true in itself, cannot be the one that ended with these accounts."""
+def _not_ended(store: RunStore, name: str, head: str | None) -> str | None:
+    """Why a run, whose history is true in itself, cannot be the one that ended with this hash."""
     told = store.header.get("accounts")
     if not isinstance(told, dict) or told.get("name") != name:
         return "it was begun without them"
-    with store.snapshot() as reader:
-        closings, last = reader.closings(), reader.last()
-    if store.has_files and last is not None and not (closings and closings[-1].round == last.round):
-        return f"it did not end with round {last.round}: rounds are missing"
+    if store.head() != head:
+        return f"it did not end with round {store.last_round()}: rounds are missing"
     return None
 
 
@@ -129,13 +128,13 @@ def taking_accounts(output: RunOutput, left_by: str | None) -> Iterator[None]:
     try:
         pointer = _pointer(output)
         known = _read_pointer(pointer)
-        holder, is_open = (None, False) if known is None else (known["run"], known["is_open"])
+        holder, is_open = (None, False) if known is None else (known["run"], known["head"] is None)
         is_own = output.resume and holder == Path(output.path).resolve().name
         if not is_own and (holder != left_by or is_open):
             name = output.accounts
             raise InputError(f"run {holder!r} has taken the accounts {name!r} meanwhile: {pointer}")
         yield
-        mark_accounts(output, is_open=True)
+        mark_accounts(output, None)
     finally:
         lock.release()
 
@@ -160,10 +159,10 @@ def _carried(store: RunStore) -> CarriedAccounts:
         raise InputError(text) from error
 
 
-def mark_accounts(output: RunOutput, *, is_open: bool) -> None:
-    """Notes that a run has its accounts (`is_open`), or has ended and left them."""
+def mark_accounts(output: RunOutput, head: str | None) -> None:
+    """Notes that a run has its accounts (None), or has ended with this hash and left them."""
     if output.accounts is not None:
-        write_json(_pointer(output), {"run": Path(output.path).resolve().name, "is_open": is_open})
+        write_json(_pointer(output), {"run": Path(output.path).resolve().name, "head": head})
 
 
 def accounts_findings(store: RunStore, folder: Path | None) -> Iterator[Finding]:
@@ -202,7 +201,7 @@ def _read_pointer(path: Path) -> dict[str, Any] | None:
     refuse_special_file(path)
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        return {"run": str(content["run"]), "is_open": bool(content["is_open"])}
+        return {"run": str(content["run"]), "head": None if content["head"] is None else str(content["head"])}
     except FileNotFoundError:
         return None
     except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:

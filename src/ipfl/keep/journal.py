@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,18 +25,18 @@ from ipfl.keep.carried_balances import (
     taking_accounts,
 )
 from ipfl.keep.checkpoint import Checkpoints
-from ipfl.keep.evidence import RoundFiles, result_files
-from ipfl.keep.file_names import CHECKPOINTS, RECEIPTS
-from ipfl.keep.run_audit import find_key, key_at_hand, key_of_new_run, refuse_changed_files, refuse_other_key
+from ipfl.keep.file_names import CHECKPOINTS, MANIFEST_FILE
+from ipfl.keep.manifest import RoundFiles, write_manifest
+from ipfl.keep.run_audit import refuse_changed_files, verify_run
 from ipfl.keep.run_folder import RunFolder, RunOutput
-from ipfl.ledger.anchors import append_head, check_anchor, newest_head
+from ipfl.keep.signing_keys import find_key, key_at_hand, key_of_new_run, refuse_other_key
 from ipfl.ledger.database import StoreError
 from ipfl.ledger.schema import OPENING
 from ipfl.ledger.store import RunStore
 from ipfl.methods import method_reference
 from ipfl.play.callbacks import Callback
 from ipfl.results.result import Line
-from ipfl.system.files import make_folder, write_json
+from ipfl.system.files import remove
 from ipfl.system.retry import resume_advice, retry_while_disk_full
 
 if TYPE_CHECKING:
@@ -50,14 +51,12 @@ class Journal(Callback):
         method: What is run.
 
     Raises:
-        InputError: The folder holds a run already, or the anchor cannot be written.
+        InputError: The folder holds a run already.
     """
 
     keeps_rounds = True
 
     def __init__(self, output: RunOutput, method: Method[Any]):
-        if output.anchor is not None:
-            check_anchor(output.anchor)
         self.folder, self.every = RunFolder(output), output.checkpoint_every
         self.is_resumed = output.resume
         self.address: str | Path = self.folder.path if output.store is None else output.store
@@ -80,7 +79,8 @@ class Journal(Callback):
             raise InputError(
                 f"accounts that outlive a run need a method with tokens, and {method.name} has none"
             )
-        return load_carried_accounts(self.output, key_at_hand(self.output))
+        public_key = key_at_hand(self.output)
+        return load_carried_accounts(self.output, partial(verify_run, public_key=public_key))
 
     def balances(self, clients: tuple[ClientId, ...]) -> Mapping[ClientId, int] | None:
         """Tokens that clients bring along from an earlier run."""
@@ -97,7 +97,6 @@ class Journal(Callback):
             self._begin(header, loop.opening)
         if isinstance(loop.engine, TellsAccounts):
             loop.engine.tell_account = self.tell_account
-            loop.engine.keep_receipt = self.keep_receipt
 
     def _header_of(self, loop: RoundLoop) -> dict[str, Any]:
         """What the store says of the run as a whole."""
@@ -122,7 +121,8 @@ class Journal(Callback):
             loop.commit(line["round"])
 
     def end(self, loop: RoundLoop, summary: dict[str, Any]) -> None:
-        """Adds the newest hash of the store's chain to the summary, for safe keeping elsewhere."""
+        """Adds the newest hash of the store's chain to the summary; results of an earlier end go."""
+        remove(self.folder.path / MANIFEST_FILE)
         summary["ledger"] = self.head()
 
     def _begin(self, header: Mapping[str, Any], opening: Sequence[Transfer]) -> None:
@@ -138,7 +138,6 @@ class Journal(Callback):
             with taking_accounts(self.output, _left_by(header)):
                 self.folder.take(staging)
         self._store = RunStore.open(self.address, self.name, key=find_key(self.output))
-        self._anchor()
 
     def header(self) -> dict[str, Any]:
         """What a run to be resumed was begun with."""
@@ -228,27 +227,16 @@ class Journal(Callback):
             files |= {f"{CHECKPOINTS}/{file}": digest for file, digest in written.files.items()}
         self._store.commit_round(round, line, name, files)
         self._files.accept()
-        self._anchor()
         if name is not None:
             self.checkpoints.keep_only(name)
         self.folder.add_round(line)
         return name is not None
 
-    def _anchor(self, *, is_closed: bool = False) -> None:
-        """Writes the newest hash to the file elsewhere."""
-        if self.output.anchor is not None and self._store is not None:
-            append_head(self.output.anchor, newest_head(self._store, is_closed=is_closed))
-
     def commit_results(self) -> None:
-        """Posts the hashes of all files that the run wrote after its last round."""
+        """Writes the hashes of all files that are there after the last round."""
         assert self._store is not None, "begin or resume first"
-        with self._store.snapshot() as reader:
-            posted = reader.files()
-        if self._store.has_files:
-            late = self._files.changed()
-            self._store.commit_closing(result_files(self.folder.path, posted) | late)
-        self._anchor(is_closed=True)
-        mark_accounts(self.output, is_open=False)
+        write_manifest(self.folder.path, self._store)
+        mark_accounts(self.output, self.head())
 
     def tell_account(self, client: ClientId, since: int | None) -> Mapping[str, Any] | None:
         """The signed statement of a client's account; None without signatures, or if there is nothing new.
@@ -259,20 +247,13 @@ class Journal(Callback):
         """
         assert self._store is not None, "begin or resume first"
         header = self._store.header
-        if self._store.key is None or self._store.secret is None or not header.get("rules"):
-            return None
-        if client not in header["clients"]:  # an unseen client has no account
+        # An unseen client has no account.
+        if self._store.key is None or not header.get("rules") or client not in header["clients"]:
             return None
         last = self._store.last_round()
         if since is not None and since == (OPENING if last is None else last):
             return None
         return self._store.statement(client, since=since).to_json()
-
-    def keep_receipt(self, client: ClientId, receipt: Mapping[str, Any]) -> None:
-        """Keeps the newest receipt of a client's node (`ipfl.ledger.receipts`)."""
-        folder = self.folder.path / RECEIPTS
-        make_folder(folder)
-        write_json(folder / f"{client}.json", dict(receipt))
 
     def head(self) -> str:
         """The newest hash of the store's chain, for safe keeping elsewhere."""

@@ -29,12 +29,12 @@ from ipfl.errors import InputError
 from ipfl.keep.file_names import (
     CHECKPOINTS,
     CLIENT_MODELS,
+    MANIFEST_FILE,
     MEMORY,
     METRICS_FILE,
     OFFER_FILE,
     PREDICTORS,
     PRIVACY,
-    RECEIPTS,
     SERVER_MODELS,
     SUMMARY_FILE,
     TRACE_FILE,
@@ -57,7 +57,7 @@ from ipfl.system.files import (
 )
 from ipfl.training.network import Network
 
-OWN_FOLDERS = (SERVER_MODELS, MEMORY, PRIVACY, CLIENT_MODELS, CHECKPOINTS, PREDICTORS, RECEIPTS)
+OWN_FOLDERS = (SERVER_MODELS, MEMORY, PRIVACY, CLIENT_MODELS, CHECKPOINTS, PREDICTORS)
 """Folders of a run in which it removes what it does not need any more."""
 STAGING_FOLDER = ".begin"
 """Folder in which a new run is prepared, beside the one that it replaces."""
@@ -141,8 +141,6 @@ class RunOutput:
     """Rounds between checkpoints, from which a run can be resumed."""
     signing_key: Path | None = None
     """File with the key that signs the ledger, made if it is missing; None: `signing.key` beside `path`."""
-    anchor: Path | None = None
-    """A file elsewhere that gets the newest hash after every round; None: there is none."""
     accounts: str | None = None
     """Name under which balances outlive runs: this one opens with what the last left; None: they do not."""
     keep_models: bool = True
@@ -229,7 +227,8 @@ class RunFolder:
         try:
             if (staging / STORE_FILE).exists():
                 settle_database(self.path / STORE_FILE)
-                remove(self.path / SUMMARY_FILE)  # of a run that is not there any more
+                for old in (SUMMARY_FILE, MANIFEST_FILE):  # of a run that is not there any more
+                    remove(self.path / old)
                 for file in sorted(staging.iterdir(), key=lambda file: file.name == STORE_FILE):
                     rename(file, self.path / file.name)
             else:  # the store is elsewhere
@@ -245,7 +244,7 @@ class RunFolder:
         for folder in OWN_FOLDERS:
             if (self.path / folder).exists():
                 remove_folder(self.path / folder)
-        for old in (SUMMARY_FILE, OFFER_FILE, TRACE_FILE):
+        for old in (MANIFEST_FILE, SUMMARY_FILE, OFFER_FILE, TRACE_FILE):
             remove(self.path / old)
         self.rewrite(())
 

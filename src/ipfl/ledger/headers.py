@@ -63,11 +63,11 @@ def parse_header(text: Any, name: str, url: URL) -> dict[str, Any]:
     return header
 
 
-def find_stored_run(connection: Connection, name: str) -> tuple[int, str, str | None] | None:
-    """Number, header and secret of a run; None: there is none of this name."""
-    columns = (schema.runs.c.id, schema.runs.c.header, schema.runs.c.secret)
+def find_stored_run(connection: Connection, name: str) -> tuple[int, str] | None:
+    """Number and header of a run; None: there is none of this name."""
+    columns = (schema.runs.c.id, schema.runs.c.header)
     row = connection.execute(select(*columns).where(schema.runs.c.name == name)).first()
-    return None if row is None else (row.id, row.header, row.secret)
+    return None if row is None else (row.id, row.header)
 
 
 def choose_run(known: Sequence[str], run: str | None, url: URL) -> str:

@@ -1,9 +1,7 @@
 """A round's line in the store: its typed rows and their columns, its checks, its metrics, its hash.
 
-Columns, checks and conversions follow from the fields of the row types. A new column of the ledger is three
-things: a field of the row (`ipfl.core.rounds`), the last one and with a default; a migration that adds the
-column; the code that fills it in. Rows that were posted before hold the default, and keep their hash
-(`hashed_rows`).
+Columns, checks and conversions follow from the fields of the row types. A new column of the ledger is two
+things: a field of the row (`ipfl.core.rounds`), and the code that fills it in; and a new `STORE_FORMAT`.
 
 Rounds are chained: a round's hash covers the hash of the one before it, everything posted with it, as
 canonical JSON, and the files that it wrote. To change a round unnoticed one has to change every hash after
@@ -28,13 +26,6 @@ from ipfl.ledger.canonical import digest
 from ipfl.ledger.database import StoreError
 from ipfl.market.bank import TransferRows
 
-STORE_FORMAT = 3
-"""Version of what the store keeps of a run, in its header. Runs without one have version 1: bids were called
-`wanted`, and events were sentences. From version 3 on a round's hash covers its files too."""
-FILES_FORMAT = 3
-"""The first version in which a round's hash covers its files."""
-READABLE_FORMATS = (2, 3)
-"""Versions that are read, verified and gone on with, each by its own hash."""
 MAX_METRIC = 2**1000
 """Largest absolute value of a metric; metrics are stored as float64, which ends near 2**1024."""
 METRIC_KEYS = ("cluster_probe_accuracy", "best_before")
@@ -49,6 +40,8 @@ BOOLEAN = Boolean(create_constraint=False).with_variant(Integer, "sqlite")
 
 
 def _to_whole(value: Any) -> int:
+    if type(value) is int:
+        return value
     if isinstance(value, bool) or int(value) != value:
         raise ValueError(f"{value!r} is not a whole number")
     return int(value)
@@ -94,55 +87,13 @@ class RowField(NamedTuple):
     words: tuple[str, ...]
     """The only texts that it may be; empty: any."""
 
-
-def columns_of(row_type: type[NamedTuple]) -> list[Column[Any]]:
-    """The columns of a table for rows of this type."""
-    return [
-        Column(name, VALUE_TYPES[field.value_type][0], nullable=field.is_optional)
-        for name, field in fields_of(row_type).items()
-    ]
-
-
-def check_rows(key: str, rows: Iterable[Sequence[Any]]) -> Sequence[Any]:
-    """The rows of a key as typed rows, each value as the database will give it back.
-
-    Raises:
-        StoreError: A row of another shape.
-    """
-    if isinstance(rows, TransferRows):
-        return rows  # whole numbers of the right size by their making, and read one by one only when posted
-    row_type = ROW_TYPES[key]
-    fields = fields_of(row_type)
-    try:
-        columns = list(zip(*rows, strict=True)) or [()] * len(fields)
-        checked = [
-            _check_column(column, field) for column, field in zip(columns, fields.values(), strict=True)
-        ]
-        return tuple(map(row_type, *checked))
-    except (TypeError, ValueError, OverflowError) as error:
-        raise StoreError(f"{key} should be rows [{', '.join(fields)}], but one is not: {error}") from error
-
-
-def hashed_rows(key: str, rows: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
-    """The rows as a round's hash covers them: without final values that are the default of their field.
-
-    A field that a later release adds does not change the hash of what was posted before it.
-    """
-    defaults = ROW_TYPES[key]._field_defaults
-    if not defaults:
-        return rows
-    # From the last field backwards: only the last fields of a row can have defaults.
-    by_place = list(reversed(defaults.values()))
-
-    def shorten(row: Sequence[Any]) -> Sequence[Any]:
-        kept = len(row)
-        for value, default in zip(reversed(row), by_place, strict=False):
-            if value != default:
-                break
-            kept -= 1
-        return row[:kept]
-
-    return [shorten(row) for row in rows]
+    def check(self, value: Any) -> Any:
+        """The value as the database will give it back."""
+        if self.is_optional and value is None:
+            return None
+        if self.words and value not in self.words:
+            raise ValueError(f"{value!r} is not one of {', '.join(self.words)}")
+        return VALUE_TYPES[self.value_type][1](value)
 
 
 @cache
@@ -161,88 +112,30 @@ def _row_field(hint: Any) -> RowField:
     return RowField(value_type, is_union, words)
 
 
-def _check_column(values: Sequence[Any], field: RowField) -> Sequence[Any]:
-    _, convert = VALUE_TYPES[field.value_type]
-    if convert is _to_whole and {*map(type, values)} <= {int}:
-        return values  # a round may have hundreds of thousands: no call for each of them
-    if field.words:
-        allowed = {*field.words, None} if field.is_optional else {*field.words}
-        if others := {*values} - allowed:
-            raise ValueError(f"{others.pop()!r} is not one of {', '.join(field.words)}")
-        return values
-    return [None if field.is_optional and value is None else convert(value) for value in values]
+def columns_of(row_type: type[NamedTuple]) -> list[Column[Any]]:
+    """The columns of a table for rows of this type."""
+    return [
+        Column(name, VALUE_TYPES[field.value_type][0], nullable=field.is_optional)
+        for name, field in fields_of(row_type).items()
+    ]
 
 
-def run_hash(name: str, header: Mapping[str, Any]) -> str:
-    """The hash that the first round of a run follows: of the run's name and header."""
-    return digest({"run": name, "header": header})
+def check_rows(key: str, rows: Iterable[Sequence[Any]]) -> Sequence[Any]:
+    """The rows of a key as typed rows, each value as the database will give it back.
 
-
-def round_hash(
-    previous: str,
-    round: int,
-    checkpoint: str | None,
-    line: Mapping[str, Any],
-    files: Mapping[str, str] | None = None,
-) -> str:
-    """The hash of a round, over the hash before it and everything posted with it.
-
-    Args:
-        previous: The hash before it.
-        round: Its number.
-        checkpoint: Name of the checkpoint that belongs to it.
-        line: What the round loop reported.
-        files: SHA-256 of each file that the round wrote; None in runs of a format without them.
+    Raises:
+        StoreError: A row of another shape.
     """
-    hashed = {key: hashed_rows(key, value) if key in ROW_TYPES else value for key, value in line.items()}
-    content = {"previous": previous, "round": round, "checkpoint": checkpoint, "line": hashed}
-    return digest(content if files is None else content | {"files": files})
-
-
-def closing_hash(head: str, round: int, files: Mapping[str, str]) -> str:
-    """The hash of a closing: over the hash of the last round before it, and the files that it covers."""
-    return digest({"head": head, "round": round, "results": files})
-
-
-@dataclass(frozen=True)
-class Posting:
-    """Everything that a round posts."""
-
-    round: int
-    checkpoint: str | None
-    line: dict[str, Any]
-    """What the store will give back, with typed rows."""
-    files: Mapping[str, str] | None = None
-    """SHA-256 of each file that the round wrote; None in runs of a format without them."""
-
-    @classmethod
-    def make(
-        cls,
-        round: int,
-        line: Mapping[str, Any],
-        checkpoint: str | None,
-        files: Mapping[str, str] | None = None,
-    ) -> Posting:
-        """Checks a line.
-
-        Raises:
-            StoreError: The line is not JSON, or a key has rows of another shape.
-        """
-        return cls(round, checkpoint, check_line(round, line), files)
-
-    def hash(self, previous: str) -> str:
-        """The round's hash if it follows this one."""
-        return round_hash(previous, self.round, self.checkpoint, self.line, self.files)
-
-    @property
-    def rows(self) -> dict[str, Sequence[Any]]:
-        """Rows that have tables of their own, by key of the line."""
-        return {key: self.line[key] for key in TABLE_KEYS if key in self.line}
-
-    @property
-    def rest(self) -> str:
-        """The line as JSON, null for rows that have a table; the keys keep their order."""
-        return json.dumps({k: None if k in TABLE_KEYS else v for k, v in self.line.items()}, allow_nan=False)
+    if isinstance(rows, TransferRows):
+        return rows  # whole numbers of the right size by their making, and read one by one only when posted
+    row_type, fields = ROW_TYPES[key], fields_of(ROW_TYPES[key])
+    checks = [field.check for field in fields.values()]
+    try:
+        return tuple(
+            row_type(*[check(value) for check, value in zip(checks, row, strict=True)]) for row in rows
+        )
+    except (TypeError, ValueError, OverflowError) as error:
+        raise StoreError(f"{key} should be rows [{', '.join(fields)}], but one is not: {error}") from error
 
 
 def check_line(round: int, line: Mapping[str, Any]) -> dict[str, Any]:
@@ -260,24 +153,51 @@ def check_line(round: int, line: Mapping[str, Any]) -> dict[str, Any]:
     return {key: rows[key] if key in rows else rest[key] for key in line}
 
 
-def metrics_of(line: Mapping[str, Any]) -> dict[str, float]:
-    """The single numbers of a line by dotted name, and of its rows those of `METRIC_KEYS`."""
-    found: dict[str, float] = {}
+def run_hash(name: str, header: Mapping[str, Any]) -> str:
+    """The hash that the first round of a run follows: of the run's name and header."""
+    return digest({"run": name, "header": header})
 
-    def walk(name: str, value: Any) -> None:
-        if isinstance(value, Mapping):
-            for key, inner in value.items():
-                walk(f"{name}.{key}" if name else key, inner)
-        elif isinstance(value, int | float) and not isinstance(value, bool):
-            if abs(value) > MAX_METRIC:
-                raise StoreError(f"{name} is larger than a database can hold")
-            found[name] = float(value) + 0.0
 
-    walk("", line)
-    for key in METRIC_KEYS:
-        for cluster, value in by_cluster(line.get(key) or ()).items():
-            walk(f"{key}.{cluster}", value)
-    return found
+@dataclass(frozen=True)
+class Posting:
+    """Everything that a round posts, with typed rows: what the store will give back."""
+
+    round: int
+    line: Mapping[str, Any]
+    """What the round loop reported."""
+    checkpoint: str | None
+    """Name of the checkpoint that belongs to it."""
+    files: Mapping[str, str]
+    """SHA-256 of each file that the round wrote, by path in the run's folder."""
+
+    def hash(self, previous: str) -> str:
+        """The round's hash if it follows this one."""
+        return digest({"previous": previous, **vars(self)})
+
+    @property
+    def rest(self) -> str:
+        """The line as JSON, null for rows that have a table; the keys keep their order."""
+        return json.dumps({k: None if k in TABLE_KEYS else v for k, v in self.line.items()}, allow_nan=False)
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The single numbers of the line by dotted name, and of its rows those of `METRIC_KEYS`."""
+        found: dict[str, float] = {}
+
+        def walk(name: str, value: Any) -> None:
+            if isinstance(value, Mapping):
+                for key, inner in value.items():
+                    walk(f"{name}.{key}" if name else key, inner)
+            elif isinstance(value, int | float) and not isinstance(value, bool):
+                if abs(value) > MAX_METRIC:
+                    raise StoreError(f"{name} is larger than a database can hold")
+                found[name] = float(value) + 0.0
+
+        walk("", self.line)
+        for key in METRIC_KEYS:
+            for cluster, value in by_cluster(self.line.get(key) or ()).items():
+                walk(f"{key}.{cluster}", value)
+        return found
 
 
 def by_cluster(figures: Iterable[Figure]) -> dict[int, float | None]:

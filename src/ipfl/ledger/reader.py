@@ -13,17 +13,8 @@ from sqlalchemy import ColumnElement, Connection, Table, func, select, union_all
 
 from ipfl.core import Transfer
 from ipfl.ledger.database import StoreError
-from ipfl.ledger.lines import check_line, check_rows
-from ipfl.ledger.schema import (
-    balances,
-    clients,
-    closings,
-    metrics,
-    rounds,
-    row_tables,
-    signatures,
-    transfers,
-)
+from ipfl.ledger.lines import Posting, check_line, check_rows
+from ipfl.ledger.schema import balances, clients, metrics, rounds, row_tables, transfers
 from ipfl.market.bank import ISSUER, account_name
 
 
@@ -85,31 +76,11 @@ class PostedRound(NamedTuple):
     hash: str
     checkpoint: str | None
     line: str
-    files: str | None
-    """JSON; None in runs of a format without files."""
-
-
-class PostedClosing(NamedTuple):
-    """A closing: what a run wrote after its last round."""
-
-    number: int
-    round: int
-    """The last one before it."""
-    head: str
-    """Hash of that round."""
     files: str
-    """JSON, as that of a round."""
-    hash: str
+    """JSON."""
     public_key: str | None
+    """Who signed the hash; None: nobody."""
     signature: str | None
-
-
-class PostedSignature(NamedTuple):
-    """The signature of a round's head."""
-
-    accounts: str | None
-    public_key: str
-    signature: str
 
 
 MAX_ROUND = 2**31 - 1
@@ -129,14 +100,14 @@ def _parse_line(round: int, text: Any) -> dict[str, Any]:
     return line
 
 
-def parse_files(where: str, text: Any) -> dict[str, str]:
+def _parse_files(round: int, text: Any) -> dict[str, str]:
     """SHA-256 by path, from its JSON; it is not trusted."""
     try:
         files = json.loads(text)
         if not isinstance(files, dict) or not all(isinstance(one, str) for one in files.values()):
             raise ValueError("not names with a text each")
     except (ValueError, TypeError, RecursionError) as error:
-        raise StoreError(f"the files of {where} cannot be read: {error}") from error
+        raise StoreError(f"the files of round {round} cannot be read: {error}") from error
     return files
 
 
@@ -160,13 +131,6 @@ def _check_whole(values: Iterable[Any], what: str) -> list[int]:
         if type(value) is not int:
             raise StoreError(f"{what} should be whole numbers, but one is {value!r}")
     return found
-
-
-def _check_texts(values: Iterable[Any], what: str) -> None:
-    """Refuses values that are not text, for the same reason."""
-    for value in values:
-        if not isinstance(value, str):
-            raise StoreError(f"{what} should be text, but it is {value!r}")
 
 
 @dataclass(frozen=True)
@@ -205,34 +169,9 @@ class Reader:
         columns = select(rounds.c.round, rounds.c.files).where(rounds.c.run_id == self.run_id)
         for number, text in self.connection.execute(columns.order_by(rounds.c.round)):
             _check_whole([number], "rounds")
-            if text is not None:
-                named = parse_files(f"round {number}", text)
-                found |= {path: (number, digest) for path, digest in named.items()}
+            named = _parse_files(number, text)
+            found |= {path: (number, digest) for path, digest in named.items()}
         return found
-
-    def has_evidence(self) -> bool:
-        """Whether rounds or closings name any file."""
-        return bool(self.files() or self.closings())
-
-    def signature(self, round: int) -> PostedSignature | None:
-        """The signature of a round's head; None if it has none."""
-        columns = [signatures.c[name] for name in PostedSignature._fields]
-        where = (signatures.c.run_id == self.run_id) & (signatures.c.round == round)
-        row = self.connection.execute(select(*columns).where(where)).first()
-        if row is None:
-            return None
-        _check_texts((row.public_key, row.signature), f"the signature of round {round}")
-        return PostedSignature(*row)
-
-    def closings(self) -> list[PostedClosing]:
-        """All closings in order."""
-        columns = [closings.c[name] for name in PostedClosing._fields]
-        found = select(*columns).where(closings.c.run_id == self.run_id).order_by(closings.c.number)
-        rows = [PostedClosing(*row) for row in self.connection.execute(found)]
-        _check_whole((number for row in rows for number in (row.number, row.round)), "closings")
-        for row in rows:
-            _check_texts((row.head, row.hash), f"closing {row.number}")
-        return rows
 
     def rolled_back(self) -> list[int]:
         """Numbers of the rounds that were rolled back."""
@@ -252,27 +191,30 @@ class Reader:
         line = _parse_line(posted.round, posted.line)
         for key, table in row_tables.items():
             if key in line and line[key] is None:
-                line[key] = [values for _, *values in self.numbered_rows(table, posted.round)]
+                line[key] = self._rows(table, posted.round)
         return check_line(posted.round, line)
+
+    def posting(self, posted: PostedRound) -> Posting:
+        """All that a round posted."""
+        files = _parse_files(posted.round, posted.files)
+        return Posting(posted.round, self.line(posted), posted.checkpoint, files)
 
     def rest(self, round: int) -> dict[str, Any]:
         """What the line of a round says beside the rows that have tables; empty if it is not posted."""
         posted = self.posted(round)
         return {} if posted is None else _parse_line(round, posted.line)
 
-    def numbered_rows(self, table: Table, round: int) -> list[Sequence[Any]]:
-        """(sequence, values…) of a round's rows in a table."""
-        chosen = [column for column in table.columns if column.name not in ("run_id", "round")]
+    def _rows(self, table: Table, round: int) -> Sequence[Sequence[Any]]:
+        """The values of a round's rows in a table, in order."""
+        chosen = [column for column in table.columns if column.name not in ("run_id", "round", "sequence")]
         where = (table.c.run_id == self.run_id) & (table.c.round == round)
-        found = select(*chosen).where(where).order_by(table.c.sequence)
-        return [tuple(row) for row in self.connection.execute(found)]
+        return self.connection.execute(select(*chosen).where(where).order_by(table.c.sequence)).all()
 
-    def count_rows(self, table: Table, round: int) -> tuple[int, int]:
-        """How many rows a round has in a table, and the highest sequence among them (−1 without any)."""
+    def sequences(self, table: Table, round: int) -> list[int]:
+        """Numbers of a round's rows in a table."""
         where = (table.c.run_id == self.run_id) & (table.c.round == round)
-        counted = select(func.count(), func.coalesce(func.max(table.c.sequence), -1)).where(where)
-        count, highest = _check_whole(self.connection.execute(counted).one(), f"sequences in {table.name}")
-        return count, highest
+        found = self.connection.scalars(select(table.c.sequence).where(where).order_by(table.c.sequence))
+        return _check_whole(found, f"sequences in {table.name}")
 
     def clients(self) -> list[int]:
         """The clients of the run."""

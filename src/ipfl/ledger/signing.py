@@ -1,4 +1,4 @@
-"""Keys that sign the head of a ledger: Ed25519, in PEM files that openssl reads and writes too.
+"""Keys, and what they sign: Ed25519, in PEM files that openssl reads and writes too.
 
 By default the key is `signing.key` in the folder that holds the run's folder: beside the run, not in it, so
 that a run that is passed on does not bring its key along. Only its owner can read it (mode 0600).
@@ -6,14 +6,19 @@ that a run that is passed on does not bring its key along. Only its owner can re
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self
 
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ipfl.core.replies import printable
 from ipfl.errors import InputError
+from ipfl.ledger.canonical import canonical
 from ipfl.system.files import refuse_special_file
 
 if TYPE_CHECKING:  # importing it takes a moment, and most commands need no key
@@ -97,6 +102,61 @@ def _make_key(path: Path) -> None:
         os.link(draft, path)
     finally:
         draft.unlink(missing_ok=True)
+
+
+class RoundHead(BaseModel):
+    """What is signed of a round; its subclasses say more of it. All fields but the last two are signed."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
+
+    ipfl: str = "round"
+    """What this is."""
+    begun: str
+    """Hash of the run's name and header, with which its chain begins."""
+    round: int
+    hash: str
+    """The round's hash, which covers all rounds before it."""
+    public_key: str | None = Field(None, pattern="^[0-9a-f]{64}$")
+    """None: nobody signed it."""
+    signature: str | None = None
+
+    def message(self) -> bytes:
+        """The bytes that are signed."""
+        return canonical(self.model_dump(mode="json", exclude={"public_key", "signature"})).encode()
+
+    def signed(self, key: SigningKey | None) -> Self:
+        """The same with a signature; without a key, as it is."""
+        if key is None:
+            return self
+        return self.model_copy(update={"public_key": key.public, "signature": key.sign(self.message())})
+
+    def is_true(self) -> bool:
+        """Whether the signature, if there is one, is that of the public key."""
+        if self.public_key is None:
+            return self.signature is None
+        return is_signed_by(self.public_key, self.message(), self.signature or "")
+
+    @classmethod
+    def parse(cls, content: Any) -> Self:
+        """What was signed, from its JSON, with a true signature.
+
+        Raises:
+            InputError: It is something else, or its signature is false.
+        """
+        what = cls.model_fields["ipfl"].default
+        try:
+            found = cls.model_validate_json(json.dumps(content))
+            if found.ipfl != what:
+                raise ValueError(f"it is a {found.ipfl}")
+        except ValidationError as error:
+            detail = error.errors(include_url=False)[0]
+            where = printable(".".join(map(str, detail["loc"])))
+            raise InputError(f"this is no {what}: {where}: {detail['msg']}") from error
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InputError(f"this is no {what}: {printable(repr(error))}") from error
+        if not found.is_true():
+            raise InputError(f"the signature of the {what} is false")
+        return found
 
 
 def read_public_key(given: str) -> str:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain, islice
@@ -20,26 +18,15 @@ from ipfl.errors import InputError
 from ipfl.ledger import database, headers, schema
 from ipfl.ledger.canonical import canonical
 from ipfl.ledger.database import StoreError
-from ipfl.ledger.lines import (
-    FILES_FORMAT,
-    READABLE_FORMATS,
-    STORE_FORMAT,
-    Posting,
-    closing_hash,
-    metrics_of,
-    run_hash,
-)
-from ipfl.ledger.migrations import check_revision, holds_store, upgrade
+from ipfl.ledger.lines import Posting, check_line, run_hash
 from ipfl.ledger.reader import PostedRound, PostedTransfer, Reader
-from ipfl.ledger.run_accounts import RunAccounts
 from ipfl.ledger.schema import OPENING
-from ipfl.ledger.signing import SigningKey
-from ipfl.ledger.statements import AccountBook, LedgerHead, SignedHead, Statement
+from ipfl.ledger.signing import RoundHead, SigningKey
+from ipfl.ledger.statements import AccountMove, Statement, balance_of
+from ipfl.market.bank import ISSUER
 
 ROWS_AT_A_TIME = 2**14
 """Rows that one statement inserts into SQLite."""
-SECRET = re.compile(r"[0-9a-f]{64}")
-"""Of a run: 32 bytes in hex."""
 
 
 class RunStore:
@@ -56,14 +43,12 @@ class RunStore:
         name: str,
         header: dict[str, Any],
         retry_seconds: float | None,
-        secret: str | None = None,
         key: SigningKey | None = None,
     ):
         self.engine, self.run_id, self.name, self.header = engine, run_id, name, header
-        self.secret, self.retry_seconds, self.key = secret, retry_seconds, key
+        self.retry_seconds, self.key = retry_seconds, key
         self.begun = run_hash(name, header)
         """The hash that the first round follows."""
-        self._accounts = RunAccounts(name, self.begun, header, secret)
 
     @classmethod
     def create(
@@ -91,25 +76,26 @@ class RunStore:
         url = database.parse_address(address)
         if url.drivername == "sqlite":
             _make_folder(Path(str(url.database)))
-        text = headers.header_text(run, {"format": STORE_FORMAT, **header})
-        engine, secret = database.make_engine(url), secrets.token_hex(32)
+        text, engine = headers.header_text(run, header), database.make_engine(url)
 
         def enter() -> int:
-            upgrade(engine)
+            schema.make_tables(engine)
             with engine.begin() as connection:
                 if headers.find_stored_run(connection, run):
                     raise InputError(
                         f"{database.display_url(url)} already holds a run {run!r}; choose another name"
                     )
-                new = connection.execute(insert(schema.runs).values(name=run, header=text, secret=secret))
+                new = connection.execute(insert(schema.runs).values(name=run, header=text))
                 run_id = int(new.inserted_primary_key[0])  # type: ignore[index]
                 members = sorted(json.loads(text)["clients"])
                 insert_rows(connection, schema.clients, [(run_id, client) for client in members])
+                accounts = [(run_id, account, 0) for account in (ISSUER, *members)]
+                insert_rows(connection, schema.balances, accounts)
                 return run_id
 
         # No retries: a wrong address is an error at once.
         run_id = database.transact(enter, url, f"cannot enter run {run!r}", retry_seconds=0)
-        return cls(engine, run_id, run, json.loads(text), retry_seconds, secret, key)
+        return cls(engine, run_id, run, json.loads(text), retry_seconds, key)
 
     @classmethod
     def open(
@@ -127,12 +113,11 @@ class RunStore:
             address: A run's folder, a database file or a URL.
             run: The run's name.
             retry_seconds: As for `create`.
-            key: What statements and heads are signed with; None: nothing is signed.
-            read_only: Through connections that cannot write, as always where the file cannot be written; a
-                store of an earlier release is refused then, as it would have to be changed first.
+            key: What rounds and statements are signed with; None: nothing is signed.
+            read_only: Through connections that cannot write, as always where the file cannot be written.
 
         Raises:
-            InputError: No such store, no such run, or several and no name.
+            InputError: No such store, one of another format, no such run, or several and no name.
         """
         url = database.parse_address(address)
         if url.drivername == "sqlite" and not Path(str(url.database)).is_file():
@@ -140,12 +125,7 @@ class RunStore:
         read_only = read_only or not database.is_writable(url)
         engine = database.make_read_only_engine(url) if read_only else database.make_engine(url)
         try:
-            if not holds_store(engine):
-                raise InputError(f"{database.display_url(url)} holds no run store")
-            if read_only:
-                check_revision(engine)
-            else:
-                upgrade(engine)
+            schema.check_tables(engine)
             with engine.connect() as connection, database.read_only(connection).begin():
                 names = connection.scalars(select(schema.runs.c.name).order_by(schema.runs.c.name))
                 known = [one for one in names if isinstance(one, str)]
@@ -156,14 +136,7 @@ class RunStore:
         if row is None:  # its index and its table disagree
             raise InputError(f"{database.display_url(url)} is damaged: run {name!r} cannot be found")
         header = headers.parse_header(row[1], name, url)
-        if header.get("format") not in READABLE_FORMATS:
-            readable = " and ".join(map(str, READABLE_FORMATS))
-            raise InputError(
-                f"{database.display_url(url)}: run {name!r} was written by another release of ipfl "
-                f"(format {header.get('format', 1)!r}, this one reads {readable})"
-            )
-        secret = row[2] if isinstance(row[2], str) and SECRET.fullmatch(row[2]) else None
-        return cls(engine, row[0], name, header, retry_seconds, secret, key)
+        return cls(engine, row[0], name, header, retry_seconds, key)
 
     @property
     def client_names(self) -> dict[int, str]:
@@ -187,13 +160,7 @@ class RunStore:
 
     def commit_opening(self, transfers: Sequence[Transfer]) -> None:
         """Posts the opening balances, before round 0."""
-        files: dict[str, str] | None = {} if self.has_files else None
-        self._commit(Posting.make(OPENING, {"round": OPENING, "transfers": transfers}, None, files))
-
-    @property
-    def has_files(self) -> bool:
-        """Whether the hash of a round covers its files."""
-        return bool(self.header["format"] >= FILES_FORMAT)
+        self._commit(OPENING, {"round": OPENING, "transfers": transfers}, None, {})
 
     def commit_round(
         self,
@@ -216,39 +183,16 @@ class RunStore:
         """
         if round < 0:
             raise StoreError(f"rounds are numbered from 0, not {round}")
-        self._commit(Posting.make(round, line, checkpoint, dict(files or {}) if self.has_files else None))
-
-    def commit_closing(self, files: Mapping[str, str]) -> str:
-        """Posts what the run wrote after its last round, and returns the hash over all of it.
-
-        Args:
-            files: SHA-256 of each file, by path in the run's folder.
-        """
-        text = canonical(files)
-
-        def work() -> str:
-            with self.engine.begin() as connection:
-                self._lock(connection)
-                reader = Reader(connection, self.run_id)
-                last, known = reader.last(), reader.closings()
-                round, head = (OPENING, self.begun) if last is None else (last.round, last.hash)
-                hash = closing_hash(head, round, files)
-                if known and known[-1].hash == hash:
-                    return hash
-                number = known[-1].number + 1 if known else 0
-                signed = (None, None) if self.key is None else (self.key.public, self.key.sign(hash.encode()))
-                row = (self.run_id, number, round, head, text, hash, *signed)
-                insert_rows(connection, schema.closings, [row])
-                return hash
-
-        return database.transact(work, self.engine.url, "cannot post the results", self.retry_seconds)
+        self._commit(round, line, checkpoint, dict(files or {}))
 
     def _lock(self, connection: Connection) -> None:
         """One writer per run at a time; SQLite has one per file anyway."""
         connection.execute(select(schema.runs.c.id).where(schema.runs.c.id == self.run_id).with_for_update())
 
-    def _commit(self, posting: Posting) -> None:
-        what = "the opening" if posting.round == OPENING else f"round {posting.round}"
+    def _commit(
+        self, round: int, line: Mapping[str, Any], checkpoint: str | None, files: Mapping[str, str]
+    ) -> None:
+        posting = Posting(round, check_line(round, line), checkpoint, files)
 
         def work() -> None:
             with self.engine.begin() as connection:
@@ -256,6 +200,7 @@ class RunStore:
                 if previous := self._previous_hash(Reader(connection, self.run_id), posting):
                     self._insert(connection, posting, previous)
 
+        what = "the opening" if round == OPENING else f"round {round}"
         database.transact(work, self.engine.url, f"cannot post {what}", self.retry_seconds)
 
     def _previous_hash(self, reader: Reader, posting: Posting) -> str | None:
@@ -274,29 +219,19 @@ class RunStore:
         )
 
     def _insert(self, connection: Connection, posting: Posting, previous: str) -> None:
-        key = (self.run_id, posting.round)
-        hash = posting.hash(previous)
-        files = None if posting.files is None else canonical(posting.files)
-        head = (*key, previous, hash, posting.checkpoint, posting.rest, files)
-        insert_rows(connection, schema.rounds, [head])
-        for name, rows in posting.rows.items():
-            numbered = ((*key, sequence, *row) for sequence, row in enumerate(rows))
-            insert_rows(connection, schema.row_tables[name], numbered)
-        metrics = [(*key, *metric) for metric in metrics_of(posting.line).items()]
+        key, hash = (self.run_id, posting.round), posting.hash(previous)
+        head = RoundHead(begun=self.begun, round=posting.round, hash=hash).signed(self.key)
+        files, signed = canonical(posting.files), (head.public_key, head.signature)
+        row = (*key, previous, hash, posting.checkpoint, posting.rest, files, *signed)
+        insert_rows(connection, schema.rounds, [row])
+        for name, table in schema.row_tables.items():
+            numbered = ((*key, n, *values) for n, values in enumerate(posting.line.get(name, ())))
+            insert_rows(connection, table, numbered)
+        metrics = [(*key, *metric) for metric in posting.metrics.items()]
         insert_rows(connection, schema.metrics, metrics)
-        if self.key is not None:
-            moved = posting.line.get("transfers", ())
-            book = self._accounts.after(Reader(connection, self.run_id), posting.round, moved)
-            signed = SignedHead.make(self.ledger_head(posting.round, hash, book), self.key)
-            row = (*key, signed.head.accounts, signed.public_key, signed.signature)
-            insert_rows(connection, schema.signatures, [row])
-
-    def ledger_head(self, round: int, hash: str, book: AccountBook | None) -> LedgerHead:
-        """What is signed of a round."""
-        return self._accounts.head(round, hash, book)
 
     def statement(self, client: int, round: int | None = None, since: int | None = None) -> Statement:
-        """What can be said of a client's account after a round, or now.
+        """What is said of a client's account after a round, or now; signed if the store has a key.
 
         Args:
             client: Whose.
@@ -306,8 +241,30 @@ class RunStore:
         Raises:
             InputError: There is no such client or round, or the run has no tokens.
         """
+        if client not in self.header["clients"]:
+            raise InputError(f"run {self.name!r} has no client {client}")
+        if not self.header.get("rules"):
+            raise InputError(f"run {self.name!r} has no tokens")
         with self.snapshot() as reader:
-            return self._accounts.statement(reader, client, round, since)
+            posted = reader.last() if round is None else reader.posted(round)
+            if posted is None:
+                missing = "rounds" if round is None else f"round {round}"
+                raise InputError(f"run {self.name!r} has no {missing}")
+            moved = [
+                AccountMove(one.round, *one.transfer[:5])
+                for one in reader.transfers(client)
+                if one.round <= posted.round
+            ]
+        return Statement(
+            begun=self.begun,
+            round=posted.round,
+            hash=posted.hash,
+            run=self.name,
+            client=client,
+            balance=balance_of(client, moved),
+            since=since,
+            moved=tuple(one for one in moved if since is None or one.round > since),
+        ).signed(self.key)
 
     @contextmanager
     def snapshot(self) -> Iterator[Reader]:

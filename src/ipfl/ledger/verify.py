@@ -11,16 +11,31 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from sqlalchemy import Table
-
 from ipfl.core import ClientId, Fact, Seat, Transfer, is_below_quorum
-from ipfl.ledger.findings import Finding as Finding
-from ipfl.ledger.lines import metrics_of, round_hash
-from ipfl.ledger.reader import PostedRound, Reader, parse_files
+from ipfl.errors import InputError
+from ipfl.ledger.reader import PostedRound, Reader
 from ipfl.ledger.schema import OPENING, row_tables
-from ipfl.ledger.signatures import SignatureCheck
+from ipfl.ledger.signing import RoundHead
 from ipfl.ledger.store import RunStore
 from ipfl.market.bank import ISSUER, account_name, describe_transfer
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that is wrong."""
+
+    round: int | None
+    """None where it concerns the whole run."""
+    sequence: int | None
+    """Of the transfer, or of the row that `what` names; None where it concerns the round as a whole."""
+    what: str
+
+    def __str__(self) -> str:
+        if self.round is None:
+            return self.what
+        place = "opening" if self.round == OPENING else f"round {self.round}"
+        entry = "" if self.sequence is None else f", entry {self.sequence}"
+        return f"{place}{entry}: {self.what}"
 
 
 class ReplayedRound(NamedTuple):
@@ -60,119 +75,113 @@ def verify(
         store: The run.
         make_replay: Makes the replay of its market, such as `IPFL.replay`; needed if its header has rules.
         public_key: Who must have signed it; None: anybody, or nobody.
-        expect: A hash that was noted earlier, of any round or closing; None: none was.
+        expect: A hash that was noted earlier, of any round; None: none was.
 
     Returns:
         The first wrong thing in the order of the rounds, None if all is well.
     """
+    rules, replay = store.header.get("rules"), None
+    if rules:
+        if make_replay is None:
+            return Finding(None, None, "the run has a market whose rules are not known here")
+        try:
+            replay = make_replay(rules, sorted(store.header["clients"]))
+        except (TypeError, ValueError, LookupError, OverflowError) as error:
+            return Finding(None, None, f"the rules in the run's header are not those of a market: {error}")
     with store.snapshot() as reader:
-        return next(findings(store, reader, make_replay, public_key, expect), None)
+        return next(findings(store, reader, replay, public_key, expect), None)
 
 
 def findings(
     store: RunStore,
     reader: Reader,
-    make_replay: MakeReplay | None,
+    replay: Replay | None,
     public_key: str | None = None,
     expect: str | None = None,
 ) -> Iterator[Finding]:
-    """All that is wrong, the first thing first; what follows it may be its consequence."""
+    """All that is wrong, the first thing first; what follows it may be its consequence.
+
+    Without a replay only sums, hashes and signatures are checked.
+    """
     members = sorted(store.header["clients"])
     if reader.clients() != members:
         yield Finding(None, None, "the clients of the run are not those of its header")
-    rules, replay = store.header.get("rules"), None
-    if rules:
-        try:
-            replay = None if make_replay is None else make_replay(rules, members)
-        except (TypeError, ValueError, LookupError, OverflowError) as error:
-            yield Finding(None, None, f"the rules in the run's header are not those of a market: {error}")
-            return
-        if replay is None:
-            yield Finding(None, None, "the run has a market whose rules are not known here")
-            return
-    balances, hashes = dict.fromkeys(members, 0), {OPENING: store.begun}
-    chain = _Chain(store.begun, SignatureCheck(store, public_key), store.has_files)
-    expected = OPENING
+    check = _RoundCheck(store, reader, replay)
+    hashes, expected = [store.begun], OPENING
     for posted in reader.all_posted():
-        if posted.round == 0 and replay is None:
+        if posted.round == 0 and not store.header.get("rules"):
             expected = 0  # without a market there are no opening balances
         if posted.round != expected:
             yield Finding(expected, None, "missing")
         expected = posted.round + 1
-        yield from _round_findings(reader, posted, replay, balances, chain, store.header.get("min_clients"))
-        chain.hash = hashes[posted.round] = posted.hash
-    yield from _balance_findings(reader.kept_balances(), balances)
-    if len(hashes) > 1 or reader.last() is not None:
-        yield from chain.signatures.last_round_findings(max(hashes))
-    closings = reader.closings()
-    yield from chain.signatures.closing_findings(closings, hashes)
-    if expect is not None and expect not in {*hashes.values(), *(closing.hash for closing in closings)}:
-        rounds = sum(round >= 0 for round in hashes)
-        yield Finding(None, None, f"none of its {rounds} rounds has the expected hash {expect}")
+        yield from check.findings(posted)
+        hashes.append(posted.hash)
+    yield from _balance_findings(reader.kept_balances(), check.balances)
+    if public_key is not None and check.signer is None and len(hashes) > 1:
+        yield Finding(expected - 1, None, "it is not signed")
+    elif public_key is not None and check.signer not in (None, public_key):
+        text = f"signed by the key {check.signer}, not by {public_key}; --public-key names another one"
+        yield Finding(expected - 1, None, text)
+    if expect is not None and expect not in hashes:
+        text = f"none of its {max(0, expected)} rounds has the expected hash {expect}"
+        yield Finding(None, None, text)
 
 
-@dataclass
-class _Chain:
-    """What the next round must follow."""
+class _RoundCheck:
+    """The check of one round after the other, and what the next one must follow."""
 
-    hash: str
-    signatures: SignatureCheck
-    has_files: bool
+    def __init__(self, store: RunStore, reader: Reader, replay: Replay | None):
+        self.store, self.reader, self.replay = store, reader, replay
+        self.balances = dict.fromkeys(store.header["clients"], 0)
+        self.hash = store.begun
+        self.signer: str | None = None
+        """Who signed the last round; None: it has no signature."""
 
+    def findings(self, posted: PostedRound) -> Iterator[Finding]:
+        """What is wrong with the next round."""
+        round, reader = posted.round, self.reader
+        try:
+            posting = reader.posting(posted)
+            metrics = posting.metrics
+        except (ValueError, AttributeError) as error:
+            yield Finding(round, None, f"the line is not one that a round can report: {error}")
+            return
+        line = posting.line
+        for key in row_tables:
+            yield from _numbering_findings(reader, round, key, key in line)
+        transfers: Sequence[Transfer] = line.get("transfers") or ()
+        if self.replay is not None:
+            replayed = self.replay.opening() if round == OPENING else self.replay.round(line)
+            if replayed.complaint:  # the replay stopped early: what it made until then must still agree
+                until_then = transfers[: len(replayed.transfers)]
+                yield from _transfer_findings(round, until_then, replayed.transfers)
+                yield Finding(round, None, replayed.complaint)
+            yield from _transfer_findings(round, transfers, replayed.transfers)
+        yield from _quorum_findings(round, line, self.store.header.get("min_clients"))
+        yield from _overdraft_findings(round, transfers, self.balances)
+        yield from _unsettled_findings(round, self.balances)
+        if metrics != reader.metrics(round):
+            yield Finding(round, None, "the metrics are not the numbers of the round's line")
+        if posted.previous != self.hash:
+            yield Finding(round, None, "the hash of the round before is not the one recorded here")
+        if posting.hash(posted.previous) != posted.hash:
+            yield Finding(round, None, "what is recorded does not have the hash that was recorded with it")
+        self.hash = posted.hash
+        yield from self._signature_findings(posted)
 
-def _round_findings(
-    reader: Reader,
-    posted: PostedRound,
-    replay: Replay | None,
-    balances: dict[int, int],
-    chain: _Chain,
-    min_clients: int | None,
-) -> Iterator[Finding]:
-    """What is wrong with a round; `balances` are those before it, and become those after it."""
-    try:
-        line = reader.line(posted)
-        metrics = metrics_of(line)
-    except (ValueError, AttributeError) as error:
-        yield Finding(posted.round, None, f"the line is not one that a round can report: {error}")
-        return
-    for key, table in row_tables.items():
-        yield from _numbering_findings(reader, posted.round, key, table, key in line)
-    transfers: Sequence[Transfer] = line.get("transfers") or ()
-    if replay is not None:
-        replayed = replay.opening() if posted.round == OPENING else replay.round(line)
-        if replayed.complaint:  # the replay stopped early: what it made until then must still agree
-            until_then = transfers[: len(replayed.transfers)]
-            yield from _transfer_findings(posted.round, until_then, replayed.transfers)
-            yield Finding(posted.round, None, replayed.complaint)
-        yield from _transfer_findings(posted.round, transfers, replayed.transfers)
-    yield from _quorum_findings(posted.round, line, min_clients)
-    yield from _overdraft_findings(posted.round, transfers, balances)
-    yield from _unsettled_findings(posted.round, balances)
-    if metrics != reader.metrics(posted.round):
-        yield Finding(posted.round, None, "the metrics are not the numbers of the round's line")
-    yield from _hash_findings(posted, line, chain)
-    yield from chain.signatures.round_findings(reader, posted, transfers)
-
-
-def _hash_findings(posted: PostedRound, line: Mapping[str, Any], chain: _Chain) -> Iterator[Finding]:
-    """The round follows the one before it, and has the hash of all that is recorded of it."""
-    if posted.previous != chain.hash:
-        yield Finding(posted.round, None, "the hash of the round before is not the one recorded here")
-    if (posted.files is not None) != chain.has_files:
-        yield Finding(posted.round, None, "it names files although its run does not, or the reverse")
-    files = None if posted.files is None else parse_files(f"round {posted.round}", posted.files)
-    if round_hash(posted.previous, posted.round, posted.checkpoint, line, files) != posted.hash:
-        yield Finding(posted.round, None, "what is recorded does not have the hash that was recorded with it")
-
-
-def chain_findings(store: RunStore, reader: Reader) -> Iterator[Finding]:
-    """What is wrong with hashes and signatures alone; nothing is replayed or added up."""
-    chain = _Chain(store.begun, SignatureCheck(store), store.has_files)
-    for posted in reader.all_posted():
-        line = reader.line(posted)
-        yield from _hash_findings(posted, line, chain)
-        yield from chain.signatures.round_findings(reader, posted, line.get("transfers") or ())
-        chain.hash = posted.hash
+    def _signature_findings(self, posted: PostedRound) -> Iterator[Finding]:
+        """A run that is signed is signed in every round; the last hash covers all, whoever signed them."""
+        if posted.public_key is None:
+            if self.signer is not None or posted.signature is not None:
+                yield Finding(posted.round, None, "it is not signed")
+            return
+        self.signer = posted.public_key
+        signed = {"public_key": posted.public_key, "signature": posted.signature}
+        head = {"begun": self.store.begun, "round": posted.round, "hash": posted.hash}
+        try:
+            RoundHead.parse(head | signed)
+        except InputError:
+            yield Finding(posted.round, None, "its signature is not one of what is recorded")
 
 
 def _quorum_findings(round: int, line: Mapping[str, Any], min_clients: int | None) -> Iterator[Finding]:
@@ -188,17 +197,14 @@ def _quorum_findings(round: int, line: Mapping[str, Any], min_clients: int | Non
         yield Finding(round, None, text)
 
 
-def _numbering_findings(
-    reader: Reader, round: int, key: str, table: Table, is_reported: bool
-) -> Iterator[Finding]:
+def _numbering_findings(reader: Reader, round: int, key: str, is_reported: bool) -> Iterator[Finding]:
     """Rows of a table are numbered from 0 without gaps, and are there only if the line has their key."""
-    count, highest = reader.count_rows(table, round)
-    if count and not is_reported:
-        yield Finding(round, highest, f"is among the {key}, of which the round's line says nothing")
-    if count <= highest:
-        there = {sequence for sequence, *_ in reader.numbered_rows(table, round)}
-        first = next(number for number in range(highest) if number not in there)
-        yield Finding(round, first, f"missing from the {key}")
+    there = reader.sequences(row_tables[key], round)
+    if there and not is_reported:
+        yield Finding(round, there[-1], f"is among the {key}, of which the round's line says nothing")
+    missing = next((number for number, sequence in enumerate(there) if sequence != number), None)
+    if missing is not None:
+        yield Finding(round, missing, f"missing from the {key}")
 
 
 def _overdraft_findings(

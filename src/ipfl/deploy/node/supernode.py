@@ -19,7 +19,6 @@ from ipfl.engines.flower.flwr_internals import (
     NO_ANSWER_TEXT,
 )
 from ipfl.errors import InputError
-from ipfl.ledger.receipts import prepare_receipt_key
 
 RECONNECT_SECONDS = 10.0
 """How long a node waits after the server has refused its key, before it connects again."""
@@ -50,7 +49,6 @@ def prepare_node(folder: NodeFolder) -> NodeSettings:
         )
     memory = (folder.root / settings.memory).resolve()
     memory.mkdir(parents=True, exist_ok=True)
-    prepare_receipt_key(memory, folder.private_key)
     app = (folder.root / settings.app).resolve()
     if app == folder.app.resolve() and not app.exists():  # the folder is of an earlier version of ipfl
         write_app(app)

@@ -19,11 +19,10 @@ import numpy as np
 from ipfl.client.memory import ClientMemory
 from ipfl.client.runner import ASSESS, EVALUATE, ClientFailedError, ClientRunner, Job
 from ipfl.core import Ask, Bytes, ClientId, Event, Record, Replies
-from ipfl.core.engine import KeepReceipt, TellAccount
+from ipfl.core.engine import TellAccount
 from ipfl.core.replies import InvalidReplyError, as_invalid, printable
 from ipfl.data.federated import Parts, Samples
 from ipfl.engines import ATTEMPTS_FILE
-from ipfl.engines.flower.account_statements import check_receipt
 from ipfl.engines.flower.membership import Membership
 from ipfl.engines.flower.message_headers import AskHeader, ReplyHeader, read_field
 from ipfl.engines.flower.messages import (
@@ -117,7 +116,6 @@ class FlowerEngine:
         wait_seconds: How long to wait for a node if none is connected.
         print_line: Called with each line of the countdown while it waits.
         tell_account: What the ledger says of a client's account; None: nodes are told nothing.
-        keep_receipt: Keeps what a node signs of that; None: nobody does.
         resources: Closed with the engine.
     """
 
@@ -132,7 +130,6 @@ class FlowerEngine:
     wait_seconds: float = 0.0
     print_line: Callable[[str], object] = print
     tell_account: TellAccount | None = None
-    keep_receipt: KeepReceipt | None = None
     resources: ExitStack = field(default_factory=ExitStack)
 
     def __post_init__(self) -> None:
@@ -208,12 +205,11 @@ class FlowerEngine:
                     continue
                 try:
                     limits = MessageLimits.of(ask.expects.limits(records[client]))
-                    replies[client], receipt = _read_reply(client, reply, limits)
+                    replies[client] = _read_reply(client, reply, limits)
                     digests, _ = encoder.encode(records[client])
                     self._index_of(client).add_ask({self._settings_digest, *digests.values()})
                     if statement := statements.get(client):
-                        self._told[client, self._node_of(client)] = int(statement["head"]["round"])
-                        self._take_receipt(client, statement, receipt)
+                        self._told[client, self._node_of(client)] = int(statement["round"])
                 except MissingArraysError:
                     remaining.append(client)
                 except InvalidReplyError as error:
@@ -224,25 +220,6 @@ class FlowerEngine:
         for client in remaining:
             self._leave_out("client_failed", client, action, "it does not keep the arrays that it is sent")
         return replies
-
-    def _has_key(self, client: ClientId, node_key: str) -> bool:
-        """Whether a key is registered for a client; without an accounts file, every key will do."""
-        client_of_key = self.membership.directory.client_of_key
-        return client_of_key is None or client_of_key(node_key.encode()) == client
-
-    def _take_receipt(
-        self, client: ClientId, statement: Mapping[str, Any], content: Mapping[str, Any] | None
-    ) -> None:
-        """Keeps a node's signature under what it was told; says so where there is none, or a false one."""
-        try:
-            vouches = None if self.membership.directory.client_of_key is None else self._has_key
-            receipt = check_receipt(content, statement, vouches)
-        except InputError as error:
-            text = f"gave no receipt for its statement of account: {printable(error)}"
-            self.events.append(Event("no_receipt", client, text))
-            return
-        if self.keep_receipt is not None:
-            self.keep_receipt(client, receipt.to_json())
 
     def _statement(self, client: ClientId, send_all: bool) -> Mapping[str, Any] | None:
         """What a client's node is told of its account: what is new, or all."""
@@ -317,10 +294,8 @@ class FlowerEngine:
         self.resources.close()
 
 
-def _read_reply(
-    client: ClientId, reply: IncomingReply, limits: MessageLimits
-) -> tuple[Record, Mapping[str, Any] | None]:
-    """A client's record, and its receipt if it sent one.
+def _read_reply(client: ClientId, reply: IncomingReply, limits: MessageLimits) -> Record:
+    """A client's record.
 
     Raises:
         MissingArraysError: The node must be sent all arrays.
@@ -333,14 +308,14 @@ def _read_reply(
     with as_invalid():
         header, arrays = unpack(reply.content, limits)
         problem = read_field(header, "error", str) if "error" in header else None
-        record = receipt = None
+        record = None
         if problem is None and "missing" not in header:
             content = ReplyHeader.read(header)
             if content.client != client:
                 raise MalformedError(f"it is a reply of client {content.client}")
-            record, receipt = decode(content.digests, arrays, content.facts), content.receipt
+            record = decode(content.digests, arrays, content.facts)
     if problem is not None:
         raise (InputError if header.get("kind") == ErrorKind.INPUT else ClientFailedError)(problem)
     if record is None:
         raise MissingArraysError
-    return record, receipt
+    return record

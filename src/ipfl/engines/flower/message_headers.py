@@ -133,13 +133,10 @@ class ReplyHeader:
     client: ClientId
     digests: Mapping[str, str]
     facts: Mapping[str, Any]
-    receipt: Mapping[str, Any] | None = None
-    """For the statement of account that came with the ask (`ipfl.ledger.receipts`); None: there was none."""
 
     def to_header(self) -> Header:
         """The fields under the names that travel."""
-        signed = {} if self.receipt is None else {"receipt": dict(self.receipt)}
-        return signed | {"client": self.client, "params": dict(self.digests), "facts": dict(self.facts)}
+        return {"client": self.client, "params": dict(self.digests), "facts": dict(self.facts)}
 
     @classmethod
     def read(cls, header: Header) -> ReplyHeader:
@@ -148,7 +145,6 @@ class ReplyHeader:
             client=read_field(header, "client", int),
             digests=read_digests(header),
             facts=read_field(header, "facts", dict),
-            receipt=read_field(header, "receipt", dict) if "receipt" in header else None,
         )
 
 

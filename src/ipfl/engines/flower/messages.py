@@ -28,8 +28,6 @@ RAW_BYTES = "ipfl.raw"
 DTYPES = ("float32", "float16", "uint8")
 MIN_HEADER_BYTES = 2**16
 """What every header may have: an error is a text, perhaps a traceback, and missing arrays are a list."""
-MAX_RECEIPT_BYTES = 2**12
-"""What a node may say beside: its receipt for a statement of account."""
 VECTOR_HEADER_BYTES = 256
 """What a vector adds to the header: its name and its digest."""
 NumpyArray = NDArray[Any]
@@ -54,7 +52,7 @@ class MessageLimits:
     @classmethod
     def of(cls, reply: ReplyLimits) -> MessageLimits:
         """Those of a message with such a reply: its facts, and a digest for each vector."""
-        header = MIN_HEADER_BYTES + MAX_RECEIPT_BYTES + reply.facts_bytes
+        header = MIN_HEADER_BYTES + reply.facts_bytes
         header += VECTOR_HEADER_BYTES * reply.vectors
         return cls(header, reply.vectors, reply.vector_bytes)
 

@@ -27,7 +27,7 @@ from ipfl.core import ClientId
 from ipfl.data.federated import Parts, Samples
 from ipfl.data.own.node_data import check_points_apart, read_node_data
 from ipfl.data.own.own_clients import from_clients
-from ipfl.engines.flower.account_statements import countersign, keep_statement
+from ipfl.engines.flower.account_statements import keep_statement
 from ipfl.engines.flower.message_headers import HELLO, AskHeader, NodeInfo, ReplyHeader, read_field
 from ipfl.engines.flower.messages import (
     Encoder,
@@ -266,17 +266,14 @@ class NodeApp(ClientApp):
         memory = NodeMemory(folders.memory / ask.run_id)
         memory.committed = ask.committed
         memory.join_attempt(ask.client, ask.first_rounds)
-        own_folder, receipt = memory.folder / str(ask.client), None
-        if ask.statement is not None:
-            if not keep_statement(own_folder, ask):
-                return pack_missing(())
-            receipt = countersign(own_folder, folders.memory).to_json()
+        if ask.statement is not None and not keep_statement(memory.folder / str(ask.client), ask):
+            return pack_missing(())
         job = Job(action, ask.round, ask.client, record)
         with _hidden_errors(runner.privacy, InputError, StaleAttemptError):
             reply = _with_memory(runner, memory).run(job)
         cache.add_ask({key: arrays[key] for key in named})
         digests, vectors = Encoder(float16=ask.float16).encode(reply)
-        return pack(ReplyHeader(ask.client, digests, reply.facts, receipt).to_header(), vectors)
+        return pack(ReplyHeader(ask.client, digests, reply.facts).to_header(), vectors)
 
     def _runner_for(
         self, settings: str, text: NumpyArray, context: Context, folders: NodeFolders

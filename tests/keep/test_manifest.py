@@ -16,10 +16,9 @@ from typer.testing import CliRunner
 import ipfl
 from ipfl.cli import app
 from ipfl.errors import InputError
-from ipfl.keep.evidence import RoundFiles, all_files
-from ipfl.keep.run_audit import Audit, find_key, key_beside
-from ipfl.ledger.lines import round_hash
-from ipfl.ledger.reader import parse_files
+from ipfl.keep.manifest import RoundFiles, covered_files
+from ipfl.keep.run_audit import Audit
+from ipfl.keep.signing_keys import find_key, key_beside
 from ipfl.ledger.store import RunStore
 
 ROUNDS = 5
@@ -38,13 +37,8 @@ def make(task, folder, method):
 
 @pytest.fixture(scope="module")
 def market(task, tmp_path_factory):
-    """A finished run with tokens and an anchor."""
-    folder = tmp_path_factory.mktemp("market") / "run"
-    output = ipfl.RunOutput(folder, anchor=folder.parent / "anchor.jsonl")
-    ipfl.run(
-        task, ipfl.method("ipfl-plus"), ipfl.RunConfig(**OPTIONS), engine=ipfl.local_engine(0), out=output
-    )
-    return folder
+    """A finished run with tokens."""
+    return make(task, tmp_path_factory.mktemp("market") / "run", "ipfl-plus")
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +89,7 @@ def edit(path: Path) -> None:
 def test_every_edit_of_every_file_is_found_by_name(request, name, special, tmp_path):
     folder = copy(request.getfixturevalue(name), tmp_path / "run")
     assert finding(folder) is None
-    files = [*all_files(folder), "metrics.jsonl"]
+    files = [*covered_files(folder), "metrics.jsonl", "manifest.json"]
     kinds = {path.split("/")[0] for path in files}
     assert kinds >= {"checkpoint", "summary.json", "metrics.jsonl", *special}
     with RunStore.open(folder) as store:
@@ -104,7 +98,8 @@ def test_every_edit_of_every_file_is_found_by_name(request, name, special, tmp_p
             edit(folder / path)
             assert path in str(Audit(store, folder).folder_finding()), path
             (folder / path).unlink()
-            assert path in str(Audit(store, folder).folder_finding()), path
+            missing = "no manifest.json" if path == "manifest.json" else path
+            assert missing in str(Audit(store, folder).folder_finding()), path
             (folder / path).write_bytes(whole)
     assert finding(folder) is None
 
@@ -124,20 +119,17 @@ def test_a_finished_run_by_the_command(market):
     with RunStore.open(market) as store:
         head = store.head()
     assert done.exit_code == 0, done.output
-    count = len(all_files(market))
+    count = len(covered_files(market))
     assert f"run: 5 of 5 rounds verified, {count} files, signed by " in done.output
-    assert f"hash {head}\nwith results: " in done.output
-    results = done.output.split("with results: ")[1].split()[0]
-    for noted in (head, results):
-        assert command("verify", market, "--expect", noted).exit_code == 0
+    assert f"hash {head}\n" in done.output
+    assert command("verify", market, "--expect", head).exit_code == 0
     no_hash = command("verify", market, "--expect", head[:63])
     assert (no_hash.exit_code, "64 hex digits" in no_hash.output) == (2, True)
-    assert command("verify", market, "--anchor", market.parent / "anchor.jsonl").exit_code == 0
 
 
 def delete_last_rounds(folder: Path, kept: int) -> None:
     """What an insider does who can write to the database: rounds go, balances are folded again."""
-    tables = ("transfers", "bids", "seats", "contributions", "metrics", "signatures", "rounds")
+    tables = ("transfers", "bids", "seats", "contributions", "metrics", "rounds")
     with RunStore.open(folder) as store:
         sums = (
             "UPDATE balances SET balance ="
@@ -149,30 +141,22 @@ def delete_last_rounds(folder: Path, kept: int) -> None:
 
 
 class TestDeletedRounds:
-    def test_the_closing_knows_them(self, copied):
+    def test_the_manifest_knows_them(self, copied):
         delete_last_rounds(copied, 4)
         assert finding(copied) == "the run ended after 5 rounds, but only 4 are there"
 
-    def test_without_the_closing_the_summary_does(self, copied):
+    def test_without_the_manifest_other_files_do(self, copied):
         delete_last_rounds(copied, 4)
-        with RunStore.open(copied) as store:
-            change_without_triggers(store, "DELETE FROM closings")
+        (copied / "manifest.json").unlink()
         assert finding(copied) == "metrics.jsonl has line 5, of a round that is not in the ledger"
         lines = (copied / "metrics.jsonl").read_text().splitlines(keepends=True)
         (copied / "metrics.jsonl").write_text("".join(lines[:4]))
-        assert finding(copied) == "summary.json says 5 rounds, the ledger 4"
-        (copied / "summary.json").unlink()
         assert "checkpoint/round-" in finding(copied)
 
     def test_a_database_alone_says_4_of_5_and_a_noted_hash_finds_it(self, market, copied):
         with RunStore.open(market) as store:
             noted = store.head()
         delete_last_rounds(copied, 4)
-        with RunStore.open(copied) as store:
-            change_without_triggers(store, "DELETE FROM closings")
-        for path in copied.iterdir():  # nothing but the database is left
-            if path.name != "run.db":
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
         alone = command("verify", copied / "run.db")
         assert alone.exit_code == 0
         assert "run: 4 of 5 rounds verified" in alone.output
@@ -181,8 +165,32 @@ class TestDeletedRounds:
             1,
             True,
         )
-        anchored = command("verify", copied / "run.db", "--anchor", market.parent / "anchor.jsonl")
-        assert (anchored.exit_code, "round 4: missing, although the anchor" in anchored.output) == (1, True)
+
+
+class TestManifest:
+    """Somebody without the key edits a file, and the manifest with it."""
+
+    def change(self, folder, **changes):
+        path = folder / "manifest.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+    def test_its_signature_finds_it(self, copied):
+        edit(copied / "model" / "cluster_0.safetensors")
+        files = json.loads((copied / "manifest.json").read_text())["files"]
+        self.change(copied, files=files | {"model/cluster_0.safetensors": "0" * 64})
+        assert finding(copied) == "manifest.json: the signature of the manifest is false"
+
+    def test_without_its_signature_the_rounds_do(self, copied):
+        self.change(copied, public_key=None, signature=None)
+        assert finding(copied) == "manifest.json is not signed by the key that signed round 4"
+
+    def test_that_of_another_run(self, keeper, copied):
+        shutil.copy2(keeper / "manifest.json", copied)
+        assert finding(copied) == "manifest.json is of a run with another name or header"
+
+    def test_what_is_no_manifest(self, copied):
+        self.change(copied, round="4")
+        assert finding(copied).startswith("manifest.json: this is no manifest: round: ")
 
 
 def forge_psi(folder: Path) -> None:
@@ -194,13 +202,11 @@ def forge_psi(folder: Path) -> None:
         change = f"UPDATE contributions SET psi = psi * 1.5 WHERE round = {round} AND sequence = {sequence}"
         change_without_triggers(store, change)
         with store.snapshot() as reader:
-            rows = list(reader.all_posted())
-            lines = [reader.line(row) for row in rows]
+            postings = [(row.round, reader.posting(row)) for row in reader.all_posted()]
         hash, updates = store.begun, []
-        for row, line in zip(rows, lines, strict=True):
-            files = parse_files("", row.files)
-            new = round_hash(hash, row.round, row.checkpoint, line, files)
-            updates.append(f"UPDATE rounds SET previous = '{hash}', hash = '{new}' WHERE round = {row.round}")
+        for round, posting in postings:
+            new = posting.hash(hash)
+            updates.append(f"UPDATE rounds SET previous = '{hash}', hash = '{new}' WHERE round = {round}")
             hash = new
         change_without_triggers(store, *updates)
 
@@ -213,7 +219,7 @@ class TestForgedContribution:
     def test_without_signatures_the_key_beside_the_run_does(self, copied):
         forge_psi(copied)
         with RunStore.open(copied) as store:
-            change_without_triggers(store, "DELETE FROM signatures", "DELETE FROM closings")
+            change_without_triggers(store, "UPDATE rounds SET public_key = NULL, signature = NULL")
         done = command("verify", copied / "run.db", "--public-key", key_beside(copied))
         assert (done.exit_code, "round 4: it is not signed" in done.output) == (1, True)
         assert "NOT SIGNED" in command("verify", copied / "run.db").output
@@ -254,7 +260,7 @@ class TestResume:
     @pytest.mark.parametrize(("method", "kind"), [("ipfl-plus", "checkpoint"), ("ditto", "memory")])
     def test_changed_models_are_refused_in_one_line(self, task, tmp_path, method, kind):
         folder = stop(task, method, tmp_path / "run")
-        path = next(path for path in all_files(folder) if path.startswith(kind))
+        path = next(path for path in covered_files(folder) if path.startswith(kind))
         edit(folder / path)
         with pytest.raises(InputError, match="was changed, and cannot go on") as caught:
             run_small(task, method, folder, resume=True, **OPTIONS)
@@ -310,60 +316,9 @@ def test_the_key_is_its_owners_alone(market):
     assert not list(market.rglob("*.key"))
 
 
-@pytest.mark.parametrize("kind", ["missing folder", "folder", "pipe"])
-def test_an_anchor_that_cannot_be_written(task, market, tmp_path, kind):
-    """Refused before anything is done: the run that would have been overwritten is still there."""
-    anchor = tmp_path / "none" / "anchor" if kind == "missing folder" else tmp_path / "anchor"
-    if kind == "folder":
-        anchor.mkdir()
-    elif kind == "pipe":
-        os.mkfifo(anchor)
-    before = (market / "metrics.jsonl").read_text()
-    output = ipfl.RunOutput(market, overwrite=True, anchor=anchor)
-    with pytest.raises(InputError, match=r"is not a file|cannot be written"):
-        ipfl.run(
-            task, ipfl.method("fedavg"), ipfl.RunConfig(rounds=1), engine=ipfl.local_engine(0), out=output
-        )
-    assert (market / "metrics.jsonl").read_text() == before
-    if kind != "missing folder":
-        for words in (("verify", market, "--anchor", anchor), ("check", anchor)):
-            done = command(*words)
-            assert (done.exit_code, done.output) == (2, f"error: {anchor} is not a file\n")
-
-
 def test_a_round_that_no_database_could_hold(market):
     done = command("prove", market, "--client", "1", "--round", "9" * 20)
     assert (done.exit_code, done.output) == (2, f"error: run 'run' has no round {'9' * 20}\n")
-
-
-def test_the_anchor_has_a_line_for_each_round(market):
-    heads = [json.loads(line) for line in (market.parent / "anchor.jsonl").read_text().splitlines()]
-    assert [head["round"] for head in heads] == [-1, 0, 1, 2, 3, 4, 4]  # the opening, the rounds, the end
-    assert all(len(head["signature"]) == 128 for head in heads)
-
-
-def test_an_anchor_of_another_run_proves_nothing(market, keeper, tmp_path):
-    assert "knows another run 'run'" in finding(keeper, anchor=market.parent / "anchor.jsonl")
-    (tmp_path / "empty").write_text("")
-    assert "does not know a run 'run'" in finding(market, anchor=tmp_path / "empty")
-
-
-def test_a_run_of_format_2_is_verified_and_goes_on_by_its_own_rules(task, tmp_path, monkeypatch):
-    """As the release before wrote it: no files in the hashes, no closing, no signatures."""
-    folder = tmp_path / "run"
-    with monkeypatch.context() as before:
-        before.setattr("ipfl.ledger.store.STORE_FORMAT", 2)
-        before.setattr("ipfl.keep.journal.find_key", lambda output: None)
-        with pytest.raises(ipfl.Interrupted):
-            run_small(task, "fedavg", folder, observer=InterruptAfter(1), **OPTIONS)
-    for again in range(2):
-        done = command("verify", folder / "run.db", "--folder", folder)
-        assert done.exit_code == 0, done.output
-        assert f"{ROUNDS if again else 2} of 5 rounds verified" in done.output
-        assert "an earlier release wrote the run" in done.output
-        run_small(task, "fedavg", folder, resume=True, **OPTIONS)
-    edit(folder / "metrics.jsonl")
-    assert "metrics.jsonl, line" in finding(folder)
 
 
 def test_without_a_place_for_a_key_it_says_so(tmp_path, monkeypatch):

@@ -1,8 +1,8 @@
-"""The files of a run as evidence: which ones a round wrote, and whether they are still what it wrote.
+"""The files of a run and their SHA-256: which ones a round wrote, and which are there when the run has ended.
 
-A round's hash covers its checkpoint and what it left in `memory/` and `client_models/`; the closing, posted
-when the run ends, covers all others. `metrics.jsonl` repeats the lines of the store, and is compared with
-them.
+A round's hash covers its checkpoint and what it left in `memory/` and `client_models/`. `manifest.json`,
+written when the run ends, has all files, and is signed. `metrics.jsonl` repeats the lines of the store, and
+is compared with them.
 """
 
 from __future__ import annotations
@@ -13,25 +13,69 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
+from ipfl.errors import InputError
 from ipfl.keep.checkpoint import file_digest
 from ipfl.keep.file_names import (
     CHECKPOINTS,
     CLIENT_MODELS,
     EXPORTS,
+    MANIFEST_FILE,
     MEMORY,
     METRICS_FILE,
+    OFFER_FILE,
+    SUMMARY_FILE,
     TRACE_FILE,
 )
 from ipfl.ledger.database import STORE_FILE
-from ipfl.system.files import DRAFT_SUFFIX, RECORD_SUFFIX, sync_all
+from ipfl.ledger.signing import RoundHead
+from ipfl.ledger.store import RunStore
+from ipfl.system.files import DRAFT_SUFFIX, RECORD_SUFFIX, read_json, sync_all, write_json
 
 MEMORIES = (MEMORY, CLIENT_MODELS)
 """Folders with a folder per client and a file per round."""
 ROUND_FOLDERS = tuple(f"{name}/" for name in (CHECKPOINTS, *MEMORIES))
 """What paths of files that rounds write begin with."""
-NO_EVIDENCE = (STORE_FILE, METRICS_FILE, TRACE_FILE)
-"""Files that no hash covers: the store has hashes of its own, the lines are in it, the profile is made when
-all is over, and whoever asks for a stop is not the run."""
+NOT_COVERED = (MANIFEST_FILE, METRICS_FILE, TRACE_FILE)
+"""Files that no hash covers, nor the store, which has hashes of its own: the lines of the rounds are in it,
+and the profile is made when all is over."""
+
+Posted = Mapping[str, tuple[int, str]]
+"""Every file that rounds wrote, by path: the last of these rounds, and its SHA-256 (`Reader.files`)."""
+
+
+class Manifest(RoundHead):
+    """The files of a run that has ended, after its last round."""
+
+    ipfl: str = "manifest"
+    files: dict[str, str]
+    """SHA-256 by path in the run's folder."""
+
+
+def write_manifest(folder: Path, store: RunStore) -> None:
+    """Writes which files are there; all are on disk when this returns."""
+    with store.snapshot() as reader:
+        posted, last = reader.files(), reader.last()
+    paths = covered_files(folder)
+    _sync_with_folders(folder, (path for path in paths if path not in posted))
+    # What rounds cover is not read again: only their own hashes count for these files.
+    files = {path: posted[path][1] if path in posted else file_digest(folder / path) for path in paths}
+    round, hash = (-1, store.begun) if last is None else (last.round, last.hash)
+    manifest = Manifest(begun=store.begun, round=round, hash=hash, files=files).signed(store.key)
+    write_json(folder / MANIFEST_FILE, manifest.model_dump(mode="json"))
+
+
+def read_manifest(folder: Path) -> Manifest | None:
+    """What the run wrote when it ended last; None: it never did.
+
+    Raises:
+        InputError: It is no manifest, or its signature is false.
+    """
+    if not (folder / MANIFEST_FILE).exists():
+        return None
+    try:
+        return Manifest.parse(read_json(folder / MANIFEST_FILE, "manifest"))
+    except InputError as error:
+        raise InputError(f"{MANIFEST_FILE}: {error}") from error
 
 
 class FileState(NamedTuple):
@@ -61,7 +105,7 @@ class RoundFiles:
         """
         self._seen = {path: _state(entry) for path, entry in _memory_files(self.folder)}
         changed = sorted(path for path, state in self._seen.items() if self._known.get(path) != state)
-        sync_with_folders(self.folder, changed)
+        _sync_with_folders(self.folder, changed)
         return {path: file_digest(self.folder / path) for path in changed}
 
     def accept(self) -> None:
@@ -74,7 +118,7 @@ class RoundFiles:
         self._known = {path: _state(entry) for path, entry in found if _round_of(path) <= round}
 
 
-def sync_with_folders(folder: Path, paths: Iterable[str]) -> None:
+def _sync_with_folders(folder: Path, paths: Iterable[str]) -> None:
     """Returns when these files are on disk, with their names and those of the folders that they are in."""
     files = [folder / path for path in paths]
     around = {parent for file in files for parent in file.parents if parent.is_relative_to(folder)}
@@ -91,7 +135,7 @@ def _memory_files(folder: Path) -> Iterator[tuple[str, os.DirEntry[str]]]:
     for name in MEMORIES:
         for client in _entries(folder / name):
             for entry in _entries(client) if client.is_dir() else ():
-                if version_of(entry.name) is not None:
+                if _version_of(entry.name) is not None:
                     yield f"{name}/{client.name}/{entry.name}", entry
 
 
@@ -103,14 +147,20 @@ def _entries(folder: Path | os.DirEntry[str]) -> list[os.DirEntry[str]]:
         return []
 
 
-def version_of(name: str) -> int | None:
+def _version_of(name: str) -> int | None:
     """The round of a file of a client's memory; None for other files."""
     stem = name.removesuffix(RECORD_SUFFIX)
     return int(stem) if name.endswith(RECORD_SUFFIX) and stem.isascii() and stem.isdigit() else None
 
 
-def all_files(folder: Path) -> list[str]:
-    """Paths of all files of a run that evidence covers."""
+def _round_of(path: str) -> int:
+    """The round in the name of a file that a round wrote; −1 if there is none."""
+    version = _version_of(PurePosixPath(path).name.rpartition("-")[2])
+    return -1 if version is None else version
+
+
+def covered_files(folder: Path) -> list[str]:
+    """Paths of all files of a run that a hash covers."""
     found = []
     for root, folders, names in os.walk(folder):
         if Path(root) == folder and EXPORTS in folders:
@@ -118,41 +168,45 @@ def all_files(folder: Path) -> list[str]:
         for name in names:
             path = PurePosixPath(Path(root, name).relative_to(folder).as_posix())
             is_store = path.name.startswith(STORE_FILE) and len(path.parts) == 1
-            is_covered = not is_store and str(path) not in NO_EVIDENCE and path.suffix != DRAFT_SUFFIX
+            is_covered = not is_store and str(path) not in NOT_COVERED and path.suffix != DRAFT_SUFFIX
             if is_covered and Path(root, name).is_file():  # not a pipe, which would be waited for
                 found.append(str(path))
     return sorted(found)
 
 
-def result_files(folder: Path, posted: Mapping[str, tuple[int, str]]) -> dict[str, str]:
-    """SHA-256 of every file that is there, for the closing; all are on disk when this returns.
-
-    Args:
-        folder: The run's.
-        posted: What rounds cover: round and SHA-256 by path. These files are not read again.
-    """
-    paths = all_files(folder)
-    sync_with_folders(folder, (path for path in paths if path not in posted))
-    return {path: posted[path][1] if path in posted else file_digest(folder / path) for path in paths}
-
-
-def read_digests(folder: Path) -> dict[str, str]:
-    """SHA-256 of every file that evidence covers, by path; a file that goes meanwhile is left out."""
+def digest_files(folder: Path) -> dict[str, str]:
+    """SHA-256 of every file that a hash covers, by path; a file that goes meanwhile is left out."""
     found = {}
-    for path in all_files(folder):
+    for path in covered_files(folder):
         with suppress(FileNotFoundError):
             found[path] = file_digest(folder / path)
     return found
 
 
-def file_findings(
-    digests: Mapping[str, str], posted: Mapping[str, tuple[int, str]], until: int
-) -> Iterator[str]:
-    """Differences between the files of a run and what its rounds posted, while nobody is at work on it.
+def ended_findings(
+    digests: Mapping[str, str], manifest: Manifest, posted: Posted
+) -> Iterator[tuple[str, str | None]]:
+    """Differences between the files of a run that has ended and its manifest, by path.
+
+    None: it is a file of somebody else's, such as a figure.
+    """
+    for path, digest in manifest.files.items():
+        writer = f"round {posted[path][0]} wrote" if path in posted else "the run wrote when it ended"
+        if path not in digests:
+            yield path, f"{path} is missing, which {writer}"
+        elif digests[path] != digest or (path in posted and posted[path][1] != digest):
+            yield path, f"{path} is not the file that {writer}"
+    for path in sorted({*digests} - {*manifest.files}):
+        is_claimed = "/" in path or path in (SUMMARY_FILE, OFFER_FILE)
+        yield path, f"{path} is not a file that the run wrote" if is_claimed else None
+
+
+def stopped_findings(digests: Mapping[str, str], posted: Posted, until: int) -> Iterator[str]:
+    """Differences between the files of a run that can go on and what its rounds posted.
 
     Args:
         digests: SHA-256 of every file that is there.
-        posted: Every file that rounds wrote: the last of these rounds, and its SHA-256.
+        posted: What rounds posted.
         until: The last round with a checkpoint. Later ones are played again if the run goes on.
     """
     there = {path for path in digests if path.startswith(ROUND_FOLDERS)}
@@ -168,9 +222,7 @@ def file_findings(
             yield f"{path} is not the file that round {round} wrote"
 
 
-def checkpoint_findings(
-    digests: Mapping[str, str], before: Mapping[str, tuple[int, str]], after: Mapping[str, tuple[int, str]]
-) -> Iterator[str]:
+def running_findings(digests: Mapping[str, str], before: Posted, after: Posted) -> Iterator[str]:
     """Differences between checkpoints and what rounds posted, while the run may go on.
 
     A checkpoint that was posted is never written again. The newest one must be there, unless a newer one
@@ -178,7 +230,7 @@ def checkpoint_findings(
 
     Args:
         digests: SHA-256 of every file that was there.
-        before: Every file that was posted before the folder was read: its round, and its SHA-256.
+        before: What had been posted before the folder was read.
         after: The same, when it had been read.
     """
     for path, (round, digest) in before.items():
@@ -189,14 +241,14 @@ def checkpoint_findings(
             yield f"{path} is missing, which round {after[path][0]} wrote"
 
 
-def _newest_checkpoint(posted: Mapping[str, tuple[int, str]]) -> set[str]:
+def _newest_checkpoint(posted: Posted) -> set[str]:
     """The files of the newest checkpoint; all of them are posted with its round."""
     rounds = {path: round for path, (round, _) in posted.items() if path.startswith(f"{CHECKPOINTS}/")}
     newest = max(rounds.values(), default=-1)
     return {path for path, round in rounds.items() if round == newest}
 
 
-def _needed(posted: Mapping[str, tuple[int, str]], until: int) -> set[str]:
+def _needed(posted: Posted, until: int) -> set[str]:
     """The files of the newest checkpoint, and the newest file of each client, up to a round.
 
     Older ones may be gone.
@@ -208,9 +260,3 @@ def _needed(posted: Mapping[str, tuple[int, str]], until: int) -> set[str]:
             newest[parent] = max(newest.get(parent, (-1, "")), (round, path))
     committed = {path: written for path, written in posted.items() if written[0] <= until}
     return {path for _, path in newest.values()} | _newest_checkpoint(committed)
-
-
-def _round_of(path: str) -> int:
-    """The round in the name of a file that a round wrote; −1 if there is none."""
-    version = version_of(PurePosixPath(path).name.rpartition("-")[2])
-    return -1 if version is None else version

@@ -1,1 +1,0 @@
-"""One module per migration, named by its revision."""
