@@ -27,9 +27,10 @@ from playwright.sync_api import Browser, sync_playwright
 
 from ipfl.console.app import make_app, open_console
 from ipfl.console.guard import RequestLimits
-from ipfl.core import Bid, Contribution, Seat, Transfer
+from ipfl.core import Seat
 from ipfl.ledger.store import RunStore
 from ipfl.market.bank import opening_transfers
+from ipfl.market.market_rows import Bid, Contribution, Transfer
 
 CLUSTERS = 4
 PRICE = 100

@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ipfl.core import Ask, ClientId, Record, Replies, Roster, Setup, Vector, stream
+from ipfl.config.run_config import RunConfig
+from ipfl.core import Ask, ClientId, Record, Replies, Roster, Setup, TaskFacts, Vector, stream
 from ipfl.market.market_stats import gini, rank_correlation
 from ipfl.methods.ipfl_plus.ipfl_plus import IPFL
 from ipfl.methods.ipfl_plus.market_state import MarketState
@@ -101,9 +102,9 @@ class Economy:
             params=np.zeros(1, np.float32),
             clients=self.roster.clients,
             per_round=max(1, clients // 2),
-            rounds=rounds,
-            classes=2,
             seed=population.seed,
+            task=TaskFacts(2),
+            config=RunConfig(rounds=rounds),
             client_models=KeptModels(),
         )
         self.state = method.init(start)

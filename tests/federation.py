@@ -25,8 +25,22 @@ from torch import nn
 
 import ipfl
 from ipfl.client.client import Client
+from ipfl.config.run_config import RunConfig
 from ipfl.config.train_section import TrainConfig
-from ipfl.core import Ask, ClientId, Engine, Event, Method, Record, Replies, Roster, Round, Setup, Vector
+from ipfl.core import (
+    Ask,
+    ClientId,
+    Engine,
+    Event,
+    Method,
+    Record,
+    Replies,
+    Roster,
+    Round,
+    Setup,
+    TaskFacts,
+    Vector,
+)
 from ipfl.data.federated import Parts, Samples
 from ipfl.engines import EngineContext
 from ipfl.engines.local_engine import LocalEngine
@@ -68,19 +82,24 @@ def client(*pairs: tuple[float, int], id: int = 0, action: str = "train", **sett
     )
 
 
-def setup(clients: int, per_round: int | None = None, **others: Any) -> Setup:
-    """A federation of so many clients of two classes that start at w = 0."""
-    return Setup(
-        **{
-            "params": ZERO,
-            "clients": tuple(range(clients)),
-            "per_round": per_round or clients,
-            "rounds": 5,
-            "classes": 2,
-            "seed": 0,
-        }
-        | others
-    )
+def setup(
+    clients: int,
+    per_round: int | None = None,
+    *,
+    task: TaskFacts | None = None,
+    config: Mapping[str, Any] | None = None,
+    **others: Any,
+) -> Setup:
+    """A federation of so many clients of two classes that start at w = 0; five rounds."""
+    known = {
+        "params": ZERO,
+        "clients": tuple(range(clients)),
+        "per_round": per_round or clients,
+        "seed": 0,
+        "task": task or TaskFacts(2),
+        "config": RunConfig(**{"rounds": 5} | dict(config or {})),
+    }
+    return Setup(**known | others)
 
 
 def engine_for(

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 import ipfl
 from ipfl.cli import app
 from ipfl.config.run_config import Config
-from ipfl.core.rounds import ROW_TYPES
+from ipfl.market.market_rows import ROW_TYPES
 from ipfl.methods import METHODS, method_fields
 
 ROOT = Path(__file__).parent.parent

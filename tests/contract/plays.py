@@ -14,6 +14,7 @@ from tests.federation import RecordingEngine, engine_for, play_round
 
 from ipfl.client.memory import ClientMemory
 from ipfl.client.runner import EVALUATE
+from ipfl.config.run_config import RunConfig
 from ipfl.config.sections import Section
 from ipfl.core import (
     Ask,
@@ -24,6 +25,7 @@ from ipfl.core import (
     Replies,
     Round,
     Setup,
+    TaskFacts,
     holdout_id,
     personalize_cost,
 )
@@ -110,11 +112,13 @@ class Play:
             params=network.read(),
             clients=task.data.clients,
             per_round=3,
-            rounds=ROUNDS,
-            classes=task.data.classes,
             seed=seed,
-            features=network.classifier.in_features,
-            holdouts=tuple(holdout_id(distribution) for distribution in task.holdouts),
+            task=TaskFacts(
+                task.data.classes,
+                features=network.classifier.in_features,
+                holdouts=tuple(holdout_id(distribution) for distribution in task.holdouts),
+            ),
+            config=RunConfig(rounds=ROUNDS),
             make_params=lambda number: task.network(1000 + number).read(),
             client_models=ClientModelStore(ClientMemory(Path(self.folder.name))),
         )

@@ -318,7 +318,7 @@ class TestMessages:
         trained = [len(ask.to) for ask in played.engine.asks if ask.action == "train"]
         assert len(trained) == ROUNDS
         assert 0 < max(trained) <= 3
-        known = {*task.data.clients, *played.setup.holdouts}
+        known = {*task.data.clients, *played.setup.task.holdouts}
         assert {client for ask in played.engine.asks for client in ask.to} <= known
 
     def test_seats_are_those_that_were_asked_to_train(self, task, method):

@@ -9,20 +9,8 @@ from tests.federation import run_here
 
 import ipfl
 from ipfl.config.stress_section import FaultsConfig
-from ipfl.core.rounds import (
-    MAX_NAMED_CLIENTS,
-    ROW_TYPES,
-    Bid,
-    Event,
-    Figure,
-    Market,
-    Round,
-    Seat,
-    Transfer,
-    is_below_quorum,
-    summarize,
-    with_typed_rows,
-)
+from ipfl.core.rounds import MAX_NAMED_CLIENTS, Event, Round, Seat, is_below_quorum, summarize
+from ipfl.market.market_rows import ROW_TYPES, Bid, Figure, Market, Transfer, with_typed_rows
 
 
 def silent(*clients: int) -> list[Event]:

@@ -22,7 +22,7 @@ from tests.deploy.attacks import attack_as_node, attack_as_server, attack_as_str
 from typer.testing import CliRunner
 
 from ipfl.cli import app
-from ipfl.core.rounds import Event, Seat, Transfer, with_typed_rows
+from ipfl.core.rounds import Event, Seat
 from ipfl.deploy.credentials import write_certificates, write_key_pair
 from ipfl.deploy.federation_folder import PROFILE_NAME, NodeFolder
 from ipfl.deploy.flower_cli import RunValue, run_flwr
@@ -37,6 +37,7 @@ from ipfl.deploy.node.supernode import (
 from ipfl.deploy.processes import find_free_port
 from ipfl.errors import InputError
 from ipfl.ledger.store import RunStore
+from ipfl.market.market_rows import Transfer, with_typed_rows
 
 pytestmark = [pytest.mark.slow, pytest.mark.waits]
 

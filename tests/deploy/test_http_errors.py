@@ -22,12 +22,12 @@ import httpx
 import numpy as np
 import pytest
 
-from ipfl.core.rounds import with_typed_rows
 from ipfl.deploy.federation_folder import ServerFolder, ServerSettings
 from ipfl.deploy.local_federation import LocalFederation, local_federation
 from ipfl.deploy.processes import RunningProcess, find_free_port
 from ipfl.deploy.server.front import NODE_ROUTES
 from ipfl.deploy.server.proxy import Headers, PeerLimits, Proxy, RefusalLog, RefusedError
+from ipfl.market.market_rows import with_typed_rows
 
 CONFIG = """\
 rounds = 1

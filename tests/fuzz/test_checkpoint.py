@@ -11,7 +11,8 @@ import pytest
 from hypothesis import strategies as st
 from tests.fuzz.inputs import clean, edited, feed, hostile, little_memory
 
-from ipfl.core import Record, Setup
+from ipfl.config.run_config import RunConfig
+from ipfl.core import Record, Setup, TaskFacts
 from ipfl.errors import InputError
 from ipfl.keep.checkpoint import Checkpoints, pack_state, unpack_state
 from ipfl.methods.ipfl_plus.ipfl_plus import IPFL
@@ -19,7 +20,7 @@ from ipfl.methods.ipfl_plus.market_state import MarketState
 from ipfl.methods.one_model.fedavg import FedAvg
 from ipfl.system.files import read_record, write_record
 
-SETUP = Setup(np.arange(4, dtype=np.float32), (0, 2, 5), 2, 3, 2, 0)
+SETUP = Setup(np.arange(4, dtype=np.float32), (0, 2, 5), 2, 0, TaskFacts(2), RunConfig(rounds=3))
 STATES = {"fedavg": FedAvg().init(SETUP), "ipfl-plus": IPFL().init(SETUP)}
 """A fresh state of a method with one model, and of one with a market."""
 

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 from tests.methods.ipfl_plus.scripted import play
 
-from ipfl.core import Bid, Contribution, Figure, Record, Round, Seat, Transfer
+from ipfl.core import Record, Round, Seat
 from ipfl.ledger.store import RunStore
 from ipfl.market.bank import opening_transfers
+from ipfl.market.market_rows import Bid, Contribution, Figure, Transfer
 from ipfl.methods.ipfl_plus.ipfl_plus import IPFL
 
 UPDATE_SIZE = 64

@@ -5,10 +5,10 @@ from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 from tests.ledger.example_runs import HEADER, worked_run
 
-from ipfl.core import Transfer
 from ipfl.ledger.database import StoreError
 from ipfl.ledger.store import RunStore
 from ipfl.market.bank import opening_transfers
+from ipfl.market.market_rows import Transfer
 
 POSTED = {
     "runs": "name = 'x'",

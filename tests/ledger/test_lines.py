@@ -7,8 +7,7 @@ from sqlalchemy import Column, MetaData, Table
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.schema import CreateTable
 
-from ipfl.core import Bid, Contribution, Event, Figure, Seat, Transfer
-from ipfl.core.rounds import ROW_TYPES, Tokens
+from ipfl.core import Event, Seat
 from ipfl.ledger import lines
 from ipfl.ledger.database import StoreError
 from ipfl.ledger.lines import (
@@ -19,6 +18,7 @@ from ipfl.ledger.lines import (
     fields_of,
 )
 from ipfl.ledger.schema import row_tables
+from ipfl.market.market_rows import ROW_TYPES, Bid, Contribution, Figure, Tokens, Transfer
 
 
 class Everything(NamedTuple):

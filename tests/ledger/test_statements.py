@@ -11,13 +11,13 @@ from tests.ledger.test_verify import change_without_triggers
 from typer.testing import CliRunner
 
 from ipfl.cli import app
-from ipfl.core import Transfer
 from ipfl.errors import InputError
 from ipfl.keep.run_audit import verify_run
 from ipfl.ledger.signing import SigningKey, is_signed_by, read_public_key
 from ipfl.ledger.statements import StatementGapError, denial, parse_statements, read_statement
 from ipfl.ledger.store import RunStore
 from ipfl.market.bank import opening_transfers
+from ipfl.market.market_rows import Transfer
 
 
 def signed_run(place, key):

@@ -17,13 +17,14 @@ from tests.ledger.example_runs import (
     worked_run,
 )
 
-from ipfl.core import Bid, Contribution, Figure, Seat, Transfer
+from ipfl.core import Seat
 from ipfl.keep.run_audit import verify_run
 from ipfl.ledger.lines import Posting
 from ipfl.ledger.reader import Reader
 from ipfl.ledger.store import RunStore
 from ipfl.ledger.verify import Finding, findings, verify
 from ipfl.market.bank import ISSUER, client_balances, opening_transfers
+from ipfl.market.market_rows import Bid, Contribution, Figure, Transfer
 from ipfl.methods.ipfl_plus.ipfl_plus import IPFL
 
 TABLES = ("runs", "clients", "rounds", "bids", "seats", "contributions", "transfers", "metrics")

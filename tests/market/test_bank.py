@@ -10,11 +10,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from ipfl.core import Transfer
 from ipfl.ledger.canonical import digest
 from ipfl.market import bank as accounts
 from ipfl.market import payments as tokens
 from ipfl.market.bank import Bank, Kind, TransferRows, Transfers, TransferTable, client_totals, post
+from ipfl.market.market_rows import Transfer
 from ipfl.market.token_manager import TokenManager
 from ipfl.methods.ipfl_plus import scheduler
 

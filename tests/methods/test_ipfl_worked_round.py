@@ -51,8 +51,9 @@ import numpy as np
 import pytest
 from tests.federation import Played, ScriptedEngine, play_round, setup
 
-from ipfl.core import Record, Transfer
+from ipfl.core import Record
 from ipfl.ledger.verify import ReplayedRound
+from ipfl.market.market_rows import Transfer
 from ipfl.methods.ipfl import IPFL, IPFLState
 
 NAN = np.nan

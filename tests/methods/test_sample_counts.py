@@ -11,8 +11,7 @@ import pytest
 from tests import federation
 from tests.federation import ScriptedEngine, play_round
 
-from ipfl.config.sections import AggregateConfig
-from ipfl.core import Record
+from ipfl.core import Record, TaskFacts
 from ipfl.methods.clusters.fedem import FedEM
 from ipfl.methods.clusters.fedsoft import FedSoft
 from ipfl.methods.clusters.ifca import IFCA
@@ -50,8 +49,8 @@ def choice_of(n, value):
 
 def start(method, clients=3, **rules):
     """A federation of the method's at 0, with these rules of aggregation."""
-    made = {"features": 1, "make_params": lambda n: both(0), "aggregate": AggregateConfig(**rules)}
-    return method.init(federation.setup(clients, **made))
+    task, config = TaskFacts(2, features=1), {"aggregate": rules}
+    return method.init(federation.setup(clients, task=task, config=config, make_params=lambda n: both(0)))
 
 
 def models_after(method, reply, sent, max_weight, **rules):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from ipfl.config.stress_section import AdversaryConfig
-from ipfl.core import Seat, Transfer
+from ipfl.core import Seat
 from ipfl.data.target_kinds import Target
 from ipfl.market.bank import client_balances
+from ipfl.market.market_rows import Transfer
 from ipfl.play.attack_report import attack_report, performance_share, round_below_fair_share
 from ipfl.play.metrics import Evaluation
 from ipfl.stress.attackers import Adversary

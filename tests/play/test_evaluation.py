@@ -13,9 +13,9 @@ from tests.small_runs import run_small, small_engine, small_task
 
 from ipfl.client.memory import ClientMemory
 from ipfl.client.runner import EVALUATE, ClientRunner, Job
-from ipfl.config.run_config import EvaluateConfig
+from ipfl.config.run_config import EvaluateConfig, RunConfig
 from ipfl.config.train_section import AdaptConfig, TrainConfig
-from ipfl.core import EMPTY, Method, Record, Round, Setup, holdout_id, stream
+from ipfl.core import EMPTY, Method, Record, Round, Setup, TaskFacts, holdout_id, stream
 from ipfl.core.replies import InvalidReplyError
 from ipfl.play.evaluation import EVALUATION_SHARE, SCORES, Budget, Evaluator
 from ipfl.play.metrics import Evaluation
@@ -38,7 +38,7 @@ class Still(Method):
 
     def init(self, setup):
         constant = np.zeros_like(setup.params)
-        constant[-setup.classes] = 1  # softmax regression: the bias of class 0 comes after all weights
+        constant[-setup.task.outputs] = 1  # softmax regression: the bias of class 0 comes after all weights
         return {"global": setup.params, "zero": constant}
 
     def round(self, state, roster, round):
@@ -67,7 +67,7 @@ class Constant(Still):
     def init(self, setup):
         models = {f"cluster_{label}": np.zeros_like(setup.params) for label in (0, 1)}
         for label, model in enumerate(models.values()):
-            model[label - setup.classes] = 1
+            model[label - setup.task.outputs] = 1
         return models
 
     def personalize(self, offer, mine, me):
@@ -153,7 +153,8 @@ class TestBudget:
 
 
 def _setup(task):
-    return Setup(task.network(0).read(), task.data.clients, 3, 9, task.data.classes, 0)
+    facts = TaskFacts(task.data.classes)
+    return Setup(task.network(0).read(), task.data.clients, 3, 0, facts, RunConfig(rounds=9))
 
 
 class TestWho:

@@ -13,9 +13,9 @@ import ipfl
 from ipfl.cli import app
 from ipfl.config.stress_section import FaultsConfig
 from ipfl.config.train_section import TrainConfig
-from ipfl.core import Bid, Market, Transfer
 from ipfl.keep.run_audit import verify_run
 from ipfl.ledger.store import RunStore
+from ipfl.market.market_rows import Bid, Market, Transfer
 from ipfl.stress.faults import FaultPlan
 
 GONE = FaultsConfig(dropout=1, dropout_when=["during"])

@@ -8,7 +8,7 @@ from urllib.request import url2pathname
 import pytest
 from tests.cli.test_cli import ipfl, refused
 
-from ipfl.core.rounds import with_typed_rows
+from ipfl.market.market_rows import with_typed_rows
 from ipfl.play.tracking import round_figures
 
 TINY = ["--workers", "0", "--set", "task.model=softmax", "--clients", "4", "--quiet"]

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.play.small_comparison import made_up_result, two_methods
 
-from ipfl.core import Bid, Contribution, Transfer
 from ipfl.errors import InputError
 from ipfl.figure_style import add_values, figure_settings, new_figure, spread_apart, svg_text
+from ipfl.market.market_rows import Bid, Contribution, Transfer
 from ipfl.methods import REFERENCE
 from ipfl.report import accuracy_figures, market_figures
 from ipfl.report.figure_list import (

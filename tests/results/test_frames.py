@@ -8,9 +8,10 @@ import pytest
 from tests.small_runs import run_small, small_task
 
 import ipfl
-from ipfl.core import NO_CLUSTER, Event, Seat, Transfer
+from ipfl.core import NO_CLUSTER, Event, Seat
 from ipfl.errors import InputError
 from ipfl.ledger.store import RunStore
+from ipfl.market.market_rows import Transfer
 from ipfl.play.metrics import Evaluation
 from ipfl.results.result import Result, mean_and_spread
 

@@ -39,7 +39,7 @@ from ipfl.console.records import (
     Token,
     TransferPage,
 )
-from ipfl.core.rounds import TransferKind
+from ipfl.market.market_rows import TransferKind
 
 MAX_COMPARED = 12
 PROBLEMS: dict[int | str, dict[str, Any]] = {

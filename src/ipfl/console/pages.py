@@ -24,9 +24,9 @@ from ipfl.console.guard import peer_of
 from ipfl.console.records import State
 from ipfl.console.transfers import Search, find_transfers
 from ipfl.core.client_names import find_client
-from ipfl.core.rounds import TransferKind
 from ipfl.errors import InputError
 from ipfl.ledger.database import parse_address
+from ipfl.market.market_rows import TransferKind
 from ipfl.report.ledger_tables import round_name
 from ipfl.report.result_tables import format_size
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from ipfl.core.rounds import TransferKind
+from ipfl.market.market_rows import TransferKind
 
 State = Literal["running", "finished", "unfinished", "unreadable"]
 

@@ -14,11 +14,11 @@ from typing import Any
 from sqlalchemy import ColumnElement, func, select, tuple_
 
 from ipfl.console.records import TransferPage, TransferRow
-from ipfl.core import NO_CLUSTER, Transfer
-from ipfl.core.rounds import TransferKind
+from ipfl.core import NO_CLUSTER
 from ipfl.errors import InputError
 from ipfl.ledger.reader import PostedTransfer, Reader
 from ipfl.ledger.schema import transfers
+from ipfl.market.market_rows import Transfer, TransferKind
 
 TRANSFER_PLACE = re.compile(r"(-?\d{1,9})\.(\d{1,9})")
 

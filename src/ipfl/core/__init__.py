@@ -1,9 +1,9 @@
 """The contract between methods, engines and the round loop; the bottom of the package.
 
 What belongs here: the types that travel (`records`), what a round reports (`rounds`), what a method and an
-engine are (`method`, `engine`), what a valid reply is (`replies`), random streams, arithmetic on parameter
-vectors, and the few tools that every layer needs (files, retries, settings). Everything may import this
-package; it imports nothing of `ipfl` but `ipfl.errors`.
+engine are (`method`, `engine`), what a valid reply is (`replies`), random streams, and arithmetic on
+parameter vectors. Nothing here knows of tokens, keys or folders. Everything may import this package; it
+imports nothing of `ipfl` but `ipfl.errors`.
 
 The names below are all that most modules need.
 """
@@ -12,13 +12,14 @@ from ipfl.core.engine import Bytes, Engine
 from ipfl.core.method import (
     NEWCOMER,
     ClientModels,
+    HasBooks,
     HasClusters,
-    HasMarket,
     HasReport,
     Method,
     Phases,
     Roster,
     Setup,
+    TaskFacts,
     personalize_cost,
 )
 from ipfl.core.records import (
@@ -37,14 +38,9 @@ from ipfl.core.records import (
 from ipfl.core.replies import Ask
 from ipfl.core.rounds import (
     NO_CLUSTER,
-    Bid,
-    Contribution,
     Event,
-    Figure,
-    Market,
     Round,
     Seat,
-    Transfer,
     is_below_quorum,
 )
 from ipfl.core.streams import stream
@@ -54,19 +50,15 @@ __all__ = [
     "NEWCOMER",
     "NO_CLUSTER",
     "Ask",
-    "Bid",
     "Bytes",
     "ClientId",
     "ClientModels",
-    "Contribution",
     "Engine",
     "Event",
     "Fact",
-    "Figure",
+    "HasBooks",
     "HasClusters",
-    "HasMarket",
     "HasReport",
-    "Market",
     "Method",
     "PhaseReplies",
     "Phases",
@@ -76,7 +68,7 @@ __all__ = [
     "Round",
     "Seat",
     "Setup",
-    "Transfer",
+    "TaskFacts",
     "Vector",
     "cluster_name",
     "holdout_distribution",

@@ -32,14 +32,16 @@ State goes in and comes out; nothing is kept on `self`. Randomness comes only fr
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar, runtime_checkable
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVar, runtime_checkable
 
-from ipfl.config.sections import AggregateConfig
 from ipfl.core.records import ClientId, Fact, Record, Replies, Vector
 from ipfl.core.replies import Ask
-from ipfl.core.rounds import Market, Round, Transfer
+from ipfl.core.rounds import Round
+
+if TYPE_CHECKING:
+    from ipfl.config.run_config import RunConfig
 
 S = TypeVar("S")
 Phases = Generator[Ask, Replies, Round[S]]
@@ -70,6 +72,20 @@ class ClientModels(Protocol):
 
 
 @dataclass(frozen=True)
+class TaskFacts:
+    """What the server knows of the task, and no point of it."""
+
+    outputs: int
+    """Of the model: the number of classes, labels or numbers that are predicted."""
+    target: str = "classes"
+    """What is predicted: `classes`, `multilabel` or `regression`."""
+    features: int | None = None
+    """Numbers that go into the model's last linear layer; None: it has none."""
+    holdouts: tuple[ClientId, ...] = ()
+    """Ids of the server's own holdouts (`holdout_id`), empty if it has none."""
+
+
+@dataclass(frozen=True)
 class Setup:
     """What the server knows before the first round. Nothing here comes from a client's data."""
 
@@ -78,27 +94,14 @@ class Setup:
     clients: tuple[ClientId, ...]
     per_round: int
     """Client trainings per round, the budget that all methods share."""
-    rounds: int
-    classes: int
     seed: int
-    target: str = "classes"
-    """What is predicted: `classes`, `multilabel` or `regression`; `classes` counts the model's outputs."""
-    epochs: int = 2
-    """Passes over a client's data in a training, to weigh what else is asked of clients against it."""
-    features: int | None = None
-    """Numbers that go into the model's last linear layer; None: it has none."""
-    holdouts: tuple[ClientId, ...] = ()
-    """Ids of the server's own holdouts (`holdout_id`), empty if it has none."""
+    task: TaskFacts
+    config: RunConfig
+    """How the run is played: its rounds, training, aggregation and so on."""
     make_params: Callable[[int], Vector] | None = None
     """Other random initial parameters, by number."""
-    aggregate: AggregateConfig = field(default_factory=AggregateConfig)
-    """How replies become one model."""
     client_models: ClientModels | None = None
     """An empty store on disk, for methods that keep models of single clients on the server."""
-    noise: float = 0.0
-    """What clients put on all that they send, in multiples of what one point can change (`privacy.noise`)."""
-    balances: Mapping[ClientId, int] = field(default_factory=dict)
-    """Tokens that clients bring along from an earlier run; who is not in it opens as usual."""
 
     def client_model_store(self) -> ClientModels:
         """The empty store, for methods that cannot do without."""
@@ -180,29 +183,20 @@ class HasClusters(Protocol):
 
 
 @runtime_checkable
-class HasMarket(Protocol):
-    """A method in which tokens move."""
+class HasBooks(Protocol):
+    """A method that reports more of its rounds than seats and events, such as a market."""
 
-    def rules(self, state: Any) -> Mapping[str, Fact]:
-        """Rules of the market, as an audit of its ledger needs them; the same in all rounds."""
+    def opening_transfers(self, state: Any) -> tuple[Any, ...]:
+        """Rows that stand before round 0."""
         ...
 
-    def opening_transfers(self, state: Any) -> tuple[Transfer, ...]:
-        """Transfers before round 0."""
-        ...
-
-    def roll_back(self, state: Any, market: Market) -> Market:
+    def roll_back(self, state: Any, market: Any) -> Any:
         """What is recorded of a round below the quorum, instead of what it reported itself.
 
         Args:
             state: The state before the round, which stays.
             market: What the round reported.
         """
-        ...
-
-    @classmethod
-    def replay(cls, rules: Mapping[str, Fact], clients: Sequence[ClientId]) -> Any:
-        """An `ipfl.ledger.verify.Replay` of a run with these rules, to check a ledger with."""
         ...
 
 

@@ -1,37 +1,20 @@
-"""What a round reports: who bid, trained and contributed what, which tokens moved, what a person should know.
+"""What a round reports: who trained, and what a person should know.
 
-One noun per concept, from the method to the table: each is a typed row, and `metrics.jsonl`, the ledger's
-tables, the replay and the export take their columns from its fields.
+One noun per concept, from the method to the table: each is a typed row. What a market reports beside is in
+`ipfl.market.market_rows`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 from ipfl.core.records import ClientId
 
 S = TypeVar("S")
 NO_CLUSTER = -1
 """Stands for the cluster of a row that concerns none."""
-Tokens = Annotated[int, "64 bits"]
-"""A number of tokens. All other whole numbers of a row fit into 32 bits."""
-TransferKind = Literal["open", "allowance", "bid", "refund", "fee", "reimbursement", "reward"]
-"""Why tokens moved; `ipfl.market.bank.Kind` explains each."""
-
-
-class Bid(NamedTuple):
-    """P_B: a client bids for a cluster."""
-
-    client: ClientId
-    cluster: int
-    rank: int
-    """Among the client's own bids: 0 is the most wanted."""
-    score: float | None = None
-    """How good the cluster's model is on the client's own points, as it said in this round; None: unknown."""
-    served: bool = False
-    """Whether the client was sent the models in this round, and pays for its bids, seat or no seat."""
 
 
 class Seat(NamedTuple):
@@ -48,37 +31,6 @@ class Seat(NamedTuple):
     """Whether none came through a fault of the server's own, for which the client does not pay."""
 
 
-class Contribution(NamedTuple):
-    """How much a client's update improved the model of its cluster."""
-
-    client: ClientId
-    cluster: int
-    psi: float | None
-    """ψ_ki; None where nobody could tell."""
-    omega: int
-    """Ω_ki: rounds in which the client has trained in the cluster, this one included."""
-
-
-class Transfer(NamedTuple):
-    """One movement of tokens between two accounts (see `ipfl.market.bank` for their numbers)."""
-
-    kind: TransferKind
-    source: int
-    target: int
-    amount: Tokens
-    cluster: int
-    """`NO_CLUSTER` where it concerns none."""
-    client: ClientId
-    """Whose movement it is, also where neither account is the client's (escrow → pool)."""
-
-
-class Figure(NamedTuple):
-    """A number that belongs to one cluster."""
-
-    cluster: int
-    value: float | None
-
-
 class Event(NamedTuple):
     """Something a person should know. Logic and tests look at `kind` and `client`, never at the text."""
 
@@ -93,28 +45,12 @@ class Event(NamedTuple):
         return self.text if self.client is None else f"client {self.client} {self.text}"
 
 
-@dataclass(frozen=True)
-class Market:
-    """What a market reports of a round; None: it does not say."""
+class RoundReport(Protocol):
+    """What a method reports of a round beside seats and events."""
 
-    transfers: Sequence[Transfer]
-    """All tokens that moved, in this order."""
-    bids: tuple[Bid, ...] | None = None
-    """None while the market is closed."""
-    contributions: tuple[Contribution, ...] | None = None
-    cluster_probe_accuracy: tuple[Figure, ...] | None = None
-    """Acc_kr."""
-    best_before: tuple[Figure, ...] | None = None
-    """Acc_kmax over earlier rounds."""
-    reimbursed_share: tuple[Figure, ...] | None = None
-    """U_k."""
-    economy: dict[str, float] | None = None
-    """Wealth and seats: `gini`, `broke`, `empty_seats`."""
-
-    def line(self) -> dict[str, Any]:
-        """The fields that say something, by name."""
-        named = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: value for name, value in named.items() if value is not None}
+    def line(self) -> Mapping[str, Any]:
+        """By the keys that `metrics.jsonl` has it under."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -125,29 +61,8 @@ class Round(Generic[S]):
     seats: tuple[Seat, ...] = ()
     """Everyone who was asked to train."""
     events: tuple[Event, ...] = ()
-    market: Market | None = None
-    """None for methods without tokens."""
-
-
-ROW_TYPES: Mapping[str, type[NamedTuple]] = {
-    "bids": Bid,
-    "seats": Seat,
-    "contributions": Contribution,
-    "transfers": Transfer,
-    "cluster_probe_accuracy": Figure,
-    "best_before": Figure,
-    "reimbursed_share": Figure,
-    "events": Event,
-}
-"""Keys of a round's line in `metrics.jsonl` that hold rows, and their types."""
-
-
-def with_typed_rows(line: Mapping[str, Any]) -> dict[str, Any]:
-    """A round's line as JSON has it, with typed rows instead of lists."""
-    return {
-        key: tuple(ROW_TYPES[key](*row) for row in value) if key in ROW_TYPES else value
-        for key, value in line.items()
-    }
+    market: RoundReport | None = None
+    """What a market reports beside; None for methods without tokens."""
 
 
 def is_below_quorum(seats: Iterable[Seat], min_clients: int) -> bool:

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ipfl.core import ClientId, HasMarket, Method, Transfer
+from ipfl.core import ClientId, Method
 from ipfl.core.engine import TellsAccounts
 from ipfl.errors import InputError
 from ipfl.keep.carried_balances import (
@@ -33,6 +33,7 @@ from ipfl.keep.signing_keys import find_key, key_at_hand, key_of_new_run, refuse
 from ipfl.ledger.database import StoreError
 from ipfl.ledger.schema import OPENING
 from ipfl.ledger.store import RunStore
+from ipfl.market.market_rows import HasMarket, Transfer
 from ipfl.methods import method_reference
 from ipfl.play.callbacks import Callback
 from ipfl.results.result import Line

@@ -6,8 +6,9 @@ import csv
 import io
 from collections.abc import Iterator
 
-from ipfl.core import NO_CLUSTER, Transfer
+from ipfl.core import NO_CLUSTER
 from ipfl.ledger.store import RunStore
+from ipfl.market.market_rows import Transfer
 
 CSV_COLUMNS = ("id", "round", "sequence", *Transfer._fields, "client_name")
 

@@ -21,10 +21,10 @@ from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_ty
 from sqlalchemy import REAL, BigInteger, Boolean, Column, Double, Integer, Text
 from sqlalchemy.types import TypeEngine
 
-from ipfl.core.rounds import ROW_TYPES, Figure, Tokens
 from ipfl.ledger.canonical import digest
 from ipfl.ledger.database import StoreError
 from ipfl.market.bank import TransferRows
+from ipfl.market.market_rows import ROW_TYPES, Figure, Tokens
 
 MAX_METRIC = 2**1000
 """Largest absolute value of a metric; metrics are stored as float64, which ends near 2**1024."""

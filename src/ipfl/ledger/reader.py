@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, Table, func, select, union_all
 
-from ipfl.core import Transfer
 from ipfl.ledger.database import StoreError
 from ipfl.ledger.lines import Posting, check_line, check_rows
 from ipfl.ledger.schema import balances, clients, metrics, rounds, row_tables, transfers
 from ipfl.market.bank import ISSUER, account_name
+from ipfl.market.market_rows import Transfer
 
 
 class PostedTransfer(NamedTuple):

@@ -32,12 +32,12 @@ from sqlalchemy import (
     text,
 )
 
-from ipfl.core.rounds import ROW_TYPES
 from ipfl.errors import InputError
 from ipfl.ledger.database import display_url, read_only
 from ipfl.ledger.lines import BIG_INTEGER, DOUBLE, TABLE_KEYS, columns_of
 from ipfl.ledger.statements import OPENING as OPENING
 from ipfl.market.bank import ISSUER
+from ipfl.market.market_rows import ROW_TYPES
 
 STORE_FORMAT = 4
 """Number of these tables, and of what they hold."""

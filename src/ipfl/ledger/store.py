@@ -13,7 +13,6 @@ from typing import Any, Self
 from sqlalchemy import Connection, Engine, Table, insert, select
 from sqlalchemy.exc import DBAPIError
 
-from ipfl.core import Transfer
 from ipfl.errors import InputError
 from ipfl.ledger import database, headers, schema
 from ipfl.ledger.canonical import canonical

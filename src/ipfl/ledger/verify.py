@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from ipfl.core import ClientId, Fact, Seat, Transfer, is_below_quorum
+from ipfl.core import ClientId, Fact, Seat, is_below_quorum
 from ipfl.errors import InputError
 from ipfl.ledger.reader import PostedRound, Reader
 from ipfl.ledger.schema import OPENING, row_tables
 from ipfl.ledger.signing import RoundHead
 from ipfl.ledger.store import RunStore
 from ipfl.market.bank import ISSUER, account_name, describe_transfer
+from ipfl.market.market_rows import Transfer
 
 
 @dataclass(frozen=True)

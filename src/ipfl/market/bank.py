@@ -20,8 +20,9 @@ from typing import Literal, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from ipfl.core import NO_CLUSTER, Transfer
+from ipfl.core import NO_CLUSTER
 from ipfl.core.arrays import Ints
+from ipfl.market.market_rows import Transfer
 
 ISSUER = -1
 _CHUNK_SIZE = 2**16

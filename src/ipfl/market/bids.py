@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ipfl.core import Ask, Bid, ClientId, Fact, Market, Record, Replies
+from ipfl.core import Ask, ClientId, Fact, Record, Replies
 from ipfl.core.replies import NonNegative, ReplySchema, Whole, list_of
 from ipfl.market.bank import Bank
 from ipfl.market.market_arrays import Bools, Floats, Ints
+from ipfl.market.market_rows import Bid, Market
 from ipfl.market.token_manager import TokenManager
 
 NO_BID = -1

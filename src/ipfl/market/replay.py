@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from ipfl.core import Bid, ClientId, Contribution, Fact, Seat
+from ipfl.core import ClientId, Fact, Seat
 from ipfl.ledger.lines import METRIC_KEYS, by_cluster
 from ipfl.ledger.verify import ReplayedRound
 from ipfl.market import payments as tokens
 from ipfl.market.bank import opening_balances, opening_transfers
 from ipfl.market.market_arrays import Bools, Floats, Ints
+from ipfl.market.market_rows import Bid, Contribution
 from ipfl.market.settlement import Served, SettlementRule, settle, usual_score_after
 from ipfl.market.token_manager import TokenManager
 

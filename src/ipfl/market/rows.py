@@ -9,9 +9,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ipfl.core import Contribution, Figure, Seat
+from ipfl.core import Seat
 from ipfl.market.bids import finite_or_none
 from ipfl.market.market_arrays import Bools, Floats, Ints
+from ipfl.market.market_rows import Contribution, Figure
 
 
 @dataclass(frozen=True)

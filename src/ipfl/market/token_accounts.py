@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ipfl.core import ClientId, Fact, Market, Transfer
+from ipfl.core import ClientId, Fact
 from ipfl.market import bids, payments
 from ipfl.market.bank import Bank, opening_balances, opening_transfers
 from ipfl.market.market_arrays import Floats
+from ipfl.market.market_rows import Market, Transfer
 from ipfl.market.market_stats import gini, rank_correlation
 from ipfl.market.token_manager import TokenManager
 

@@ -31,7 +31,6 @@ from ipfl.core import (
     Ask,
     ClientId,
     Fact,
-    Market,
     Method,
     Phases,
     Record,
@@ -48,6 +47,7 @@ from ipfl.core.arrays import Bools, Floats, Ints
 from ipfl.core.vectors import mix
 from ipfl.errors import InputError
 from ipfl.market.bids import NO_BID, make_bids, preference_query, take_bids
+from ipfl.market.market_rows import Market, brought_balances
 from ipfl.market.market_stats import market_events, market_stats
 from ipfl.market.payments import affordable_bids, check_rules
 from ipfl.market.rows import Seating, figures, make_contributions
@@ -167,18 +167,18 @@ class IPFL(TokenMarket, Method[IPFLState]):
 
     def init(self, setup: Setup) -> IPFLState:
         """K models with the same parameters, the same balance for all, no bids."""
-        opening = self.opening or default_opening(self.price, setup.rounds)
+        opening = self.opening or default_opening(self.price, setup.config.rounds)
         check_rules(self.price, opening, self.eta, self.gamma)
-        if not setup.holdouts and (self.initial_clustering or self.holdout == "server"):
+        if not setup.task.holdouts and (self.initial_clustering or self.holdout == "server"):
             raise InputError('initial_clustering and holdout = "server" need task.server_samples > 0')
-        if self.initial_clustering and setup.target != "classes":
+        if self.initial_clustering and setup.task.target != "classes":
             raise InputError(
                 "method.initial_clustering compares clients by class: it needs classes to predict"
             )
         table = (len(setup.clients), self.clusters)
         return IPFLState(
             models=(setup.params,) * self.clusters,
-            accounts=TokenAccounts.open(setup.clients, self.clusters, opening, setup.balances),
+            accounts=TokenAccounts.open(setup.clients, self.clusters, opening, brought_balances(setup)),
             bids=np.full(table, NO_BID, np.int16),
             bidding=np.zeros(len(setup.clients), bool),
             psi=np.full(table, np.nan),
@@ -187,8 +187,8 @@ class IPFL(TokenMarket, Method[IPFLState]):
             totals=np.zeros(self.clusters),
             per_round=setup.per_round,
             seed=setup.seed,
-            holdouts=setup.holdouts,
-            rule=setup.aggregate,
+            holdouts=setup.task.holdouts,
+            rule=setup.config.aggregate,
         )
 
     def round(self, state: IPFLState, roster: Roster, round: int) -> Phases[IPFLState]:

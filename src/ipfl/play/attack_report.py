@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ipfl.core import ClientId, Seat, Transfer
+from ipfl.core import ClientId, Seat
 from ipfl.market.bank import client_balances
+from ipfl.market.market_rows import Transfer
 from ipfl.play.callbacks import Callback
 from ipfl.play.metrics import Evaluation, mean_and_std
 from ipfl.stress.attackers import Adversary

@@ -23,12 +23,11 @@ from ipfl.core import (
     ClientId,
     Engine,
     Event,
-    HasMarket,
+    HasBooks,
     HasReport,
     Method,
     Roster,
     Round,
-    Transfer,
     cluster_name,
     is_below_quorum,
 )
@@ -92,8 +91,9 @@ class RoundLoop:
             task, method, config.evaluate, config.seed, decides=decides, adapt=config.adapt
         )
         self.budget = self.evaluator.budget(self.state, config.train, setup.per_round, config.rounds)
-        self.opening: tuple[Transfer, ...] = ()
-        if isinstance(method, HasMarket):
+        self.opening: tuple[Any, ...] = ()
+        """Rows that stand before round 0, such as a market's first transfers."""
+        if isinstance(method, HasBooks):
             self.opening = tuple(method.opening_transfers(self.state))
         self.history: list[Line] = []
         self.evaluations: dict[int, Evaluation] = {}
@@ -255,7 +255,7 @@ class RoundLoop:
         events = (Event("rolled_back", None, text), *(e for e in done.events if e.client is not None))
         seats = tuple(seat._replace(delivered=False) for seat in done.seats)
         market = done.market
-        if market is not None and isinstance(self.method, HasMarket):
+        if market is not None and isinstance(self.method, HasBooks):
             market = self.method.roll_back(self.state, market)
         return Round(self.state, seats, events, market)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from ipfl.client.memory import ClientMemory
 from ipfl.config.run_config import RunConfig
-from ipfl.core import ClientId, Method, Setup, holdout_id, stream
+from ipfl.core import ClientId, Method, Setup, TaskFacts, holdout_id, stream
 from ipfl.errors import InputError
 from ipfl.methods.shared.client_model_store import ClientModelStore
 from ipfl.training.task import Task
@@ -31,28 +31,29 @@ def make_setup(
         balances: Tokens that clients bring along from an earlier run.
         planned_rounds: How many rounds the run was begun with; None: those of the config.
     """
+    if planned_rounds is not None:
+        config = config.model_copy(update={"rounds": planned_rounds})
     network = task.network(config.seed)
     try:
         features: int | None = network.classifier.in_features
     except InputError:
         features = None
-    return Setup(
+    holdouts = tuple(holdout_id(d) for d in task.holdouts)
+    setup = Setup(
         params=network.read(),
         clients=task.data.clients,
         per_round=trainings_per_round(method, config, len(task.data.clients)),
-        rounds=config.rounds if planned_rounds is None else planned_rounds,
-        classes=task.data.classes,
         seed=config.seed,
-        target=task.target.kind,
-        epochs=config.train.epochs,
-        features=features,
-        holdouts=tuple(holdout_id(d) for d in task.holdouts),
+        task=TaskFacts(task.data.classes, task.target.kind, features, holdouts),
+        config=config,
         make_params=lambda n: task.network(int(stream(config.seed, "start", n).integers(2**31))).read(),
-        aggregate=config.aggregate,
         client_models=ClientModelStore(server_memory),
-        noise=config.privacy.noise,
-        balances=dict(balances or {}),
     )
+    if not balances:
+        return setup
+    from ipfl.market.market_rows import MarketSetup
+
+    return MarketSetup(**vars(setup), balances=balances)
 
 
 def trainings_per_round(method: Method[Any], config: RunConfig, clients: int) -> int:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ipfl.core import Transfer
 from ipfl.figure_style import COLOURS, GREY, PALE, add_values, label_line_ends
 from ipfl.ledger.schema import OPENING
+from ipfl.market.market_rows import Transfer
 from ipfl.report.accuracy_figures import set_height
 from ipfl.report.run_set import RunSet, Seeds, client_name
 from ipfl.results.result import Result

@@ -24,8 +24,7 @@ from ipfl.client.memory import ClientMemory
 from ipfl.config.run_config import RunConfig
 from ipfl.config.task_section import TaskConfig
 from ipfl.config.train_section import AdaptConfig, TrainConfig
-from ipfl.core import ClientId, Method, Record, Transfer, Vector
-from ipfl.core.rounds import with_typed_rows
+from ipfl.core import ClientId, Method, Record, Vector
 from ipfl.data.target_kinds import Target
 from ipfl.errors import InputError, NotSupportedError
 from ipfl.keep.checkpoint import Checkpoints
@@ -43,6 +42,7 @@ from ipfl.keep.run_folder import is_on_nodes
 from ipfl.ledger.database import STORE_FILE
 from ipfl.ledger.schema import OPENING
 from ipfl.ledger.store import RunStore
+from ipfl.market.market_rows import Transfer, with_typed_rows
 from ipfl.methods import method as make_method
 from ipfl.play.metrics import Evaluation
 from ipfl.play.setup import make_setup

@@ -9,10 +9,11 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from ipfl.core import NO_CLUSTER, ClientId, Transfer
+from ipfl.core import NO_CLUSTER, ClientId
 from ipfl.errors import InputError
 from ipfl.ledger.schema import OPENING
 from ipfl.market.bank import account_name
+from ipfl.market.market_rows import Transfer
 from ipfl.results.summaries import mean_of
 
 if TYPE_CHECKING:

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from ipfl.core import ClientId, Transfer, Vector
+from ipfl.core import ClientId, Vector
 from ipfl.errors import InputError, NotSupportedError, unknown
+from ipfl.market.market_rows import Transfer
 from ipfl.play.metrics import Evaluation
 
 if TYPE_CHECKING:

@@ -18,7 +18,6 @@ from tests.small_runs import ask_anything
 from ipfl.client.runner import ClientFailedError
 from ipfl.config.run_config import Config, EvaluateConfig
 from ipfl.core import Record
-from ipfl.core.rounds import with_typed_rows
 from ipfl.engines.flower.flower_engine import FlowerEngine
 from ipfl.engines.flower.membership import Membership, NodeDirectory
 from ipfl.engines.flower.messages import unpack
@@ -27,6 +26,7 @@ from ipfl.engines.flower.run_settings import RunSettings
 from ipfl.engines.flower.simulation import POLL_SECONDS, START_TIMEOUT_SECONDS, Simulation, engine_on
 from ipfl.engines.flower.transport import Transport
 from ipfl.errors import InputError
+from ipfl.market.market_rows import with_typed_rows
 
 pytestmark = [pytest.mark.slow, pytest.mark.waits]
 

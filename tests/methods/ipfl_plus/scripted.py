@@ -83,10 +83,10 @@ def unless(clients: Collection[ClientId], answer: Answer, instead: Answer) -> An
     return lambda client, ask: (instead if client in clients else answer)(client, ask)
 
 
-def setup(clients: int = 8, per_round: int = 6, size: int = SIZE) -> Setup:
+def setup(clients: int = 8, per_round: int = 6, size: int = SIZE, **others: Any) -> Setup:
     """A federation of models with three parameters, or more."""
     start = np.zeros(size, np.float32)
-    return federation.setup(clients, per_round, params=start, client_models=KeptModels())
+    return federation.setup(clients, per_round, params=start, client_models=KeptModels(), **others)
 
 
 def play(

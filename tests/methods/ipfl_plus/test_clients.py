@@ -9,7 +9,7 @@ from tests.later import Later
 
 import ipfl
 from ipfl.client.client import Client
-from ipfl.core import Ask, Record, Replies, holdout_id
+from ipfl.core import Ask, Record, Replies, TaskFacts, holdout_id
 from ipfl.data import load_dataset
 from ipfl.methods.ipfl_plus.ipfl_plus import IPFL
 
@@ -39,11 +39,10 @@ def play(
                 len(task.data.clients),
                 per_round,
                 params=task.network(seed).read(),
-                classes=task.data.classes,
                 seed=seed,
-                holdouts=tuple(holdout_id(d) for d in task.holdouts),
+                task=TaskFacts(task.data.classes, holdouts=tuple(holdout_id(d) for d in task.holdouts)),
+                config={"privacy": {"noise": noise}},
                 client_models=KeptModels(),
-                noise=noise,
             )
         )
         for number in range(rounds):

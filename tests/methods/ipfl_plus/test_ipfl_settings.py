@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from tests.methods.ipfl_plus.scripted import (
     setup,
@@ -46,7 +44,7 @@ class TestSettings:
     def test_the_opening_is_a_price_for_every_round_and_100_at_least(self, rounds, prices):
         assert IPFL(price=7).opening_balance(rounds) == 7 * prices
         assert IPFL(opening=30).opening_balance(rounds) == 30
-        state = IPFL(price=7).init(replace(setup(), rounds=rounds))
+        state = IPFL(price=7).init(setup(config={"rounds": rounds}))
         assert set(state.bank.balances.tolist()) == {7 * prices}
         assert IPFL(price=7).rules(state)["opening"] == 7 * prices
 
@@ -66,7 +64,7 @@ class TestBadSettings:
 
     def test_the_guard_against_noise_and_noise_for_privacy(self):
         """Named, it is refused; as one of all guards, it is left out (`test_robust_round`)."""
-        noisy = replace(setup(), noise=1.0)
+        noisy = setup(config={"privacy": {"noise": 1.0}})
         with pytest.raises(InputError, match='guard "noise"'):
             IPFL(robust=("claims", "noise")).init(noisy)
         assert IPFL(robust=("claims",)).init(noisy).is_noisy

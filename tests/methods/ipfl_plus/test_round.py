@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.methods.ipfl_plus.scripted import HONEST, SIZE, appraise, paper, play, prefer_parity, setup, train
 
-from ipfl.core import Record, Transfer
+from ipfl.core import Record
+from ipfl.market.market_rows import Transfer
 from ipfl.methods.ipfl_plus.preference_steps import assign_bids
 
 OPENING = 100 * 100

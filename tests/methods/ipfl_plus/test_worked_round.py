@@ -64,9 +64,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ipfl.core import Transfer
 from ipfl.market import payments as tokens
 from ipfl.market.bank import Kind, Transfers, client_totals
+from ipfl.market.market_rows import Transfer
 from ipfl.market.settlement import Served, SettlementRule, settle, usual_score_after
 from ipfl.market.token_manager import TokenManager
 from ipfl.methods.ipfl_plus.preferences import choose_bids, importance_weights, mean_returns

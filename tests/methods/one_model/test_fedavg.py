@@ -7,7 +7,7 @@ import pytest
 from tests import federation
 from tests.federation import Played, RecordingEngine, answer_round, engine_for, first_ask, play_round
 
-from ipfl.core import HasClusters, Record, Roster
+from ipfl.core import HasClusters, Record, Roster, TaskFacts
 from ipfl.methods.one_model.fedavg import FedAvg
 from ipfl.methods.shared.steps import draw_clients
 from ipfl.training.task import Task
@@ -77,7 +77,8 @@ class TestRound:
         """The new model is the mean of what the clients themselves computed, by their train sizes."""
         task = Task.load(clients=4, samples=20, sizes="unequal", test_samples=5, model="softmax")
         method = FedAvg()
-        state = method.init(federation.setup(4, params=task.network(0).read(), classes=task.data.classes))
+        start, facts = task.network(0).read(), TaskFacts(task.data.classes)
+        state = method.init(federation.setup(4, params=start, task=facts))
         with engine_for(task, method) as engine:
             played = play_round(method, state, RecordingEngine(engine), 4)
         replies = played.replies

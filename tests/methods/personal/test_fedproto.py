@@ -11,7 +11,7 @@ from tests.federation import ZERO, Played, answer_round, client, points, train_r
 from torch import nn
 
 from ipfl.config.sections import AggregateConfig
-from ipfl.core import NEWCOMER, Record
+from ipfl.core import NEWCOMER, Record, TaskFacts
 from ipfl.errors import NotSupportedError
 from ipfl.methods.personal.fedproto import FedProto
 from ipfl.training.network import Network
@@ -32,7 +32,7 @@ def reply(*values: float, counts: object, n: object = None) -> Record:
 
 
 def setup(clients: int, **others):
-    return federation.setup(clients, features=1, **others)
+    return federation.setup(clients, task=TaskFacts(2, features=1), **others)
 
 
 def merge(state, replies) -> Played:
@@ -72,7 +72,7 @@ class TestAggregation:
     def test_rules_that_tolerate_attackers_work_class_by_class(self):
         # The trimmed mean of 1, 2 and 900 without the smallest and largest is 2; that of 5, 6, 7 is 6.
         rule = AggregateConfig(rule="trimmed_mean", attacker_share=0.4)
-        state = METHOD.init(setup(3, aggregate=rule))
+        state = METHOD.init(setup(3, config={"aggregate": rule}))
         sent = [(1, 5), (2, 6), (900, 7)]
         done = merge(state, {i: reply(*values, counts=[1, 1]) for i, values in enumerate(sent)})
         assert done.state.values.tolist() == [2, 6]

@@ -10,7 +10,7 @@ from tests.federation import RecordingEngine, engine_for, play_round, setup
 
 from ipfl.client.runner import EVALUATE
 from ipfl.config.train_section import TrainConfig
-from ipfl.core import Ask, stream
+from ipfl.core import Ask, TaskFacts, stream
 from ipfl.methods.personal.local_training import Local, rounds_alone
 from ipfl.training.sgd import evaluate, one_thread, sgd
 from ipfl.training.task import Task
@@ -27,7 +27,7 @@ def start(task):
 
 
 def state_of(task, start, per_round=2):
-    return Local().init(setup(4, per_round, params=start, classes=task.data.classes))
+    return Local().init(setup(4, per_round, params=start, task=TaskFacts(task.data.classes)))
 
 
 def test_models_never_travel_up(task, start):

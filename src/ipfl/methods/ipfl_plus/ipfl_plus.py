@@ -25,19 +25,10 @@ from typing import ClassVar
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
-from ipfl.core import (
-    ClientId,
-    Event,
-    Market,
-    Method,
-    Phases,
-    Roster,
-    Round,
-    Setup,
-    Vector,
-)
+from ipfl.core import ClientId, Event, Method, Phases, Roster, Round, Setup, Vector
 from ipfl.errors import InputError
 from ipfl.market.bids import make_bids
+from ipfl.market.market_rows import Market
 from ipfl.market.market_stats import market_stats
 from ipfl.market.payments import MAX_TOKENS
 from ipfl.market.token_manager import TokenManager
@@ -62,18 +53,18 @@ class IPFL(AuditedMarket, Method[MarketState]):
 
     def init(self, setup: Setup) -> MarketState:
         """K models with the same parameters, the same balance for all."""
-        opening = self.opening_balance(setup.rounds)
+        opening = self.opening_balance(setup.config.rounds)
         self.check(
             opening,
-            has_holdouts=bool(setup.holdouts),
-            has_classes=setup.target == "classes",
-            is_noisy=setup.noise > 0,
+            has_holdouts=bool(setup.task.holdouts),
+            has_classes=setup.task.target == "classes",
+            is_noisy=setup.config.privacy.is_on,
         )
-        most = len(setup.clients) * (opening + setup.rounds * self.allowance)
+        most = len(setup.clients) * (opening + setup.config.rounds * self.allowance)
         if most > MAX_TOKENS:  # now, and not in the round that would issue one too many
             raise InputError(f"method.allowance = {self.allowance}: {most} tokens in all, over {MAX_TOKENS}")
         k = min(self.max_clusters, len(setup.clients)) if self.clusters == "auto" else self.clusters
-        return MarketState.start(setup, k, opening, self.release_round(setup.rounds))
+        return MarketState.start(setup, k, opening, self.release_round(setup.config.rounds))
 
     def round(self, state: MarketState, roster: Roster, round: int) -> Phases[MarketState]:
         """Algorithm 1, one pass of its loop over rounds."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ipfl.core import ClientId, Fact, Market, Transfer
+from ipfl.core import ClientId, Fact
 from ipfl.market import bids
 from ipfl.market.bank import opening_transfers
+from ipfl.market.market_rows import Market, Transfer
 from ipfl.methods.ipfl_plus.market_state import MarketState, fairness_report
 from ipfl.methods.ipfl_plus.server_steps import ServerSteps
 

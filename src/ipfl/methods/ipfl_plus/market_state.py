@@ -9,24 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ipfl.config.sections import AggregateConfig
-from ipfl.core import (
-    ClientId,
-    ClientModels,
-    Contribution,
-    Event,
-    Fact,
-    Figure,
-    Seat,
-    Setup,
-    Vector,
-    cluster_name,
-)
+from ipfl.core import ClientId, ClientModels, Event, Fact, Seat, Setup, Vector, cluster_name
 from ipfl.core.vectors import mean
 from ipfl.market import market_stats
 from ipfl.market import payments as tokens
 from ipfl.market.bank import Bank, opening_balances
 from ipfl.market.bids import NO_BID, finite_or_none
 from ipfl.market.market_arrays import Bools, Floats
+from ipfl.market.market_rows import Contribution, Figure, brought_balances
 from ipfl.methods.ipfl_plus.products import Way
 from ipfl.methods.ipfl_plus.scheduler import Selection
 
@@ -116,7 +106,7 @@ class MarketState:
     @classmethod
     def start(cls, setup: Setup, clusters: int, opening: int, release_round: int) -> MarketState:
         """The market before the first round: K equal models, equal balances, no bids."""
-        n, brought = len(setup.clients), setup.balances
+        n, brought = len(setup.clients), brought_balances(setup)
         bank, _ = tokens.open_accounts(n, clusters, opening_balances(sorted(setup.clients), opening, brought))
         return cls(
             ids=np.asarray(sorted(setup.clients), np.int64),
@@ -134,15 +124,15 @@ class MarketState:
             earned=np.zeros(n, np.int64),
             per_round=setup.per_round,
             seed=setup.seed,
-            holdouts=setup.holdouts,
-            rule=setup.aggregate,
+            holdouts=setup.task.holdouts,
+            rule=setup.config.aggregate,
             opening=opening,
             seats_had=np.zeros((n, clusters), np.int64),
             seats_net=np.zeros((n, clusters), np.int64),
             score=np.full((n, clusters), np.nan),
             usual_score=np.full((n, clusters), np.nan),
-            epochs=setup.epochs,
-            is_noisy=setup.noise > 0,
+            epochs=setup.config.train.epochs,
+            is_noisy=setup.config.privacy.is_on,
             release_round=release_round,
             points=np.nan,
             samples=np.nan,

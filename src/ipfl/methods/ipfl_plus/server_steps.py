@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from ipfl.core import (
     Ask,
     ClientId,
-    Market,
     Phases,
     Record,
     Replies,
@@ -25,6 +24,7 @@ from ipfl.core import (
 )
 from ipfl.market import settlement
 from ipfl.market.market_arrays import Bools, Floats
+from ipfl.market.market_rows import Market
 from ipfl.market.token_manager import TokenManager
 from ipfl.methods.ipfl_plus import agreement, profiler, scheduler
 from ipfl.methods.ipfl_plus.appraisal import Accuracies, Contributions, appraise, measure_accuracy

@@ -74,10 +74,10 @@ class FedProto(Method[Prototypes]):
 
     def init(self, setup: Setup) -> Prototypes:
         """No prototypes yet."""
-        if setup.features is None:
+        if setup.task.features is None:
             raise InputError("prototypes need a model with a linear layer to take features from")
-        none = np.zeros(setup.classes * setup.features, np.float32), (False,) * setup.classes
-        return Prototypes(setup.clients, setup.per_round, setup.seed, setup.aggregate, *none)
+        none = np.zeros(setup.task.outputs * setup.task.features, np.float32), (False,) * setup.task.outputs
+        return Prototypes(setup.clients, setup.per_round, setup.seed, setup.config.aggregate, *none)
 
     def round(self, state: Prototypes, roster: Roster, round: int) -> Phases[Prototypes]:
         """Random clients train their own networks; their prototypes make the new global ones."""

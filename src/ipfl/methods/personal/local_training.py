@@ -42,7 +42,7 @@ class Local(Method[GlobalModel]):
     def init(self, setup: Setup) -> GlobalModel:
         """The common start; it never changes."""
         return GlobalModel(
-            setup.params, setup.per_round, setup.seed, setup.aggregate, frozenset(setup.clients)
+            setup.params, setup.per_round, setup.seed, setup.config.aggregate, frozenset(setup.clients)
         )
 
     def round(self, state: GlobalModel, roster: Roster, round: int) -> Phases[GlobalModel]:

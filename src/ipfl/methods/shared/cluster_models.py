@@ -28,7 +28,7 @@ class ClusterModels:
     def start(cls, setup: Setup, count: int, **others: Any) -> Self:
         """So many models with different random parameters; the other fields of a subclass by name."""
         models = tuple(setup.start(k) for k in range(count))
-        return cls(models, setup.per_round, setup.seed, setup.aggregate, **others)
+        return cls(models, setup.per_round, setup.seed, setup.config.aggregate, **others)
 
     @property
     def named(self) -> dict[str, Vector]:

@@ -41,7 +41,7 @@ class OneModelMethod(Method[GlobalModel]):
 
     def init(self, setup: Setup) -> GlobalModel:
         """All start from the same parameters."""
-        return GlobalModel(setup.params, setup.per_round, setup.seed, setup.aggregate)
+        return GlobalModel(setup.params, setup.per_round, setup.seed, setup.config.aggregate)
 
     def round(self, state: GlobalModel, roster: Roster, round: int) -> Phases[GlobalModel]:
         """Random clients train the global model; their mean replaces it."""
