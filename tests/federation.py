@@ -44,6 +44,7 @@ from ipfl.core import (
 from ipfl.data.federated import Parts, Samples
 from ipfl.engines import EngineContext
 from ipfl.engines.local_engine import LocalEngine
+from ipfl.market.market_rows import MarketSetup
 from ipfl.play.driver import Traffic, drive
 from ipfl.results.result import Result
 from ipfl.training.network import Network
@@ -88,6 +89,7 @@ def setup(
     *,
     task: TaskFacts | None = None,
     config: Mapping[str, Any] | None = None,
+    balances: Mapping[ClientId, int] | None = None,
     **others: Any,
 ) -> Setup:
     """A federation of so many clients of two classes that start at w = 0; five rounds."""
@@ -99,6 +101,8 @@ def setup(
         "task": task or TaskFacts(2),
         "config": RunConfig(**{"rounds": 5} | dict(config or {})),
     }
+    if balances is not None:
+        return MarketSetup(**known | others, balances=balances)
     return Setup(**known | others)
 
 

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import ipfl
 from ipfl.cli import app
-from ipfl.core import Record
+from ipfl.core import Record, TaskFacts
 from ipfl.errors import InputError
 from ipfl.ledger.verify import ReplayedRound
 from ipfl.market.market_stats import rank_correlation
@@ -258,7 +258,7 @@ class TestAlgorithm3:
             return Record({"cluster_0": np.full(2, i, np.float32)}, {"n": 10})
 
         method = IPFL(clusters=1, holdout="server")
-        state = method.init(setup(2, holdouts=(-1, -2)))
+        state = method.init(setup(2, task=TaskFacts(2, holdouts=(-1, -2))))
         script = {"train": train, "appraise": judge}
         played = play_round(method, state, ScriptedEngine(script), 2)
         assert played.engine.actions == ["train", "appraise", "appraise"]
@@ -359,7 +359,7 @@ class TestSettings:
 
     def test_initial_clustering_needs_classes(self):
         with pytest.raises(InputError, match="needs classes to predict"):
-            IPFL(initial_clustering=True).init(setup(4, holdouts=(-1,), target="regression"))
+            IPFL(initial_clustering=True).init(setup(4, task=TaskFacts(1, "regression", holdouts=(-1,))))
 
     def test_few_and_in_one_class(self):
         assert len(dataclasses.fields(IPFL)) <= 14
