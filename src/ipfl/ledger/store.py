@@ -23,6 +23,7 @@ from ipfl.ledger.schema import OPENING
 from ipfl.ledger.signing import RoundHead, SigningKey
 from ipfl.ledger.statements import AccountMove, Statement, balance_of
 from ipfl.market.bank import ISSUER
+from ipfl.market.market_rows import Transfer
 
 ROWS_AT_A_TIME = 2**14
 """Rows that one statement inserts into SQLite."""
