@@ -13,8 +13,8 @@ PYTEST = env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest -n $(TEST_PROCESSES) --dis
 
 .PHONY: run test quick nightly lint bench bench-console machine charts docs setup tables clean
 
-run: $(CORE)  ## the main job: IP-FL against FedAvg on the bundled digits
-	$(BIN)/ipfl compare --methods ipfl-plus,fedavg --seeds 1 --out runs/default --overwrite
+run: $(CORE)  ## the main job: both IP-FLs and FedAvg on the bundled digits, without and with a last step
+	$(BIN)/ipfl compare --methods fedavg,ipfl,ipfl-plus,fedavg+adapt,ipfl-plus+adapt --seeds 1 --out runs/default --overwrite
 
 test: machine $(READY)  ## lint, types and every test
 	$(MAKE) --no-print-directory -j 2 lint $(COMPILED)
