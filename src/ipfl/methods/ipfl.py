@@ -50,7 +50,7 @@ from ipfl.market.bids import NO_BID, make_bids, preference_query, take_bids
 from ipfl.market.market_rows import Market, brought_balances
 from ipfl.market.market_stats import market_events, market_stats
 from ipfl.market.payments import affordable_bids, check_rules
-from ipfl.market.rows import Seating, figures, make_contributions
+from ipfl.market.seating import Seating, figures, make_contributions
 from ipfl.market.settlement import Served, SettlementRule, settle
 from ipfl.market.token_accounts import TokenAccounts, TokenMarket, default_opening
 from ipfl.market.token_manager import TokenManager

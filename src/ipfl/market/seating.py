@@ -1,4 +1,4 @@
-"""Tables of a round as the rows that it reports."""
+"""Who trains in which cluster, and a round's tables as the rows that it reports."""
 
 from __future__ import annotations
 
