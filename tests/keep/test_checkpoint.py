@@ -54,23 +54,20 @@ def test_all_comes_back_and_folders_stay_where_they_are(tmp_path):
         assert one.tolist() == other.tolist()
 
 
-def test_a_file_cannot_name_a_class_of_its_own(tmp_path):
+@pytest.mark.parametrize(
+    ("where", "key", "value"),
+    [
+        ((), "class", "Popen"),
+        (("fields", "client_models", "fields"), "memory", "/etc"),
+        (("fields", "rule", "fields"), "attacker_share", 7),  # settings are checked again
+    ],
+)
+def test_a_file_names_no_class_no_folder_and_no_setting_of_its_own(tmp_path, where, key, value):
     packed = pack_state(state(tmp_path))
-    packed.facts["state"]["class"] = "Popen"
-    with pytest.raises(InputError, match="does not fit the method"):
-        unpack_state(packed, state(tmp_path))
-
-
-def test_a_file_cannot_say_where_the_folder_is(tmp_path):
-    packed = pack_state(state(tmp_path))
-    packed.facts["state"]["fields"]["client_models"]["fields"]["memory"] = "/etc"
-    with pytest.raises(InputError, match="does not fit the method"):
-        unpack_state(packed, state(tmp_path))
-
-
-def test_settings_are_checked_again(tmp_path):
-    packed = pack_state(state(tmp_path))
-    packed.facts["state"]["fields"]["rule"]["fields"]["attacker_share"] = 7
+    place = packed.facts["state"]
+    for name in where:
+        place = place[name]
+    place[key] = value
     with pytest.raises(InputError, match="does not fit the method"):
         unpack_state(packed, state(tmp_path))
 

@@ -12,10 +12,8 @@ from ipfl.ledger import lines
 from ipfl.ledger.database import StoreError
 from ipfl.ledger.lines import (
     TABLE_KEYS,
-    RowField,
     check_rows,
     columns_of,
-    fields_of,
 )
 from ipfl.ledger.schema import row_tables
 from ipfl.market.market_rows import ROW_TYPES, Bid, Contribution, Figure, Tokens, Transfer
@@ -32,7 +30,6 @@ class Everything(NamedTuple):
     text: str
     maybe_count: int | None
     maybe_share: float | None
-    maybe_kind: Literal["a", "b"] | None
 
 
 @pytest.fixture
@@ -41,27 +38,13 @@ def everything(monkeypatch):
     monkeypatch.setitem(ROW_TYPES, "everything", Everything)
 
 
-VALID = (1, 2**40, 0.5, True, "a", "words", None, None, None)
+VALID = (1, 2**40, 0.5, True, "a", "words", None, None)
 
 
 def sql_types(row_type, dialect):
     table = Table("t", MetaData(), *columns_of(row_type))
     lines = str(CreateTable(table).compile(dialect=dialect)).splitlines()
     return [line.strip().rstrip(",") for line in lines if line.startswith("\t")]
-
-
-def test_fields_of_every_type():
-    assert fields_of(Everything) == {
-        "count": RowField(int, False, ()),
-        "amount": RowField(Tokens, False, ()),
-        "share": RowField(float, False, ()),
-        "is_new": RowField(bool, False, ()),
-        "kind": RowField(str, False, ("a", "b")),
-        "text": RowField(str, False, ()),
-        "maybe_count": RowField(int, True, ()),
-        "maybe_share": RowField(float, True, ()),
-        "maybe_kind": RowField(str, True, ("a", "b")),
-    }
 
 
 def test_columns_of_every_type():
@@ -74,7 +57,6 @@ def test_columns_of_every_type():
         "text TEXT NOT NULL",
         "maybe_count INTEGER",
         "maybe_share DOUBLE PRECISION",
-        "maybe_kind TEXT",
     ]
     # Strict tables of SQLite have no other types.
     types = {line.split()[1] for line in sql_types(Everything, sqlite.dialect())}
@@ -123,7 +105,7 @@ def test_values_become_what_the_database_returns():
 
 def test_every_type_is_checked(everything):
     assert check_rows("everything", [VALID]) == (Everything(*VALID),)
-    assert check_rows("everything", [(*VALID[:6], 3, 0.25, "b")]) == (Everything(*VALID[:6], 3, 0.25, "b"),)
+    assert check_rows("everything", [(*VALID[:6], 3, 0.25)]) == (Everything(*VALID[:6], 3, 0.25),)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +129,6 @@ def test_every_type_is_checked(everything):
         ("text", b"x", "b'x' is not text"),
         ("maybe_count", False, "False is not a whole number"),
         ("maybe_share", float("inf"), "inf is not a finite number"),
-        ("maybe_kind", "c", "'c' is not one of a, b"),
     ],
 )
 def test_other_values_are_refused(everything, field, value, complaint):

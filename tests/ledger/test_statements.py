@@ -14,7 +14,7 @@ from ipfl.cli import app
 from ipfl.errors import InputError
 from ipfl.keep.run_audit import verify_run
 from ipfl.ledger.signing import SigningKey, is_signed_by, read_public_key
-from ipfl.ledger.statements import StatementGapError, denial, parse_statements, read_statement
+from ipfl.ledger.statements import StatementGapError, parse_statements, read_statement
 from ipfl.ledger.store import RunStore
 from ipfl.market.bank import opening_transfers
 from ipfl.market.market_rows import Transfer
@@ -48,7 +48,7 @@ class TestTrue:
     def test_everyone_can_prove_its_balance(self, store, key, client):
         told = read_statement(through_json(store.statement(client, 0)), key.public)
         assert told.balance == BALANCES[client]
-        assert denial(told, store) is None
+        assert store.denial(told) is None
 
     def test_it_holds_all_transfers_of_the_client_and_of_nobody_else(self, store):
         content = through_json(store.statement(5, 0))
@@ -62,7 +62,7 @@ class TestTrue:
         assert {one.round for one in later.moved} == {1}
         kept = "".join(json.dumps(one.to_json()) + "\n" for one in (first, later))
         assert parse_statements(kept) == [first, later]
-        assert [denial(one, store) for one in (first, later)] == [None, None]
+        assert [store.denial(one) for one in (first, later)] == [None, None]
         store.statement(2, 1).check_follows(first)  # all from the beginning fits as well
 
     def test_what_it_says_is_one_line_that_steers_no_terminal(self, store):
@@ -145,9 +145,9 @@ class TestDenied:
         return other
 
     def test_what_was_signed_can_be_proven(self, store, rewritten):
-        assert denial(store.statement(9, 0), rewritten) == "it says 15 tokens after round 0"
-        assert "has another round 0" in denial(store.statement(5, 0), rewritten)
-        assert denial(store.statement(9, 1), rewritten) == "run 'worked' has no round 1"
+        assert rewritten.denial(store.statement(9, 0)) == "it says 15 tokens after round 0"
+        assert "has another round 0" in rewritten.denial(store.statement(5, 0))
+        assert rewritten.denial(store.statement(9, 1)) == "run 'worked' has no round 1"
 
     def test_a_node_does_not_take_the_second_story(self, store, rewritten):
         with pytest.raises(InputError, match="says something else of round 0 than before"):
@@ -245,7 +245,7 @@ def test_on_both_databases(place, key):
     """Signatures are posted with their rounds, verified, and never changed."""
     store = signed_run(place, key)
     assert verify_run(store, public_key=key.public, expect=store.head()) is None
-    assert denial(read_statement(through_json(store.statement(9)), key.public), store) is None
+    assert store.denial(read_statement(through_json(store.statement(9)), key.public)) is None
     with pytest.raises(IntegrityError, match="are never changed"), store.engine.begin() as connection:
         connection.execute(text("UPDATE rounds SET signature = NULL"))
     change_without_triggers(store, "UPDATE rounds SET signature = NULL WHERE round = 0")

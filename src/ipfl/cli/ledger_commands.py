@@ -181,7 +181,7 @@ def check(
     Exit code 1 if it is not valid, or if the ledger of --against says otherwise.
     """
     from ipfl.ledger.signing import read_public_key
-    from ipfl.ledger.statements import denial, parse_statements
+    from ipfl.ledger.statements import parse_statements
     from ipfl.system.files import read_text
 
     key = None if public_key is None else read_public_key(public_key)
@@ -199,7 +199,7 @@ def check(
     typer.echo(str(told[-1]))
     if against is not None:
         with _open(against, name or told[-1].run) as store:
-            reason = next(filter(None, (denial(one, store) for one in told)), None)
+            reason = next(filter(None, map(store.denial, told)), None)
         if reason is not None:
             typer.echo(f"error: the ledger of {against} denies this: {reason}", err=True)
             raise typer.Exit(1)

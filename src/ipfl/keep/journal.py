@@ -142,12 +142,7 @@ class Journal(Callback):
 
     def header(self) -> dict[str, Any]:
         """What a run to be resumed was begun with."""
-        with RunStore.open(self.address, self.name) as found:
-            return found.header
-
-    def _open_accounts(self, opening: Sequence[Transfer]) -> None:
-        if opening and self._store is not None:
-            self._store.commit_opening(opening)
+        return read_header(self.folder.path, self.output.store)
 
     def _resume(
         self, header: Mapping[str, Any], opening: Sequence[Transfer], fresh: Any
@@ -177,7 +172,8 @@ class Journal(Callback):
                 raise InputError(
                     f"the run in {self.folder.path} was begun with {key} {begun}, not {now}{longer}"
                 )
-        self._open_accounts(opening)
+        if opening:
+            self._store.commit_opening(opening)
         with self._store.snapshot() as reader:
             posted = [one for one in reader.all_posted() if one.checkpoint is not None]
         done, name, state = -1, None, fresh

@@ -158,6 +158,8 @@ class RunFolder:
 
     def __init__(self, output: RunOutput):
         self.path = check_folder_path(Path(output.path))
+        self.memory, self.checkpoints = self.path / MEMORY, self.path / CHECKPOINTS
+        self.client_models, self.predictors = self.path / CLIENT_MODELS, self.path / PREDICTORS
         self.overwrite = output.overwrite
         self._lock: FolderLock | None = None
         if not (output.overwrite or output.resume):
@@ -253,26 +255,6 @@ class RunFolder:
         for folder in (self.path, self.path / SERVER_MODELS):
             remove_drafts(folder)
         remove_folder(self.path / STAGING_FOLDER)
-
-    @property
-    def memory(self) -> Path:
-        """Where clients keep what they remember."""
-        return self.path / MEMORY
-
-    @property
-    def client_models(self) -> Path:
-        """Where the server keeps models of single clients."""
-        return self.path / CLIENT_MODELS
-
-    @property
-    def predictors(self) -> Path:
-        """Where it is kept what clients predict with."""
-        return self.path / PREDICTORS
-
-    @property
-    def checkpoints(self) -> Path:
-        """Where the state after the last rounds is kept."""
-        return self.path / CHECKPOINTS
 
     def earlier_seconds(self, figure: str) -> float | None:
         """What the summary of an earlier process says of its time; None if that did not end in order."""

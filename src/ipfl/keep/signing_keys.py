@@ -58,8 +58,8 @@ def key_at_hand(output: RunOutput) -> str | None:
 
     Who names a key may have another one than the runs before.
     """
-    path = key_beside(Path(output.path))
-    return SigningKey.read(path).public if output.signing_key is None and path.exists() else None
+    key = None if output.signing_key is not None else statement_key(Path(output.path))
+    return None if key is None else key.public
 
 
 def refuse_other_key(store: RunStore, output: RunOutput) -> None:

@@ -14,9 +14,8 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from types import NoneType, UnionType
-from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+from functools import cache, partial
+from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 from sqlalchemy import REAL, BigInteger, Boolean, Column, Double, Integer, Text
 from sqlalchemy.types import TypeEngine
@@ -67,33 +66,36 @@ def _to_text(value: Any) -> str:
     return value
 
 
-VALUE_TYPES: Mapping[Any, tuple[TypeEngine[Any], Callable[[Any], Any]]] = {
-    int: (Integer(), _to_whole),
-    Tokens: (BIG_INTEGER, _to_whole),
-    float: (DOUBLE, _to_real),
-    bool: (BOOLEAN, _to_bool),
-    str: (Text(), _to_text),
-}
-"""Type of a field → type of its column, and the function that makes a value what the database gives back."""
+def _to_word(words: Sequence[str], value: Any) -> str:
+    if value not in words:
+        raise ValueError(f"{value!r} is not one of {', '.join(words)}")
+    return str(value)
 
 
 class RowField(NamedTuple):
     """What a field of a row may hold."""
 
-    value_type: Any
-    """A key of `VALUE_TYPES`."""
-    is_optional: bool
+    column_type: TypeEngine[Any]
+    convert: Callable[[Any], Any]
+    """Makes a value what the database gives back."""
+    is_optional: bool = False
     """Whether it may be None."""
-    words: tuple[str, ...]
-    """The only texts that it may be; empty: any."""
 
     def check(self, value: Any) -> Any:
         """The value as the database will give it back."""
-        if self.is_optional and value is None:
-            return None
-        if self.words and value not in self.words:
-            raise ValueError(f"{value!r} is not one of {', '.join(self.words)}")
-        return VALUE_TYPES[self.value_type][1](value)
+        return None if self.is_optional and value is None else self.convert(value)
+
+
+FIELDS: Mapping[Any, RowField] = {
+    int: RowField(Integer(), _to_whole),
+    int | None: RowField(Integer(), _to_whole, True),
+    Tokens: RowField(BIG_INTEGER, _to_whole),
+    float: RowField(DOUBLE, _to_real),
+    float | None: RowField(DOUBLE, _to_real, True),
+    bool: RowField(BOOLEAN, _to_bool),
+    str: RowField(Text(), _to_text),
+}
+"""What a field of each type holds; one with a few words is a text that is one of them."""
 
 
 @cache
@@ -103,19 +105,17 @@ def fields_of(row_type: type[NamedTuple]) -> Mapping[str, RowField]:
 
 
 def _row_field(hint: Any) -> RowField:
-    is_union = get_origin(hint) in (Union, UnionType)
-    (option, *others) = (one for one in (get_args(hint) if is_union else (hint,)) if one is not NoneType)
-    words = get_args(option) if get_origin(option) is Literal else ()
-    value_type = str if words else option
-    if others or value_type not in VALUE_TYPES:
+    if get_origin(hint) is Literal:
+        return RowField(Text(), partial(_to_word, get_args(hint)))
+    if hint not in FIELDS:
         raise TypeError(f"there is no column for a field of type {hint}")
-    return RowField(value_type, is_union, words)
+    return FIELDS[hint]
 
 
 def columns_of(row_type: type[NamedTuple]) -> list[Column[Any]]:
     """The columns of a table for rows of this type."""
     return [
-        Column(name, VALUE_TYPES[field.value_type][0], nullable=field.is_optional)
+        Column(name, field.column_type, nullable=field.is_optional)
         for name, field in fields_of(row_type).items()
     ]
 

@@ -2,7 +2,7 @@
 
 The server signs what it says of a client's account after a round, together with the hash of the round, which
 covers everything that all rounds up to it posted. Whoever rewrites the ledger later, with or without the key,
-is found by every client who kept a line: its hash is no longer that of the ledger (`denial`).
+is found by every client who kept a line: its hash is no longer that of the ledger (`RunStore.denial`).
 
 Only pydantic and `cryptography` are needed to check a statement: nodes do so too.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from ipfl.core import ClientId
 from ipfl.core.replies import printable
@@ -132,30 +132,3 @@ def parse_statements(text: str, public_key: str | None = None) -> list[Statement
     if not found:
         raise InputError("there is no statement of account in it")
     return found
-
-
-class Ledger(Protocol):
-    """What statements are compared with."""
-
-    begun: str
-
-    def statement(self, client: ClientId, round: int | None = None, since: int | None = None) -> Statement:
-        """What the ledger says of a client's account after a round."""
-        ...
-
-
-def denial(told: Statement, ledger: Ledger) -> str | None:
-    """In what a ledger says otherwise than what was signed earlier; None: it says the same."""
-    if ledger.begun != told.begun:
-        return "it is of a run with another name or header"
-    try:
-        now = ledger.statement(told.client, told.round, told.since)
-    except InputError as error:
-        return str(error)
-    if now.balance != told.balance:
-        return f"it says {now.balance} tokens after round {told.round}"
-    if now.moved != told.moved:
-        return f"it says other transfers up to round {told.round}"
-    if now.hash != told.hash:
-        return f"it has another round {told.round}, or other rounds before it"
-    return None

@@ -266,6 +266,22 @@ class RunStore:
             moved=tuple(one for one in moved if since is None or one.round > since),
         ).signed(self.key)
 
+    def denial(self, told: Statement) -> str | None:
+        """In what the ledger says otherwise than it did in a statement; None: it says the same."""
+        if self.begun != told.begun:
+            return "it is of a run with another name or header"
+        try:
+            now = self.statement(told.client, told.round, told.since)
+        except InputError as error:
+            return str(error)
+        if now.balance != told.balance:
+            return f"it says {now.balance} tokens after round {told.round}"
+        if now.moved != told.moved:
+            return f"it says other transfers up to round {told.round}"
+        if now.hash != told.hash:
+            return f"it has another round {told.round}, or other rounds before it"
+        return None
+
     @contextmanager
     def snapshot(self) -> Iterator[Reader]:
         """A reader of the run as of this moment; what is posted later does not show in it.

@@ -19,7 +19,7 @@ from ipfl.engines.flower.messages import unpack
 from ipfl.errors import InputError
 from ipfl.keep.signing_keys import key_beside
 from ipfl.ledger.signing import SigningKey
-from ipfl.ledger.statements import AccountMove, denial, parse_statements
+from ipfl.ledger.statements import AccountMove, parse_statements
 from ipfl.ledger.store import RunStore
 from ipfl.training.task import Task
 
@@ -61,7 +61,7 @@ def test_every_node_keeps_a_line_for_each_round(played):
             assert len(statements) > 1
             for told in statements:
                 assert (told.client, told.balance) == (client, store.balances(told.round)[client])
-                assert denial(told, store) is None
+                assert store.denial(told) is None
 
 
 def test_a_statement_travels_once_and_brings_only_what_is_new(played):
