@@ -31,7 +31,6 @@ def test_clusters_are_matched_to_distributions():
     assert value("theta0_c0", run) == pytest.approx(80)
     assert value("theta0_c1", run) == pytest.approx(20)
     assert value("theta1_c1", run) == pytest.approx(70)
-    assert value("own", run) == pytest.approx(75)
     assert value("distinct", run) == 100
     # Both are best at distribution 0.
     collapsed = record(cluster_accuracy=[[0.8, 0.6], [0.5, 0.4]])

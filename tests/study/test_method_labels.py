@@ -20,15 +20,13 @@ def test_by_hand():
         "mine:Class",
         "mine+Class",
         "IPFL-PLUS",
-        "con",
-        "nul.txt",
         "a.",
         "..",
         "a/b",
     ]
     assert list(folder_names(labels).values()) == [
-        "ipfl-plus", "ipfl-plus+incentive=false", "mine+Class", "mine+Class-2", "IPFL-PLUS-2", "_con",
-        "_nul.txt", "a", "method", "a+b",
+        "ipfl-plus", "ipfl-plus+incentive=false", "mine+Class", "mine+Class-2", "IPFL-PLUS-2",
+        "a", "method", "a+b",
     ]  # fmt: skip
 
 

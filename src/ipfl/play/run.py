@@ -114,9 +114,7 @@ def run(
             loop.play_rounds()
             result = loop.result()
             result.summary["strategy"] = _strategy_report(config, running_engine, task)
-        played = PlayedRun(
-            task, method, loop.state, config.train, config.seed, memory, len(loop.history), config.adapt
-        )
+        played = PlayedRun(task, method, loop.state, config, memory, len(loop.history))
         if journal is not None:
             with measure("results"):
                 _write_results(journal, result, played, kept)

@@ -84,12 +84,6 @@ def cluster_cell(distribution: int, cluster: int) -> Callable[[RunRecord, RunRec
     return of
 
 
-def own_distribution(run: RunRecord, reference: RunRecord | None) -> float | None:
-    """Mean accuracy of the cluster models on their own distributions."""
-    table = matched_clusters(run)
-    return None if table is None else _percent([table[place][place] for place in range(len(table))])
-
-
 def best_distribution(cluster: int) -> Callable[[RunRecord, RunRecord | None], float | None]:
     """Accuracy of a (matched) cluster model on the distribution that it is best at."""
 
@@ -153,7 +147,6 @@ MEASURES: dict[str, Measure] = {
     "pma": Measure("PMA, points", pma),
     "opt_outs": Measure("opt-outs, %", opt_outs, is_higher_better=False),
     "unseen": Measure("unseen clients, %", lambda run, _: _percent(run.unseen)),
-    "own": Measure("clusters on their own, %", own_distribution),
     "theta0_c0": Measure("θ₀ by c₀, %", cluster_cell(0, 0)),
     "theta0_c1": Measure("θ₀ by c₁, %", cluster_cell(0, 1), is_ranked=False),
     "theta1_c0": Measure("θ₁ by c₀, %", cluster_cell(1, 0), is_ranked=False),

@@ -23,7 +23,6 @@ from ipfl.client.kept_predictors import kept_clients, read_predictor
 from ipfl.client.memory import ClientMemory
 from ipfl.config.run_config import RunConfig
 from ipfl.config.task_section import TaskConfig
-from ipfl.config.train_section import AdaptConfig, TrainConfig
 from ipfl.core import ClientId, Method, Record, Vector
 from ipfl.data.target_kinds import Target
 from ipfl.errors import InputError, NotSupportedError
@@ -137,6 +136,11 @@ class FinishedRun:
         return config
 
     @cached_property
+    def _config(self) -> RunConfig:
+        keys = RunConfig.model_fields.keys()
+        return RunConfig.of({key: value for key, value in self._settings.items() if key in keys})
+
+    @cached_property
     def task(self) -> Task:
         """Data and network of the run, made again if nobody has them already."""
         if self.given_task is not None:
@@ -194,7 +198,7 @@ class FinishedRun:
             shape, classes = tuple(self.summary["input_shape"]), self.summary["classes"]
             target = _target(self.summary)
             network = build_network(self._factory(), shape, classes, self.summary["seed"], target)
-        network.loss = find_loss(TrainConfig.of(self._settings["train"]).loss, network.target)
+        network.loss = find_loss(self._config.train.loss, network.target)
         return network, network.read()
 
     @property
@@ -222,11 +226,8 @@ class FinishedRun:
         for name, vector in offer.params.items():
             if vector.shape != (network.size,) or vector.dtype != np.float32:
                 raise InputError(f"{self.folder / OFFER_FILE}: {name!r} does not fit the network")
-        train = TrainConfig.of(self._settings["train"])
-        classes, seed, rounds = (int(self.summary[key]) for key in ("classes", "seed", "rounds"))
-        names = self.summary.get("class_names") or ()
-        adapt = AdaptConfig.of(self._settings.get("adapt", {}))
-        return Newcomers(self.method, offer, network, initial, classes, train, seed, rounds, adapt, names)
+        rounds, names = int(self.summary["rounds"]), self.summary.get("class_names") or ()
+        return Newcomers(self.method, offer, network, initial, self._config, rounds, names)
 
     def check_newcomers(self) -> None:
         """Refuses a run that has nothing for clients that come later.
@@ -288,19 +289,15 @@ class FinishedRun:
     @cached_property
     def _played(self) -> PlayedRun:
         """The run as it was after its last round."""
-        keys = RunConfig.model_fields.keys()
-        config = RunConfig.of({key: value for key, value in self._settings.items() if key in keys})
         memory = ClientMemory(self.folder / CLIENT_MODELS)
-        fresh = self.method.init(make_setup(self.task, self.method, config, memory))
+        fresh = self.method.init(make_setup(self.task, self.method, self._config, memory))
         checkpoints, rounds = Checkpoints(self.folder / CHECKPOINTS), int(self.summary["rounds"])
         name = Checkpoints.name(rounds - 1)
         if rounds and not (checkpoints.folder / name).exists():
             raise InputError(f"{checkpoints.folder / name} is missing: resume the run to its end first")
         state = checkpoints.read(name, fresh) if rounds else fresh
         memory = ClientMemory(self.folder / MEMORY)
-        return PlayedRun(
-            self.task, self.method, state, config.train, config.seed, memory, rounds, config.adapt
-        )
+        return PlayedRun(self.task, self.method, state, self._config, memory, rounds)
 
 
 def _by_number(path: Path) -> tuple[int, str]:

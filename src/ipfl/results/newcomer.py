@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ipfl.client.client import Client
 from ipfl.client.last_step import personalized
-from ipfl.config.train_section import AdaptConfig, TrainConfig
+from ipfl.config.run_config import RunConfig
 from ipfl.core import EMPTY, Method, Record, Vector
 from ipfl.data.dataset import check_features, check_targets
 from ipfl.data.federated import Parts, Samples
@@ -24,21 +24,17 @@ from ipfl.training.sgd import one_thread
 
 @dataclass(frozen=True)
 class Newcomers:
-    """What is needed to serve clients that come later."""
+    """All that it takes to serve clients that come later."""
 
     method: Method[Any]
     offer: Record
-    """What the server sends them."""
+    """The server's record for them."""
     network: Network
     initial: Vector
     """The parameters that everyone can make from the run's seed."""
-    classes: int
-    train: TrainConfig
-    seed: int
+    config: RunConfig
     rounds: int
     """That were played."""
-    adapt: AdaptConfig
-    """The last step at the clients."""
     class_names: Sequence[str] = ()
     """Of the run's labels, if they are texts."""
 
@@ -51,7 +47,8 @@ class Newcomers:
         shape = self.network.input_shape
         if x.shape[1:] != shape and (*x.shape[1:], 1) == shape:
             x = x[..., None]  # grey images may come without a channel axis
-        has_classes = self.network.target.kind == "classes"
+        kind, outputs = self.network.target.kind, self.network.target.outputs
+        has_classes = kind == "classes"
         fits = y.shape[:1] == x.shape[:1] and (y.ndim == 1 or not has_classes)
         if not x.ndim or x.shape[1:] != shape or not fits or not y.size:
             raise InputError(
@@ -60,13 +57,11 @@ class Newcomers:
         if y.dtype.kind == "U" and self.class_names:
             y, _ = number_texts(y.tolist(), self.class_names, "y")
         points = check_features(x, "x")
-        classed = check_targets(y, len(x), self.network.target.kind, "y")
-        if not has_classes and count_outputs(classed) != self.classes:
-            raise InputError(
-                f"expected {self.classes} values to predict per point, not {count_outputs(classed)}"
-            )
-        if has_classes and classed.max() >= self.classes:
-            raise InputError(f"labels must be from 0 to {self.classes - 1}, not {y.min()} to {y.max()}")
+        classed = check_targets(y, len(x), kind, "y")
+        if not has_classes and count_outputs(classed) != outputs:
+            raise InputError(f"expected {outputs} values to predict per point, not {count_outputs(classed)}")
+        if has_classes and classed.max() >= outputs:
+            raise InputError(f"labels must be from 0 to {outputs - 1}, not {y.min()} to {y.max()}")
         return Samples(points, classed)
 
     def personalize(self, x: NDArray[Any], y: NDArray[Any]) -> Predictor:
@@ -76,16 +71,17 @@ class Newcomers:
             id=0,
             round=self.rounds,
             action="personalize",
-            seed=self.seed,
-            classes=self.classes,
+            seed=self.config.seed,
+            classes=self.network.target.outputs,
             parts=Parts(goal, goal, goal, goal),
             network=self.network,
-            settings=self.train.at_round(self.rounds),
+            settings=self.config.train.at_round(self.rounds),
             initial=self.initial,
         )
+        adapt = self.config.adapt
         try:
             with one_thread():
-                return personalized(self.method, self.adapt, self.offer, EMPTY, me, is_member=False).predictor
+                return personalized(self.method, adapt, self.offer, EMPTY, me, is_member=False).predictor
         except InputError:
             raise
         except (LookupError, TypeError, ValueError, ArithmeticError) as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from ipfl.core import ClientId, Vector
 from ipfl.errors import InputError, NotSupportedError, unknown
@@ -18,9 +18,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ipfl.results.client_model import ClientModel
-    from ipfl.training.network import Network
+    from ipfl.results.finished import FinishedRun
+    from ipfl.results.result_models import PlayedRun, ServerModelsOnly
     from ipfl.training.predictors import Predictor
-    from ipfl.training.task import Task
+
+    ModelSource: TypeAlias = PlayedRun | FinishedRun | ServerModelsOnly
 
 NO_ROUND_COUNTED = "no round counted: too few clients delivered in each of them"
 """Of a run that came to its end for nothing."""
@@ -47,33 +49,6 @@ class TakesNotes(Protocol):
 
     def note(self, text: str) -> None:
         """Something that may take a while has begun, perhaps after `finish`."""
-
-
-class ModelSource(Protocol):
-    """Where the models of a run come from: its memory, or its folder (`ipfl.results.result_models`)."""
-
-    @property
-    def network(self) -> Network:
-        """The network of the run."""
-        ...
-
-    @property
-    def task(self) -> Task:
-        """Data and network of the run."""
-        ...
-
-    @property
-    def clients(self) -> tuple[ClientId, ...]:
-        """Whose models can be asked for, ascending; the unseen clients included."""
-        ...
-
-    def predictor(self, client: ClientId) -> Predictor:
-        """What a client predicts with after the last round."""
-        ...
-
-    def personalize(self, x: NDArray[Any], y: NDArray[Any]) -> Predictor:
-        """What a new client would predict with, that is to be good at points like these."""
-        ...
 
 
 @dataclass(frozen=True, repr=False)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ipfl.client.memory import ClientMemory
 from ipfl.client.runner import ClientRunner
-from ipfl.config.train_section import AdaptConfig, TrainConfig
+from ipfl.config.run_config import RunConfig
 from ipfl.core import NEWCOMER, ClientId, Method, Vector
 from ipfl.errors import NotSupportedError
 from ipfl.results.newcomer import Newcomers
@@ -35,18 +35,18 @@ class PlayedRun:
     task: Task
     method: Method[Any]
     state: Any
-    train: TrainConfig
-    seed: int
+    config: RunConfig
     memory: ClientMemory
-    """What the clients remember."""
+    """All that the clients remember."""
     rounds: int
     """That were played."""
-    adapt: AdaptConfig
-    """The last step at the clients."""
 
     @cached_property
     def _runner(self) -> ClientRunner:
-        return ClientRunner(self.task, self.method, self.train, self.seed, self.memory, adapt=self.adapt)
+        config = self.config
+        return ClientRunner(
+            self.task, self.method, config.train, config.seed, self.memory, adapt=config.adapt
+        )
 
     @property
     def network(self) -> Network:
@@ -71,17 +71,14 @@ class PlayedRun:
 
     def personalize(self, x: NDArray[Any], y: NDArray[Any]) -> Predictor:
         """What a new client would predict with."""
-        offer = self.method.offer(self.state, NEWCOMER)
+        offer, runner = self.method.offer(self.state, NEWCOMER), self._runner
         newcomers = Newcomers(
             self.method,
             offer,
-            self.network,
-            self._runner.initial,
-            self.task.data.classes,
-            self.train,
-            self.seed,
+            runner.network,
+            runner.initial,
+            self.config,
             self.rounds,
-            self.adapt,
             self.task.class_names,
         )
         return newcomers.personalize(x, y)

@@ -89,10 +89,6 @@ def label_of(method: Method[Any]) -> str:
 
 FORBIDDEN_IN_NAMES = re.compile(r'[<>:"/\\|?*\x00-\x1f]')
 """What Windows does not allow in the name of a folder."""
-RESERVED_NAMES = frozenset(
-    ["con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(10))]
-)
-"""Names that Windows takes for devices, whatever follows a dot."""
 
 
 def folder_names(labels: Iterable[str]) -> dict[str, str]:
@@ -104,8 +100,6 @@ def folder_names(labels: Iterable[str]) -> dict[str, str]:
     taken: set[str] = set()
     for label in labels:
         name = FORBIDDEN_IN_NAMES.sub("+", label).rstrip(". ") or "method"
-        if name.partition(".")[0].lower() in RESERVED_NAMES:
-            name = f"_{name}"
         unique, number = name, 1
         while unique.casefold() in taken:
             number += 1
