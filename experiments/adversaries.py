@@ -1,4 +1,4 @@
-"""What attackers get, and what they cost: every kind, without a defence and with the guards.
+"""The gain of attackers and the cost to others: every kind, without a defence and with the guards.
 
     python experiments/adversaries.py --seeds 10
     python experiments/adversaries.py --first 200 --seeds 30 --only /guards
@@ -50,7 +50,7 @@ GRID = {
 
 
 def figures_of(result: Result, task: Task) -> Figures:
-    """What is kept of a run. If nobody attacks: figures of the same clients when they are honest."""
+    """The numbers that are kept of a run; if nobody attacks, of the same clients when they are honest."""
     given = AdversaryConfig.of(result.summary["config"]["adversary"])
     attackers = given if given.share else AdversaryConfig(share=SHARE)
     adversary = Adversary.make(attackers, task.data, result.summary["seed"])
@@ -83,7 +83,7 @@ class Attacked:
     own: list[float]
     """Points that the attackers gain."""
     tokens: list[float]
-    """What attackers earn more than when they are honest."""
+    """Tokens that attackers earn more than when they are honest."""
 
     @property
     def below_median(self) -> str:
@@ -92,7 +92,7 @@ class Attacked:
 
 
 def attacked(attack: str, defence: str, runs: Runs, seeds: range) -> Attacked | None:
-    """What was run of an attack with these seeds; None if nothing."""
+    """The runs with an attack and these seeds; None if there are none."""
     before, after = runs.get(f"{CLEAN}/{defence}", {}), runs.get(f"{attack}/{defence}", {})
     pairs = [(before[seed], after[seed]) for seed in map(str, seeds) if seed in before and seed in after]
     if not pairs:
@@ -134,7 +134,7 @@ def table(runs: Runs) -> str:
 
 
 def table_of_further_seeds(runs: Runs) -> str:
-    """What single seeds leave open, with guards: means with their intervals."""
+    """The further seeds, with guards: means with their intervals."""
     found = {attack: attacked(attack, "guards", runs, FURTHER) for attack in ATTACKS}
     rows = [
         [

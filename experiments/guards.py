@@ -1,4 +1,4 @@
-"""What each guard of the robust market does: every attack with one of the guards left out in turn.
+"""The guards of the robust market: every attack with one of the guards left out in turn.
 
     python experiments/guards.py --seeds 3
 
@@ -43,7 +43,7 @@ GRID = {
 
 
 def figures_of(result: Result, task: Task) -> Figures:
-    """What is kept of a run."""
+    """The numbers that are kept of a run."""
     figures = adversaries.figures_of(result, task)
     return {"accuracy": figures["honest_accuracy"]["mean"], "ahead": -adversaries.behind(figures)}
 

@@ -1,4 +1,4 @@
-"""What a gradient gives away, against noise; and what privacy costs in accuracy, against ε.
+"""A gradient's secrets against noise; and the cost of privacy in accuracy, against ε.
 
     python experiments/privacy.py --seeds 5
 
@@ -57,7 +57,7 @@ GRID = {
 
 
 def figures_of(result: Result, task: Task) -> Figures:
-    """What is kept of a run."""
+    """The numbers that are kept of a run."""
     privacy = result.summary["privacy"]
     epsilon = None if privacy is None else privacy["largest_epsilon"]
     return {"accuracy": result.personalized_accuracy, "epsilon": epsilon}

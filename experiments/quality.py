@@ -41,7 +41,7 @@ GRID = {f"{task} / {signal}": (*TASKS[task], *SIGNALS[signal]) for task in TASKS
 
 
 def figures_of(result: Result, task: Task) -> Figures:
-    """What is kept of a run."""
+    """The numbers that are kept of a run."""
     balances, data = np.array(result.summary["report"]["balances"]), task.data
     if isinstance(data, NoisyLabels):
         quality = -data.noise[list(data.clients)]

@@ -1,4 +1,4 @@
-"""Who trains when it costs: clients that choose, with tokens and without, the same informed bids.
+"""Clients that choose whether to train when it costs, with tokens and without, the same informed bids.
 
     python experiments/strategy.py --seeds 5
 
@@ -40,7 +40,7 @@ GRID = {f"{data} / all honest": task for data, task in DATA.items()} | {
 
 
 def figures_of(result: Result, task: Task) -> Figures:
-    """What is kept of a run."""
+    """The numbers that are kept of a run."""
     strategy = result.summary["strategy"]
     return {
         "accuracy": result.personalized_accuracy,

@@ -60,7 +60,7 @@ def write_experiments(folder):
 
 
 def record(key="k", **changes):
-    """What is kept of a run of two clients."""
+    """The numbers that are kept of a run of two clients."""
     content = {
         "key": key,
         "seed": 0,

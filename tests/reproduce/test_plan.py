@@ -1,4 +1,4 @@
-"""What runs are known by, and which settings they get."""
+"""Keys and settings of runs."""
 
 import pytest
 

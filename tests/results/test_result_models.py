@@ -80,7 +80,7 @@ class TestPlainNetworks:
         assert accuracy(plain, self.INPUTS, self.Y) == accuracy(model, torch.tensor(self.X), self.Y)
 
     def test_the_flat_vector_is_in_another_layout(self, coloured):
-        """What a user would do with `Result.models`, and why `model` is there."""
+        """A user who takes `Result.models` for a layout of PyTorch's: `model` is there for it."""
         _, result, _ = coloured
         plain = Net((6, 6, 3), 3)
         plain.load_state_dict(result.model("global").state_dict())

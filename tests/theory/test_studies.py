@@ -1,4 +1,4 @@
-"""What `ipfl theory` writes."""
+"""The files of `ipfl theory`."""
 
 import json
 
@@ -39,7 +39,7 @@ def test_a_seed_decides_every_byte(folder, tmp_path):
 
 
 def test_region(numbers):
-    """Where the simulation is sure, it agrees with the formula of its way of drawing."""
+    """A simulation that is sure agrees with the formula of its way of drawing."""
     for drawing in ("root", "pairwise"):
         rows = numbers["region"][drawing]
         sure = [row for row in rows if row["simulated"]["low"] > 0 or row["simulated"]["high"] < 0]

@@ -1,4 +1,4 @@
-"""What an experiment is: a TOML file that says which task, methods, columns and printed numbers it has.
+"""Experiments: TOML files with their task, methods, columns and printed numbers.
 
 The files lie in `experiments/paper/` of the source tree, and in the installed package. `common.toml` holds
 what they share: tasks at every scale, the grid that methods are tuned on, what the paper calls the methods.
@@ -35,7 +35,7 @@ class _Scaled(_File):
     cpu: Settings = {}
     paper: Settings = {}
     differs: str = ""
-    """How the scale cpu differs from the paper, in a sentence; of an experiment, if not as its task says."""
+    """The difference of the scale cpu from the paper; of an experiment, if not as its task says."""
 
     def settings(self, scale: Scale) -> Settings:
         """All settings at a scale."""
@@ -51,7 +51,7 @@ class MainParameter(_File):
 
 
 class Grid(_File):
-    """What every method is tuned on."""
+    """The grid that every method is tuned on."""
 
     lr_factors: Annotated[tuple[float, ...], Field(min_length=1)]
     """Multiples of the task's learning rate."""
@@ -62,16 +62,16 @@ class Grid(_File):
 
 
 class Common(_File):
-    """What experiments share."""
+    """The part that experiments share."""
 
     tasks: Mapping[str, _Scaled]
     grid: Grid
     names: Mapping[str, str]
-    """What the paper calls a method, by its label."""
+    """The paper's names of methods, by label."""
     settings: Mapping[str, Settings] = {}
     """Settings of single methods, by label; keys without a dot are the method's own."""
     introduction: str
-    """What stands before all tables."""
+    """The text before all tables."""
     order: tuple[str, ...] = ()
     """In which experiments are listed."""
 
@@ -82,9 +82,9 @@ class Experiment(_Scaled):
     name: str
     title: str
     place: str
-    """Where it is in the paper."""
+    """Its place in the paper."""
     claim: str = ""
-    """What the paper says that it shows; empty if the paper does not show it."""
+    """The paper's claim; empty if the paper does not show it."""
     kind: Literal["runs", "theory"] = "runs"
     task: str = ""
     trials: Mapping[Scale, int] = {}
@@ -105,11 +105,11 @@ class Experiment(_Scaled):
     also_tuned: tuple[str, ...] = ()
     """Methods that only experiments with this one's tuning have."""
     tuned_column: str | None = None
-    """Where methods are tuned; None: in the first column."""
+    """The column that methods are tuned in; None: the first."""
     printed: Mapping[str, Mapping[str, Mapping[str, str | float]]] = {}
     """Column → measure → method → what the paper prints."""
     note: str = ""
-    """What is to be said of it, such as how the text is read."""
+    """A remark, such as how the text is read."""
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -119,7 +119,7 @@ class Experiment(_Scaled):
 
 
 def experiments_folder() -> Path:
-    """Where the files of the experiments are: in the installed package, or in the source tree."""
+    """The folder of the experiments' files: in the installed package, or in the source tree."""
     here = Path(__file__).resolve().parent
     installed = here / "paper"
     return installed if installed.is_dir() else here.parents[2] / "experiments" / "paper"
@@ -136,7 +136,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
 
 @cache
 def read_common() -> Common:
-    """What experiments share."""
+    """The part that experiments share."""
     path = experiments_folder() / f"{COMMON}.toml"
     try:
         return Common.model_validate(_read_toml(path))

@@ -1,4 +1,4 @@
-"""What is measured of a run: each column of a table, from the numbers that are kept of runs."""
+"""Measures of a run: each column of a table, from the numbers that are kept of runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Measure:
     is_higher_better: bool = True
     digits: int = 1
     is_ranked: bool = True
-    """Whether methods are compared by it."""
+    """False: methods are not compared by it."""
 
 
 def _percent(values: list[float] | None) -> float | None:

@@ -27,7 +27,7 @@ END_MARK = "<!-- end of `ipfl reproduce tables` -->"
 
 
 def method_title(label: str) -> str:
-    """What a method is called in tables."""
+    """The name of a method in tables."""
     return read_common().names.get(label, label)
 
 
@@ -99,7 +99,7 @@ def terminal_tables(experiment: Experiment, record: ExperimentRecord) -> list[Ta
 
 
 def standings(experiment: Experiment, record: ExperimentRecord, name: str) -> dict[str, dict[str, Standing]]:
-    """Where each of our methods stands among all others that are not ours: measure → label → standing."""
+    """The place of each of our methods among all others that are not ours: measure → label → standing."""
     found: dict[str, dict[str, Standing]] = {}
     for measure in experiment.measures:
         if not MEASURES[measure].is_ranked:
@@ -118,7 +118,7 @@ def _standing_text(label: str, one: Standing, digits: int) -> str:
 
 
 def _rank_text(one: Standing) -> str:
-    """Whether it is first, or level with the first: nobody is better beyond the interval."""
+    """The rank; level with the first if nobody is better beyond the interval."""
     text = f"{one.rank} of {one.methods}"
     return f"**{text}**" if one.rank == 1 else f"{text}, level" if one.is_first_or_level else text
 
@@ -170,20 +170,20 @@ def experiment_text(experiment: Experiment, record: ExperimentRecord | None, sca
 
 
 def claim_text(experiment: Experiment) -> str:
-    """What an experiment is about, where it is in the paper, and what the paper says of it."""
+    """The title of an experiment, its place in the paper, and the paper's claim."""
     place = ", ".join(f"`{one}`" if ":" in one else one for one in experiment.place.split(", "))
     claim = f" The paper: {experiment.claim}" if experiment.claim else ""
     return f"{experiment.title} ({place}).{claim}"
 
 
 def scale_text(experiment: Experiment, scale: str) -> str:
-    """How runs at a scale differ from the paper's, and what else is to be said of an experiment."""
+    """The difference of runs at a scale from the paper's, and the note of an experiment."""
     differs = experiment.differs or read_common().tasks[experiment.task].differs
     return f"Scale {scale}: {differs}. {experiment.note}".strip()
 
 
 def standing_lines(experiment: Experiment, record: ExperimentRecord, name: str) -> list[str]:
-    """Where our methods stand in a column, a line for each measure."""
+    """The places of our methods in a column, a line for each measure."""
     return [
         f"{MEASURES[measure].title}: "
         + "; ".join(_standing_text(label, one, MEASURES[measure].digits) for label, one in of.items())
@@ -241,7 +241,7 @@ def _read_records(results: Path, scale: Scale) -> dict[str, ExperimentRecord]:
 
 
 def document_text(results: Path, scale: Scale) -> str:
-    """What stands between the marks of the document."""
+    """The text between the marks of the document."""
     records = _read_records(results, scale)
     found = overview(records)
     parts = [read_common().introduction.strip(), *([markdown_table(*found)] if found else [])]

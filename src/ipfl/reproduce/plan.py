@@ -99,7 +99,7 @@ def run_key(config: Config, method: Method[Any], reference: StudyRun | None) -> 
 
 
 def settings_of(label: str, tuned: Mapping[str, Settings]) -> Settings:
-    """What tuning found for a method; a variant that has no grid of its own has what it is a variant of has.
+    """The tuned settings of a method; a variant without a grid of its own has those of its method.
 
     Settings that the variant itself names are not changed.
     """

@@ -45,12 +45,12 @@ from ipfl.system.files import FolderLock, remove_folder
 from ipfl.system.source import source_commit
 
 OtherCommit = Literal["refuse", "use", "replay"]
-"""What to do with a finished run of another commit."""
+"""The ways to deal with a finished run of another commit."""
 
 
 @dataclass(frozen=True)
 class PlayOptions:
-    """How runs are played."""
+    """The settings that runs are played with."""
 
     runs: Path
     """Folder for the runs."""
@@ -63,18 +63,18 @@ class PlayOptions:
 
 @dataclass
 class ReproductionOutcome:
-    """What a command made."""
+    """The outcome of a command."""
 
     files: list[Path] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     is_interrupted: bool = False
     notes: list[str] = field(default_factory=list)
-    """What went wrong and did not matter."""
+    """Failures that did not matter."""
 
 
 @dataclass
 class _Played:
-    """What became of the runs that were asked for."""
+    """The runs that were asked for, played or failed."""
 
     records: dict[str, RunRecord] = field(default_factory=dict)
     """By key."""
@@ -165,10 +165,10 @@ class _Planned:
     columns: Columns
     tuning: dict[str, Any] | None
     before: ExperimentRecord | None
-    """What was committed before."""
+    """The numbers that were committed before."""
     seeds: Sequence[int]
     methods: Sequence[str]
-    """Whose runs are asked for, with these seeds."""
+    """The methods that are asked for, with these seeds."""
 
     def wanted(self) -> Iterable[StudyRun]:
         """The runs that are asked for."""
@@ -178,7 +178,7 @@ class _Planned:
                     yield run
 
     def kept(self, known: Mapping[str, RunRecord], other_commit: OtherCommit) -> dict[str, RunRecord]:
-        """What is known of the runs that are not asked for, of whichever commit it is.
+        """Known numbers of the runs that are not asked for, of whichever commit they are.
 
         Raises:
             InputError: Seeds of the methods that are asked for are of other code, and nothing was said about

@@ -34,7 +34,7 @@ DIGITS = 4
 
 
 class RunRecord(BaseModel):
-    """What is kept of a run."""
+    """The numbers that are kept of a run."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -69,7 +69,7 @@ class RunRecord(BaseModel):
 
 
 def make_record(run: StudyRun, result: Result) -> RunRecord:
-    """What is kept of a finished run."""
+    """The numbers that are kept of a finished run."""
     summary, last = result.summary, result.last
     assert last is not None, "the last round is always evaluated"
     there = {line["round"]: line["clients"] for line in result.history}
@@ -149,7 +149,7 @@ class ExperimentRecord(BaseModel):
         }
 
     def with_shared_seeds(self) -> ExperimentRecord:
-        """What is compared: in every column the seeds that all its methods have."""
+        """The part that is compared: in every column the seeds that all its methods have."""
         found = {name: column.with_shared_seeds() for name, column in self.columns.items()}
         columns = {name: column for name, column in found.items() if column.runs}
         seeds = {seed for column in columns.values() for of in column.runs.values() for seed in of}
@@ -162,12 +162,12 @@ class ExperimentRecord(BaseModel):
 
 
 def result_file(folder: Path, name: str, scale: str) -> Path:
-    """Where the numbers of an experiment are."""
+    """The file with the numbers of an experiment."""
     return folder / name / f"{scale}.json"
 
 
 def read_json_if_any(path: Path) -> dict[str, Any] | None:
-    """What a JSON file holds; None if there is none."""
+    """The content of a JSON file; None if there is none."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -242,7 +242,7 @@ def _has_dicts(values: list[Any]) -> bool:
 
 
 def this_machine() -> dict[str, Any]:
-    """Where runs are played, as far as it may matter to their times."""
+    """The machine that runs are played on, as far as it may matter to their times."""
     import torch
 
     return {
@@ -262,7 +262,7 @@ def prefer_this_code(one: RunRecord | None, other: RunRecord | None) -> RunRecor
 
 
 def is_this_code(record: RunRecord) -> bool:
-    """Whether a run was played by the code that is here now; of an installed package, by its version."""
+    """True if a run was played by the code that is here now; of an installed package, by its version."""
     if record.commit is None and source_commit() is None:
         return record.version == version("ipfl")
     return is_same_code(record.commit)
@@ -270,7 +270,7 @@ def is_this_code(record: RunRecord) -> bool:
 
 @cache
 def is_same_code(commit: str | None) -> bool:
-    """Whether a commit has the code that is here now.
+    """True if a commit has the code that is here now.
 
     What stands above the round loop (commands, reports, experiments) cannot change a run, and may differ.
     """

@@ -35,7 +35,7 @@ class Candidate:
 
 
 def tuning_file(folder: Path, experiment: Experiment, scale: Scale) -> Path:
-    """Where the tuning is that an experiment uses."""
+    """The file with the tuning that an experiment uses."""
     return folder / (experiment.tuning or experiment.name) / f"{scale}-tuning.json"
 
 
@@ -95,7 +95,7 @@ def grid_points(label: str, rate: float) -> list[Settings]:
 
 
 def choose_best(candidates: Sequence[Candidate], records: Mapping[str, RunRecord]) -> dict[str, Any]:
-    """What is written down: every point with its accuracies, and the best one of each method.
+    """The tuning as it is written down: every point with its accuracies, and the best one of each method.
 
     Of equal ones the first is taken. Points of which a run failed cannot be chosen.
     """
@@ -112,11 +112,11 @@ def choose_best(candidates: Sequence[Candidate], records: Mapping[str, RunRecord
 
 
 def read_tuning(folder: Path, experiment: Experiment, scale: Scale) -> dict[str, Any] | None:
-    """How the methods of an experiment were tuned; None: they were not."""
+    """The tuning of an experiment's methods; None: there was none."""
     return read_json_if_any(tuning_file(folder, experiment, scale))
 
 
 def tuned_settings(tuning: Mapping[str, Any] | None) -> dict[str, Settings]:
-    """What tuning chose, by label."""
+    """The chosen settings, by label."""
     methods = {} if tuning is None else tuning["methods"]
     return {label: entry["chosen"] for label, entry in methods.items() if entry["chosen"]}

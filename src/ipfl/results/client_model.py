@@ -31,7 +31,7 @@ SCORING_BATCH = 256
 
 
 class ClientModel(nn.Module):
-    """What a client predicts with: takes raw points, returns a score for each class.
+    """The model of a client: takes raw points, returns a score for each class.
 
     Points are a batch `(n, …)` as they were given to the run: images `(n, height, width, channels)`, as
     `uint8` if the run's were. Scaling and the order of PyTorch's axes are taken care of inside. `softmax` of
@@ -177,7 +177,7 @@ def _axes(shape: Shape) -> str:
 
 @torch.no_grad()
 def class_scores(model: ClientModel, x: ArrayLike | Tensor) -> Tensor:
-    """What a model says of some raw points, batch by batch.
+    """The scores of a model for some raw points, batch by batch.
 
     Args:
         model: In evaluation mode.
@@ -206,7 +206,7 @@ def probabilities(scores: Tensor, target: Target) -> NDArray[np.float32]:
 
 
 def decide(scores: Tensor, target: Target) -> NDArray[Any]:
-    """What is predicted: the class with the highest score; labels as 0 and 1; numbers in the data's units."""
+    """The prediction: the class with the highest score; labels as 0 and 1; numbers in the data's units."""
     if target.kind == "classes":
         return scores.argmax(dim=1).numpy()
     if target.kind == "multilabel":

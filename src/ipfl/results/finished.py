@@ -70,14 +70,14 @@ class NetworkNotFoundError(NotSupportedError):
 
 
 def _target(summary: dict[str, Any]) -> Target:
-    """What the run predicted; a class, in summaries that do not say."""
+    """The target of the run; a class, in summaries that do not say."""
     if (found := summary.get("target")) is None:
         return Target("classes", summary["classes"])
     return Target(found["kind"], found["outputs"], tuple(found["mean"]), tuple(found["scale"]))
 
 
 def _named_code(summary: dict[str, Any], *, has_task: bool, has_model: bool) -> list[Any]:
-    """What of a summary would be imported; not what is there already."""
+    """The names in a summary that would be imported, without what is there already."""
     config = {**summary["config"]}
     if has_task:
         config.pop("task", None)
@@ -214,7 +214,7 @@ class FinishedRun:
 
     @cached_property
     def _offer(self) -> Record:
-        """What the server would send to a new client."""
+        """The record that the server would send to a new client."""
         if not (self.folder / OFFER_FILE).exists():
             name = self._settings["method"]["name"]
             raise NotSupportedError(f"not supported: {name} has no model for clients that it never met")
@@ -238,7 +238,7 @@ class FinishedRun:
         _ = self._offer
 
     def personalize(self, x: NDArray[Any], y: NDArray[Any]) -> Predictor:
-        """What a new client predicts with, that is to be good at points like these.
+        """The model of a new client that is to be good at points like these.
 
         Raises:
             NotSupportedError: The method has no model for clients that it has never met.
@@ -269,7 +269,7 @@ class FinishedRun:
 
     @cached_property
     def clients(self) -> tuple[ClientId, ...]:
-        """Whose models can be asked for."""
+        """The clients whose models can be asked for."""
         if self.given_task is None and len(self._kept) == self.summary["clients"]:
             return self._kept
         if self.given_task is None and self._kept and self._settings.get("task") is None:
@@ -279,7 +279,7 @@ class FinishedRun:
         return tuple(sorted([*self.task.data.clients, *self.task.data.unseen]))
 
     def predictor(self, client: ClientId) -> Predictor:
-        """What a client predicts with after the last round."""
+        """The model of a client after the last round."""
         if client in self._kept:
             return read_predictor(self.folder / PREDICTORS, client, self.network)
         if is_on_nodes(self.folder):

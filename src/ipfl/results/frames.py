@@ -92,7 +92,7 @@ def _known_clients(result: Result, seen: set[ClientId]) -> list[ClientId]:
 
 
 def _token_columns(result: Result) -> dict[str, Counter[ClientId]]:
-    """What each client has, paid, earned and got back in tokens; nothing without a market.
+    """The tokens that each client has, paid, earned and got back; nothing without a market.
 
     A client has what the issuer gave it, less what it paid, and what it earned and got back.
     """

@@ -13,7 +13,7 @@ from ipfl.system.files import RECORD_SUFFIX, make_folder, remove, remove_drafts,
 
 
 class KeptModels:
-    """What clients predict with after the last round, in the folder of a run on a user's own data.
+    """The clients' models after the last round, in the folder of a run on a user's own data.
 
     The clients write it themselves while they are evaluated for the last time (`keep_predictor`), so nobody
     is personalized twice, and no more models are in memory than clients are at work. `complete` makes the

@@ -1,4 +1,4 @@
-"""What folders say of the runs in them: a line for each, and what differs between two."""
+"""Runs in folders: a line for each, and the differences between two."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RESULT_FIGURES = (
     "bytes_down",
     "seconds",
 )
-"""What of a summary two runs are compared by."""
+"""Figures of a summary that two runs are compared by."""
 SHARE_FIGURES = frozenset({"personalized_accuracy", "global_accuracy", "unseen_accuracy", "pma", "purity"})
 """Those of them that are shares."""
 
@@ -137,7 +137,7 @@ def result_figures(one: Result, other: Result) -> dict[str, tuple[Any, Any]]:
 
 
 def client_gains(one: Result, other: Result) -> dict[int, float]:
-    """What each client gains in accuracy from the first to the second run; of those that both evaluated."""
+    """The gain of each client in accuracy from the first to the second run; of those that both evaluated."""
     theirs = other.accuracies
     return {client: theirs[client] - own for client, own in one.accuracies.items() if client in theirs}
 

@@ -1,4 +1,4 @@
-"""What a run leaves: its summary, its history, everyone's models; and what watches it while it runs."""
+"""The result of a run: its summary, its history, everyone's models; and observers of a run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 NO_ROUND_COUNTED = "no round counted: too few clients delivered in each of them"
 """Of a run that came to its end for nothing."""
 Line = dict[str, Any]
-"""What `metrics.jsonl` says of a round, with typed rows (`ipfl.core.rounds.ROW_TYPES`)."""
+"""A line of `metrics.jsonl`, with typed rows (`ipfl.core.rounds.ROW_TYPES`)."""
 
 
 class Observer(Protocol):
@@ -67,7 +67,7 @@ class Result:
     opening: tuple[Transfer, ...] = ()
     """Transfers of tokens before round 0."""
     source: ModelSource | None = field(default=None, compare=False)
-    """Where models come from; None: nowhere any more."""
+    """The source of models; None: there are none any more."""
 
     @property
     def last(self) -> Evaluation | None:
@@ -128,7 +128,7 @@ class Result:
         return make_model(source.network, predictor, self.summary.get("input_dtype"))
 
     def predict(self, which: ClientId | str, x: ArrayLike | Tensor | pd.DataFrame) -> NDArray[Any]:
-        """What a client, or a server model, predicts for raw points: a class, labels, or numbers for each.
+        """The predictions of a model for raw points: a class, labels, or numbers for each.
 
         Of a run on a table, rows with its columns (a DataFrame) are points as well. Classes are numbers,
         whose names are `class_names`. For many calls, keep `model(which)`: here it is made anew each time.
@@ -218,7 +218,7 @@ class Result:
         return ledger_frame(self)
 
     def _facts(self) -> dict[str, str]:
-        """What a person wants to see first."""
+        """The facts that are shown first."""
         summary = self.summary
         measure = "score" if _is_regression(summary) else "accuracy"
         facts = {
@@ -261,7 +261,7 @@ def _named(clients: tuple[ClientId, ...]) -> str:
 
 
 def _is_regression(summary: Mapping[str, Any]) -> bool:
-    """Whether numbers are predicted: their score is no share of right answers."""
+    """True if numbers are predicted: their score is no share of right answers."""
     return bool((summary.get("target") or {}).get("kind") == "regression")
 
 

@@ -1,4 +1,4 @@
-"""Where a result's models come from: the run that was just played, or the files of its folder.
+"""Sources of a result's models: the run that was just played, or the files of its folder.
 
 A client's model is made when it is asked for, by the method's own `personalize`, from what the server would
 send the client, what it remembers, and its data: to the last bit the model that the evaluator scored after
@@ -59,7 +59,7 @@ class PlayedRun:
         return tuple(sorted([*self.task.data.clients, *self.task.data.unseen]))
 
     def predictor(self, client: ClientId) -> Predictor:
-        """What a client predicts with after the last round."""
+        """The model of a client after the last round."""
         offer = self.method.offer(self.state, client)
         try:
             with one_thread():
@@ -70,7 +70,7 @@ class PlayedRun:
             raise
 
     def personalize(self, x: NDArray[Any], y: NDArray[Any]) -> Predictor:
-        """What a new client would predict with."""
+        """The model of a new client."""
         offer, runner = self.method.offer(self.state, NEWCOMER), self._runner
         newcomers = Newcomers(
             self.method,

@@ -1,4 +1,4 @@
-"""What `summary.json` must hold for a run to be read back. Imports no torch: a list of runs is quick."""
+"""The parts of `summary.json` that reading a run back needs. Imports no torch: a list of runs is quick."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class _Config(BaseModel):
 
 
 class _Target(BaseModel):
-    """What is predicted; the units of numbers are as many as there are outputs."""
+    """The target; the units of numbers are as many as there are outputs."""
 
     kind: TargetKind
     outputs: Size
@@ -52,7 +52,7 @@ class _Target(BaseModel):
 
 
 class _Summary(BaseModel):
-    """What of a summary is needed here. Whole numbers only: a user's model is called with the shape."""
+    """The parts of a summary that are needed. Whole numbers only: a user's model is called with the shape."""
 
     config: _Config
     input_shape: Annotated[list[Size], Field(min_length=1, max_length=4)]

@@ -57,7 +57,7 @@ COMPARED_FIGURES = (
     "bytes_up_per_client_round",
     "bytes_down_per_client_round",
 )
-"""What `compare.json` says of a run; the last three are derived from its summary."""
+"""Figures of a run in `compare.json`; the last three are derived from its summary."""
 
 
 @dataclass
@@ -129,11 +129,11 @@ class Comparison:
 
     @property
     def failed(self) -> bool:
-        """Whether any run failed."""
+        """True if any run failed."""
         return any(entry.failures for entry in self.entries.values())
 
     def summary(self) -> dict[str, Any]:
-        """What `compare.json` says."""
+        """The content of `compare.json`."""
         return {
             "seeds": list(self.seeds),
             "reference": self.reference,
@@ -323,7 +323,7 @@ def _choose_seeds(seeds: int | Sequence[int] | None, config: RunConfig) -> tuple
 
 
 class ComparisonPlan(NamedTuple):
-    """What a comparison was begun with."""
+    """The settings that a comparison was begun with."""
 
     config: Config
     methods: list[str]

@@ -28,7 +28,7 @@ def comparison_files(folder: Path) -> list[Path]:
 
 
 class ComparisonFolder:
-    """Where a comparison is written to; as a context, no other process is let in.
+    """The folder of a comparison; as a context, no other process is let in.
 
     Whatever moment a process dies at, `recover` finds an earlier comparison whole, or the new one.
     """

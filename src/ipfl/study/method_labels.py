@@ -1,4 +1,4 @@
-"""What the methods of a comparison are called: by name and settings, or by labels of the user's own."""
+"""Labels of the methods of a comparison: name and settings, or labels of the user's own."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from ipfl.errors import InputError
 from ipfl.methods import check_method
 
 Methods = Sequence[str | Method[Any]] | Mapping[str, str | Method[Any]]
-"""What is compared: names or methods, as they are or by the labels that they get."""
+"""Names or methods, as they are or by the labels that they get."""
 
 
 class Row(NamedTuple):
-    """What a row of a comparison plays."""
+    """A row of a comparison."""
 
     method: Method[Any]
     adapt: AdaptConfig
@@ -77,7 +77,7 @@ def _add_method(given: dict[str, Method[Any] | None], one: str | Method[Any]) ->
 
 
 def label_of(method: Method[Any]) -> str:
-    """What a method is called in a comparison: its name, and the settings that are not its defaults."""
+    """The label of a method: its name, and the settings that are not its defaults."""
     known: tuple[Field[Any], ...] = fields(method) if is_dataclass(method) else ()
     settings = [
         f"{one.name}={getattr(method, one.name)}"
@@ -88,7 +88,7 @@ def label_of(method: Method[Any]) -> str:
 
 
 FORBIDDEN_IN_NAMES = re.compile(r'[<>:"/\\|?*\x00-\x1f]')
-"""What Windows does not allow in the name of a folder."""
+"""Characters that Windows does not allow in the name of a folder."""
 
 
 def folder_names(labels: Iterable[str]) -> dict[str, str]:

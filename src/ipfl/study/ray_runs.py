@@ -54,7 +54,7 @@ def ray_pool(workers: int | None = None, print_line: Callable[[str], object] = l
 
 
 def _pack_task(make: MakeTask) -> bytes:
-    """What makes the user's own tasks, for another process: data, network and functions, by their content."""
+    """The maker of the user's own tasks for another process: data, network, functions, by their content."""
     from ray import cloudpickle
 
     try:

@@ -83,7 +83,7 @@ class RunList:
                 pool.start(replace(run, reference=None), self._figures_of(run.reference), observer)
 
     def _figures_of(self, reference: StudyRun | None) -> Result | None:
-        """What a run needs of its reference, small enough for another process."""
+        """The figures of a reference that a run needs, small enough for another process."""
         result = None if reference is None else self._references[reference.key]
         if result is None:
             return None

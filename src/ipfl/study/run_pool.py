@@ -1,4 +1,4 @@
-"""What plays the runs of a study: this process, processes of this machine, or a Ray cluster."""
+"""Pools that play the runs of a study: this process, processes of this machine, or a Ray cluster."""
 
 from __future__ import annotations
 

@@ -31,13 +31,13 @@ from ipfl.system.signals import InterruptHandler
 POLL_SECONDS = 0.1
 """Seconds between two looks whether a process died or Ctrl-C was pressed."""
 EXIT_SECONDS = 1.0
-"""How long a process may take to end by itself when its run is over."""
+"""Time that a process may take to end by itself when its run is over."""
 PR_SET_PDEATHSIG = 1
 """Of Linux: which signal a process gets when its parent ends."""
 
 
 def can_fork() -> bool:
-    """Whether this operating system can fork."""
+    """True if this operating system can fork."""
     return hasattr(os, "fork")
 
 
@@ -136,7 +136,7 @@ class RunProcesses:
 
 
 def death_text(code: int | None, *, has_folder: bool) -> str:
-    """What is said of a run whose process died with this exit code."""
+    """The failure of a run whose process died with this exit code."""
     how = f"ended with exit code {code}"
     if code is not None and code < 0:
         name = signal.Signals(-code).name
@@ -154,7 +154,7 @@ def _play(
     tasks: TaskCache,
     parent: int,
 ) -> None:
-    """What the process of a run does. While rounds are played, the round loop handles Ctrl-C itself."""
+    """The main function of a run's process. While rounds are played, the round loop handles Ctrl-C itself."""
     _end_with_parent(parent)
     torch.set_num_threads(1)
 

@@ -1,4 +1,4 @@
-"""How sure a difference is: standard deviations over seeds, ranks, and paired bootstrap intervals."""
+"""The spread over seeds, ranks, and paired differences with their bootstrap intervals."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def interval(differences: Sequence[float]) -> tuple[float, float] | None:
 
 @dataclass(frozen=True)
 class Standing:
-    """Where one method stands among others."""
+    """The place of one method among others."""
 
     rank: int
     """1 is best; others that are equal do not count."""
@@ -50,7 +50,7 @@ class Standing:
 
     @property
     def is_first_or_level(self) -> bool:
-        """Whether nobody is better beyond the interval."""
+        """True if nobody is better beyond the interval."""
         return self.rank == 1 or (self.interval is not None and self.interval[1] >= 0)
 
 

@@ -24,14 +24,14 @@ class StudyRun:
     """A run of a study. Can be pickled."""
 
     key: str
-    """What it is known by; in a study with a folder, its folder there."""
+    """Its name in the study, and its folder if the study has one."""
     label: str
     """Of the method, such as `ditto:lam=2`."""
     method: Method[Any]
     config: RunConfig
     """With the seed of the run."""
     title: str = ""
-    """What it is called while it is played."""
+    """Its name while it is played."""
     reference: StudyRun | None = None
     """The run whose accuracies are the threshold of this one: it is played before."""
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class StudyRun:
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """How a run ended."""
+    """The end of a run."""
 
     run: StudyRun
     result: Result | None = None
@@ -59,7 +59,7 @@ class RunOutcome:
     is_interrupted: bool = False
 
     def without_state(self) -> RunOutcome:
-        """What can leave the process: the method's state may name files that end with it."""
+        """The part that can leave the process: the method's state may name files that end with it."""
         result = None if self.result is None else replace(self.result, state=None, source=None)
         return replace(self, result=result)
 
@@ -89,7 +89,7 @@ class TaskCache:
 
     @property
     def is_own(self) -> bool:
-        """Whether tasks are the user's own: given in Python, not named in a config."""
+        """True if tasks are the user's own: given in Python, not named in a config."""
         return self.make_own is not None
 
     def get(self, config: RunConfig) -> Task:
@@ -109,7 +109,7 @@ class TaskCache:
 
 
 def make_task_cache(config: RunConfig, task: Task | MakeTask | None, seed: int) -> TaskCache:
-    """What makes the tasks of all seeds."""
+    """The maker of the tasks of all seeds."""
     if task is None:
         if not isinstance(config, Config):
             raise InputError("a comparison needs a task")

@@ -23,7 +23,7 @@ from ipfl.core.arrays import Floats, Ints
 
 @dataclass(frozen=True)
 class Iterations:
-    """How the iteration went."""
+    """The course of the iteration."""
 
     losses: list[float]
     """After every choice of the clients and after every move of the centres, in turn."""

@@ -65,7 +65,7 @@ class QuadraticLosses:
         return float(self.weights @ self.client_losses(model))
 
     def constant_step_limit(self, step: float, local_steps: int) -> Floats:
-        """Where federated descent with a constant step ends; see the module's text."""
+        """The limit of federated descent with a constant step; see the module's text."""
         eye = np.eye(self.minima.shape[1])
         left = eye - np.linalg.matrix_power(eye - step * self.curvatures, local_steps)
         weighted = self.weights[:, None, None] * left

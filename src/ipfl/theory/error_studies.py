@@ -19,7 +19,7 @@ DRAWINGS: dict[Drawing, str] = {
     "root": "Clients drawn around their cluster (the model)",
     "pairwise": "Clients drawn around client 0, one by one (as printed)",
 }
-"""How clients are drawn → the title of its panels."""
+"""Ways to draw clients → the titles of their panels."""
 FORMULA: dict[Drawing, Reading] = {"root": "exact", "pairwise": "printed"}
 """The formula that belongs to each."""
 GAPS = [round(0.25 * step, 2) for step in range(9)]
@@ -88,7 +88,7 @@ SPREAD_RATIOS = [0.25, 0.5, 0.75, 1.25, 1.5, 2.0, 3.0, 4.5, 6.5, 9.0]
 
 
 def compute_region(seed: int, trials: int) -> Numbers:
-    """Whether a cluster is better than training alone, by the number of its clients and its spread."""
+    """The gain of a cluster over training alone, by the number of its clients and its spread."""
     found: Numbers = {drawing: [] for drawing in DRAWINGS}
     for drawing, size, share in product(DRAWINGS, SIZES, SPREAD_RATIOS):
         model = GaussianMeans.of_equal_sizes(size, 0, 10, gap=0.0, sigma=3.0, tau=float(np.sqrt(share * 0.9)))

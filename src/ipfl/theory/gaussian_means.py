@@ -34,7 +34,7 @@ from ipfl.errors import InputError
 
 Reading = Literal["exact", "printed"]
 READINGS: tuple[Reading, ...] = ("exact", "printed")
-"""Which formula: what follows from the model, or what the paper prints."""
+"""The formulas: the one that follows from the model, and the printed one."""
 PROCEDURES = ("local", "federated", "clustered")
 """The paper's three procedures."""
 
@@ -67,7 +67,7 @@ class GaussianMeans:
 
     @property
     def is_second(self) -> NDArray[np.bool_]:
-        """Which clients are in T₂."""
+        """True for clients in T₂."""
         return np.arange(len(self.sizes)) >= self.first
 
     def weights(self, procedure: str) -> Floats:

@@ -14,7 +14,7 @@ from ipfl.theory.gaussian_means import GaussianMeans
 Z_95 = 1.96
 """Standard errors to either side of a mean that make its 95 % band."""
 Drawing = Literal["root", "pairwise"]
-"""How the clients' means are drawn. root: around their cluster's β, as the model says; pairwise: each around
+"""Ways to draw the clients' means. root: around their cluster's β, as the model says; pairwise: each around
 client 0 with variance 2τ² and independent of the others, as the printed formulas assume."""
 
 

@@ -32,7 +32,7 @@ VARIED: dict[str, list[float]] = {
     "clients": [2, 3, 5, 8, 12, 20, 30],
     "sigma": [0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0],
 }
-"""What R1 names → the values tried."""
+"""The quantities that R1 names → the values tried."""
 
 
 def _cluster(tau: float = 0.6, clients: float = 10, sigma: float = 3.0) -> GaussianMeans:
@@ -139,7 +139,7 @@ SPREAD, NOISE = 0.4, 0.9
 
 
 def compute_remark_3(seed: int, trials: int) -> Numbers:
-    """What a newcomer is worth to two clusters, by where its own mean lies."""
+    """The worth of a newcomer to two clusters, by the place of its own mean."""
     found: Numbers = {"trials": trials, "x": PLACES.tolist(), "tau": SPREAD, "noise": NOISE, "clusters": []}
     for name, centre, clients in MARKETS:
         away = PLACES - centre

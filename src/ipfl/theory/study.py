@@ -1,4 +1,4 @@
-"""What a study is: numbers that are computed once, and a figure that is drawn from them alone."""
+"""Studies: numbers that are computed once, and a figure that is drawn from them alone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 from ipfl.figure_style import LineStyle, line_style
 
 Numbers = dict[str, Any]
-"""What JSON can hold."""
+"""Content that JSON can hold."""
 
 
 @dataclass(frozen=True)
@@ -21,9 +21,9 @@ class Study:
     """A statement of the paper, checked by numbers."""
 
     summary: str
-    """What is shown, in one line."""
+    """The statement, in one line."""
     place: str
-    """Where the paper says it."""
+    """Its place in the paper."""
     compute: Callable[[int, int], Numbers]
     """From seed and number of trials."""
     draw: Callable[[Figure, Numbers], None]
