@@ -400,6 +400,15 @@ class TestRuns:
         done = CliRunner().invoke(app, ["ledger", "verify", str(tmp_path / "run")])
         assert done.exit_code == 0, done.output
 
+    def test_its_market_is_on_the_page_of_a_run(self, task, tmp_path):
+        result = run_here(task, IPFL(), rounds=4, out=tmp_path / "run")
+        page = tmp_path / "page.html"
+        done = CliRunner().invoke(app, ["report", str(tmp_path / "run"), "--out", str(page)])
+        assert done.exit_code == 0, done.output
+        text = page.read_text()
+        for balance in result.summary["report"]["balances"]:
+            assert f"{balance:,}".replace(",", "\u202f") in text or str(balance) in text
+
     @pytest.mark.parametrize("importance", ["own", "relative"])
     @pytest.mark.parametrize("kind", ["liar", "colluder", "replay"])
     def test_attackers_are_understood(self, task, kind, importance):

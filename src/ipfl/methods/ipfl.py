@@ -54,9 +54,9 @@ from ipfl.market.seating import Seating, figures, make_contributions
 from ipfl.market.settlement import Served, SettlementRule, settle
 from ipfl.market.token_accounts import TokenAccounts, TokenMarket, default_opening
 from ipfl.market.token_manager import TokenManager
-from ipfl.methods.shared import initial_clustering as warm_start
 from ipfl.methods.shared.cluster_models import read_models
 from ipfl.methods.shared.cluster_training import APPRAISED, TRAINED, ModelUpdates, ask_seats, collect_updates
+from ipfl.methods.shared.initial_clustering import count_confusion, first_clusters, train_one_model
 from ipfl.methods.shared.steps import loss_table
 
 ROUNDING = 1e-6
@@ -306,7 +306,7 @@ class IPFL(TokenMarket, Method[IPFLState]):
 
     def on_confusion(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:
         """What each model gets right and wrong of the server's holdout, by class."""
-        return warm_start.count_confusion(ask, me), mine
+        return count_confusion(ask, me), mine
 
     def personalize(self, offer: Record, mine: Record, me: Client) -> Vector:
         """Eq. personalized_model: P_i = Σ_k υ_ik ω_k."""
@@ -320,7 +320,7 @@ class IPFL(TokenMarket, Method[IPFLState]):
         ids = state.accounts.ids
         if self.initial_clustering and round == self.pretrain:
             clients, rng = ids[available].tolist(), stream(state.seed, "initial clusters")
-            wanted = yield from warm_start.first_clusters(
+            wanted = yield from first_clusters(
                 state.models[0], clients, ids, state.per_round, state.holdouts, self.clusters, rng
             )
         elif not self.incentive:
@@ -345,7 +345,7 @@ class IPFL(TokenMarket, Method[IPFLState]):
 
     def _train_as_one_model(self, state: IPFLState, roster: Roster, round: int) -> Phases[IPFLState]:
         """A round before initial clustering: the market is closed."""
-        model, seats = yield from warm_start.train_one_model(
+        model, seats = yield from train_one_model(
             state.models[0], roster, state.per_round, state.seed, round, state.rule
         )
         return Round(dataclasses.replace(state, models=(model,) * self.clusters), seats, market=Market(()))
