@@ -110,7 +110,7 @@ def addresses(rounds: int) -> Iterator[tuple[str, str]]:
     yield "Client: page", f"{run}/clients/7"
     yield "Client: charts", f"/api{run}/clients/7/series"
     yield "Ledger: page", f"{run}/ledger"
-    yield "Ledger: from the middle", f"{run}/ledger?after={rounds // 2}.100"
+    yield "Ledger: from the middle", f"{run}/ledger?offset={rounds * 1000}"
     yield "Ledger: one client", f"{run}/ledger?client=7"
     yield "Ledger: one round", f"{run}/ledger?round={rounds - 1}"
 

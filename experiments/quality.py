@@ -15,7 +15,7 @@ import numpy as np
 from scipy.stats import spearmanr
 
 from grid import Figures, markdown_table, play_study, reported, write_table
-from ipfl.data.label_noise import NoisyLabels
+from ipfl.data.federated import PartitionedDataset
 from ipfl.results.result import Result
 from ipfl.training.task import Task
 
@@ -43,8 +43,8 @@ GRID = {f"{task} / {signal}": (*TASKS[task], *SIGNALS[signal]) for task in TASKS
 def figures_of(result: Result, task: Task) -> Figures:
     """The numbers that are kept of a run."""
     balances, data = np.array(result.summary["report"]["balances"]), task.data
-    if isinstance(data, NoisyLabels):
-        quality = -data.noise[list(data.clients)]
+    if isinstance(data, PartitionedDataset) and data.noise is not None:
+        quality = -data.noise.shares[list(data.clients)]
     else:
         quality = np.array([data.sizes(client)["train"] for client in data.clients])
     return {

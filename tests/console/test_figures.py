@@ -154,21 +154,13 @@ class TestWords:
 
 
 class TestLedger:
-    def test_pages_forwards_and_back_are_the_whole_ledger(self, get, runs_folder):
+    def test_pages_are_the_whole_ledger(self, get, runs_folder):
         with RunStore.open(runs_folder / "worked") as store:
             posted = [(one.round, one.sequence, one.transfer.amount) for one in store.transfers()]
-        found, place, pages = [], "", []
-        while True:
-            page = get(f"/runs/worked/transfers?limit=5{place}")
-            assert page["total"] == len(posted) == 3 + 13
-            pages.append(page["transfers"])
-            found += [(one["round"], one["sequence"], one["amount"]) for one in page["transfers"]]
-            if page["last"] is None:
-                break
-            place = f"&after={page['last']}"
-        assert found == posted
-        back = get(f"/runs/worked/transfers?limit=5&until={page['first']}")
-        assert back["transfers"] == pages[-2]
+        pages = [get(f"/runs/worked/transfers?limit=5&offset={offset}") for offset in (0, 5, 10, 15)]
+        assert {page["total"] for page in pages} == {len(posted)} == {3 + 13}
+        found = [one for page in pages for one in page["transfers"]]
+        assert [(one["round"], one["sequence"], one["amount"]) for one in found] == posted
 
     @pytest.mark.parametrize(
         "search, total",

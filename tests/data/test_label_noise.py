@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ipfl.data.label_noise import NoisyLabels, assign_noise
+from ipfl.data.federated import LabelNoise, PartitionedDataset
 from ipfl.errors import InputError
 from ipfl.training.task import Task
 
@@ -18,10 +18,10 @@ def task(**settings: object) -> Task:
 
 def test_shares_are_dealt_in_turn_in_random_order() -> None:
     # Ten clients: 0 and 0.2 three times, 0.4 and 0.6 twice; another seed deals them to others.
-    noise = assign_noise(SHARES, 10, seed=0)
+    noise = LabelNoise.deal(SHARES, 10, seed=0).shares
     assert sorted(noise) == [0, 0, 0, 0.2, 0.2, 0.2, 0.4, 0.4, 0.6, 0.6]
-    assert noise.tolist() == assign_noise(SHARES, 10, seed=0).tolist()
-    assert noise.tolist() != assign_noise(SHARES, 10, seed=1).tolist()
+    assert noise.tolist() == LabelNoise.deal(SHARES, 10, seed=0).shares.tolist()
+    assert noise.tolist() != LabelNoise.deal(SHARES, 10, seed=1).shares.tolist()
 
 
 def test_only_labels_change_and_those_of_tests_do_not() -> None:
@@ -37,14 +37,14 @@ def test_only_labels_change_and_those_of_tests_do_not() -> None:
 
 def test_a_client_without_noise_keeps_its_labels() -> None:
     noisy = task(label_noise=SHARES).data
-    assert isinstance(noisy, NoisyLabels)
+    assert isinstance(noisy, PartitionedDataset)
     clean = task().data
     for client in clean.clients:
         same = (clean.parts(client).train.y == noisy.parts(client).train.y).mean()
         # Of a share s drawn anew, a tenth stays right by chance: 1 − 0.9·s are right on average. The standard
         # deviation over 48 points is at most √(0.25/48) = 0.07.
-        assert same == pytest.approx(1 - 0.9 * noisy.noise[client], abs=4 * 0.07)
-        assert same == 1 or noisy.noise[client] > 0
+        assert same == pytest.approx(1 - 0.9 * noisy.noise.shares[client], abs=4 * 0.07)
+        assert same == 1 or noisy.noise.shares[client] > 0
 
 
 def test_the_same_points_have_the_same_labels_in_all_rounds_and_as_probe_and_goal() -> None:

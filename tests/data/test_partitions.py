@@ -12,10 +12,11 @@ from ipfl.data.partitions import (
     class_shares,
     counts_within_supply,
     distribution_shares,
+    largest_remainder,
     parse_partition,
+    probe_size,
     unequal_sizes,
 )
-from ipfl.data.rounding import largest_remainder, probe_size
 from ipfl.errors import InputError
 
 

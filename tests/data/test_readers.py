@@ -18,7 +18,7 @@ import pooch
 import pytest
 
 from ipfl.config.task_section import FILE_DATASETS
-from ipfl.data import DATASETS, download, fetch_dataset, load_dataset, locate, readers
+from ipfl.data import DATASETS, catalogue, fetch_dataset, load_dataset, locate, readers
 from ipfl.data.dataset import Dataset
 from ipfl.errors import InputError
 
@@ -246,8 +246,8 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     def refuse(url: str, output_file: Any, pooch_: Any) -> None:
         raise OSError("no route to host")
 
-    monkeypatch.setattr(download, "cache_folder", lambda: tmp_path / "cache")
-    monkeypatch.setattr(download, "_download_with_progress", refuse)
+    monkeypatch.setattr(catalogue, "cache_folder", lambda: tmp_path / "cache")
+    monkeypatch.setattr(catalogue, "_download_with_progress", refuse)
     monkeypatch.delenv("IPFL_DATA", raising=False)
     return tmp_path / "cache"
 
@@ -291,7 +291,7 @@ def test_cached_original_is_used_only_with_the_right_checksum(
 
 def test_a_download_of_the_wrong_file_is_refused(nowhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        download, "_download_with_progress", lambda url, file, p: Path(file).write_bytes(b"not it")
+        catalogue, "_download_with_progress", lambda url, file, p: Path(file).write_bytes(b"not it")
     )
     with pytest.raises(InputError, match="hash"):
         load_dataset("cifar10")
@@ -308,7 +308,7 @@ def test_progress_bar_follows_a_download(tmp_path: Path, monkeypatch: pytest.Mon
         Path(output_file).write_bytes(b"0123456789")
 
     monkeypatch.setattr(pooch.HTTPDownloader, "__call__", write)
-    download._download_with_progress("https://example.org/file.zip", tmp_path / "file.zip", None)
+    catalogue._download_with_progress("https://example.org/file.zip", tmp_path / "file.zip", None)
     assert seen == [10]
     assert (tmp_path / "file.zip").read_bytes() == b"0123456789"
 

@@ -43,6 +43,6 @@ def test_console_of_a_postgresql_database(postgresql):
 
         assert round_detail(reader, {}, 0, 0, 50).total == 5
         assert movements(reader, 2, None, 10).movements[0].balance == 28
-        assert find_transfers(reader, {}, Search(kind="reward"), "0.10", None, 10).total == 3
+        assert find_transfers(reader, {}, Search(kind="reward"), 0, 10).total == 3
         assert flow(reader).links == []
         assert series(reader).round == [0]

@@ -56,7 +56,6 @@ Limit = Annotated[int, Query(ge=1, le=500)]
 RoundNumber = Annotated[int, Path(ge=0, le=MAX_NUMBER)]
 RoundQuery = Annotated[int | None, Query(ge=-1, le=MAX_NUMBER)]
 WholeQuery = Annotated[int | None, Query(ge=0, le=MAX_NUMBER)]
-PlaceQuery = Annotated[str | None, Query(pattern=r"^-?[0-9]{1,9}\.[0-9]{1,9}$")]
 
 
 def select_runs(rows: list[RunRow], text: str, state: State | None) -> list[RunRow]:
@@ -205,14 +204,13 @@ def list_transfers(
     round: RoundQuery = None,
     kind: TransferKind | None = None,
     cluster: WholeQuery = None,
-    after: PlaceQuery = None,
-    until: PlaceQuery = None,
+    offset: Offset = 0,
     limit: Limit = 50,
 ) -> TransferPage:
     """The ledger, searched and paged."""
     search = transfers.Search(client, round, kind, cluster)
     with console.runs.read(run) as (store, reader):
-        return transfers.find_transfers(reader, store.client_names, search, after, until, limit)
+        return transfers.find_transfers(reader, store.client_names, search, offset, limit)
 
 
 @router.get(

@@ -243,20 +243,16 @@ def _balances(reader: Reader, client: int) -> dict[int, float]:
 def movements(reader: Reader, client: int, before: int | None, limit: int) -> MovementPage:
     """A client's movements in words, the newest first, from the rounds before the given one."""
     changes = _changes(reader, client)
-    after: dict[int, int] = {}
-    balance = 0
-    for number, change in changes.items():
-        balance += change
-        after[number] = balance
-    trained = set(_by_round(reader, seats, seats.c.cluster, client))
-    every = {*changes, *trained}
+    balances = {number: int(balance) for number, balance in _balances(reader, client).items()}
+    known = list(balances)
+    every = {*changes, *_by_round(reader, seats, seats.c.cluster, client)}
     older = sorted(number for number in every if before is None or number < before)
     shown = older[-limit:][::-1]
     told = _tell(reader, client, shown)
     found = []
     for number in shown:
-        known = [round for round in after if round <= number]
-        held = after[max(known)] if known else 0
+        place = bisect_right(known, number)
+        held = balances[known[place - 1]] if place else 0
         found.append(Movement(round=number, change=changes.get(number, 0), balance=held, words=told[number]))
     return MovementPage(movements=found, before=shown[-1] if len(older) > limit else None)
 

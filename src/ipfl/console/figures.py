@@ -6,6 +6,7 @@ Sums and choices are made by the database; what is sent is bounded, however long
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from itertools import pairwise
@@ -285,29 +286,22 @@ def flow(reader: Reader) -> Flow:
     if first is None or first == last:
         return Flow(rounds=[], links=[])
     chosen = thin(range(first, last + 1), FLOW_STEPS)
-    links: list[FlowLink] = []
-    for before, after in pairwise(chosen):
-        a, b = table.alias("a"), table.alias("b")
-        joined = and_(
-            a.c.run_id == reader.run_id,
-            b.c.run_id == reader.run_id,
-            a.c.round == before,
-            b.c.round == after,
-            a.c.client == b.c.client,
-            a.c.cluster >= 0,
-            b.c.cluster >= 0,
-            *((a.c.rank == 0, b.c.rank == 0) if is_preferred else ()),
-        )
-        pairs = (
-            select(a.c.cluster, b.c.cluster, func.count()).where(joined).group_by(a.c.cluster, b.c.cluster)
-        )
-        for here, there, count in reader.connection.execute(pairs.order_by(a.c.cluster, b.c.cluster)):
-            links.append(
-                FlowLink(
-                    from_round=before, from_cluster=here, to_round=after, to_cluster=there, clients=count
-                )
-            )
+    wanted = [where, table.c.round.in_(chosen), *([table.c.rank == 0] if is_preferred else [])]
+    places: dict[int, dict[int, int]] = {number: {} for number in chosen}
+    columns = select(table.c.round, table.c.client, table.c.cluster).where(*wanted)
+    for number, client, cluster in reader.connection.execute(columns):
+        places[number][client] = cluster
+    links = [
+        FlowLink(from_round=before, from_cluster=here, to_round=after, to_cluster=there, clients=count)
+        for before, after in pairwise(chosen)
+        for (here, there), count in sorted(_moves(places[before], places[after]).items())
+    ]
     return Flow(rounds=chosen if links else [], links=links)
+
+
+def _moves(before: Mapping[int, int], after: Mapping[int, int]) -> Counter[tuple[int, int]]:
+    """How many clients were in one cluster before and in another, or the same, after."""
+    return Counter((before[client], after[client]) for client in before.keys() & after.keys())
 
 
 def _preferences(reader: Reader) -> tuple[Table | None, bool]:

@@ -203,8 +203,7 @@ def show_ledger(
     round: Short = "",
     kind: Short = "",
     cluster: Short = "",
-    after: api.PlaceQuery = None,
-    until: api.PlaceQuery = None,
+    offset: api.Offset = 0,
 ) -> Response:
     """The ledger of a run."""
     given = {"client": client, "round": round, "kind": kind, "cluster": cluster}
@@ -217,7 +216,7 @@ def show_ledger(
             number = -1 if round.strip().lower() == "opening" else _number(round, "the round", -1)
             who = find_client(client.strip(), store.client_names) if client.strip() else None
             search = Search(who, number, wanted, _number(cluster, "the cluster"))
-            found = find_transfers(reader, store.client_names, search, after, until, PAGE_SIZE)
+            found = find_transfers(reader, store.client_names, search, offset, PAGE_SIZE)
         except InputError as error:
             problem = str(error)
     return render(

@@ -241,9 +241,8 @@ class TransferPage(BaseModel):
     """A part of a run's transfers in the order posted."""
 
     total: int
+    offset: int
     transfers: list[TransferRow]
-    first: str | None = Field(description="pass as `until` for the page before; null: there is none")
-    last: str | None = Field(description="pass as `after` for the next page; null: there is none")
 
 
 class ComparedRun(BaseModel):

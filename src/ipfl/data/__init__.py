@@ -2,14 +2,12 @@
 
 Belongs here: everything between a file and the arrays of one client.
 
-- `catalogue` declares the data sets and loads them; `download`, `archives`, `readers` and `gaussian` do the
-  work; `dataset` is what they return; `targets` says what is predicted, and what a good prediction is.
+- `catalogue` declares the data sets, downloads and loads them; `readers` and `bundled` do the work; `dataset`
+  is what they return; `target_kinds` says what is predicted, and what a good prediction is.
 - `distributions` makes the hidden distributions; `partitions` parses a partition and gives the shares of each
-  client; `allocation` and `natural_partition` choose the points; `rounding` makes whole numbers of shares.
-- `federated` defines the federated data (`FederatedData`); `from_task` makes it from the settings of a task,
-  `own_clients` from a user's own clients.
-- What users have: `table_files`, `tables` and `table_encoding` for CSV, Parquet and DataFrames,
-  `image_folders`, and `column_data` for Hugging Face data sets and partitioners.
+  client; `allocation` and `natural_partition` choose the points.
+- `federated` defines the federated data (`FederatedData`); `from_task` makes it from the settings of a task.
+- `own/`: what users have: clients in Python, tables, folders of images, Hugging Face data, a node's own file.
 
 Imports `ipfl.core` and `ipfl.errors` only; every package above may import it.
 """

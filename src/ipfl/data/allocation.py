@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ipfl.config.task_section import TaskConfig
 from ipfl.core import stream
 from ipfl.data.dataset import Dataset
 from ipfl.data.distributions import Distribution
@@ -25,31 +26,13 @@ from ipfl.data.partitions import (
     class_shares,
     counts_within_supply,
     distribution_shares,
+    largest_remainder,
+    probe_size,
     unequal_sizes,
 )
-from ipfl.data.rounding import largest_remainder, probe_size
 from ipfl.errors import InputError
 
 Counts = NDArray[np.int64]
-
-
-@dataclass(frozen=True, eq=False)
-class AllocationSettings:
-    """The settings of a task that decide how many points each client and the server get."""
-
-    clients: int
-    samples: int | None
-    """Training points (train and probe) per client; None: as many as there are."""
-    size_weights: NDArray[np.float64] | None
-    """Relative sizes of the clients; None: all have the same size."""
-    probe: float
-    """Share of a client's training points held back to score models."""
-    test_samples: int
-    """Test points per client, at most."""
-    server_samples: int
-    """The server's points per distribution."""
-    swap_test_mix: bool
-    """Whether test and goal have the reversed mixture."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,18 +101,22 @@ class AllocationPlanner:
 
     def __init__(
         self,
-        settings: AllocationSettings,
+        task: TaskConfig,
+        size_weights: NDArray[np.float64] | None,
         partition: Partition,
         pools: PointPools,
         distributions: int,
         random: np.random.Generator,
     ) -> None:
-        self.settings = settings
+        self.task = task
+        self.clients = task.clients or 0
+        self.size_weights = size_weights
+        """Relative sizes of the clients; None: all have the same size."""
         self.partition = partition
         self.pools = pools
-        clients, columns = settings.clients, len(pools.pool_of_column)
+        clients, columns = self.clients, len(pools.pool_of_column)
         supply = pools.train_supply
-        server = np.full(distributions, settings.server_samples)
+        server = np.full(distributions, task.server_samples)
         if partition.is_by_class:
             self.shares: ShareMatrix = class_shares(partition, clients, supply, random)
             self.distribution = np.repeat(np.arange(clients)[:, None] % distributions, columns, axis=1)
@@ -143,14 +130,14 @@ class AllocationPlanner:
 
     def _sizes(self, samples: int) -> Counts:
         """Number of training points of each client."""
-        if self.settings.size_weights is None:
-            return np.full(self.settings.clients, samples, dtype=np.int64)
-        return unequal_sizes(samples, self.settings.size_weights)
+        if self.size_weights is None:
+            return np.full(self.clients, samples, dtype=np.int64)
+        return unequal_sizes(samples, self.size_weights)
 
     def _goal_counts(self, sizes: Counts) -> Counts | None:
-        if not self.settings.swap_test_mix:
+        if not self.task.swap_test_mix:
             return None
-        return largest_remainder(probe_size(sizes, self.settings.probe), self.shares[:, ::-1])
+        return largest_remainder(probe_size(sizes, self.task.probe), self.shares[:, ::-1])
 
     def _find_shortage(self, samples: int) -> InputError | None:
         """The error for so many samples per client; None if there are enough points."""
@@ -177,7 +164,7 @@ class AllocationPlanner:
     def _max_samples(self, minimum: int) -> int:
         """The largest number of samples per client that the pools can give, by bisection."""
         low = minimum
-        high = max(minimum, int(self.pools.train_supply.sum()) // self.settings.clients)
+        high = max(minimum, int(self.pools.train_supply.sum()) // self.clients)
         while low < high:
             middle = (low + high + 1) // 2
             low, high = (middle, high) if self._find_shortage(middle) is None else (low, middle - 1)
@@ -188,7 +175,7 @@ class AllocationPlanner:
         with np.errstate(divide="ignore", invalid="ignore"):
             possible = self.pools.test_supply / self.pools.sum_by_pool(shares)
         limit = np.floor(np.nan_to_num(possible, nan=np.inf, posinf=np.inf).min(axis=1) + 1e-9)
-        sizes = np.minimum(limit, self.settings.test_samples).astype(np.int64)
+        sizes = np.minimum(limit, self.task.test_samples).astype(np.int64)
         if (sizes < 1).any():
             client = int(np.argmin(sizes))
             raise InputError(f"client {client} would have no test sample: the test pool lacks its classes")
@@ -200,9 +187,9 @@ class AllocationPlanner:
         Raises:
             InputError: A pool has too few points.
         """
-        settings = self.settings
-        minimum = 2 if settings.size_weights is None else MIN_UNEQUAL_SAMPLES
-        samples = self._max_samples(minimum) if settings.samples is None else settings.samples
+        task = self.task
+        minimum = 2 if self.size_weights is None else MIN_UNEQUAL_SAMPLES
+        samples = self._max_samples(minimum) if task.samples is None else task.samples
         if samples < minimum:
             raise InputError(f"task.samples = {samples}, but a client needs at least {minimum}")
         if (shortage := self._find_shortage(samples)) is not None:
@@ -216,9 +203,9 @@ class AllocationPlanner:
         return AllocationPlan(
             distribution=self.distribution,
             train=train,
-            probe=largest_remainder(probe_size(sizes, settings.probe), train),
+            probe=largest_remainder(probe_size(sizes, task.probe), train),
             goal=self._goal_counts(sizes),
-            test=self._test_counts(mix[:, ::-1] if settings.swap_test_mix else mix),
+            test=self._test_counts(mix[:, ::-1] if task.swap_test_mix else mix),
             server=self.server,
         )
 
@@ -280,7 +267,7 @@ def allocate(
     dataset: Dataset,
     partition: Partition,
     distributions: Sequence[Distribution],
-    settings: AllocationSettings,
+    task: TaskConfig,
     seed: int,
 ) -> Allocation:
     """Gives points to the clients and the server, for every partition but the natural one.
@@ -290,7 +277,10 @@ def allocate(
     """
     pools = make_pools(dataset, distributions, partition.is_by_class)
     random = stream(seed, "data", "partition")
-    plan = AllocationPlanner(settings, partition, pools, len(distributions), random).plan()
+    weights = None
+    if task.sizes == "unequal":
+        weights = np.exp(stream(seed, "data", "sizes").normal(0.0, task.size_spread, task.clients or 0))
+    plan = AllocationPlanner(task, weights, partition, pools, len(distributions), random).plan()
     clients, server = draw_points(pools, plan, stream(seed, "data", "deal"))
     holdouts = [
         PoolPoints.of_one_distribution(np.flatnonzero(one.contains(dataset.y_test)), number)

@@ -1,5 +1,7 @@
 """The catalogue: every data set is declared here, once, and found, downloaded and loaded by its name.
 
+Downloads go into the user's cache, with a checksum (by pooch) and a progress bar.
+
 To add a data set, write its reader in `readers.py` and its entry in `DATASETS`.
 """
 
@@ -13,9 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from ipfl.config.task_section import TaskConfig
-from ipfl.data import download
 from ipfl.data.dataset import Dataset
-from ipfl.data.download import Download
 from ipfl.errors import InputError, unknown
 
 DatasetReader = Callable[[Path], Dataset]
@@ -38,6 +38,95 @@ def _reader(place: str, **options: Any) -> Callable[..., Dataset]:
 
 
 @dataclass(frozen=True)
+class Download:
+    """One published archive."""
+
+    url: str
+    file: str
+    """Name in the cache."""
+    checksum: str
+    """As pooch writes it: `md5:…` or `sha256:…`."""
+    read: Callable[[Path], Dataset]
+    """Reads the archive."""
+
+    def ensure(self) -> Path:
+        """Downloads the archive unless it is in the cache already with the right checksum.
+
+        Raises:
+            InputError: The download failed, or its checksum is wrong.
+        """
+        import pooch
+
+        try:
+            return Path(
+                pooch.retrieve(
+                    self.url,
+                    self.checksum,
+                    fname=self.file,
+                    path=cache_folder(),
+                    downloader=_download_with_progress,
+                )
+            )
+        except (OSError, ValueError) as error:
+            reason = str(error).split("\n")[0][:200]
+            raise InputError(
+                f"cannot download {self.url} ({reason}); put it into {cache_folder()} as {self.file}, "
+                "or set IPFL_DATA to a folder with the .npz files"
+            ) from error
+
+    def find(self) -> Path | None:
+        """Path of the archive in the cache, its checksum not checked; None if it is not there."""
+        path = cache_folder() / self.file
+        return path if path.is_file() else None
+
+
+def cache_folder() -> Path:
+    """Folder of the downloads: the operating system's cache folder of the user."""
+    import pooch
+
+    return Path(pooch.os_cache("ipfl"))
+
+
+class _ProgressBar:
+    """The interface that pooch needs of a progress bar, shown by rich."""
+
+    def __init__(self, title: str) -> None:
+        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+        self._progress = Progress(*columns)
+        self._task = self._progress.add_task(title, total=None)
+        self._progress.start()
+
+    @property
+    def total(self) -> float | None:
+        return self._progress.tasks[0].total
+
+    @total.setter
+    def total(self, size: int) -> None:
+        self._progress.update(self._task, total=size or None)
+
+    def update(self, size: int) -> None:
+        self._progress.advance(self._task, size)
+
+    def reset(self) -> None:
+        self._progress.update(self._task, completed=0)
+
+    def close(self) -> None:
+        self._progress.stop()
+
+
+def _download_with_progress(url: str, output_file: Any, pooch_: Any) -> None:
+    import pooch
+
+    bar = _ProgressBar(url.rpartition("/")[2])
+    try:
+        pooch.HTTPDownloader(progressbar=bar, chunk_size=2**16)(url, output_file, pooch_)
+    finally:
+        bar.close()
+
+
+@dataclass(frozen=True)
 class LocalFile:
     """A file or folder with a data set, and the function that reads it."""
 
@@ -55,11 +144,11 @@ class DatasetInfo:
 
     name: str
     summary: str
-    classes: int | None
-    """None where it depends on the file."""
-    shape: tuple[int, ...] | None
-    """Shape of one point; None where it depends on the file."""
     license: str
+    classes: int | None = None
+    """None where it depends on the file."""
+    shape: tuple[int, ...] | None = None
+    """Shape of one point; None where it depends on the file."""
     source: str = ""
     """Where it comes from, if it is not a download."""
     make: Callable[[], Dataset] | None = None
@@ -80,7 +169,6 @@ class DatasetInfo:
         return self.source if self.download is None else self.download.url
 
 
-_OWN_FILE = "it is your own file, there is nothing to download; set task.path"
 _ALL = (
     DatasetInfo(
         name="digits",
@@ -89,7 +177,7 @@ _ALL = (
         shape=(8, 8, 1),
         license="UCI Optical Recognition of Handwritten Digits, CC BY 4.0",
         source="bundled with scikit-learn",
-        make=_reader("digits:read_digits"),
+        make=_reader("bundled:read_digits"),
     ),
     DatasetInfo(
         name="cifar10",
@@ -161,47 +249,31 @@ _ALL = (
         shape=(8,),
         license="none needed",
         source="drawn from a fixed seed",
-        make=_reader("gaussian:make_gaussian"),
+        make=_reader("bundled:make_gaussian"),
     ),
-    DatasetInfo(
-        name="npz",
-        summary="your own .npz file (task.path)",
-        classes=None,
-        shape=None,
-        license="yours",
-        source="your file",
-        read_user_file=_reader("readers:read_own_npz"),
-        instructions=_OWN_FILE,
-    ),
-    DatasetInfo(
-        name="csv",
-        summary="your own table, a row per point (task.path, task.client, task.target)",
-        classes=None,
-        shape=None,
-        license="yours",
-        source="your file",
-        read_user_file=_reader("own.table_files:read_csv"),
-        instructions=_OWN_FILE,
-    ),
-    DatasetInfo(
-        name="parquet",
-        summary="the same as a Parquet file or folder",
-        classes=None,
-        shape=None,
-        license="yours",
-        source="your file",
-        read_user_file=_reader("own.table_files:read_parquet"),
-        instructions=_OWN_FILE,
-    ),
-    DatasetInfo(
-        name="images",
-        summary="your own folder: class/file.png, or client/class/file.png (task.path)",
-        classes=None,
-        shape=None,
-        license="yours",
-        source="your folder",
-        read_user_file=_reader("own.image_folders:read_images"),
-        instructions=_OWN_FILE,
+    *(
+        DatasetInfo(
+            name=name,
+            summary=summary,
+            license="yours",
+            source="your folder" if name == "images" else "your file",
+            read_user_file=_reader(place),
+            instructions="it is your own file, there is nothing to download; set task.path",
+        )
+        for name, summary, place in (
+            ("npz", "your own .npz file (task.path)", "readers:read_own_npz"),
+            (
+                "csv",
+                "your own table, a row per point (task.path, task.client, task.target)",
+                "own.table_files:read_csv",
+            ),
+            ("parquet", "the same as a Parquet file or folder", "own.table_files:read_parquet"),
+            (
+                "images",
+                "your own folder: class/file.png, or client/class/file.png (task.path)",
+                "own.image_folders:read_images",
+            ),
+        )
     ),
 )
 DATASETS: Mapping[str, DatasetInfo] = {info.name: info for info in _ALL}
@@ -229,7 +301,7 @@ def _find_local(info: DatasetInfo, data_dir: Path | None) -> tuple[Path, Dataset
     folder = _data_folder(data_dir)
     if folder is not None and info.npz is not None and (folder / info.npz.name).is_file():
         return folder / info.npz.name, info.npz.read
-    for place in (folder, download.cache_folder()):
+    for place in (folder, cache_folder()):
         for file in info.made_by_user:
             if place is not None and (place / file.name).exists():
                 return place / file.name, file.read

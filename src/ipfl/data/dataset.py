@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ipfl.config.task_section import TargetKind
 from ipfl.core import stream
-from ipfl.data.rounding import largest_remainder
+from ipfl.data.partitions import largest_remainder
 from ipfl.data.target_kinds import Target, check_number_targets, count_outputs
 from ipfl.errors import InputError
 

@@ -1,6 +1,6 @@
 """Federated data: what each client holds, as methods and engines see it, and the class that implements it.
 
-Each client has four parts (READING): `train`; `probe`, held back from its training data to score models;
+Each client has four parts: `train`; `probe`, held back from its training data to score models;
 `goal`, a sample of what it wants to be good at; `test`, which only the evaluator sees.
 """
 
@@ -13,9 +13,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ipfl.core import stream
 from ipfl.data.dataset import Dataset
 from ipfl.data.distributions import Distribution
-from ipfl.data.rounding import probe_size
+from ipfl.data.partitions import probe_size
 from ipfl.data.target_kinds import Target
 from ipfl.errors import InputError
 
@@ -198,6 +199,28 @@ def count_tokens(dataset: Dataset) -> int | None:
     return None if min(x.min() for x in pools) < 0 else int(max(x.max() for x in pools)) + 1
 
 
+@dataclass(frozen=True, eq=False)
+class LabelNoise:
+    """Wrong labels at some clients: data of graded quality, to see whether a market tells it apart."""
+
+    shares: NDArray[np.float64]
+    """(N,): share of each client's labels that are drawn anew; those of test points stay."""
+    seed: int
+
+    @classmethod
+    def deal(cls, shares: Sequence[float], clients: int, seed: int) -> LabelNoise:
+        """The given shares in turn, over clients in random order."""
+        dealt = np.resize(np.asarray(shares, np.float64), clients)
+        return cls(stream(seed, "label noise").permutation(dealt), seed)
+
+    def apply(self, client: int, samples: Samples, part: str, classes: int) -> Samples:
+        """Some points with wrong labels; the same ones whenever it is asked."""
+        rng = stream(self.seed, "wrong labels", client, part)
+        is_wrong = rng.random(len(samples.y)) < self.shares[client]
+        drawn = rng.integers(0, classes, len(samples.y))
+        return Samples(samples.x, np.where(is_wrong, drawn, samples.y))
+
+
 class PartitionedDataset:
     """`FederatedData` over one data set, held as index arrays; a client's arrays are made when asked for.
 
@@ -209,6 +232,7 @@ class PartitionedDataset:
         unseen: Ids of the clients held back.
         drift: Which clients change, and when; None: none.
         client_names: Name of each client, in the order of their ids; None: those of the data set's groups.
+        noise: Which clients have wrong labels; None: nobody.
     """
 
     def __init__(
@@ -221,6 +245,7 @@ class PartitionedDataset:
         unseen: Iterable[int] = (),
         drift: Drift | None = None,
         client_names: Sequence[str] | None = None,
+        noise: LabelNoise | None = None,
     ) -> None:
         self.name = dataset.name
         self.partition = partition
@@ -232,7 +257,7 @@ class PartitionedDataset:
         self.unseen: tuple[int, ...] = tuple(sorted(unseen))
         everyone = range(len(allocation.clients))
         self.clients: tuple[int, ...] = tuple(sorted(set(everyone) - set(self.unseen)))
-        self.drift = drift
+        self.drift, self.noise = drift, noise
         self.allocation = allocation
         self._dataset = dataset
         self._distributions = tuple(distributions)
@@ -274,13 +299,14 @@ class PartitionedDataset:
     def parts(self, client: int, round: int = 0) -> Parts:
         """The client's data in that round, made anew."""
         points = self.allocation.clients[self._holder(client, round)]
-        probe = self._train_samples(points.probe)
-        return Parts(
-            train=self._train_samples(points.train),
-            probe=probe,
-            goal=probe if points.goal is points.probe else self._train_samples(points.goal),
-            test=self._test_samples(points.test),
-        )
+
+        def make(part: str, of_it: PoolPoints) -> Samples:
+            samples = self._train_samples(of_it)
+            return samples if self.noise is None else self.noise.apply(client, samples, part, self.classes)
+
+        probe = make("probe", points.probe)
+        goal = probe if points.goal is points.probe else make("goal", points.goal)
+        return Parts(make("train", points.train), probe, goal, self._test_samples(points.test))
 
     def sizes(self, client: int) -> Mapping[str, int]:
         """Number of samples per part, before any drift."""

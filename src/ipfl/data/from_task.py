@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from ipfl.core import stream
-from ipfl.data.allocation import AllocationSettings, allocate
+from ipfl.data.allocation import allocate
 from ipfl.data.catalogue import load_dataset
 from ipfl.data.dataset import Dataset
 from ipfl.data.distributions import Distribution, make_distributions, parse_distributions
-from ipfl.data.federated import Allocation, Drift, FederatedData, PartitionedDataset
+from ipfl.data.federated import Allocation, Drift, FederatedData, LabelNoise, PartitionedDataset
 from ipfl.data.partitions import Partition, parse_partition
 from ipfl.errors import InputError
 from ipfl.system.plugins import load_callable
@@ -57,12 +57,7 @@ def distribute_points(dataset: Dataset, task: TaskConfig, seed: int) -> Federate
         raise InputError(
             f"task.clients = {task.clients}, but {dataset.name} has {len(dataset.y_train)} training points"
         )
-    data = _partition(dataset, partition, task, seed)
-    if not task.label_noise:
-        return data
-    from ipfl.data.label_noise import NoisyLabels
-
-    return NoisyLabels(data, task.label_noise, seed)
+    return _partition(dataset, partition, task, seed)
 
 
 def _call_user_code(reference: str) -> Dataset | FederatedData:
@@ -112,6 +107,8 @@ def _check_class_settings(task: TaskConfig, partition: Partition, dataset: Datas
     """Refuses what chooses or renames classes where there are none."""
     if dataset.target == "classes":
         return
+    if task.label_noise:
+        raise InputError(f"task.label_noise draws wrong classes, but the target is {dataset.target}")
     if parse_distributions(task.distributions)[0] in ("permuted", "halves", "groups"):
         raise InputError(
             f"distributions = {task.distributions!r} needs classes, but {dataset.name} has the target "
@@ -125,17 +122,15 @@ def _check_class_settings(task: TaskConfig, partition: Partition, dataset: Datas
 
 
 def _partition(dataset: Dataset, partition: Partition, task: TaskConfig, seed: int) -> PartitionedDataset:
-    settings = _allocation_settings(task, seed)
     if partition.kind == "natural":
-        random, leave_out = stream(seed, "data", "natural"), task.small_clients == "leave_out"
         from ipfl.data.natural_partition import allocate_natural
 
-        allocation = allocate_natural(dataset, settings, random, task.clients, leave_out)
+        allocation = allocate_natural(dataset, task, stream(seed, "data", "natural"))
         _check_unseen(task, len(allocation.clients))
         distributions = [Distribution() for _ in allocation.holdouts]
     else:
         distributions = make_distributions(task.distributions, dataset, seed)
-        allocation = allocate(dataset, partition, distributions, settings, seed)
+        allocation = allocate(dataset, partition, distributions, task, seed)
     unseen, drift = _choose_unseen_and_drift(task, allocation, len(distributions), seed)
     return PartitionedDataset(
         dataset,
@@ -144,21 +139,7 @@ def _partition(dataset: Dataset, partition: Partition, task: TaskConfig, seed: i
         allocation=allocation,
         unseen=unseen,
         drift=drift,
-    )
-
-
-def _allocation_settings(task: TaskConfig, seed: int) -> AllocationSettings:
-    weights, clients = None, task.clients or 0  # 0: all there are, which only the natural partition knows
-    if task.sizes == "unequal":
-        weights = np.exp(stream(seed, "data", "sizes").normal(0.0, task.size_spread, clients))
-    return AllocationSettings(
-        clients=clients,
-        samples=task.samples,
-        size_weights=weights,
-        probe=task.probe,
-        test_samples=task.test_samples,
-        server_samples=task.server_samples,
-        swap_test_mix=task.swap_test_mix,
+        noise=LabelNoise.deal(task.label_noise, len(allocation.clients), seed) if task.label_noise else None,
     )
 
 

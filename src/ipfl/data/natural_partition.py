@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from ipfl.data.allocation import AllocationSettings
+from ipfl.config.task_section import TaskConfig
 from ipfl.data.dataset import Dataset
 from ipfl.data.federated import Allocation, ClientPoints, PoolPoints
 from ipfl.errors import InputError
@@ -20,19 +20,16 @@ MAX_LISTED_CLIENTS = 5
 
 def allocate_natural(
     dataset: Dataset,
-    settings: AllocationSettings,
+    task: TaskConfig,
     random: np.random.Generator,
-    clients: int | None = None,
-    leave_out_small: bool = False,
 ) -> Allocation:
     """Makes clients of groups: all of them in their order, or some that are chosen at random.
 
     Args:
         dataset: A data set with groups.
-        settings: `samples` is the largest number of training points per client; None: all of the group.
+        task: `clients` groups are chosen among those with enough points, or all taken if it is None; then
+            `small_clients` says what becomes of the others. A client gets `samples` training points at most.
         random: Draws the groups and the order of their points.
-        clients: How many groups are chosen among those with enough points; None: all there are.
-        leave_out_small: Whether groups with too few points are left out of all there are, not refused.
 
     Raises:
         InputError: There are no groups, or too few with enough points.
@@ -42,16 +39,17 @@ def allocate_natural(
             f"{dataset.name} does not say whose points they are: natural does not apply; for files, name the "
             'column of the client (client), or have the points dealt out (partition = "dirichlet:0.5")'
         )
-    if settings.samples is not None and settings.samples < 2:
-        raise InputError(f"task.samples = {settings.samples}, but a client needs at least 2")
+    if task.samples is not None and task.samples < 2:
+        raise InputError(f"task.samples = {task.samples}, but a client needs at least 2")
     groups = int(max(dataset.group_train.max(), dataset.group_test.max())) + 1
     train, test = _points_by_group(dataset.group_train, groups), _points_by_group(dataset.group_test, groups)
     large = [group for group in range(groups) if len(train[group]) >= MIN_GROUP_POINTS and len(test[group])]
+    clients = task.clients
     notes: tuple[str, ...] = ()
     if clients is None:
         sizes = {group: len(train[group]) + len(test[group]) for group in range(groups)}
         small = {group: size for group, size in sizes.items() if size and group not in set(large)}
-        notes = _check_sizes(dataset, len(large), small, leave_out_small)
+        notes = _check_sizes(dataset, len(large), small, task.small_clients == "leave_out")
     elif clients > len(large):
         raise InputError(
             f"{clients} clients are needed, {dataset.name} has {len(large)} with at least "
@@ -64,14 +62,14 @@ def allocate_natural(
     made: list[ClientPoints] = []
     chosen = large if clients is None else random.permutation(large)[:clients].tolist()
     for group in chosen:
-        own_train = random.permutation(train[group])[: settings.samples]
-        own_test = random.permutation(test[group])[: settings.test_samples]
+        own_train = random.permutation(train[group])[: task.samples]
+        own_test = random.permutation(test[group])[: task.test_samples]
         is_used[own_train] = True
         number = int(distribution[group])
-        made.append(ClientPoints.of_one_distribution(own_train, own_test, number, settings.probe))
+        made.append(ClientPoints.of_one_distribution(own_train, own_test, number, task.probe))
     server: list[PoolPoints] = []
-    if settings.server_samples:
-        server = _draw_server_points(train, is_used, distribution, settings.server_samples, random)
+    if task.server_samples:
+        server = _draw_server_points(train, is_used, distribution, task.server_samples, random)
     holdouts = _holdouts(test, chosen, distribution, dataset.group_test)
     return Allocation(made, holdouts, server, chosen, notes)
 

@@ -11,9 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from ipfl.data.rounding import largest_remainder
 from ipfl.errors import InputError, unknown
 
 PARTITIONS: Mapping[str, str] = {
@@ -28,6 +27,8 @@ PARTITIONS: Mapping[str, str] = {
 MIN_UNEQUAL_SAMPLES = 5
 """Samples of the smallest client with unequal sizes."""
 
+_QUOTA_DECIMALS = 9
+"""Quotas are rounded to this, so that 0.1 · 30 = 3.0000000000000004 is a tie where it should be one."""
 ShareMatrix = NDArray[np.float64]
 
 
@@ -177,3 +178,34 @@ def unequal_sizes(mean: int, weights: NDArray[np.float64]) -> NDArray[np.int64]:
         if extra.sum() > 0:
             sizes += largest_remainder([(mean - MIN_UNEQUAL_SAMPLES) * len(weights)], [extra])[0]
     return sizes
+
+
+def largest_remainder(totals: ArrayLike, shares: ArrayLike) -> NDArray[np.int64]:
+    """Splits each row's total in proportion to its shares; every count differs from its quota by less than 1.
+
+    Args:
+        totals: What to split, one whole number per row.
+        shares: Non-negative weights (rows, columns), with a positive sum in each row.
+
+    Returns:
+        Counts (rows, columns) whose rows sum to the totals; equal remainders go to the lower column.
+    """
+    whole = np.asarray(totals, dtype=np.int64).reshape(-1)
+    weights = np.atleast_2d(np.asarray(shares, dtype=np.float64))
+    quotas = np.round(weights / weights.sum(axis=1, keepdims=True) * whole[:, None], _QUOTA_DECIMALS)
+    counts: NDArray[np.int64] = np.floor(quotas).astype(np.int64)
+    order = np.argsort(counts - quotas, axis=1, kind="stable")
+    ranks = np.empty_like(order)
+    np.put_along_axis(ranks, order, np.broadcast_to(np.arange(order.shape[1]), order.shape), axis=1)
+    missing = whole - counts.sum(axis=1)
+    counts += ranks < missing[:, None]
+    return counts
+
+
+def probe_size(samples: NDArray[np.int64] | int, share: float) -> NDArray[np.int64]:
+    """Number of points held back to score models: the share, at least 1, with at least 1 left to train on."""
+    total = np.asarray(samples, dtype=np.int64)
+    # Half rounds up; the small constant keeps 0.29 · 50 = 14.499999999999998 a half.
+    rounded = np.floor(share * total + 0.5 + 1e-9).astype(np.int64)
+    size: NDArray[np.int64] = np.clip(rounded, 1, total - 1)
+    return size

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from ipfl.config.task_section import TargetKind, TaskConfig
 from ipfl.data.catalogue import EMNIST_CLASSES, EMNIST_LOWER_CASE, FEMNIST_CLASSES, HAR_ACTIVITIES
-from ipfl.data.dataset import Dataset, count_classes, count_targets, split_dataset
+from ipfl.data.dataset import Dataset, count_classes, count_targets, divide_points, split_dataset
 from ipfl.data.own.archives import max_unpacked_bytes, open_zip, read_arrays, refuse_damaged
 from ipfl.data.own.table_encoding import sorted_texts
 from ipfl.errors import InputError
@@ -295,16 +295,7 @@ def _make_har(
         x = _window_features(windows)
         mean, spread = x[~is_test].mean(axis=0), x[~is_test].std(axis=0)
         x = (x - mean) / np.maximum(spread, 1e-6)
-    return Dataset(
-        name="har",
-        x_train=x[~is_test],
-        y_train=y[~is_test],
-        x_test=x[is_test],
-        y_test=y[is_test],
-        classes=len(HAR_ACTIVITIES),
-        group_train=person[~is_test],
-        group_test=person[is_test],
-    )
+    return divide_points("har", x, y, person, is_test, classes=len(HAR_ACTIVITIES))
 
 
 def _window_features(windows: NDArray[Any]) -> NDArray[np.float32]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ipfl.data.dataset import Dataset, split_dataset
+from ipfl.data.dataset import Dataset, divide_points, split_dataset
 from ipfl.data.own.archives import refuse_damaged
 from ipfl.data.own.table_encoding import number_texts
 from ipfl.errors import InputError, require_extra
@@ -67,17 +67,7 @@ def read_images(path: Path, settings: TaskConfig) -> Dataset:
         raise InputError(f"{path}: there is only the class {classes[0]!r}: nothing to learn")
     if is_test is None:
         return split_dataset(path.name, x, y, group, len(classes), **named)
-    return Dataset(
-        name=path.name,
-        x_train=x[~is_test],
-        y_train=y[~is_test],
-        x_test=x[is_test],
-        y_test=y[is_test],
-        classes=len(classes),
-        group_train=None if group is None else group[~is_test],
-        group_test=None if group is None else group[is_test],
-        **named,
-    )
+    return divide_points(path.name, x, y, group, is_test, classes=len(classes), **named)
 
 
 def _official_test(places: Sequence[tuple[str, ...]]) -> NDArray[np.bool_] | None:

@@ -31,7 +31,7 @@ MISSING_VALUES = ["", "NA", "N/A", "n/a", "NaN", "nan", "null", "NULL", "None", 
 """What stands for a missing value."""
 BYTES_LOOKED_AT = 2**20
 """At the beginning of a CSV file, before it is read."""
-NUMBER_BYTES = 8
+VALUE_BYTES = 8
 """Of a value, when points are made of rows."""
 _ONE_AT_A_TIME = threading.Lock()
 
@@ -144,7 +144,7 @@ def _check_footers(path: Path) -> None:
     stated = sum(group.total_byte_size for group in groups)
     values = sum(group.column(one).num_values for group in groups for one in range(group.num_columns))
     most = max_unpacked_bytes(path)
-    if max(stated, NUMBER_BYTES * values) > most:
+    if max(stated, VALUE_BYTES * values) > most:
         raise InputError(
             f"{path} holds {values} values in {stated} bytes, which do not fit into the {most >> 20} MB of "
             "memory that reading a table of its size may take"
