@@ -177,18 +177,23 @@ def comparison_table(comparison: Comparison) -> Table:
             style = "red" if entry.failures else "dim"
             table.add_row(label, _why_empty(entry.failures), style=style)
             continue
-        opt_outs = figures["opt_outs"]
-        sizes = [format_size(figures[f"bytes_{way}_per_client_round"]) for way in ("up", "down")]
-        table.add_row(
-            label,
-            format_mean_std(figures["personalized_accuracy"]),
-            "reference" if name == comparison.reference else format_mean_std(figures["pma"], signed=True),
-            NO_VALUE if opt_outs is None else f"{opt_outs:.1f}".removesuffix(".0"),
-            format_percent(figures["purity"]),
-            f"{figures['seconds_per_round']:.2f}",
-            *(sizes if len(traffic) == 2 else ["\n".join(sizes)]),
-        )
+        *cells, up, down = method_cells(figures, is_reference=name == comparison.reference)
+        table.add_row(label, *cells, *((up, down) if len(traffic) == 2 else [f"{up}\n{down}"]))
     return table
+
+
+def method_cells(figures: Mapping[str, Any], *, is_reference: bool) -> list[str]:
+    """Accuracy, PMA, opt-outs, purity, seconds per round, and traffic up and down per client and round."""
+    opt_outs = figures["opt_outs"]
+    return [
+        format_mean_std(figures["personalized_accuracy"]),
+        "reference" if is_reference else format_mean_std(figures["pma"], signed=True),
+        NO_VALUE if opt_outs is None else f"{opt_outs:.1f}".removesuffix(".0"),
+        format_percent(figures["purity"]),
+        f"{figures['seconds_per_round']:.2f}",
+        format_size(figures["bytes_up_per_client_round"]),
+        format_size(figures["bytes_down_per_client_round"]),
+    ]
 
 
 def _on_lines(label: str) -> str:

@@ -18,7 +18,7 @@ from ipfl.figure_style import svg_text
 from ipfl.play.metrics import mean_and_std
 from ipfl.report.config_text import toml_value
 from ipfl.report.figure_list import FIGURES, available_figures, make_figure
-from ipfl.report.result_tables import NO_VALUE, format_mean_std, format_percent, format_size, run_rows
+from ipfl.report.result_tables import method_cells, run_rows
 from ipfl.report.run_set import (
     RunSet,
     find_results,
@@ -28,6 +28,7 @@ from ipfl.report.run_set import (
 from ipfl.report.run_tables import client_cells
 from ipfl.results.frames import client_rows
 from ipfl.results.result import Result
+from ipfl.study.comparison import mean_figures
 from ipfl.system.files import write_text
 
 STYLE = """
@@ -146,59 +147,35 @@ def _run_table(run: Result) -> str:
 
 def _comparison_table(runs: RunSet) -> str:
     """A row per method, the most accurate first."""
-    entries = sorted(
-        ((_mean_accuracy(seeds), name, seeds) for name, seeds in runs.runs.items()), key=lambda e: -e[0]
-    )
-    rows = [_comparison_row(name, list(seeds.values()), runs) for _, name, seeds in entries]
+    figures = {name: _method_figures(name, runs) for name in runs.runs}
+    order = sorted(figures, key=lambda name: -(figures[name]["personalized_accuracy"] or {"mean": 0})["mean"])
+    rows = [
+        [name, str(len(runs.runs[name])), *method_cells(figures[name], is_reference=name == runs.reference)]
+        for name in order
+    ]
+    over = f"PMA over {runs.reference or 'reference'} (pp)"
+    headers = ["method", "seeds", "accuracy (%)", over, "opt-outs", "purity (%)", "s per round", "up", "down"]
     failed = [
         f"<p><strong>Not finished:</strong> {escape(f'{name}, seed {seed}: {why}')}</p>"
         for name, seeds in runs.failures.items()
         for seed, why in seeds.items()
     ]
-    table = html_table(_headers(runs.reference), rows, best=0)
-    return f'{table}<p class="note">{escape(NOTES)}</p>{"".join(failed)}'
+    return f'{html_table(headers, rows, best=0)}<p class="note">{escape(NOTES)}</p>{"".join(failed)}'
 
 
 NOTES = (
-    "Means over the seeds; ± is the standard deviation over seeds (accuracy) or over clients (PMA). "
-    "Opt-outs: clients that gain nothing over the reference. Up and down: traffic per client and round."
+    "Means over the seeds; ± is the standard deviation over clients. Opt-outs: clients that gain nothing "
+    "over the reference. Up and down: traffic per client and round."
 )
 
 
-def _headers(reference: str | None) -> list[str]:
-    over = f"PMA over {reference or 'reference'} (pp)"
-    return ["method", "seeds", "accuracy (%)", over, "opt-outs", "purity (%)", "s per round", "up", "down"]
-
-
-def _mean_accuracy(seeds: Mapping[int, Result]) -> float:
-    return float(np.mean([run.personalized_accuracy or 0.0 for run in seeds.values()]))
-
-
-def _comparison_row(name: str, results: Sequence[Result], runs: RunSet) -> list[str]:
-    accuracies = [a for run in results if (a := run.personalized_accuracy) is not None]
+def _method_figures(name: str, runs: RunSet) -> dict[str, Any]:
+    """What a table tells of a method; its gains are those over the reference that is shown."""
     gains = [one for clients in runs.pma(name).values() if (one := mean_and_std(clients))]
-    pma = {part: float(np.mean([one[part] for one in gains])) for part in ("mean", "std")} if gains else None
     opted = [sum(v <= 0 for v in clients.values()) for clients in runs.pma(name).values()]
-    purities = [run.summary["purity"] for run in results if run.summary["purity"] is not None]
-    played = [run.summary for run in results if run.summary["rounds"]]
-
-    def per_client(key: str) -> float | None:
-        shares = [summary[key] / summary["rounds"] / max(1, summary["clients"]) for summary in played]
-        return float(np.mean(shares)) if shares else None
-
-    spread = f" ± {100 * np.std(accuracies, ddof=1):.1f}" if len(accuracies) > 1 else ""
-    seconds = [summary["seconds"] / summary["rounds"] for summary in played]
-    return [
-        name,
-        str(len(results)),
-        f"{100 * np.mean(accuracies):.1f}{spread}" if accuracies else NO_VALUE,
-        "reference" if name == runs.reference else format_mean_std(pma, signed=True),
-        f"{np.mean(opted):.1f}".removesuffix(".0") if opted else NO_VALUE,
-        format_percent(float(np.mean(purities)) if purities else None),
-        f"{np.mean(seconds):.2f}" if seconds else NO_VALUE,
-        format_size(per_client("bytes_up")),
-        format_size(per_client("bytes_down")),
-    ]
+    pma = {part: float(np.mean([one[part] for one in gains])) for part in ("mean", "std")} if gains else None
+    opt_outs = float(np.mean(opted)) if opted else None
+    return {**mean_figures(runs.runs[name]), "pma": pma, "opt_outs": opt_outs}
 
 
 def _config(runs: RunSet, is_single: bool) -> str:

@@ -87,21 +87,28 @@ class MethodRuns:
 
     def figures(self) -> dict[str, Any]:
         """Means over the seeds of what each run's summary says, and the runs' own figures."""
-        seeds = {str(seed): _figures(result) for seed, result in self.results.items()}
-        means = {name: _mean(one[name] for one in seeds.values()) for name in COMPARED_FIGURES}
-        return {**means, "failures": {str(seed): why for seed, why in self.failures.items()}, "seeds": seeds}
+        failures = {str(seed): why for seed, why in self.failures.items()}
+        return {**mean_figures(self.results), "failures": failures}
+
+
+def mean_figures(results: Mapping[int, Result]) -> dict[str, Any]:
+    """Means over the seeds of what the summaries of some runs say, and the figures of each (`seeds`)."""
+    seeds = {str(seed): _figures(result) for seed, result in results.items()}
+    means = {name: _mean(one[name] for one in seeds.values()) for name in COMPARED_FIGURES}
+    return {**means, "seeds": seeds}
 
 
 def _figures(result: Result) -> dict[str, Any]:
     """Figures of one run. Traffic is divided by the rounds and by all clients, asked or not."""
     summary = result.summary
-    client_rounds = summary["rounds"] * summary["clients"]
+    rounds = max(1, summary["rounds"])  # a run that was interrupted in its first round may be shown, too
+    client_rounds = rounds * max(1, summary["clients"])
     derived = {
-        "seconds_per_round": summary["seconds"] / summary["rounds"],
+        "seconds_per_round": summary["seconds"] / rounds,
         "bytes_up_per_client_round": summary["bytes_up"] / client_rounds,
         "bytes_down_per_client_round": summary["bytes_down"] / client_rounds,
     }
-    return {name: derived[name] if name in derived else summary[name] for name in COMPARED_FIGURES}
+    return {name: derived[name] if name in derived else summary.get(name) for name in COMPARED_FIGURES}
 
 
 def _mean(values: Iterable[Any]) -> Any:
