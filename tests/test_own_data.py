@@ -104,13 +104,13 @@ def check_what_was_printed(printed, ran, names):
     assert "Task(huggingface: 3 clients, 2 classes, points (8, 8, 3)) ('cat', 'dog')" in printed
     assert names["points"].shape == (3, 4)
     assert len(names["task"].data.clients) == 3  # the partitioner's, the last of the document
-    described, run_shown, parquet, photos, mine, with_plot = ran
+    described, run_shown, parquet, photos, mine = ran
     assert re.search(r"^ Bern +26 +6 +8 ", described, re.M)  # 40 visits: 8 test, 32 training, of them 6 probe
     assert re.search(r"^ Bern +26 +6 +8 ", parquet, re.M)
     assert "visits.csv, natural, 4 clients" in run_shown
     assert re.search(r"^ Basel +6 +2 +2 +2 ", photos, re.M)
     assert "mine, 10:90, 6 clients" in mine
-    assert "Picture in visits.png" in with_plot
+    assert "Picture in visits.png" in described
     assert Path("visits.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -1,6 +1,6 @@
 """The catalogue: every data set is declared here, once, and found, downloaded and loaded by its name.
 
-Downloads go into the user's cache, with a checksum (by pooch) and a progress bar.
+Downloads go into the user's cache, with a checksum (by pooch).
 
 To add a data set, write its reader in `readers.py` and its entry in `DATASETS`.
 """
@@ -58,15 +58,7 @@ class Download:
         import pooch
 
         try:
-            return Path(
-                pooch.retrieve(
-                    self.url,
-                    self.checksum,
-                    fname=self.file,
-                    path=cache_folder(),
-                    downloader=_download_with_progress,
-                )
-            )
+            return Path(pooch.retrieve(self.url, self.checksum, fname=self.file, path=cache_folder()))
         except (OSError, ValueError) as error:
             reason = str(error).split("\n")[0][:200]
             raise InputError(
@@ -85,45 +77,6 @@ def cache_folder() -> Path:
     import pooch
 
     return Path(pooch.os_cache("ipfl"))
-
-
-class _ProgressBar:
-    """The interface that pooch needs of a progress bar, shown by rich."""
-
-    def __init__(self, title: str) -> None:
-        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
-        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-        self._progress = Progress(*columns)
-        self._task = self._progress.add_task(title, total=None)
-        self._progress.start()
-
-    @property
-    def total(self) -> float | None:
-        return self._progress.tasks[0].total
-
-    @total.setter
-    def total(self, size: int) -> None:
-        self._progress.update(self._task, total=size or None)
-
-    def update(self, size: int) -> None:
-        self._progress.advance(self._task, size)
-
-    def reset(self) -> None:
-        self._progress.update(self._task, completed=0)
-
-    def close(self) -> None:
-        self._progress.stop()
-
-
-def _download_with_progress(url: str, output_file: Any, pooch_: Any) -> None:
-    import pooch
-
-    bar = _ProgressBar(url.rpartition("/")[2])
-    try:
-        pooch.HTTPDownloader(progressbar=bar, chunk_size=2**16)(url, output_file, pooch_)
-    finally:
-        bar.close()
 
 
 @dataclass(frozen=True)
