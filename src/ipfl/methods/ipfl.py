@@ -55,7 +55,14 @@ from ipfl.market.settlement import Served, SettlementRule, settle
 from ipfl.market.token_accounts import TokenAccounts, TokenMarket, default_opening
 from ipfl.market.token_manager import TokenManager
 from ipfl.methods.shared.cluster_models import read_models
-from ipfl.methods.shared.cluster_training import APPRAISED, TRAINED, ModelUpdates, ask_seats, collect_updates
+from ipfl.methods.shared.cluster_training import (
+    TRAINED,
+    ModelUpdates,
+    appraise,
+    appraise_models,
+    ask_seats,
+    collect_updates,
+)
 from ipfl.methods.shared.initial_clustering import count_confusion, first_clusters, train_one_model
 from ipfl.methods.shared.steps import loss_table
 
@@ -299,10 +306,7 @@ class IPFL(TokenMarket, Method[IPFLState]):
 
     def on_appraise(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:
         """Accuracy of aggregated models on the client's points, and the gradient of the loss if asked for."""
-        scores = {name: me.score(model, "train") for name, model in ask.params.items()}
-        wanted = ask.params.items() if ask.facts["gradient"] else ()
-        facts = {name: [float(score.hits), float(score.n)] for name, score in scores.items()}
-        return Record({name: me.gradient(model, "train") for name, model in wanted}, facts), mine
+        return appraise(ask, me), mine
 
     def on_confusion(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:
         """What each model gets right and wrong of the server's holdout, by class."""
@@ -361,9 +365,16 @@ class IPFL(TokenMarket, Method[IPFLState]):
         """The profiler, and the token manager after training: reimbursement and rewards, as in the text."""
         manager.refund(seats.excused)
         paid, share = seats.all & ~seats.excused, {}
-        psi, accuracy = yield from self._appraise(state, seats.delivered, updates, models)
-        unknown = np.full(paid.shape, np.nan)
+        ids, unknown = state.accounts.ids, np.full(paid.shape, np.nan)
+        psi: dict[int, NDArray[np.float64]] = {}
+        accuracy: dict[int, float] = {}
         if self.incentive:
+            holdouts = state.holdouts if self.holdout == "server" else ()
+            accuracy, gradients = yield from appraise_models(ids, models, seats.delivered, holdouts)
+            psi = {
+                k: estimate_shapley(gradients[k], found.models, found.samples, models[k], self.normalised)
+                for k, found in updates.items()
+            }
             rule = SettlementRule("printed", "all", self.eta, self.gamma)
             served = Served(paid, seats.all, seats.delivered, psi, state.omega, unknown, unknown)
             known = {k: (accuracy.get(k, np.nan), float(state.best[k])) for k in range(self.clusters)}
@@ -376,7 +387,7 @@ class IPFL(TokenMarket, Method[IPFLState]):
             remembered[rows, k] = np.where(np.isnan(values), remembered[rows, k], values)
         for k, value in accuracy.items():
             best[k] = np.fmax(best[k], value)
-        ids, empty = state.accounts.ids, state.per_round - int(seats.all.sum())
+        empty = state.per_round - int(seats.all.sum())
         collapsed, events = market_events((state.bids >= 0).sum(axis=0), empty, state.collapsed)
         after = dataclasses.replace(
             state,
@@ -397,37 +408,6 @@ class IPFL(TokenMarket, Method[IPFLState]):
             economy=market_stats(manager.bank.balances, self.price, empty),
         )
         return Round(after, seats.rows(ids), events, market)
-
-    def _appraise(
-        self,
-        state: IPFLState,
-        delivered: Bools,
-        updates: Mapping[int, ModelUpdates],
-        models: Sequence[Vector],
-    ) -> Generator[Ask, Replies, tuple[dict[int, NDArray[np.float64]], dict[int, float]]]:
-        """ψ_ki of each cluster's providers, and Acc_kr on their own points; nothing under NI."""
-        if not self.incentive or not updates:
-            return {}, {}
-        of_clients = self.holdout == "participants"
-        own = judges = yield ask_seats(
-            "appraise", APPRAISED, state.accounts.ids, models, delivered, gradient=of_clients
-        )
-        if not of_clients:
-            sent = Record({cluster_name(k): models[k] for k in updates}, {"gradient": True})
-            judges = yield Ask("appraise", dict.fromkeys(state.holdouts, sent), APPRAISED)
-        psi, accuracy = {}, {}
-        for k, found in updates.items():
-            name = cluster_name(k)
-            counts = [reply.facts[name] for reply in own.values() if name in reply.facts]
-            if points := sum(n for _, n in counts):
-                accuracy[k] = sum(hits for hits, _ in counts) / points
-            answers = [reply for reply in judges.values() if name in reply.params]
-            tests = [(reply.params[name], *reply.facts[name]) for reply in answers]
-            if not of_clients:  # the holdout that represents the cluster's clients
-                tests = sorted(tests, key=lambda test: -test[1] / max(test[2], 1))[:1]
-            gradients = [(gradient, n) for gradient, _, n in tests]
-            psi[k] = estimate_shapley(gradients, found.models, found.samples, models[k], self.normalised)
-        return psi, accuracy
 
     def offer(self, state: IPFLState, client: ClientId) -> Record:
         """All K models, for everyone, and what Eq. importance_weights may need."""
