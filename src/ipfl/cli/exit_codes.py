@@ -1,4 +1,4 @@
-"""How a command ends: an error of one line on stderr, and an exit code."""
+"""The end of a command: an error of one line on stderr, and an exit code."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Commands(TyperGroup):
 
 
 def _usage_text(error: click.ClickException) -> str:
-    """What is wrong with a command line."""
+    """The text of an error in a command line."""
     if isinstance(error, click.NoSuchOption):
         from ipfl.config.run_config import Config
         from ipfl.config.sections import keys_named

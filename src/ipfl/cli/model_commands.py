@@ -85,7 +85,7 @@ def _wanted(result: Result, clients: list[int], everyone: bool, models: list[str
 def _paths(
     wanted: list[int | str], out: Path | None, run: Path, format_name: Format
 ) -> dict[int | str, Path]:
-    """Where each model goes."""
+    """The file of each model."""
     if out is not None and len(wanted) == 1 and not out.is_dir() and out.suffix:
         return {wanted[0]: out}
     folder = run / EXPORTS if out is None else out
@@ -95,7 +95,7 @@ def _paths(
 
 
 def _title(which: int | str, names: Mapping[int, str] | None = None) -> str:
-    """How a model is called: clients by their names, if these are given."""
+    """The name of a model: clients by their names, if these are given."""
     return which if isinstance(which, str) else f"client {(names or {}).get(which, which)}"
 
 

@@ -274,7 +274,7 @@ def _allow_user_modules() -> None:
 def choose_engine(
     name: str, config: Config, nodes: int | None, workers: int | None, fp16: bool, quiet: bool
 ) -> EngineFactory:
-    """What moves the messages of a run."""
+    """The engine, which moves the messages of a run."""
     if name == "local":
         if nodes is not None or fp16:
             raise InputError("--nodes and --fp16 belong to --engine flower")
@@ -291,7 +291,7 @@ def choose_engine(
 
 
 def choose_pool(name: str, workers: int | None, quiet: bool) -> MakePool:
-    """What plays the runs of a comparison."""
+    """The pool that plays the runs of a comparison."""
     if name == "local":
         from ipfl.study.run_pool import local_pool
 
@@ -318,7 +318,7 @@ def new_run_folder(name: str) -> Path:
 
 
 def run_observer(quiet: bool, label: str) -> Observer | None:
-    """What shows the progress of a run, on stderr; None: nothing is shown."""
+    """The observer that shows a run on stderr; None: nothing is shown."""
     if quiet:
         return None
     from rich.console import Console
@@ -330,7 +330,7 @@ def run_observer(quiet: bool, label: str) -> Observer | None:
 
 @contextmanager
 def comparison_observers(quiet: bool) -> Iterator[MakeObserver | None]:
-    """What shows the progress of a comparison, on stderr; None: nothing is shown."""
+    """The observers that show a comparison on stderr; None: nothing is shown."""
     if quiet:
         yield None
         return
@@ -350,7 +350,7 @@ def print_json(content: Any) -> None:
 
 
 def stdout_console() -> Console:
-    """Where tables go."""
+    """The console for tables."""
     from rich.console import Console
 
     return Console(highlight=False)

@@ -1,4 +1,4 @@
-"""Who may see what: the operator everything, a client its own page.
+"""The right to see: the operator everything, a client its own page.
 
 Without `--auth` everybody who can reach the console is the operator; it then listens on this machine only.
 
@@ -31,13 +31,13 @@ MIN_LENGTH = 32
 
 @dataclass(frozen=True)
 class Identity:
-    """Who asks."""
+    """The one who asks."""
 
     is_operator: bool
     run: str | None = None
     """Of a client: the hash that its run's ledger begins with. Another run in the same place has another."""
     place: str | None = None
-    """Where that run was when the token was made: its key in addresses."""
+    """The place of that run when the token was made: its key in addresses."""
     client: int | None = None
 
 
@@ -119,7 +119,7 @@ class Access:
     """None: no `--auth`, everybody may read."""
 
     def identify(self, request: HTTPConnection) -> Identity | None:
-        """Who asks; None: nobody that is known."""
+        """The one who asks; None: nobody that is known."""
         if self.tokens is None:
             return Identity(is_operator=True)
         kind, _, token = request.headers.get("authorization", "").partition(" ")

@@ -105,7 +105,7 @@ def get_heat_map(console: ConsoleOf, _: ForOperator, run: Run) -> HeatMap:
 
 @router.get("/runs/{run}/flow")
 def get_flow(console: ConsoleOf, _: ForOperator, run: Run) -> Flow:
-    """How clients moved between clusters."""
+    """Moves of clients between clusters."""
     with console.runs.read(run) as (_store, reader):
         return figures.flow(reader)
 
@@ -155,7 +155,7 @@ def get_movements(
     before: RoundQuery = None,
     limit: Limit = 25,
 ) -> MovementPage:
-    """What one client paid and earned, round by round and in words, the newest first."""
+    """Payments and earnings of one client, round by round and in words, the newest first."""
     with console.runs.read(run) as (_store, reader):
         return client_page.movements(reader, client, before, limit)
 

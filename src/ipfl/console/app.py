@@ -93,7 +93,7 @@ async def _validation_error(request: Request, error: Exception) -> Response:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach an address."""
+    """True if only this machine can reach an address."""
     try:
         return host in LOOPBACK or ipaddress.ip_address(host).is_loopback
     except ValueError:

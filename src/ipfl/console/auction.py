@@ -140,7 +140,7 @@ def _participants(
 
 
 def _why(seat: str | None, *, has_bids: bool) -> str:
-    """What became of a client in a round, in words."""
+    """The outcome of a round for a client, in words."""
     if seat is None:
         return "bid, no seat"
     return SEAT_REASONS[seat] if has_bids or seat != "random" else AT_RANDOM

@@ -40,7 +40,7 @@ from ipfl.report.ledger_tables import round_name
 
 
 def is_member(reader: Reader, client: int) -> bool:
-    """Whether the run has this client."""
+    """True if the run has this client."""
     where = and_(clients.c.run_id == reader.run_id, clients.c.client == client)
     return reader.connection.execute(select(clients.c.client).where(where)).first() is not None
 
@@ -54,7 +54,7 @@ def list_clients(reader: Reader, names: Mapping[int, str], offset: int, limit: i
 
 
 def account_rows(reader: Reader, names: Mapping[int, str], shown: Sequence[int]) -> list[ClientRow]:
-    """What some clients were issued, paid and earned; sums made by the database."""
+    """Tokens that some clients were issued, paid and earned; sums made by the database."""
     return [
         ClientRow(client=who, name=names.get(who), **account._asdict())
         for who, account in reader.accounts(shown).items()
@@ -115,7 +115,7 @@ def statement_json(found: FoundRun, client: int) -> dict[str, Any]:
 
 
 def has_models(found: FoundRun) -> bool:
-    """Whether clients' models can be had: the run has ended, and not on nodes that keep them."""
+    """True if clients' models can be had: the run has ended, and not on nodes that keep them."""
     return (
         found.folder is not None and (found.folder / SUMMARY_FILE).is_file() and not is_on_nodes(found.folder)
     )
@@ -149,7 +149,7 @@ def _newest_wishes(reader: Reader, client: int) -> tuple[int | None, list[Wish]]
 def _thresholds(
     runs: FoundRuns, found: FoundRun, client: int, numbers: Sequence[int]
 ) -> dict[int, tuple[int, float]]:
-    """What the reference gives this client, at its newest evaluation up to each of these rounds.
+    """Accuracy that the reference gives this client, at its newest evaluation up to each of these rounds.
 
     The two runs may be evaluated in different rounds.
 
@@ -222,7 +222,7 @@ def _is_own(client: int) -> ColumnElement[bool]:
 
 
 def _changes(reader: Reader, client: int) -> dict[int, int]:
-    """What each round added to a client's balance."""
+    """The change of a client's balance in each round."""
     c = transfers.c
     delta = func.sum(case((c.target == client, c.amount), else_=0)) - func.sum(
         case((c.source == client, c.amount), else_=0)
@@ -285,7 +285,7 @@ def _tell(reader: Reader, client: int, numbers: Sequence[int]) -> dict[int, str]
 def describe_round(
     sums: Mapping[tuple[str, int], int], seated: Mapping[int, bool], ranked: Mapping[int, RankedContribution]
 ) -> str:
-    """What a client did in one round, such as `paid 100 for cluster 2, ranked 3rd of 8, earned 140`.
+    """One round of a client in words, such as `paid 100 for cluster 2, ranked 3rd of 8, earned 140`.
 
     Args:
         sums: (kind of the transfer, or `paid`; cluster) → tokens.

@@ -121,7 +121,7 @@ def posted_rounds(reader: Reader) -> int:
 
 
 def has_rounds(reader: Reader) -> bool:
-    """Whether a round was committed."""
+    """True if a round was committed."""
     where = and_(rounds.c.run_id == reader.run_id, rounds.c.round > OPENING)
     return reader.connection.execute(select(rounds.c.round).where(where).limit(1)).first() is not None
 
@@ -188,7 +188,7 @@ def run_detail(runs: FoundRuns, found: FoundRun) -> RunDetail:
 
 
 def non_default_settings(config: Any) -> dict[str, str]:
-    """What a run's config has that is not the default, by dotted key; the method's own settings too.
+    """Settings of a run's config that are not the default, by dotted key; the method's own too.
 
     Args:
         config: As the run recorded it. Nothing that it names is imported: of methods that are not among those
@@ -259,7 +259,7 @@ def series(reader: Reader, columns: Iterable[str] = SERIES_COLUMNS) -> Series:
 
 
 def evaluation(reader: Reader, round: int) -> Mapping[str, Any]:
-    """What an evaluation measured, with a value per client."""
+    """The results of an evaluation, with a value per client."""
     return _mapping(reader.rest(round).get("evaluation"))
 
 
@@ -275,7 +275,7 @@ def heat_map(reader: Reader) -> HeatMap:
 
 
 def flow(reader: Reader) -> Flow:
-    """How many clients moved from which preferred cluster to which, between a few rounds."""
+    """Numbers of clients that moved from one preferred cluster to another, between a few rounds."""
     table, is_preferred = _preferences(reader)
     if table is None:
         return Flow(rounds=[], links=[])
@@ -300,12 +300,12 @@ def flow(reader: Reader) -> Flow:
 
 
 def _moves(before: Mapping[int, int], after: Mapping[int, int]) -> Counter[tuple[int, int]]:
-    """How many clients were in one cluster before and in another, or the same, after."""
+    """Number of clients by the cluster that they were in before and the one after."""
     return Counter((before[client], after[client]) for client in before.keys() & after.keys())
 
 
 def _preferences(reader: Reader) -> tuple[Table | None, bool]:
-    """Where preferences stand: the first wish of bids, else the cluster in which clients trained."""
+    """The table with preferences: the first wish of bids, else the cluster in which clients trained."""
     for name in ("bids", "seats"):
         table = row_tables[name]
         where = and_(table.c.run_id == reader.run_id, table.c.cluster >= 0)
@@ -348,7 +348,7 @@ def _final_accuracies(runs: FoundRuns, run: FoundRun) -> dict[int, float]:
 
 
 def _differences(found: Sequence[ComparedRun]) -> list[str]:
-    """Why the runs may not be comparable."""
+    """Reasons why the runs may not be comparable."""
     fields = {
         "data sets": "dataset",
         "partitions": "partition",

@@ -23,7 +23,7 @@ MAX_FOLDER_DEPTH = 4
 """Folders inside each other that are looked through: a comparison is DIR/METHOD/seed-S."""
 MAX_RUNS = 5_000
 SCAN_SECONDS = 1.0
-"""How long a list of runs is used before the folders are looked through again."""
+"""A list of runs is used so long before the folders are looked through again."""
 RUNNING_SECONDS = 60.0
 """A run without news for longer counts as stopped."""
 
@@ -55,7 +55,7 @@ class FoundRun:
         return tuple(found)
 
     def updated(self) -> float | None:
-        """When its store was written to last, in seconds since 1970."""
+        """The time of the last change of its store, in seconds since 1970."""
         times = []
         for name in (STORE_FILE, f"{STORE_FILE}-wal"):
             try:
@@ -145,7 +145,7 @@ class FoundRuns:
             yield store, reader
 
     def is_running(self, run: FoundRun, done: int) -> bool:
-        """Whether a process is at work on the run: it holds the folder.
+        """True if a process is at work on the run: it holds the folder.
 
         Where that cannot be told, news count: a file that was written lately, or a round more than last time.
         """

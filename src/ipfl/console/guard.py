@@ -1,4 +1,4 @@
-"""What every request passes: checks of host and origin, limits of rate and size; the headers of answers."""
+"""Checks that every request passes: host and origin, limits of rate and size; the headers of answers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TOO_LARGE = "this request is too large"
 
 @dataclass(frozen=True)
 class RequestLimits:
-    """How much one address may ask for."""
+    """Limits for one address."""
 
     body: int = 65_536
     """Bytes of a request's body."""
@@ -90,7 +90,7 @@ class Guard:
         app: What it guards.
         hosts: Names that the console may be asked under; None: any. Without a check a page from elsewhere
             could reach a console on this machine by a name that points here.
-        limits: How much one address may ask for.
+        limits: Limits for one address.
     """
 
     def __init__(self, app: ASGIApp, hosts: frozenset[str] | None, limits: RequestLimits):
@@ -144,7 +144,7 @@ class Guard:
 
 
 def _is_same_origin(headers: Headers, host: str) -> bool:
-    """Whether a request that changes something comes from the console's own pages, or from no page at all."""
+    """True if a request that changes something comes from the console's own pages, or from no page at all."""
     if headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
         return False
     origin = headers.get("origin")

@@ -57,7 +57,7 @@ def tokens(value: int | None) -> str:
 
 
 def ago(moment: float | None) -> str:
-    """How long ago something was."""
+    """The time since something happened."""
     if moment is None:
         return ""
     seconds = max(0.0, time.time() - moment)
@@ -84,7 +84,7 @@ def render(request: Request, template: str, console: Any, **values: Any) -> HTML
 
 
 def is_fragment(request: Request) -> bool:
-    """Whether a script asks, to put a part of the answer into the page."""
+    """True if a script asks, to put a part of the answer into the page."""
     return request.headers.get("hx-request") == "true"
 
 

@@ -92,7 +92,7 @@ class FlowLink(BaseModel):
 
 
 class Flow(BaseModel):
-    """How clients moved between clusters."""
+    """Moves of clients between clusters."""
 
     rounds: list[int]
     links: list[FlowLink]
@@ -207,7 +207,7 @@ class ClientDetail(BaseModel):
 
 
 class Movement(BaseModel):
-    """What a client did in one round, in words, and its balance after it."""
+    """One round of a client in words, and its balance after it."""
 
     round: int
     change: int
@@ -264,7 +264,7 @@ class ComparedRuns(BaseModel):
 
 
 class Problem(BaseModel):
-    """Why a request was refused."""
+    """The reason why a request was refused."""
 
     detail: str
 

@@ -17,7 +17,7 @@ from ipfl.market.market_rows import Transfer, TransferKind
 
 @dataclass(frozen=True)
 class Search:
-    """Which transfers are wanted; None: all."""
+    """The transfers that are wanted; None: all."""
 
     client: int | None = None
     round: int | None = None

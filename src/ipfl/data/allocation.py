@@ -1,4 +1,4 @@
-"""Which points each client and the server get; no training point is given out twice.
+"""The points of each client and the server; no training point is given out twice.
 
 For every partition but the natural one (see `ipfl.data.natural_partition`). The points lie in pools: all
 points, those of a distribution's classes, or those of one class. First an `AllocationPlanner` decides how
@@ -82,7 +82,7 @@ def make_pools(dataset: Dataset, distributions: Sequence[Distribution], by_class
 
 @dataclass(frozen=True, eq=False)
 class AllocationPlan:
-    """How many points of each column every client gets."""
+    """Number of points of each column for every client."""
 
     distribution: Counts
     """Distribution of each (client, column)."""

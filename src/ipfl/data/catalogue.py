@@ -103,7 +103,7 @@ class DatasetInfo:
     shape: tuple[int, ...] | None = None
     """Shape of one point; None where it depends on the file."""
     source: str = ""
-    """Where it comes from, if it is not a download."""
+    """The origin, if it is not a download."""
     make: Callable[[], Dataset] | None = None
     """Makes it without a file: it is bundled."""
     read_user_file: UserFileReader | None = None
@@ -114,11 +114,11 @@ class DatasetInfo:
     """Files that the user can make and put into the data folder or the cache."""
     download: Download | None = None
     instructions: str = ""
-    """What to do, if it cannot be downloaded."""
+    """Advice, if it cannot be downloaded."""
 
     @property
     def origin(self) -> str:
-        """Where it comes from, in words or as an address."""
+        """The origin, in words or as an address."""
         return self.source if self.download is None else self.download.url
 
 
@@ -262,7 +262,7 @@ def _find_local(info: DatasetInfo, data_dir: Path | None) -> tuple[Path, Dataset
 
 
 def locate(name: str, data_dir: Path | None = None) -> str | None:
-    """Where a data set would be read from: `bundled`, a path, or None if it is not on this machine."""
+    """The place that a data set is read from: `bundled`, a path, or None if it is not on this machine."""
     info = _info_of(name)
     if info.make is not None:
         return "bundled"

@@ -144,9 +144,9 @@ class Dataset:
     class_names: tuple[str, ...] | None = None
     """Name of class c at position c; None: they have none."""
     encoding: TableEncoding | None = None
-    """How the points were made from the rows of a table; None: they are no table."""
+    """The way from rows of a table to these points; None: they are no table."""
     target: TargetKind = "classes"
-    """What `y` holds; `classes` is then the number of classes, of labels, or of numbers to predict."""
+    """The kind of `y`; `classes` is then the number of classes, of labels, or of numbers to predict."""
 
     def __post_init__(self) -> None:
         for pool in ("train", "test"):
@@ -171,7 +171,7 @@ class Dataset:
 
     @property
     def predicted(self) -> Target:
-        """What is predicted; the units of numbers are those of the training points."""
+        """The target; the units of numbers are those of the training points."""
         return Target.of_training(self.target, self.classes, self.y_train)
 
     def _check_targets(self, y: NDArray[Any], points: int, name: str) -> NDArray[Any]:

@@ -25,7 +25,7 @@ DISTRIBUTIONS: Mapping[str, str] = {
     "natural": "each writer or person is a client, with partition = natural",
     "iid": "one distribution, nothing hidden",
 }
-"""What `ipfl partitions` says about each kind."""
+"""Explanation of each kind, for `ipfl partitions`."""
 _DEFAULT_COUNTS = {"rotated": 2, "permuted": 2, "groups": 4}
 _FIXED_COUNTS = {"halves": 2, "natural": 1, "iid": 1}
 
@@ -43,7 +43,7 @@ class Distribution:
 
     @property
     def has_changes(self) -> bool:
-        """Whether its points differ from the same points in the pool."""
+        """True if its points differ from the same points in the pool."""
         return self.quarter_turns != 0 or self.new_labels is not None
 
     def contains(self, y: NDArray[np.int64]) -> NDArray[np.bool_]:

@@ -102,7 +102,7 @@ def class_names(data: FederatedData) -> Sequence[str]:
 
 
 def notes(data: FederatedData) -> Sequence[str]:
-    """What a person should know about who became a client."""
+    """Notes for people about who became a client."""
     return getattr(data, "notes", ())
 
 
@@ -157,7 +157,7 @@ class ClientPoints:
 
 @dataclass(frozen=True, eq=False)
 class Allocation:
-    """Which points of a data set each client and the server hold."""
+    """The points of a data set that each client and the server hold."""
 
     clients: Sequence[ClientPoints]
     """By client id."""
@@ -168,7 +168,7 @@ class Allocation:
     groups: Sequence[int] = ()
     """The group (writer, person, …) that each client is; empty if clients are no groups."""
     notes: tuple[str, ...] = ()
-    """What a person should know about who became a client."""
+    """Notes for people about who became a client."""
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ class Drift:
 
 
 def target_of(data: FederatedData) -> Target:
-    """What is predicted from some data; a class, where the data does not say."""
+    """The target of some data; a class, where the data does not say."""
     found = getattr(data, "target", None)
     return found if isinstance(found, Target) else Target("classes", data.classes)
 

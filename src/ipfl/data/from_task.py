@@ -61,7 +61,7 @@ def distribute_points(dataset: Dataset, task: TaskConfig, seed: int) -> Federate
 
 
 def _call_user_code(reference: str) -> Dataset | FederatedData:
-    """What the user's own `module:callable` returns."""
+    """The data that the user's own `module:callable` returns."""
     make = load_callable(reference, "dataset")
     try:
         given = make()

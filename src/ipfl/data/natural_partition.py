@@ -75,7 +75,7 @@ def allocate_natural(
 
 
 def _check_sizes(dataset: Dataset, large: int, small: Mapping[int, int], leave_out: bool) -> tuple[str, ...]:
-    """What to say where every group becomes a client.
+    """Notes where every group becomes a client.
 
     Args:
         dataset: A data set with groups.

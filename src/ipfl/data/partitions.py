@@ -23,7 +23,7 @@ PARTITIONS: Mapping[str, str] = {
     "dirichlet": "dirichlet:alpha: a client's class shares from Dirichlet(alpha), until a class has run out",
     "natural": "each writer or person is a client, with distributions = natural",
 }
-"""What `ipfl partitions` says about each kind."""
+"""Explanation of each kind, for `ipfl partitions`."""
 MIN_UNEQUAL_SAMPLES = 5
 """Samples of the smallest client with unequal sizes."""
 
@@ -42,7 +42,7 @@ class Partition:
 
     @property
     def is_by_class(self) -> bool:
-        """Whether it mixes classes; all data of client i is then of distribution i mod d."""
+        """True if it mixes classes; all data of client i is then of distribution i mod d."""
         return self.kind in ("classes", "dirichlet")
 
 

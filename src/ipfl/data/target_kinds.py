@@ -1,4 +1,4 @@
-"""What is predicted: one class of several, some labels of several, or numbers. And what counts as good.
+"""Targets: one class of several, some labels of several, or numbers; and the score of a prediction.
 
 The score of a point is the one notion of good that all methods, markets and evaluations use, in [0, 1]:
 
@@ -27,7 +27,7 @@ TARGET_KINDS: tuple[TargetKind, ...] = get_args(TargetKind)
 
 @dataclass(frozen=True)
 class Target:
-    """What is predicted, and how many outputs a model needs for it."""
+    """The kind of target, and the number of outputs that a model needs for it."""
 
     kind: TargetKind
     outputs: int

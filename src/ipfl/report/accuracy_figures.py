@@ -80,7 +80,7 @@ def _draw_clients_of_one_run(figure: Figure, runs: RunSet) -> None:
 
 
 def line_styles(runs: RunSet) -> dict[str, LineStyle]:
-    """How each method's line looks, the same in every figure of these runs."""
+    """The look of each method's line, the same in every figure of these runs."""
     return {name: line_style(number) for number, name in enumerate(runs.runs)}
 
 

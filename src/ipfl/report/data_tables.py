@@ -1,4 +1,4 @@
-"""Who has what: the data of every client as a table and as a picture."""
+"""The data of every client as a table and as a picture."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ CHARACTERS_PER_INCH = 9
 
 @dataclass(frozen=True, eq=False)
 class ClientCounts:
-    """What one client has."""
+    """The data of one client."""
 
     client: int
     name: str
@@ -61,7 +61,7 @@ class ClientCounts:
 
 @dataclass(frozen=True, eq=False)
 class Counted:
-    """What all clients have."""
+    """The data of all clients."""
 
     clients: list[ClientCounts]
     label_names: Sequence[str]
@@ -71,7 +71,7 @@ class Counted:
 
 
 def count_labels(data: FederatedData) -> Counted:
-    """What every client has before the first round, the unseen ones included."""
+    """The data of every client before the first round, the unseen ones included."""
     names, kind = client_names(data), target_of(data).kind
     members = sorted((*data.clients, *data.unseen))
     targets = {}

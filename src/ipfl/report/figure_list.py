@@ -25,9 +25,9 @@ class FigureKind:
     """A figure that can be drawn of runs."""
 
     title: str
-    """What it shows; may hold `{reference}`."""
+    """The content in words; may hold `{reference}`."""
     reading: str
-    """How to read it, in a sentence."""
+    """A sentence that helps to read it."""
     draw: Callable[[Figure, RunSet], None]
     has_data: Callable[[RunSet], bool]
 
@@ -132,7 +132,7 @@ def save_figures(names: Sequence[str], runs: RunSet, folder: Path, formats: Sequ
 
 
 def save_comparison_figures(runs: RunSet | None, folder: Path) -> list[Path]:
-    """What `ipfl compare` draws: those of `COMPARISON_FIGURES` for which there is data, as PNG and PDF."""
+    """The figures of `COMPARISON_FIGURES` for which there is data, as PNG and PDF."""
     if runs is None:
         return []
     names = [name for name in COMPARISON_FIGURES if FIGURES[name].has_data(runs)]

@@ -21,7 +21,7 @@ def round_name(round: int) -> str:
 
 
 def rolled_back_note(rounds: Sequence[int]) -> str:
-    """Which rounds were rolled back, and what that means."""
+    """A sentence about rounds that were rolled back."""
     named = ", ".join(map(round_name, rounds))
     subject = f"Round {named} was" if len(rounds) == 1 else f"Rounds {named} were"
     return f"{subject} rolled back: all bids went back, nobody was paid."

@@ -96,12 +96,12 @@ def _short_names(run: Result, clients: list[int]) -> list[str]:
 
 
 def has_bids(seeds: Seeds) -> bool:
-    """Whether clients of the first seed made bids."""
+    """True if clients of the first seed made bids."""
     return any(line.get("bids") for line in _first(seeds).history)
 
 
 def has_tokens(seeds: Seeds) -> bool:
-    """Whether anyone was paid in the first seed."""
+    """True if anyone was paid in the first seed."""
     rows = (transfer for line in _first(seeds).history for transfer in line.get("transfers", ()))
     return any(transfer.kind == "reward" for transfer in rows)
 
@@ -175,7 +175,7 @@ def contributions_and_rewards(run: Result) -> dict[int, tuple[float, int]]:
 
 
 def draw_contributions(figure: Figure, runs: RunSet) -> None:
-    """What every client contributed, and what it was paid for it."""
+    """The contribution of every client, and its pay."""
     from scipy.stats import spearmanr
 
     chosen = [name for name, seeds in runs.runs.items() if has_tokens(seeds)][:MAX_SHOWN]

@@ -35,7 +35,7 @@ PACE_SECONDS = 3600.0
 
 
 def progress_console() -> Console:
-    """Where progress is shown: the standard error output, or the output of a notebook's cell."""
+    """The place for progress: the standard error output, or the output of a notebook's cell."""
     console = Console(stderr=True)
     if console.is_jupyter and not can_draw_bars(console):
         # Rich would make a block of HTML of every line, and notebooks colour what goes to standard error.
@@ -44,7 +44,7 @@ def progress_console() -> Console:
 
 
 def can_draw_bars(console: Console) -> bool:
-    """Whether a console can change what it has shown: a terminal, or a notebook with widgets."""
+    """True if a console can change what it has shown: a terminal, or a notebook with widgets."""
     return console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None)
 
 
@@ -124,7 +124,7 @@ class _RunProgress:
     rounds: int = 0
     done: int = 0
     events: int = 0
-    """How many were printed."""
+    """Number of those that were printed."""
     accuracy: str = ""
 
     def note(self, text: str) -> None:

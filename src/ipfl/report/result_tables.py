@@ -128,7 +128,7 @@ def run_rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _last_step_text(figures: Mapping[str, Any]) -> str:
-    """What the last step at a client took; empty without one."""
+    """The cost of the last step at a client; empty without one."""
     if figures.get("last_step_passes") is None:
         return ""
     seconds = figures["last_step_seconds"]
@@ -146,7 +146,7 @@ def _model_text(summary: Mapping[str, Any]) -> str:
 
 
 def _adversary_rows(attacks: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What attackers got, and what they left to the others."""
+    """The gains of attackers, and the results of the others."""
     text = f"{len(attacks['attackers'])} of kind {attacks['kind']}"
     if attacks["fell_out"] is not None:
         text += f", out of the N_p from round {attacks['fell_out']} on"
@@ -203,7 +203,7 @@ def _on_lines(label: str) -> str:
 
 
 def _why_empty(failures: Mapping[int, str]) -> str:
-    """Why a method has no figures, in one word."""
+    """The reason why a method has no figures, in one word."""
     if not failures:
         return "not run"
     interrupted = all(why.startswith("interrupted") for why in failures.values())
@@ -211,7 +211,7 @@ def _why_empty(failures: Mapping[int, str]) -> str:
 
 
 def comparison_notes(comparison: Comparison) -> list[str]:
-    """How to read the table."""
+    """Notes that explain the table."""
     clients = next(
         (r.summary["clients"] for e in comparison.entries.values() for r in e.results.values()), None
     )
@@ -265,7 +265,7 @@ def datasets_table(data_dir: Path | None) -> Table:
 
 
 def dataset_sources(data_dir: Path | None) -> list[str]:
-    """Where each data set is, where it comes from, under which licence; paths and addresses unbroken."""
+    """Place, origin and licence of each data set; paths and addresses unbroken."""
     from ipfl.data import DATASETS, locate
 
     lines = []

@@ -170,7 +170,7 @@ NOTES = (
 
 
 def _method_figures(name: str, runs: RunSet) -> dict[str, Any]:
-    """What a table tells of a method; its gains are those over the reference that is shown."""
+    """The figures of a method; its gains are those over the reference that is shown."""
     gains = [one for clients in runs.pma(name).values() if (one := mean_and_std(clients))]
     opted = [sum(v <= 0 for v in clients.values()) for clients in runs.pma(name).values()]
     pma = {part: float(np.mean([one[part] for one in gains])) for part in ("mean", "std")} if gains else None

@@ -39,7 +39,7 @@ class RunSet:
     reference: str | None = None
     """The one among them that PMA is measured against."""
     failures: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
-    """Why runs of a method are missing, by seed."""
+    """Reasons why runs of a method are missing, by seed."""
 
     @property
     def first(self) -> Result:
@@ -48,7 +48,7 @@ class RunSet:
 
     @property
     def task(self) -> str:
-        """What all of them ran on; only what they agree on."""
+        """The task of all of them, as far as they agree."""
         summaries = [run.summary for seeds in self.runs.values() for run in seeds.values()]
 
         def agreed(key: str) -> Any:
@@ -84,11 +84,11 @@ class RunSet:
 
 
 DATA_KEYS = ("dataset", "partition", "clients", "client_names", "classes", "input_shape", "data_seed")
-"""What of a summary tells data apart, with the settings of the task."""
+"""Keys of a summary that tell data apart, with the settings of the task."""
 
 
 def _is_same_data(one: Result, other: Result) -> bool:
-    """Whether two runs had the same clients with the same points, as far as their summaries tell."""
+    """True if two runs had the same clients with the same points, as far as their summaries tell."""
     tasks = ((run.summary.get("config") or {}).get("task") for run in (one, other))
     same_keys = all(one.summary.get(key) == other.summary.get(key) for key in DATA_KEYS)
     return same_keys and len({repr(task) for task in tasks}) == 1
@@ -131,7 +131,7 @@ def _add(runs: dict[str, dict[int, Result]], run: Result, folder: Path, name: st
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a folder holds a finished run."""
+    """True if a folder holds a finished run."""
     return (folder / SUMMARY_FILE).exists()
 
 
@@ -143,7 +143,7 @@ def check_outside_runs(path: Path) -> None:
 
 
 def is_comparison(folder: Path) -> bool:
-    """Whether a folder holds a comparison with at least one finished run."""
+    """True if a folder holds a comparison with at least one finished run."""
     return next(_runs_of(folder), None) is not None
 
 
@@ -201,7 +201,7 @@ WholeNumber = Annotated[int, Field(ge=0)]
 
 
 class _ShownSummary(BaseModel):
-    """What figures and pages need of a summary."""
+    """The part of a summary that figures and pages need."""
 
     method: str
     dataset: str
@@ -228,7 +228,7 @@ class _ShownSummary(BaseModel):
 
 
 class _Evaluated(BaseModel):
-    """What is needed of an evaluation in `metrics.jsonl`."""
+    """The part of an evaluation in `metrics.jsonl` that is needed."""
 
     clients: list[int]
     personalized: list[float]
@@ -257,6 +257,6 @@ def read_run(folder: Path) -> Result:
 
 
 def client_name(run: Result, client: ClientId) -> str:
-    """How a client is called in figures and tables: its own name if the data has names, else its number."""
+    """The name of a client in figures and tables: its own name if the data has names, else its number."""
     name = (run.summary.get("client_names") or {}).get(str(client))
     return f"client {client}" if name is None else str(name)

@@ -135,7 +135,7 @@ def figures_table(figures: Mapping[str, tuple[Any, Any]]) -> Table:
 
 
 def gains_note(gains: Mapping[int, float]) -> str | None:
-    """How many clients are better off in the second run; None if the runs have no client in common."""
+    """Clients that are better off in the second run, in words; None if the runs have no client in common."""
     if not gains:
         return None
     better, worse = sum(gain > 0 for gain in gains.values()), sum(gain < 0 for gain in gains.values())

@@ -21,12 +21,12 @@ TEST_SPLITS = ("test", "validation", "valid")
 
 
 def has_columns(given: Any) -> bool:
-    """Whether it is a data set with named columns, such as `datasets.Dataset`."""
+    """True for a data set with named columns, such as `datasets.Dataset`."""
     return isinstance(getattr(given, "column_names", None), Sequence) and hasattr(given, "__getitem__")
 
 
 def has_splits(given: Any) -> bool:
-    """Whether it holds several such data sets by name, such as `datasets.DatasetDict`."""
+    """True for several such data sets by name, such as `datasets.DatasetDict`."""
     return isinstance(given, Mapping) and bool(given) and all(has_columns(one) for one in given.values())
 
 
@@ -113,7 +113,7 @@ def _read_labels(given: Any, target: str) -> NDArray[Any]:
 
 
 def is_partitioner(given: Any) -> bool:
-    """Whether it divides a data set into parts, as those of `flwr-datasets` do."""
+    """True if it divides a data set into parts, as those of `flwr-datasets` do."""
     return hasattr(given, "num_partitions") and hasattr(given, "load_partition")
 
 

@@ -87,7 +87,7 @@ def refuse_too_wide(columns: int, name: str) -> None:
 def _read_target(
     rows: pd.DataFrame, settings: TaskConfig, target: str, name: str
 ) -> tuple[NDArray[Any], list[str]]:
-    """What is predicted for each row, and the classes; none for numbers."""
+    """The target of each row, and the classes; none for numbers."""
     if settings.predict == "classes":
         y, classes = _number_texts(rows, target, name, "target", settings.class_names)
         _check_classes(rows, classes, target, name)

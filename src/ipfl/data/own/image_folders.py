@@ -71,7 +71,7 @@ def read_images(path: Path, settings: TaskConfig) -> Dataset:
 
 
 def _official_test(places: Sequence[tuple[str, ...]]) -> NDArray[np.bool_] | None:
-    """Which images are in a folder of test images; None if there is no official split.
+    """True for images in a folder of test images; None if there is no official split.
 
     With both `test` and `val`, the latter is training data.
     """

@@ -123,12 +123,12 @@ def _list_clients(
 
 
 def _is_named(given: Any) -> bool:
-    """Whether this is a pair of a name and a client, as generators of named clients yield."""
+    """True for a pair of a name and a client, as generators of named clients yield."""
     return isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], str)
 
 
 class _Columns:
-    """Which columns of a data set with columns hold what, and what is predicted."""
+    """The columns of a data set with columns, and the kind of the target."""
 
     def __init__(self, target: str | None, features: tuple[str, ...], predict: TargetKind) -> None:
         self.target, self.features, self.predict = target, features, predict

@@ -1,4 +1,4 @@
-"""How the rows of a table become points: categories to columns of 0 and 1, numbers to mean 0 and spread 1.
+"""From rows of a table to points: categories to columns of 0 and 1, numbers to mean 0 and spread 1.
 
 Made from the training rows, and then the same for all rows: those of the test, and new ones
 (`TableEncoding.points`). What leaves a client for it, where clients and server are machines of their own:
@@ -195,7 +195,7 @@ def category_texts(values: pd.Series[Any]) -> list[str]:
 
 
 def choose_column(values: pd.Series[Any], name: str, where: str, is_categorical: bool) -> TableColumn:
-    """How a column is encoded, by what it holds.
+    """The encoding of a column, by its values.
 
     Raises:
         InputError: It holds dates, or too many different texts.

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 DELIMITERS = (b",", b";", b"\t", b"|")
 MISSING_VALUES = ["", "NA", "N/A", "n/a", "NaN", "nan", "null", "NULL", "None", "<NA>", "#N/A"]
-"""What stands for a missing value."""
+"""Texts that stand for a missing value."""
 BYTES_LOOKED_AT = 2**20
 """At the beginning of a CSV file, before it is read."""
 VALUE_BYTES = 8
@@ -49,7 +49,7 @@ def read_parquet(path: Path, settings: TaskConfig) -> Dataset:
 
 
 def is_table(path: Path) -> bool:
-    """Whether a file holds a table, by its name."""
+    """True if a file holds a table, by its name."""
     return path.exists() and dataset_of(path) in ("csv", "parquet")
 
 
@@ -102,7 +102,7 @@ def _address_space(more: int) -> Iterator[None]:
 
 
 def _csv_rows(path: Path, client: str | None) -> pd.DataFrame:
-    """Which of `,`, `;`, tab and `|` parts the columns is taken from the first line."""
+    """The rows of a CSV file; the first line tells which of `,`, `;`, tab and `|` parts the columns."""
     pandas = require_extra("pandas", "pandas")
     with refuse_damaged(path):
         separator = _delimiter(path)
@@ -120,7 +120,7 @@ def _csv_rows(path: Path, client: str | None) -> pd.DataFrame:
 
 
 def _delimiter(path: Path) -> str:
-    """What parts the columns, unless a line at the beginning has too many of them."""
+    """The character between columns, unless a line at the beginning has too many of them."""
     with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
         lines = file.read(BYTES_LOOKED_AT).splitlines() or [b""]
     found = max(DELIMITERS, key=lines[0].count)
