@@ -33,7 +33,7 @@ from ipfl.market.bank import ISSUER, opening_transfers
 from ipfl.market.market_arrays import Bools
 from ipfl.market.settlement import Served, SettlementRule, settle
 from ipfl.market.token_manager import TokenManager
-from ipfl.methods.ipfl_plus.scheduler import BidderRule, Bidders, count_explorers, count_places, select
+from ipfl.methods.ipfl_plus.seats import Bidders, SeatRecord, Seats, count_explorers, count_places
 from measuring import in_process
 
 CLUSTERS, PRICE, OPENING = 16, 100, 10_000
@@ -107,20 +107,20 @@ def play(given: Tables, steps: dict[str, float]) -> TokenManager:
     manager = TokenManager(bank, PRICE)
     paid = manager.collect_bids(given.bid_ranks, given.available)
     lap("auction")
-    n_r = count_explorers(clients, UNEXPLORED)
+    seats_rule, record = Seats(), SeatRecord(given.omega, given.omega)
+    n_r = count_explorers(clients, UNEXPLORED, seats_rule.explore)
     known = Bidders(
         paid,
         given.bid_ranks,
         given.importance,
         given.psi,
-        given.omega.sum(axis=1),
         given.available,
         manager.bank.balances,
     )
     places = count_places(clients // 2 - n_r, CLUSTERS, turn=0)
-    selection = select(known, BidderRule(ration=1.0), price=PRICE, places=places, n_r=n_r, rng=rng)
+    selection = seats_rule.select(known, record, places, n_r, PRICE, rng)
     lap("selection")
-    selected, explorers = selection.seats(clients)
+    selected, explorers = selection.tables(clients)
     payments = manager.charge(paid, selected, explorers, given.available)
     seats = selected | explorers
     delivered = seats & (np.arange(clients) % LATE != 0)[:, None]

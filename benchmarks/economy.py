@@ -1,10 +1,10 @@
 """The economy of IP-FL alone: who runs out of tokens in a long run, and how unequal wealth becomes.
 
-    python benchmarks/economy.py [--clients 100] [--rounds 500] [--clusters 2 4] [--set payers=seated]
+    python benchmarks/economy.py [--clients 100] [--rounds 500] [--clusters 2 4] [--set rule=paper]
 
-The rounds are IP-FL's own (`IPFL.round`): auction, scheduler, payments, settlement, access. Only the learning
-is left out. Clients have a quality that stays, spread evenly from 0 to 1, and a cluster that suits them.
-Scores of the models rise as in training, with the noise of 20 points. The contribution of an update is
+The rounds are IP-FL's own (`IPFLPlus.round`): auction, scheduler, payments, settlement, access. Only the
+learning is left out. Clients have a quality that stays, spread evenly from 0 to 1, and a cluster that suits
+them. Scores of the models rise as in training, with the noise of 20 points. The contribution of an update is
 0.1 + 0.5·quality plus normal noise of 0.2, so that some updates of the worst clients count for nothing. One
 update in fifty does not come. Half of the clients get a seat in every round.
 """
@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,14 +22,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ipfl.config.run_config import RunConfig
-from ipfl.core import Ask, ClientId, Record, Replies, Roster, Setup, TaskFacts, Vector, stream
+from ipfl.core import Ask, ClientId, Record, Roster, Setup, TaskFacts, Vector, stream
 from ipfl.market.market_stats import gini, rank_correlation
-from ipfl.methods.ipfl_plus.ipfl_plus import IPFL
-from ipfl.methods.ipfl_plus.market_state import MarketState
-from ipfl.methods.ipfl_plus.preferences import choose_bids, importance_weights, mean_returns
-from ipfl.methods.ipfl_plus.server_steps import Appraisal
-from ipfl.methods.ipfl_plus.sharing import share_steps
-from ipfl.methods.ipfl_plus.updates import Updates
+from ipfl.methods.ipfl_plus.contribution import Contribution, Psi
+from ipfl.methods.ipfl_plus.guards import GuardName, Guards
+from ipfl.methods.ipfl_plus.importance import choose_bids, mean_returns, relative_importance
+from ipfl.methods.ipfl_plus.ipfl_plus import IPFLPlus
+from ipfl.methods.ipfl_plus.payment import Payment
+from ipfl.methods.ipfl_plus.run_facts import RunFacts
+from ipfl.methods.ipfl_plus.sharing import Sharing, SharingRecord
+from ipfl.methods.ipfl_plus.updates import ClusterModels, Updates
 
 POINTS = 20
 """On which a client scores models."""
@@ -78,23 +80,43 @@ class Population:
         return np.where(rng.random(len(psi)) < LOST, np.nan, psi)[:, None].astype(np.float32)
 
 
-class DrawnContributions(IPFL):
-    """IP-FL whose models are single numbers that stay 0: an update is its own contribution."""
+class DrawnContributions(Contribution):
+    """Contributions as they were sent: models are single numbers, and an update is its own contribution."""
 
-    def aggregate_and_appraise(
-        self, state: MarketState, updates: Updates
-    ) -> Generator[Ask, Replies, Appraisal]:
-        """Contributions as they were sent; accuracies as clients said before the round."""
-        yield from ()
-        psi = {k: np.array([model[0] for model in found.models]) for k, found in updates.items()}
-        accuracy = {k: float(state.means[k]) for k in updates}
-        return Appraisal(share_steps(state, {}, {}), psi, accuracy, state.record)
+    def compare(self, updates: Updates, *, clip: bool, is_noisy: bool) -> Psi:
+        """ψ of every provider."""
+        return {k: np.array([model[0] for model in found.models]) for k, found in updates.items()}
+
+
+class StillModels(Sharing):
+    """Models that stay 0."""
+
+    def move(
+        self, clusters: ClusterModels, record: SharingRecord, updates: Updates, run: RunFacts, *, clip: bool
+    ) -> tuple[ClusterModels, SharingRecord]:
+        """Nothing moves."""
+        return clusters, record
+
+
+ONLY_CLAIMS: tuple[GuardName, ...] = ("copies", "lengths", "counts", "clip", "noise")
+"""Guards that are left out: they look at updates, which are no models here."""
+
+
+def make_method(clusters: int, **payment: Any) -> IPFLPlus:
+    """IP-FL without the learning; the settings are those of its payment."""
+    return IPFLPlus(
+        clusters=clusters,
+        payment=Payment(**payment),
+        contribution=DrawnContributions(),
+        guards=Guards(leave_out=ONLY_CLAIMS),
+        sharing=StillModels(),
+    )
 
 
 class Economy:
     """A market whose clients are a population instead of a federation."""
 
-    def __init__(self, method: DrawnContributions, population: Population, rounds: int):
+    def __init__(self, method: IPFLPlus, population: Population, rounds: int):
         self.method, self.population = method, population
         clients = len(population.quality)
         self.roster = Roster(tuple(range(clients)))
@@ -124,10 +146,16 @@ class Economy:
             return {"seats": len(end.value.seats), **end.value.market.economy}
 
     def answer(self, ask: Ask) -> dict[ClientId, Record]:
-        """What the population replies to a query for preferences, or to a training."""
+        """What the population replies to a query for preferences, a training, or a question for accuracy."""
         if ask.action == "preference":
             scores = self.population.scores(self.round)
             return {client: self.bid(client, ask.to[client], scores[client]) for client in sorted(ask.to)}
+        if ask.action == "appraise":
+            means = {f"cluster_{k}": mean for k, mean in enumerate(self.state.preferences.means.tolist())}
+            return {
+                client: Record({}, {name: [POINTS * means[name], POINTS] for name in sent.params})
+                for client, sent in ask.to.items()
+            }
         psi = self.population.contributions(self.round)
         there = [client for client in sorted(ask.to) if not np.isnan(psi[client, 0])]
         return {
@@ -136,13 +164,13 @@ class Economy:
         }
 
     def bid(self, client: ClientId, sent: Record, scores: NDArray[np.float64]) -> Record:
-        """As an honest client does (`ClientSide.on_preference`)."""
+        """As an honest client does (`Importance.bid`)."""
         if sent.params:
-            self.known[client] = importance_weights(scores, np.asarray(sent.facts["means"]))
+            self.known[client] = relative_importance(scores, np.asarray(sent.facts["means"]))
         bids = []
         if client in self.known:
-            returns = mean_returns(sent.facts["seats"], sent.facts["net"], self.method.price)
-            bids = choose_bids(self.known[client], self.method.threshold, returns, self.method.feedback)
+            returns = mean_returns(sent.facts["seats"], sent.facts["net"], self.method.payment.price)
+            bids = choose_bids(self.known[client], None, returns)
         hits = (POINTS * scores).tolist() if sent.params else []
         return Record({}, {"bids": bids, "hits": hits, "n": POINTS})
 
@@ -165,17 +193,17 @@ class Outcome:
 
 
 def simulate(clients: int, clusters: int, rounds: int, seed: int = 0, **settings: Any) -> Outcome:
-    """Plays an economy to its end; settings are IP-FL's."""
-    method = DrawnContributions(clusters=clusters, **settings)
+    """Plays an economy to its end; settings are those of the payment."""
+    method = make_method(clusters, **settings)
     population = Population.make(clients, clusters, seed)
     economy = Economy(method, population, rounds)
     figures = [economy.play() for _ in range(rounds)]
-    balances = economy.state.bank.balances
+    balances = economy.state.accounts.bank.balances
     return Outcome(
         max(one["broke"] for one in figures) / clients,
         gini(balances),
-        float(balances.min() / method.price),
-        float(balances.max() / method.price),
+        float(balances.min() / method.payment.price),
+        float(balances.max() / method.payment.price),
         rank_correlation(balances.astype(np.float64), population.quality),
         int(min(one["seats"] for one in figures)),
     )
@@ -190,7 +218,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=500)
     parser.add_argument("--clusters", type=int, nargs="+", default=[2, 4])
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="of IP-FL")
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="of the payment")
     options = parser.parse_args()
     settings: dict[str, Any] = {}
     for pair in options.set:

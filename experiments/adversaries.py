@@ -33,7 +33,7 @@ ATTACKS: dict[str, tuple[str, ...]] = {
     "scaled, 2.5 times": ("adversary.kind=scaled", "adversary.strength=2.5"),
     "sign flip, 2.5 times": ("adversary.kind=sign_flip", "adversary.strength=2.5"),
 }
-DEFENCES: dict[str, tuple[str, ...]] = {"none": ("method.robust=false",), "guards": ()}
+DEFENCES: dict[str, tuple[str, ...]] = {"none": ("method.guards.rule=paper",), "guards": ()}
 
 
 def settings_of(attack: str, *defence: str) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from typing import get_args
 
 import adversaries
 from grid import Figures, Runs, markdown_table, play_study, reported, write_table
-from ipfl.methods.ipfl_plus.ipfl_settings import GuardName
+from ipfl.methods.ipfl_plus.guards import GuardName
 from ipfl.results.result import Result
 from ipfl.training.task import Task
 
@@ -25,12 +25,9 @@ CASES = (
     *("scaled, 2.5 times", "liar", "colluder", "sybil, noise of a quarter"),
 )
 DEFENCES: dict[str, str] = {
-    "all": "method.robust=true",
-    "none": "method.robust=false",
-    **{
-        f"no {left_out}": f"method.robust={[guard for guard in GUARDS if guard != left_out]}"
-        for left_out in GUARDS
-    },
+    "all": "method.guards.rule=all",
+    "none": "method.guards.rule=paper",
+    **{f"no {guard}": f"method.guards.leave_out={[guard]}" for guard in GUARDS},
 }
 GRID = {
     f"{case} / {defence}": (

@@ -21,9 +21,9 @@ from ipfl.training.task import Task
 
 SIGNALS = {
     "momentum": (),
-    "momentum, not robust": ("method.robust=false",),
-    "the paper's gradient": ("method.contribution=clients",),
-    "printed rules": ("method.preset=paper",),
+    "momentum, not robust": ("method.guards.rule=paper",),
+    "the paper's gradient": ("method.contribution.rule=paper",),
+    "printed rules": ("method.name=ipfl",),
 }
 NOISE = ("task.label_noise=[0, 0.2, 0.4, 0.6]",)
 SIZES = ("task.sizes=unequal", "task.size_spread=0.7")

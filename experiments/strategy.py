@@ -19,7 +19,7 @@ COSTS, VALUES = (0.0, 0.25, 0.5, 1.0, 2.0), (0.0, 0.5, 1.0, 2.0)
 WORTH = 1.0
 """Of a price in tokens, where tokens do not count: they are worth nothing there."""
 DATA = {"digits": (), "EMNIST letters": EMNIST}
-RULES = {"tokens": (), "no tokens": ("method.tokens=false",), "printed rules": ("method.preset=paper",)}
+RULES = {"tokens": (), "no tokens": ("method.payment.rule=none",), "printed rules": ("method.name=ipfl",)}
 
 
 def choosing(data: str, rule: str, cost: float, value: float) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from docs.site.screenshots import launch
 from playwright.sync_api import expect, sync_playwright
+from tests.federation import setup
 from tests.made_once import made_once
 from typer.testing import CliRunner
 
@@ -22,8 +23,8 @@ from ipfl.market import payments as tokens
 from ipfl.market.bank import client_totals
 from ipfl.market.settlement import Served, SettlementRule, settle
 from ipfl.market.token_manager import TokenManager
-from ipfl.methods.ipfl_plus.ipfl_settings import IPFLSettings
-from ipfl.methods.ipfl_plus.preferences import choose_bids, importance_weights
+from ipfl.methods.ipfl_plus.importance import choose_bids, relative_importance
+from ipfl.methods.ipfl_plus.payment import Payment
 
 ROOT = Path(__file__).parent.parent
 SMALLER = ("task.clients=6", "task.samples=20", "task.model=softmax", "rounds=1")
@@ -90,7 +91,7 @@ class TestConcepts:
         psi = {0: [0.3, 0.1], 1: [0.2]} if psi is None else psi
         ranks = np.full((4, 2), -1)
         for client, scores in enumerate(self.scores()):
-            for rank, cluster in enumerate(choose_bids(importance_weights(scores, self.MEANS))):
+            for rank, cluster in enumerate(choose_bids(relative_importance(scores, self.MEANS))):
                 ranks[client, cluster] = rank
         manager = TokenManager(tokens.open_accounts(4, 2, 10_000)[0], self.PRICE)
         paid = manager.collect_bids(ranks)
@@ -107,17 +108,18 @@ class TestConcepts:
         return manager, pools, shares
 
     def test_settings_are_the_defaults(self):
-        rules = IPFLSettings()
-        assert (rules.price, rules.eta, rules.gamma) == (self.PRICE, self.ETA, self.GAMMA)
-        assert rules.subsidy_tokens == self.SUBSIDY
-        assert rules.opening_balance(30) == 10_000
+        payment = Payment()
+        expected = SettlementRule("shortfall", "positive", self.ETA, self.GAMMA, self.SUBSIDY)
+        assert payment.price == self.PRICE
+        assert payment.settlement_rule == expected
+        assert payment.open_accounts(setup(4, config={"rounds": 30}), 2).opening == 10_000
 
     def test_weights_and_bids(self):
         np.testing.assert_allclose(self.scores().mean(axis=0), self.MEANS)
         for row in self.table("1. What suits me?").values():
             scores = np.array([float(cell) for cell in row[:2]])
             np.testing.assert_allclose(scores / self.MEANS, [float(cell) for cell in row[2].split(", ")])
-            weights = importance_weights(scores, self.MEANS)
+            weights = relative_importance(scores, self.MEANS)
             assert [f"{weight:.2f}" for weight in weights] == row[3:5]
             assert choose_bids(weights) == [int(cell) for cell in row[5].split(", ")]
 

@@ -375,9 +375,9 @@ class TestSettings:
 
     def test_those_of_the_method_are_among_them(self):
         config = Config(rounds=7).model_dump(mode="json")
-        own = method_settings(ipfl.method("ipfl-plus", clusters="auto", max_clusters=4))
+        own = method_settings(ipfl.method("ipfl-plus", clusters=4, payment={"price": 7}))
         assert non_default_settings(config | {"method": own}) == {
-            "rounds": "7", "method.name": "ipfl-plus", "method.clusters": "auto", "method.max_clusters": "4",
+            "rounds": "7", "method.name": "ipfl-plus", "method.clusters": "4", "method.payment.price": "7",
         }  # fmt: skip
 
     def test_nothing_is_imported_for_a_method_of_others(self):

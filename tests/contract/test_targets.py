@@ -57,10 +57,10 @@ def test_runs_or_refuses(method, target):
 
 
 @pytest.mark.parametrize("target", sorted(TASKS))
-@pytest.mark.parametrize("contribution", ["clients", "loo", "exact"])
-def test_contributions_of_the_market(target, contribution):
-    """Each way to value an update, in a market that opens with the second round."""
-    method = ipfl.method("ipfl-plus", contribution=contribution)
+@pytest.mark.parametrize("rule", ["agreement", "paper"])
+def test_contributions_of_the_market(target, rule):
+    """Each way to value an update."""
+    method = ipfl.method("ipfl-plus", contribution={"rule": rule})
     result = run_here(TASKS[target], method, rounds=2)
     worth = [row.psi for line in result.history for row in line.get("contributions", ())]
     assert worth
@@ -68,7 +68,7 @@ def test_contributions_of_the_market(target, contribution):
 
 
 def test_initial_clustering_needs_classes():
-    method = ipfl.method("ipfl-plus", initial_clustering=True)
+    method = ipfl.method("ipfl", initial_clustering=True)
     with pytest.raises(InputError):
         run_here(TASKS["regression"], method, rounds=1)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,13 @@ from ipfl.config.run_config import RunConfig
 from ipfl.core import Record, Setup, TaskFacts
 from ipfl.errors import InputError
 from ipfl.keep.checkpoint import Checkpoints, pack_state, unpack_state
-from ipfl.methods.ipfl_plus.ipfl_plus import IPFL
-from ipfl.methods.ipfl_plus.market_state import MarketState
+from ipfl.methods.ipfl_plus.ipfl_plus import IPFLPlus
+from ipfl.methods.ipfl_plus.state import MarketState
 from ipfl.methods.one_model.fedavg import FedAvg
 from ipfl.system.files import read_record, write_record
 
 SETUP = Setup(np.arange(4, dtype=np.float32), (0, 2, 5), 2, 0, TaskFacts(2), RunConfig(rounds=3))
-STATES = {"fedavg": FedAvg().init(SETUP), "ipfl-plus": IPFL().init(SETUP)}
+STATES = {"fedavg": FedAvg().init(SETUP), "ipfl-plus": IPFLPlus().init(SETUP)}
 """A fresh state of a method with one model, and of one with a market."""
 
 
@@ -35,10 +36,8 @@ def sound(state: Any, like: Any) -> None:
     if state is not None:
         assert type(state) is type(like)
         if isinstance(state, MarketState):
-            assert (
-                state.bank.balances.sum() + state.bank.pool.sum() + state.bank.escrow.sum()
-                == state.bank.issued
-            )
+            bank = state.accounts.bank
+            assert bank.balances.sum() + bank.pool.sum() + bank.escrow.sum() == bank.issued
 
 
 def reads(folder: Path, name: str) -> Any:
@@ -196,31 +195,29 @@ class TestFound:
 
     def test_a_field_of_another_kind(self) -> None:
         tree = json.loads(json.dumps(pack_state(STATES["ipfl-plus"]).facts["state"]))
-        for field, value in {
-            "ids": None,
-            "seed": "0",
-            "models": 3,
-            "alive": {"array": "0"},
-            "held_facts": 1,
-            "directions": 1,
-        }.items():
-            assert field in self.unfit(tree | {"fields": tree["fields"] | {field: value}})
+        for record, field, value in [
+            ("run", "ids", None),
+            ("run", "seed", "0"),
+            ("clusters", "models", 3),
+            ("clusters", "directions", 1),
+            ("accounts", "is_paying", {"array": "0"}),
+            ("accounts", "held_means", 1),
+        ]:
+            changed = json.loads(json.dumps(tree))
+            changed["fields"][record]["fields"][field] = value
+            assert field in self.unfit(changed)
 
     def test_what_grew_since_the_start_is_let_through(self) -> None:
-        """Merges, kept models and directions are empty at first; later rounds have other accuracies."""
+        """Steps, kept models and directions are empty at first; later rounds have other accuracies."""
         fresh = STATES["ipfl-plus"]
-        step = np.ones_like(fresh.models[0])
-        grown = {
-            "held_facts": {1: ([0, 1], [0.5, 0.25])},
-            "directions": (step, None),
-            "last_steps": (((step, 2 * step),), ()),
-            "merged": ((3, 0, 1),),
-            "collapsed": True,
-        }
-        again = unpack_state(pack_state(MarketState(**{**vars(fresh), **grown})), fresh)
-        assert {row: (list(k), list(m)) for row, (k, m) in again.held_facts.items()} == grown["held_facts"]
-        assert again.merged == ((3, 0, 1),)
-        assert again.directions[1] is None
-        np.testing.assert_array_equal(again.directions[0], step)
-        assert [len(steps) for steps in again.last_steps] == [1, 0]
-        np.testing.assert_array_equal(again.last_steps[0][0][1], 2 * step)
+        step = np.ones_like(fresh.clusters.models[0])
+        moved = replace(fresh.clusters, directions=(step, None), last_steps=(((step, 2 * step),), ()))
+        held = replace(fresh.accounts, held_means={1: [0.5, 0.25]})
+        grown = replace(fresh, clusters=moved, accounts=held, collapsed=True)
+        again = unpack_state(pack_state(grown), fresh)
+        assert {row: list(means) for row, means in again.accounts.held_means.items()} == {1: [0.5, 0.25]}
+        assert again.collapsed
+        assert again.clusters.directions[1] is None
+        np.testing.assert_array_equal(again.clusters.directions[0], step)
+        assert [len(steps) for steps in again.clusters.last_steps] == [1, 0]
+        np.testing.assert_array_equal(again.clusters.last_steps[0][0][1], 2 * step)

@@ -36,7 +36,19 @@ TOML = [
     b"9" * 5000,
 ]
 KEYS = [f"{section}.{key}" for section, inner in VALID.items() if isinstance(inner, dict) for key in inner]
-KEYS += ["seed", "rounds", "method.beta", "method.price", "task", "method", "", ".", "a.b.c", "task.", "é"]
+KEYS += [
+    "seed",
+    "rounds",
+    "method.clusters",
+    "method.payment.price",
+    "task",
+    "method",
+    "",
+    ".",
+    "a.b.c",
+    "task.",
+    "é",
+]
 
 
 def used(config: Config | None) -> None:

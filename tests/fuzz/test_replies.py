@@ -34,11 +34,10 @@ from ipfl.training.task import Task
 CASES = 270
 """Hostile replies for each method and engine."""
 VARIANTS = {name: (name, {}) for name in METHODS} | {
-    "ipfl, printed": ("ipfl-plus", {"preset": "paper"}),
-    "ipfl, gradients": ("ipfl-plus", {"contribution": "clients"}),
-    "ipfl, leave one out": ("ipfl-plus", {"contribution": "loo"}),
-    "ipfl, exact": ("ipfl-plus", {"contribution": "exact"}),
-    "ipfl, no tokens": ("ipfl-plus", {"tokens": False, "robust": False}),
+    "ipfl-plus, printed payment": ("ipfl-plus", {"payment.rule": "paper"}),
+    "ipfl-plus, gradients": ("ipfl-plus", {"contribution.rule": "paper"}),
+    "ipfl-plus, printed importance": ("ipfl-plus", {"importance.rule": "paper", "sharing.rule": "paper"}),
+    "ipfl-plus, no tokens": ("ipfl-plus", {"payment.rule": "none", "guards.rule": "paper"}),
 }
 """Methods, and settings of IP-FL with actions or arithmetic of their own."""
 TASK = {"clients": 4, "samples": 10, "test_samples": 5}

@@ -16,7 +16,7 @@ from ipfl.ledger.signing import SigningKey
 from ipfl.ledger.store import RunStore
 
 journal = importlib.import_module("ipfl.keep.journal")
-MARKET = {"price": 100, "opening": 300, "subsidy": 0}
+MARKET = {"payment": {"price": 100, "opening": 300, "subsidy": 0}}
 
 
 @pytest.fixture(scope="module")

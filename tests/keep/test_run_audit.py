@@ -7,7 +7,7 @@ from tests.ledger.example_runs import HEADER, LINE, worked_run
 
 from ipfl.keep.run_audit import verify_run
 from ipfl.ledger.verify import Finding, verify
-from ipfl.methods.ipfl_plus.ipfl_plus import IPFL
+from ipfl.methods.ipfl_plus.ipfl_plus import IPFLPlus
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def test_the_method_of_the_header_is_replayed(place):
     found = verify_run(store)
     assert found is not None
     assert (found.round, found.sequence) == (0, 12)
-    assert found == verify(store, IPFL.replay)
+    assert found == verify(store, IPFLPlus.replay)
 
 
 def test_without_rules_no_method_is_needed(place):
@@ -53,9 +53,9 @@ def test_code_that_a_store_names_is_not_imported(place, tmp_path, monkeypatch):
     assert isinstance(found, Finding)
     assert "verify(store, YourMethod.replay)" in found.what
     assert "trap" not in sys.modules
-    assert verify(store, IPFL.replay) is None  # who trusts the method names its replay
+    assert verify(store, IPFLPlus.replay) is None  # who trusts the method names its replay
 
 
 def test_the_header_of_the_example_is_that_of_a_market():
-    assert HEADER["method"] == IPFL.name
-    assert IPFL.replay(HEADER["rules"], HEADER["clients"]).opening().complaint is None
+    assert HEADER["method"] == IPFLPlus.name
+    assert IPFLPlus.replay(HEADER["rules"], HEADER["clients"]).opening().complaint is None

@@ -11,7 +11,7 @@ from ipfl.core import Record, Round, Seat
 from ipfl.ledger.store import RunStore
 from ipfl.market.bank import opening_transfers
 from ipfl.market.market_rows import Bid, Contribution, Figure, Transfer
-from ipfl.methods.ipfl_plus.ipfl_plus import IPFL
+from ipfl.methods import method
 
 UPDATE_SIZE = 64
 """Length of the models of a random market: long enough to tell noise from structure."""
@@ -109,7 +109,8 @@ def random_market(seed: int, rounds: int, **settings: Any) -> tuple[dict[str, An
     Bids, drop-outs, losses at the server, updates, accuracies, lost gradients.
     """
     rng = np.random.default_rng(seed)
-    method = IPFL(**({"price": 7, "opening": 30, "eta": 0.5, "gamma": 0.1, "clusters": 3} | settings))
+    base = {"payment.price": 7, "payment.opening": 30, "payment.eta": 0.5, "clusters": 3}
+    chosen: Any = method("ipfl-plus", **(base | settings))
     common = rng.normal(size=UPDATE_SIZE)
 
     def prefer(client: int, ask: Record) -> Record:
@@ -129,11 +130,7 @@ def random_market(seed: int, rounds: int, **settings: Any) -> tuple[dict[str, An
         is_silent = rng.random() < 0.3
         return None if is_silent else Record({name: -np.ones_like(m) for name, m in wanted}, counts)
 
-    def loss(client: int, ask: Record) -> Record | None:
-        soft = rng.uniform(0, 10, len(ask.params)).tolist()
-        return None if rng.random() < 0.3 else Record({}, {"loss": soft, "soft": soft, "n": 10})
-
-    script = {"preference": prefer, "train": train, "appraise": appraise, "loss": loss}
+    script = {"preference": prefer, "train": train, "appraise": appraise}
     lost = np.flatnonzero(rng.random(8) < 0.2).tolist()
-    state, done, _ = play(method, rounds, script, size=UPDATE_SIZE, lost=lost)
-    return method.rules(state), [one.done for one in done]
+    state, done, _ = play(chosen, rounds, script, size=UPDATE_SIZE, lost=lost)
+    return chosen.rules(state), [one.done for one in done]

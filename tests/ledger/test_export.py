@@ -30,7 +30,7 @@ def cells(output):
 
 
 def test_csv_adds_up_to_the_balances(place):
-    store = random_run(place, "run", 3, 4, allowance=2)
+    store = random_run(place, "run", 3, 4)
     rows = list(csv.DictReader(io.StringIO("".join(csv_lines(store)))))
     sums = Counter()
     for row in rows:

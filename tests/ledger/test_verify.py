@@ -24,16 +24,14 @@ from ipfl.ledger.store import RunStore
 from ipfl.ledger.verify import Finding, findings, verify
 from ipfl.market.bank import opening_transfers
 from ipfl.market.market_rows import Bid, Contribution, Figure, Transfer
-from ipfl.methods.ipfl_plus.ipfl_plus import IPFL
+from ipfl.methods.ipfl_plus.ipfl_plus import IPFLPlus
 
 TABLES = ("runs", "clients", "rounds", "bids", "seats", "contributions", "transfers", "metrics")
 NAMES = count()
 MARKET_RULES = {
-    "payers": ["willing", "seated"],
-    "access": ["paid", "open"],
-    "reimburse": ["shortfall", "printed"],
-    "forfeit": [True, False],
-    "rewarded": ["positive", "all"],
+    "payment.rule": ["willing", "paper", "none"],
+    "contribution.rule": ["agreement", "paper"],
+    "seats.rule": ["draw", "paper"],
 }
 """Who pays, for what, and who gets it."""
 
@@ -65,9 +63,13 @@ def test_a_run_without_rounds_is_true(place):
 @pytest.mark.parametrize(
     ("rules", "replay", "words"),
     [
-        ({"price": 1}, IPFL.replay, "the rules in the run's header are not those of a market: 'clusters'"),
-        (RULES | {"clusters": 2**15}, IPFL.replay, "not those of a market: 32768 clusters"),
-        (RULES | {"eta": "much"}, IPFL.replay, "not those of a market: could not convert"),
+        (
+            {"price": 1},
+            IPFLPlus.replay,
+            "the rules in the run's header are not those of a market: 'clusters'",
+        ),
+        (RULES | {"clusters": 2**15}, IPFLPlus.replay, "not those of a market: 32768 clusters"),
+        (RULES | {"eta": "much"}, IPFLPlus.replay, "not those of a market: could not convert"),
         (RULES, None, "the run has a market whose rules are not known here"),
     ],
 )
@@ -333,20 +335,14 @@ def test_overdraft_that_the_database_did_not_see_is_found(place):
     seed=st.integers(0, 2**32 - 1),
     rules=st.fixed_dictionaries(
         {
-            "price": st.integers(1, 9),
-            "opening": st.integers(9, 40),
-            "eta": st.floats(0, 1),
-            "gamma": st.floats(0, 1),
+            "payment.price": st.integers(1, 9),
+            "payment.opening": st.integers(9, 40),
+            "payment.eta": st.floats(0, 1),
+            "payment.subsidy": st.floats(0, 2),
+            "payment.trial_rounds": st.integers(0, 2),
             "incentive": st.booleans(),
-            "allowance": st.integers(0, 3),
-            "subsidy": st.floats(0, 2),
-            "warmup": st.integers(0, 2),
-            "preference_every": st.integers(1, 2),
-            "preference_budget": st.sampled_from([3, None]),
-            "trial_rounds": st.integers(0, 2),
-            "tokens": st.sampled_from([True, True, False]),
-            "contribution": st.sampled_from(["momentum", "loo", "clients"]),
-            "robust": st.booleans(),
+            "importance.budget": st.sampled_from([3, None]),
+            "guards.rule": st.sampled_from(["all", "paper"]),
             **{name: st.sampled_from(values) for name, values in MARKET_RULES.items()},
         }
     ),
@@ -367,7 +363,7 @@ def test_whatever_the_market_does_is_verified(place, seed, rules):
             else:
                 connection.execute(text("ALTER TABLE transfers DISABLE TRIGGER USER"))
             connection.execute(text(f"UPDATE transfers SET amount = amount - 1 WHERE {where}"))
-            replay = IPFL.replay(store.header["rules"], store.header["clients"])
+            replay = IPFLPlus.replay(store.header["rules"], store.header["clients"])
             found = next(findings(store, Reader(connection, store.run_id), replay))
             changed.rollback()
         assert (found.round, found.sequence) == (entry.round, entry.sequence)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
 import pytest
 from hypothesis import settings
@@ -16,7 +14,6 @@ from ipfl.market import payments as tokens
 from ipfl.market.bank import Bank, Kind, TransferRows, Transfers, TransferTable, client_totals, post
 from ipfl.market.market_rows import Transfer
 from ipfl.market.token_manager import TokenManager
-from ipfl.methods.ipfl_plus import scheduler
 
 
 def table(draw: np.random.Generator, shape: tuple[int, int], share: float) -> np.ndarray:
@@ -41,11 +38,7 @@ class RandomMarket(RuleBasedStateMachine):
 
     @rule(
         seed=st.integers(0, 2**32),
-        n_p=st.integers(0, 4),
-        n_r=st.integers(0, 6),
         dropout=st.sampled_from([0.0, 0.3, 1.0]),
-        order=st.sampled_from(["draw", "top"]),
-        explore_in=st.sampled_from(["preferred", "random"]),
         willing=st.sampled_from([0.0, 0.5, 1.0]),
         eta=st.floats(0, 1),
         gamma=st.floats(0, 1),
@@ -53,11 +46,7 @@ class RandomMarket(RuleBasedStateMachine):
     def round(
         self,
         seed: int,
-        n_p: int,
-        n_r: int,
         dropout: float,
-        order: scheduler.BidderOrder,
-        explore_in: Literal["preferred", "random"],
         willing: float,
         eta: float,
         gamma: float,
@@ -67,20 +56,9 @@ class RandomMarket(RuleBasedStateMachine):
         wanted = np.where(table(draw, shape, 0.6), draw.integers(0, 5, shape), -1)
         self.bank, bids, paid = tokens.auction(self.bank, wanted, self.price)
         psi = np.where(table(draw, shape, 0.8), draw.normal(size=shape), np.nan)
-        available, seats_before = draw.random(self.n) < 0.9, draw.integers(0, 9, self.n)
-        known = scheduler.Bidders(
-            paid, wanted, draw.random(shape), psi, seats_before, available, self.bank.balances
-        )
-        chosen = scheduler.select(
-            known,
-            scheduler.BidderRule(order, ration=0.5),
-            price=self.price,
-            places=np.full(self.k, n_p),
-            n_r=n_r,
-            rng=draw,
-            explore_in=explore_in,
-        )
-        performance, random = chosen.seats(self.n)
+        performance = paid & table(draw, shape, 0.5)
+        able = (self.bank.balances >= self.price)[:, None] & (np.arange(self.k) == draw.integers(self.k))
+        random = ~performance & (paid | able) & table(draw, shape, 0.3)  # one seat each beyond paid bids
         served = draw.random(self.n) < willing
         self.bank, charged = tokens.charge(self.bank, paid, performance, random, self.price, served)
         seats = performance | random

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipfl.market.market_stats import count_broke, gini, is_collapsed, merge_candidates, rank_correlation
+from ipfl.market.market_stats import count_broke, gini, is_collapsed, rank_correlation
 
 
 def test_gini_by_hand() -> None:
@@ -53,33 +53,3 @@ def test_collapse() -> None:
 
 
 APART = np.array([[0.5, 0.3, 0.2], [0.2, 0.5, 0.3], [0.3, 0.2, 0.5], [0.4, 0.3, 0.3]])
-
-
-def test_clusters_with_the_same_bidders_are_merged_into_the_larger() -> None:
-    # Bidders of 0: {0, 1, 2}, of 1: {0, 1, 2, 3}, of 2: {3}. Overlap of 0 and 1: 3/4; of 1 and 2: 1/4.
-    bids = np.array([[1, 1, 0], [1, 1, 0], [1, 1, 0], [0, 1, 1]], bool)
-    assert merge_candidates(bids, APART, limit=0.75) == [(1, 0)]
-    assert merge_candidates(bids, APART, limit=0.76) == []
-
-
-def test_clusters_with_the_same_weights_are_merged_even_with_few_bids() -> None:
-    importance = np.array([[0.4, 0.4, 0.2], [0.1, 0.1, 0.8], [0.3, 0.3, 0.4], [np.nan] * 3])
-    assert merge_candidates(np.zeros((4, 3), bool), importance) == [(0, 1)]
-
-
-def test_clusters_nobody_bids_for_and_weights_without_spread_are_not_alike() -> None:
-    assert merge_candidates(np.zeros((4, 3), bool), np.full((4, 3), 1 / 3)) == []
-    assert merge_candidates(np.zeros((1, 2), bool), np.array([[0.5, 0.5]])) == []
-
-
-def test_a_single_cluster_stays() -> None:
-    assert merge_candidates(np.ones((4, 1), bool), np.ones((4, 1))) == []
-
-
-@given(st.integers(1, 6), st.integers(0, 2**32))
-def test_a_cluster_is_in_one_pair_at_most_so_that_one_always_remains(k: int, seed: int) -> None:
-    draw = np.random.default_rng(seed)
-    pairs = merge_candidates(draw.random((5, k)) < 0.9, draw.random((5, k)), limit=0.5)
-    involved = [cluster for pair in pairs for cluster in pair]
-    assert len(set(involved)) == len(involved)
-    assert k - len(pairs) >= 1

@@ -15,7 +15,8 @@ from ipfl.core import Record, TaskFacts
 from ipfl.methods.clusters.fedem import FedEM
 from ipfl.methods.clusters.fedsoft import FedSoft
 from ipfl.methods.clusters.ifca import IFCA
-from ipfl.methods.ipfl_plus.ipfl_plus import IPFL
+from ipfl.methods.ipfl_plus.ipfl_plus import IPFLPlus
+from ipfl.methods.ipfl_plus.sharing import Sharing
 from ipfl.methods.one_model.fedavg import FedAvg
 from ipfl.methods.personal.fedproto import FedProto
 
@@ -171,7 +172,7 @@ def test_a_center_of_fedsoft_that_one_client_trained_is_still_random():
 
 def test_a_market_pays_for_the_only_update_of_a_cluster_that_does_not_move_by_it():
     """Two clients, one seat in each cluster in round 0: whoever trains is paid by the same rules."""
-    method = IPFL(clusters=2, share=0.0, warmup=0)
+    method = IPFLPlus(clusters=2, sharing=Sharing(rule="paper"))
     script = {
         "preference": lambda client, ask: Record({}, {"bids": [0, 1], "hits": [5.0, 5.0], "n": 9}),
         "train": lambda client, ask: Record({name: both(5) for name in ask.params}, {"n": 3}),

@@ -33,7 +33,7 @@ def falls_short(plan, round):
 
 class TestMarket:
     def test_bids_are_returned_and_nothing_is_paid(self, task, tmp_path):
-        method = ipfl.method("ipfl-plus", allowance=7)
+        method = ipfl.method("ipfl-plus")
         result = run_small(task, method, tmp_path / "run", rounds=4, faults=GONE)
         assert all(line["rolled_back"] for line in result.history)
         for line in result.history:
@@ -52,9 +52,9 @@ class TestMarket:
         shown = CliRunner().invoke(app, ["ledger", "show", str(tmp_path / "run"), "--round", "2"])
         assert "Round 2 was rolled back" in shown.output
 
-    def test_bids_that_only_the_allowance_could_pay_for_are_dropped(self):
-        """Price 10, 15 tokens each, allowance 5: two bids in a round that counts, one in one rolled back."""
-        method = ipfl.method("ipfl-plus", price=10, opening=15, allowance=5)
+    def test_bids_that_nobody_could_pay_for_are_dropped(self):
+        """Price 10, 15 tokens each: one bid goes into escrow and back."""
+        method = ipfl.method("ipfl-plus", payment={"price": 10, "opening": 15})
         # Client 3 wants cluster 1 most (its escrow is account −4), then cluster 0, and can pay for one.
         bids = (Bid(3, 0, 1), Bid(3, 1, 0))
         played = Market(
@@ -65,7 +65,7 @@ class TestMarket:
         )
 
     def test_before_the_market_opens(self, task, tmp_path):
-        method = ipfl.method("ipfl-plus", warmup=2)
+        method = ipfl.method("ipfl", initial_clustering=True, pretrain=2)
         result = run_small(task, method, tmp_path / "run", rounds=2, faults=GONE)
         assert [(line["rolled_back"], line["transfers"]) for line in result.history] == [(True, ())] * 2
         with RunStore.open(tmp_path / "run") as store:

@@ -42,7 +42,7 @@ PLAYS: Mapping[str, tuple[str, dict[str, Any], dict[str, Any], int]] = {
     "ipfl-plus with the last step": ("ipfl-plus", {}, LAST_STEP, 12),
     "ipfl-plus K=4 with the last step": ("ipfl-plus", {"clusters": 4}, LAST_STEP, 12),
     "ipfl-plus NI": ("ipfl-plus", {"incentive": False}, {}, 8),
-    "ipfl-plus without tokens": ("ipfl-plus", {"clusters": 4, "tokens": False}, {}, 12),
+    "ipfl-plus without tokens": ("ipfl-plus", {"clusters": 4, "payment": {"rule": "none"}}, {}, 12),
 }
 """Name → method, its settings, sections of the config, rounds."""
 

@@ -90,6 +90,6 @@ def test_settings_with_colons_that_name_no_code():
         "classes:2",
         "rotated:4",
         "ipfl.methods.one_model.fedavg:FedAvg",
-        "ipfl-plus:eta=0.5",
+        "ipfl-plus:payment.eta=0.5",
     ]
     refuse_code([names, {"task": {"partition": "30:70"}}, None, 3], Path("runs/foreign"))

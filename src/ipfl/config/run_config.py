@@ -78,9 +78,7 @@ class MethodConfig(Section):
     model_config = ConfigDict(extra="allow")
 
     name: str = Field(methods.DEFAULT, description="see `ipfl methods`; or `module:Class` of your own")
-    clusters: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
-        2, description="number of clusters K, or auto; ignored by methods without clusters"
-    )
+    clusters: int = Field(2, ge=1, description="number of clusters K; ignored by methods without clusters")
 
 
 class RunConfig(Section):
@@ -187,10 +185,11 @@ class Config(RunConfig):
         A label is a method's name (or `module:Class`), with `+adapt` for the last step (`last_steps`) and
         settings of its own if wanted: `NAME+adapt:key=value:key=value`.
         """
-        settings = self.method.model_extra or {}
         parsed = {label: _variant(label) for label in labels}
         fields = {label: methods.method_fields(name) for label, (name, _) in parsed.items()}
         known = {field for own in fields.values() for field in own}
+        parts = {part for name, _ in parsed.values() for part in methods.parts_of(methods.method_class(name))}
+        settings = methods.flat_hyperparameters(self.method.model_extra or {}, parts)
         for key in settings:
             if key not in known:
                 raise unknown(
@@ -284,8 +283,9 @@ def _refuse_bare_hyperparameters(tree: Mapping[str, Any]) -> None:
     name = name.removesuffix(ADAPTED)
     if strange and name in methods.METHODS:
         for key in strange:
-            if key in methods.method_fields(name):
-                raise InputError(f"unknown key {key!r}; did you mean 'method.{key}'?")
+            for field in methods.method_fields(name):
+                if key in (field, field.rpartition(".")[2]) or key == field.partition(".")[0]:
+                    raise InputError(f"unknown key {key!r}; did you mean 'method.{field}'?")
 
 
 def _put(tree: dict[str, Any], key: str, value: Any) -> None:

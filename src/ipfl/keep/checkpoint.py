@@ -151,7 +151,7 @@ def _examples(like: Any) -> dict[str, Any]:
 
 
 def _lasting_arrays(state: Any) -> Iterator[Any]:
-    """Arrays of a state's fields that are marked as lasting."""
+    """Arrays of a state's fields that are marked as lasting, and of those of its records."""
 
     def walk(value: Any) -> Iterator[Any]:
         if isinstance(value, np.ndarray):
@@ -161,8 +161,8 @@ def _lasting_arrays(state: Any) -> Iterator[Any]:
                 yield from walk(item)
 
     for field in dataclasses.fields(state) if dataclasses.is_dataclass(state) else ():
-        if field.metadata.get("lasting", False):
-            yield from walk(getattr(state, field.name))
+        value = getattr(state, field.name)
+        yield from walk(value) if field.metadata.get("lasting", False) else _lasting_arrays(value)
 
 
 class WrittenCheckpoint(NamedTuple):

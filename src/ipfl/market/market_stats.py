@@ -1,4 +1,4 @@
-"""Statistics of the market: wealth, collapse, clusters that do the same work (docs/reading.md, 1 and 4).
+"""Statistics of the market: wealth, and whether one cluster takes all (docs/reading.md, 1 and 4).
 
 Rank rewards move wealth upwards, and where one model becomes the best for all, all bids can go to it: neither
 may happen unseen, so these numbers go into every round's record.
@@ -6,12 +6,10 @@ may happen unseen, so these numbers go into every round's record.
 
 from __future__ import annotations
 
-import warnings
-
 import numpy as np
 
 from ipfl.core import Event
-from ipfl.market.market_arrays import Bools, Floats, Ints
+from ipfl.market.market_arrays import Floats, Ints
 
 
 def gini(balances: Ints) -> float:
@@ -83,50 +81,3 @@ def market_events(bids: Ints, empty_seats: int, was_collapsed: bool) -> tuple[bo
     if collapsed and not was_collapsed:
         events.append(Event("collapse", None, "collapse: one cluster gets nearly all bids"))
     return collapsed, tuple(events)
-
-
-def merge_candidates(bids: Bools, importance: Floats, limit: float = 0.9) -> list[tuple[int, int]]:
-    """Pairs of clusters (keep, drop) whose models serve the same clients, for `clusters = "auto"`.
-
-    Two clusters are alike by the larger of: the Jaccard overlap of their bidders (bid for both / bid for
-    either), and the correlation over clients of their importance weights. Pairs that reach the limit are
-    taken most alike first (ties: lower numbers first), each cluster in one pair at most. Kept is the one
-    with more bidders (ties: the lower number). Every dropped cluster has one kept for it, so that at least
-    one always remains. While all models are still alike so are all clusters: ask after some rounds only.
-
-    Args:
-        bids: (N, K) who bids for what.
-        importance: (N, K) υ; rows with NaN (clients never asked) are left out.
-        limit: Likeness in (0, 1] from which on two clusters are one.
-    """
-    clusters = bids.shape[1]
-    count = bids.sum(axis=0)
-    likeness = np.maximum(_overlap(bids), _correlation(importance))
-    pairs = [
-        (a, b) for a in range(clusters) for b in range(a + 1, clusters) if likeness[a, b] >= limit - 1e-9
-    ]
-    merged: list[tuple[int, int]] = []
-    taken: set[int] = set()
-    for a, b in sorted(pairs, key=lambda pair: -likeness[pair]):
-        if not taken & {a, b}:
-            taken |= {a, b}
-            merged.append((a, b) if count[a] >= count[b] else (b, a))
-    return merged
-
-
-def _overlap(bids: Bools) -> Floats:
-    """(K, K) Jaccard overlap of the clusters' bidders; 0 where neither has any."""
-    table = bids.astype(np.float32)
-    both = (table.T @ table).astype(np.float64)
-    either = np.diag(both)[:, None] + np.diag(both)[None, :] - both
-    return np.divide(both, either, out=np.zeros_like(both), where=either > 0)
-
-
-def _correlation(importance: Floats) -> Floats:
-    """(K, K) correlation of the columns; 0 for columns without spread."""
-    known = importance[np.isfinite(importance).all(axis=1)]
-    if len(known) < 2:
-        return np.zeros((importance.shape[1],) * 2)
-    with warnings.catch_warnings(), np.errstate(all="ignore"):
-        matrix: Floats = np.atleast_2d(np.corrcoef(known, rowvar=False))
-    return np.where(np.isfinite(matrix), matrix, 0.0)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import json
+from collections.abc import Container, Mapping
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -36,7 +37,7 @@ METHODS = {
     "finetune": "one_model.finetune:FineTune",
     "ifca": "clusters.ifca:IFCA",
     "ipfl": "ipfl:IPFL",
-    "ipfl-plus": "ipfl_plus.ipfl_plus:IPFL",
+    "ipfl-plus": "ipfl_plus.ipfl_plus:IPFLPlus",
     "local": "personal.local_training:Local",
     "perfedavg": "one_model.perfedavg:PerFedAvg",
 }
@@ -142,32 +143,78 @@ def _check_method_class(found: Any, name: str) -> type[Method[Any]]:
     return found
 
 
+def parts_of(kind: type[Any]) -> dict[str, type[Any]]:
+    """The parts that a method is put together of, by name: hyper-parameters with hyper-parameters."""
+    fields = dataclasses.fields(kind)
+    return {one.name: type(one.default) for one in fields if dataclasses.is_dataclass(one.default)}
+
+
 def method_fields(name: str) -> tuple[str, ...]:
-    """Names of a method's hyper-parameters."""
-    return tuple(field.name for field in dataclasses.fields(method_class(name)))  # type: ignore[arg-type]
+    """Names of a method's hyper-parameters; those of a part with the part's name: `payment.price`."""
+    return fields_of(method_class(name))
+
+
+def fields_of(kind: type[Any]) -> tuple[str, ...]:
+    """The same of a method's class."""
+    parts, names = parts_of(kind), []
+    for one in dataclasses.fields(kind):
+        own = dataclasses.fields(parts[one.name]) if one.name in parts else ()
+        names += [f"{one.name}.{inner.name}" for inner in own] or [one.name]
+    return tuple(names)
+
+
+def hyperparameter(method: Method[Any], key: str) -> Any:
+    """The value of a hyper-parameter by its name in `method_fields`."""
+    part, _, inner = key.rpartition(".")
+    return getattr(getattr(method, part) if part else method, inner)
+
+
+def flat_hyperparameters(settings: Mapping[str, Any], parts: Container[str]) -> dict[str, Any]:
+    """Settings by their names in `method_fields`; `{"payment": {"price": 1}}` becomes `payment.price`."""
+    flat: dict[str, Any] = {}
+    for key, value in settings.items():
+        if key in parts and isinstance(value, Mapping):
+            flat |= {f"{key}.{inner}": one for inner, one in value.items()}
+        else:
+            flat[key] = value
+    return flat
 
 
 def method(name: str, /, **settings: Any) -> Method[Any]:
-    """Builds a method by its name; the keywords are its hyper-parameters (`ipfl methods NAME` lists them)."""
-    from pydantic import ValidationError
+    """Builds a method by its name; the keywords are its hyper-parameters (`ipfl methods NAME` lists them).
 
-    from ipfl.config.sections import check_setting, one_line
+    Those of a part are a mapping: `ipfl.method("ipfl-plus", payment={"subsidy": 1})`.
+    """
+    from ipfl.config.sections import check_setting
 
-    kind, known = method_class(name), method_fields(name)
-    for key in settings:
-        if key not in known:
+    kind, known, parts = method_class(name), method_fields(name), parts_of(method_class(name))
+    own: dict[str, dict[str, Any]] = {}
+    for key, value in flat_hyperparameters(settings, parts).items():
+        if key not in known and not isinstance(value, parts.get(key, ())):
             raise unknown(f"hyper-parameter of {name}", key, known)
-    try:
-        built = kind(**settings)
-    except ValidationError as error:
-        raise InputError(one_line(error, None, "method")) from error
+        part, _, inner = key.rpartition(".")
+        own.setdefault(part, {})[inner] = value
+    built_parts = {part: _build(parts[part], f"method.{part}", own[part]) for part in own if part}
+    built: Method[Any] = _build(kind, "method", own.get("", {}) | built_parts)
     for key in known:
-        value = getattr(built, key)
+        value = hyperparameter(built, key)
         try:
             check_setting(value)
         except ValueError as error:
             raise InputError(f"method.{key} {error}, not {value!r:.50}") from error
     return built
+
+
+def _build(kind: type[Any], section: str, settings: Mapping[str, Any]) -> Any:
+    """An object of a pydantic dataclass; complaints on one line, with the dotted key."""
+    from pydantic import ValidationError
+
+    from ipfl.config.sections import one_line
+
+    try:
+        return kind(**settings)
+    except ValidationError as error:
+        raise InputError(one_line(error, None, section)) from error
 
 
 def method_settings(method: Method[Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from ipfl.config.run_config import Config, RunConfig
 from ipfl.config.sections import Section
-from ipfl.methods import method_class, method_reference
+from ipfl.methods import hyperparameter, method_class, method_fields, method_reference, parts_of
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -31,12 +31,16 @@ class Hyperparameter:
 
 
 def hyperparameters(name: str) -> list[Hyperparameter]:
-    """The hyper-parameters of a method, in the order of its fields."""
-    fields: Mapping[str, FieldInfo] = getattr(method_class(name), "__pydantic_fields__")  # noqa: B009 (untyped)
-    return [
-        Hyperparameter(field, info.get_default(call_default_factory=True), _described(info))
-        for field, info in fields.items()
-    ]
+    """The hyper-parameters of a method, in the order of its fields; those of a part as `part.name`."""
+    method, found = method_class(name), []
+    parts = parts_of(method)
+    for key in method_fields(name):
+        part, _, inner = key.rpartition(".")
+        kind = parts[part] if part else method
+        fields: Mapping[str, FieldInfo] = getattr(kind, "__pydantic_fields__")  # noqa: B009 (untyped)
+        info = fields[inner]
+        found.append(Hyperparameter(key, info.get_default(call_default_factory=True), _described(info)))
+    return found
 
 
 def _described(info: FieldInfo) -> str:
@@ -85,7 +89,11 @@ def _method_settings(section: Section, methods: Sequence[Method[Any]]) -> Iterat
     for field in described:
         if field in type(section).model_fields:
             continue
-        values = {one.name: getattr(one, field) for one in methods if hasattr(one, field)}
+        values = {
+            one.name: hyperparameter(one, field)
+            for one in methods
+            if field in method_fields(method_reference(one))
+        }
         agreed = len({json.dumps(value) for value in values.values()}) == 1
         note = f"{described[field]} ({', '.join(values)})" if len(methods) > 1 else described[field]
         if agreed:

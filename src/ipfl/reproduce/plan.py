@@ -67,11 +67,11 @@ def plan_run(
         label: Of its method.
         seed: Its seed.
         base: Settings by dotted key.
-        own: Settings of this method alone; keys without a dot are hyper-parameters.
+        own: Settings of this method alone; keys of no section of the config are hyper-parameters.
         reference: What clients may compare themselves with before they leave.
         rows: Labels of all methods beside it, which say whose the section `[adapt]` is.
     """
-    of_config = {key: value for key, value in own.items() if "." in key or key in Config.model_fields}
+    of_config = {key: value for key, value in own.items() if key.partition(".")[0] in Config.model_fields}
     of_method = {key: value for key, value in own.items() if key not in of_config}
     overrides = {**base, **of_config, "seed": seed}
     if reference is None:  # nobody can leave the reference for being worse than the reference

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import Field, fields, is_dataclass
+from dataclasses import is_dataclass
 from typing import Any, NamedTuple
-
-from pydantic.fields import FieldInfo
 
 from ipfl.client.last_step import check_last_step
 from ipfl.config.run_config import Config, RunConfig, last_steps
 from ipfl.config.train_section import AdaptConfig
 from ipfl.core import Method
 from ipfl.errors import InputError
-from ipfl.methods import check_method
+from ipfl.methods import check_method, fields_of, hyperparameter
 
 Methods = Sequence[str | Method[Any]] | Mapping[str, str | Method[Any]]
 """Names or methods, as they are or by the labels that they get."""
@@ -64,11 +62,6 @@ def label_methods(
     return rows, reference_label
 
 
-def _default_of(setting: Field[Any]) -> Any:
-    """The default of a hyper-parameter, which may be given as pydantic's `Field`."""
-    return setting.default.default if isinstance(setting.default, FieldInfo) else setting.default
-
-
 def _add_method(given: dict[str, Method[Any] | None], one: str | Method[Any]) -> None:
     label, method = (one, None) if isinstance(one, str) else (label_of(check_method(one)), one)
     if label in given and given[label] != method:
@@ -78,11 +71,13 @@ def _add_method(given: dict[str, Method[Any] | None], one: str | Method[Any]) ->
 
 def label_of(method: Method[Any]) -> str:
     """The label of a method: its name, and the settings that are not its defaults."""
-    known: tuple[Field[Any], ...] = fields(method) if is_dataclass(method) else ()
+    kind = type(method)
+    known: tuple[str, ...] = fields_of(kind) if is_dataclass(method) else ()
+    plain = kind() if known else method
     settings = [
-        f"{one.name}={getattr(method, one.name)}"
-        for one in known
-        if getattr(method, one.name) != _default_of(one)
+        f"{key}={value}"
+        for key in known
+        if (value := hyperparameter(method, key)) != hyperparameter(plain, key)
     ]
     return ":".join([method.name, *settings])
 

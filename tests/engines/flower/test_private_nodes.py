@@ -335,7 +335,7 @@ class TestSensitivity:
         assert node.ask(EVALUATE, offer, "ipfl-plus", **asked).startswith(
             "[privacy] keeps evaluations of ipfl-plus"
         )
-        method = ipfl.method("ipfl-plus", mix="paper")
+        method = ipfl.method("ipfl-plus", mix={"rule": "paper"})
         assert node.ask(EVALUATE, offer, method, **asked).facts["n"] == self.TESTED
 
     @pytest.mark.parametrize("adapt", [{"epochs": "auto"}, {"label_prior": True}, {"epochs": 3}])

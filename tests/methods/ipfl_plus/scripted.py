@@ -10,30 +10,48 @@ from tests import federation
 from tests.federation import Answer, KeptModels, Played, ScriptedEngine, play_round
 
 from ipfl.core import ClientId, Record, Setup
-from ipfl.methods.ipfl_plus.ipfl_plus import IPFL
-from ipfl.methods.ipfl_plus.market_state import MarketState
+from ipfl.methods import method
+from ipfl.methods.ipfl_plus.ipfl_plus import IPFLPlus
+from ipfl.methods.ipfl_plus.state import MarketState
 
 SIZE = 3
 
 
-UNDISTURBED = {"robust": False, "contribution": "loo", "subsidy": 0, "trial_rounds": 0, "share": 0.0}
+UNDISTURBED: dict[str, dict[str, Any]] = {
+    "payment": {"trial_rounds": 0, "subsidy": 0},
+    "contribution": {"rule": "paper"},
+    "guards": {"rule": "paper"},
+    "sharing": {"rule": "paper"},
+}
 """Settings that make a round's tokens easy to derive by hand."""
+PARTS = ("importance", "seats", "payment", "contribution", "guards", "sharing", "mix")
 
 
-def paper(**settings: Any) -> IPFL:
-    """IP-FL with the rules as they are printed."""
-    return IPFL(preset="paper", **settings)
+def put_together(base: Mapping[str, Mapping[str, Any]], settings: Mapping[str, Any]) -> IPFLPlus:
+    """The method with these settings of its parts instead of those of the base."""
+    own = {
+        key: {**base.get(key, {}), **value} if isinstance(value, Mapping) else value
+        for key, value in settings.items()
+    }
+    made = method("ipfl-plus", **{**base, **own})
+    assert isinstance(made, IPFLPlus)
+    return made
 
 
-def market(**settings: Any) -> IPFL:
-    """IP-FL as it is now, with contributions that can be read off the updates: by leaving one out.
+def paper(**settings: Any) -> IPFLPlus:
+    """All parts by the paper's rules."""
+    return put_together({part: {"rule": "paper"} for part in PARTS}, settings)
 
-    Client i adds i to every coordinate, and a model is the better the larger it is. So who adds more than the
-    mean of the other providers contributes something, and who adds less takes something away. Without
-    screening, which would take updates in one direction for copies, without a subsidy (all that is earned was
-    paid by somebody) and without free rounds.
+
+def market(**settings: Any) -> IPFLPlus:
+    """The default, with contributions that can be read off the updates.
+
+    Client i adds i to every coordinate, and a model is the better the larger it is (`appraise`): who adds
+    more than the mean of the providers contributes something, and who adds less takes something away.
+    Without screening, which would take updates in one direction for copies, without a subsidy (all that is
+    earned was paid by somebody) and without free rounds.
     """
-    return IPFL(**{**UNDISTURBED, **settings})
+    return put_together(UNDISTURBED, settings)
 
 
 def train(client: ClientId, ask: Record) -> Record:
@@ -55,17 +73,10 @@ def prefer_parity(client: ClientId, ask: Record) -> Record:
     return Record({}, {"bids": [mine], "hits": hits, "n": 10})
 
 
-def loss(client: ClientId, ask: Record) -> Record:
-    """The larger a model, the better."""
-    soft = [5 + float(model.mean()) / 1000 for model in ask.params.values()]
-    return Record({}, {"loss": soft, "soft": soft, "n": 10})
-
-
 HONEST: dict[str, Answer] = {
     "train": train,
     "appraise": appraise,
     "preference": prefer_parity,
-    "loss": loss,
 }
 
 
@@ -90,7 +101,7 @@ def setup(clients: int = 8, per_round: int = 6, size: int = SIZE, **others: Any)
 
 
 def play(
-    method: IPFL,
+    method: IPFLPlus,
     rounds: int,
     script: Mapping[str, Answer] = HONEST,
     clients: int = 8,

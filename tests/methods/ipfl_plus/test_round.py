@@ -1,4 +1,4 @@
-"""IP-FL's round by the printed rules against scripted clients: phases, seats, tokens, invalid replies."""
+"""Whole rounds against scripted clients: phases, tokens by the paper's rules, invalid replies, reports."""
 
 from __future__ import annotations
 
@@ -8,11 +8,20 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.methods.ipfl_plus.scripted import HONEST, SIZE, appraise, paper, play, prefer_parity, setup, train
+from tests.methods.ipfl_plus.scripted import (
+    HONEST,
+    SIZE,
+    appraise,
+    market,
+    paper,
+    play,
+    prefer_parity,
+    setup,
+    train,
+)
 
 from ipfl.core import Record
 from ipfl.market.market_rows import Transfer
-from ipfl.methods.ipfl_plus.preference_steps import assign_bids
 
 OPENING = 100 * 100
 
@@ -52,32 +61,11 @@ class TestOrderOfPhases:
         later = ["preference", "train", "appraise"]
         assert engine.actions == ["train", "appraise", *later]
 
-    def test_preferences_are_asked_every_r_rounds_and_kept_in_between(self):
-        _, done, engine = play(paper(preference_every=3), 6)
-        asked = [number for number, ask in enumerate(engine.asks) if ask.action == "preference" and ask.to]
-        assert len(asked) == 2  # rounds 1 and 4
-        assert bids(done[2]) == bids(done[1]) == [4, 4]
-
-    def test_warmup_trains_all_clusters_as_one_and_moves_no_tokens(self):
-        state, done, engine = play(paper(warmup=2), 2)
-        assert engine.actions == ["train", "train"]
-        assert (state.models[0] == state.models[1]).all()
-        assert state.models[0].any()
-        assert [one.done.market.transfers for one in done] == [(), ()]
-        assert play(paper(warmup=2), 3)[2].actions == ["train"] * 3 + ["appraise"]
-
     def test_aggregate_is_the_mean_of_the_cluster_s_clients(self):
         # Client i adds i to every coordinate and all have 10 samples: the model is the mean of their ids.
         state, (first,), _ = play(paper(), 1)
         for k in (0, 1):
-            np.testing.assert_allclose(state.models[k], np.mean(trained(first, k)))
-
-    def test_contributions_follow_the_updates(self):
-        # ψ_i = −gᵀ λ_i (W_i − W_M) with g = −1, λ = 1/3: (3/3)·(i − mean of the ids).
-        _, (first,), _ = play(paper(), 1)
-        for k in (0, 1):
-            ids = np.array(trained(first, k), float)
-            np.testing.assert_allclose(psi(first, k), ids - ids.mean(), rtol=1e-5)
+            np.testing.assert_allclose(state.clusters.models[k], np.mean(trained(first, k)))
 
 
 class TestTokens:
@@ -86,14 +74,14 @@ class TestTokens:
         # 1/6, 2/6, 3/6 = 50, 100, 150; the largest id has the largest contribution.
         state, (first,), _ = play(paper(), 1)
         for k in (0, 1):
-            assert [int(state.bank.balances[i]) - OPENING for i in members(first, k)] == [-50, 0, 50]
+            assert [int(state.accounts.bank.balances[i]) - OPENING for i in members(first, k)] == [-50, 0, 50]
         away = set(range(8)) - {seat.client for seat in first.done.seats}
-        assert all(state.bank.balances[i] == OPENING for i in away)
+        assert all(state.accounts.bank.balances[i] == OPENING for i in away)
         assert [fee.amount for fee in transfers(first, "fee")] == [100] * 6
 
     def test_no_improvement_returns_the_share_eta_to_those_who_paid(self):
         # Accuracy stays at 0.5 = Acc_kmax, so U = η = 0.5: half of every pool is reimbursed equally.
-        _, done, _ = play(paper(eta=0.5), 2)
+        _, done, _ = play(paper(payment={"eta": 0.5}), 2)
         assert {share for _, share in done[1].done.market.reimbursed_share} == {0.5}
         for k in (0, 1):
             fees = sum(row.amount for row in transfers(done[1], "fee") if row.cluster == k)
@@ -124,17 +112,17 @@ class TestTokens:
             seats = [sum(client in members(one, k) for one in done[:2]) for k in (0, 1)]
             assert record.facts["seats"] == seats
             assert record.facts["balance"] == OPENING + sum(record.facts["net"])
-        assert state.seats_had.sum() == 18
+        assert state.seats.had.sum() == 18
 
     def test_without_incentives_nobody_gains_or_loses_and_nobody_is_asked(self):
         state, done, engine = play(paper(incentive=False), 4)
         assert set(engine.actions) == {"train"}
-        assert (state.bank.balances == OPENING).all()
+        assert (state.accounts.bank.balances == OPENING).all()
         assert all(sum(bids(one)) == 8 for one in done[1:])
 
     def test_clients_that_cannot_pay_are_not_chosen(self):
         # Opening balance of one price. Clients that have less get no seat, whatever they bid.
-        state, done, _ = play(paper(opening=100), 12)
+        state, done, _ = play(paper(payment={"opening": 100}), 12)
         balances = np.full(8, 100)
         for one in done:
             assert all(balances[seat.client] >= 100 for seat in one.done.seats)
@@ -142,12 +130,8 @@ class TestTokens:
                 for account, sign in ((transfer.source, -1), (transfer.target, 1)):
                     if account >= 0:
                         balances[account] += sign * transfer.amount
-        assert balances.tolist() == state.bank.balances.tolist()
+        assert balances.tolist() == state.accounts.bank.balances.tolist()
         assert any(("empty_seats", None) in one.kinds for one in done)
-
-    def test_allowance_is_issued_equally(self):
-        state, _, _ = play(paper(allowance=7), 3)
-        assert state.bank.issued == 8 * (OPENING + 3 * 7)
 
 
 def broken(kind: str):
@@ -174,7 +158,7 @@ KINDS = ["absent", "nan", "infinite", "short", "no samples", "samples as text", 
 
 class TestInvalidReplies:
     @pytest.mark.parametrize("kind", KINDS)
-    def test_client_is_left_out_and_its_bid_returned(self, kind):
+    def test_client_is_left_out_and_forfeits_its_price(self, kind):
         # per_round = 8: everyone has a seat in round 0, client 5 as well.
         method_, engine = paper(), HONEST | {"train": broken(kind)}
         state = method_.init(replace(setup(), per_round=8))
@@ -182,22 +166,22 @@ class TestInvalidReplies:
         (k,) = [k for k in (0, 1) if 5 in members(first, k)]
         others = [i for i in members(first, k) if i != 5]
         assert trained(first, k) == others
-        assert state.bank.balances[5] == OPENING
-        np.testing.assert_allclose(state.models[k], np.mean(others), rtol=1e-6)
+        assert state.accounts.bank.balances[5] == OPENING - 100
+        np.testing.assert_allclose(state.clusters.models[k], np.mean(others), rtol=1e-6)
         assert first.kinds == [("no_answer" if kind == "absent" else "invalid_reply", 5)]
-        assert state.omega[5].sum() == 0
+        assert state.seats.omega[5].sum() == 0
 
     def test_nobody_answers(self):
         state, _done, _ = play(paper(), 2, HONEST | {"train": lambda client, ask: None})
-        assert (state.bank.balances == OPENING).all()
-        assert not any(model.any() for model in state.models)
+        assert (state.accounts.bank.balances == OPENING).all()
+        assert not any(model.any() for model in state.clusters.models)
 
     def test_no_appraisal_means_no_reimbursement_and_ranks_by_participation(self):
         # ψ unknown for all: three providers, ranked by Ω (all 1), then by id: 50, 100, 150 of 300.
         state, (first,), _ = play(paper(), 1, HONEST | {"appraise": lambda client, ask: None})
         assert [psi(first, k) for k in (0, 1)] == [[None] * 3] * 2
         for k in (0, 1):
-            assert [int(state.bank.balances[i]) - OPENING for i in members(first, k)] == [-50, 0, 50]
+            assert [int(state.accounts.bank.balances[i]) - OPENING for i in members(first, k)] == [-50, 0, 50]
 
     def test_nan_gradient_is_ignored(self):
         def poisoned(client: int, ask: Record) -> Record:
@@ -225,26 +209,26 @@ class TestInvalidReplies:
     def test_invalid_preferences_leave_the_old_bids(self, facts):
         answer = {"preference": lambda c, a: Record({}, facts) if c == 3 else prefer_parity(c, a)}
         state, done, _ = play(paper(), 2, HONEST | answer)
-        assert (state.bid_ranks[3] == -1).all()
+        assert (state.preferences.ranks[3] == -1).all()
         assert done[1].kinds == [("invalid_reply", 3)]
 
     @settings(max_examples=30, deadline=None)
     @given(st.data())
     def test_whatever_happens_tokens_are_conserved(self, data):
         faults = st.sampled_from(["fine", "fine", "fine", *KINDS])
-        method_ = paper(opening=data.draw(st.sampled_from([100, 250, 10_000])), price=100, eta=0.3)
+        method_ = paper(payment={"opening": data.draw(st.sampled_from([100, 250, 10_000])), "eta": 0.3})
         script = HONEST | {
             "train": lambda c, a: train(c, a) if (f := data.draw(faults)) == "fine" else broken(f)(5, a),
             "preference": lambda c, a: prefer_parity(c, a) if data.draw(st.booleans()) else None,
             "appraise": lambda c, a: appraise(c, a) if data.draw(st.booleans()) else None,
         }
         state = method_.init(setup())
-        issued = state.bank.issued
+        issued = state.accounts.bank.issued
         state, done, _ = play(method_, 4, script, state=state)
         # Bank itself refuses negative accounts and sums that do not add up whenever one is made.
-        assert state.bank.balances.sum() == state.bank.issued == issued
-        assert not state.bank.pool.any()
-        assert not state.bank.escrow.any()
+        assert state.accounts.bank.balances.sum() == state.accounts.bank.issued == issued
+        assert not state.accounts.bank.pool.any()
+        assert not state.accounts.bank.escrow.any()
         for one in done:
             moved = one.done.market.transfers
             assert {row.amount for row in moved if row.kind in ("bid", "fee")} <= {100}
@@ -274,11 +258,6 @@ class TestReports:
         state, _, _ = play(paper(), 30)
         assert paper().report(state)["contribution_reward_correlation"] > 0.8
 
-    def test_more_seats_than_clients_takes_what_there_is(self):
-        _, done, _ = play(paper(n_p=20), 2)
-        assert ("empty_seats", None) in done[1].kinds
-        assert len(done[1].done.seats) <= 16
-
     def test_small_budget_is_never_exceeded(self):
         # N = 8 and two clusters, but 3 trainings a round: N_r = 2 would leave none, so it is cut to 1.
         method_ = paper()
@@ -292,7 +271,28 @@ class TestReports:
 
     def test_a_client_put_into_the_wrong_cluster_bids_for_the_right_one(self):
         method_ = paper()
-        state = assign_bids(method_.init(setup()), np.array([i % 2 if i != 3 else 0 for i in range(8)]))
+        state = method_.init(setup())
+        wrong = state.preferences.with_one_bid_each(np.array([i % 2 if i != 3 else 0 for i in range(8)]))
+        state = replace(state, preferences=wrong)
         assert method_.preferences(state)[3] == 0
         state, _, _ = play(method_, 2, state=state)
         assert method_.preferences(state)[3] == 1
+
+
+class TestSeats:
+    @pytest.mark.parametrize(("clusters", "per_round"), [(4, 3), (3, 8), (2, 7), (5, 2)])
+    def test_the_whole_budget_is_dealt_and_never_more(self, clusters, per_round):
+        def prefer(client: int, ask: Record) -> Record:
+            hits = [9.0 if k == client % clusters else 1.0 for k in range(clusters)]
+            return Record(
+                {},
+                {"bids": [client % clusters], "hits": hits if ask.params else [], "n": 10},
+            )
+
+        method_ = market(clusters=clusters)
+        state = method_.init(replace(setup(20), per_round=per_round))
+        _, done, _ = play(method_, 11, HONEST | {"preference": prefer}, clients=20, state=state)
+        assert [len(one.done.seats) for one in done] == [per_round] * 11
+        used = [seat.cluster for one in done[1:] for seat in one.done.seats]
+        assert set(used) == set(range(clusters))
+        assert all(seat.cluster == seat.client % clusters for one in done[1:] for seat in one.done.seats)

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from tests.methods.ipfl_plus.scripted import HONEST, market, play, setup
 
-from ipfl.methods.ipfl_plus.market_state import MarketState
-from ipfl.methods.ipfl_plus.sharing import explained_by_chance, max_share, share_steps, variances
-from ipfl.methods.ipfl_plus.updates import ClusterUpdates
+from ipfl.config.sections import AggregateConfig
+from ipfl.methods.ipfl_plus.run_facts import RunFacts
+from ipfl.methods.ipfl_plus.sharing import Sharing, SharingRecord, explained_by_chance, max_share, variances
+from ipfl.methods.ipfl_plus.updates import ClusterModels, ClusterUpdates
 
 
 def updates(*steps: Sequence[float], weights: Sequence[float] | None = None) -> ClusterUpdates:
@@ -21,9 +22,17 @@ def updates(*steps: Sequence[float], weights: Sequence[float] | None = None) -> 
     return ClusterUpdates.of(np.zeros_like(models[0]), tuple(range(len(steps))), models, given)
 
 
-def start(clusters: int = 2, size: int = 2) -> MarketState:
-    """Before the first round; all models are 0."""
-    return market(clusters=clusters).init(setup(size=size))
+def share_steps(
+    new: dict[int, np.ndarray],
+    variance: dict[int, float],
+    clusters: ClusterModels | None = None,
+    record: SharingRecord | None = None,
+    rule: str = "chance",
+) -> tuple[ClusterModels, SharingRecord]:
+    """What becomes of two models of 0, or of others."""
+    before = ClusterModels.start(np.zeros_like(new[min(new)]), 2) if clusters is None else clusters
+    earlier = SharingRecord.start(len(before.models)) if record is None else record
+    return Sharing(rule=rule).share_steps(before, earlier, new, variance)
 
 
 def vector(*values: float) -> np.ndarray:
@@ -57,78 +66,71 @@ class TestVariance:
 class TestShare:
     def test_by_hand(self):
         # Steps of +2 and −2 are 2² + 2² = 8 apart, and chance accounts for 1: s = 1/8. Each keeps 7/8 of 2.
-        new = {0: vector(2, 0), 1: vector(-2, 0)}
-        shared = share_steps(start(), new, {0: 1.0, 1: 1.0})
-        assert shared.share == pytest.approx(1 / 8)
-        np.testing.assert_allclose(shared.models, [[1.75, 0], [-1.75, 0]])
+        moved, record = share_steps({0: vector(2, 0), 1: vector(-2, 0)}, {0: 1.0, 1: 1.0})
+        assert record.share == pytest.approx(1 / 8)
+        np.testing.assert_allclose(moved.models, [[1.75, 0], [-1.75, 0]])
         # What is remembered are the steps before they were shared: 0.8·2, and 0.8²·1 of chance.
-        np.testing.assert_allclose(np.stack([*map(np.asarray, shared.directions)]), [[1.6, 0], [-1.6, 0]])
-        np.testing.assert_allclose(shared.chance, [0.64, 0.64])
+        np.testing.assert_allclose(np.stack([*map(np.asarray, moved.directions)]), [[1.6, 0], [-1.6, 0]])
+        np.testing.assert_allclose(record.chance, [0.64, 0.64])
 
     def test_what_is_systematic_adds_up(self):
         # The same steps again: directions 0.8·(1.6 + 2) = 2.88, apart 2·2.88² = 16.5888; chance
         # 0.64·(0.64 + 1) = 1.0496. The share falls from 0.125 to 0.0633.
-        state, new = start(), {0: vector(2, 0), 1: vector(-2, 0)}
-        first = share_steps(state, new, {0: 1.0, 1: 1.0})
-        state = replace(state, directions=first.directions, chance=first.chance)
-        assert share_steps(state, new, {0: 1.0, 1: 1.0}).share == pytest.approx(1.0496 / 16.5888)
+        new = {0: vector(2, 0), 1: vector(-2, 0)}
+        moved, record = share_steps(new, {0: 1.0, 1: 1.0})
+        again = replace(ClusterModels.start(vector(0, 0), 2), directions=moved.directions)
+        _, record = share_steps(new, {0: 1.0, 1: 1.0}, again, record)
+        assert record.share == pytest.approx(1.0496 / 16.5888)
 
     def test_never_everything(self):
         # Otherwise models that are equal would stay so: 0.55 of a step is its cluster's own. Of two clusters
         # the share is 0.9 then, and each has 1 − 0.9 + 0.9/2 = 0.55; of four 0.6: 1 − 0.6 + 0.6/4 = 0.55.
         assert [max_share(clusters) for clusters in (2, 4)] == pytest.approx([0.9, 0.6])
-        shared = share_steps(start(), {0: vector(2, 0), 1: vector(-2, 0)}, {0: 100.0, 1: 100.0})
-        assert shared.share == pytest.approx(0.9)
-        np.testing.assert_allclose(shared.models, [[0.2, 0], [-0.2, 0]], rtol=1e-6)
+        moved, record = share_steps({0: vector(2, 0), 1: vector(-2, 0)}, {0: 100.0, 1: 100.0})
+        assert record.share == pytest.approx(0.9)
+        np.testing.assert_allclose(moved.models, [[0.2, 0], [-0.2, 0]], rtol=1e-6)
 
-    def test_a_fixed_share(self):
-        # Steps 0 and 4 have the mean 2. A share of 1/4 takes each a quarter of the way to it.
-        shared = share_steps(start(size=1), {0: vector(0), 1: vector(4)}, {}, 0.25)
-        np.testing.assert_allclose(shared.models, [[0.5], [3.5]])
-        alone = share_steps(start(size=1), {0: vector(0), 1: vector(4)}, {}, 0.0)
-        np.testing.assert_allclose(alone.models, [[0], [4]])
+    def test_the_paper_shares_nothing(self):
+        moved, record = share_steps({0: vector(0), 1: vector(4)}, {0: 1.0, 1: 1.0}, rule="paper")
+        assert moved.models[1].tolist() == [4]
+        assert record.share == 0
 
     def test_steps_are_shared_and_not_models(self):
         # Models 0 and 10 that both move by 1: nothing sets their steps apart, and they stay 10 apart.
-        state = replace(start(size=1), models=(vector(0), vector(10)))
-        shared = share_steps(state, {0: vector(1), 1: vector(11)}, {0: 1.0, 1: 1.0})
-        np.testing.assert_allclose(shared.models, [[1], [11]])
+        apart = replace(ClusterModels.start(vector(0), 2), models=(vector(0), vector(10)))
+        moved, _ = share_steps({0: vector(1), 1: vector(11)}, {0: 1.0, 1: 1.0}, apart)
+        np.testing.assert_allclose(moved.models, [[1], [11]])
 
     def test_a_cluster_without_updates_takes_part_in_what_is_shared(self):
-        # The others' mean step is 3, and half of it is shared.
-        new = {0: vector(2), 1: vector(4)}
-        shared = share_steps(start(clusters=3, size=1), new, {}, 0.5)
-        np.testing.assert_allclose(shared.models, [[2.5], [3.5], [1.5]])
-        assert shared.directions[2] is None
+        # Steps of 2 and 4 are 2·1² = 2 apart, and chance accounts for half of that: s = 1/2. The mean step is
+        # 3, of which each gets half, and keeps half of its own: 2.5, 3.5, and 1.5 for the third.
+        three = ClusterModels.start(vector(0), 3)
+        moved, record = share_steps({0: vector(2), 1: vector(4)}, {0: 1.0, 1: 1.0}, three)
+        assert record.share == pytest.approx(1 / 2)
+        np.testing.assert_allclose(moved.models, [[2.5], [3.5], [1.5]])
+        assert moved.directions[2] is None
 
-    def test_clusters_that_are_not_in_use_stay(self):
-        state = replace(start(clusters=3, size=1), alive=np.array([True, False, True]))
-        shared = share_steps(state, {0: vector(0), 2: vector(4)}, {}, 0.5)
-        np.testing.assert_allclose(shared.models, [[1], [0], [3]])
+    def test_nothing_to_compare(self):
+        moved, record = share_steps({1: vector(5, 5)}, {1: 1.0})
+        assert record.share == 0
+        assert moved.models[0].tolist() == [0, 0]
 
-    @pytest.mark.parametrize("new", [{}, {1: vector(5, 5)}])
-    def test_nothing_to_compare(self, new):
-        shared = share_steps(start(), new, dict.fromkeys(new, 1.0))
-        assert shared.share == 0
-        assert shared.models[0].tolist() == [0, 0]
-
-    def test_while_only_one_cluster_is_trained_the_others_follow_as_before(self):
-        # Nothing to compare. Half was shared in the round before: the other one takes half of the step, and
-        # cluster 1 all of it, 1/2·6 of its own and 1/2·6 in common.
-        five_steps = ((vector(0), vector(0)),) * 5
-        state = replace(start(size=1), shared=0.5, last_steps=(five_steps, five_steps))
-        shared = share_steps(state, {1: vector(6)}, {1: 1.0})
-        assert shared.share == 0.5
-        np.testing.assert_allclose(shared.models, [[3], [6]])
-        assert shared.directions[0] is None
-
-    def test_they_do_not_follow_before_all_have_moved_in_five_rounds(self):
-        # Else a few clients that all want one cluster keep the models one for ever.
+    @pytest.mark.parametrize(
+        ("steps", "share", "models"), [((5, 5), 0.5, [[3], [6]]), ((4, 5), 0, [[0], [6]])]
+    )
+    def test_while_only_one_cluster_is_trained_the_others_follow_as_before(self, steps, share, models):
+        # Half was shared in the round before: the other one takes half of the step, and cluster 1 all of it,
+        # 1/2·6 of its own and 1/2·6 in common. But not before all have moved in five rounds: else a few
+        # clients that all want one cluster keep the models one for ever.
         a_step = (vector(0), vector(0))
-        state = replace(start(size=1), shared=0.5, last_steps=((a_step,) * 4, (a_step,) * 5))
-        shared = share_steps(state, {1: vector(6)}, {1: 1.0})
-        assert shared.share == 0
-        np.testing.assert_allclose(shared.models, [[0], [6]])
+        before = replace(
+            ClusterModels.start(vector(0), 2), last_steps=tuple((a_step,) * count for count in steps)
+        )
+        record = replace(SharingRecord.start(2), share=0.5)
+        moved, after = share_steps({1: vector(6)}, {1: 1.0}, before, record)
+        assert after.share == share
+        np.testing.assert_allclose(moved.models, models)
+        assert moved.directions[0] is None
 
     @pytest.mark.parametrize(("spread", "expected"), [(0.0, 0.9), (1.0, 1 / 6), (0.2, 1 / 1.2)])
     def test_normal_updates_with_a_known_answer(self, spread, expected):
@@ -138,8 +140,8 @@ class TestShare:
         centres = spread * rng.normal(size=(2, size))
         found = {k: updates(*(centres[k] + rng.normal(size=(5, size)))) for k in (0, 1)}
         new = {k: np.mean(one.models, axis=0) for k, one in found.items()}
-        shared = share_steps(start(size=size), new, variances(found, clip=False))
-        assert shared.share == pytest.approx(expected, rel=0.05)
+        _, record = share_steps(new, variances(found, clip=False))
+        assert record.share == pytest.approx(expected, rel=0.05)
 
     def test_directions_of_clusters_without_a_variance_do_not_count(self):
         directions = (vector(1), vector(-1), vector(1000))
@@ -147,21 +149,25 @@ class TestShare:
 
 
 class TestRounds:
-    def test_clients_are_asked_for_nothing_more(self):
-        _, _, engine = play(market(share="auto"), 3, HONEST)
-        facts = {key for ask in engine.asks for record in ask.to.values() for key in record.facts}
-        _, _, alone = play(market(share=0.0), 3, HONEST)
-        assert facts == {key for ask in alone.asks for record in ask.to.values() for key in record.facts}
-
     def test_the_report_says_how_much_was_shared(self):
-        method = market(share="auto")
+        method = market(sharing={"rule": "chance"})
         state, _, _ = play(method, 3, HONEST)
-        assert 0 < state.shared <= 0.9
-        assert method.report(state)["shared"] == state.shared
+        assert 0 < state.sharing.share <= 0.9
+        assert method.report(state)["shared"] == state.sharing.share
 
     def test_a_cluster_whose_updates_were_all_left_out_has_no_step_of_its_own(self):
-        # Its step is unknown, not 0: it does not halve what the others share, and keeps its direction.
+        # Its step is unknown, not 0: it does not halve the common step of the others, and has no direction.
         left_out = updates([9, 9], [9, 8]).only(np.zeros(2, bool))
-        shared = market(share=0.5).move_models(start(), {0: updates([4, 0]), 1: left_out})
-        np.testing.assert_allclose(shared.models, [[4, 0], [2, 0]])
-        assert shared.directions[1] is None
+        clusters, facts = ClusterModels.start(vector(0, 0), 2), RunFacts.of(setup(), holds_back=True)
+        found = {0: updates([4, 0]), 1: left_out}
+        moved, _ = Sharing().move(clusters, SharingRecord.start(2), found, facts, clip=False)
+        np.testing.assert_allclose(moved.models, [[4, 0], [0, 0]])
+        assert moved.directions[1] is None
+
+    def test_a_cluster_with_fewer_updates_than_the_rule_wants_stays(self):
+        facts = RunFacts.of(setup(), holds_back=True)
+        facts = replace(facts, rule=AggregateConfig(min_providers=2))
+        clusters = ClusterModels.start(vector(0, 0), 2)
+        found = {0: updates([4, 0]), 1: updates([1, 1], [1, 3])}
+        moved, _ = Sharing(rule="paper").move(clusters, SharingRecord.start(2), found, facts, clip=False)
+        np.testing.assert_allclose(moved.models, [[0, 0], [1, 2]])

@@ -1,6 +1,6 @@
 """One round of the market with 3 clients and 2 clusters, worked out on paper: as printed, then as it is now.
 
-The rules as printed (`preset = "paper"`). Price τ_p = 10, opening balance 100, η = 2/3, γ = 0.2.
+The rules as printed. Price τ_p = 10, opening balance 100, η = 2/3, γ = 0.2.
 
 Importance weights. Accuracy of the two models on each client's points, and the clusters' means:
 
@@ -37,7 +37,7 @@ The same round as it is now (`TestAsItIsNow`): all three clients were sent the m
 same bids, so again balances 90, 80, 90 and escrow 20, 20.
 
 Seats. Three, in two clusters: the odd one is cluster 0's in round 0. Cluster 0 takes both bidders, cluster 1
-its strongest one, 2. No explorers.
+its one with the larger contribution, 2. No explorers.
 
 Payments. Everyone who was served pays for all its bids, client 1 for cluster 1 too, where it has no seat.
 
@@ -69,15 +69,8 @@ from ipfl.market.bank import Kind, Transfers, client_totals
 from ipfl.market.market_rows import Transfer
 from ipfl.market.settlement import Served, SettlementRule, settle, usual_score_after
 from ipfl.market.token_manager import TokenManager
-from ipfl.methods.ipfl_plus.preferences import choose_bids, importance_weights, mean_returns
-from ipfl.methods.ipfl_plus.scheduler import (
-    BidderRule,
-    Bidders,
-    Selection,
-    count_places,
-    order_bidders,
-    select,
-)
+from ipfl.methods.ipfl_plus.importance import choose_bids, mean_returns, relative_importance
+from ipfl.methods.ipfl_plus.seats import Bidders, SeatRecord, Seats, Selection, count_places, z_scores
 
 PRICE = 10
 ACCURACY = np.array([[0.8, 0.2], [0.8, 0.4], [0.4, 0.4]])
@@ -97,9 +90,9 @@ def after_seats() -> tuple[tokens.Bank, Transfers]:
     return bank, Transfers.concat(bid, *seats)
 
 
-def test_importance_weights() -> None:
+def test_importance() -> None:
     for accuracy, expected in zip(ACCURACY, WEIGHTS, strict=True):
-        np.testing.assert_allclose(importance_weights(accuracy, MEANS), expected)
+        np.testing.assert_allclose(relative_importance(accuracy, MEANS), expected)
 
 
 def test_bids() -> None:
@@ -124,9 +117,8 @@ def test_auction_moves_the_price_of_every_bid_into_escrow() -> None:
 
 
 def test_strongest_bidder_of_cluster_1_is_client_2() -> None:
-    unknown = np.full(3, np.nan)
-    rng = np.random.default_rng(0)
-    assert order_bidders(np.array([1, 2]), WEIGHTS[:, 1], unknown, rng, "top").tolist() == [2, 1]
+    # In the draw it has the larger weight: z(2/3) > z(1/2) among 1/3, 1/2 and 2/3.
+    assert z_scores(WEIGHTS[:, 1]).argsort().tolist() == [0, 1, 2]
 
 
 def test_seats_fill_the_pools_and_refund_the_rest() -> None:
@@ -208,7 +200,7 @@ class TestAsItIsNow:
         """After the seats are dealt: the accounts, and who paid for what."""
         manager = TokenManager(tokens.open_accounts(3, 2, 100)[0], PRICE)
         paid = manager.collect_bids(RANKS)
-        selected, explorers = self.select(manager, paid).seats(3)
+        selected, explorers = self.select(manager, paid).tables(3)
         assert (selected | explorers).tolist() == self.SEATS.tolist()
         payments = manager.charge(paid, selected, explorers, self.EVERYONE)
         return manager, payments
@@ -216,10 +208,10 @@ class TestAsItIsNow:
     def select(self, manager: TokenManager, paid: np.ndarray) -> Selection:
         places = count_places(3, 2, turn=0)
         assert places.tolist() == [2, 1]
-        unknown, seats_before = np.full((3, 2), np.nan), np.zeros(3, int)
-        known = Bidders(paid, RANKS, WEIGHTS, unknown, seats_before, self.EVERYONE, manager.bank.balances)
+        psi = np.array([[np.nan, np.nan], [np.nan, -1], [np.nan, 1]])
+        known = Bidders(paid, RANKS, WEIGHTS, psi, self.EVERYONE, manager.bank.balances)
         rng = np.random.default_rng(0)
-        return select(known, BidderRule("top"), price=PRICE, places=places, n_r=0, rng=rng)
+        return Seats(rule="paper").select(known, SeatRecord.start(3, 2), places, 0, PRICE, rng)
 
     def settled(
         self, manager: TokenManager, payments: np.ndarray, psi: dict[int, list[float]]

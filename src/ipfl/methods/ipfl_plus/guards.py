@@ -1,36 +1,38 @@
-"""A market that expects cheating (`robust = true`): claims are limited, updates screened before use.
+"""Guards: claims are limited and updates screened before use, because clients may cheat.
 
 The paper trusts its clients: hits and sample counts count as they are sent, and every update enters the mean.
-Beyond the paper, each a guard of its own:
+Here, each a guard of its own:
 
-- `claims`: of the accuracies that clients claim for the cluster models, extremes are cut.
+- `claims`: of the accuracies that clients claim for the cluster models, extremes are cut (`importance`).
 - `copies`: updates that are all but the same come from one client under many names: the first counts.
 - `lengths`: updates much longer than the others do not count. The others are those of all clusters: most of a
   single one's may come from attackers.
 - `counts`: of sample counts, twice the median counts at most, of the cluster's or of all clusters'.
 - `clip`: updates are shortened to their median length before the mean, and before they are compared.
 - `noise`: updates of clients whose contributions are small beside the median one are left out of the mean.
-  What counts is a client's record in the cluster, this round included: a single round says little.
+  A client's record in the cluster counts, this round included: a single round says little.
 
 Which of them does what was measured one by one: docs/adversaries.md.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterable
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Annotated, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass
 
-from ipfl.market.market_arrays import Floats
+from ipfl.market.market_arrays import Floats, Ints
+from ipfl.methods.ipfl_plus.contribution import Psi, remember
+from ipfl.methods.ipfl_plus.run_facts import RunFacts
+from ipfl.methods.ipfl_plus.updates import ClusterUpdates, Updates
 
-if TYPE_CHECKING:
-    from ipfl.methods.ipfl_plus.ipfl_settings import GuardName
-    from ipfl.methods.ipfl_plus.updates import ClusterUpdates
-
+GuardName = Literal["claims", "copies", "lengths", "counts", "clip", "noise"]
 MIN_CONTRIBUTION = 0.1
 """A contribution below this share of the median one is noise."""
 RECORD_DECAY = 0.9
@@ -50,29 +52,89 @@ MAX_SAMPLES = 2.0
 """A sample count above so many medians is not believed."""
 
 
-def screen(
-    updates: ClusterUpdates,
-    guards: frozenset[GuardName],
-    expected_length: float = math.nan,
-    typical_count: float = math.nan,
-) -> ClusterUpdates:
-    """The same updates, with limited sample counts, and copies and extremes marked as not fair.
+@dataclasses.dataclass(frozen=True)
+class GuardRecord:
+    """What the guards remember of earlier rounds."""
 
-    Args:
-        updates: Of one cluster.
-        guards: What to look for.
-        expected_length: Median of this round's updates to all clusters, or the usual one if that is less;
-            NaN = not known.
-        typical_count: Median sample count of this round's updates to all clusters; NaN = not known.
-    """
-    fair, weights, products = updates.is_fair, updates.weights, updates.products
-    if "copies" in guards:
-        fair = fair & (find_originals(products.among) == np.arange(len(weights)))
-    if "lengths" in guards:
-        fair = fair & ~is_too_long(products.lengths, expected_length)
-    if "counts" in guards:
-        weights = np.minimum(weights, MAX_SAMPLES * float(np.fmin(np.median(weights), typical_count)))
-    return replace(updates, weights=weights, is_fair=fair)
+    agreement: NDArray[np.float64]
+    """(N, K) mean agreement of a client's updates with the others', NaN = unknown."""
+    usual_length: float = math.nan
+    """Smoothed median length of a round's updates, NaN = none yet."""
+
+    @classmethod
+    def start(cls, n: int, k: int) -> GuardRecord:
+        """Nothing yet."""
+        return cls(np.full((n, k), np.nan))
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class Guards:
+    """What the market does against clients that cheat."""
+
+    rule: Annotated[
+        Literal["all", "paper"],
+        Field(description="all: every guard but those left out; paper: clients are trusted"),
+    ] = "all"
+    leave_out: Annotated[
+        tuple[GuardName, ...],
+        Field(description="guards that are not used: " + " | ".join(get_args(GuardName))),
+    ] = ()
+
+    def uses(self, name: GuardName) -> bool:
+        """Whether this guard is in use."""
+        return self.rule == "all" and name not in self.leave_out
+
+    def screen(self, updates: Updates, known: GuardRecord) -> tuple[Updates, GuardRecord]:
+        """The same updates, with limited sample counts, and copies and extremes marked as not fair."""
+        usual = median_length(found.products.lengths for found in updates.values())
+        expected = float(np.fmin(usual, known.usual_length))
+        counts = np.concatenate([np.zeros(0), *(one.weights for one in updates.values())])
+        typical = float(np.median(counts)) if len(counts) else math.nan
+        screened = {k: self.screen_cluster(one, expected, typical) for k, one in updates.items()}
+        after = usual_length_after(known.usual_length, usual)
+        return screened, dataclasses.replace(known, usual_length=after)
+
+    def screen_cluster(
+        self, updates: ClusterUpdates, expected_length: float = math.nan, typical_count: float = math.nan
+    ) -> ClusterUpdates:
+        """The updates of one cluster.
+
+        Args:
+            updates: All of them.
+            expected_length: Median of this round's updates to all clusters, or the usual one if that is less;
+                NaN = not known.
+            typical_count: Median sample count of this round's updates to all clusters; NaN = not known.
+        """
+        fair, weights, products = updates.is_fair, updates.weights, updates.products
+        if self.uses("copies"):
+            fair = fair & (find_originals(products.among) == np.arange(len(weights)))
+        if self.uses("lengths"):
+            fair = fair & ~is_too_long(products.lengths, expected_length)
+        if self.uses("counts"):
+            weights = np.minimum(weights, MAX_SAMPLES * float(np.fmin(np.median(weights), typical_count)))
+        return dataclasses.replace(updates, weights=weights, is_fair=fair)
+
+    def drop_noise(
+        self, updates: Updates, psi: Psi, known: GuardRecord, run: RunFacts, omega: Ints
+    ) -> tuple[Updates, GuardRecord]:
+        """Without updates of clients that contribute next to nothing, where contributions are known by now.
+
+        Args:
+            updates: Of every cluster.
+            psi: Their agreement with the others.
+            known: Earlier ones.
+            run: Facts of the run. Noise for privacy looks like an update that nobody trained: the guard would
+                drop them all.
+            omega: (N, K) participation before the round.
+        """
+        if not psi or not self.uses("noise") or run.is_noisy:
+            return updates, known
+        agreement, kept = known.agreement, {}
+        for k, found in updates.items():
+            rows = run.rows(found.clients)
+            agreement = remember(agreement, rows, k, psi[k], RECORD_DECAY, omega[rows, k] + 1)
+            kept[k] = found.only(is_above_noise(agreement[rows, k]))
+        return kept, dataclasses.replace(known, agreement=agreement)
 
 
 def find_originals(products: Floats) -> NDArray[np.int64]:
@@ -128,14 +190,3 @@ def is_above_noise(psi: Floats) -> NDArray[np.bool_]:
     known = psi[~np.isnan(psi)]
     noise = MIN_CONTRIBUTION * max(0.0, float(np.median(known))) if len(known) else 0.0
     return ~(psi <= noise)
-
-
-def limit_claims(accuracy: Floats, attacker_share: float) -> NDArray[np.float64]:
-    """(n, K) claimed accuracies, the highest and lowest `attacker_share` of each cluster's cut to the next.
-
-    A cluster that serves 1/K of the clients must not lose them for outliers, so half of that is the most
-    that is cut off on either side.
-    """
-    cut = min(attacker_share, 0.5 / accuracy.shape[1])
-    low, high = np.quantile(accuracy, [cut, 1 - cut], axis=0, method="nearest")
-    return np.clip(accuracy, low, high)

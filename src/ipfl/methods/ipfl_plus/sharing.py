@@ -1,4 +1,6 @@
-"""How much of a round's steps cluster models share: as much of their differences as chance explains.
+"""Sharing: cluster models share as much of a round's steps as chance explains of their differences.
+
+The paper's clusters share nothing.
 
 Where one model can serve everybody, clusters split data that all could use. The theory says when a cluster
 pays (remark R1): if the distributions differ by more than an estimate from fewer clients does by chance. Both
@@ -14,7 +16,7 @@ the estimator of James and Stein)
 where Δ̄ is the mean of the clusters' steps, B their mean squared distance from it, and V the mean of v_k.
 
 One round says little. What is systematic adds up over rounds and chance does not: instead of steps, B takes
-the running directions M_k ← 0.8·(M_k + Δ_k) of `agreement`, and V_k ← 0.8²·(V_k + v_k).
+the running directions M_k ← 0.8·(M_k + Δ_k), and V_k ← 0.8²·(V_k + v_k).
 
 In a round in which all updates go to one cluster nothing can be compared, and s is that of the round before:
 the other models follow as far as they did, instead of staying behind where nobody would train them again. But
@@ -24,71 +26,125 @@ clients that all want one cluster could keep them one (docs/adversaries.md).
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass
 
 from ipfl.core import Vector
 from ipfl.market.market_arrays import Floats
-from ipfl.methods.ipfl_plus.agreement import MOMENTUM, PUBLIC_STEPS, next_direction
-from ipfl.methods.ipfl_plus.market_state import MarketState
-from ipfl.methods.ipfl_plus.updates import ClusterUpdates, Updates
+from ipfl.methods.ipfl_plus.run_facts import RunFacts
+from ipfl.methods.ipfl_plus.updates import (
+    MOMENTUM,
+    PUBLIC_STEPS,
+    ClusterModels,
+    ClusterUpdates,
+    Updates,
+    next_direction,
+)
 
 MIN_OWN = 0.55
 """Weight of a cluster's own step in what it moves by, at least. Models that share everything stay equal for
 ever: clients could not prefer one, their clusters would stay mixed, and no difference would ever show."""
 
 
-@dataclass(frozen=True)
-class SharedSteps:
-    """What becomes of the clusters' steps in a round."""
+@dataclasses.dataclass(frozen=True)
+class SharingRecord:
+    """What chance does to the clusters' directions, and how much they shared of the last step."""
 
-    models: tuple[Vector, ...]
-    """M_k after the round."""
-    directions: tuple[Vector | None, ...]
-    """(K) the running direction of each cluster's own steps, before they are shared."""
     chance: NDArray[np.float64]
-    """(K,) V_k, the variance of these directions by chance."""
-    share: float
-    """s."""
+    """(K,) V_k, the variance of the running directions by chance."""
+    share: float = 0.0
+    """s of the last round."""
+
+    @classmethod
+    def start(cls, k: int) -> SharingRecord:
+        """Nothing has moved."""
+        return cls(np.zeros(k))
 
 
-def share_steps(
-    state: MarketState, new: Mapping[int, Vector], variance: Mapping[int, float], fixed: float | None = None
-) -> SharedSteps:
-    """Moves the cluster models.
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class Sharing:
+    """How far cluster models move together."""
 
-    A cluster without updates of its own takes part in what the others share.
+    rule: Annotated[
+        Literal["chance", "paper"],
+        Field(
+            description="chance: clusters share as much of their steps as chance explains of what sets them "
+            "apart; paper: nothing"
+        ),
+    ] = "chance"
 
-    Args:
-        state: The state before the round.
-        new: Where each cluster that got updates would move alone.
-        variance: v_k of this round (`variances`), of the clusters where it is known.
-        fixed: s; None: as much as chance explains.
-    """
-    directions, chance = list(state.directions), state.chance.copy()
-    steps = {k: model.astype(np.float64) - state.models[k].astype(np.float64) for k, model in new.items()}
-    for k, step in steps.items():
-        directions[k] = next_direction(directions[k], step)
-        chance[k] = MOMENTUM**2 * (chance[k] + variance.get(k, 0.0))
-    share = fixed if fixed is not None else explained_by_chance(directions, chance, list(variance))
-    if share is None:
-        share = state.shared if _have_moved(state) else 0.0
-    models = [new.get(k, model) for k, model in enumerate(state.models)]
-    if share > 0 and steps and len(state.clusters) > 1:
-        common = share * np.mean(list(steps.values()), axis=0)
-        for k in state.clusters:
-            moved = state.models[k].astype(np.float64)
-            moved += (1 - share) * steps.get(k, 0.0) + common
-            models[k] = moved.astype(np.float32)
-    return SharedSteps(tuple(models), tuple(directions), chance, share)
+    def move(
+        self, clusters: ClusterModels, record: SharingRecord, updates: Updates, run: RunFacts, *, clip: bool
+    ) -> tuple[ClusterModels, SharingRecord]:
+        """M_k = FedAvg(U_k), and what clusters share of it.
 
+        A cluster with too few updates does not move by itself; who delivered them is paid nevertheless.
 
-def _have_moved(state: MarketState) -> bool:
-    """Whether every cluster in use has moved in as many rounds as the server remembers steps of."""
-    return all(len(state.last_steps[k]) >= PUBLIC_STEPS for k in state.clusters)
+        Args:
+            clusters: The models before the round.
+            record: Of earlier rounds.
+            updates: Those that count.
+            run: Facts of the run.
+            clip: Whether no update counts for more than the median length of its cluster.
+        """
+        enough = {k: found for k, found in updates.items() if len(found.clients) >= run.rule.fewest}
+        new = {k: found.mean(run.rule, clip=clip) for k, found in enough.items()}
+        return self.share_steps(clusters, record, new, variances(enough, clip=clip))
+
+    def share_steps(
+        self,
+        clusters: ClusterModels,
+        record: SharingRecord,
+        new: Mapping[int, Vector],
+        variance: Mapping[int, float],
+    ) -> tuple[ClusterModels, SharingRecord]:
+        """Moves the cluster models.
+
+        A cluster without updates of its own takes part in the common step of the others.
+
+        Args:
+            clusters: The models before the round.
+            record: Of earlier rounds.
+            new: Where each cluster that got updates would move alone.
+            variance: v_k of this round (`variances`), of the clusters where it is known.
+        """
+        old = [model.astype(np.float64) for model in clusters.models]
+        directions, chance = list(clusters.directions), record.chance.copy()
+        steps = {k: model.astype(np.float64) - old[k] for k, model in new.items()}
+        for k, step in steps.items():
+            directions[k] = next_direction(directions[k], step)
+            chance[k] = MOMENTUM**2 * (chance[k] + variance.get(k, 0.0))
+        share = self._share(clusters, record, directions, chance, list(variance))
+        models = [new.get(k, model) for k, model in enumerate(clusters.models)]
+        if share > 0 and steps and len(models) > 1:
+            common = share * np.mean(list(steps.values()), axis=0)
+            for k, moved in enumerate(old):
+                moved += (1 - share) * steps.get(k, 0.0) + common
+                models[k] = moved.astype(np.float32)
+        return clusters.moved(models, directions), SharingRecord(chance, share)
+
+    def _share(
+        self,
+        clusters: ClusterModels,
+        record: SharingRecord,
+        directions: Sequence[Vector | None],
+        chance: Floats,
+        known: Sequence[int],
+    ) -> float:
+        """S of this round; that of the round before where nothing can be compared."""
+        if self.rule == "paper":
+            return 0.0
+        share = explained_by_chance(directions, chance, known)
+        if share is None:
+            have_moved = all(len(steps) >= PUBLIC_STEPS for steps in clusters.last_steps)
+            return record.share if have_moved else 0.0
+        return share
 
 
 def explained_by_chance(

@@ -1,13 +1,15 @@
-"""What a round's training brings: models go out to the seats, updates come back and become the new models.
+"""The cluster models, their training, and the updates that come back (Algorithm 1, lines 4, 7 and 8).
 
-Algorithm 1, lines 4, 7 and 8. In a robust market updates are screened first; see `robust`.
+Who is a copy, who is too long, who agrees with whom, and what is new in an update: all of it follows from one
+table of scalar products, of a cluster's updates among themselves and with directions that everybody knows.
+The long vectors are read once, block by block, in float64. A known direction is the way from one model to
+another; their difference is taken block by block too, as vectors of differences would have to be kept.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,35 +17,166 @@ from numpy.typing import NDArray
 from ipfl.config.sections import AggregateConfig
 from ipfl.core import Ask, ClientId, Record, Replies, Vector, cluster_name
 from ipfl.core.replies import Count, ReplySchema
-from ipfl.market.market_arrays import Bools
-from ipfl.methods.ipfl_plus import guards as robust
-from ipfl.methods.ipfl_plus.ipfl_settings import WITH_PROBE, GuardName
-from ipfl.methods.ipfl_plus.market_state import MarketState
-from ipfl.methods.ipfl_plus.products import UpdateProducts, Way
+from ipfl.market.market_arrays import Bools, Floats
+from ipfl.methods.ipfl_plus.run_facts import RunFacts
 from ipfl.methods.shared.aggregation import aggregate, clipping_factors
 
+WITH_PROBE = "with_probe"
+"""Fact of an ask: the client may train on held-back points too."""
+PUBLIC_STEPS = 5
+"""Steps of a cluster that the server remembers, and that every buyer of its models knows."""
+MOMENTUM = 0.8
+"""How much of a running direction stays from round to round."""
+STRETCH = 8192
+"""Parameters that are read at a time: a dozen rows of them in float64 stay in the processor's cache."""
+MIN_INDEPENDENT = 1e-10
+"""Least λ, of unit vectors, of a direction of its own; below it what is known is the same up to rounding."""
 UPDATE = ReplySchema(
     {"n": Count}, lambda sent, facts: {name: len(m) for name, m in sent.params.items()}, weight="n"
 )
 """Every model that was sent, trained, and the number of samples."""
+Way = tuple[Vector, Vector]
+"""From one model to another: the direction is their difference, in the precision of the models."""
 
 
-def ask_training(state: MarketState, seats: Bools, round: int) -> Ask:
+@dataclass(frozen=True)
+class ClusterModels:
+    """The K cluster models and their latest movements."""
+
+    models: tuple[Vector, ...]
+    """M_k."""
+    directions: tuple[Vector | None, ...]
+    """The running direction of each cluster's own steps; None before the first."""
+    last_steps: tuple[tuple[Way, ...], ...] = field(metadata={"lasting": True})
+    """The last steps of each model, newest last."""
+
+    @classmethod
+    def start(cls, params: Vector, clusters: int) -> ClusterModels:
+        """K equal models."""
+        return cls((params,) * clusters, (None,) * clusters, ((),) * clusters)
+
+    @property
+    def numbers(self) -> list[int]:
+        """Numbers of the clusters."""
+        return list(range(len(self.models)))
+
+    @property
+    def named(self) -> dict[str, Vector]:
+        """The models by name."""
+        return {cluster_name(k): model for k, model in enumerate(self.models)}
+
+    def moved(self, models: Sequence[Vector], directions: Sequence[Vector | None]) -> ClusterModels:
+        """The same clusters with new models."""
+        steps = [
+            known if new is old else (*known, (old, new))[-PUBLIC_STEPS:]
+            for known, old, new in zip(self.last_steps, self.models, models, strict=True)
+        ]
+        return ClusterModels(tuple(models), tuple(directions), tuple(steps))
+
+    def public_directions(self, cluster: int) -> list[Way]:
+        """Directions that every buyer knows: the cluster's last steps, and the ways to other models."""
+        here = self.models[cluster]
+        others = (model for k, model in enumerate(self.models) if k != cluster)
+        return [*self.last_steps[cluster], *((here, model) for model in others)]
+
+
+def next_direction(direction: Vector | None, step: Floats) -> Vector:
+    """A cluster's running direction after a round in which its model moved by `step`."""
+    after = np.zeros(len(step)) if direction is None else direction.astype(np.float64)
+    after += step
+    after *= MOMENTUM
+    return after.astype(np.float32)
+
+
+def ask_training(run: RunFacts, clusters: ClusterModels, seats: Bools, round: int) -> Ask:
     """Every client with a seat gets the model of each cluster it has a seat in.
 
     Args:
-        state: The state before the round.
+        run: Facts of the run. From its `release_round` on clients may train on held-back points; never where
+            they add noise to their reports of these.
+        clusters: The models before the round.
         seats: (N, K) who has a seat where.
-        round: Its number. From `state.release_round` on clients may train on held-back points; never where
-            they add noise to what they tell of these.
+        round: Its number.
     """
     to, facts = {}, {}
-    if round >= state.release_round and not state.is_noisy:
+    if round >= run.release_round and not run.is_noisy:
         facts = {WITH_PROBE: True}
     for row in np.flatnonzero(seats.any(axis=1)):
-        models = {cluster_name(k): state.models[k] for k in np.flatnonzero(seats[row]).tolist()}
-        to[int(state.ids[row])] = Record(models, facts)
+        models = {cluster_name(k): clusters.models[k] for k in np.flatnonzero(seats[row]).tolist()}
+        to[int(run.ids[row])] = Record(models, facts)
     return Ask("train", to, UPDATE)
+
+
+@dataclass(frozen=True)
+class UpdateProducts:
+    """Products of n updates Δ_i and of m known directions."""
+
+    among: NDArray[np.float64]
+    """(n, n) Δ_i·Δ_j."""
+    along: NDArray[np.float64]
+    """(n, m) of updates and known directions."""
+    known: NDArray[np.float64]
+    """(m, m) of known directions."""
+    has_direction: bool
+    """Whether the last known direction is M_k, the running direction of the cluster."""
+    size: int
+    """P, the length of the vectors."""
+
+    @classmethod
+    def of(
+        cls, models: Sequence[Vector], before: Vector, known: Sequence[Way], direction: Vector | None
+    ) -> UpdateProducts:
+        """Of trained models W_i: Δ_i = W_i − before.
+
+        Args:
+            models: W_i.
+            before: What they were trained from.
+            known: Directions that everybody knows, M_k excepted.
+            direction: M_k; None: there is none yet.
+        """
+        n, m = len(models), len(known)
+        rows = n + m + (direction is not None)
+        table, part = np.zeros((rows, rows)), np.empty((rows, min(STRETCH, len(before))))
+        for start in range(0, len(before), STRETCH):
+            where = slice(start, min(start + STRETCH, len(before)))
+            stretch = part[:, : where.stop - start]
+            for row, model in enumerate(models):
+                stretch[row] = model[where]
+            stretch[:n] -= before[where].astype(np.float64)
+            for row, (first, last) in enumerate(known, n):
+                stretch[row] = last[where] - first[where]
+            if direction is not None:
+                stretch[n + m] = direction[where]
+            table += stretch @ stretch.T
+        return cls(table[:n, :n], table[:n, n:], table[n:, n:], direction is not None, len(before))
+
+    def only(self, which: NDArray[np.bool_]) -> UpdateProducts:
+        """Those of some of the updates."""
+        among, along = self.among[np.ix_(which, which)], self.along[which]
+        return UpdateProducts(among, along, self.known, self.has_direction, self.size)
+
+    @property
+    def lengths(self) -> NDArray[np.float64]:
+        """(n,) of the updates."""
+        return np.asarray(np.sqrt(self.among.diagonal()))
+
+    @property
+    def beyond_known(self) -> NDArray[np.float64]:
+        """(n, n) products of what is left of the updates without their projection onto what is known.
+
+        With unit vectors b of what is known, and λ and v of the table of their products: an update's
+        coordinates in the orthonormal basis Σ_j v_j·b_j / √λ are those of Δ·b.
+        """
+        square = self.known.diagonal()
+        moves = square > 0
+        if not moves.any():
+            return self.among
+        length = np.sqrt(square[moves])
+        among = self.known[np.ix_(moves, moves)] / np.outer(length, length)
+        values, directions = np.linalg.eigh(among)
+        is_basis = values > MIN_INDEPENDENT
+        coordinates = (self.along[:, moves] / length) @ directions[:, is_basis] / np.sqrt(values[is_basis])
+        return np.asarray(self.among - coordinates @ coordinates.T)
 
 
 @dataclass(frozen=True)
@@ -117,43 +250,23 @@ Updates = Mapping[int, ClusterUpdates]
 """By cluster, of those with any update."""
 
 
-def mean_samples(updates: Updates, otherwise: float) -> float:
-    """Mean number of samples behind an update of this round; `otherwise` if there was none."""
-    counts = [weight for found in updates.values() for weight in found.weights]
-    return float(np.mean(counts)) if counts else otherwise
-
-
-def median_update_length(updates: Updates) -> float:
-    """Median length of a round's updates to all clusters; NaN if there is none."""
-    return robust.median_length(found.products.lengths for found in updates.values())
-
-
 def collect_updates(
-    state: MarketState, seats: Bools, replies: Replies, guards: frozenset[GuardName]
+    run: RunFacts, clusters: ClusterModels, seats: Bools, replies: Replies
 ) -> tuple[Updates, Bools]:
     """U_k of every cluster that got any, and the (N, K) seats that delivered.
 
     Args:
-        state: The state before the round.
+        run: Facts of the run.
+        clusters: The models that were trained.
         seats: (N, K) who had a seat where.
-        replies: What came back.
-        guards: What to screen them for.
+        replies: The valid updates.
     """
-    delivered = seats & np.isin(state.ids, list(replies))[:, None]
+    delivered = seats & run.among(list(replies))[:, None]
     found = {}
     for k in np.flatnonzero(delivered.any(axis=0)).tolist():
-        clients = tuple(int(client) for client in state.ids[delivered[:, k]])
+        clients = tuple(int(client) for client in run.ids[delivered[:, k]])
         models = tuple(replies[client].params[cluster_name(k)] for client in clients)
         weights = np.array([float(replies[client].facts["n"]) for client in clients])
-        known = known_to_all(state, k)
-        found[k] = ClusterUpdates.of(state.models[k], clients, models, weights, known, state.directions[k])
-    expected = float(np.fmin(median_update_length(found), state.usual_length))
-    counts = np.concatenate([np.zeros(0), *(one.weights for one in found.values())])
-    typical = float(np.median(counts)) if len(counts) else math.nan
-    return {k: robust.screen(one, guards, expected, typical) for k, one in found.items()}, delivered
-
-
-def known_to_all(state: MarketState, cluster: int) -> list[Way]:
-    """Directions that every buyer of the models knows: a cluster's last steps, and ways to the others."""
-    here = state.models[cluster]
-    return [*state.last_steps[cluster], *((here, state.models[k]) for k in state.clusters if k != cluster)]
+        known, direction = clusters.public_directions(k), clusters.directions[k]
+        found[k] = ClusterUpdates.of(clusters.models[k], clients, models, weights, known, direction)
+    return found, delivered

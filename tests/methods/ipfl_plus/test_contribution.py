@@ -1,4 +1,4 @@
-"""Contributions by agreement: cosines by hand, and what is new in an update."""
+"""Contributions: agreement and what is new in an update by hand, the paper's gradient, what is remembered."""
 
 from __future__ import annotations
 
@@ -11,16 +11,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from tests.methods.ipfl_plus.scripted import HONEST, market, no_answer, play
 
-from ipfl.methods.ipfl_plus.agreement import (
+from ipfl.methods.ipfl_plus.contribution import (
+    DECAY,
+    LOST_PRIORITY,
     MIN_STRUCTURE,
-    MOMENTUM,
+    ContributionRecord,
     agreement,
     contributions_by_agreement,
+    estimate_contributions,
     is_new,
-    next_direction,
+    remember,
+    standard_scores,
 )
-from ipfl.methods.ipfl_plus.products import STRETCH, UpdateProducts
+from ipfl.methods.ipfl_plus.updates import MOMENTUM, STRETCH, UpdateProducts, next_direction
 
 ONES = np.ones(3)
 
@@ -212,3 +217,114 @@ class TestNew:
         found = contributions_by_agreement(products(steps, (), direction), np.full(4, 1 / 4))
         assert plain[2] > plain[0] > 0 > plain[3]
         np.testing.assert_allclose(found, [plain[0], plain[1], 0, plain[3]])
+
+
+# A quadratic loss L(w) = ½‖w − c‖² with c = (1, 1), whose gradient is w − c. Two clients with the same
+# number of samples, W_1 = (1, 0) and W_2 = (2, 0): W_M = (1.5, 0), g = (0.5, −1).
+LOCALS = np.array([[1.0, 0.0], [2.0, 0.0]])
+AGGREGATE = np.array([1.5, 0.0])
+GRADIENT = np.array([0.5, -1.0])
+
+
+def test_normalised_contribution_on_a_quadratic() -> None:
+    # −gᵀ λ (W_1 − W_M) = −½·(0.5·(−0.5)) = 0.125: nearer to c than the mean. The other one is the mirror.
+    assert estimate_contributions(GRADIENT, AGGREGATE, LOCALS, np.array([0.5, 0.5])).tolist() == [
+        0.125,
+        -0.125,
+    ]
+
+
+def test_sample_counts_do_for_weights() -> None:
+    # λ = 1/4, 3/4, W_M = (1.75, 0), g = (0.75, −1): ψ_1 = −¼·0.75·(−0.75) = 9/64 = −ψ_2.
+    psi = estimate_contributions(np.array([0.75, -1.0]), np.array([1.75, 0.0]), LOCALS, np.array([30, 90]))
+    np.testing.assert_allclose(psi, [9 / 64, -9 / 64])
+
+
+def test_a_client_whose_model_is_not_finite_is_unknown_and_the_others_are_not() -> None:
+    locals_ = np.array([[1.0, 0.0], [np.inf, 0.0], [np.nan, 1.0]], np.float32)
+    psi = estimate_contributions(GRADIENT, AGGREGATE, locals_, np.ones(3))
+    assert np.isnan(psi).tolist() == [False, True, True]
+
+
+def test_sums_in_float64() -> None:
+    # 1e4 parameters of 1e-4 beside one of 1e4: in float32 the small ones would be lost in the large one.
+    local = np.full(10_001, 1e-4, np.float32)
+    local[0] = 1e4
+    psi = estimate_contributions(
+        np.ones(10_001, np.float32), np.zeros(10_001, np.float32), [local], np.ones(1)
+    )
+    assert psi[0] == pytest.approx(-(1e4 + 1e4 * float(np.float32(1e-4))), rel=1e-12)
+
+
+class TestRounds:
+    def test_agreement_asks_for_nothing_beside_bids_and_updates(self) -> None:
+        _, _, engine = play(market(contribution={"rule": "agreement"}), 3, size=64)
+        assert engine.actions == ["train", "preference", "train", "preference", "train"]
+
+    def test_the_gradient_is_asked_of_the_providers(self) -> None:
+        # ψ_i = −gᵀ λ_i (W_i − W_M) with g = −1 in all three coordinates, λ = 1/3: i − mean of the ids.
+        _, (first,), engine = play(market(), 1, HONEST)
+        assert engine.actions == ["train", "appraise"]
+        assert set(engine.asks[1].to) == {seat.client for seat in first.done.seats}
+        for k in (0, 1):
+            rows = [row for row in first.done.market.contributions if row.cluster == k]
+            ids = np.array([row.client for row in rows], float)
+            np.testing.assert_allclose([row.psi for row in rows], ids - ids.mean(), rtol=1e-5)
+
+    def test_without_an_answer_a_contribution_is_unknown_and_earns_all_the_same(self) -> None:
+        _, (first,), _ = play(market(), 1, HONEST | {"appraise": no_answer})
+        assert {row.psi for row in first.done.market.contributions} == {None}
+        assert sum(row.amount for row in first.done.market.transfers if row.kind == "reward") == 600
+
+
+def test_a_round_is_remembered_in_standard_scores_and_a_lost_seat_with_two_below() -> None:
+    # Clients 0 and 1 deliver to cluster 0 for the first time: ψ = 1 and 3 are −1 and 1. Client 2 lost its
+    # seat there: −2. In the second round only client 1 delivers, with nothing to compare it with: it stays.
+    # Client 0 loses its seat; it has trained once, so −2 is the second of its values: ½·(−1) + ½·(−2).
+    nobody = np.zeros((3, 1), bool)
+    delivered, missing = np.array([[1], [1], [0]], bool), np.array([[0], [0], [1]], bool)
+    omega = delivered.astype(int)
+    first = ContributionRecord.start(3, 1).after({0: np.array([1.0, 3.0])}, delivered, missing, omega)
+    assert first.psi.tolist() == [[-1], [1], [LOST_PRIORITY]] == [[-1], [1], [-2]]
+    lost = np.array([[1], [0], [0]], bool)
+    again = np.array([[0], [1], [0]], bool)
+    second = first.after({0: np.array([5.0])}, again, lost, omega + again)
+    assert second.psi.tolist() == [[-1.5], [1], [-2]]
+    assert second.after({}, nobody, nobody, omega).psi.tolist() == second.psi.tolist()
+    assert DECAY == 0.9  # from the tenth value on, each is worth a tenth
+
+
+def test_the_first_values_count_alike() -> None:
+    # Decay 0.75. Values 4, 1, 1, 1, 5 of one client: means 4, 5/2, 2, 7/4 (weights 0, 1/2, 2/3, 3/4 of the
+    # past), and from the fifth on 3/4 of the past: 3/4·7/4 + 1/4·5 = 41/16 (a plain mean would have 4/5).
+    memory, means = np.full((1, 1), np.nan), []
+    for count, value in enumerate([4.0, 1.0, 1.0, 1.0, 5.0], start=1):
+        memory = remember(memory, np.array([0]), 0, np.array([value]), 0.75, np.array([count]))
+        means.append(float(memory[0, 0]))
+    assert means == pytest.approx([4, 5 / 2, 2, 7 / 4, 41 / 16])
+
+
+def test_a_count_of_a_value_that_stayed_unknown_does_not_make_the_next_one_weightless() -> None:
+    # Two rounds without a comparison, then a value: nothing was known, so it is taken as it is.
+    assert remember(np.full((1, 1), np.nan), np.array([0]), 0, np.array([2.0]), 0.9, np.array([3])) == 2
+
+
+@pytest.mark.parametrize(
+    ("psi", "expected"),
+    [
+        ([1.0, 2.0, 3.0], [-math.sqrt(1.5), 0.0, math.sqrt(1.5)]),  # mean 2, deviation √(2/3)
+        ([1.0, np.nan, 3.0], [-1.0, np.nan, 1.0]),  # what is unknown stays so, and does not count
+        ([0.2, 0.2, 0.2], [0.0, 0.0, 0.0]),  # alike
+        ([0.0, 0.0], [0.0, 0.0]),
+        ([5.0], [np.nan]),  # nothing to compare it with
+        ([5.0, np.nan], [np.nan, np.nan]),
+        ([], []),
+    ],
+)
+def test_standard_scores_by_hand(psi: list[float], expected: list[float]) -> None:
+    np.testing.assert_allclose(standard_scores(np.array(psi)), expected, atol=1e-12)
+
+
+def test_standard_scores_do_not_depend_on_unit_and_zero() -> None:
+    psi = np.array([0.1, 0.7, 0.3, 0.2])
+    np.testing.assert_allclose(standard_scores(psi), standard_scores(1e-6 * psi - 3e-6))

@@ -1,4 +1,8 @@
-"""Mixes of cluster models by hand, and what counts as evidence for another one."""
+"""Mixes of cluster models by hand, what counts as evidence for another one, and clients that choose.
+
+The clients' models have two parameters. The logits of a point x are (w_0·x, w_1·x): a model (w, −w) with
+w > 0 says class 0 of every x > 0.
+"""
 
 from __future__ import annotations
 
@@ -6,58 +10,23 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from hypothesis.extra.numpy import arrays
+from tests.client.persons import RIGHT, WRONG, person
+from tests.federation import ZERO, setup
 
-from ipfl.errors import InputError
-from ipfl.methods.ipfl_plus.mixing import (
+from ipfl.client.client import Client
+from ipfl.client.own_points import OwnPoints
+from ipfl.core import Record
+from ipfl.methods.ipfl_plus.ipfl_plus import IPFLPlus
+from ipfl.methods.ipfl_plus.mix import (
     TEMPERATURES,
+    Mix,
     calibrated_hits,
     candidate_weights,
     choose_on_evidence,
     evidence,
-    mixing_weights,
+    mix_on_evidence,
     optimism,
 )
-
-
-def test_mixing_of_the_paper_and_of_the_best() -> None:
-    weights = np.array([0.2, 0.5, 0.3])
-    np.testing.assert_allclose(mixing_weights(weights, "paper"), weights)
-    assert mixing_weights(weights, "best").tolist() == [0, 1, 0]
-
-
-def test_tuned_finds_the_sharpness_that_scores_best() -> None:
-    # υ = (1/3, 2/3): squared and normalised (1/5, 4/5). A score that peaks there must pick s = 2.
-    picked = mixing_weights(np.array([1 / 3, 2 / 3]), "tuned", lambda mix: -abs(mix[1] - 0.8))
-    np.testing.assert_allclose(picked, [0.2, 0.8])
-    # A score for equal shares picks s = 0.
-    np.testing.assert_allclose(
-        mixing_weights(np.array([0.1, 0.9]), "tuned", lambda mix: -abs(mix[0] - 0.5)), [0.5, 0.5]
-    )
-
-
-def test_tuned_prefers_the_sharper_mix_when_scores_tie_and_ignores_nan() -> None:
-    weights = np.array([0.3, 0.5, 0.2])
-    assert mixing_weights(weights, "tuned", lambda mix: 1.0).tolist() == [0, 1, 0]
-    picked = mixing_weights(weights, "tuned", lambda mix: float("nan") if mix.max() == 1 else 0.0)
-    np.testing.assert_allclose(picked, weights**8 / (weights**8).sum())
-
-
-@given(arrays(np.float64, 4, elements=st.floats(0, 1)), st.lists(st.floats(0, 1), min_size=4, max_size=4))
-def test_tuned_is_never_worse_than_the_best_single_cluster(weights: np.ndarray, worth: list[float]) -> None:
-    def score(mix: np.ndarray) -> float:  # anything that is not linear: mixing may help or hurt
-        return float(np.sin(9 * mix @ worth) + mix.max())
-
-    picked = mixing_weights(weights, "tuned", score)
-    assert picked.sum() == pytest.approx(1)
-    assert score(picked) >= max(score(single) for single in np.eye(4))
-
-
-def test_unknown_mix_names_the_known_ones() -> None:
-    with pytest.raises(InputError, match="did you mean 'tuned'"):
-        mixing_weights(np.ones(2), "tune", lambda mix: 0.0)  # type: ignore[arg-type]
 
 
 def test_candidates_are_the_mix_at_hand_and_then_sharper_and_flatter_ones() -> None:
@@ -125,3 +94,53 @@ def test_a_point_without_a_number_is_no_hit() -> None:
     np.testing.assert_allclose(hits, [0] + [0.8] * 8 + [0.2] * 2)
     assert calibrated_hits(np.full((2, 3), np.nan), np.array([0, 1])).tolist() == [0, 0]
     assert calibrated_hits(np.empty((0, 3)), np.empty(0, np.int64)).tolist() == []
+
+
+class TestMixing:
+    def test_the_mix_at_hand_stays_without_evidence(self):
+        # At x = 0 every model gives 1/2 to both classes, so that no mix is better than another.
+        me = person([(0, 0), (0, 1)], goal=[(0, 0)])
+        mixed = mix_on_evidence([RIGHT, 3 * RIGHT], np.array([0.25, 0.75]), OwnPoints.of(me, 128), me)
+        # υ^4 = (1, 81)/82 of the outputs 1 and 3: 244/82.
+        np.testing.assert_allclose(mixed, [244 / 82, -244 / 82], rtol=1e-6)
+
+    def test_a_single_model_is_taken_if_the_mix_is_wrong(self):
+        # υ = (0.4, 0.6) mixes (1, −1) and (−1, 1) to (−0.2, 0.2), which is wrong everywhere; so are υ^s for
+        # s > 0, and s = 0 says nothing. Only the first model alone is right.
+        me = person([(2, 0), (1, 0)], goal=[(3, 0)])
+        mixed = mix_on_evidence([RIGHT, WRONG], np.array([0.4, 0.6]), OwnPoints.of(me, 128), me)
+        assert mixed.tolist() == RIGHT.tolist()
+
+    def test_one_point_is_not_enough(self):
+        me = person([(2, 0)], goal=[(2, 0)])
+        mixed = mix_on_evidence([RIGHT, WRONG], np.array([0.4, 0.6]), OwnPoints.of(me, 128), me)
+        # υ^4 = (2^4, 3^4)/97 of 1 and −1.
+        np.testing.assert_allclose(mixed, [-65 / 97, 65 / 97], rtol=1e-6)
+
+    @pytest.mark.parametrize("use_probe", [True, False])
+    def test_more_is_asked_of_points_that_were_trained_on(self, use_probe, monkeypatch):
+        asked = []
+        monkeypatch.setattr(
+            "ipfl.methods.ipfl_plus.mix.choose_on_evidence",
+            lambda _, ask_for: asked.append(ask_for) or 0,
+        )
+        method = IPFLPlus()
+        offer = method.offer(method.init(setup(1)), 0)
+        method.personalize(offer, Record(), person([(1, 0)], goal=[(1, 1)], use_probe=use_probe))
+        assert [one is not None for one in asked] == [use_probe]
+        other = person([(1, 0)], goal=[(1, 1)], probe=[(1, 0)], use_probe=use_probe)
+        method.personalize(offer, Record(), other)
+        assert asked.pop() is None, "nobody trains on a goal that is something else"
+
+    @pytest.mark.parametrize("rule", ["paper", "evidence"])
+    def test_nothing_is_trained(self, rule, monkeypatch):
+        monkeypatch.setattr(Client, "train", lambda *_, **__: pytest.fail("trained"))
+        me = person([(2, 0)] * 4, goal=[(1, 0), (2, 0)])
+        offer = Record({"cluster_0": ZERO, "cluster_1": ZERO}, {"clusters": [0, 1], "means": [0.5, 0.5]})
+        assert IPFLPlus(mix=Mix(rule=rule)).personalize(offer, Record(), me).tolist() == [0, 0]
+
+    # Both models; and on evidence all seven candidates on `goal` and on `train`.
+    @pytest.mark.parametrize(("rule", "passes"), [("paper", 2), ("evidence", 2 + 2 * 7)])
+    def test_cost(self, rule, passes):
+        method = IPFLPlus(mix=Mix(rule=rule))
+        assert method.personalize_cost(method.init(setup(4))) == passes

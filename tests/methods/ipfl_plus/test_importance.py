@@ -1,4 +1,4 @@
-"""Who gets the models, who is asked, and what clients are told."""
+"""Importance: weights and bids by hand, who is asked in turn, and on how many points."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 from tests.federation import first_ask
 from tests.methods.ipfl_plus.scripted import (
     HONEST,
     market,
     moved,
     no_answer,
-    no_bid,
     play,
     prefer_parity,
     queries,
@@ -25,98 +25,87 @@ from tests.methods.ipfl_plus.scripted import (
 
 from ipfl.core import Record
 from ipfl.data.federated import Samples
-from ipfl.methods.ipfl_plus.preference_steps import take_turns
+from ipfl.methods.ipfl_plus.importance import (
+    choose_bids,
+    cut_extremes,
+    mean_returns,
+    relative_importance,
+    take_turns,
+)
+from ipfl.methods.ipfl_plus.state import MarketState
 
 OPENING = 100 * 100
+anything = st.floats(allow_nan=True, allow_infinity=True, width=32)
 
 
-class TestAccess:
-    """Clients 2 and 3 stop bidding in round 2 and come back in round 4."""
+@given(st.integers(1, 6).flatmap(lambda k: st.tuples(*[arrays(np.float64, k, elements=anything)] * 2)))
+def test_importance_is_convex_whatever_comes_in(given_: tuple[np.ndarray, np.ndarray]) -> None:
+    weights = relative_importance(*given_)
+    assert (weights >= 0).all()
+    assert weights.sum() == pytest.approx(1)
 
-    STOPPED = (2, 3)
 
-    @pytest.fixture
-    def played(self) -> dict[str, Any]:
-        method_ = market()
-        before, _, _ = play(method_, 2, HONEST)
-        stop = HONEST | {"preference": unless(self.STOPPED, prefer_parity, no_bid)}
-        without, _, engine = play(method_, 2, stop, state=before, first=2)
-        back, _, after = play(method_, 2, HONEST, state=without, first=4)
-        return {
-            "before": before,
-            "without": without,
-            "back": back,
-            "queries": queries(engine) + queries(after),
-        }
+def test_importance_without_any_hit_is_uniform() -> None:
+    assert relative_importance(np.array([0.0, np.nan, -1.0, 0.0]), np.ones(4)).tolist() == [0.25] * 4
 
-    def test_who_stops_paying_keeps_what_it_had_bought(self, played):
-        # It had paid in round 1, and so has the models after it. Those after rounds 2 and 3 it does not get.
-        before, without = played["before"], played["without"]
-        assert not np.array_equal(before.models[0], without.models[0])
-        for client in self.STOPPED:
-            kept = market().offer(without, client)
-            assert kept.facts["clusters"] == [0, 1]
-            assert kept.facts["means"] == before.means.tolist()
-            for k in (0, 1):
-                np.testing.assert_array_equal(kept.params[f"cluster_{k}"], before.models[k])
-        for client in (0, 7):
-            np.testing.assert_array_equal(
-                market().offer(without, client).params["cluster_1"], without.models[1]
-            )
 
-    def test_it_is_asked_without_models_until_it_pays_again(self, played):
-        # Round 2: it had paid in round 1, and is sent models. Rounds 3 and 4: it had not, and is not; it bids
-        # in round 4, pays, and is sent models in round 5.
-        sent = [
-            {client: bool(record.params) for client, record in query.items()} for query in played["queries"]
-        ]
-        assert [one[3] for one in sent] == [True, False, False, True]
-        assert all(one[0] for one in sent)
+def test_importance_does_not_depend_on_factors_common_to_all_clusters() -> None:
+    # n_ik/n_k from counts: 30 of 40 points and 10 of 40; all clients together 300 and 200 of 1000.
+    # 30/300 = 0.1, 10/200 = 0.05 → 2/3, 1/3; the accuracies 0.75, 0.25 over 0.3, 0.2 must say the same.
+    np.testing.assert_allclose(
+        relative_importance(np.array([0.75, 0.25]), np.array([0.3, 0.2])), [2 / 3, 1 / 3]
+    )
 
-    def test_who_pays_again_has_the_newest_models(self, played):
-        back = played["back"]
-        for client in self.STOPPED:
-            np.testing.assert_array_equal(market().offer(back, client).params["cluster_0"], back.models[0])
-        assert back.held_facts == {}
 
-    def test_newcomers_get_the_models_of_the_moment(self, played):
-        without = played["without"]
-        offer = market().offer(without, 99)
-        np.testing.assert_array_equal(offer.params["cluster_0"], without.models[0])
+def test_an_unknown_mean_counts_as_the_average_of_the_known() -> None:
+    # Known 0.2 and 0.6, so the third is taken as 0.4: ratios 1, 1, 2.
+    weights = relative_importance(np.array([0.2, 0.6, 0.8]), np.array([0.2, 0.6, np.nan]))
+    np.testing.assert_allclose(weights, [0.25, 0.25, 0.5])
 
-    def test_open_to_all(self):
-        stop = HONEST | {"preference": unless(self.STOPPED, prefer_parity, no_bid)}
-        state, _, engine = play(market(access="open"), 4, stop)
-        assert all(record.params for query in queries(engine) for record in query.values())
-        np.testing.assert_array_equal(market().offer(state, 3).params["cluster_0"], state.models[0])
 
-    def test_who_is_broke_loses_access(self):
-        # Opening of two prices. Client 1 never has the better update; once it cannot pay it gets no models.
-        state, _, engine = play(market(opening=200), 8, HONEST)
-        broke = np.flatnonzero(state.bank.balances < 100).tolist()
-        assert broke
-        for client in broke:
-            assert client in state.held_facts
-        assert not all(record.params for record in queries(engine)[-1].values())
+def test_exactly_uniform_weights_prefer_all_clusters() -> None:
+    third = relative_importance(np.array([0.1, 0.1, 0.1]), np.array([0.7, 0.7, 0.7]))
+    assert choose_bids(third) == [0, 1, 2]
 
-    def test_trial_rounds_are_free(self):
-        # trial_rounds = 2: the queries of rounds 1 and 2 are free, and only seats are paid for; from the
-        # third query on everybody pays. All of them are sent the models all the same.
-        _, done, engine = play(market(trial_rounds=2), 4, HONEST)
-        assert [len(moved(one, "fee")) for one in done] == [6, 6, 6, 8]
-        assert all(record.params for query in queries(engine) for record in query.values())
 
-    def test_without_a_trial_who_does_not_pay_gets_the_models_once(self):
-        away = {client: Record({}, {"bids": [], "hits": [5.0, 5.0], "n": 10}) for client in (2, 3)}
-        script = HONEST | {
-            "preference": lambda c, a: away[c] if c in away and a.params else prefer_parity(c, a)
-        }
-        _, done, engine = play(market(), 2, script)
-        _, _, after = play(market(), 1, script, state=done[1].state, first=2)
-        for client in away:
-            assert queries(engine)[0][client].params
-            assert not queries(after)[0][client].params
-            assert (client, 100) not in moved(done[1], "fee")
+def test_the_best_cluster_is_bid_for_even_below_the_threshold() -> None:
+    assert choose_bids(np.array([0.3, 0.4, 0.3]), threshold=0.9) == [1]
+
+
+def test_a_preferred_cluster_that_loses_money_is_bid_for_only_for_its_appeal() -> None:
+    weights = np.array([0.4, 0.35, 0.25])
+    assert choose_bids(weights, 0.3, np.array([np.nan, -0.1, np.nan])) == [0]
+    assert choose_bids(weights, 0.3, np.array([-0.1, 0.0, np.nan])) == [0, 1]
+
+
+def test_incentive_feedback_changes_the_order_and_is_bounded_by_one_price() -> None:
+    # 0.26 against 0.24 + 0.1·clip(5)/4 = 0.265; with a return of 0.5 only 0.2525.
+    weights = np.array([0.26, 0.24, 0.26, 0.24])
+    assert choose_bids(weights, 0.2, np.array([np.nan, 5.0, np.nan, np.nan])) == [1, 0, 2, 3]
+    assert choose_bids(weights, 0.2, np.array([np.nan, 0.5, np.nan, np.nan])) == [0, 2, 1, 3]
+    # However much it earned, it adds 0.1/4 at most: 0.28 against 0.24 + 0.025.
+    assert (
+        choose_bids(np.array([0.28, 0.24, 0.24, 0.24]), 0.2, np.array([np.nan, 5.0, np.nan, np.nan]))[0] == 0
+    )
+
+
+def test_mean_return_per_seat_in_prices() -> None:
+    # 3 seats that brought 45 tokens at a price of 10: 1.5 prices each. No seat: unknown, whatever is said.
+    np.testing.assert_allclose(mean_returns([3, 1, 0], [45, -20, 7], 10), [1.5, -2.0, np.nan])
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(-50, 50)), max_size=20))
+def test_totals_give_the_plain_mean_per_cluster(history: list[tuple[int, int]]) -> None:
+    seats = [sum(k == cluster for k, _ in history) for cluster in range(3)]
+    net = [sum(tokens for k, tokens in history if k == cluster) for cluster in range(3)]
+    for cluster, mean in enumerate(mean_returns(seats, net, 10)):
+        mine = [tokens for k, tokens in history if k == cluster]
+        assert mean == pytest.approx(sum(mine) / len(mine) / 10) if mine else np.isnan(mean)
+
+
+def known(state: MarketState, **values: Any) -> MarketState:
+    """The state with these answers of clients."""
+    return replace(state, preferences=replace(state.preferences, **values))
 
 
 class TestQueries:
@@ -158,7 +147,7 @@ class TestQueries:
         account = {"seats": [2, 0], "net": [-90, 0], "balance": 500, "price": 100, "importance": [0.0, 0.0]}
         asked = {"clusters": [0, 1], "means": [0.5, 0.5], "points": 10}
         ask = Record(models, {**asked, **account})
-        method_: Any = market(threshold=0.3)
+        method_: Any = market(importance={"threshold": 0.3})
         first, mine = method_.on_preference(ask, Record(), Me())
         again, _ = method_.on_preference(ask, mine, Me())
         assert first.facts == again.facts
@@ -173,9 +162,11 @@ class TestQueries:
         # Who never had any models has nothing to bid by.
         assert method_.on_preference(Record({}, ask.facts), Record(), Me())[0].facts["bids"] == []
 
+
+class TestTurns:
     def test_a_budget_of_queries_goes_round(self):
         # 12 clients, 7 a round: one by one it would be every second round, here it is every third at least.
-        _, done, engine = play(market(preference_budget=7), 13, HONEST, clients=12)
+        _, done, engine = play(market(importance={"budget": 7}), 13, HONEST, clients=12)
         asked = [set(query) for query in queries(engine)]
         assert [len(query) for query in asked] == [7] * 12
         assert all(set().union(*asked[i : i + 3]) == set(range(12)) for i in range(10))
@@ -199,7 +190,7 @@ class TestQueries:
     )
     def test_the_default_budget_keeps_a_query_at_a_fifth_of_the_training(self, samples, points, per_seat):
         method_ = market()
-        state = replace(method_.init(setup(30)), samples=samples, points=points)
+        state = known(method_.init(setup(30)), samples=samples, points=points)
         assert len(first_ask(method_, state, 30, round=1).to) == 6 * per_seat  # per_round = 6
 
     @pytest.mark.parametrize(
@@ -214,7 +205,7 @@ class TestQueries:
     )
     def test_clients_score_models_on_as_many_points_as_the_query_may_cost(self, samples, points):
         method_ = market()
-        state = replace(method_.init(setup(30)), samples=samples)
+        state = known(method_.init(setup(30)), samples=samples)
         ask = first_ask(method_, state, 30, round=1)
         assert {record.facts["points"] for record in ask.to.values()} == {points}
 
@@ -223,8 +214,8 @@ class TestQueries:
         assert len(first_ask(method_, method_.init(setup(11)), 11, round=1).to) == 11
 
     def test_whoever_waits_longest_comes_first(self):
-        method_ = market(preference_budget=2)
-        state = replace(method_.init(setup(5)), drawn=np.array([4, 2, 5, -1, 3]))
+        method_ = market(importance={"budget": 2})
+        state = known(method_.init(setup(5)), drawn=np.array([4, 2, 5, -1, 3]))
         assert set(first_ask(method_, state, 5, round=6).to) == {3, 1}
 
     def test_every_cluster_has_its_share_of_the_turns(self):
@@ -248,3 +239,19 @@ class TestQueries:
             assert len(set(chosen.tolist())) == budget
             drawn[chosen] = round
             assert round - drawn.min() <= -(-clients // budget), "one by one it would be a round less"
+
+
+class TestClaims:
+    def test_extremes_are_cut(self):
+        # A fifth of five on either side: the largest and the smallest become their neighbours.
+        claims = np.array([[1.0], [0.4], [0.3], [0.2], [0.0]])
+        assert cut_extremes(claims, 0.2).ravel().tolist() == [0.4, 0.4, 0.3, 0.2, 0.2]
+
+    def test_a_cluster_keeps_half_of_its_own(self):
+        # Five clusters of two clients each: at most a tenth is cut, so the second best of each column stays.
+        claims = np.kron(np.eye(5), np.array([[0.9], [0.8]])) + 0.05
+        np.testing.assert_allclose(cut_extremes(claims, 0.4).max(axis=0), 0.85)
+
+    def test_nothing_to_cut(self):
+        claims = np.random.default_rng(0).random((6, 2))
+        np.testing.assert_array_equal(cut_extremes(claims, 0.0), claims)

@@ -1,3 +1,5 @@
+"""Seats: numbers of explorers and places, the draw and the sort of bidders, where explorers train."""
+
 from __future__ import annotations
 
 import math
@@ -11,16 +13,17 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from ipfl.core import stream
-from ipfl.errors import InputError
-from ipfl.methods.ipfl_plus.scheduler import (
-    BidderRule,
+from ipfl.methods.ipfl_plus import seats
+from ipfl.methods.ipfl_plus.seats import (
     Bidders,
+    SeatRecord,
+    Seats,
     Selection,
     count_explorers,
     count_places,
+    draw_bidders,
     first_round,
-    order_bidders,
-    select,
+    sort_bidders,
     z_scores,
 )
 
@@ -32,7 +35,6 @@ def bidders(
     importance: np.ndarray | float | None = 0.5,
     balances: np.ndarray | list[int] | int = 50,
     available: np.ndarray | list[bool] | bool = True,
-    seats_before: np.ndarray | list[int] | int = 0,
 ) -> Bidders:
     """Clients with these bids, all paid; None: they never answered."""
     table = np.asarray(ranks)
@@ -42,16 +44,19 @@ def bidders(
         table,
         np.broadcast_to(np.nan if importance is None else importance, table.shape),
         np.full(table.shape, np.nan),
-        np.broadcast_to(seats_before, n),
         np.broadcast_to(available, n),
         np.broadcast_to(balances, n),
     )
 
 
-def seat(known: Bidders, places: list[int], n_r: int, rng: np.random.Generator, **others: Any) -> Selection:
-    """Strictly from the top unless a rule says otherwise; a seat costs 10."""
-    rule = others.pop("rule", BidderRule("top"))
-    return select(known, rule, price=10, places=np.array(places), n_r=n_r, rng=rng, **others)
+def seat(
+    known: Bidders, places: list[int], n_r: int, rng: np.random.Generator, had: Any = 0, **settings: Any
+) -> Selection:
+    """Seats by the default rule unless a setting says otherwise; a seat costs 10."""
+    rule = Seats(**{"ration": 0.0, **settings})
+    table = np.zeros(known.paid.shape, int)
+    table[:, 0] = had
+    return rule.select(known, SeatRecord(table, table), np.array(places), n_r, 10, rng)
 
 
 @pytest.mark.parametrize(
@@ -70,64 +75,60 @@ def seat(known: Bidders, places: list[int], n_r: int, rng: np.random.Generator, 
     ],
 )
 def test_number_of_explorers(n: int, unexplored: float, expected: int) -> None:
-    assert count_explorers(n, unexplored) == expected
+    assert count_explorers(n, unexplored, start=0.2) == expected
 
 
-def test_a_weighted_draw_takes_the_stronger_of_two_with_the_share_of_its_weight() -> None:
+def test_a_weighted_draw_takes_the_stronger_of_two_with_the_share_of_its_weight(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     # Two clients in all: mean in the middle, so z = +1 and −1 whatever the importances; w = e^β, e^−β.
     # Efraimidis and Spirakis: the first drawn is 1 with probability w_1/(w_0 + w_1) = 1/(1 + e^−2β).
     # β = 0.5: 0.731. 4000 draws have a standard deviation of 0.007; five of them are allowed.
+    monkeypatch.setattr(seats, "BETA", 0.5)
     rng = stream(7, "draw")
-    importance, unknown = np.array([0.2, 0.9]), np.full(2, np.nan)
-    first = [order_bidders(np.array([0, 1]), importance, unknown, rng, beta=0.5)[0] for _ in range(4000)]
+    importance = np.array([0.2, 0.9])
+    first = [draw_bidders(np.array([0, 1]), importance, UNKNOWN[:2], rng, 1)[0] for _ in range(4000)]
     assert np.mean(first) == pytest.approx(1 / (1 + math.exp(-1)), abs=0.035)
 
 
-def test_the_draw_is_without_replacement_and_later_places_follow_the_weights_too() -> None:
+def test_the_draw_is_without_replacement_and_later_places_follow_the_weights_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     # Importance 0, 0, 1 have z = −1/√2, −1/√2, √2 (mean 1/3, deviation √2/3). With β = √2/3·ln 2 the strong
     # one weighs e^(β·3/√2) = 2 times as much as each other: first with probability 2/4, and second with
     # 2·(1/4)·(2/3) = 1/3.
-    rng = stream(8, "draw")
-    beta = math.sqrt(2) / 3 * math.log(2)
-    orders = np.array(
-        [order_bidders(np.arange(3), np.array([0.0, 0, 1]), UNKNOWN[:3], rng, beta=beta) for _ in range(4000)]
-    )
+    monkeypatch.setattr(seats, "BETA", math.sqrt(2) / 3 * math.log(2))
+    rng, importance = stream(8, "draw"), np.array([0.0, 0, 1])
+    orders = np.array([draw_bidders(np.arange(3), importance, UNKNOWN[:3], rng, 3) for _ in range(4000)])
     assert (np.sort(orders, axis=1) == [0, 1, 2]).all()
     assert (orders[:, 0] == 2).mean() == pytest.approx(1 / 2, abs=0.04)
     assert (orders[:, 1] == 2).mean() == pytest.approx(1 / 3, abs=0.04)
 
 
-def test_top_order_by_bid_then_contribution_ties_by_id() -> None:
-    importance = np.array([0.1, 0.5, 0.5, 0.5, 0.9])
-    psi = np.array([np.nan, 1.0, 3.0, 1.0, np.nan])
-    rng = np.random.default_rng(0)
-    # ψ: known 1, 3, 1 → z = −0.71, 1.41, −0.71; unknown 0. Client 4 leads by its bid, 2 by its ψ.
-    assert order_bidders(np.array([3, 0, 1, 2, 4]), importance, psi, rng, "top").tolist() == [4, 2, 1, 3, 0]
-    assert order_bidders(np.array([3, 1, 2]), importance, UNKNOWN[:5], rng, "top").tolist() == [1, 2, 3]
-    # Unknown is the average, between a good and a bad contribution.
-    assert order_bidders(np.arange(3), np.ones(3), np.array([-1, np.nan, 1]), rng, "top").tolist() == [
-        2,
-        1,
-        0,
-    ]
-    assert order_bidders(np.arange(5), importance, psi, rng, "top", first=3).tolist() == [4, 2, 1]
-    assert order_bidders(np.arange(5), importance, psi, rng, "top", first=0).tolist() == []
+def test_contributions_count_as_well_and_unknown_ones_as_the_average() -> None:
+    # Of the two known values 1 and −1, z = 1 and −1; unknown is 0. Weights e^½, 1 and e^−½ (β_ψ = ½). A share
+    # of 2000 draws has a deviation of 0.011 at most.
+    rng, psi = stream(9, "draw"), np.array([1.0, np.nan, -1.0])
+    first = [draw_bidders(np.arange(3), np.ones(3), psi, rng, 1)[0] for _ in range(2000)]
+    weights = np.exp([0.5, 0, -0.5])
+    np.testing.assert_allclose(np.bincount(first) / 2000, weights / weights.sum(), atol=0.055)
 
 
 def test_the_first_places_are_those_of_the_whole_order() -> None:
     importance, psi, bidders = np.linspace(0, 1, 50), np.sin(np.arange(50)), np.arange(0, 50, 2)
-    whole = order_bidders(bidders, importance, psi, stream(1, "x"))
-    assert order_bidders(bidders, importance, psi, stream(1, "x"), first=4).tolist() == whole[:4].tolist()
+    whole = draw_bidders(bidders, importance, psi, stream(1, "x"), 25)
+    assert len(whole) == 25
+    assert draw_bidders(bidders, importance, psi, stream(1, "x"), 4).tolist() == whole[:4].tolist()
+    assert draw_bidders(bidders, importance, psi, stream(1, "x"), 0).tolist() == []
 
 
-def test_of_many_equals_the_first_places_go_to_the_lowest_ids() -> None:
-    # 200 000 clients with one of three importances: the places end among the equals of the middle one.
-    importance = np.arange(200_000) % 3 / 2
-    chosen = order_bidders(
-        np.arange(200_000), importance, np.full(200_000, np.nan), stream(1, "x"), "top", first=70_000
-    )
-    strong, middle = np.arange(2, 200_000, 3), np.arange(1, 200_000, 3)
-    assert chosen.tolist() == [*strong, *middle[: 70_000 - len(strong)]]
+def test_the_paper_sorts_by_contribution_alone() -> None:
+    # ψ = 3 first, then 1; −1 comes after client 0, whose contribution is unknown and counts as 0.
+    psi = np.array([np.nan, 1.0, 3.0, -1.0])
+    assert sort_bidders(np.array([3, 0, 1, 2]), psi, stream(1, "x")).tolist() == [2, 1, 0, 3]
+    # Of equal ones each is first as often: 100 of 300, with a deviation of √(300·⅓·⅔) = 8.2; five of them.
+    first = [sort_bidders(np.arange(3), UNKNOWN[:3], stream(seed, "x"))[0] for seed in range(300)]
+    np.testing.assert_allclose(np.bincount(first), 100, atol=41)
 
 
 @given(
@@ -147,14 +148,8 @@ def test_extreme_weights_do_not_overflow() -> None:
     importance = np.zeros(10**6)
     importance[5] = 1.0
     with np.errstate(all="raise"):
-        assert order_bidders(
-            np.arange(20), importance, np.full(10**6, np.nan), stream(2, "x"), first=1
-        ).tolist() == [5]
-
-
-def test_unknown_order() -> None:
-    with pytest.raises(InputError, match="unknown order 'best'"):
-        order_bidders(np.arange(2), UNKNOWN[:2], UNKNOWN[:2], stream(1, "x"), "best")  # type: ignore[arg-type]
+        drawn = draw_bidders(np.arange(20), importance, np.full(10**6, np.nan), stream(2, "x"), 1)
+    assert drawn.tolist() == [5]
 
 
 class TestPlaces:
@@ -180,23 +175,15 @@ class TestPlaces:
         assert np.sum(rounds, axis=0).tolist() == [seats] * clusters
 
 
-class TestRation:
-    def test_seats_had_count_against_a_client(self) -> None:
-        # Importance 0.9 and 0.1 have z = ±1, seats 4 and 0 as well: log w = 2·1 − ration·1 against its
-        # negative. So the strong one comes first up to ration 2, and last beyond.
-        importance, seats = np.array([0.9, 0.1]), np.array([4, 0])
-        for ration, first in ((0.0, 0), (1.9, 0), (2.1, 1)):
-            order = order_bidders(
-                np.arange(2), importance, UNKNOWN[:2], stream(1, "x"), "top",
-                ration=ration, seats_z=z_scores(seats),
-            )  # fmt: skip
-            assert order[0] == first
-
-    def test_of_equals_those_with_fewer_seats_come_first(self) -> None:
-        known = bidders([[0]] * 4, seats_before=[3, 0, 2, 1])
-        chosen = seat(known, [2], 0, stream(1, "x"), rule=BidderRule("top", ration=1.0))
-        assert chosen.performance[0].tolist() == [1, 3]
-        assert seat(known, [2], 0, stream(1, "x")).performance[0].tolist() == [0, 1]
+def test_seats_had_count_against_a_client() -> None:
+    # Importance 0.9 and 0.1 have z = ±1, seats 4 and 0 as well: log w = 2·1 − ration·1 against its negative.
+    # The strong one is first with probability 1/(1 + e^−2(2 − ration)): 0.98 without rationing, 1/2 at ration
+    # 2, 0.02 at 4. Shares of 1000 draws have a deviation of 0.016 at most.
+    known = bidders([[0], [0]], np.array([[0.9], [0.1]]))
+    for ration, share in ((0.0, 0.982), (2.0, 0.5), (4.0, 0.018)):
+        rng = stream(1, "x")
+        first = [seat(known, [1], 0, rng, had=[4, 0], ration=ration).performance[0][0] for _ in range(1000)]
+        assert 1 - np.mean(first) == pytest.approx(share, abs=0.08)
 
 
 class TestExplorersWhereTheyPrefer:
@@ -261,13 +248,13 @@ class TestExplorersWhereTheyPrefer:
 
 
 class TestExplorersAnywhere:
-    """As printed: `explore_in = "random"`."""
+    """By the paper's rule."""
 
     def test_performance_seats_come_from_the_bidders_and_random_ones_from_the_rest(self) -> None:
-        # Cluster 0: bidders 0, 1, 2 by importance 1 > 0 > 2, two seats. Cluster 1: nobody bid. One explorer.
-        importance = np.array([[0.6, 0.4], [0.9, 0.1], [0.55, 0.45], [0.1, 0.9]])
-        known = bidders([[0, -1], [0, -1], [0, -1], [-1, -1]], importance)
-        chosen = seat(known, [2, 2], 1, stream(3, "x"), explore_in="random")
+        # Cluster 0: bidders 0, 1, 2 by contribution 1 > 0 > 2, two seats; cluster 1: nobody. One explorer.
+        known = bidders([[0, -1], [0, -1], [0, -1], [-1, -1]])
+        psi = np.array([[0.6, 0.4], [0.9, 0.1], [0.55, 0.45], [0.1, 0.9]])
+        chosen = seat(replace(known, psi=psi), [2, 2], 1, stream(3, "x"), rule="paper")
         assert chosen.performance[0].tolist() == [1, 0]
         assert chosen.performance[1].tolist() == []
         assert sum(len(ids) for ids in chosen.random) == 1
@@ -277,7 +264,7 @@ class TestExplorersAnywhere:
     def test_explorers_are_spread_evenly_and_who_comes_first_changes(self) -> None:
         nobody, extra = bidders(np.full((30, 3), -1), importance=None), set()
         for seed in range(20):
-            chosen = seat(nobody, [0, 0, 0], 7, stream(seed, "x"), explore_in="random")
+            chosen = seat(nobody, [0, 0, 0], 7, stream(seed, "x"), rule="paper")
             sizes = [len(ids) for ids in chosen.random]
             assert sorted(sizes) == [2, 2, 3]
             assert chosen.empty_seats == 0
@@ -291,7 +278,7 @@ class TestExplorersAnywhere:
             balances=[90, 0, 10, 9],
             available=[False, True, True, True],
         )
-        chosen = seat(known, [0, 0], 8, stream(4, "x"), explore_in="random")
+        chosen = seat(known, [0, 0], 8, stream(4, "x"), rule="paper")
         assert 1 in chosen.random[0]
         assert sorted(np.concatenate(chosen.random).tolist()) == [1, 2]
         assert chosen.empty_seats == 6
@@ -299,7 +286,7 @@ class TestExplorersAnywhere:
     def test_what_a_cluster_cannot_take_passes_on(self) -> None:
         # Everyone has a performance seat in cluster 0, so all explorers that can be must be in cluster 1.
         for seed in range(6):
-            chosen = seat(bidders([[0, -1]] * 4), [4, 4], 2, stream(seed, "x"), explore_in="random")
+            chosen = seat(bidders([[0, -1]] * 4), [4, 4], 2, stream(seed, "x"), rule="paper")
             assert [len(ids) for ids in chosen.random] == [0, 2]
             assert len(set(chosen.random[1].tolist())) == 2
             assert chosen.empty_seats == 4  # the performance seats of cluster 1
@@ -312,21 +299,21 @@ class TestExplorersAnywhere:
     st.integers(1, 4),
     st.integers(0, 12),
     st.integers(0, 15),
-    st.sampled_from(["preferred", "random"]),
+    st.sampled_from(["draw", "paper"]),
 )
-def test_selection_properties(seed: int, n: int, k: int, seats: int, n_r: int, explore_in: Any) -> None:
+def test_selection_properties(seed: int, n: int, k: int, budget: int, n_r: int, rule: str) -> None:
     draw = np.random.default_rng(seed)
     ranks = np.where(draw.random((n, k)) < 0.5, draw.random((n, k)).argsort(axis=1), -1)
     answered = (ranks >= 0).any(axis=1) | (draw.random(n) < 0.5)
     importance = np.where(answered[:, None], draw.random((n, k)), np.nan)
     known = bidders(ranks, importance, draw.integers(0, 40, n), draw.random(n) < 0.8)
-    places = count_places(seats, k, seed)
+    places = count_places(budget, k, seed)
 
     def again() -> Selection:
-        return seat(known, places.tolist(), n_r, stream(seed, "x"), rule=BidderRule(), explore_in=explore_in)
+        return seat(known, places.tolist(), n_r, stream(seed, "x"), rule=rule)
 
     chosen = again()
-    performance, random = chosen.seats(n)
+    performance, random = chosen.tables(n)
     for cluster in range(k):
         members = np.concatenate([chosen.performance[cluster], chosen.random[cluster]]).tolist()
         assert len(members) == len(set(members))
@@ -335,9 +322,9 @@ def test_selection_properties(seed: int, n: int, k: int, seats: int, n_r: int, e
         assert len(chosen.performance[cluster]) == min(places[cluster], bids)
     assert (known.paid | ~performance).all()
     assert ((random & ~known.paid).sum(axis=1) * 10 <= known.balances).all()
-    assert int((performance | random).sum()) + chosen.empty_seats == seats + n_r  # never beyond the budget
+    assert int((performance | random).sum()) + chosen.empty_seats == budget + n_r  # never beyond the budget
     assert chosen.empty_seats >= 0
-    if explore_in == "preferred":  # and no seat stays empty while anybody could take it
+    if rule == "draw":  # and no seat stays empty while anybody could take it
         able = known.paid | (~answered & (known.balances >= 10))[:, None]
         free = able & known.available[:, None] & ~performance & ~random
         free[~answered & (performance | random).any(axis=1)] = False

@@ -1,7 +1,9 @@
-"""Which mix of the cluster models a client takes, and what counts as evidence for another one.
+"""Mix: how cluster models become a client's own, and what counts as evidence for another mix.
 
-Numbers only: `personalization` makes the models and scores them. A client has a few dozen points of its own,
-so the best of ten candidates is partly the luckiest. Three things are done about that:
+The paper's mix is P_i = Σ_k υ_ik ω_k. Where data is clearly of one kind it holds too much of the other
+models. So here, by default, the mix at hand is υ⁴, and a client takes another one where its own points are
+evidence for it. A client has a few dozen of them, so the best of ten candidates is partly the luckiest. Three
+things are done about that:
 
 - Candidates are compared point by point, and the one at hand is left only if another is better by some
   standard errors of the paired differences.
@@ -14,16 +16,19 @@ so the best of ten candidates is partly the luckiest. Three things are done abou
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Literal, get_args
+from collections.abc import Sequence
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass
 
-from ipfl.errors import unknown
+from ipfl.client.client import Client
+from ipfl.client.own_points import OwnPoints
+from ipfl.core import Vector
+from ipfl.core.vectors import mix
 from ipfl.market.market_arrays import Floats
-
-Mix = Literal["paper", "best", "tuned", "evidence"]
 
 SHARPNESS = (8.0, 4.0, 2.0, 1.0, 0.0)
 """Exponents s of υ^s that are tried, sharpest first: 1 is the paper's mix, 0 the plain mean."""
@@ -42,38 +47,68 @@ OPTIMISM = 0.1
 from one model to another; in proportion for less."""
 
 
-def mixing_weights(
-    importance: Floats, how: Mix, score: Callable[[NDArray[np.float64]], float] | None = None
-) -> NDArray[np.float64]:
-    """Eq. personalized_model: the weights with which P_i = Σ_k υ_ik ω_k mixes the cluster models.
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class Mix:
+    """How a client mixes the cluster models."""
+
+    rule: Annotated[
+        Literal["evidence", "paper"],
+        Field(description="evidence: by υ^4, unless its points are evidence for another mix; paper: by υ"),
+    ] = "evidence"
+
+    def personalize(self, models: Sequence[Vector], importance: Floats, me: Client, limit: int) -> Vector:
+        """The client's own model, chosen on `limit` of its points of a kind at most."""
+        if self.rule == "paper":
+            return mix(models, convex(importance))
+        points = OwnPoints.of(me, limit)
+        # Not where `goal` is something else than the points that clients train on.
+        is_trained = me.settings.use_probe and len(points.trained) > 0
+        return mix_on_evidence(models, importance, points, me, is_trained=is_trained)
+
+    def cost(self, clusters: int) -> int:
+        """Candidates that are scored, on two parts each."""
+        return 2 * (clusters + len(SHARPNESS)) if self.rule == "evidence" else 0
+
+
+def mix_on_evidence(
+    models: Sequence[Vector], importance: Floats, points: OwnPoints, me: Client, *, is_trained: bool = False
+) -> Vector:
+    """The mix at hand, unless the client's points are evidence for another one.
 
     Args:
-        importance: (K,) υ_i scored on the client's `goal`.
-        how: `paper`: υ itself. `best`: the model with the largest υ_ik alone. `tuned`: of every single
-            model and υ^s for each s in `SHARPNESS`, the mix that scores best, and so never worse than the
-            best single model. Equal scores: the sharper mix (single models, by υ_ik, then large s); a mixture
-            of models is used only where it is better. (For `evidence` see `candidate_weights`.)
-        score: For `tuned`: how good a mix is on `goal`, larger is better. A score of NaN never wins.
-
-    Returns:
-        (K,) convex weights.
+        models: ω_k.
+        importance: υ_ik.
+        points: The client's.
+        me: The client.
+        is_trained: Whether those that were held back have been trained on by now.
     """
-    if how == "paper":
-        return convex(importance)
-    singles = _single_models(importance)
-    if how == "best":
-        return singles[0]
-    if how != "tuned":
-        raise unknown("mix", how, get_args(Mix))
-    if score is None:
-        raise ValueError("a tuned mix needs a score")
-    candidates = [*singles, *(_sharpened(importance, sharpness) for sharpness in SHARPNESS)]
-    scores = np.array([score(candidate) for candidate in candidates], np.float64)
-    return candidates[int(np.argmax(np.where(np.isnan(scores), -np.inf, scores)))]
+    weights = candidate_weights(importance)
+    candidates = [mix(models, one) for one in weights]
+    scores = [point_scores(_logs(candidate, points, me), points.labels, me) for candidate in candidates]
+    return candidates[choose_on_evidence(scores, optimism(weights) if is_trained else None)]
+
+
+def point_scores(table: NDArray[np.float64], labels: NDArray[np.int64], me: Client) -> NDArray[np.float64]:
+    """(n,): soft score of every point; of classes, with the model as sure of itself as it should be.
+
+    Args:
+        table: What `Client.log_scores` says of the points.
+        labels: Their true classes, if classes are predicted.
+        me: The client.
+    """
+    if me.predicts_classes:
+        return calibrated_hits(table, labels)
+    return np.nan_to_num(np.exp(table[:, 0]), nan=0.0)
+
+
+def _logs(model: Vector, points: OwnPoints, me: Client) -> NDArray[np.float64]:
+    """(n, classes) or (n, 1): what `Client.log_scores` says of all points under one model."""
+    parts = [me.log_scores(model, samples) for samples in (points.held_back, points.trained)]
+    return np.concatenate(parts)
 
 
 def candidate_weights(importance: Floats) -> list[NDArray[np.float64]]:
-    """What `mix = "evidence"` chooses from: υ^4, the mix at hand, then the others of a tuned one."""
+    """The mixes to choose from: υ^4, the mix at hand, each model alone, and other powers of υ."""
     others = (_sharpened(importance, sharpness) for sharpness in SHARPNESS if sharpness != AT_HAND)
     return [_sharpened(importance, AT_HAND), *_single_models(importance), *others]
 

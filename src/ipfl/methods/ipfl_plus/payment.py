@@ -1,0 +1,295 @@
+"""Payment: who pays for models, who gets them, and what is left for those who train.
+
+The paper's rule: who gets a seat pays for it, everybody gets the models, consumers are reimbursed by the
+printed equation, and all who deliver earn. A client that never trains then has everything for nothing. So
+here, by default, everyone who is sent models pays for the clusters it bids for, and who paid gets the next
+ones; the first rounds are free. Consumers are reimbursed whose own score fell short of their usual one,
+contributions above 0 earn, and an update that earns is worth a subsidy. By either rule a client that has a
+seat and delivers nothing loses its price.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass
+
+from ipfl.core import ClientId, ClientModels, Fact, Record, Replies, Setup, cluster_name, server_faults
+from ipfl.errors import InputError
+from ipfl.market import payments as tokens
+from ipfl.market import settlement
+from ipfl.market.bank import Bank, opening_balances
+from ipfl.market.market_arrays import Bools
+from ipfl.market.market_rows import brought_balances
+from ipfl.market.token_manager import TokenManager
+from ipfl.methods.ipfl_plus.contribution import Accuracies, Psi
+from ipfl.methods.ipfl_plus.importance import Preferences
+from ipfl.methods.ipfl_plus.run_facts import RunFacts
+from ipfl.methods.ipfl_plus.seats import SeatRecord
+from ipfl.methods.ipfl_plus.updates import ClusterModels
+
+MIN_OPENING = 100
+"""Prices that every client starts with at least, in a short run."""
+GAMMA = 0.1
+"""γ, relative change from which on nothing, or all, is reimbursed."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Accounts:
+    """All tokens, what they were paid for, and the models of those that stopped paying."""
+
+    bank: Bank
+    opening: int
+    """Tokens that every client started with."""
+    brought: Mapping[ClientId, int]
+    """Tokens that clients brought along from an earlier run, instead of the opening."""
+    earned: NDArray[np.int64]
+    """(N,) rewards so far."""
+    net: NDArray[np.int64]
+    """(N, K) tokens that a client's seats brought it."""
+    best: NDArray[np.float64]
+    """(K,) Acc_kmax over earlier rounds, NaN = none yet."""
+    usual_score: NDArray[np.float64]
+    """(N, K) scores of the models as answered, smoothed over the rounds in which the client bid for them."""
+    is_paying: Bools
+    """(N,) whether each client paid when it was last asked; true before."""
+    held: ClientModels | None
+    """The models of clients that stopped paying, all K in one vector: those they last bought."""
+    held_means: Mapping[int, Sequence[float]] = dataclasses.field(default_factory=dict)
+    """Their mean accuracies, by row."""
+
+    def told(self, row: int, seats: SeatRecord, known: Preferences) -> dict[str, Fact]:
+        """The account of one client, as it is told with every query."""
+        return {
+            "balance": int(self.bank.balances[row]),
+            "seats": seats.had[row].tolist(),
+            "net": self.net[row].tolist(),
+            "importance": np.nan_to_num(known.importance[row]).tolist(),
+        }
+
+    def held_offer(self, row: int, client: ClientId) -> Record | None:
+        """The models that a client last bought, if it stopped paying."""
+        if self.held is None or row not in self.held_means:
+            return None
+        means = self.held_means[row]
+        models = np.split(self.held[client], len(means))
+        named = {cluster_name(k): model for k, model in enumerate(models)}
+        return Record(named, {"clusters": list(range(len(means))), "means": [*means]})
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """A round's seats after the training; (N, K) tables."""
+
+    seats: Bools
+    payments: Bools
+    """Who paid for which cluster."""
+    delivered: Bools
+    lost: Bools
+    """Seats that delivered nothing and were refunded."""
+    psi: Psi
+    accuracy: Accuracies
+
+
+@dataclass(frozen=True, config=ConfigDict(extra="forbid", allow_inf_nan=False))
+class Payment:
+    """Prices, and who pays whom."""
+
+    rule: Annotated[
+        Literal["willing", "paper", "none"],
+        Field(
+            description="willing: all who are sent models pay for their bids, and who paid gets models; "
+            "paper: seats are paid for, all get models; none: bids as they are, but nobody pays or earns"
+        ),
+    ] = "willing"
+    price: Annotated[int, Field(ge=1, description="τ_p in tokens, the same for all")] = 100
+    opening: Annotated[
+        Annotated[int, Field(ge=1)] | None,
+        Field(description="opening balance; omitted: a price for every round, 100 at least"),
+    ] = None
+    trial_rounds: Annotated[
+        int,
+        Field(
+            ge=0,
+            description="queries in which a new client gets the models free of charge, if the willing pay",
+        ),
+    ] = 5
+    subsidy: Annotated[
+        float,
+        Field(
+            ge=0,
+            le=100,
+            description="prices issued into a cluster's pool for every update that earns, if the willing pay",
+        ),
+    ] = 2.0
+    eta: Annotated[float, Field(ge=0, le=1, description="η, largest share of a pool that is reimbursed")] = (
+        0.1
+    )
+
+    @property
+    def moves_tokens(self) -> bool:
+        """Whether anybody pays or earns."""
+        return self.rule != "none"
+
+    @property
+    def settlement_rule(self) -> settlement.SettlementRule:
+        """Who gets what of a pool."""
+        if self.rule == "paper":
+            return settlement.SettlementRule("printed", "all", self.eta, GAMMA)
+        issued = round(self.subsidy * self.price) if self.moves_tokens else 0
+        return settlement.SettlementRule("shortfall", "positive", self.eta, GAMMA, issued)
+
+    def open_accounts(self, setup: Setup, clusters: int) -> Accounts:
+        """The same opening balance for everyone who brings none along: a price for every round.
+
+        Raises:
+            InputError: An opening below the price, or too many tokens.
+        """
+        opening = max(MIN_OPENING, setup.config.rounds) * self.price if self.opening is None else self.opening
+        tokens.check_rules(self.price, opening, self.eta, GAMMA)
+        n, brought = len(setup.clients), brought_balances(setup)
+        if n * opening > tokens.MAX_TOKENS:
+            raise InputError(f"{n * opening} tokens in all, over {tokens.MAX_TOKENS}")
+        balances = opening_balances(sorted(setup.clients), opening, brought)
+        return Accounts(
+            bank=tokens.open_accounts(n, clusters, balances)[0],
+            opening=opening,
+            brought=brought,
+            earned=np.zeros(n, np.int64),
+            net=np.zeros((n, clusters), np.int64),
+            best=np.full(clusters, np.nan),
+            usual_score=np.full((n, clusters), np.nan),
+            is_paying=np.ones(n, bool),
+            held=setup.client_models,
+        )
+
+    def entitled(self, accounts: Accounts, known: Preferences) -> Bools:
+        """(N,) who gets the models of a query: those who paid for the last one, and all in free rounds."""
+        if self.rule != "willing":
+            return np.ones(len(accounts.is_paying), bool)
+        return accounts.is_paying | (known.times_asked <= self.trial_rounds)
+
+    def served(self, known: Preferences, round: int) -> Bools:
+        """(N,) who pays for all its bids: those that were asked in this round; if only seats pay, nobody."""
+        if self.rule == "paper":
+            return np.zeros(len(known.asked), bool)
+        return np.asarray((known.asked == round) & (known.times_asked > self.trial_rounds))
+
+    def count_seats(self, per_round: int, paid: Bools, available: Bools) -> int:
+        """The budget; where the willing pay, the share of it that those who could bid do pay for.
+
+        So a seat earns as much when some abstain as when nobody does.
+        """
+        if self.rule != "willing":
+            return per_round
+        share = paid.any(axis=1).sum() / max(1, available.sum())
+        return max(1, math.ceil(round(per_round * float(share), 9)))
+
+    def refund_lost_seats(self, manager: TokenManager, run: RunFacts, lost: Bools, replies: Replies) -> Bools:
+        """Refunds seats that delivered nothing, but only those lost through the server's own fault.
+
+        Returns:
+            The (N, K) seats that were refunded.
+        """
+        excused = lost & run.among(sorted(server_faults(replies)))[:, None]
+        manager.refund(excused)
+        return excused
+
+    def settle(
+        self,
+        manager: TokenManager,
+        accounts: Accounts,
+        known: Preferences,
+        seats: SeatRecord,
+        outcome: Outcome,
+    ) -> dict[int, float]:
+        """Empties the pools: what is owed to consumers, the rest as rewards by rank.
+
+        Returns:
+            U_k of every cluster that had a provider.
+        """
+        payments, accuracy = outcome.payments & ~outcome.lost, outcome.accuracy
+        if not self.moves_tokens:
+            manager.refund(payments)
+            return {}
+        served = settlement.Served(
+            payments,
+            outcome.seats,
+            outcome.delivered,
+            outcome.psi,
+            seats.omega,
+            known.score,
+            accounts.usual_score,
+        )
+        best = accounts.best.tolist()
+        return settlement.settle(
+            manager,
+            self.settlement_rule,
+            served,
+            {k: (accuracy.get(k, np.nan), b) for k, b in enumerate(best)},
+        )
+
+    def after_round(
+        self,
+        accounts: Accounts,
+        manager: TokenManager,
+        known: Preferences,
+        outcome: Outcome,
+        clusters: ClusterModels,
+        run: RunFacts,
+        round: int,
+    ) -> Accounts:
+        """The accounts after a round; `clusters` are the models before it."""
+        best = accounts.best.copy()
+        for k, value in outcome.accuracy.items():
+            best[k] = np.fmax(best[k], value)
+        paying = outcome.payments.any(axis=1) | (known.times_asked <= self.trial_rounds)
+        after = dataclasses.replace(
+            accounts,
+            bank=manager.bank,
+            earned=accounts.earned + manager.earned,
+            net=accounts.net + np.where(outcome.seats, manager.net, 0),
+            best=best,
+            usual_score=settlement.usual_score_after(accounts.usual_score, known.score, known.ranks >= 0),
+            is_paying=np.where(known.asked == round, paying, accounts.is_paying),
+        )
+        if self.rule != "willing":
+            return after
+        return keep_bought_models(accounts, after, clusters, known.means.tolist(), run, round)
+
+
+def keep_bought_models(
+    before: Accounts,
+    after: Accounts,
+    clusters: ClusterModels,
+    means: Sequence[float],
+    run: RunFacts,
+    round: int,
+) -> Accounts:
+    """Clients that stopped paying in this round keep the models of before it, which they had paid for.
+
+    Args:
+        before: The accounts before the round.
+        after: Those after it.
+        clusters: The models before it.
+        means: Their mean accuracies.
+        run: Facts of the run.
+        round: Its number.
+    """
+    stopped = np.flatnonzero(before.is_paying & ~after.is_paying)
+    back = {*np.flatnonzero(~before.is_paying & after.is_paying).tolist()}
+    kept = {row: own for row, own in after.held_means.items() if row not in back}
+    held = after.held
+    if len(stopped):
+        if held is None:
+            raise ValueError("this setup has no store for models of single clients")
+        bought = np.concatenate(clusters.models)
+        held = held.put({int(client): bought for client in run.ids[stopped]}, round)
+        kept |= dict.fromkeys(stopped.tolist(), means)
+    return dataclasses.replace(after, held=held, held_means=dict(sorted(kept.items())))

@@ -1,0 +1,283 @@
+"""Payment: who pays, who gets the models, what a lost seat costs, and an economy of many rounds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.federation import Played
+from tests.methods.ipfl_plus.scripted import (
+    HONEST,
+    market,
+    moved,
+    no_answer,
+    no_bid,
+    play,
+    prefer_parity,
+    queries,
+    train,
+    unless,
+)
+
+from economy import Economy, Population, make_method, simulate
+from ipfl.core import Record
+from ipfl.market.bank import ISSUER
+from ipfl.methods.ipfl_plus.contribution import LOST_PRIORITY
+from ipfl.methods.ipfl_plus.state import MarketState
+
+OPENING = 100 * 100
+
+
+class TestAccess:
+    """Clients 2 and 3 stop bidding in round 2 and come back in round 4."""
+
+    STOPPED = (2, 3)
+
+    @pytest.fixture
+    def played(self) -> dict[str, Any]:
+        method_ = market()
+        before, _, _ = play(method_, 2, HONEST)
+        stop = HONEST | {"preference": unless(self.STOPPED, prefer_parity, no_bid)}
+        without, _, engine = play(method_, 2, stop, state=before, first=2)
+        back, _, after = play(method_, 2, HONEST, state=without, first=4)
+        return {
+            "before": before,
+            "without": without,
+            "back": back,
+            "queries": queries(engine) + queries(after),
+        }
+
+    def test_who_stops_paying_keeps_what_it_had_bought(self, played):
+        # It had paid in round 1, and so has the models after it. Those after rounds 2 and 3 it does not get.
+        before, without = played["before"], played["without"]
+        assert not np.array_equal(before.clusters.models[0], without.clusters.models[0])
+        for client in self.STOPPED:
+            kept = market().offer(without, client)
+            assert kept.facts["clusters"] == [0, 1]
+            assert kept.facts["means"] == before.preferences.means.tolist()
+            for k in (0, 1):
+                np.testing.assert_array_equal(kept.params[f"cluster_{k}"], before.clusters.models[k])
+        for client in (0, 7):
+            np.testing.assert_array_equal(
+                market().offer(without, client).params["cluster_1"], without.clusters.models[1]
+            )
+
+    def test_it_is_asked_without_models_until_it_pays_again(self, played):
+        # Round 2: it had paid in round 1, and is sent models. Rounds 3 and 4: it had not, and is not; it bids
+        # in round 4, pays, and is sent models in round 5.
+        sent = [
+            {client: bool(record.params) for client, record in query.items()} for query in played["queries"]
+        ]
+        assert [one[3] for one in sent] == [True, False, False, True]
+        assert all(one[0] for one in sent)
+
+    def test_who_pays_again_has_the_newest_models(self, played):
+        back = played["back"]
+        for client in self.STOPPED:
+            np.testing.assert_array_equal(
+                market().offer(back, client).params["cluster_0"], back.clusters.models[0]
+            )
+        assert back.accounts.held_means == {}
+
+    def test_newcomers_get_the_models_of_the_moment(self, played):
+        without = played["without"]
+        offer = market().offer(without, 99)
+        np.testing.assert_array_equal(offer.params["cluster_0"], without.clusters.models[0])
+
+    def test_open_to_all(self):
+        stop = HONEST | {"preference": unless(self.STOPPED, prefer_parity, no_bid)}
+        state, _, engine = play(market(payment={"rule": "paper"}), 4, stop)
+        assert all(record.params for query in queries(engine) for record in query.values())
+        np.testing.assert_array_equal(market().offer(state, 3).params["cluster_0"], state.clusters.models[0])
+
+    def test_who_is_broke_loses_access(self):
+        # Opening of two prices. Client 1 never has the better update; once it cannot pay it gets no models.
+        state, _, engine = play(market(payment={"opening": 200}), 8, HONEST)
+        broke = np.flatnonzero(state.accounts.bank.balances < 100).tolist()
+        assert broke
+        for client in broke:
+            assert client in state.accounts.held_means
+        assert not all(record.params for record in queries(engine)[-1].values())
+
+    def test_trial_rounds_are_free(self):
+        # trial_rounds = 2: the queries of rounds 1 and 2 are free, and only seats are paid for; from the
+        # third query on everybody pays. All of them are sent the models all the same.
+        _, done, engine = play(market(payment={"trial_rounds": 2}), 4, HONEST)
+        assert [len(moved(one, "fee")) for one in done] == [6, 6, 6, 8]
+        assert all(record.params for query in queries(engine) for record in query.values())
+
+    def test_without_a_trial_who_does_not_pay_gets_the_models_once(self):
+        away = {client: Record({}, {"bids": [], "hits": [5.0, 5.0], "n": 10}) for client in (2, 3)}
+        script = HONEST | {
+            "preference": lambda c, a: away[c] if c in away and a.params else prefer_parity(c, a)
+        }
+        _, done, engine = play(market(), 2, script)
+        _, _, after = play(market(), 1, script, state=done[1].state, first=2)
+        for client in away:
+            assert queries(engine)[0][client].params
+            assert not queries(after)[0][client].params
+            assert (client, 100) not in moved(done[1], "fee")
+
+
+class TestWillingPayers:
+    def test_in_the_first_round_only_seats_are_paid_for(self):
+        # Nobody was asked, so nobody was served. Three payers in each cluster. Positive is who adds more than
+        # the mean of the two others; ranks among those alone.
+        state, (first,), _ = play(market(), 1, HONEST)
+        assert len(moved(first, "fee")) == 6
+        for k in (0, 1):
+            ids = sorted(seat.client for seat in first.done.seats if seat.cluster == k)
+            good = [i for i in ids if i > np.mean([j for j in ids if j != i])]
+            wages = [300] if len(good) == 1 else [100, 200]
+            expected = dict.fromkeys(ids, -100)
+            for i, wage in zip(good, wages, strict=True):
+                expected[i] += wage
+            assert {i: int(state.accounts.bank.balances[i]) - OPENING for i in ids} == expected
+
+    def test_subsidy_is_issued_for_those_that_earn_and_shared_by_rank(self):
+        # As above, with half a price issued for each provider that earns: one earns 300 + 50, two share
+        # 300 + 100 by rank: 133⅓ and 266⅔, whole tokens by the largest remainder: 133 and 267.
+        state, (first,), _ = play(market(payment={"subsidy": 0.5}), 1, HONEST)
+        issued = [row for row in first.done.market.transfers if row.source == ISSUER]
+        for k in (0, 1):
+            ids = sorted(seat.client for seat in first.done.seats if seat.cluster == k)
+            good = [i for i in ids if i > np.mean([j for j in ids if j != i])]
+            assert [(row.client, row.amount) for row in issued if row.cluster == k] == [(i, 50) for i in good]
+            wages = [350] if len(good) == 1 else [133, 267]
+            assert [int(state.accounts.bank.balances[i]) - OPENING + 100 for i in good] == wages
+        assert state.accounts.bank.issued == 8 * OPENING + 50 * len(issued)
+
+    def test_everyone_pays_for_its_bids_whether_it_has_a_seat_or_not(self):
+        # Four clients bid for each cluster: pools of 400, of which providers with ψ > 0 get everything.
+        _, done, _ = play(market(), 2, HONEST)
+        assert sorted(moved(done[1], "fee")) == [(client, 100) for client in range(8)]
+        assert moved(done[1], "refund") == []
+        assert sum(amount for _, amount in moved(done[1], "reward")) == 800
+        assert len(done[1].done.seats) == 6
+        assert all(bid.served for bid in done[1].done.market.bids)
+
+    def test_if_only_seats_pay_the_other_bids_go_back(self):
+        _, done, _ = play(market(payment={"rule": "paper"}), 2, HONEST)
+        seated = {seat.client for seat in done[1].done.seats}
+        assert {client for client, _ in moved(done[1], "fee")} == seated
+        assert {client for client, _ in moved(done[1], "refund")} == set(range(8)) - seated
+        assert not any(bid.served for bid in done[1].done.market.bids)
+
+    def test_nobody_delivers(self):
+        state, done, _ = play(market(), 3, HONEST | {"train": no_answer})
+        assert (state.accounts.bank.balances == OPENING).all()
+        assert len(moved(done[2], "refund")) == 8
+
+    def test_shares_of_the_pool_go_back_when_most_get_less_than_they_are_used_to(self):
+        # Scores 0.9 in rounds 1 and 2, then 0.855: 5 % less, half of γ = 0.1, for all. U = η/2 = 0.1, so 40
+        # of 400 go back in each cluster, 10 to each payer. They get used to 0.8·0.9 + 0.2·0.855 = 0.891.
+        worse = HONEST | {
+            "preference": lambda c, a: Record(
+                {},
+                {
+                    "bids": [c % 2],
+                    "hits": [8.55 if k == c % 2 else 1.0 for k in (0, 1)],
+                    "n": 10,
+                },
+            )
+        }
+        method_ = market(payment={"eta": 0.2})
+        state, done, _ = play(method_, 3, HONEST)
+        assert [figure.value for figure in done[2].done.market.reimbursed_share] == [0, 0]
+        state, (third,), _ = play(method_, 1, worse, state=state, first=3)
+        shares = [figure.value for figure in third.done.market.reimbursed_share]
+        np.testing.assert_allclose(shares, 0.1)
+        assert sorted(moved(third, "reimbursement")) == [(client, 10) for client in range(8)]
+        np.testing.assert_allclose(state.accounts.usual_score[[0, 1], [0, 1]], 0.891)
+        np.testing.assert_allclose([bid.score for bid in third.done.market.bids], 0.855)
+
+
+class TestLostSeats:
+    def lose(self, lost: bool = False) -> tuple[MarketState, Played, set[int]]:
+        """Round 1, in which one client with a seat delivers nothing; it failed, or the server did."""
+        method_ = market()
+        state, done, _ = play(method_, 2, HONEST)
+        absent = {done[1].done.seats[-1].client}
+        before = done[0].state
+        script = HONEST if lost else HONEST | {"train": unless(absent, train, no_answer)}
+        state, (one,), _ = play(method_, 1, script, state=before, first=1, lost=absent if lost else ())
+        for client in absent:
+            change = int(state.accounts.bank.balances[client] - before.accounts.bank.balances[client])
+            assert change == (0 if lost else -100)
+        return state, one, absent
+
+    def test_who_delivers_nothing_forfeits_its_price_and_priority(self):
+        state, one, absent = self.lose()
+        assert {s.client: s.excused for s in one.done.seats if not s.delivered} == dict.fromkeys(
+            absent, False
+        )
+        assert moved(one, "refund") == []
+        assert sum(amount for _, amount in moved(one, "reward")) == 800
+        for client in absent:  # remembered as 2 deviations below the others
+            assert (
+                LOST_PRIORITY in state.contributions.psi[client]
+                or np.nanmin(state.contributions.psi[client]) < 0
+            )
+        assert sorted(event.kind for event in one.events) == ["no_answer"]
+
+    def test_not_if_the_fault_was_the_server_s(self):
+        state, one, absent = self.lose(lost=True)
+        assert {s.client for s in one.done.seats if s.excused} == absent
+        assert sorted(moved(one, "refund")) == [(client, 100) for client in sorted(absent)]
+        assert sum(amount for _, amount in moved(one, "reward")) == 700
+        assert not (state.contributions.psi[sorted(absent)] == LOST_PRIORITY).any()
+
+
+class TestTokensOff:
+    def test_bids_are_informed_but_nobody_pays_or_earns_and_all_get_the_models(self):
+        stop = HONEST | {"preference": unless({3}, prefer_parity, no_bid)}
+        state, done, engine = play(market(payment={"rule": "none"}), 4, stop)
+        assert (state.accounts.bank.balances == OPENING).all()
+        assert moved(done[2], "reward") == []
+        assert moved(done[2], "reimbursement") == []
+        assert market().preferences(state) == {c: c % 2 for c in range(8) if c != 3}
+        assert all(record.params for query in queries(engine) for record in query.values())
+        offer = market(payment={"rule": "none"}).offer(state, 3)
+        np.testing.assert_array_equal(offer.params["cluster_0"], state.clusters.models[0])
+
+
+@pytest.mark.parametrize("clusters", [2, 4])
+def test_a_small_economy_under_the_default_rules(clusters: int) -> None:
+    end = simulate(clients=20, clusters=clusters, rounds=30)
+    assert end.broke == 0
+    assert 0 < end.gini < 0.5
+    assert end.correlation is not None
+    assert end.correlation > 0.5  # who contributes more has more
+    assert end.seats == 10  # the whole budget, in every round
+    assert simulate(clients=20, clusters=clusters, rounds=30) == end
+
+
+def test_it_is_the_opening_that_keeps_clients_in_the_market() -> None:
+    # Five prices for thirty rounds: who contributes little cannot pay any more.
+    end = simulate(clients=20, clusters=2, rounds=30, opening=500, subsidy=0)
+    assert end.broke > 0.05
+    assert end.poorest < 1
+
+
+def test_the_printed_rules_can_be_played_too() -> None:
+    end = simulate(clients=20, clusters=2, rounds=10, rule="paper")
+    assert end.seats > 0
+
+
+def test_tokens_are_those_that_were_issued() -> None:
+    economy = Economy(make_method(2, subsidy=0), Population.make(10, 2, seed=1), 5)
+    for _ in range(5):
+        economy.play()
+    bank = economy.state.accounts.bank
+    assert bank.balances.sum() == bank.issued == 10 * 100 * 100
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("clusters", "rounds"), [(2, 200), (4, 500)])
+def test_at_most_one_in_twenty_is_ever_broke(clusters: int, rounds: int) -> None:
+    """`benchmarks/economy.py` plays 500 rounds with both."""
+    end = simulate(clients=100, clusters=clusters, rounds=rounds)
+    assert end.broke <= 0.05
+    assert end.gini < 0.4
+    assert end.seats == 50
