@@ -98,7 +98,7 @@ def test_absent_clients_keep_theirs_and_newcomers_open_as_usual(copied):
 
 def test_who_went_broke_is_still_broke(task, tmp_path, monkeypatch):
     """With one price to begin with, some cannot pay for a bid after four rounds, nor in the next run."""
-    monkeypatch.setitem(MARKET, "opening", MARKET["price"])
+    monkeypatch.setitem(MARKET["payment"], "opening", MARKET["payment"]["price"])
     play(task, tmp_path / "one", rounds=4)
     left = balances(tmp_path / "one")
     broke = [client for client, tokens in left.items() if tokens < 100]

@@ -64,7 +64,8 @@ class TestMarket:
             (Transfer("bid", 3, -4, 10, 1, 3), Transfer("refund", -4, 3, 10, 1, 3)), bids
         )
 
-    def test_before_the_market_opens(self, task, tmp_path):
+    def test_before_the_market_opens(self, tmp_path):
+        task = small_task(seed=3, server_samples=10)
         method = ipfl.method("ipfl", initial_clustering=True, pretrain=2)
         result = run_small(task, method, tmp_path / "run", rounds=2, faults=GONE)
         assert [(line["rolled_back"], line["transfers"]) for line in result.history] == [(True, ())] * 2
