@@ -201,51 +201,32 @@ def ended_findings(
         yield path, f"{path} is not a file that the run wrote" if is_claimed else None
 
 
-def stopped_findings(digests: Mapping[str, str], posted: Posted, until: int) -> Iterator[str]:
-    """Differences between the files of a run that can go on and what its rounds posted.
+def unfinished_findings(
+    digests: Mapping[str, str], before: Posted, after: Posted, until: int, *, is_at_work: bool = False
+) -> Iterator[str]:
+    """Differences between the files of a run that can go on, or does, and what its rounds posted.
+
+    Beside a process that is at work only checkpoints are compared, which are never written again. The newest
+    files must be there, unless newer ones were posted while the folder was read.
 
     Args:
         digests: SHA-256 of every file that is there.
-        posted: What rounds posted.
+        before: What had been posted before the folder was read.
+        after: The same, when it had been read.
         until: The last round with a checkpoint. Later ones are played again if the run goes on.
+        is_at_work: Whether a process is at work on the run.
     """
-    there = {path for path in digests if path.startswith(ROUND_FOLDERS)}
-    for path in sorted(there | _needed(posted, until)):
-        if path not in posted:
-            if _round_of(path) <= until:
+    folders = (f"{CHECKPOINTS}/",) if is_at_work else ROUND_FOLDERS
+    needed = _needed(before, until) & _needed(after, until)
+    for path in sorted(path for path in {*digests} | needed if path.startswith(folders)):
+        round, digest = before.get(path, (-1, ""))
+        if path not in before:
+            if not is_at_work and _round_of(path) <= until:
                 yield f"{path} is not a file that the run wrote"
-            continue
-        round, digest = posted[path]
-        if path not in there:
+        elif path not in digests:
             yield f"{path} is missing, which round {round} wrote"
         elif round <= until and digests[path] != digest:
             yield f"{path} is not the file that round {round} wrote"
-
-
-def running_findings(digests: Mapping[str, str], before: Posted, after: Posted) -> Iterator[str]:
-    """Differences between checkpoints and what rounds posted, while the run may go on.
-
-    A checkpoint that was posted is never written again. The newest one must be there, unless a newer one
-    was posted while the folder was read.
-
-    Args:
-        digests: SHA-256 of every file that was there.
-        before: What had been posted before the folder was read.
-        after: The same, when it had been read.
-    """
-    for path, (round, digest) in before.items():
-        if path.startswith(f"{CHECKPOINTS}/") and digests.get(path, digest) != digest:
-            yield f"{path} is not the file that round {round} wrote"
-    for path in sorted(_newest_checkpoint(before) & _newest_checkpoint(after)):
-        if path not in digests:
-            yield f"{path} is missing, which round {after[path][0]} wrote"
-
-
-def _newest_checkpoint(posted: Posted) -> set[str]:
-    """The files of the newest checkpoint; all of them are posted with its round."""
-    rounds = {path: round for path, (round, _) in posted.items() if path.startswith(f"{CHECKPOINTS}/")}
-    newest = max(rounds.values(), default=-1)
-    return {path for path, round in rounds.items() if round == newest}
 
 
 def _needed(posted: Posted, until: int) -> set[str]:
@@ -258,5 +239,7 @@ def _needed(posted: Posted, until: int) -> set[str]:
         parent, round = path.rpartition("/")[0], _round_of(path)
         if parent != CHECKPOINTS and round <= until:
             newest[parent] = max(newest.get(parent, (-1, "")), (round, path))
-    committed = {path: written for path, written in posted.items() if written[0] <= until}
-    return {path for _, path in newest.values()} | _newest_checkpoint(committed)
+    # All files of a checkpoint are posted with its round.
+    written = {path: round for path, (round, _) in posted.items() if path.startswith(f"{CHECKPOINTS}/")}
+    last = max((round for round in written.values() if round <= until), default=-1)
+    return {path for _, path in newest.values()} | {path for path, round in written.items() if round == last}

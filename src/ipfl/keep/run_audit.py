@@ -16,11 +16,10 @@ from ipfl.keep.manifest import (
     digest_files,
     ended_findings,
     read_manifest,
-    running_findings,
-    stopped_findings,
+    unfinished_findings,
 )
 from ipfl.keep.run_folder import line_text
-from ipfl.ledger.reader import PostedRound, Reader
+from ipfl.ledger.reader import MAX_ROUND, PostedRound, Reader
 from ipfl.ledger.schema import OPENING
 from ipfl.ledger.store import RunStore
 from ipfl.ledger.verify import Finding, MakeReplay, findings, verify
@@ -58,7 +57,8 @@ def refuse_changed_files(store: RunStore, folder: Path, done: int) -> None:
     """
     with store.snapshot() as reader:
         wrong: Finding | str | None = next(findings(store, reader, None), None)
-        wrong = wrong or next(stopped_findings(digest_files(folder), reader.files(), done), None)
+        posted = reader.files()
+    wrong = wrong or next(unfinished_findings(digest_files(folder), posted, posted, done), None)
     if wrong is not None:
         raise InputError(f"the run in {folder} was changed, and cannot go on: {wrong}")
 
@@ -172,7 +172,7 @@ class Audit:
     def _running_findings(self, seen: FolderContents, posted: Posted, reader: Reader) -> Iterator[str]:
         """A run that is at work has its last checkpoint, and lines that say what its rounds did."""
         yield from _metrics_findings(seen.metrics, reader, is_whole=False)
-        yield from running_findings(seen.digests, posted, reader.files())
+        yield from unfinished_findings(seen.digests, posted, reader.files(), MAX_ROUND, is_at_work=True)
         self.files = len({*seen.digests} & {*posted})
         self.notes.append(
             "the run goes on: of its files only the lines of its rounds and the checkpoint are compared"
@@ -195,7 +195,7 @@ class Audit:
                     yield text
             return
         checkpoints = (one.round for one in reader.all_posted() if one.checkpoint is not None)
-        yield from stopped_findings(seen.digests, posted, max(checkpoints, default=OPENING))
+        yield from unfinished_findings(seen.digests, posted, posted, max(checkpoints, default=OPENING))
         self.files = len({*seen.digests} & {*posted})
         if seen.manifest is not None:
             ended = seen.manifest.round + 1
