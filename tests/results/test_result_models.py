@@ -8,6 +8,7 @@ import re
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from tests.small_runs import InterruptAfter, run_small, small_task
 from torch import nn
 
@@ -98,8 +99,6 @@ class TestPlainNetworks:
         assert state["norm.num_batches_tracked"].dtype == torch.int64
 
     def test_files_of_the_run_load_as_well(self, coloured):
-        from safetensors.torch import load_file
-
         plain = Net((6, 6, 3), 3)
         plain.load_state_dict(load_file(coloured[2] / "model" / "global.safetensors"))
         assert accuracy(plain, self.INPUTS, self.Y) > 0.9
@@ -117,9 +116,8 @@ class TestPlainNetworks:
         with torch.no_grad():
             model.network.conv.weight -= model.network.conv.weight.grad
         assert not torch.equal(model.network.conv.weight, before)
-        assert torch.equal(coloured[1].model(client=0).network.conv.weight, before), (
-            "each call gives a new one"
-        )
+        again = coloured[1].model(client=0).network.conv.weight
+        assert torch.equal(again, before), "each call gives a new one"
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -151,6 +149,11 @@ def test_the_model_is_what_was_evaluated(name, tmp_path):
     assert type(result.model(0)) is kinds.get(name, NetworkModel)
 
 
+def same_parameters(one, other, client):
+    here, there = one.model(client).state_dict(), other.model(client).state_dict()
+    return here.keys() == there.keys() and all(torch.equal(here[name], there[name]) for name in here)
+
+
 @pytest.fixture(scope="module")
 def named(tmp_path_factory):
     """A run whose data a config names, with a data seed that is not the run's."""
@@ -158,21 +161,18 @@ def named(tmp_path_factory):
     return task, run_small(task, "finetune", out, rounds=2, seed=1), out
 
 
+POINTS = np.zeros((2, 8, 8, 1), np.uint8)
+
+
 class TestNamedData:
     def test_from_the_folder_the_data_is_made_again(self, named):
         """FineTune trains each client's model on its data: it must be the same data, and the same stream."""
         task, result, out = named
         assert not (out / "predictors").exists()
-        loaded = ipfl.load(out)
+        loaded, other = ipfl.load(out), run_small(task, "finetune", rounds=2, seed=1, workers=2)
         for client in task.data.clients:
-            here, there = result.model(client).state_dict(), loaded.model(client).state_dict()
-            assert all(torch.equal(here[name], there[name]) for name in here)
-
-    def test_other_workers_the_same_models(self, named):
-        task, result, _ = named
-        other = run_small(task, "finetune", rounds=2, seed=1, workers=2)
-        for name, tensor in other.model(3).state_dict().items():
-            assert torch.equal(tensor, result.model(3).state_dict()[name])
+            assert same_parameters(result, loaded, client)
+            assert same_parameters(result, other, client), "any number of workers makes the same models"
 
     def test_same_history_models_and_tables(self, named):
         _, result, out = named
@@ -188,9 +188,8 @@ class TestNamedData:
         x = task.data.parts(0).test.x
         assert x.shape[1:] == (8, 8, 1)
         expected = result.predict(0, x)
-        np.testing.assert_array_equal(result.predict(0, x[..., 0]), expected)
-        np.testing.assert_array_equal(result.predict(0, x.tolist()), expected)
-        np.testing.assert_array_equal(result.predict(0, torch.tensor(x)), expected)
+        for given in (x[..., 0], x.tolist(), torch.tensor(x)):
+            np.testing.assert_array_equal(result.predict(0, given), expected)
         shares = result.predict_proba(0, x)
         np.testing.assert_array_equal(shares.argmax(1), expected)
         np.testing.assert_allclose(shares.sum(1), 1, rtol=1e-5)
@@ -202,24 +201,20 @@ class TestNamedData:
             (0, np.zeros((2, 8, 8, 1)), "the points of this run are uint8, these are float64"),
             (0, np.full((2, 8, 8, 1), 300), "do not fit the run's points"),
             (0, np.array([["a"]]), "expected points of numbers"),
-            (6, np.zeros((2, 8, 8, 1), np.uint8), "there is no client 6; there are 0 to 5"),
-            (
-                "cluster_0",
-                np.zeros((2, 8, 8, 1), np.uint8),
-                r"unknown server model 'cluster_0' \(known: global\)",
-            ),
+            (6, POINTS, "there is no client 6; there are 0 to 5"),
+            ("cluster_0", POINTS, r"unknown server model 'cluster_0' \(known: global\)"),
         ],
     )
     def test_what_does_not_fit(self, named, which, x, says):
         with pytest.raises(InputError, match=says):
             named[1].predict(which, x)
 
-    def test_one_model_is_named(self, named):
-        for call in ({}, {"client": None}):
-            with pytest.raises(InputError, match="name one model"):
-                named[1].model(**call)
+    @pytest.mark.parametrize(
+        "which, named_too", [([], {}), ([], {"client": None}), (["global"], {"client": 3})]
+    )
+    def test_one_model_is_named(self, named, which, named_too):
         with pytest.raises(InputError, match="name one model"):
-            named[1].model("global", client=3)
+            named[1].model(*which, **named_too)
 
 
 class TestOwnNetworks:
@@ -282,8 +277,7 @@ def test_an_interrupted_run_has_models_of_its_last_round(tmp_path):
         run_small(task, "ditto", tmp_path / "run", rounds=5, observer=InterruptAfter(1))
     two = run_small(task, "ditto", rounds=2)
     for one in (stopped.value.result, ipfl.load(tmp_path / "run")):
-        for name, tensor in one.model(3).state_dict().items():
-            assert torch.equal(tensor, two.model(3).state_dict()[name])
+        assert same_parameters(one, two, 3)
 
 
 def test_a_run_without_its_checkpoint(tmp_path):

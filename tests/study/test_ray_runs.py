@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 import torch
 from tests.play.killed_runs import run_contents
+from tests.study.small_study import Log, config
 from torch import nn
 from typer.testing import CliRunner
 
 from ipfl.cli import app
-from ipfl.config.run_config import Config, RunConfig
+from ipfl.config.run_config import RunConfig
 from ipfl.errors import InputError
 from ipfl.keep.file_names import COMPARISON_FILE
 from ipfl.methods import DEFAULT, REFERENCE
@@ -44,36 +45,6 @@ class Slow(method_class("{REFERENCE}")):
 '''
 
 
-def config(*sets):
-    return Config.load(None, ["rounds=2", "task.model=softmax", "task.clients=4", *sets])
-
-
-class Log:
-    """Observers that note the runs; Ctrl-C after the first round of `stop_in`."""
-
-    def __init__(self, stop_in=None):
-        self.seen, self.stop_in = [], stop_in
-
-    def __call__(self, label, number, total):
-        return _Log(self, label)
-
-
-class _Log:
-    def __init__(self, log, label):
-        self.log, self.label = log, label
-
-    def start(self, method, rounds):
-        self.log.seen.append((self.label, "start", rounds))
-
-    def round(self, line):
-        self.log.seen.append((self.label, "round", line["round"]))
-        if self.label == self.log.stop_in:
-            raise KeyboardInterrupt
-
-    def finish(self):
-        self.log.seen.append((self.label, "finish"))
-
-
 @pytest.fixture
 def own_methods(tmp_path, monkeypatch):
     """A module in the current folder, as a user has it."""
@@ -99,8 +70,7 @@ class TestRay:
         for name in (DEFAULT, REFERENCE):
             ours, theirs = (tmp_path / engine / name / "seed-0" for engine in ("ray", "local"))
             assert run_contents(ours) == run_contents(theirs)
-        told = [entry[1:] for entry in log.seen if entry[0] == DEFAULT]
-        assert told == [("start", 2), ("round", 0), ("round", 1), ("finish",)]
+        assert log.told[DEFAULT] == [("start", DEFAULT, 2), ("round", 0), ("round", 1), ("finish",)]
 
     def test_ctrl_c(self, tmp_path):
         """On a task given in Python, whose network only this function knows.

@@ -1,6 +1,5 @@
 """Runs of a comparison side by side: the same bytes, an order in which nobody waits, and what ends them."""
 
-import json
 import os
 import re
 import signal
@@ -12,13 +11,12 @@ from collections import deque
 import numpy as np
 import pytest
 from tests.failing_methods import Broken, Killed, Stopped, add_methods
-from tests.play.killed_runs import run_contents
+from tests.study.small_study import OTHERS, Log, NotingMore, config, contents
 from typer.testing import CliRunner
 
 from ipfl import methods
 from ipfl.cli import app
 from ipfl.config.run_config import Config, RunConfig
-from ipfl.keep.file_names import COMPARISON_FILE
 from ipfl.methods import DEFAULT, REFERENCE, method_class
 from ipfl.results.result import Result
 from ipfl.study.comparison import compare
@@ -27,24 +25,7 @@ from ipfl.study.run_processes import death_text
 from ipfl.study.study_run import RunOutcome
 from ipfl.training.task import Task
 
-TINY = ["rounds=2", "task.model=softmax", "task.clients=4", "evaluate.every=1"]
-OTHERS = [name for name in methods.METHODS if name not in (REFERENCE, DEFAULT)][:2]
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="/proc, and signals to orphans, are Linux's")
-
-
-def config(*sets):
-    return Config.load(None, [*TINY, *sets])
-
-
-def contents(folder):
-    """All that must be equal of a comparison: its runs, and `compare.json` without the times."""
-    compared = json.loads((folder / COMPARISON_FILE).read_text())
-    for entry in compared["methods"].values():
-        for one in (entry, *entry["seeds"].values()):
-            one.pop("seconds_per_round")
-    runs = sorted(path.parent for path in folder.glob("*/seed-*/summary.json"))
-    # As text: also the order of the seeds must be the same.
-    return json.dumps(compared), {str(run.relative_to(folder)): run_contents(run) for run in runs}
 
 
 @pytest.fixture
@@ -175,88 +156,49 @@ class TestFailures:
         assert death_text(-11, has_folder=False) == "the process of this run was killed by SIGSEGV"
 
 
-class Log:
-    def __init__(self):
-        self.seen = []
-
-    def start(self, method, rounds):
-        self.seen.append(("start", method, rounds))
-
-    def round(self, line):
-        self.seen.append(("round", line["round"], "evaluation" in line))
-
-    def finish(self):
-        self.seen.append(("finish",))
-
-
 class TestObservers:
     def test_told_in_this_process(self):
-        logs = {}
-
-        def make_observer(label, number, total):
-            logs[label] = Log()
-            return logs[label]
-
-        compare(config(), [OTHERS[0]], [0, 1], workers=2, make_observer=make_observer)
-        rounds = [("round", 0, True), ("round", 1, True)]
+        log = Log()
+        compare(config(), [OTHERS[0]], [0, 1], workers=2, make_observer=log)
         for seed in (0, 1):
             for name in (REFERENCE, OTHERS[0]):
-                assert logs[f"{name}, seed {seed}"].seen == [("start", name, 2), *rounds, ("finish",)]
+                told = [("start", name, 2), ("round", 0), ("round", 1), ("finish",)]
+                assert log.told[f"{name}, seed {seed}"] == told
 
     @pytest.mark.usefixtures("stand_ins")
     def test_a_killed_run_is_over(self):
         log = Log()
-        compare(
-            config(),
-            ["killed"],
-            workers=1,
-            make_observer=lambda label, *_: log if label == "killed" else None,
-        )
-        assert log.seen == [("start", "killed", 2), ("round", 0, True), ("finish",)]
+        compare(config(), ["killed"], workers=1, make_observer=log)
+        assert log.told["killed"] == [("start", "killed", 2), ("round", 0), ("finish",)]
 
     def test_no_end_without_a_beginning(self):
         log = Log()
-        observer = RemoteObserver(log)
-        observer.tell("finish")
-        observer.tell("start", "m", 1)
-        observer.tell("finish")
-        observer.tell("finish")
-        assert log.seen == [("start", "m", 1), ("finish",)]
+        observer = RemoteObserver(log("m", 1, 1))
+        for what in (("finish",), ("start", "m", 1), ("finish",), ("finish",)):
+            observer.tell(*what)
+        assert log.told["m"] == [("start", "m", 1), ("finish",)]
 
     def test_notes_reach_those_that_take_them(self, tmp_path):
         """Of clients that are not evaluated, the models are made after the last round, and it is said so."""
-
-        class NoteLog(Log):
-            def note(self, text):
-                self.seen.append(("note", text))
-
         rng = np.random.default_rng(0)
         clients = [(rng.normal(size=(12, 3)).astype(np.float32), np.arange(12) % 2) for _ in range(3)]
-        logs = {OTHERS[0]: NoteLog(), REFERENCE: Log()}  # the other one knows of rounds alone
+        told = []
+        more, less = NotingMore(told, stops=False), Log()  # one of the two knows of rounds alone
         compare(
             RunConfig(rounds=1, evaluate={"clients": 1}),
             [OTHERS[0]],
             task=Task.from_clients(clients, model="softmax"),
             out=tmp_path,
             workers=1,
-            make_observer=lambda label, *_: logs[label],
+            make_observer=lambda label, *numbers: less(label, *numbers) if label == REFERENCE else more,
         )
-        *rounds, (what, text) = logs[OTHERS[0]].seen
-        assert rounds == [("start", OTHERS[0], 1), ("round", 0, True), ("finish",)]
+        *rounds, (what, text) = told
+        assert rounds == [("start", OTHERS[0], 1), ("round", 0), ("finish",)]
         assert (what, text.split(",")[0]) == ("note", "making the models of 2 clients")
-        assert logs[REFERENCE].seen[-1] == ("finish",)
+        assert less.told[REFERENCE][-1] == ("finish",)
 
 
-LONG = [
-    "--set",
-    "rounds=4",
-    "--set",
-    "task.model=softmax",
-    "--set",
-    "task.clients=4",
-    "--methods",
-    ",".join(OTHERS),
-]
+LONG = ["--set", "task.model=softmax", "--set", "task.clients=4", "--methods", ",".join(OTHERS)]
 
 
 def begin_comparison(out, rounds=400):

@@ -6,7 +6,7 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -72,7 +72,7 @@ def make_record(run: StudyRun, result: Result) -> RunRecord:
     """The numbers that are kept of a finished run."""
     summary, last = result.summary, result.last
     assert last is not None, "the last round is always evaluated"
-    there = {line["round"]: line["clients"] for line in result.history}
+    there, clusters = {line["round"]: line["clients"] for line in result.history}, last.cluster_accuracy
     return RunRecord(
         key=run.key,
         seed=run.seed,
@@ -84,26 +84,27 @@ def make_record(run: StudyRun, result: Result) -> RunRecord:
         bytes_up=summary["bytes_up"],
         bytes_down=summary["bytes_down"],
         clients=list(last.personalized),
-        personalized=[round(value, DIGITS) for value in last.personalized.values()],
-        goal=round(float(np.mean(list(last.goal.values()))), DIGITS) if last.goal else None,
-        unseen=[round(value, DIGITS) for value in last.unseen.values()],
-        cluster_accuracy=None
-        if last.cluster_accuracy is None
-        else [[round(value, DIGITS) for value in row] for row in last.cluster_accuracy],
+        personalized=_rounded(last.personalized.values()),
+        goal=_mean(last.goal) if last.goal else None,
+        unseen=_rounded(last.unseen.values()),
+        cluster_accuracy=None if clusters is None else [_rounded(row) for row in clusters],
         purity=last.purity,
         left=summary["left"],
         curve=[
-            (
-                number,
-                round(float(np.mean(list(one.personalized.values()))), DIGITS),
-                one.purity,
-                there[number],
-            )
+            (number, _mean(one.personalized), one.purity, there[number])
             for number, one in sorted(result.evaluations.items())
             if one.personalized
         ],
         drift_round=run.config.task.drift_round if isinstance(run.config, Config) else None,
     )
+
+
+def _rounded(values: Iterable[float]) -> list[float]:
+    return [round(value, DIGITS) for value in values]
+
+
+def _mean(accuracies: Mapping[int, float]) -> float:
+    return round(float(np.mean(list(accuracies.values()))), DIGITS)
 
 
 class ColumnRecord(BaseModel):

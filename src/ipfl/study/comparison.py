@@ -198,25 +198,7 @@ def compare(
 ) -> Comparison:
     """Runs several methods, each with every seed, on the same data and the same budget.
 
-    Args:
-        config: Rounds and settings; a `Config` also says which task, and its `[method]` keys go to each
-            method that has them.
-        methods: Their names, with settings of their own if wanted (`Config.build_methods`), or methods; as a
-            dict, by the labels that they get. The reference is added if it is not among them.
-        seeds: How many, from the config's on, or which; for data, partition and training. None for the
-            config's own.
-        task: A task of your own, or what makes one for a seed; None: as the config says.
-        reference: The method that PMA is measured against, named in the same way.
-        out: Folder for `METHOD/seed-S/` and `compare.json`; None keeps all in memory.
-        overwrite: Replace a comparison that the folder holds.
-        resume: Go on with the comparison that the folder holds; everything else must be as it was
-            (`read_plan` tells). Finished runs are not played again.
-        workers: Processes that play runs side by side; None for one per core, 0 for none: one run after the
-            other in this process. If there are more of them than runs, each run has an equal share for its
-            clients. Changes no result.
-        make_observer: Makes an observer for each run.
-        make_pool: What plays the runs, such as `ipfl.study.ray_runs.ray_pool()`; None for processes of this
-            machine, as `workers` says.
+    As `ipfl.compare`, which shows progress and draws figures; a whole `Config` says which task there is.
 
     Returns:
         The comparison. A method that failed is in it with the reason; after Ctrl-C, it holds what was
@@ -237,15 +219,12 @@ def compare(
         place = None if out is None else stack.enter_context(ComparisonFolder(check_folder_path(Path(out))))
         if place is not None:
             place.recover()
-        if place is not None and not resume:
-            place.prepare(overwrite=overwrite)
-            by_name = not isinstance(methods, Mapping) and all(
-                isinstance(m, str) for m in [*methods, reference]
-            )
-            plan = None
-            if isinstance(config, Config) and by_name and not tasks.is_own:
-                plan = ComparisonPlan(config, list(built), list(chosen_seeds), reference_label)
-            _write_plan(place.path, plan)
+            if not resume:
+                place.prepare(overwrite=overwrite)
+                plan = None
+                if isinstance(config, Config) and not tasks.is_own and _are_names(methods, reference):
+                    plan = ComparisonPlan(config, list(built), list(chosen_seeds), reference_label)
+                _write_plan(place.path, plan)
         folder = None if place is None else place.path
         runs = _list_runs(config, entries, reference_label, chosen_seeds, folder, resume=resume)
         comparison = Comparison(config, chosen_seeds, entries, reference_label, out=folder)
@@ -257,6 +236,11 @@ def compare(
         if place is not None and place.settle():
             comparison.save(place.path)
     return comparison
+
+
+def _are_names(methods: Methods, reference: str | Method[Any]) -> bool:
+    """True if methods are given by names alone, which a file can hold."""
+    return not isinstance(methods, Mapping) and all(isinstance(one, str) for one in [*methods, reference])
 
 
 def _list_runs(
