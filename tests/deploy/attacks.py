@@ -45,8 +45,10 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
+from ipfl.deploy.credentials import fingerprint
 from ipfl.deploy.federation_folder import NodeFolder, ServerSettings
 from ipfl.deploy.local_federation import LocalFederation
+from ipfl.deploy.operator import control_of
 from ipfl.deploy.registry import Registry
 
 EVIL_APP = '''\
@@ -101,17 +103,6 @@ class Caller:
         self.fleet = connect(FleetHttpClient)
 
 
-class Bearer:
-    """Adds a token of the attacker's choice."""
-
-    def __init__(self, token: str):
-        self.token = token
-
-    def intercept(self, context: Any, call_next: Any) -> Any:
-        context.request.headers["authorization"] = f"Bearer {self.token}"
-        return call_next(context)
-
-
 def status_of(call: Callable[[], object]) -> int:
     """The status by which a call is refused; 200 if it is not."""
     try:
@@ -150,26 +141,28 @@ def operator_calls(caller: Caller, evil: bytes, victim: int) -> dict[str, int]:
     return {name: status_of(call) for name, call in calls.items()}
 
 
+def node_ids(federation: LocalFederation) -> dict[int, int]:
+    """Flower's id of each client's node."""
+    clients = Registry.load(federation.folder.accounts_file).clients_by_key()
+    with control_of(federation.folder) as control:
+        return {clients[fingerprint(key)]: node for node, key in control.nodes().items()}
+
+
 def attack_as_stranger(federation: LocalFederation) -> None:
-    """Somebody on the network with `ca.crt`, and somebody on the server's machine without the token."""
+    """Somebody on the network with `ca.crt`, and another user of the server's machine."""
     folder = federation.folder
     settings = ServerSettings.load(folder.settings_file)
     registry = Registry.load(folder.accounts_file)
-    victim = registry.accounts[0].node
-    assert victim is not None
+    victim = node_ids(federation)[registry.accounts[0].client]
     evil = build_fab_from_disk(write_evil_app(folder.app, folder.root / "evil"))
-    public, operators = f"127.0.0.1:{settings.port}", f"127.0.0.1:{settings.operator_port}"
-    for interceptors in ([], [Bearer("0" * 64)], [Bearer(folder.operator_token.read_text().strip())]):
-        # On the public port there are no such routes, whoever asks.
-        answers = operator_calls(Caller(public, folder.ca_certificate, interceptors), evil, victim)
-        assert set(answers.values()) == {404}, answers
-    for interceptors in ([], [Bearer("0" * 64)]):
-        answers = operator_calls(Caller(operators, folder.ca_certificate, interceptors), evil, victim)
-        assert set(answers.values()) == {401}, answers  # also the task, for which Flower has a secret
-    token = Bearer(folder.operator_token.read_text().strip())
-    with_token = Caller(operators, folder.ca_certificate, [token])
-    nodes = with_token.control.ListNodes(ListNodesRequest()).nodes_info
-    assert {account.node for account in registry.accounts} == {node.node_id for node in nodes}
+    public, runs = f"127.0.0.1:{settings.port}", f"127.0.0.1:{settings.run_port}"
+    answers = operator_calls(Caller(public, folder.ca_certificate), evil, victim)
+    assert set(answers.values()) == {404}, answers  # on the public port there are no such routes
+    answers = operator_calls(Caller(runs, folder.ca_certificate), evil, victim)
+    assert answers.pop("take a task") == 401  # Flower has a secret for it
+    assert set(answers.values()) == {404}, answers
+    with control_of(folder) as control:
+        assert {fingerprint(key) for key in control.nodes().values()} == set(registry.clients_by_key())
     # A key of one's own, and none at all.
     pair = ec.generate_private_key(ec.SECP384R1())
     stranger = Caller(public, folder.ca_certificate, [NodeAuthHttpInterceptor(pair, pair.public_key())])
@@ -179,10 +172,9 @@ def attack_as_stranger(federation: LocalFederation) -> None:
     pull = PullMessagesRequest(node=Node(node_id=victim))
     for caller in (stranger, Caller(public, folder.ca_certificate)):
         assert status_of(lambda caller=caller: caller.fleet.PullMessages(pull)) == 401  # type: ignore[misc]
-    for path in (folder.operator_token, folder.flower_home / "credentials.yaml", folder.database):
-        assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
-    socket_mode = (folder.flower_home / "superlink.sock").stat().st_mode
-    assert (stat.S_ISSOCK(socket_mode), stat.S_IMODE(socket_mode)) == (True, 0o600)
+    assert stat.S_IMODE(folder.database.stat().st_mode) == 0o600
+    mode = folder.socket.stat().st_mode
+    assert (stat.S_ISSOCK(mode), stat.S_IMODE(mode)) == (True, 0o600)
     _check_listeners(settings)
 
 
@@ -190,7 +182,7 @@ def _check_listeners(settings: ServerSettings) -> None:
     """Only the public port is bound to what the settings say; the operator port is on loopback."""
     found = [str(address[4][0]) for address in socket.getaddrinfo(socket.gethostname(), None)]
     own = next((address for address in found if not address.startswith(("127.", "::1"))), None)
-    for port in (settings.port, settings.operator_port):
+    for port in (settings.port, settings.run_port):
         with socket.create_connection(("127.0.0.1", port), timeout=5):
             pass
         if own is not None:
@@ -202,12 +194,7 @@ def attack_as_node(federation: LocalFederation, attacker: int, victim: int) -> N
     """A registered node that speaks for others, and asks for what operators have."""
     folder = federation.folder
     settings = ServerSettings.load(folder.settings_file)
-    registry = Registry.load(folder.accounts_file)
-    own, other = (account.node for account in registry.accounts if account.client in (attacker, victim))
-    if attacker > victim:
-        own, other = other, own
-    assert own is not None
-    assert other is not None
+    own, other = (node_ids(federation)[client] for client in (attacker, victim))
     caller = node_caller(folder.node_folder(attacker), f"127.0.0.1:{settings.port}")
     evil = build_fab_from_disk(folder.root / "evil")
     assert set(operator_calls(caller, evil, other).values()) == {404}

@@ -64,7 +64,7 @@ def test_a_trial_from_start_to_end(tmp_path: Path) -> None:
     trial = ipfl("deploy", "try", *one_node, "--rounds", "1", "--out", str(tmp_path / "out"), log=log)
     assert trial.wait(400) == 0, log.read_text()
     lines = log.read_text().splitlines()
-    assert "server: running, with TLS, node keys and an operator token" in lines
+    assert "server: running, with TLS and node keys" in lines
     assert "nodes: 1 of 1 connected, each with its own data" in lines
     assert any(line.startswith("1 of 1 rounds: 1 clients") for line in lines)
     assert lines[-2:] == ["everything stopped", f"Results in {tmp_path / 'out' / 'run'}"]
@@ -93,9 +93,9 @@ def test_init_server_node_run_and_register(tmp_path: Path) -> None:
     """Init, server, node, a run stopped by Ctrl-C, a new key, and SIGTERM for the rest, as from systemd."""
     site = tmp_path / "site"
     assert ipfl("deploy", "init", str(site), "--nodes", "1", log=tmp_path / "init").wait(60) == 0
-    port, operator_port = find_free_ports(2)
+    port, run_port = find_free_ports(2)
     for settings in (site / "server.toml", site / "nodes/0/node.toml"):
-        text = settings.read_text().replace("9092", str(port)).replace("9093", str(operator_port))
+        text = settings.read_text().replace("9092", str(port)).replace("9093", str(run_port))
         settings.write_text(text)
     (site / "run.toml").write_text(CONFIG)
     np.savez(site / "nodes/0/data.npz", x=np.eye(6, dtype=np.float32), y=np.arange(6) % 2)

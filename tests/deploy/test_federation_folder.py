@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 import importlib.util
-import json
 import os
 import subprocess
 import tomllib
 from pathlib import Path
 
 import pytest
-from flwr.cli.constant import ACCESS_TOKEN_STORE_KEY, AUTHN_TYPE_STORE_KEY, REFRESH_TOKEN_STORE_KEY
-from flwr.common.constant import AuthnType
 from typer.testing import CliRunner
 
 from ipfl.cli import app
@@ -27,7 +23,6 @@ from ipfl.deploy.federation_folder import (
 )
 from ipfl.deploy.local_federation import trial_config
 from ipfl.deploy.node.supernode import KeyRefusedError, connection_error, prepare_node
-from ipfl.deploy.operator_access import renew_operator_token
 from ipfl.deploy.registry import Registry
 from ipfl.engines import NEEDS_LOCAL_ENGINE
 from ipfl.errors import InputError
@@ -40,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> ServerFolder:
         nodes=2,
         hosts=["fl.example.org"],
         port=9555,
-        operator_port=9556,
+        run_port=9556,
     )
 
 
@@ -53,10 +48,8 @@ def run(*arguments: str) -> tuple[int, str]:
 def test_a_folder_has_all_that_server_and_nodes_need(folder: ServerFolder) -> None:
     folder.check()
     assert ServerSettings.load(folder.settings_file) == ServerSettings(
-        bind="0.0.0.0", port=9555, operator_port=9556
+        bind="0.0.0.0", port=9555, run_port=9556
     )
-    profile = tomllib.loads((folder.flower_home / "config.toml").read_text())["superlink"]
-    assert profile["ipfl"] == {"address": "127.0.0.1:9556", "root-certificates": str(folder.ca_certificate)}
     registry = Registry.load(folder.accounts_file)
     assert registry.clients() == (0, 1)
     for client in (0, 1):
@@ -108,37 +101,17 @@ def test_a_server_without_a_host_name_is_for_this_machine_only(tmp_path: Path) -
     code, output = run("init", str(tmp_path / "site"), "--nodes", "1")
     assert (code, "listen on 127.0.0.1 only" in output) == (0, True)
     settings = ServerSettings.load(ServerFolder(tmp_path / "site").settings_file)
-    assert (settings.bind, settings.port, settings.operator_port) == ("127.0.0.1", 9092, 9093)
+    assert (settings.bind, settings.port, settings.run_port) == ("127.0.0.1", 9092, 9093)
     assert settings == ServerSettings()
     code, output = run("init", str(tmp_path / "open"), "--nodes", "1", "--host", "fl.example.org")
     assert (code, "listen on all interfaces, port 9092: everybody who reaches it" in output) == (0, True)
-    assert "Operators: 127.0.0.1:9093 on the server's machine" in output
     assert ServerSettings.load(ServerFolder(tmp_path / "open").settings_file).bind == "0.0.0.0"
 
 
-def test_nodes_and_operators_have_different_ports(tmp_path: Path) -> None:
+def test_nodes_and_runs_have_different_ports(tmp_path: Path) -> None:
     (tmp_path / "server.toml").write_text("port = 9093\n")
-    with pytest.raises(InputError, match="port and operator_port must differ"):
+    with pytest.raises(InputError, match="port and run_port must differ"):
         ServerSettings.load(tmp_path / "server.toml")
-
-
-def test_each_start_of_a_server_makes_another_token(tmp_path: Path) -> None:
-    site = create_folder(tmp_path / "site", nodes=1)
-    settings = ServerSettings.load(site.settings_file)
-    tokens = set()
-    for _ in range(2):
-        renew_operator_token(site, settings)
-        token = site.operator_token.read_text().strip()
-        tokens.add(token)
-        assert len(token) == 64
-        credentials = site.flower_home / "credentials.yaml"
-        stored = {key: base64.b64decode(value) for key, value in json.loads(credentials.read_text()).items()}
-        # The names under which the command `flwr` looks.
-        assert stored[ACCESS_TOKEN_STORE_KEY % "127.0.0.1:9093"] == token.encode()
-        assert stored[AUTHN_TYPE_STORE_KEY % "127.0.0.1:9093"] == AuthnType.OIDC.encode()
-        assert REFRESH_TOKEN_STORE_KEY % "127.0.0.1:9093" in stored
-        assert {path.stat().st_mode & 0o777 for path in (credentials, site.operator_token)} == {0o600}
-    assert len(tokens) == 2
 
 
 def test_init_prints_no_secret(tmp_path: Path) -> None:

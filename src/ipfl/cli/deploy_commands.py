@@ -53,7 +53,7 @@ def _clean_stop(message: str) -> Iterator[None]:
 
     A run that failed is said in one line: what led to it was printed before.
     """
-    from ipfl.deploy.flower_cli import RunFailedError
+    from ipfl.deploy.operator import RunFailedError
     from ipfl.system.signals import exit_on_sigterm
 
     with exit_on_sigterm():
@@ -108,7 +108,6 @@ def init_folder(
         )
     else:
         typer.echo("The server will listen on 127.0.0.1 only; with --host NAME other machines reach it.")
-    typer.echo(f"Operators: 127.0.0.1:{settings.operator_port} on the server's machine, with operator.token.")
 
 
 @app.command()
@@ -229,7 +228,7 @@ def run_method(
     """Run a method on the connected nodes, and show its progress. Ctrl-C stops the run."""
     found = _server_folder(folder)
     from ipfl.deploy.federation_folder import load_run_config
-    from ipfl.deploy.flower_cli import RunValue, run_and_follow
+    from ipfl.deploy.operator import RunValue, run_and_follow
     from ipfl.deploy.registry import Registry
 
     config_file = (config or found.config_file).resolve()

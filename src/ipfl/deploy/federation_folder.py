@@ -31,10 +31,8 @@ from ipfl.engines.flower.node_limits import NodeLimits
 from ipfl.errors import InputError
 from ipfl.system.files import refuse_special_file
 
-PROFILE_NAME = "ipfl"
-"""Name of the connection profile for Flower's own commands."""
 DEFAULT_PORT = 9092
-DEFAULT_OPERATOR_PORT = 9093
+DEFAULT_RUN_PORT = 9093
 BindAddress = Literal["0.0.0.0", "127.0.0.1"]
 ALL_INTERFACES: BindAddress = "0.0.0.0"
 LOOPBACK_INTERFACE: BindAddress = "127.0.0.1"
@@ -67,11 +65,11 @@ class ServerSettings(_SettingsFile):
         description="127.0.0.1: for nodes on this machine only; 0.0.0.0: on others too",
     )
     port: int = Field(DEFAULT_PORT, ge=1, le=65535, description="port that nodes connect to")
-    operator_port: int = Field(
-        DEFAULT_OPERATOR_PORT,
+    run_port: int = Field(
+        DEFAULT_RUN_PORT,
         ge=1,
         le=65535,
-        description="port for operators, always on 127.0.0.1",
+        description="port for the processes of runs, always on 127.0.0.1",
     )
     max_message_mb: int = Field(
         16, ge=6, le=2047, description="longest message of a node; Flower sends arrays in parts of 5 MB"
@@ -82,8 +80,8 @@ class ServerSettings(_SettingsFile):
 
     @model_validator(mode="after")
     def _check_ports(self) -> Self:
-        if self.port == self.operator_port:
-            raise ValueError("port and operator_port must differ: nodes must not reach what operators can do")
+        if self.port == self.run_port:
+            raise ValueError("port and run_port must differ: nodes must not reach what runs can do")
         return self
 
 
@@ -203,13 +201,13 @@ class ServerFolder:
 
     @property
     def flower_home(self) -> Path:
-        """Files of Flower's commands, such as the connection profile; their working directory."""
+        """Files of Flower's commands; their working directory."""
         return self.root / "flwr"
 
     @property
-    def operator_token(self) -> Path:
-        """What operators present to the running server; new at each of its starts."""
-        return self.root / "operator.token"
+    def socket(self) -> Path:
+        """On which the running SuperLink listens; only its user can open it."""
+        return self.flower_home / "superlink.sock"
 
     @property
     def app(self) -> Path:
@@ -263,7 +261,7 @@ def create_folder(
     nodes: int = 3,
     hosts: Sequence[str] = (),
     port: int = DEFAULT_PORT,
-    operator_port: int = DEFAULT_OPERATOR_PORT,
+    run_port: int = DEFAULT_RUN_PORT,
 ) -> ServerFolder:
     """Writes the folder of a new federation.
 
@@ -273,7 +271,7 @@ def create_folder(
         hosts: Names and addresses under which nodes reach the server; the first is written to their settings.
             Without any, the server listens on loopback only.
         port: Port on which the server listens for nodes.
-        operator_port: Port on which it listens for operators, on loopback.
+        run_port: Port on which it listens for the processes of runs, on loopback.
 
     Raises:
         InputError: The folder is not empty, or a host is neither a name nor an address.
@@ -294,7 +292,7 @@ def create_folder(
     registry = Registry.of(accounts)
     registry.save(folder.accounts_file)
     settings = ServerSettings(
-        bind=ALL_INTERFACES if hosts else LOOPBACK_INTERFACE, port=port, operator_port=operator_port
+        bind=ALL_INTERFACES if hosts else LOOPBACK_INTERFACE, port=port, run_port=run_port
     )
     _write_server_files(folder, settings, server, nodes)
     return folder
@@ -317,20 +315,10 @@ def write_app(app: Path) -> None:
     (app / "pyproject.toml").write_text(templates.APP, encoding="utf-8")
 
 
-def write_profile(folder: ServerFolder, settings: ServerSettings) -> None:
-    """Writes the address of the operator port for the command `flwr`."""
-    folder.flower_home.mkdir(exist_ok=True)
-    profile = templates.FLOWER_CONFIG.format(
-        profile=PROFILE_NAME, port=settings.operator_port, ca_certificate=folder.ca_certificate
-    )
-    (folder.flower_home / "config.toml").write_text(profile, encoding="utf-8")
-
-
 def _write_server_files(folder: ServerFolder, settings: ServerSettings, server: str, nodes: int) -> None:
     text = templates.SERVER_TOML.format(**settings.model_dump())
     folder.settings_file.write_text(text, encoding="utf-8")
     folder.config_file.write_text(templates.RUN_TOML, encoding="utf-8")
-    write_profile(folder, settings)
     write_app(folder.app)
     _write_script(folder.root / "start-server", templates.START_SERVER)
     service = templates.SERVER_SERVICE.format(root=folder.root, bin=Path(sys.executable).parent)

@@ -16,8 +16,8 @@ from ipfl.config.run_config import Config
 from ipfl.core import ClientId
 from ipfl.data.federated import Parts
 from ipfl.deploy.federation_folder import ServerFolder, create_folder, load_run_config
-from ipfl.deploy.flower_cli import PrintLine, RunValue, run_and_follow
 from ipfl.deploy.node.supernode import has_connected, prepare_node, start_node
+from ipfl.deploy.operator import PrintLine, RunValue, run_and_follow
 from ipfl.deploy.processes import Processes, find_free_ports
 from ipfl.deploy.server.superlink import start_superlink
 from ipfl.errors import InputError
@@ -82,8 +82,8 @@ class LocalFederation:
 @contextmanager
 def local_federation(root: Path, nodes: int) -> Iterator[LocalFederation]:
     """Creates a federation in the folder `root`, not started yet; at the end its processes are stopped."""
-    port, operator_port = find_free_ports(2)
-    folder = create_folder(root, nodes=nodes, port=port, operator_port=operator_port)
+    port, run_port = find_free_ports(2)
+    folder = create_folder(root, nodes=nodes, port=port, run_port=run_port)
     with Processes(folder.logs) as processes:
         yield LocalFederation(folder, processes)
 
@@ -115,7 +115,7 @@ def run_trial(config: Config, nodes: int, out: Path, print_line: PrintLine) -> P
         federation.write_inputs(config, task)
         print_line(f"certificates, {nodes} keys and {nodes} accounts in {federation.folder.root}")
         federation.start_server()
-        print_line("server: running, with TLS, node keys and an operator token")
+        print_line("server: running, with TLS and node keys")
         federation.start_nodes(range(nodes))
         print_line(f"nodes: {nodes} of {nodes} connected, each with its own data")
         settings: dict[str, RunValue] = {"nodes": nodes, "classes": task.data.classes}

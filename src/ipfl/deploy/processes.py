@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+from ipfl.deploy.run_log import FORMAT_VARIABLE, JSON_FORMAT
+
 STOP_SECONDS = 8.0
 """How long a process may take to end after SIGTERM, before it is killed."""
 
@@ -61,6 +63,24 @@ class RunningProcess:
         self.popen.wait()
         if self.popen.stdin is not None:
             self.popen.stdin.close()
+
+
+def flower_environment(home: Path) -> dict[str, str]:
+    """Environment variables for Flower's commands: no telemetry, no check for updates, their files in `home`.
+
+    The commands start each other by name, so the folder of this Python is the first in PATH.
+    """
+    return os.environ | {
+        "FLWR_HOME": str(home),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "1",
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
+        "PYTHONUNBUFFERED": "1",
+        "NO_COLOR": "1",
+        "OMP_NUM_THREADS": "1",
+        FORMAT_VARIABLE: JSON_FORMAT,
+    }
 
 
 class Processes:

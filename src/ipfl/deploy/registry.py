@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +29,6 @@ class NodeAccount(Section):
     client: int = Field(ge=0, le=2**31 - 2, description="client id: the account's number in the ledger")
     key: str = Field(description="public key of its node, as in key.pub")
     name: str = Field("", description="a name for people to read")
-    node: int | None = Field(
-        None, ge=0, le=2**64 - 1, description="id that Flower gave the node, once it is registered there"
-    )
 
     @field_validator("key")
     @classmethod
@@ -125,14 +122,6 @@ class Registry:
             raise InputError(f"client {client} has no account whose key could be replaced")
         changed = NodeAccount(client=client, key=key, name=existing.name)
         return Registry.of([changed if account is existing else account for account in self.accounts])
-
-    def with_node_id(self, client: ClientId, node: int) -> Registry:
-        """A copy with the id that Flower gave a client's node."""
-        accounts = [
-            account.model_copy(update={"node": node}) if account.client == client else account
-            for account in self.accounts
-        ]
-        return replace(self, accounts=tuple(accounts))
 
 
 def client_lookup(path: Path) -> Callable[[bytes], ClientId | None]:

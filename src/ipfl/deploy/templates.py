@@ -7,7 +7,7 @@ from ipfl import methods
 SERVER_TOML = """\
 bind = "{bind}"     # 127.0.0.1: nodes on this machine only; 0.0.0.0: nodes on other machines too
 port = {port}            # nodes connect to it; the only port that other machines need to reach
-operator_port = {operator_port}   # for operators, on 127.0.0.1 whatever `bind` says
+run_port = {run_port}        # for the processes of runs, on 127.0.0.1 whatever `bind` says
 
 # What one machine can make the server hold.
 max_message_mb = {max_message_mb}
@@ -47,17 +47,6 @@ model = "softmax"       # cnn | mlp | softmax | module:callable (a module that e
 [train]
 lr = 0.1
 epochs = 2
-"""
-
-FLOWER_CONFIG = """\
-# Connection profile for Flower's own commands: FLWR_HOME=<this folder> flwr supernode list {profile}
-# `ipfl deploy server` writes it anew, and beside it credentials.yaml with the operator token.
-[superlink]
-default = "{profile}"
-
-[superlink.{profile}]
-address = "127.0.0.1:{port}"
-root-certificates = "{ca_certificate}"
 """
 
 APP = """\
@@ -182,8 +171,7 @@ To give client 2 another key: `ipfl deploy register {root} new.pub --client 2 --
 | `server.crt`, `server.key` | the server's certificate and private key | `server.key`: only the server |
 | `accounts.json` | which key belongs to which client | the operator, who alone may write it |
 | `server.toml`, `run.toml` | where the server listens, config of a run | the operator |
-| `operator.token` | what operators present; new at each start of the server | only the operator |
-| `flwr/` | connection profile and token for Flower's own commands | only the operator |
+| `flwr/superlink.sock` | what the commands of the operator speak to | only the operator |
 | `app/`, `nodes/<i>/app/` | the Flower app: of the server, and the one that the node accepts | everybody |
 | `nodes/<i>/key`, `key.pub` | a node's keys | `key`: only the node |
 | `superlink.db`, `logs/`, `runs/` | Flower's database, logs, results | the operator |

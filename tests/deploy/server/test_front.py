@@ -24,10 +24,9 @@ from ipfl.deploy.federation_folder import ServerSettings
 from ipfl.deploy.processes import find_free_port
 from ipfl.deploy.server.front import (
     NODE_ROUTES,
-    OPERATOR_ROUTES,
     TASK_ROUTES,
     NodeGate,
-    OperatorGate,
+    RunGate,
     check_reply,
     superlink_client,
     wait_for_superlink,
@@ -36,7 +35,19 @@ from ipfl.deploy.server.proxy import LOG_LINES_PER_MINUTE, Gate, PeerLimits, Pro
 from ipfl.deploy.server.superexec_process import start_task
 from ipfl.deploy.server.superlink_process import reserve_socket
 
-TOKEN = b"0123456789abcdef" * 4
+OPERATOR_ROUTES = [
+    f"/v1/control/{name}"
+    for name in [
+        "start-run",
+        "stop-run",
+        "list-runs",
+        "stream-logs",
+        "register-node",
+        "unregister-node",
+        "list-nodes",
+    ]
+]
+"""They pass nowhere: operators use the SuperLink's own socket."""
 LIMITS = PeerLimits(message_bytes=10_000, connections=6, connections_per_address=4, idle_seconds=0.5)
 
 
@@ -145,8 +156,9 @@ def test_nodes_reach_their_routes_and_nothing_else(run: Callable[..., None]) -> 
         assert passed.endswith(b"\r\n\r\n\x0a\0")
         assert b"flwr-signature: s" in passed.lower()  # SuperLink checks it
         assert b"te: x" not in passed.lower()
-        others = sorted(OPERATOR_ROUTES | TASK_ROUTES)
-        refused = [path.decode() for path in others] + [
+        refused = [
+            *OPERATOR_ROUTES,
+            *(path.decode() for path in TASK_ROUTES),
             "/v1/fleet/register-node",
             "/v1/fleet/unregister-node",
             "/v1/fleet/pull-messages/",
@@ -160,7 +172,7 @@ def test_nodes_reach_their_routes_and_nothing_else(run: Callable[..., None]) -> 
             "/",
         ]
         for path in refused:
-            reply = await place.post(path, b"", authorization=f"Bearer {TOKEN.decode()}")
+            reply = await place.post(path)
             assert reply.status_code == 404, path
         async with httpx.AsyncClient(verify=place.trust) as client:
             reply = await client.get(f"https://localhost:{place.port}/v1/fleet/pull-messages")
@@ -171,30 +183,15 @@ def test_nodes_reach_their_routes_and_nothing_else(run: Callable[..., None]) -> 
     run(check, NODES)
 
 
-def test_operators_need_the_token(run: Callable[..., None]) -> None:
+def test_the_port_for_runs_passes_what_tasks_need(run: Callable[..., None]) -> None:
     async def check(place: Place) -> None:
-        for given in (
-            None,
-            "",
-            "Bearer",
-            "Bearer x",
-            f"Bearer {TOKEN[:-1].decode()}",
-            f"Basic {TOKEN.decode()}",
-        ):
-            headers = {} if given is None else {"authorization": given}
-            for path in OPERATOR_ROUTES:
-                assert (await place.post(path.decode(), **headers)).status_code == 401
-        assert (await place.post("/v1/fleet/pull-messages")).status_code == 404
-        assert (await place.post("/v1/control/create-federation")).status_code == 404
+        for path in ("/v1/fleet/pull-messages", *OPERATOR_ROUTES, "/v1/runtime/create-task"):
+            assert (await place.post(path)).status_code == 404
         assert place.upstream.requests == []
-        good = {"authorization": f"Bearer {TOKEN.decode()}"}
-        assert (await place.post("/v1/control/start-run", **good)).status_code == 200
         # Tasks have secrets of Flower's own, which the SuperLink checks.
         assert (await place.post("/v1/runtime/acquire-task")).status_code == 200
 
-    run(check, OperatorGate(TOKEN))
-    with pytest.raises(ValueError, match="too short"):
-        OperatorGate(b"")
+    run(check, RunGate())
 
 
 def test_long_messages_are_refused_whatever_they_say_of_their_length(run: Callable[..., None]) -> None:
@@ -307,16 +304,15 @@ def test_replies_stream_and_end_when_the_peer_goes(run: Callable[..., None]) -> 
     async def check(place: Place) -> None:
         place.upstream.reply = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
         place.upstream.parts = [b"3\r\none\r\n", b"3\r\ntwo\r\n", b"0\r\n\r\n"]
-        assert (await place.post("/v1/control/stream-logs", **good)).content == b"onetwo"
+        assert (await place.post("/v1/runtime/pull-object")).content == b"onetwo"
         place.upstream.reply = b"HTTP/1.1 200 LATER\r\ntransfer-encoding: chunked\r\n\r\n"
         place.upstream.parts = []
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(place.post("/v1/control/stream-logs", **good), 0.3)
+            await asyncio.wait_for(place.post("/v1/runtime/pull-object"), 0.3)
         await asyncio.sleep(0.3)
         assert place.upstream.left == ["gone"]
 
-    good = {"authorization": f"Bearer {TOKEN.decode()}"}
-    run(check, OperatorGate(TOKEN), replace(LIMITS, reply_seconds=None))
+    run(check, RunGate(), replace(LIMITS, reply_seconds=None))
 
 
 def test_a_failing_server_makes_nodes_try_again(run: Callable[..., None]) -> None:
@@ -363,7 +359,7 @@ def test_the_routes_exist_in_this_version_of_flower() -> None:
     from flwr.supercore.protobuf.translation import PROTOBUF_REQUEST_TYPES
 
     known = {path.encode() for method, path in PROTOBUF_REQUEST_TYPES if method == "POST"}
-    assert known >= NODE_ROUTES | OPERATOR_ROUTES | TASK_ROUTES
+    assert known >= NODE_ROUTES | TASK_ROUTES | {path.encode() for path in OPERATOR_ROUTES}
 
 
 def test_refusals_cannot_fill_the_log() -> None:
@@ -425,6 +421,4 @@ def test_the_documents_say_what_the_settings_are() -> None:
     guide = (docs / "deploy.md").read_text()
     assert "passes the ten requests that nodes make" in guide
     assert f"at most {LOG_LINES_PER_MINUTE} lines per minute" in guide
-    assert (
-        f"on port {settings.port} for nodes and on port {settings.operator_port} of its own machine" in guide
-    )
+    assert f"on port {settings.port} for nodes and on port {settings.run_port} of its own machine" in guide

@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 from ipfl.deploy.server.front import (
     NODE_FIELDS,
     NODE_ROUTES,
-    OPERATOR_ROUTES,
     TASK_ROUTES,
     NodeGate,
     RefusedError,
@@ -136,7 +135,7 @@ def test_every_field_of_every_route_is_bounded(path: bytes) -> None:
         assert refused.value.status == 413
 
 
-@pytest.mark.parametrize("path", sorted(NODE_ROUTES | TASK_ROUTES | OPERATOR_ROUTES))
+@pytest.mark.parametrize("path", sorted(NODE_ROUTES | TASK_ROUTES))
 def test_every_route_is_known_and_checked(path: bytes) -> None:
     for body in (b"\x0b", b"\xff" * 11, b"\x0a\x05abc"):  # a group; no number; longer than it is
         with pytest.raises(RefusedError) as refused:

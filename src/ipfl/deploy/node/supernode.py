@@ -8,9 +8,9 @@ from pathlib import Path
 
 from ipfl.deploy.credentials import fingerprint, read_node_public_key, write_random_secret
 from ipfl.deploy.federation_folder import NodeFolder, NodeSettings, write_app
-from ipfl.deploy.flower_cli import PrintLine, flower_environment
 from ipfl.deploy.node.sandbox import find_user
-from ipfl.deploy.processes import Processes, RunningProcess, find_free_port
+from ipfl.deploy.operator import PrintLine
+from ipfl.deploy.processes import Processes, RunningProcess, find_free_port, flower_environment
 from ipfl.engines.flower.flwr_internals import (
     BAD_CERTIFICATE_TEXT,
     BAD_PRIVATE_KEY_TEXT,

@@ -1,12 +1,12 @@
 """The server's front: the only process of a server that other machines reach.
 
 Flower's SuperLink serves nodes, operators and its own tasks on one address, and asks operators for nothing.
-Here it listens on a Unix socket that only its user can open (`superlink_process`), and this
-process passes requests to it:
+Here it listens on a Unix socket that only its user can open (`superlink_process`), who is the operator, and
+this process passes requests to it:
 
 - on the public port what nodes need, `NODE_ROUTES`. The SuperLink checks each node's signature as before;
-- on the operator port, loopback only, what operators need, `OPERATOR_ROUTES`, with the operator token; and
-  what the ServerApp of a run needs, `TASK_ROUTES`, for which the SuperLink asks for a secret of its own.
+- on another port, loopback only, what the ServerApp of a run needs, `TASK_ROUTES`, for which the SuperLink
+  asks for a secret of its own.
 
 Both ports speak TLS with the server's certificate. Nothing else passes: requests must name one of these
 routes letter by letter.
@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import hmac
 import ssl
 import sys
 import time
@@ -53,10 +52,6 @@ NODE_ROUTES = frozenset(
         b"push-object pull-object confirm-message-received"
     ).split()
 )
-OPERATOR_ROUTES = frozenset(
-    b"/v1/control/" + name
-    for name in b"start-run stop-run list-runs stream-logs register-node unregister-node list-nodes".split()
-)
 TASK_ROUTES = frozenset(
     b"/v1/runtime/" + name
     for name in (
@@ -74,8 +69,8 @@ TASK_FIELDS = 1_000_000
 """The same of a ServerApp, which sends the messages of a phase to all nodes in one request."""
 START_SECONDS = 60.0
 """How long the SuperLink may take until it answers."""
-OPERATOR_MESSAGE_BYTES = 64 * 2**20
-"""Longest message of an operator or of a ServerApp, which sends arrays in parts of 5 MB."""
+RUN_MESSAGE_BYTES = 64 * 2**20
+"""Longest message of a ServerApp, which sends arrays in parts of 5 MB."""
 
 
 def check_reply(body: bytes) -> None:
@@ -131,31 +126,17 @@ class NodeGate:
         return 503 if status == 500 else status
 
 
-class OperatorGate:
-    """What passes on the operator port.
-
-    Args:
-        token: What operators must present.
-    """
-
-    def __init__(self, token: bytes):
-        if len(token) < 32:
-            raise ValueError("the operator token is too short")
-        self._expected = b"Bearer " + token
+class RunGate:
+    """What passes on the port for the processes of runs; the SuperLink asks each for a secret of its own."""
 
     def check_head(self, method: bytes, path: bytes, headers: Headers) -> int:
-        """Refuses operators without the token, and all routes but those of operators and tasks."""
-        if method == b"POST" and path in TASK_ROUTES:
-            return OPERATOR_MESSAGE_BYTES
-        if method != b"POST" or path not in OPERATOR_ROUTES:
-            raise RefusedError(404, f"no such route for operators: {_printable(method + b' ' + path)}")
-        given = [value for name, value in headers if name == b"authorization"]
-        if len(given) != 1 or not hmac.compare_digest(given[0], self._expected):
-            raise RefusedError(401, f"{_printable(path)} without the operator token")
-        return OPERATOR_MESSAGE_BYTES
+        """Refuses all but the routes of tasks."""
+        if method != b"POST" or path not in TASK_ROUTES:
+            raise RefusedError(404, f"no such route for runs: {_printable(method + b' ' + path)}")
+        return RUN_MESSAGE_BYTES
 
     def check_body(self, path: bytes, body: bytes) -> None:
-        """Refuses what parses into too much: the SuperLink asks for the secret of a task afterwards."""
+        """Refuses what parses into too much."""
         check_size(path, body, TASK_FIELDS)
 
     def reply_status(self, status: int) -> int:
@@ -208,19 +189,10 @@ async def run_front(options: argparse.Namespace) -> None:
         connections_per_address=options.max_connections_per_address,
         idle_seconds=options.idle_seconds,
     )
-    operator_limits = PeerLimits(
-        message_bytes=OPERATOR_MESSAGE_BYTES, connections_per_address=512, reply_seconds=None
-    )
-    operator_gate = OperatorGate(options.token_file.read_bytes().strip())
+    run_limits = PeerLimits(message_bytes=RUN_MESSAGE_BYTES, connections_per_address=512, reply_seconds=None)
     ports: tuple[tuple[str, str, int, Gate, PeerLimits], ...] = (
         ("nodes", options.bind, options.port, node_gate, node_limits),
-        (
-            "operators",
-            "127.0.0.1",
-            options.operator_port,
-            operator_gate,
-            operator_limits,
-        ),
+        ("runs", "127.0.0.1", options.run_port, RunGate(), run_limits),
     )
     await wait_for_superlink(superlink_client(options.socket, 5))
     servers = []
@@ -243,11 +215,12 @@ def parse_options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--socket", required=True, help="Unix socket of the SuperLink")
     parser.add_argument("--certificate", required=True, type=Path)
     parser.add_argument("--private-key", required=True, type=Path)
-    parser.add_argument("--token-file", required=True, type=Path, help="holds the operator token")
     parser.add_argument("--accounts", required=True, type=Path, help="the keys of nodes")
     parser.add_argument("--bind", default="127.0.0.1", help="address of the public port")
     parser.add_argument("--port", required=True, type=int, help="public port, for nodes")
-    parser.add_argument("--operator-port", required=True, type=int, help="port on loopback, for operators")
+    parser.add_argument(
+        "--run-port", required=True, type=int, help="port on loopback, for the processes of runs"
+    )
     parser.add_argument("--max-message-mb", type=int, default=16)
     parser.add_argument("--max-connections", type=int, default=512)
     parser.add_argument("--max-connections-per-address", type=int, default=64)

@@ -25,8 +25,9 @@ For `ipfl.deploy`, which decides who may do what:
 
 - `flower_superlink` calls `uvicorn.run`, and `SubprocessExecutor` calls `subprocess.Popen` with `--token`: to
   run both commands with other functions in these places.
-- The names of the SuperLink's routes are in `ipfl.deploy.server.front`, where `flwr` looks for an access
-  token in `ipfl.deploy.operator_access`.
+- The names of the SuperLink's routes are in `ipfl.deploy.server.front`.
+- `ControlHttpClient`, whose `_client` is replaced by one for a Unix socket, and its requests: to start,
+  follow and stop runs, and to register keys.
 - `PushMessagesRequest`: whom a message that a node pushes is from; and `PROTOBUF_REQUEST_TYPES`: what the
   SuperLink parses a request as, before it knows whose it is; and the headers with a node's signature.
 - `build_fab_from_disk`, `load_app`; and `install_from_fab` and `get_load_client_app_fn`, by which
@@ -39,13 +40,14 @@ code 0 only if the server has unregistered its key (`ipfl.deploy.node.supernode`
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
 import threading
 import time
 from base64 import b64decode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from importlib import import_module
@@ -75,10 +77,6 @@ BAD_CERTIFICATE_TEXT = "CERTIFICATE_VERIFY_FAILED"
 """OpenSSL's text, which a SuperNode prints if the server's certificate is not one of its own authority."""
 BAD_PRIVATE_KEY_TEXT = "private key"
 """A SuperNode prints this, in upper or lower case, before it ends because it cannot use its key file."""
-KEY_ALREADY_REGISTERED_TEXT = "[code: 23]"
-"""In the error message of `flwr supernode register` if the key is registered (PUBLIC_KEY_ALREADY_IN_USE)."""
-TOKEN_REFUSED_TEXT = "Authentication failed"
-"""In what `flwr` prints if the server does not accept its access token."""
 MESSAGE_TABLES = ("message_ins", "message_res", "objects", "object_children", "run_objects")
 """Tables of a SuperLink's database with messages and their content."""
 COMPLETED_STATUS = "finished:completed"
@@ -245,6 +243,93 @@ class SuperNodeTasks:
         """Runs a task in this process, which ends when its parent does."""
         self._monitor_parent(os.getppid())
         self._run_clientapp(self._address, token, insecure=True)
+
+
+class SuperLinkControl:
+    """What an operator can ask a SuperLink that listens on a Unix socket. Use it as a context manager.
+
+    httpx raises TransportError if nobody answers, and HTTPStatusError if the SuperLink refuses.
+    """
+
+    def __init__(self, socket: Path):
+        import httpx
+        from flwr.supercore.control import ControlHttpClient
+
+        self._control = ControlHttpClient("http://superlink")
+        # Through the folder's number: the path of a socket may not have more than 107 characters.
+        self._folder = os.open(socket.parent, os.O_RDONLY) if socket.parent.is_dir() else None
+        short = f"/proc/self/fd/{self._folder}"
+        path = f"{short}/{socket.name}" if os.path.isdir(short) else str(socket)
+        self._control._client = httpx.Client(transport=httpx.HTTPTransport(uds=path), timeout=60)
+
+    def __enter__(self) -> SuperLinkControl:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._control.close()
+        if self._folder is not None:
+            os.close(self._folder)
+
+    def check(self) -> None:
+        """Raises if nobody answers."""
+        self._control._client.get("http://superlink/health")
+
+    def start_run(self, bundle: bytes, settings: Mapping[str, str | int | float | bool]) -> int:
+        """Starts a run of an app; returns its id."""
+        from flwr.common.serde import user_config_to_proto
+        from flwr.proto.control_pb2 import StartRunRequest
+        from flwr.proto.fab_pb2 import Fab
+
+        fab = Fab(hash_str=hashlib.sha256(bundle).hexdigest(), content=bundle)
+        request = StartRunRequest(fab=fab, override_config=user_config_to_proto(dict(settings)))
+        return int(self._control.StartRun(request).run_id)
+
+    def log_lines(self, run: int) -> Iterator[str]:
+        """The lines of a run's log as they appear, until the run has ended."""
+        from flwr.proto.control_pb2 import StreamLogsRequest
+
+        rest = ""
+        for part in self._control.StreamLogs(StreamLogsRequest(run_id=run)):
+            *lines, rest = (rest + part.log_output).split("\n")
+            yield from lines
+        if rest:
+            yield rest
+
+    def status(self, run: int) -> tuple[str, str]:
+        """Flower's status of a run, and its details."""
+        from flwr.proto.control_pb2 import ListRunsRequest
+
+        found = self._control.ListRuns(ListRunsRequest(run_id=run)).run_dict[run].status
+        return ":".join(filter(None, (found.status, found.sub_status))), found.details
+
+    def stop_run(self, run: int) -> None:
+        """Ends a run."""
+        from flwr.proto.control_pb2 import StopRunRequest
+
+        self._control.StopRun(StopRunRequest(run_id=run))
+
+    def nodes(self) -> dict[int, bytes]:
+        """The id and the public key (PEM) of each registered node."""
+        from flwr.proto.control_pb2 import ListNodesRequest
+
+        found = self._control.ListNodes(ListNodesRequest()).nodes_info
+        return {node.node_id: node.public_key for node in found if not node.unregistered_at}
+
+    def register(self, key: bytes, name: str) -> None:
+        """Registers a node's public key, in OpenSSH's format."""
+        from cryptography.hazmat.primitives import serialization
+        from flwr.proto.control_pb2 import RegisterNodeRequest
+        from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+
+        public: Any = serialization.load_ssh_public_key(key)
+        request = RegisterNodeRequest(public_key=public_key_to_bytes(public), name=name)
+        self._control.RegisterNode(request)
+
+    def unregister(self, node: int) -> None:
+        """Ends a node's registration; the node disconnects."""
+        from flwr.proto.control_pb2 import UnregisterNodeRequest
+
+        self._control.UnregisterNode(UnregisterNodeRequest(node_id=node))
 
 
 def run_superlink(options: list[str], serve: Callable[..., None]) -> None:
