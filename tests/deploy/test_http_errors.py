@@ -1,7 +1,7 @@
 """A server and a node as real processes, and between them a proxy that answers single requests with an error.
 
-The front answers 503 where the SuperLink answers 500 (`test_front`), but a proxy of somebody else may stand
-between a node and the front.
+The front answers 503 where the SuperLink answers 500 (`test_front`), after which nodes try again; but a proxy
+of somebody else may stand between a node and the front.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ import pytest
 from ipfl.deploy.federation_folder import ServerFolder, ServerSettings
 from ipfl.deploy.local_federation import LocalFederation, local_federation
 from ipfl.deploy.processes import RunningProcess, find_free_port
-from ipfl.deploy.server.front import NODE_ROUTES
 from ipfl.deploy.server.proxy import Headers, PeerLimits, Proxy, RefusalLog, RefusedError
 from ipfl.market.market_rows import with_typed_rows
 
@@ -141,25 +140,21 @@ def connections(node: RunningProcess) -> int:
 @pytest.mark.slow
 @pytest.mark.waits
 def test_a_node_goes_on_after_errors_of_http(tmp_path: Path) -> None:
-    """First HTTP 500 once on every route, which the node tries again; then errors after which it cannot."""
+    """Errors after which Flower's SuperNode stays connected and does nothing any more."""
     heartbeat, pull = b"/v1/fleet/send-node-heartbeat", b"/v1/fleet/pull-messages"
     with local_federation(tmp_path / "federation", 1) as federation:
         federation.folder.config_file.write_text(CONFIG)
         federation.start_server()
         port = find_free_port()
         with failing_proxy(federation.folder, port) as gate:
-            gate.errors = dict.fromkeys(NODE_ROUTES - {b"/v1/fleet/deactivate-node"}, 500)
             node = start_node_behind_proxy(federation, port)
             wait_for(lambda: gate.seen[heartbeat] >= 2 and gate.seen[pull] >= 2, node)
-            play(federation, tmp_path / "first")
-            assert (gate.errors, connections(node)) == ({}, 1), node.last_lines(100)
-
             # Flower tries neither again: its loop that asks for messages ends, then that of its heartbeats.
             # It sends the first of these when it has connected.
             gate.errors[pull] = 400
             wait_for(lambda: not gate.errors, node)
             gate.errors[heartbeat] = 400
             wait_for(lambda: connections(node) == 3 and not gate.errors, node)
-            play(federation, tmp_path / "second")
+            play(federation, tmp_path / "run")
             federation.processes.running["node"].terminate()  # before the proxy ends: it leaves the server
             node.popen.wait(30)

@@ -92,7 +92,7 @@ def init_folder(
         ),
     ] = None,
 ) -> None:
-    """Write the folder of a federation: certificates, keys, accounts, settings, scripts, units, a README."""
+    """Write the folder of a federation: certificates, keys, accounts, settings, units, a README."""
     from ipfl.engines.flower import require_flower
 
     require_flower()
@@ -153,10 +153,6 @@ def server(folder: Folder) -> None:
 @app.command()
 def node(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The node's folder, with node.toml and key.")],
-    user: Annotated[
-        str | None,
-        typer.Option("--user", metavar="NAME", help="Run the server's messages as this user; needs root."),
-    ] = None,
 ) -> None:
     """Start a node; it runs until Ctrl-C or SIGTERM."""
     from ipfl.engines.flower import require_flower
@@ -166,7 +162,7 @@ def node(
     from ipfl.deploy.node.supernode import run_node
 
     with _clean_stop("the node was stopped"):
-        run_node(NodeFolder(folder.resolve()), typer.echo, user)
+        run_node(NodeFolder(folder.resolve()), typer.echo)
 
 
 @app.command("run", epilog="For example:\n\nipfl deploy run hospital --resume hospital/runs/run-1")

@@ -121,46 +121,34 @@ def load_run_config(
     return config.model_copy(update={"aggregate": config.aggregate.on_nodes()})
 
 
+class FileIn:
+    """A path below the root of a folder.
+
+    Args:
+        name: Its name there.
+        doc: What it is.
+    """
+
+    def __init__(self, name: str, doc: str):
+        self.name, self.__doc__ = name, doc
+
+    def __get__(self, folder: NodeFolder | ServerFolder, kind: type) -> Path:
+        return folder.root / self.name
+
+
 @dataclass(frozen=True)
 class NodeFolder:
     """Paths of a node's files."""
 
     root: Path
 
-    @property
-    def private_key(self) -> Path:
-        """The node's private key."""
-        return self.root / PRIVATE_KEY_FILE
-
-    @property
-    def public_key(self) -> Path:
-        """The node's public key."""
-        return self.root / PUBLIC_KEY_FILE
-
-    @property
-    def ca_certificate(self) -> Path:
-        """Certificate of the authority that signed the server's certificate."""
-        return self.root / "ca.crt"
-
-    @property
-    def settings_file(self) -> Path:
-        """Which server, which client, which data."""
-        return self.root / "node.toml"
-
-    @property
-    def flower_home(self) -> Path:
-        """Files of Flower's commands; their working directory."""
-        return self.root / "flwr"
-
-    @property
-    def app(self) -> Path:
-        """The Flower app that `ipfl deploy init` gave it."""
-        return self.root / "app"
-
-    @property
-    def logs(self) -> Path:
-        """Output of the node's processes."""
-        return self.root / "logs"
+    private_key = FileIn(PRIVATE_KEY_FILE, "The node's private key.")
+    public_key = FileIn(PUBLIC_KEY_FILE, "The node's public key.")
+    ca_certificate = FileIn("ca.crt", "Certificate of the authority that signed the server's certificate.")
+    settings_file = FileIn("node.toml", "Which server, which client, which data.")
+    flower_home = FileIn("flwr", "Files of Flower's commands; their working directory.")
+    app = FileIn("app", "The Flower app that `ipfl deploy init` gave it.")
+    logs = FileIn("logs", "Output of the node's processes.")
 
 
 @dataclass(frozen=True)
@@ -169,65 +157,18 @@ class ServerFolder:
 
     root: Path
 
-    @property
-    def ca_certificate(self) -> Path:
-        """Certificate of the authority that signed the server's certificate."""
-        return self.root / "ca.crt"
-
-    @property
-    def certificate(self) -> Path:
-        """The server's certificate."""
-        return self.root / "server.crt"
-
-    @property
-    def private_key(self) -> Path:
-        """The server's private key."""
-        return self.root / "server.key"
-
-    @property
-    def accounts_file(self) -> Path:
-        """Which key belongs to which client."""
-        return self.root / "accounts.json"
-
-    @property
-    def config_file(self) -> Path:
-        """Config of a run."""
-        return self.root / "run.toml"
-
-    @property
-    def settings_file(self) -> Path:
-        """Where the server listens."""
-        return self.root / "server.toml"
-
-    @property
-    def flower_home(self) -> Path:
-        """Files of Flower's commands; their working directory."""
-        return self.root / "flwr"
-
-    @property
-    def socket(self) -> Path:
-        """On which the running SuperLink listens; only its user can open it."""
-        return self.flower_home / "superlink.sock"
-
-    @property
-    def app(self) -> Path:
-        """The Flower app."""
-        return self.root / "app"
-
-    @property
-    def database(self) -> Path:
-        """Flower's own database of nodes, keys and messages."""
-        return self.root / "superlink.db"
-
-    @property
-    def runs(self) -> Path:
-        """Results."""
-        return self.root / "runs"
-
-    @property
-    def logs(self) -> Path:
-        """Output of the server's processes."""
-        return self.root / "logs"
+    ca_certificate = FileIn("ca.crt", "Certificate of the authority that signed the server's certificate.")
+    certificate = FileIn("server.crt", "The server's certificate.")
+    private_key = FileIn("server.key", "The server's private key.")
+    accounts_file = FileIn("accounts.json", "Which key belongs to which client.")
+    config_file = FileIn("run.toml", "Config of a run.")
+    settings_file = FileIn("server.toml", "Where the server listens.")
+    flower_home = FileIn("flwr", "Files of Flower's commands; their working directory.")
+    socket = FileIn("flwr/superlink.sock", "Where the running SuperLink listens; only its user can open it.")
+    app = FileIn("app", "The Flower app.")
+    database = FileIn("superlink.db", "Flower's own database of nodes, keys and messages.")
+    runs = FileIn("runs", "Results.")
+    logs = FileIn("logs", "Output of the server's processes.")
 
     def node_folder(self, client: int) -> NodeFolder:
         """The folder of a client's node, until it is moved to the node's machine."""
@@ -305,7 +246,6 @@ def _write_node_files(folder: ServerFolder, client: int, server: str) -> None:
     node.ca_certificate.write_bytes(folder.ca_certificate.read_bytes())
     node.settings_file.write_text(templates.NODE_TOML.format(server=server, client=client), encoding="utf-8")
     write_app(node.app)
-    _write_script(node.root / "start-node", templates.START_NODE)
     (node.root / "ipfl-node.service").write_text(templates.NODE_SERVICE, encoding="utf-8")
 
 
@@ -320,14 +260,8 @@ def _write_server_files(folder: ServerFolder, settings: ServerSettings, server: 
     folder.settings_file.write_text(text, encoding="utf-8")
     folder.config_file.write_text(templates.RUN_TOML, encoding="utf-8")
     write_app(folder.app)
-    _write_script(folder.root / "start-server", templates.START_SERVER)
     service = templates.SERVER_SERVICE.format(root=folder.root, bin=Path(sys.executable).parent)
     (folder.root / "ipfl-server.service").write_text(service, encoding="utf-8")
     (folder.root / ".gitignore").write_text(templates.GITIGNORE, encoding="utf-8")
     readme = templates.README.format(server=server, nodes=nodes, last=nodes - 1, root=folder.root)
     (folder.root / "README.md").write_text(readme, encoding="utf-8")
-
-
-def _write_script(path: Path, content: str) -> None:
-    path.write_text(content, encoding="utf-8")
-    path.chmod(0o755)

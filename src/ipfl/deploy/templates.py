@@ -1,4 +1,4 @@
-"""Text of the files that `ipfl deploy init` writes: settings, scripts, systemd units, a README."""
+"""Text of the files that `ipfl deploy init` writes: settings, systemd units, a README."""
 
 from __future__ import annotations
 
@@ -79,18 +79,6 @@ classes = 0         # number of classes; 0: as more than half of the nodes say
 accounts = ""       # name under which balances outlive runs
 """
 
-START_SERVER = """\
-#!/bin/sh
-# Starts the server; Ctrl-C or SIGTERM stops it with all its processes.
-cd "$(dirname "$0")" && exec ipfl deploy server .
-"""
-
-START_NODE = """\
-#!/bin/sh
-# Starts this node; Ctrl-C or SIGTERM stops it with all its processes.
-cd "$(dirname "$0")" && exec ipfl deploy node .
-"""
-
 _UNIT = """\
 [Unit]
 Description={description}
@@ -147,15 +135,14 @@ GITIGNORE = """\
 README = """\
 # A federation of {nodes} nodes
 
-Nodes reach the server at `{server}`; operators use it on its own machine only. Install ipfl with Flower on
-the server and on each node: `pip install "ipfl[flower]"`.
+Nodes reach the server at `{server}`. Install ipfl with Flower on the server and on each node: `pip install
+"ipfl[flower]"`. `docs/deploy.md` of ipfl has more on each step.
 
-1. Server: `./start-server` (or the unit `ipfl-server.service`). It registers the accounts in `accounts.json`.
+1. Server: `ipfl deploy server {root}` (or the unit `ipfl-server.service`).
 2. Copy `nodes/0` … `nodes/{last}` each to its machine (`scp -rp nodes/0 node-0:/opt/ipfl/node`), then delete
    them here: `key` is a private key, which only its node may have.
-3. On each node: put its data where `node.toml` says (`data.npz` with arrays `x`, `y`; `x_test`, `y_test` if
-   there are test points), then `./start-node` (or the unit `ipfl-node.service`). A node runs the app in its
-   `app/` and no other.
+3. On each node: put its data where `node.toml` says, then `ipfl deploy node .` (or the unit
+   `ipfl-node.service`). A node runs the app in its `app/` and no other.
 4. Server: `ipfl deploy run {root}`. The config of the run is `run.toml`; results are written to `runs/`.
 5. After a stop or a crash: `ipfl deploy run {root} --resume runs/NAME`.
 6. Audit: `ipfl ledger verify runs/NAME`.
@@ -165,14 +152,6 @@ The units run as user `ipfl`, who must own the folder: `useradd --system ipfl; c
 To add a node: `ssh-keygen -t ecdsa -b 384 -N "" -f key` there, `ipfl deploy register {root} key.pub` here.
 To give client 2 another key: `ipfl deploy register {root} new.pub --client 2 --replace`.
 
-| file | content | who may read it |
-|---|---|---|
-| `ca.crt` | certificate of the authority that signed the server's certificate | everybody |
-| `server.crt`, `server.key` | the server's certificate and private key | `server.key`: only the server |
-| `accounts.json` | which key belongs to which client | the operator, who alone may write it |
-| `server.toml`, `run.toml` | where the server listens, config of a run | the operator |
-| `flwr/superlink.sock` | what the commands of the operator speak to | only the operator |
-| `app/`, `nodes/<i>/app/` | the Flower app: of the server, and the one that the node accepts | everybody |
-| `nodes/<i>/key`, `key.pub` | a node's keys | `key`: only the node |
-| `superlink.db`, `logs/`, `runs/` | Flower's database, logs, results | the operator |
+Secret are `server.key` (of the server) and `nodes/<i>/key` (of that node). Only the operator may write
+`accounts.json`, which says whose key belongs to which client.
 """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import pwd
 import shutil
 import socket
 import stat
@@ -20,21 +19,13 @@ from flwr.cli.build import build_fab_from_disk
 import ipfl.engines.flower.node_app
 from ipfl.deploy.federation_folder import NodeFolder, create_folder
 from ipfl.deploy.node.installed_app import ForeignAppError, InstalledApp, app_hash
-from ipfl.deploy.node.sandbox import (
-    Sandbox,
-    become_user,
-    find_user,
-    give_folder,
-    landlock_version,
-    refuse_system_calls,
-)
+from ipfl.deploy.node.sandbox import Sandbox, landlock_version, refuse_system_calls
 from ipfl.deploy.node.supernode import prepare_node
 from ipfl.errors import InputError
 from ipfl.system import plugins
 from ipfl.system.plugins import allow_modules, load_callable
 
 needs_landlock = pytest.mark.skipif(landlock_version() == 0, reason="the kernel has no Landlock")
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 
 
 def in_child(work: Callable[[], object]) -> str:
@@ -141,35 +132,6 @@ def test_a_message_changes_no_modes_and_reaches_no_sockets_of_others(node: NodeF
         assert stat.S_IMODE(key.stat().st_mode) == 0o600, name
     assert in_child(lambda: (refuse_system_calls(), talk_to_itself())[1]) == "b'x'"
     assert in_child(lambda: (refuse_system_calls(), own.write_bytes(b"abc"))[1]) == "3"
-
-
-@needs_root
-def test_messages_of_another_user(node: NodeFolder, tmp_path: Path) -> None:
-    nobody = find_user("nobody")
-    memory = tmp_path / "memory"
-    (memory / "inner").mkdir(parents=True)
-    give_folder(memory, nobody)
-    assert {path.stat().st_uid for path in (memory, memory / "inner")} == {nobody.pw_uid}
-
-    def read_key() -> bytes:
-        become_user(nobody)
-        assert os.getuid() == os.geteuid() == nobody.pw_uid
-        assert os.getgroups() == []
-        return node.private_key.read_bytes()
-
-    assert in_child(read_key) == "PermissionError"
-
-    def come_back() -> None:
-        become_user(nobody)
-        os.setuid(0)
-
-    assert in_child(come_back) == "PermissionError"
-
-
-def test_an_unknown_user_is_refused() -> None:
-    with pytest.raises(InputError, match="there is no user 'nobody-of-this-name'"):
-        find_user("nobody-of-this-name")
-    assert find_user(pwd.getpwuid(os.geteuid()).pw_name).pw_uid == os.geteuid()
 
 
 @pytest.mark.slow

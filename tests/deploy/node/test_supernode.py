@@ -13,9 +13,7 @@ from types import SimpleNamespace
 
 import flwr.supernode.fleet_http_connection as connection
 import flwr.supernode.start_client_internal as flower
-import httpx
 import pytest
-from flwr.supernode.fleet_http_client import FleetHttpClient
 
 from ipfl.deploy.federation_folder import NodeFolder, NodeSettings
 from ipfl.deploy.node import supernode
@@ -26,7 +24,6 @@ from ipfl.engines.flower import flwr_internals
 from ipfl.engines.flower.flwr_internals import (
     ask_soon_after_messages,
     beat_while_at_work,
-    try_again_after_http_500,
 )
 from ipfl.errors import InputError
 
@@ -95,20 +92,12 @@ class TestHeartbeat:
                 flower.time.sleep(0.25)
         assert slept == pytest.approx([0.5, 0.75, 1.125, 1.6875, 2.53125, 3, 3, 0.25, 0.5, 0.75])
 
-    @pytest.mark.parametrize(("status", "seen"), [(200, 200), (500, 503), (400, 400)])
-    def test_http_500_looks_like_503(self, monkeypatch, status, seen):
-        """After which a SuperNode tries again."""
-        monkeypatch.setattr(FleetHttpClient, "_send", lambda self, context: httpx.Response(status))
-        try_again_after_http_500()
-        assert FleetHttpClient._send(None, "context").status_code == seen
-
     def test_the_functions_are_still_flowers(self):
-        """What heartbeat and retries rely on."""
+        """What the heartbeat relies on."""
         assert "pull_object" in flower._pull_and_store_message.__code__.co_varnames
         assert "push_object" in flower._push_messages.__code__.co_varnames
         assert "                time.sleep(3)\n" in inspect.getsource(flower)
         assert "exc.response.status_code in (502, 503, 504)" in inspect.getsource(connection)
-        assert "http_response = self._send(context)" in inspect.getsource(FleetHttpClient._unary_unary)
         assert "target=self._run" in inspect.getsource(connection.HeartbeatSender)
 
 

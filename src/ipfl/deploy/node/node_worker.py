@@ -4,7 +4,7 @@ Flower starts a fresh Python for every message, which spends most of a phase on 
 SuperNode is started with `--isolation process`, and this worker takes its tasks: a fork costs milliseconds,
 and what client code does to its process still ends with that process.
 
-    python -m ipfl.deploy.node.node_worker 127.0.0.1:9094 NODE-FOLDER [USER]
+    python -m ipfl.deploy.node.node_worker 127.0.0.1:9094 NODE-FOLDER
 
 The worker also decides what a message can do. It runs the app that is installed on the node and no other
 (`ipfl.deploy.node.installed_app`), imports no module that the node's operator has not allowed, and enters a
@@ -25,7 +25,7 @@ import torch
 import ipfl.engines.flower.node_app  # noqa: F401 (imported once, for all forks)
 from ipfl.deploy.federation_folder import NodeFolder, NodeSettings
 from ipfl.deploy.node.installed_app import InstalledApp
-from ipfl.deploy.node.sandbox import Sandbox, become_user, find_user, give_folder, refuse_system_calls
+from ipfl.deploy.node.sandbox import Sandbox, refuse_system_calls
 from ipfl.deploy.node.supernode import heartbeat_file, prepare_node, secret_file
 from ipfl.engines.flower.flwr_internals import SuperNodeTasks
 from ipfl.errors import InputError
@@ -36,16 +36,12 @@ TASK_POLL_SECONDS = 0.4
 """Seconds between two looks for a task: a look costs 10 ms."""
 
 
-def protect(folder: NodeFolder, settings: NodeSettings, port: int, user: str | None) -> str:
+def protect(folder: NodeFolder, settings: NodeSettings, port: int) -> str:
     """Takes from this process what the app of a node does not need; returns a line about it.
 
     Raises:
         InputError: The key would still be readable, or what the app needs would not be.
     """
-    if user is not None:
-        found = find_user(user)
-        give_folder(settings.memory, found)
-        become_user(found)
     sandbox = Sandbox.for_python(
         (settings.data, settings.app, *settings.readable), (settings.memory,), (port,)
     )
@@ -54,7 +50,7 @@ def protect(folder: NodeFolder, settings: NodeSettings, port: int, user: str | N
     own_files = (Path(os.__file__), Path(torch.__file__), Path(__file__))
     for needed in (*own_files, settings.data, *settings.readable):
         if not _can_open(needed):
-            raise InputError(f"the user {user or os.getuid()} cannot read {needed}")
+            raise InputError(f"this user cannot read {needed}")
     is_key_hidden = not _can_open(folder.private_key)
     if version and not is_key_hidden:
         raise InputError(
@@ -68,7 +64,7 @@ def protect(folder: NodeFolder, settings: NodeSettings, port: int, user: str | N
         else "; no filter of system calls"
     )
     hidden = "messages cannot read the node's key" if is_key_hidden else "messages could read the node's key"
-    return f"{how}{'' if user is None else f', user {user}'}; {hidden}"
+    return f"{how}; {hidden}"
 
 
 def _can_open(path: Path) -> bool:
@@ -113,7 +109,7 @@ def _run_in_fork(tasks: SuperNodeTasks, token: str) -> None:
         os._exit(code)
 
 
-def main(address: str, root: str, user: str | None = None) -> None:
+def main(address: str, root: str) -> None:
     """Prepares this process, and runs the tasks of the SuperNode at `address`."""
     parent = os.getppid()
     # Not from the working directory: a message must not be able to read the secrets that are there.
@@ -128,7 +124,7 @@ def main(address: str, root: str, user: str | None = None) -> None:
         heartbeat_file(folder), os.O_WRONLY | os.O_CREAT, 0o600
     )  # not from within the sandbox
     print(f"app {app.hash}")
-    print(protect(folder, settings, int(address.rpartition(":")[2]), user), flush=True)
+    print(protect(folder, settings, int(address.rpartition(":")[2])), flush=True)
     run_tasks(tasks, parent, heartbeat)
 
 

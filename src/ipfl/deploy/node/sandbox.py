@@ -6,7 +6,6 @@
 - A filter of system calls (seccomp, Linux on x86-64 and ARM64; no privileges needed), for what Landlock does
   not know: modes, owners and attributes of files cannot be changed, not even of one's own, and there are no
   Unix sockets but pairs of one's own. UDP is not restricted.
-- `become_user`: another user, where the worker was started by root.
 
 There is no maintained library for either; these are the system calls of `man 7 landlock` and `man 2 seccomp`,
 by number.
@@ -18,15 +17,12 @@ import ctypes
 import errno
 import os
 import platform
-import pwd
 import socket
 import struct
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-
-from ipfl.errors import InputError
 
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
 ASK_FOR_VERSION = 1
@@ -213,33 +209,3 @@ def _allow_path(ruleset: int, path: Path, rights: int) -> None:
         _call(ADD_RULE, ruleset, PATH_RULE, struct.pack("=Qi", rights, file), 0)
     finally:
         os.close(file)
-
-
-def find_user(name: str) -> pwd.struct_passwd:
-    """The user with this name.
-
-    Raises:
-        InputError: There is none, or this process is not root's and cannot become another user.
-    """
-    try:
-        user = pwd.getpwnam(name)
-    except KeyError:
-        raise InputError(f"there is no user {name!r} on this machine") from None
-    if os.geteuid() != 0 and user.pw_uid != os.geteuid():
-        raise InputError(f"only root can run messages as another user ({name})")
-    return user
-
-
-def give_folder(folder: Path, user: pwd.struct_passwd) -> None:
-    """Makes a user the owner of a folder and of all in it."""
-    for path in (folder, *folder.rglob("*")):
-        os.chown(path, user.pw_uid, user.pw_gid, follow_symlinks=False)
-
-
-def become_user(user: pwd.struct_passwd) -> None:
-    """From now on this process runs as that user, for good."""
-    if user.pw_uid != os.geteuid():
-        os.setgroups([])
-        os.setgid(user.pw_gid)
-        os.setuid(user.pw_uid)
-    os.environ.update(HOME=user.pw_dir, USER=user.pw_name, LOGNAME=user.pw_name)

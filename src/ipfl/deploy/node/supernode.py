@@ -8,7 +8,6 @@ from pathlib import Path
 
 from ipfl.deploy.credentials import fingerprint, read_node_public_key, write_random_secret
 from ipfl.deploy.federation_folder import NodeFolder, NodeSettings, write_app
-from ipfl.deploy.node.sandbox import find_user
 from ipfl.deploy.operator import PrintLine
 from ipfl.deploy.processes import Processes, RunningProcess, find_free_port, flower_environment
 from ipfl.engines.flower.flwr_internals import (
@@ -87,17 +86,12 @@ def start_supernode(
 
 
 def start_node(
-    processes: Processes,
-    folder: NodeFolder,
-    settings: NodeSettings,
-    suffix: str = "",
-    user: str | None = None,
+    processes: Processes, folder: NodeFolder, settings: NodeSettings, suffix: str = ""
 ) -> RunningProcess:
-    """Starts SuperNode and worker; returns the SuperNode. `user` is whom the worker runs as."""
+    """Starts SuperNode and worker; returns the SuperNode."""
     port = find_free_port()
     supernode = start_supernode(processes, folder, settings, port, suffix)
     worker = [sys.executable, "-m", "ipfl.deploy.node.node_worker", f"127.0.0.1:{port}", str(folder.root)]
-    worker += [user] if user else []
     processes.start(f"worker{suffix}", worker, flower_environment(folder.flower_home), folder.flower_home)
     return supernode
 
@@ -195,7 +189,7 @@ def wait_until_silent(processes: Processes, heartbeat: Path, seconds: float = SI
     return False
 
 
-def run_node(folder: NodeFolder, print_line: PrintLine, user: str | None = None) -> None:
+def run_node(folder: NodeFolder, print_line: PrintLine) -> None:
     """Starts a node and keeps it running until an exception (Ctrl-C, SIGTERM) stops it.
 
     A node that stops answering, though it is connected, is started again.
@@ -203,19 +197,16 @@ def run_node(folder: NodeFolder, print_line: PrintLine, user: str | None = None)
     Args:
         folder: The node's folder.
         print_line: Called with each line about the progress.
-        user: Whom the worker runs as; None: whom this process runs as.
 
     Raises:
         InputError: The server does not accept it, or something in its folder is wrong.
         ProcessDiedError: SuperNode or worker ended.
     """
     settings = prepare_node(folder)
-    if user is not None:
-        find_user(user)
     deadline = time.monotonic() + MAX_RETRY_SECONDS
     while True:
         with Processes(folder.logs) as processes:
-            supernode = start_node(processes, folder, settings, user=user)
+            supernode = start_node(processes, folder, settings)
             print_line(f"client {settings.client}: connecting to {settings.server}")
             try:
                 wait_for_connection(supernode, folder, settings, print_line)

@@ -2,8 +2,8 @@
 
     python -m ipfl.deploy.node.supernode_process HEARTBEAT_FILE ARGUMENT…
 
-The arguments are those of `flower-supernode`. After HTTP 500 it tries again. Whether its process runs says
-little: after another answer that it did not expect, the loop that asks for messages ends or waits for good,
+The arguments are those of `flower-supernode`. Whether its process runs says little: after an answer that it
+did not expect, the loop that asks for messages ends or waits for good,
 or its heartbeats to the server end, and the process stays. So `ipfl.deploy.node.supernode` looks at the file.
 """
 
@@ -16,13 +16,11 @@ from ipfl.engines.flower.flwr_internals import (
     ask_soon_after_messages,
     beat_while_at_work,
     run_supernode,
-    try_again_after_http_500,
 )
 
 
 def main(heartbeat: Path, arguments: list[str]) -> None:
     """Runs a SuperNode in this process."""
-    try_again_after_http_500()
     beat_while_at_work(heartbeat.touch)
     ask_soon_after_messages()
     run_supernode(arguments)

@@ -22,6 +22,8 @@ from ipfl.errors import InputError
 
 START_SECONDS = 60.0
 """How long a server may take to answer after its start."""
+FREE_SECONDS = 3.0
+"""How long a port that is in use is waited for."""
 RETURN_MEMORY = {"MALLOC_ARENA_MAX": "2", "MALLOC_MMAP_THRESHOLD_": str(2**20)}
 """Has glibc give the memory of long messages back to the system at once."""
 
@@ -125,9 +127,16 @@ def set_account_key(
 
 
 def _is_port_in_use(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.settimeout(1)
-        return probe.connect_ex(("127.0.0.1", port)) == 0
+    """Whether somebody listens there, and still does after a moment: a server that was killed ends then."""
+    deadline = time.monotonic() + FREE_SECONDS
+    while True:
+        with socket.socket() as probe:
+            probe.settimeout(1)
+            if probe.connect_ex(("127.0.0.1", port)):
+                return False
+        if time.monotonic() > deadline:
+            return True
+        time.sleep(0.1)
 
 
 def _is_server_running(ca_certificate: Path, port: int) -> bool:

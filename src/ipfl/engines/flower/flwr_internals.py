@@ -17,7 +17,7 @@ any release: after an upgrade, check each entry, then change `FLWR_VERSION` (a t
   `time.sleep(3)` when there was no message; and `flwr.supernode.cli.flower_supernode`, to run one in a
   process of ours.
 - `flwr.supernode.fleet_http_connection`: its `HeartbeatSender`, whose `_run` ends with an error that it did
-  not expect; and `_send` of its `FleetHttpClient`, which returns the response: to have it try again.
+  not expect.
 - The tables of a SuperLink's database that hold messages, to empty them between two starts.
 - `flwr.supercore.app_utils.start_parent_process_monitor`: to end a task's process when the worker ends.
 
@@ -49,7 +49,6 @@ import time
 from base64 import b64decode
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from http import HTTPStatus
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -142,25 +141,6 @@ def beat_while_at_work(beat: Callable[[], object]) -> None:
 
     module._pull_and_store_message, module._push_messages = pull_and_beat, push_and_beat
     connection.HeartbeatSender = WatchedSender
-
-
-def try_again_after_http_500() -> None:
-    """Has a SuperNode of this process treat HTTP 500 like 503, after which it tries again.
-
-    Otherwise it drops the reply that it is about to send, stops its heartbeats, or asks for no more messages.
-    """
-    from flwr.supernode.fleet_http_client import FleetHttpClient
-
-    client: Any = FleetHttpClient
-    send = client._send
-
-    def send_and_translate(self: Any, *args: Any, **named: Any) -> Any:
-        response = send(self, *args, **named)
-        if response.status_code == HTTPStatus.INTERNAL_SERVER_ERROR:
-            response.status_code = HTTPStatus.SERVICE_UNAVAILABLE
-        return response
-
-    client._send = send_and_translate
 
 
 def ask_soon_after_messages() -> None:
