@@ -124,13 +124,13 @@ class TestResume:
         grid.fault = lambda ask, reply: reply
         parts = run(settings, engine_factory(grid, settings), ipfl.RunOutput(tmp_path / "parts", resume=True))
         assert without_bytes(parts.history) == without_bytes(whole.history)
-        assert headers(grid)[-1]["firsts"] == [0, 2]
+        assert headers(grid)[-1]["first_rounds"] == [0, 2]
 
     def test_an_overwritten_folder_is_another_run(self, grid, tmp_path):
         settings = config("local")
         for _ in range(2):
             run(settings, engine_factory(grid, settings), ipfl.RunOutput(tmp_path / "run", overwrite=True))
-        names = {header["run"] for header in headers(grid) if "run" in header}
+        names = {header["run_id"] for header in headers(grid) if "run_id" in header}
         assert len(names) == 2
 
 

@@ -64,7 +64,13 @@ class TestDirectory:
 
 def node_header(**changes):
     """What a node of client 0 says of itself, with other values in some fields."""
-    said = {"clients": [0], "size": 15, "classes": 3, "input_shape": [4], "sizes": {"0": {"train": 3}}}
+    said = {
+        "clients": [0],
+        "model_size": 15,
+        "classes": 3,
+        "input_shape": [4],
+        "samples": {"0": {"train": 3}},
+    }
     return json.dumps(said | changes)
 
 
@@ -77,13 +83,13 @@ MALFORMED_HEADERS = {
     "60,000 brackets": "[" * 60_000,
     "10,000 braces": '{"a":' * 10_000,
     "5,000 digits": '{"classes": 1' + "0" * 5000 + "}",
-    "a client abc": node_header(sizes={"abc": {"train": 3}}),
-    "a client of 5,000 digits": node_header(sizes={"9" * 5000: {"train": 3}}),
-    "a client ²": node_header(sizes={"²": {"train": 3}}),
-    "text for a count": node_header(sizes={"0": {"train": "three"}}),
-    "sizes null": node_header(sizes=None),
-    "sizes a list": node_header(sizes=[1]),
-    "sizes a text": node_header(sizes="x"),
+    "a client abc": node_header(samples={"abc": {"train": 3}}),
+    "a client of 5,000 digits": node_header(samples={"9" * 5000: {"train": 3}}),
+    "a client ²": node_header(samples={"²": {"train": 3}}),
+    "text for a count": node_header(samples={"0": {"train": "three"}}),
+    "sizes null": node_header(samples=None),
+    "sizes a list": node_header(samples=[1]),
+    "sizes a text": node_header(samples="x"),
     "clients as texts": node_header(clients=["0"]),
     "no clients": node_header(clients=[]),
     "a client beyond 32 bits": node_header(clients=[2**40]),
@@ -93,7 +99,7 @@ MALFORMED_HEADERS = {
     "a length of 0": node_header(input_shape=[0]),
     "65 dimensions": node_header(input_shape=[1] * 65),
     "a length beyond 32 bits": node_header(input_shape=[2**62]),
-    "no parameters": node_header(size=0),
+    "no parameters": node_header(model_size=0),
     "an error that is an object": node_header(error={"a": 1}),
 }
 """First replies that no honest node sends; none of them may end a run."""

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from ipfl.core import Record
-from ipfl.engines.flower.message_headers import read_digests
 from ipfl.engines.flower.messages import (
     RAW_BYTES,
     Encoder,
@@ -34,7 +33,7 @@ records = st.builds(Record, st.dictionaries(st.text(), vectors, max_size=3), fac
 def travelled(record: Record, **options) -> Record:
     names, found = Encoder(**options).encode(record)
     head, arrays = unpack(pack({"params": names, "facts": dict(record.facts)}, found))
-    return decode(read_digests(head), arrays, head["facts"])
+    return decode(head["params"], arrays, head["facts"])
 
 
 def text(record: Record) -> str:

@@ -76,7 +76,7 @@ class Node:
         run_id = self.run_id if run_id is None else run_id
         header = AskHeader(0, 0, -1, run_id, (0,), plan, SIZE, False, digests, record.facts)
         kind = message_type(action)
-        head = {"plan": plan} if action == HELLO else header.to_header()
+        head = {"settings": plan} if action == HELLO else header.to_header()
         message = Message(pack(head, {plan: text, **arrays}), 7, kind)
         message.metadata.__dict__["_message_id"] = "1"
         reply, vectors = unpack(self.app(message, self.context).content)

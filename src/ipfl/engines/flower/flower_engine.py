@@ -249,8 +249,8 @@ class FlowerEngine:
             settings=self._settings_digest,
             model_size=self.runner.network.size,
             float16=self.float16,
-            digests=digests,
-            facts=record.facts,
+            params=digests,
+            facts=dict(record.facts),
             statement=statement,
         )
         named = {self._settings_digest: self._settings_text, **arrays}
@@ -313,7 +313,7 @@ def _read_reply(client: ClientId, reply: IncomingReply, limits: MessageLimits) -
             content = ReplyHeader.read(header)
             if content.client != client:
                 raise MalformedError(f"it is a reply of client {content.client}")
-            record = decode(content.digests, arrays, content.facts)
+            record = decode(content.params, arrays, content.facts)
     if problem is not None:
         raise (InputError if header.get("kind") == ErrorKind.INPUT else ClientFailedError)(problem)
     if record is None:

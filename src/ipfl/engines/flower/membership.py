@@ -201,7 +201,7 @@ class Membership:
         )
         self._connected_at = connected_at
         key, text = encode_text(settings.to_json())
-        hello = pack({"plan": key}, {key: text})
+        hello = pack({"settings": key}, {key: text})
         messages = {
             node: OutgoingMessage(node, message_type(HELLO), hello) for node in self.directory.unknown(keys)
         }

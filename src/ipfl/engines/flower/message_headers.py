@@ -2,25 +2,33 @@
 
 | message | header | arrays |
 |---|---|---|
-| `hello`, the first one to a node | digest of the `RunSettings` | the `RunSettings` as text |
+| `hello`, the first one to a node | `settings`: digest of the `RunSettings` | the `RunSettings` as text |
 | its reply | `NodeInfo` | none |
 | an ask to one client | `AskHeader` | vectors that the node does not have yet |
 | its reply | `ReplyHeader` | the client's vectors |
 | instead: arrays are not there | `missing`: their digests | none |
 | instead: an error | `error`: a text, `kind`: an `ErrorKind` | none |
 
-The fields' names in the JSON text are part of the protocol: nodes and servers must agree on them. How header
+A field has the same name in the JSON text as here: nodes and servers must agree on them. How header
 and arrays become a message is in `ipfl.engines.flower.messages`.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Annotated, Any
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    Field,
+    Strict,
+    StrictBool,
+    StrictInt,
+    StrictStr,
+    TypeAdapter,
+    ValidationError,
+)
 
 from ipfl.config.sections import MAX_INT32
 from ipfl.core import ClientId
@@ -29,11 +37,18 @@ from ipfl.engines.flower.run_settings import MAX_CLASSES
 
 HELLO = "hello"
 """Action of the first message to a node."""
-HEX_NAME = re.compile(r"[0-9a-f]{32}")
-"""Digests and run ids. A node uses them as file names, so it accepts nothing else under these names."""
 MAX_CLIENTS_ON_NODE = 2**20
 MAX_DIMENSIONS = 8
 """Of a sample."""
+HexName = Annotated[str, Strict(), Field(pattern=r"^[0-9a-f]{32}$")]
+"""Digests and run ids. A node uses them as file names, so it accepts nothing else under these names."""
+Count = Annotated[int, Strict(), Field(ge=0, le=MAX_INT32)]
+Size = Annotated[int, Strict(), Field(ge=1, le=MAX_INT32)]
+SampleCounts = Annotated[
+    dict[Annotated[str, Field(max_length=20)], Annotated[Count, AfterValidator(lambda count: max(1, count))]],
+    Field(max_length=8),
+]
+"""Of each part. One without samples counts as one: the counts are divisors elsewhere."""
 
 
 def read_field(header: Header, key: str, kind: type) -> Any:
@@ -44,169 +59,80 @@ def read_field(header: Header, key: str, kind: type) -> Any:
     return value
 
 
-def read_digests(header: Header) -> dict[str, str]:
-    """Digest of each named vector."""
-    digests = read_field(header, "params", dict)
-    if not all(isinstance(key, str) for key in digests.values()):
-        raise MalformedError("'params' must map names to digests")
-    return dict(digests)
+_READERS: dict[type, TypeAdapter[Any]] = {}
 
 
-def _check_hex_name(key: str, name: str) -> str:
-    if not HEX_NAME.fullmatch(name):
-        raise MalformedError(f"{key!r} must be 32 hex digits, not {name!r:.50}")
-    return name
-
-
-def _read_counts(header: Header, key: str) -> tuple[int, ...]:
-    """A list of whole numbers from 0 on."""
-    numbers = read_field(header, key, list)
-    if not all(type(number) is int and number >= 0 for number in numbers):
-        raise MalformedError(f"{key!r} must be whole numbers from 0 on")
-    return tuple(numbers)
-
-
-@dataclass(frozen=True)
-class AskHeader:
-    """Header of an ask to one client."""
-
-    client: ClientId
-    round: int
-    committed: int
-    """The last round that will not be played again."""
-    run_id: str
-    """32 hex digits: folder for the run's memory on the node; empty: the folder of the node itself."""
-    first_rounds: tuple[int, ...]
-    """The first round of each attempt so far; see `ipfl.engines.flower.node_memory`."""
-    settings: str
-    """Digest of the `RunSettings`."""
-    model_size: int
-    """Number of parameters of the server's model."""
-    float16: bool
-    """Whether vectors of the reply travel as float16."""
-    digests: Mapping[str, str]
-    facts: Mapping[str, Any]
-    statement: Mapping[str, Any] | None = None
-    """What the ledger says of the client's account (`ipfl.ledger.statements`); None: nothing new."""
+class _Fields:
+    """A dataclass whose fields travel."""
 
     def to_header(self) -> Header:
-        """The fields under the names that travel."""
-        told = {} if self.statement is None else {"statement": self.statement}
-        return told | {
-            "client": self.client,
-            "round": self.round,
-            "committed": self.committed,
-            "run": self.run_id,
-            "firsts": list(self.first_rounds),
-            "plan": self.settings,
-            "size": self.model_size,
-            "half": self.float16,
-            "params": dict(self.digests),
-            "facts": dict(self.facts),
-        }
+        """The fields; those that are not set do not travel."""
+        values = {one.name: getattr(self, one.name) for one in fields(self)}  # type: ignore[arg-type]
+        return {name: value for name, value in values.items() if value is not None}
 
     @classmethod
-    def read(cls, header: Header) -> AskHeader:
-        """Checks every field."""
-        run_id, digests = read_field(header, "run", str), read_digests(header)
-        for digest in digests.values():
-            _check_hex_name("params", digest)
-        return cls(
-            client=read_field(header, "client", int),
-            round=read_field(header, "round", int),
-            committed=read_field(header, "committed", int),
-            run_id=run_id and _check_hex_name("run", run_id),
-            first_rounds=_read_counts(header, "firsts"),
-            settings=_check_hex_name("plan", read_field(header, "plan", str)),
-            model_size=read_field(header, "size", int),
-            float16=read_field(header, "half", bool),
-            digests=digests,
-            facts=read_field(header, "facts", dict),
-            statement=read_field(header, "statement", dict) if "statement" in header else None,
-        )
+    def read(cls, header: Header) -> Self:
+        """Checks every field.
 
-
-@dataclass(frozen=True)
-class ReplyHeader:
-    """Header of a client's reply."""
-
-    client: ClientId
-    digests: Mapping[str, str]
-    facts: Mapping[str, Any]
-
-    def to_header(self) -> Header:
-        """The fields under the names that travel."""
-        return {"client": self.client, "params": dict(self.digests), "facts": dict(self.facts)}
-
-    @classmethod
-    def read(cls, header: Header) -> ReplyHeader:
-        """Checks every field."""
-        return cls(
-            client=read_field(header, "client", int),
-            digests=read_digests(header),
-            facts=read_field(header, "facts", dict),
-        )
-
-
-@dataclass(frozen=True)
-class NodeInfo:
-    """What a node says of itself in its reply to `hello`."""
-
-    clients: tuple[ClientId, ...]
-    model_size: int
-    """Number of parameters of its model."""
-    classes: int
-    input_shape: tuple[int, ...]
-    samples: Mapping[ClientId, Mapping[str, int]]
-    """Number of samples per part, for each client."""
-
-    def to_header(self) -> Header:
-        """The fields under the names that travel."""
-        return {
-            "clients": list(self.clients),
-            "size": self.model_size,
-            "classes": self.classes,
-            "input_shape": list(self.input_shape),
-            "sizes": {str(client): dict(counts) for client, counts in self.samples.items()},
-        }
-
-    @classmethod
-    def read(cls, header: Header) -> NodeInfo:
-        """Checks every field."""
+        Raises:
+            MalformedError: One is missing, or not what it must be.
+        """
         try:
-            found = _NodeInfoHeader.model_validate(header)
+            reader = _READERS.get(cls) or _READERS.setdefault(cls, TypeAdapter(cls))
+            found: Self = reader.validate_python(header)
         except ValidationError as error:
             detail = error.errors(include_url=False)[0]
             where = ".".join(map(str, detail["loc"]))
             raise MalformedError(f"{where:.50}: {detail['msg']}") from error
-        return cls(
-            clients=tuple(found.clients),
-            model_size=found.size,
-            classes=found.classes,
-            input_shape=tuple(found.input_shape),
-            samples={
-                int(client): {part: max(1, count) for part, count in counts.items()}
-                for client, counts in found.sizes.items()
-            },
-        )
+        return found
 
 
-_Size = Annotated[int, Field(ge=1, le=MAX_INT32)]
-_ClientNumber = Annotated[int, Field(ge=0, le=MAX_INT32)]
-_ClientText = Annotated[str, Field(pattern=r"^[0-9]{1,10}$")]
-_PartName = Annotated[str, Field(max_length=20)]
+@dataclass(frozen=True)
+class AskHeader(_Fields):
+    """Header of an ask to one client."""
+
+    client: StrictInt
+    round: StrictInt
+    committed: StrictInt
+    """The last round that will not be played again."""
+    run_id: HexName | Annotated[str, Strict(), Field(max_length=0)]
+    """Folder for the run's memory on the node; empty: the folder of the node itself."""
+    first_rounds: tuple[Count, ...]
+    """The first round of each attempt so far; see `ipfl.engines.flower.node_memory`."""
+    settings: HexName
+    """Digest of the `RunSettings`."""
+    model_size: StrictInt
+    """Number of parameters of the server's model."""
+    float16: StrictBool
+    """Whether vectors of the reply travel as float16."""
+    params: dict[str, HexName]
+    """Digest of each named vector."""
+    facts: dict[str, Any]
+    statement: Mapping[str, Any] | None = None
+    """What the ledger says of the client's account (`ipfl.ledger.statements`); None: nothing new."""
 
 
-class _NodeInfoHeader(BaseModel):
-    """What a node may say of itself, under the names that travel."""
+@dataclass(frozen=True)
+class ReplyHeader(_Fields):
+    """Header of a client's reply."""
 
-    model_config = ConfigDict(strict=True, extra="ignore")
+    client: StrictInt
+    params: dict[str, StrictStr]
+    """Digest of each named vector."""
+    facts: dict[str, Any]
 
-    clients: Annotated[list[_ClientNumber], Field(min_length=1, max_length=MAX_CLIENTS_ON_NODE)]
-    size: _Size
-    classes: Annotated[int, Field(ge=1, le=MAX_CLASSES)]
-    input_shape: Annotated[list[_Size], Field(min_length=1, max_length=MAX_DIMENSIONS)]
-    sizes: Annotated[
-        dict[_ClientText, Annotated[dict[_PartName, _ClientNumber], Field(max_length=8)]],
+
+@dataclass(frozen=True)
+class NodeInfo(_Fields):
+    """What a node says of itself in its reply to `hello`."""
+
+    clients: Annotated[tuple[Count, ...], Field(min_length=1, max_length=MAX_CLIENTS_ON_NODE)]
+    model_size: Size
+    """Number of parameters of its model."""
+    classes: Annotated[int, Strict(), Field(ge=1, le=MAX_CLASSES)]
+    input_shape: Annotated[tuple[Size, ...], Field(min_length=1, max_length=MAX_DIMENSIONS)]
+    samples: Annotated[
+        dict[Annotated[ClientId, Field(ge=0, le=MAX_INT32)], SampleCounts],
         Field(max_length=MAX_CLIENTS_ON_NODE),
     ]
+    """Number of samples per part, for each client."""

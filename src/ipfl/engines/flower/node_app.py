@@ -219,7 +219,7 @@ class NodeApp(ClientApp):
         folders = self.folders or NodeFolders.of(context)
         action = action_of(message.metadata.message_type)
         if action == HELLO:
-            return self._reply_to_hello(read_field(header, "plan", str), arrays, context, folders)
+            return self._reply_to_hello(read_field(header, "settings", str), arrays, context, folders)
         return self._reply_to_ask(action, AskHeader.read(header), arrays, context, folders)
 
     def _reply_to_hello(
@@ -235,7 +235,7 @@ class NodeApp(ClientApp):
             model_size=runner.network.size,
             classes=data.classes,
             input_shape=data.input_shape,
-            samples={client: data.sizes(client) for client in clients},
+            samples={client: dict(data.sizes(client)) for client in clients},
         )
         return pack(info.to_header(), {})
 
@@ -249,7 +249,7 @@ class NodeApp(ClientApp):
     ) -> RecordDict:
         """Runs one phase of one client."""
         cache = ArrayCache(folders.received / str(ask.client))
-        named = {ask.settings, *ask.digests.values()}
+        named = {ask.settings, *ask.params.values()}
         arrays = sent | cache.load(named - set(sent))
         if missing := named - set(arrays):
             return pack_missing(missing)
@@ -258,7 +258,7 @@ class NodeApp(ClientApp):
             raise InputError(f"client {ask.client} is not on this node")
         if not ask.run_id and has_own_data(context, self.loader):
             raise InputError("the message names no run, by which this node keeps what it has revealed")
-        record = decode(ask.digests, arrays, ask.facts)
+        record = decode(ask.params, arrays, ask.facts)
         if ask.model_size != runner.network.size:
             raise InputError(
                 f"the model here has {runner.network.size} parameters, the server's has {ask.model_size}"
@@ -273,7 +273,7 @@ class NodeApp(ClientApp):
             reply = _with_memory(runner, memory).run(job)
         cache.add_ask({key: arrays[key] for key in named})
         digests, vectors = Encoder(float16=ask.float16).encode(reply)
-        return pack(ReplyHeader(ask.client, digests, reply.facts).to_header(), vectors)
+        return pack(ReplyHeader(ask.client, digests, dict(reply.facts)).to_header(), vectors)
 
     def _runner_for(
         self, settings: str, text: NumpyArray, context: Context, folders: NodeFolders
