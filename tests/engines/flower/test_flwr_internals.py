@@ -66,7 +66,7 @@ def test_what_it_uses_is_there():
         ("subprocess.Popen(", "supercore/superexec/executor/subprocess_executor.py"),
         ("        install_from_fab(fab.content, skip_prompt=True)", "supernode/runtime/run_clientapp.py"),
         ("load_client_app_fn = get_load_client_app_fn(", "supernode/runtime/run_clientapp.py"),
-        (flwr_internals.TOKEN_REFUSED_TEXT, "cli/utils.py"),
+        ("        self._client = httpx.Client(", "supercore/protobuf/client.py"),
     ],
 )
 def test_flower_still_prints_what_we_look_for(text, file):
@@ -75,5 +75,4 @@ def test_flower_still_prints_what_we_look_for(text, file):
 
 def test_codes_of_flower_mean_what_we_take_them_for():
     assert f"[code: {ApiErrorCode.FLEET_NODE_ACTIVATION_FAILED}]" == flwr_internals.KEY_REFUSED_TEXT
-    assert f"[code: {ApiErrorCode.PUBLIC_KEY_ALREADY_IN_USE}]" == flwr_internals.KEY_ALREADY_REGISTERED_TEXT
     assert f"{Status.FINISHED}:{SubStatus.COMPLETED}" == flwr_internals.COMPLETED_STATUS
