@@ -19,7 +19,6 @@ from typing import Any
 import ipfl
 from ipfl.config.run_config import EvaluateConfig, RunConfig
 from ipfl.core import Ask, Method, Replies
-from ipfl.engines import EngineContext
 from ipfl.engines.local_engine import LocalEngine
 from ipfl.keep.file_names import CLIENT_MODELS, MEMORY
 from ipfl.methods import METHODS, REFERENCE
@@ -35,9 +34,6 @@ class TimedEngine(LocalEngine):
     """The local engine in this process; counts the seconds of its clients."""
 
     client_seconds = 0.0
-
-    def __init__(self, context: EngineContext):
-        super().__init__(context, workers=0)
 
     def ask(self, ask: Ask, round: int) -> Replies:
         """One phase, timed."""

@@ -37,7 +37,7 @@ from ipfl.core import Ask, Record
 from ipfl.data.dataset import Dataset
 from ipfl.data.federated import Samples
 from ipfl.engines import EngineContext
-from ipfl.engines.local_engine import LocalEngine
+from ipfl.engines.local_engine import LocalEngine, local_engine
 from ipfl.methods.one_model.fedavg import FedAvg
 from ipfl.methods.shared.steps import average_models, expect_update
 from ipfl.training.sgd import one_thread
@@ -205,7 +205,7 @@ def one_core(shape: tuple[int, ...], batch: int, *, quick: bool) -> dict[str, An
     large = [(torch.randn(1024, 1024), torch.randn(1024, 1024))]
     precisions = ("float32", "bf16") if has_bf16() else ("float32",)
     engines = {
-        precision: LocalEngine(EngineContext(task, FedAvg(), settings(batch, precision), seed=0), workers=0)
+        precision: LocalEngine(EngineContext(task, FedAvg(), settings(batch, precision), seed=0))
         for precision in precisions
     }
     data, model = plain_data(task, clients), PlainCNN(shape)
@@ -291,8 +291,8 @@ def measure_cores(*, quick: bool) -> list[dict[str, Any]]:
     context = EngineContext(task, FedAvg(), settings(batch), seed=0)
     data, model = plain_data(task, clients), PlainCNN(COLOUR)
     with (
-        LocalEngine(context, workers=cores) as engine,
-        LocalEngine(context, workers=1) as single,
+        local_engine(cores)(context) as engine,
+        local_engine(1)(context) as single,
         mp.get_context("fork").Pool(cores) as pool,
     ):
         plain, ours, alone, side_by_side, one_by_one = best(
@@ -348,7 +348,7 @@ def main() -> None:
     work = Work.read(sys.argv[2])
     task = make_task(work.clients, work.samples + 1, work.shape)
     context = EngineContext(task, FedAvg(), settings(work.batch), seed=0)
-    with LocalEngine(context, workers=0) as engine:
+    with LocalEngine(context) as engine:
         print(json.dumps(timed_rounds(work, lambda: our_round(engine, list(range(work.clients))))))
 
 

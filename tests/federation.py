@@ -110,7 +110,7 @@ def engine_for(
     task: Task, method: Method[Any], train: TrainConfig | None = None, seed: int = 0
 ) -> LocalEngine:
     """The local engine in this process."""
-    return LocalEngine(EngineContext(task, method, train or TrainConfig(), seed), workers=0)
+    return LocalEngine(EngineContext(task, method, train or TrainConfig(), seed))
 
 
 def run_here(

@@ -10,7 +10,7 @@ import ipfl
 from ipfl.core import Ask, ClientId, Method, Record
 from ipfl.core.replies import ReplyLimits, ReplySchema
 from ipfl.engines import EngineContext, EngineFactory, WrapRunner
-from ipfl.engines.local_engine import LocalEngine
+from ipfl.engines.local_engine import LocalEngine, local_engine
 from ipfl.results.result import Observer, Result
 
 SMALL = {"clients": 6, "samples": 20, "test_samples": 20, "model": "softmax"}
@@ -81,7 +81,7 @@ def small_engine(
 ) -> LocalEngine:
     """A local engine, in this process by default."""
     context = EngineContext(task, method, train or ipfl.TrainConfig(), seed, memory, deadline, wrap)
-    return LocalEngine(context, workers=workers)
+    return local_engine(workers)(context)
 
 
 class Anything(ReplySchema):

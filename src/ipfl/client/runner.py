@@ -8,24 +8,15 @@ data is somebody's own: it tells about single points exactly.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
-
 from ipfl.client.client import Client
-from ipfl.client.kept_predictors import keep_predictor
-from ipfl.client.last_step import Personalized, personalized
 from ipfl.client.memory import ClientMemory
-from ipfl.client.prediction_metrics import Predictions, measure_predictions
-from ipfl.client.privacy_accountant import PrivacyBook, Releases, sum_releases
-from ipfl.client.private_client import PrivateClient, noise_path
 from ipfl.config.train_section import AdaptConfig, PrivacyConfig, TrainConfig
 from ipfl.core import ClientId, Fact, Method, Record, holdout_distribution, stream
-from ipfl.core.records import BUDGET_SPENT, PRIVACY_LOSS
 from ipfl.data.federated import Parts, Samples
 from ipfl.errors import InputError
 from ipfl.training.allocator import keep_freed_memory
@@ -136,7 +127,7 @@ class ClientRunner:
         settings: Of the training.
         seed: Of the run.
         memory: What the clients remember.
-        privacy: What replies may reveal; None: everything.
+        privacy: What replies may reveal (see `runner_under`); None: everything.
         adapt: The last step at the clients; None: there is none.
         is_seeded: Whether noise follows from the run's seed, which everyone knows: for simulations and tests.
             Otherwise it comes from the operating system, evaluations are noisy too, and nobody's test data
@@ -191,79 +182,36 @@ class ClientRunner:
         mine = self.memory.load(job.client)
         me = self._client(job, parts)
         if job.action == EVALUATE:
-            if self.is_seeded or not self.privacy.is_on:
-                return self._evaluate(me, job.record, mine, parts.test)
-            return self._evaluate_privately(me, job, mine, parts.test)
-        if self.privacy.is_on and job.client >= 0:
-            me = PrivateClient.of(me, self.privacy, self._noise(job), mine)
-        me = me if disguise is None else disguise(me)
-        reply: Record
-        reply, remembered = getattr(self.method, f"on_{job.action}")(job.record, mine, me)
-        if isinstance(me, PrivateClient):
-            reply = self._book(job, me.protect(reply), me.log.releases)
-            if BUDGET_SPENT in reply.facts:
-                return reply
-            remembered = me.remember(remembered, mine)
+            return self._evaluate(me, job, mine, parts.test)
+        reply, remembered = self._answer(job, me, mine, disguise)
         if remembered is not mine:
             self.memory.save(job.client, remembered, job.round)
         return reply
 
-    def _noise(self, job: Job) -> np.random.Generator:
-        """Where the noise on a reply comes from; another one for everything that is asked."""
-        if not self.is_seeded:
-            return np.random.default_rng(secrets.randbits(256))
-        return stream(self.seed, "privacy", job.action, job.round, job.client, noise_path(job.record))
-
-    def _book(self, job: Job, reply: Record, releases: Releases) -> Record:
-        """The reply with the client's ε, once that is booked; or none, if it would exceed the budget."""
-        book = PrivacyBook(self.memory.folder.with_name("privacy"), is_seeded=self.is_seeded)
-        phase = f"{job.round}/{job.action}/{noise_path(job.record)}"
-        after = book.with_phase(job.client, phase, releases)
-        epsilon, budget = sum_releases(after.values()).epsilon(self.privacy.delta), self.privacy.epsilon
-        if budget is not None and epsilon > budget:
-            spent = sum_releases(book.load(job.client).values()).epsilon(self.privacy.delta)
-            return Record({}, {PRIVACY_LOSS: spent, BUDGET_SPENT: True})
-        book.save(job.client, after)
-        return Record(reply.params, {**reply.facts, PRIVACY_LOSS: epsilon})
-
-    def _evaluate_privately(self, me: Client, job: Job, mine: Record, test: Samples) -> Record:
-        """Noisy counts of an evaluation, of points that belong to somebody.
-
-        One point changes a count by one at most, because what is scored follows from the offer and from
-        noisy values alone. A predictor that was made with an exact look at the points could change in all
-        of its predictions with one of them.
-
-        Raises:
-            InputError: It is such a predictor.
-        """
-        private = PrivateClient.of(me, self.privacy, self._noise(job), mine)
-        scores = self._evaluate(private, job.record, mine, test)
-        if private.log.has_looked:
-            raise InputError(
-                f"[privacy] keeps evaluations of {self.method.name} on the node: its clients predict with "
-                "what is made of their points without noise, so that one of them could change every count"
-            )
-        facts = dict(scores.facts)
-        for name, points in (("hits", "n"), ("goal_hits", "goal_n"), ("global_hits", "n")):
-            if name in facts:
-                facts[name] = min(max(private.noised(facts[name], 1.0), 0.0), float(facts[points]))
-        for name in {
-            "metrics",
-            "model_hits",
-            "last_step",
-        } & facts.keys():  # more than the noise on three counts covers
-            facts[name] = [None] * len(facts[name])
-        return self._book(job, Record({}, facts), private.log.releases)
+    def _answer(self, job: Job, me: Client, mine: Record, disguise: Disguise | None) -> tuple[Record, Record]:
+        """What the method's client side replies, and what it remembers."""
+        me = me if disguise is None else disguise(me)
+        answer: tuple[Record, Record] = getattr(self.method, f"on_{job.action}")(job.record, mine, me)
+        return answer
 
     def personalize(self, client: ClientId, round: int, offer: Record) -> Predictor:
         """What the client predicts with after that round, to the last bit what the evaluator scored."""
         self._start()
         me = self._client(Job(EVALUATE, round, client, offer), self._parts(client, round))
-        return self._personalized(self.adapt, offer, self.memory.load(client), me).predictor
+        return self._predictor(self.adapt, offer, self.memory.load(client), me)[0]
 
-    def _personalized(self, adapt: AdaptConfig, offer: Record, mine: Record, me: Client) -> Personalized:
+    def _predictor(
+        self, adapt: AdaptConfig, offer: Record, mine: Record, me: Client
+    ) -> tuple[Predictor, list[float]]:
+        """What the client predicts with; passes and seconds of its last step."""
+        if not adapt.is_on:
+            predictor: Predictor = self.method.personalize(offer, mine, me)
+            return predictor, [0.0, 0.0]
+        from ipfl.client.last_step import personalized
+
         is_member = me.id not in self.task.data.unseen
-        return personalized(self.method, adapt, offer, mine, me, is_member=is_member)
+        found = personalized(self.method, adapt, offer, mine, me, is_member=is_member)
+        return found.predictor, [float(found.passes), found.seconds]
 
     def _client(self, job: Job, parts: Parts) -> Client:
         """The client's side of a job."""
@@ -302,18 +250,20 @@ class ClientRunner:
             raise ValueError(f"the server has no holdout of distribution {distribution}")
         return Parts(holdout, holdout, holdout, holdout)
 
-    def _evaluate(self, me: Client, offer: Record, mine: Record, test: Samples) -> Record:
+    def _evaluate(self, me: Client, job: Job, mine: Record, test: Samples) -> Record:
         """Hits of what the client would predict with now, and of the model `global` if there is one.
 
         Those on `goal` are what the client itself could know, for its decisions (`clients.leave`).
         """
+        offer = job.record
         wanted, models = offer.facts.get(WANTED_METRICS, []), offer.facts.get(WANTED_MODELS, [])
         kept_in = self.predictors if offer.facts.get(KEEP_PREDICTOR) else None
         with_last_step = bool(offer.facts.get(LAST_STEP))
         offer = Record(offer.params, {k: fact for k, fact in offer.facts.items() if k not in FOR_EVALUATOR})
-        found = self._personalized(self.adapt if with_last_step else AdaptConfig(), offer, mine, me)
-        predictor = found.predictor
+        predictor, cost = self._predictor(self.adapt if with_last_step else AdaptConfig(), offer, mine, me)
         if kept_in is not None:
+            from ipfl.client.kept_predictors import keep_predictor
+
             keep_predictor(kept_in, me.id, predictor, self.network.size)
         points, goal = self.network.points(test), me.parts.goal
         own = self.network.points(goal)
@@ -325,7 +275,7 @@ class ClientRunner:
             "goal_hits": evaluate(self.network, predictor, own).hits if len(goal) else 0,
         }
         if with_last_step:
-            facts["last_step"] = [float(found.passes), found.seconds]
+            facts["last_step"] = cost
         if wanted:
             facts["metrics"] = metrics
         if models:
@@ -342,6 +292,8 @@ class ClientRunner:
         """The score on test points and the metrics that are wanted, from one pass."""
         if not wanted or not len(test):
             return evaluate(self.network, predictor, points), [None] * len(wanted)
+        from ipfl.client.prediction_metrics import Predictions, measure_predictions
+
         outputs = predicted_outputs(self.network, predictor, points)
         given = Predictions(self.network.target, outputs.cpu().double().numpy(), test.y)
         return score_outputs(self.network, outputs, points), measure_predictions(wanted, given)
@@ -357,3 +309,12 @@ class ClientRunner:
         points = self.network.points(Samples(holdout.x[chosen], holdout.y[chosen]))
         hits = [evaluate(self.network, model, points).hits for model in models.params.values()]
         return Record({}, {"n": len(points), "hits": hits})
+
+
+def runner_under(privacy: PrivacyConfig | None) -> type[ClientRunner]:
+    """What plays clients under this section: with noise, or as it is."""
+    if privacy is None or not privacy.is_on:
+        return ClientRunner
+    from ipfl.client.private_runner import PrivateRunner
+
+    return PrivateRunner

@@ -23,12 +23,10 @@ import torch
 from ipfl.client.runner import ClientFailedError, CrashError, Delivery, Job, Runner
 from ipfl.core import ClientId, Fact, Record
 from ipfl.core.replies import InvalidReplyError, ReplyLimits, check_form
+from ipfl.engines.local_engine import Ticket
 from ipfl.engines.mailbox import Mailbox, VectorPlaces
 from ipfl.errors import InputError
 from ipfl.system.retry import is_disk_full
-
-Ticket = tuple[int, ClientId]
-"""Number of an ask, and the client that was asked."""
 
 EXIT_SECONDS = 0.2
 """How long a worker may take to end by itself when its pipe does."""

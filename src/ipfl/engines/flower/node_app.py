@@ -21,7 +21,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 import ipfl.engines.flower  # noqa: F401 (switches telemetry off)
-from ipfl.client.runner import ClientRunner, Job
+from ipfl.client.runner import ClientRunner, Job, runner_under
 from ipfl.config.train_section import PrivacyConfig
 from ipfl.core import ClientId
 from ipfl.data.federated import Parts, Samples
@@ -300,7 +300,7 @@ class NodeApp(ClientApp):
                 task = Task(OwnData(client, own, settings), factory)
         else:
             task = Task.build(settings.task, settings.seed)
-        return ClientRunner(
+        return runner_under(settings.privacy)(
             task,
             settings.method,
             settings.train,
