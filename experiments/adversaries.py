@@ -14,7 +14,7 @@ from statistics import fmean
 from typing import get_args
 
 from grid import Figures, Runs, markdown_table, mean_with_interval, play_study, write_table
-from ipfl.config.stress_section import AdversaryConfig, AttackKind
+from ipfl.config.run_config import AdversaryConfig, AttackKind
 from ipfl.play.attack_report import attack_report
 from ipfl.results.result import Result
 from ipfl.stress.attackers import Adversary

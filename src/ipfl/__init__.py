@@ -15,9 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ipfl.api import Interrupted, compare, run
-    from ipfl.config.run_config import ClientsConfig, Config, EvaluateConfig, RunConfig
+    from ipfl.config.run_config import (
+        AdversaryConfig,
+        ClientsConfig,
+        Config,
+        EvaluateConfig,
+        FaultsConfig,
+        RunConfig,
+        StrategyConfig,
+    )
     from ipfl.config.sections import AggregateConfig
-    from ipfl.config.stress_section import AdversaryConfig, FaultsConfig, StrategyConfig
     from ipfl.config.task_section import TaskConfig
     from ipfl.config.train_section import PrivacyConfig, TrainConfig
     from ipfl.core import Method
@@ -38,7 +45,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
-    "AdversaryConfig": "config.stress_section",
+    "AdversaryConfig": "config.run_config",
     "AggregateConfig": "config.sections",
     "ClientModel": "results.client_model",
     "ClientsConfig": "config.run_config",
@@ -46,7 +53,7 @@ _HOME = {
     "Config": "config.run_config",
     "Dataset": "data",
     "EvaluateConfig": "config.run_config",
-    "FaultsConfig": "config.stress_section",
+    "FaultsConfig": "config.run_config",
     "InputError": "errors",
     "Interrupted": "api",
     "Method": "core",
@@ -56,7 +63,7 @@ _HOME = {
     "Result": "results.result",
     "RunConfig": "config.run_config",
     "RunOutput": "keep.run_folder",
-    "StrategyConfig": "config.stress_section",
+    "StrategyConfig": "config.run_config",
     "Task": "training.task",
     "TaskConfig": "config.task_section",
     "TrainConfig": "config.train_section",

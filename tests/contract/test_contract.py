@@ -26,8 +26,7 @@ from tests.template import TEMPLATE
 
 import ipfl
 from ipfl.client.client import Client
-from ipfl.config.run_config import EvaluateConfig
-from ipfl.config.stress_section import FaultsConfig
+from ipfl.config.run_config import EvaluateConfig, FaultsConfig
 from ipfl.config.train_section import TrainConfig
 from ipfl.core import (
     HasClusters,

@@ -13,7 +13,7 @@ from tests.contract.plays import digest
 from tests.federation import run_here
 
 import ipfl
-from ipfl.config.stress_section import AdversaryConfig
+from ipfl.config.run_config import AdversaryConfig
 from ipfl.errors import InputError
 from ipfl.training.task import Task
 

@@ -8,7 +8,7 @@ import pytest
 from tests.federation import run_here
 
 import ipfl
-from ipfl.config.stress_section import FaultsConfig
+from ipfl.config.run_config import FaultsConfig
 from ipfl.core.rounds import MAX_NAMED_CLIENTS, Event, Round, Seat, is_below_quorum, summarize
 from ipfl.market.market_rows import ROW_TYPES, Bid, Figure, Market, Transfer, with_typed_rows
 

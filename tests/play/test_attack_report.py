@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ipfl.config.stress_section import AdversaryConfig
+from ipfl.config.run_config import AdversaryConfig
 from ipfl.core import Seat
 from ipfl.data.target_kinds import Target
 from ipfl.market.bank import client_balances

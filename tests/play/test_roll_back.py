@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import ipfl
 from ipfl.cli import app
-from ipfl.config.stress_section import FaultsConfig
+from ipfl.config.run_config import FaultsConfig
 from ipfl.config.train_section import TrainConfig
 from ipfl.keep.run_audit import verify_run
 from ipfl.ledger.store import RunStore

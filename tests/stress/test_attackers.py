@@ -14,8 +14,14 @@ from tests.small_runs import run_small, small_engine, small_task
 
 import ipfl
 from ipfl.client.runner import ASSESS, EVALUATE, Job
-from ipfl.config.run_config import Config, EvaluateConfig
-from ipfl.config.stress_section import AdversaryConfig, AttackKind, FaultsConfig, StrategyConfig
+from ipfl.config.run_config import (
+    AdversaryConfig,
+    AttackKind,
+    Config,
+    EvaluateConfig,
+    FaultsConfig,
+    StrategyConfig,
+)
 from ipfl.config.train_section import TrainConfig
 from ipfl.core import Ask, Method, Record
 from ipfl.data.target_kinds import Target

@@ -7,12 +7,12 @@ import sys
 
 import pytest
 
-from ipfl.training import allocator
+from ipfl.training import hardware
 
 TRAIN = """
 import hashlib, resource, sys
 import numpy as np
-from ipfl.training.allocator import keep_freed_memory
+from ipfl.training.hardware import keep_freed_memory
 from ipfl.training.architectures import CNN
 from ipfl.training.network import build_network
 from ipfl.config.train_section import TrainConfig
@@ -42,7 +42,7 @@ def trained(setting: str) -> tuple[str, int]:
     return digest, int(faults)
 
 
-@pytest.mark.skipif(not allocator.keep_freed_memory(), reason="another allocator than glibc's")
+@pytest.mark.skipif(not hardware.keep_freed_memory(), reason="another allocator than glibc's")
 def test_fewer_page_faults_and_the_same_bits():
     plain, kept = trained("as it is"), trained("kept")
     assert plain[0] == kept[0]
@@ -53,11 +53,11 @@ def test_fewer_page_faults_and_the_same_bits():
 
 class TestElsewhere:
     def test_another_system(self, monkeypatch):
-        monkeypatch.setattr(allocator.sys, "platform", "darwin")
-        monkeypatch.setattr(allocator.ctypes, "CDLL", lambda _: pytest.fail("nothing must be called"))
-        assert not allocator.keep_freed_memory()
+        monkeypatch.setattr(hardware.sys, "platform", "darwin")
+        monkeypatch.setattr(hardware.ctypes, "CDLL", lambda _: pytest.fail("nothing must be called"))
+        assert not hardware.keep_freed_memory()
 
     def test_another_library(self, monkeypatch):
-        monkeypatch.setattr(allocator.sys, "platform", "linux")
-        monkeypatch.setattr(allocator.ctypes, "CDLL", lambda _: object())  # musl has no gnu_get_libc_version
-        assert not allocator.keep_freed_memory()
+        monkeypatch.setattr(hardware.sys, "platform", "linux")
+        monkeypatch.setattr(hardware.ctypes, "CDLL", lambda _: object())  # musl has no gnu_get_libc_version
+        assert not hardware.keep_freed_memory()

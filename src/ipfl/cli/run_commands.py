@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     from ipfl.config.run_config import Config
     from ipfl.core import Method
-    from ipfl.core.profile import Profile
     from ipfl.engines import EngineFactory
     from ipfl.keep.run_folder import RunOutput
+    from ipfl.play.profile import Profile
     from ipfl.play.tracking import TrackerName
     from ipfl.results.result import Result
     from ipfl.study.comparison import Comparison
@@ -95,8 +95,8 @@ def run(
     if show_config:
         _print_config(settings, [method])
         return
-    from ipfl.core.profile import Profile
     from ipfl.keep.run_folder import RunOutput
+    from ipfl.play.profile import Profile
 
     engine = options.choose_engine(engine_name, settings, nodes, workers, fp16, quiet)
     folder = resume or out or options.new_run_folder(f"{settings.row_name(method)}-seed-{settings.seed}")
@@ -135,10 +135,10 @@ def _play(
     quiet: bool,
 ) -> Result:
     """Makes the task and plays the run, told to whom it may concern."""
-    from ipfl.core.profile import measure
     from ipfl.data.federated import notes
     from ipfl.play.run import run as run_method
     from ipfl.study.comparison import prepare
+    from ipfl.system.timing import measure
 
     observer, tracker = options.run_observer(quiet, settings.row_name(method)), None
     if track is not None:

@@ -60,19 +60,6 @@ class Personalized:
     seconds: float = 0.0
 
 
-def check_last_step(method: Method[Any], adapt: AdaptConfig) -> None:
-    """Refuses the last step where there is no network to take it with.
-
-    Raises:
-        InputError: The method's clients predict with something else.
-    """
-    if adapt.is_on and not method.gives_one_network:
-        raise InputError(
-            f"[adapt] needs clients with one network each, and those of {method.name} predict with more than "
-            "that: leave adapt out for it"
-        )
-
-
 def personalized(
     method: Method[Any],
     adapt: AdaptConfig,

@@ -19,8 +19,7 @@ from ipfl.config.train_section import AdaptConfig, PrivacyConfig, TrainConfig
 from ipfl.core import ClientId, Fact, Method, Record, holdout_distribution, stream
 from ipfl.data.federated import Parts, Samples
 from ipfl.errors import InputError
-from ipfl.training.allocator import keep_freed_memory
-from ipfl.training.hardware import prepare_network
+from ipfl.training.hardware import keep_freed_memory, prepare_network
 from ipfl.training.network import Network, Points
 from ipfl.training.predictors import Predictor
 from ipfl.training.sgd import Score, evaluate, predicted_outputs, score_outputs

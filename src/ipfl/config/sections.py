@@ -1,8 +1,7 @@
 """What every section of a config is built on: closed, frozen, with errors of one line.
 
-Sections: `[task]` in `task_section`, `[train]` and `[privacy]` in `train_section`, `[adversary]`,
-`[strategy]` and `[faults]` in `stress_section`, the rest in `run_config`. `[aggregate]` is here: every
-method's setup carries it.
+Sections: `[task]` in `task_section`, `[train]`, `[adapt]` and `[privacy]` in `train_section`, the rest in
+`run_config`. `[aggregate]` is here: every method reads it.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ from types import TracebackType
 from ipfl.client.memory import ClientMemory
 from ipfl.client.runner import ASSESS, EVALUATE, TRAIN, CrashError, Job, Runner, runner_under
 from ipfl.core import Ask, Bytes, ClientId, Event, Record, Replies
-from ipfl.core.profile import add_span
 from ipfl.engines import EngineContext
+from ipfl.system.timing import add_span
 from ipfl.training.sgd import one_thread
 
 Ticket = tuple[int, ClientId]

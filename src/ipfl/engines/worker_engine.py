@@ -14,12 +14,12 @@ from math import inf
 from multiprocessing.connection import wait
 
 from ipfl.core import Ask, ClientId, Fact, Record
-from ipfl.core.profile import add_span
 from ipfl.core.replies import UnreadableReply
 from ipfl.engines import EngineContext
 from ipfl.engines.local_engine import LocalEngine
 from ipfl.engines.mailbox import VectorPlaces
 from ipfl.engines.worker_process import EXIT_SECONDS, Assignment, Status, Worker, WorkerAnswer
+from ipfl.system.timing import add_span
 from ipfl.training.sgd import one_thread
 
 

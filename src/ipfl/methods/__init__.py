@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, cast
 from ipfl.errors import InputError, unknown
 
 if TYPE_CHECKING:
+    from ipfl.config.train_section import AdaptConfig
     from ipfl.core import Method
 
 METHODS = {
@@ -222,6 +223,19 @@ def method_settings(method: Method[Any]) -> dict[str, Any]:
     fields: dict[str, Any] = dataclasses.asdict(method) if dataclasses.is_dataclass(method) else {}
     as_json: dict[str, Any] = json.loads(json.dumps(fields, default=repr))
     return {"name": method_reference(method), **as_json}
+
+
+def check_last_step(method: Method[Any], adapt: AdaptConfig) -> None:
+    """Refuses the last step where there is no network to take it with.
+
+    Raises:
+        InputError: The method's clients predict with something else.
+    """
+    if adapt.is_on and not method.gives_one_network:
+        raise InputError(
+            f"[adapt] needs clients with one network each, and those of {method.name} predict with more than "
+            "that: leave adapt out for it"
+        )
 
 
 def check_target(method: Method[Any], target: str) -> None:

@@ -24,7 +24,6 @@ from ipfl.core import (
     Round,
     holdout_distribution,
 )
-from ipfl.core.profile import measure
 from ipfl.core.records import BUDGET_SPENT, PRIVACY_LOSS, Fact, split_privacy_facts
 from ipfl.core.replies import (
     DivergedReplyError,
@@ -35,6 +34,7 @@ from ipfl.core.replies import (
     check_form,
 )
 from ipfl.core.rounds import SERVER_FAULTS
+from ipfl.system.timing import measure
 
 S = TypeVar("S")
 MIN_DIVERGED = 2

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from ipfl.client.prediction_metrics import choose_metrics
 from ipfl.client.runner import (
     ASSESS,
     EVALUATE,
@@ -170,7 +169,15 @@ class Evaluator:
         self.adapt = adapt or AdaptConfig()
         self.is_quick = config.every == "auto" and not decides
         self.clients = self._choose()
-        self.metrics = choose_metrics(config.metrics, task.target)
+        self.metrics = self._choose_metrics()
+
+    def _choose_metrics(self) -> tuple[str, ...]:
+        """What is reported beside the accuracy; for classes nothing, unless the config says so."""
+        if self.config.metrics is None and self.task.target.kind == "classes":
+            return ()
+        from ipfl.client.prediction_metrics import choose_metrics
+
+        return choose_metrics(self.config.metrics, self.task.target)
 
     def _choose(self) -> tuple[ClientId, ...]:
         everyone = self.task.data.clients

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from ipfl.client.last_step import check_last_step
 from ipfl.client.memory import ClientMemory
 from ipfl.config.run_config import RunConfig
 from ipfl.core import (
@@ -31,20 +30,18 @@ from ipfl.core import (
     cluster_name,
     is_below_quorum,
 )
-from ipfl.core.profile import bytes_written, measure
 from ipfl.data.federated import tokens_of
-from ipfl.methods import check_clusters, check_target
-from ipfl.play.arrivals import Arrivals
+from ipfl.methods import check_clusters, check_last_step, check_target
 from ipfl.play.callbacks import Callback
 from ipfl.play.driver import Traffic, drive
-from ipfl.play.early_stopping import is_learned, may_end
 from ipfl.play.evaluation import Evaluator
-from ipfl.play.metrics import Evaluation
+from ipfl.play.metrics import Evaluation, is_learned, may_end
 from ipfl.play.setup import make_setup
 from ipfl.results.result import Line, Result
 from ipfl.system.retry import is_disk_full, retry_while_disk_full
 from ipfl.system.signals import InterruptHandler
 from ipfl.system.source import source_commit
+from ipfl.system.timing import bytes_written, measure
 from ipfl.training.architectures import model_reference
 from ipfl.training.task import Task
 
@@ -83,7 +80,6 @@ class RoundLoop:
         check_last_step(method, config.adapt)
         self.task, self.method, self.config, self.engine = task, method, config, engine
         self.server_memory, self.callbacks, self.reference = server_memory, tuple(callbacks), reference
-        self.arrivals = Arrivals(config.clients, task.data.clients, config.seed)
         setup = make_setup(task, method, config, server_memory, balances, planned_rounds)
         self.state = method.init(setup)
         decides = config.clients.leave or config.patience is not None
@@ -99,6 +95,8 @@ class RoundLoop:
         self.evaluations: dict[int, Evaluation] = {}
         self.departed: set[ClientId] = set()
         """Clients that left for good."""
+        self.late: set[ClientId] = set()
+        """Clients that have not come yet."""
         self.keep_models: Callable[[int], None] | None = None
         """Told of a round in whose evaluation clients keep their models; None: they never do."""
         self.last_step_seconds: float | None = None
@@ -233,8 +231,8 @@ class RoundLoop:
 
         It leaves nothing behind if the disk is full, and may be repeated then.
         """
-        joined = (c for c in self.task.data.clients if self.arrivals.has_joined(c, round))
-        members = tuple(c for c in joined if c not in self.departed)
+        away = self.departed | self.late
+        members = tuple(client for client in self.task.data.clients if client not in away)
         roster, traffic = Roster(self.engine.present(members)), Traffic()
         try:
             phases = self.method.round(self.state, roster, round)

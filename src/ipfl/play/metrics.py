@@ -157,3 +157,40 @@ class Evaluation:
             "opt_outs": opt_outs,
             "participation_rate": None if opt_outs is None or not pma else 1 - opt_outs / len(pma),
         }
+
+
+def is_learned(evaluations: Mapping[int, Evaluation], patience: int | None) -> bool:
+    """Whether the best evaluation is at least `patience` rounds older than the newest one.
+
+    Args:
+        evaluations: All so far, by round.
+        patience: Rounds; None: a run never ends early.
+    """
+    scores = _goal_scores(evaluations)
+    return bool(scores) and may_end(evaluations, patience, max(scores))
+
+
+def may_end(evaluations: Mapping[int, Evaluation], patience: int | None, round: int) -> bool:
+    """Whether the run ends after this round, if that is evaluated and is no better than those before.
+
+    Args:
+        evaluations: All before it, by round.
+        patience: Rounds; None: a run never ends early.
+        round: The round.
+    """
+    scores = _goal_scores(evaluations)
+    if patience is None or not scores:
+        return False
+    best = max(scores, key=lambda round: (scores[round], -round))  # the first of equals
+    return round - best >= patience
+
+
+def _goal_scores(evaluations: Mapping[int, Evaluation]) -> dict[int, float]:
+    """By round, where somebody has a goal."""
+    return {round: score for round, one in evaluations.items() if (score := _goal_score(one)) is not None}
+
+
+def _goal_score(evaluation: Evaluation) -> float | None:
+    """Mean accuracy over clients on their goals; None if nobody has one."""
+    goal = evaluation.goal
+    return sum(goal[client] for client in sorted(goal)) / len(goal) if goal else None

@@ -15,11 +15,9 @@ from typing import TYPE_CHECKING, Any
 from weakref import finalize
 
 from ipfl.client.memory import ClientMemory
-from ipfl.config.run_config import RunConfig
-from ipfl.config.stress_section import AdversaryConfig
+from ipfl.config.run_config import AdversaryConfig, RunConfig
 from ipfl.config.train_section import TrainConfig
 from ipfl.core import NEWCOMER, ClientId, Engine, Method
-from ipfl.core.profile import measure
 from ipfl.engines import EngineContext, EngineFactory
 from ipfl.engines.local_engine import LocalEngine, local_engine
 from ipfl.errors import InputError, NotSupportedError
@@ -27,6 +25,7 @@ from ipfl.play.callbacks import Callback, Watching
 from ipfl.play.loop import RoundLoop
 from ipfl.results.result import Observer, Result, TakesNotes
 from ipfl.results.result_models import PlayedRun
+from ipfl.system.timing import measure
 from ipfl.training.dry_pass import check_training
 from ipfl.training.hardware import decide_hardware
 from ipfl.training.task import Task
@@ -143,8 +142,12 @@ def _callbacks(
 ) -> list[Callback]:
     """All that takes part in the run beside its method."""
     found: list[Callback] = [] if journal is None else [journal]
+    if config.clients.join_round is not None:
+        from ipfl.play.membership import Arrivals
+
+        found.append(Arrivals())
     if config.clients.leave:
-        from ipfl.play.departures import Departures
+        from ipfl.play.membership import Departures
 
         found.append(Departures())
     if adversary is not None:

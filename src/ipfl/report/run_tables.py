@@ -10,7 +10,7 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
-from ipfl.core.profile import Profile
+from ipfl.play.profile import Profile
 from ipfl.report.result_tables import (
     NO_VALUE,
     break_names,

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from ipfl.core import ClientId, Vector
 from ipfl.errors import InputError, NotSupportedError, unknown
-from ipfl.market.market_rows import Transfer
 from ipfl.play.metrics import Evaluation
 
 if TYPE_CHECKING:
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
     from torch import Tensor
 
+    from ipfl.market.market_rows import Transfer
     from ipfl.results.client_model import ClientModel
     from ipfl.results.finished import FinishedRun
     from ipfl.results.result_models import PlayedRun, ServerModelsOnly

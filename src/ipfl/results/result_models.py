@@ -21,7 +21,6 @@ from ipfl.client.runner import ClientRunner
 from ipfl.config.run_config import RunConfig
 from ipfl.core import NEWCOMER, ClientId, Method, Vector
 from ipfl.errors import NotSupportedError
-from ipfl.results.newcomer import Newcomers
 from ipfl.training.network import Network
 from ipfl.training.predictors import Predictor
 from ipfl.training.sgd import one_thread
@@ -71,6 +70,8 @@ class PlayedRun:
 
     def personalize(self, x: NDArray[Any], y: NDArray[Any]) -> Predictor:
         """The model of a new client."""
+        from ipfl.results.newcomer import Newcomers
+
         offer, runner = self.method.offer(self.state, NEWCOMER), self._runner
         newcomers = Newcomers(
             self.method,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ipfl.client.runner import ClientRunner, Runner
-    from ipfl.config.stress_section import StrategyConfig
+    from ipfl.config.run_config import StrategyConfig
     from ipfl.stress.attackers import Adversary
     from ipfl.stress.faults import FaultPlan
 

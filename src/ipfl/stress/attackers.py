@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from ipfl.client.client import Client
 from ipfl.client.runner import TRAIN, ClientRunner, Job
 from ipfl.client.runner_wrapper import RunnerWrapper
-from ipfl.config.stress_section import AdversaryConfig, AttackKind
+from ipfl.config.run_config import AdversaryConfig, AttackKind
 from ipfl.core import EMPTY, ClientId, Fact, Record, Vector, stream
 from ipfl.core.records import BUDGET_SPENT, split_privacy_facts
 from ipfl.data.federated import FederatedData, Parts, Samples, target_of

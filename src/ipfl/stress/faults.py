@@ -13,7 +13,7 @@ import numpy as np
 
 from ipfl.client.runner import TRAIN, CrashError, Delivery, Job, Runner
 from ipfl.client.runner_wrapper import RunnerWrapper
-from ipfl.config.stress_section import FaultsConfig
+from ipfl.config.run_config import FaultsConfig
 from ipfl.core import ClientId, Fact, Record, Vector, stream
 from ipfl.errors import InputError
 
@@ -22,7 +22,7 @@ ENORMOUS_COMPONENT = 1e30
 
 
 class FaultPlan:
-    """What happens to whom; see `ipfl.config.stress_section.FaultsConfig` for the shares."""
+    """What happens to whom; see `ipfl.config.run_config.FaultsConfig` for the shares."""
 
     def __init__(self, config: FaultsConfig, seed: int):
         if config.dropout + config.slow + config.crash > 1:

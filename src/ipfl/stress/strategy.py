@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from ipfl.client.memory import ClientMemory
 from ipfl.client.runner import TRAIN, Delivery, Job, Runner
 from ipfl.client.runner_wrapper import RunnerWrapper
-from ipfl.config.stress_section import Action, StrategyConfig
+from ipfl.config.run_config import Action, StrategyConfig
 from ipfl.core import ClientId, Record, Vector, stream
 from ipfl.core.records import BUDGET_SPENT
 from ipfl.stress.attackers import PREFERENCE

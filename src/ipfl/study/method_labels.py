@@ -7,12 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import is_dataclass
 from typing import Any, NamedTuple
 
-from ipfl.client.last_step import check_last_step
 from ipfl.config.run_config import Config, RunConfig, last_steps
 from ipfl.config.train_section import AdaptConfig
 from ipfl.core import Method
 from ipfl.errors import InputError
-from ipfl.methods import check_method, fields_of, hyperparameter
+from ipfl.methods import check_last_step, check_method, fields_of, hyperparameter
 
 Methods = Sequence[str | Method[Any]] | Mapping[str, str | Method[Any]]
 """Names or methods, as they are or by the labels that they get."""

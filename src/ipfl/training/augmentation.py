@@ -7,7 +7,7 @@ gives the same batches.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 
 import torch
 from torch import Tensor
@@ -47,15 +47,14 @@ def flip_crop(images: Tensor) -> Tensor:
 
 
 @cache
-def find_augment(name: str | None) -> Augment | None:
-    """The change that `train.augment` names; None for none.
+def find_augment(name: str) -> Augment:
+    """The change that `train.augment` names, whose results are checked.
 
     Raises:
         InputError: It cannot be imported.
     """
-    if name is None:
-        return None
-    return flip_crop if name == "flip_crop" else load_callable(name, "augment")
+    found = flip_crop if name == "flip_crop" else load_callable(name, "augment")
+    return partial(augmented, found)
 
 
 def augmented(augment: Augment, inputs: Tensor) -> Tensor:

@@ -6,12 +6,23 @@ every later one that resumes it, then computes the same. Never measured on a GPU
 
 from __future__ import annotations
 
+import ctypes
+import sys
+
 import torch
 
 from ipfl.config.train_section import TrainConfig
 from ipfl.errors import InputError
 from ipfl.training.losses import find_loss
 from ipfl.training.network import CPU, Network
+
+M_TRIM_THRESHOLD = -1
+M_MMAP_THRESHOLD = -3
+"""Numbers of the options in glibc's `malloc.h`."""
+
+LARGEST_KEPT = 2**30
+"""Blocks of up to so many bytes are kept; larger ones are data, not the tensors of a step."""
+NEVER_TRIM = -1
 
 
 def find_device(name: str) -> torch.device:
@@ -70,3 +81,22 @@ def decide_hardware(settings: TrainConfig) -> TrainConfig:
 def has_bf16() -> bool:
     """Whether this processor has instructions for bfloat16; others emulate it, many times slower."""
     return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+
+
+def keep_freed_memory() -> bool:
+    """Keeps memory that a training step frees for the next one, here and in processes forked from here.
+
+    By default glibc gives blocks of 32 MB and less back to the system, and gets them again, page by page, in
+    the next step: a quarter of the time of a training of 500 images with the paper's CNN. What is computed
+    does not change.
+
+    Returns:
+        Whether there is an allocator that can be set so: that of glibc.
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    library = ctypes.CDLL(None)
+    if not hasattr(library, "gnu_get_libc_version"):
+        return False
+    is_set = library.mallopt(M_MMAP_THRESHOLD, LARGEST_KEPT), library.mallopt(M_TRIM_THRESHOLD, NEVER_TRIM)
+    return all(is_set)

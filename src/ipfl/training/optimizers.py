@@ -19,16 +19,14 @@ from ipfl.training.network import Network
 load_own_optimizer = cache(load_callable)
 
 
-def make_optimizer(settings: TrainConfig, network: Network, lr: float) -> Optimizer | None:
-    """A fresh optimizer over what is trained of a network; None for `sgd`.
+def make_optimizer(settings: TrainConfig, network: Network, lr: float) -> Optimizer:
+    """A fresh optimizer over what is trained of a network.
 
     It gets flat tensors, one per stretch of the vector without a frozen layer in between.
 
     Raises:
         InputError: The user's own factory returned something else, or raised.
     """
-    if settings.optimizer == "sgd":
-        return None
     parameters = network.trained_parts()
     if settings.optimizer == "adam":
         return torch.optim.Adam(parameters, lr=lr, weight_decay=settings.weight_decay)

@@ -11,15 +11,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import log_softmax
+from torch.optim import Optimizer
 
 from ipfl.config.train_section import TrainConfig
 from ipfl.core import Vector
 from ipfl.data.federated import Samples
 from ipfl.errors import InputError
-from ipfl.training.augmentation import Augment, augmented, find_augment
 from ipfl.training.losses import as_outputs, hard_scores, mix_outputs, own_losses, soft_scores
 from ipfl.training.network import Network, Points
-from ipfl.training.optimizers import make_optimizer
 from ipfl.training.predictors import Mixture, NearestPrototype, Predictor
 
 EVALUATION_BATCH = 256
@@ -86,12 +85,30 @@ def _batches(network: Network, points: Points, order: Tensor, size: int) -> Iter
         yield Batch(network.inputs(points.x[chosen]), points.y[chosen], chosen)
 
 
+def _optimizer(settings: TrainConfig, network: Network, lr: float) -> Optimizer | None:
+    """A fresh optimizer; None for `sgd`, which is here."""
+    if settings.optimizer == "sgd":
+        return None
+    from ipfl.training.optimizers import make_optimizer
+
+    return make_optimizer(settings, network, lr)
+
+
+def _augment(settings: TrainConfig) -> Callable[[Tensor], Tensor] | None:
+    """What changes the inputs of every batch; None: nothing does."""
+    if settings.augment is None:
+        return None
+    from ipfl.training.augmentation import find_augment
+
+    return find_augment(settings.augment)
+
+
 def _training_batches(
     network: Network,
     points: Points,
     rng: np.random.Generator,
     settings: TrainConfig,
-    augment: Augment | None,
+    augment: Callable[[Tensor], Tensor] | None,
     draw: DrawBatches | None,
 ) -> Iterator[Batch]:
     """The batches of an epoch."""
@@ -107,7 +124,7 @@ def _training_batches(
             for chosen in map(network.put, draw(rng, len(points)))
         )
     for batch in batches:
-        yield batch if augment is None else replace(batch, inputs=augmented(augment, batch.inputs))
+        yield batch if augment is None else replace(batch, inputs=augment(batch.inputs))
 
 
 @contextmanager
@@ -211,7 +228,7 @@ def sgd(
     weights, gradient = network.flat[: network.trained], network.grad
     anchor = None if pull is None else network.put(pull.anchor[: network.trained])
     velocity = torch.zeros_like(weights) if settings.momentum else None
-    optimizer, augment = make_optimizer(settings, network, step), find_augment(settings.augment)
+    optimizer, augment = _optimizer(settings, network, step), _augment(settings)
     decay = settings.weight_decay if optimizer is None else 0.0
     is_plain = objective is None and pull is None and velocity is None and optimizer is None and not decay
     with _seeded(network, rng), single_points_explained(len(points), settings):

@@ -10,9 +10,10 @@ from typer.testing import CliRunner
 
 import ipfl
 from ipfl.cli import app
-from ipfl.core import profile
-from ipfl.core.profile import Profile, add_span, measure
 from ipfl.methods.one_model.fedavg import FedAvg
+from ipfl.play.profile import Profile
+from ipfl.system import timing
+from ipfl.system.timing import add_span, measure
 from ipfl.training.task import Task
 
 
@@ -27,7 +28,7 @@ def clock(monkeypatch):
             self.now += seconds
 
     clock = Clock()
-    monkeypatch.setattr(profile.time, "perf_counter", lambda: clock.now)
+    monkeypatch.setattr(timing.time, "perf_counter", lambda: clock.now)
     return clock
 
 

@@ -1,4 +1,4 @@
-"""Clients that leave for good because they gain nothing over the reference, as far as they can know.
+"""Clients that come late, or leave for good because they gain nothing over the reference.
 
 Who leaves changes how the others are trained. So it is decided on `goal`, a client's own sample of what it
 wants to be good at, and never on test data, which measure the outcome.
@@ -9,12 +9,34 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from ipfl.core import stream
 from ipfl.errors import InputError
 from ipfl.play.callbacks import Callback
 from ipfl.play.metrics import Evaluation
 
 if TYPE_CHECKING:
     from ipfl.play.loop import RoundLoop
+
+
+class Arrivals(Callback):
+    """Clients that join in the middle of a run (`clients.join_round`); a seeded choice."""
+
+    def begin(self, loop: RoundLoop) -> None:
+        """Those that have not joined yet are away."""
+        clients, config = loop.task.data.clients, loop.config.clients
+        # At least one is there from the start, or there would be nothing to join.
+        count = min(round(config.join_share * len(clients)), len(clients) - 1)
+        chosen = stream(loop.config.seed, "late").choice(clients, count, replace=False)
+        loop.late = {int(client) for client in chosen}
+        self._update(loop)
+
+    def round(self, loop: RoundLoop, line: Mapping[str, Any]) -> None:
+        """In their round they are there."""
+        self._update(loop)
+
+    def _update(self, loop: RoundLoop) -> None:
+        if len(loop.history) >= (loop.config.clients.join_round or 0):
+            loop.late = set()
 
 
 class Departures(Callback):

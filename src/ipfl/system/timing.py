@@ -1,19 +1,13 @@
-"""Where the time of a run goes: seconds and bytes of each phase, and a trace that Perfetto opens.
+"""Where the time of a run goes: seconds and bytes of what stands in `with measure("name"):`.
 
-    profile = Profile()
-    with profile.recording():
-        ipfl.run(…)
-    profile.phases()
-
-Code that is worth a line of its own stands in `with measure("name"):`. Without a `Profile` that records, that
-costs nothing and leaves nothing.
+Without a `Recording` (`ipfl.play.profile.Profile`), that costs nothing and leaves nothing.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -47,19 +41,7 @@ class Span:
         return self.seconds - self.inner
 
 
-@dataclass
-class Phase:
-    """All spans of one name."""
-
-    name: str
-    times: int = 0
-    seconds: float = 0.0
-    """Without those of other phases inside it."""
-    down: int = 0
-    up: int = 0
-
-
-class Profile:
+class Recording:
     """What was measured of a run."""
 
     def __init__(self) -> None:
@@ -93,43 +75,8 @@ class Profile:
                 self._open[-1].inner += span.seconds
             self.spans.append(span)
 
-    def phases(self) -> list[Phase]:
-        """The server's phases in the order of their first spans; what is in none of them comes last."""
-        found: dict[str, Phase] = {}
-        for span in sorted((span for span in self.spans if span.track == SERVER), key=lambda one: one.begun):
-            phase = found.setdefault(span.name, Phase(span.name))
-            phase.times += 1
-            phase.seconds += span.own
-            phase.down += span.down
-            phase.up += span.up
-        rest = self.seconds - sum(phase.seconds for phase in found.values())
-        return [*found.values(), Phase("other", 1, rest)]
 
-    def trace(self) -> dict[str, Any]:
-        """The spans as trace events of Chrome, times in microseconds; https://ui.perfetto.dev opens them."""
-        tracks: Sequence[str] = [SERVER, *sorted({span.track for span in self.spans} - {SERVER})]
-        numbers = {track: number for number, track in enumerate(tracks)}
-        names = [
-            {"ph": "M", "name": "thread_name", "pid": 0, "tid": number, "args": {"name": track}}
-            for track, number in numbers.items()
-        ]
-        events = [
-            {
-                "ph": "X",
-                "name": span.name,
-                "cat": "ipfl",
-                "pid": 0,
-                "tid": numbers[span.track],
-                "ts": round((span.begun - self._begun) * 1e6, 1),
-                "dur": round(span.seconds * 1e6, 1),
-                "args": span.details | {"bytes_down": span.down, "bytes_up": span.up},
-            }
-            for span in sorted(self.spans, key=lambda one: one.begun)
-        ]
-        return {"displayTimeUnit": "ms", "traceEvents": [*names, *events]}
-
-
-_recording: ContextVar[Profile | None] = ContextVar("ipfl_profile", default=None)
+_recording: ContextVar[Recording | None] = ContextVar("ipfl_profile", default=None)
 
 
 @contextmanager

@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 from tests.small_runs import run_small, small_task
 
 import ipfl
-from ipfl.play.early_stopping import is_learned
-from ipfl.play.metrics import Evaluation
+from ipfl.play.metrics import Evaluation, is_learned
 
 
 def evaluations(scores):
