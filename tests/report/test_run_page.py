@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-from dataclasses import replace
 
 import pytest
 from tests.html_pages import Checker
@@ -15,7 +14,7 @@ from ipfl.cli import app
 from ipfl.errors import InputError
 from ipfl.report.figure_list import available_figures
 from ipfl.report.run_page import html_table, write_page
-from ipfl.report.run_set import RunSet, find_results, of_comparison, read_run, read_run_set
+from ipfl.report.run_set import find_results, of_comparison, read_run, read_run_set
 from ipfl.study.comparison_folder import FIGURE_FILES
 
 
@@ -28,11 +27,6 @@ def place(tmp_path_factory):
     return folder, done
 
 
-def elsewhere(run):
-    """The same figures, as if of other data."""
-    return replace(run, summary={**run.summary, "dataset": "elsewhere"})
-
-
 def test_python_comparisons_draw_their_figures(place):
     assert all((place[0] / "small" / name).stat().st_size > 0 for name in FIGURE_FILES)
 
@@ -40,7 +34,7 @@ def test_python_comparisons_draw_their_figures(place):
 class TestReading:
     def test_what_is_read_is_what_was_run(self, place):
         folder, done = place
-        read, ran = read_run_set([folder / "small"]), of_comparison(done)
+        read, ran = read_run_set(folder / "small"), of_comparison(done)
         assert list(read.runs) == list(ran.runs) == ["ipfl-plus", "fedavg"]
         assert read.reference == "fedavg"
         assert read.pma("ipfl-plus") == ran.pma("ipfl-plus") != {}
@@ -51,28 +45,11 @@ class TestReading:
                 assert json.dumps(again, sort_keys=True) == json.dumps(run.history, sort_keys=True)
         assert available_figures(read) == available_figures(ran)
 
-    def test_runs_one_by_one(self, place):
-        """A reference among them gives PMA; the same method and seed twice goes under its folder's name."""
-        folder = place[0] / "small"
-        paths = [folder / "ipfl-plus/seed-0", folder / "fedavg/seed-0"]
-        assert read_run_set(paths).pma("ipfl-plus")
-        copy = folder.parent / "copy"
-        shutil.copytree(paths[0], copy)
-        assert list(read_run_set([paths[0], copy]).runs) == ["ipfl-plus", str(copy)]
-        shutil.rmtree(copy)
-
-    def test_each_task_has_its_own_reference(self, place):
-        """Two comparisons together: nobody's gain is measured against a run on other data."""
-        folder = place[0] / "small"
-        alone = read_run_set([folder])
-        seeds = dict(alone.runs)
-        others = {f"other/{name}": {0: elsewhere(runs[0])} for name, runs in seeds.items()}
-        both = RunSet({**seeds, **others}, "fedavg")
-        assert both.pma("ipfl-plus") == alone.pma("ipfl-plus")
-        assert both.pma("other/ipfl-plus") == {0: alone.pma("ipfl-plus")[0]}
-        assert both.pma("other/fedavg") == {}
-        without = RunSet({**seeds, "other/ipfl-plus": others["other/ipfl-plus"]}, "fedavg")
-        assert without.pma("other/ipfl-plus") == {}
+    def test_a_single_run(self, place):
+        """Without a reference nobody gains over it."""
+        read = read_run_set(place[0] / "small/ipfl-plus/seed-1")
+        assert {name: list(seeds) for name, seeds in read.runs.items()} == {"ipfl-plus": [1]}
+        assert read.pma("ipfl-plus") == {}
 
     def test_folders(self, place, tmp_path):
         folder = place[0]

@@ -9,13 +9,9 @@ import typer
 
 from ipfl.cli.options import stdout_console
 
-Folders = Annotated[
-    list[Path], typer.Argument(metavar="RUN…", help="Folders of runs or comparisons, shown together.")
-]
-
 
 def plot(
-    runs: Folders,
+    runs: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run or a comparison.")],
     figures: Annotated[
         list[str] | None,
         typer.Option(
@@ -31,7 +27,7 @@ def plot(
         Literal["png", "pdf", "svg"], typer.Option("--format", help="Format of the files.")
     ] = "png",
 ) -> None:
-    """Draw figures of runs or comparisons.
+    """Draw figures of a run or a comparison.
 
     Names: convergence, pma, accuracy, ablation, clusters, preferences, tokens, contributions.
     """

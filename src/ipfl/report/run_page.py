@@ -71,7 +71,7 @@ def write_page(results: Path, file: Path) -> Path:
 def _page(results: Path) -> str:
     """The page: a section for every run or comparison, each with its name."""
     folders = find_results(results)
-    sections = [(_name_of(folder, results), read_run_set([folder])) for folder in folders]
+    sections = [(_name_of(folder, results), read_run_set(folder)) for folder in folders]
     title, has_many = escape(_name_of(results, results)), len(sections) > 1
     if not has_many and is_run(folders[0]):
         summary = sections[0][1].first.summary

@@ -5,7 +5,7 @@ Nothing in a folder is trusted: what is not a run as `ipfl run` writes it is ref
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -67,31 +67,10 @@ class RunSet:
             return {}
         found = {}
         for seed, run in self.runs[name].items():
-            reference = self._reference_of(run, seed)
-            if run.last is not None and reference is not None and reference is not run:
+            reference = self.runs[self.reference].get(seed)
+            if run.last is not None and reference is not None:
                 found[seed] = run.last.pma(reference.reference(run.last.round)) or {}
         return {seed: gains for seed, gains in found.items() if gains}
-
-    def _reference_of(self, run: Result, seed: int) -> Result | None:
-        """The run of the reference on the same data: comparisons of several tasks may be shown together."""
-        assert self.reference is not None
-        named = self.runs[self.reference]
-        method = next(iter(named.values())).summary.get("method")
-        others = (seeds.get(seed) for seeds in self.runs.values()) if method is not None else ()
-        alike = (one for one in others if one is not None and one.summary.get("method") == method)
-        candidates = [named.get(seed), *alike]
-        return next((one for one in candidates if one is not None and _is_same_data(run, one)), None)
-
-
-DATA_KEYS = ("dataset", "partition", "clients", "client_names", "classes", "input_shape", "data_seed")
-"""Keys of a summary that tell data apart, with the settings of the task."""
-
-
-def _is_same_data(one: Result, other: Result) -> bool:
-    """True if two runs had the same clients with the same points, as far as their summaries tell."""
-    tasks = ((run.summary.get("config") or {}).get("task") for run in (one, other))
-    same_keys = all(one.summary.get(key) == other.summary.get(key) for key in DATA_KEYS)
-    return same_keys and len({repr(task) for task in tasks}) == 1
 
 
 def of_comparison(comparison: Comparison) -> RunSet | None:
@@ -102,32 +81,12 @@ def of_comparison(comparison: Comparison) -> RunSet | None:
     return RunSet(runs, reference, failures) if runs else None
 
 
-def read_run_set(folders: Sequence[Path]) -> RunSet:
-    """The runs in these folders; each holds a run or a comparison."""
-    if len(folders) == 1 and not is_run(folders[0]):
-        return _read_comparison(folders[0])
-    runs: dict[str, dict[int, Result]] = {}
-    reference = REFERENCE
-    for folder in folders:
-        if is_run(folder):
-            _add(runs, read_run(folder), folder)
-            continue
-        compared = _read_comparison(folder)
-        reference = compared.reference or reference
-        for name, seeds in compared.runs.items():
-            for run in seeds.values():
-                _add(runs, run, folder / name, name)
-    return RunSet(runs, reference if reference in runs and len(runs) > 1 else None)
-
-
-def _add(runs: dict[str, dict[int, Result]], run: Result, folder: Path, name: str | None = None) -> None:
-    """Adds a run under its method's name, or under its folder's if that place is taken."""
-    name, seed = name or run.summary["method"], run.summary["seed"]
-    if seed in runs.get(name, {}):
-        name = str(folder)
-    if seed in runs.setdefault(name, {}):
-        raise InputError(f"{folder} is named twice")
-    runs[name][seed] = run
+def read_run_set(folder: Path) -> RunSet:
+    """The run or the comparison in a folder."""
+    if not is_run(folder):
+        return _read_comparison(folder)
+    run = read_run(folder)
+    return RunSet({run.summary["method"]: {run.summary["seed"]: run}})
 
 
 def is_run(folder: Path) -> bool:
