@@ -16,6 +16,7 @@ from ipfl.play.metrics import Evaluation
 
 if TYPE_CHECKING:
     from ipfl.play.loop import RoundLoop
+    from ipfl.results.result import Result
 
 
 class Arrivals(Callback):
@@ -46,12 +47,14 @@ class Departures(Callback):
     `goal` than that of the reference.
     """
 
-    def begin(self, loop: RoundLoop) -> None:
-        """Those that left in an earlier process stay away."""
-        if loop.reference is None:
+    def __init__(self, reference: Result | None):
+        if reference is None:  # before anything of the run is written
             raise InputError(
                 "clients.leave = true needs a reference run: a comparison has one, `ipfl.run` takes one"
             )
+
+    def begin(self, loop: RoundLoop) -> None:
+        """Those that left in an earlier process stay away."""
         for evaluation in loop.evaluations.values():
             self._update(loop, evaluation)
 

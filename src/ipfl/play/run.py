@@ -102,7 +102,7 @@ def run(
                     config,
                     running_engine,
                     _memory("client-models" if journal is None else journal.folder.client_models),
-                    _callbacks(config, journal, adversary, observer),
+                    _callbacks(config, journal, adversary, observer, reference),
                     reference=reference,
                     balances=_brought_balances(journal, task),
                     planned_rounds=None if begun is None else begun["rounds"],
@@ -138,7 +138,11 @@ def _brought_balances(journal: Journal | None, task: Task) -> Mapping[ClientId, 
 
 
 def _callbacks(
-    config: RunConfig, journal: Journal | None, adversary: Adversary | None, observer: Observer | None
+    config: RunConfig,
+    journal: Journal | None,
+    adversary: Adversary | None,
+    observer: Observer | None,
+    reference: Result | None,
 ) -> list[Callback]:
     """All that takes part in the run beside its method."""
     found: list[Callback] = [] if journal is None else [journal]
@@ -149,7 +153,7 @@ def _callbacks(
     if config.clients.leave:
         from ipfl.play.membership import Departures
 
-        found.append(Departures())
+        found.append(Departures(reference))
     if adversary is not None:
         from ipfl.play.attack_report import AttackReport
 
