@@ -16,18 +16,18 @@ from ipfl.core.replies import Count, PointCount, ReplySchema, list_of
 from ipfl.methods.shared.aggregation import aggregate
 
 
-def _sizes(sent: Record) -> dict[str, int]:
-    """As many vectors as were sent, of the same lengths."""
+def _same_lengths(sent: Record) -> dict[str, int]:
+    """As many vectors as were sent, each as long."""
     return {name: len(model) for name, model in sent.params.items()}
 
 
-TRAINED = ReplySchema({"n": Count}, lambda sent, facts: _sizes(sent), weight="n")
+TRAINED = ReplySchema({"n": Count}, lambda sent, facts: _same_lengths(sent), weight="n")
 """Every model that was sent, trained, and the number of samples."""
-Gradients = list[tuple[Vector, float]]
+MeanGradients = list[tuple[Vector, float]]
 """Mean gradients of the loss at a model, each with the number of points that it is the mean of."""
 APPRAISED = ReplySchema(
     lambda sent: dict.fromkeys(sent.params, list_of(PointCount, 2)),
-    lambda sent, facts: _sizes(sent) if sent.facts["gradient"] else {},
+    lambda sent, facts: _same_lengths(sent) if sent.facts["gradient"] else {},
     lambda facts: all(hits <= n for hits, n in facts.values()),
 )
 """Per model [hits, points], and the gradient of the loss at it if it was asked for."""
@@ -86,7 +86,7 @@ def collect_updates(
 
 def appraise_models(
     ids: NDArray[np.int64], models: Sequence[Vector], delivered: Bools, holdouts: Sequence[ClientId] = ()
-) -> Generator[Ask, Replies, tuple[dict[int, float], dict[int, Gradients]]]:
+) -> Generator[Ask, Replies, tuple[dict[int, float], dict[int, MeanGradients]]]:
     """How accurate aggregated models are on their participants' own points, and the gradients at them.
 
     Args:
@@ -108,7 +108,7 @@ def appraise_models(
         sent = Record({cluster_name(k): models[k] for k in clusters}, {"gradient": True})
         judges = yield Ask("appraise", dict.fromkeys(holdouts, sent), APPRAISED)
     accuracy: dict[int, float] = {}
-    gradients: dict[int, Gradients] = {}
+    gradients: dict[int, MeanGradients] = {}
     for k in clusters:
         name = cluster_name(k)
         counts = [reply.facts[name] for reply in own.values() if name in reply.facts]
@@ -116,12 +116,12 @@ def appraise_models(
             accuracy[k] = sum(hits for hits, _ in counts) / points
         answers = [reply for reply in judges.values() if name in reply.params]
         if holdouts:
-            answers = sorted(answers, key=lambda reply: -_share(*reply.facts[name]))[:1]
+            answers = sorted(answers, key=lambda reply: -_hit_rate(*reply.facts[name]))[:1]
         gradients[k] = [(reply.params[name], reply.facts[name][1]) for reply in answers]
     return accuracy, gradients
 
 
-def _share(hits: float, points: float) -> float:
+def _hit_rate(hits: float, points: float) -> float:
     return hits / max(points, 1)
 
 
