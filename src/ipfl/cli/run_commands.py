@@ -29,7 +29,11 @@ RUN_SETTINGS = ("config", "sets", "seed", "method_name", "clients", "dataset", "
 """Parameters that belong to the beginning of a run."""
 MethodNames = Annotated[
     str | None,
-    typer.Option("--methods", metavar="A,B,…", help="Methods to compare, see `ipfl methods`; default: all."),
+    typer.Option(
+        "--methods",
+        metavar="A,B,…",
+        help="Methods to compare, see `ipfl methods`; default: all that suit the task.",
+    ),
 ]
 ReferenceName = Annotated[
     str,
@@ -222,9 +226,8 @@ def compare(
         settings = options.load_config(
             config, sets, data_dir, seed=seed, rounds=rounds, clients=clients, dataset=dataset
         )
-        named = METHODS if methods is None else [one.strip() for one in methods.split(",")]
-        names = [name for name in named if name]
-        if not names:
+        names = None if methods is None else [name for one in methods.split(",") if (name := one.strip())]
+        if names == []:
             exit_with_error("--methods names no method", BAD_INPUT)
         numbers = list(range(settings.seed, settings.seed + seeds))
     else:
@@ -234,7 +237,7 @@ def compare(
         settings, names, numbers, reference = read_plan(resume)
         options.allow_code(settings, [*names, reference], resume, trust)
     if show_config:
-        _print_config(settings, settings.build_methods(names).values())
+        _print_config(settings, settings.build_methods(METHODS if names is None else names).values())
         return
     from ipfl.study.comparison import compare as compare_methods
 

@@ -87,8 +87,24 @@ class Client:
         pull: Pull | None = None,
         objective: Objective | None = None,
         on: Samples | None = None,
+        only: str | None = None,
     ) -> Vector:
-        """Local training on `train` or some samples of it; see `ipfl.training.sgd.sgd` for the rest."""
+        """Local training on `train` or some samples of it.
+
+        Args:
+            start: Parameters to start from.
+            epochs: As for `ipfl.training.sgd.sgd`, like `lr`, `pull` and `objective`.
+            lr: Likewise.
+            pull: Likewise.
+            objective: Likewise.
+            on: What to train on; None: `train`.
+            only: The part of the network that is trained (`part`); all else stays as it is, to the last bit.
+        """
+        if only is not None:
+            part = self.network.part(only)
+            with self.network.training_only(part):
+                trained = self.train(start, epochs=epochs, lr=lr, pull=pull, objective=objective, on=on)
+            return part.put(start, part.of(trained))
         given = self._training_input(on, objective, self.settings.epochs if epochs is None else epochs)
         trained = sgd(
             self.network,
@@ -105,6 +121,19 @@ class Client:
         if given.hides_statistics and len(trained) > self.network.trained:
             trained[self.network.trained :] = start[self.network.trained :]
         return trained
+
+    def part(self, params: Vector, name: str) -> Vector:
+        """A part of a network: `body`, `head`, `norms`, `adapters`, or another that its module names.
+
+        Args:
+            params: The whole network.
+            name: Of the part; `not norms` is all but the norms.
+        """
+        return self.network.part(name).of(params)
+
+    def with_part(self, params: Vector, name: str, values: Vector) -> Vector:
+        """A network with another part in it."""
+        return self.network.part(name).put(params, values)
 
     def _training_input(self, on: Samples | None, objective: Objective | None, epochs: int) -> TrainingInput:
         """What a training works with; a private client has noise in it."""

@@ -100,6 +100,8 @@ class Setup:
     """How the run is played: its rounds, training, aggregation and so on."""
     make_params: Callable[[int], Vector] | None = None
     """Other random initial parameters, by number."""
+    find_part: Callable[[str], Vector] | None = None
+    """The initial parameters of a part of the network, by its name (`ipfl.training.parts`)."""
     client_models: ClientModels | None = None
     """An empty store on disk, for methods that keep models of single clients on the server."""
 
@@ -108,6 +110,16 @@ class Setup:
         if self.client_models is None:
             raise ValueError("this setup has no store for models of single clients")
         return self.client_models
+
+    def part(self, name: str) -> Vector:
+        """The initial parameters of a part of the network.
+
+        Raises:
+            InputError: It has no such part.
+        """
+        if self.find_part is None:
+            raise ValueError("this setup knows of no parts of the network")
+        return self.find_part(name)
 
     def start(self, number: int) -> Vector:
         """Initial parameters for the model of that number, for methods whose models must not start alike."""
@@ -138,6 +150,8 @@ class Method(ABC, Generic[S]):
     needs_probe: ClassVar[bool] = True
     """Whether clients must score models on points that they never train on: `probe`, or `goal`, which mostly
     holds the same points. If not, they can train on these as well (`train.use_probe`)."""
+    needs_parts: ClassVar[tuple[str, ...]] = ()
+    """Parts that a network must have for it (`ipfl.training.parts`)."""
     gives_one_network: ClassVar[bool] = True
     """Whether `personalize` gives a network's parameters, which a client can take further (`[adapt]`)."""
     needs_classes: ClassVar[bool] = False

@@ -24,14 +24,17 @@ from ipfl.errors import InputError, unknown
 if TYPE_CHECKING:
     from ipfl.config.train_section import AdaptConfig
     from ipfl.core import Method
+    from ipfl.training.network import Network
 
 METHODS = {
     "ditto": "personal.ditto:Ditto",
     "fedala": "personal.fedala:FedALA",
     "fedamp": "personal.fedamp:FedAMP",
     "fedavg": "one_model.fedavg:FedAvg",
+    "fedbn": "personal.fedbn:FedBN",
     "fedem": "clusters.fedem:FedEM",
     "fedfomo": "personal.fedfomo:FedFomo",
+    "fedper": "personal.fedper:FedPer",
     "fedproto": "personal.fedproto:FedProto",
     "fedprox": "one_model.fedprox:FedProx",
     "fedsoft": "clusters.fedsoft:FedSoft",
@@ -242,6 +245,15 @@ def check_target(method: Method[Any], target: str) -> None:
     """Refuses a method that needs classes where something else is predicted."""
     if method.needs_classes and target != "classes":
         raise InputError(f"method {method.name!r} needs classes, but the task's target is {target!r}")
+
+
+def check_parts(method: Method[Any], network: Network) -> None:
+    """Refuses a method on a network that has not the parts that it needs."""
+    for part in method.needs_parts:
+        try:
+            network.part(part)
+        except InputError as error:
+            raise InputError(f"method {method.name!r} needs another network: {error}") from error
 
 
 def check_clusters(method: Method[Any], clients: int) -> None:

@@ -9,6 +9,7 @@ from ipfl.client.memory import ClientMemory
 from ipfl.config.run_config import RunConfig
 from ipfl.core import ClientId, Method, Setup, TaskFacts, holdout_id, stream
 from ipfl.errors import InputError
+from ipfl.methods import check_parts
 from ipfl.methods.shared.client_model_store import ClientModelStore
 from ipfl.training.task import Task
 
@@ -34,19 +35,22 @@ def make_setup(
     if planned_rounds is not None:
         config = config.model_copy(update={"rounds": planned_rounds})
     network = task.network(config.seed)
+    check_parts(method, network)
+    params = network.read()
     try:
         features: int | None = network.classifier.in_features
     except InputError:
         features = None
     holdouts = tuple(holdout_id(d) for d in task.holdouts)
     setup = Setup(
-        params=network.read(),
+        params=params,
         clients=task.data.clients,
         per_round=trainings_per_round(method, config, len(task.data.clients)),
         seed=config.seed,
         task=TaskFacts(task.data.classes, task.target.kind, features, holdouts),
         config=config,
         make_params=lambda n: task.network(int(stream(config.seed, "start", n).integers(2**31))).read(),
+        find_part=lambda name: network.part(name).of(params),
         client_models=ClientModelStore(server_memory),
     )
     if not balances:

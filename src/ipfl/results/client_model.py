@@ -23,7 +23,8 @@ from ipfl.data.target_kinds import Target
 from ipfl.errors import InputError
 from ipfl.training.architectures import Shape
 from ipfl.training.losses import as_outputs, mix_outputs
-from ipfl.training.network import Network, last_linear, prepare_inputs
+from ipfl.training.network import Network, prepare_inputs
+from ipfl.training.parts import last_linear
 from ipfl.training.predictors import Mixture, NearestPrototype, Predictor
 
 SCORING_BATCH = 256

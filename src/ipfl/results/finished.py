@@ -180,8 +180,10 @@ class FinishedRun:
         except (RuntimeError, OverflowError, TypeError) as error:
             raise InputError(f"the model {model!r} cannot be made for points of shape {shape}") from error
         path = self.folder / OFFER_FILE
-        sizes = {vector.size for vector in self._offer.params.values()} if path.exists() else set()
-        if sizes - {size} or (size > MAX_PARAMETERS and not sizes):
+        largest = (
+            max((vector.size for vector in self._offer.params.values()), default=0) if path.exists() else 0
+        )
+        if largest > size or (size > MAX_PARAMETERS and largest < size):
             raise InputError(f"{path} does not fit the model {model!r} for points of shape {shape}")
 
     @cached_property
@@ -224,7 +226,8 @@ class FinishedRun:
     def _newcomers(self) -> Newcomers:
         offer, (network, initial) = self._offer, self._fresh
         for name, vector in offer.params.items():
-            if vector.shape != (network.size,) or vector.dtype != np.float32:
+            is_whole = vector.shape == (network.size,) or (vector.ndim == 1 and self.method.needs_parts)
+            if not is_whole or vector.dtype != np.float32:
                 raise InputError(f"{self.folder / OFFER_FILE}: {name!r} does not fit the network")
         rounds, names = int(self.summary["rounds"]), self.summary.get("class_names") or ()
         return Newcomers(self.method, offer, network, initial, self._config, rounds, names)

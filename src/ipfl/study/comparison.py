@@ -23,13 +23,13 @@ from ipfl.core import Method
 from ipfl.errors import InputError
 from ipfl.keep.file_names import COMPARISON_FILE, PLAN_FILE
 from ipfl.keep.run_folder import check_folder_path
-from ipfl.methods import REFERENCE, check_clusters
+from ipfl.methods import REFERENCE, check_clusters, check_parts
 from ipfl.results.finished import FinishedRun
 from ipfl.results.frames import comparison_frame
 from ipfl.results.result import Result
 from ipfl.results.result_models import ServerModelsOnly
 from ipfl.study.comparison_folder import ComparisonFolder
-from ipfl.study.method_labels import Methods, folder_names, label_methods
+from ipfl.study.method_labels import Methods, folder_names, label_methods, suitable_methods
 from ipfl.study.run_list import MakeObserver, RunList
 from ipfl.study.run_pool import MakePool, local_pool
 from ipfl.study.study_run import MakeTask, RunOutcome, StudyRun, TaskCache, make_task_cache
@@ -176,15 +176,16 @@ def prepare(config: Config, methods: Iterable[Method[Any]], seed: int) -> Task:
 
 def check_task(task: Task, methods: Iterable[Method[Any]], config: RunConfig, seed: int) -> None:
     """Finds what would stop a run of one of these methods on a task."""
+    network = task.network(seed)
     for method in methods:
         check_clusters(method, len(task.data.clients))
+        check_parts(method, network)
     config.train.check_quorum(len(task.data.clients))
-    task.network(seed)
 
 
 def compare(
     config: RunConfig,
-    methods: Methods,
+    methods: Methods | None = None,
     seeds: int | Sequence[int] | None = None,
     *,
     task: Task | MakeTask | None = None,
@@ -199,6 +200,7 @@ def compare(
     """Runs several methods, each with every seed, on the same data and the same budget.
 
     As `ipfl.compare`, which shows progress and draws figures; a whole `Config` says which task there is.
+    Without `methods`, all of this package that suit the network, the target and `[adapt]`.
 
     Returns:
         The comparison. A method that failed is in it with the reason; after Ctrl-C, it holds what was
@@ -208,9 +210,11 @@ def compare(
     precision = decide_hardware(config.train).precision
     config = config.model_copy(update={"train": config.train.model_copy(update={"precision": precision})})
     chosen_seeds = _choose_seeds(seeds, config)
-    built, reference_label = label_methods(config, methods, reference)
     tasks = make_task_cache(config, task, chosen_seeds[0])
     first = config.model_copy(update={"seed": chosen_seeds[0]})
+    if methods is None:
+        methods = suitable_methods(tasks.get(first).network(first.seed), config)
+    built, reference_label = label_methods(config, methods, reference)
     check_task(tasks.get(first), [row.method for row in built.values()], first, first.seed)
     if resume and out is None:
         raise InputError("a comparison that is resumed needs a folder (out)")

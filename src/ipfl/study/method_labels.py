@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import is_dataclass
 from typing import Any, NamedTuple
 
@@ -11,10 +12,33 @@ from ipfl.config.run_config import Config, RunConfig, last_steps
 from ipfl.config.train_section import AdaptConfig
 from ipfl.core import Method
 from ipfl.errors import InputError
-from ipfl.methods import check_last_step, check_method, fields_of, hyperparameter
+from ipfl.methods import (
+    METHODS,
+    check_last_step,
+    check_method,
+    check_parts,
+    check_target,
+    fields_of,
+    hyperparameter,
+)
+from ipfl.methods import method as build_method
+from ipfl.training.network import Network
 
 Methods = Sequence[str | Method[Any]] | Mapping[str, str | Method[Any]]
 """Names or methods, as they are or by the labels that they get."""
+
+
+def suitable_methods(network: Network, config: RunConfig) -> list[str]:
+    """Names of this package's methods that suit a network, what it predicts, and `[adapt]`."""
+    found = []
+    for name in METHODS:
+        with suppress(InputError):
+            chosen = build_method(name)
+            check_parts(chosen, network)
+            check_target(chosen, network.target.kind)
+            check_last_step(chosen, config.adapt)
+            found.append(name)
+    return found
 
 
 class Row(NamedTuple):

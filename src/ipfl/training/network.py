@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import traceback
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -28,6 +28,7 @@ from ipfl.data.target_kinds import Target
 from ipfl.errors import InputError
 from ipfl.training.architectures import Factory, Shape
 from ipfl.training.losses import Loss, find_loss
+from ipfl.training.parts import Part, find_last_linear, find_part, last_linear
 
 CPU = torch.device("cpu")
 
@@ -83,19 +84,6 @@ def _view(flat: Tensor, slot: Slot) -> Tensor:
 def _plain(tensor: Tensor) -> Tensor:
     """A copy with memory of its own, in the order of its axes."""
     return tensor.clone(memory_format=torch.contiguous_format)
-
-
-def last_linear(module: nn.Module) -> nn.Linear:
-    """A module's last linear layer; what goes into it are the features."""
-    found = _find_last_linear(module)
-    if found is None:
-        raise InputError(f"model {type(module).__name__} has no linear layer to take features from")
-    return found
-
-
-def _find_last_linear(module: nn.Module) -> nn.Linear | None:
-    linear = [layer for layer in module.modules() if isinstance(layer, nn.Linear)]
-    return linear[-1] if linear else None
 
 
 @dataclass(frozen=True)
@@ -154,6 +142,7 @@ class Network:
             raise InputError(f"model {type(module).__name__} has no parameters to train")
         self.frozen = tuple(slice(slot.start, slot.stop) for slot in self.slots if slot.is_frozen)
         """Where frozen parameters lie in the flat vector."""
+        self._only: Part | None = None
         self.reads_tokens = any(isinstance(part, nn.Embedding) for part in module.modules())
         """Whether whole numbers go in as they are."""
         self.precision: Literal["float32", "bf16"] = "float32"
@@ -204,13 +193,61 @@ class Network:
                 parts.append(part)
         return parts
 
+    def part(self, name: str) -> Part:
+        """Where the part of that name lies (`ipfl.training.parts`).
+
+        Raises:
+            InputError: The network has no such part.
+        """
+        slots = {slot.name: slot for slot in self.slots}
+        tensors = dict(zip(slots, self._tensors(), strict=True))
+        places: list[slice] = []
+        for found in find_part(self.module, tensors, name):
+            slot = slots[found]
+            if places and places[-1].stop == slot.start:
+                places[-1] = slice(places[-1].start, slot.stop)
+            else:
+                places.append(slice(slot.start, slot.stop))
+        return Part(tuple(places))
+
+    @contextmanager
+    def training_only(self, part: Part) -> Iterator[None]:
+        """All but a part is frozen inside, as if the user had frozen it.
+
+        Raises:
+            InputError: Nothing of it can be trained.
+        """
+        before, slots = self.frozen, [slot for slot in self.slots if slot.start < self.trained]
+        fixed = [slot for slot in slots if slot.is_frozen or not part.holds(slot.start)]
+        if len(fixed) == len(slots):
+            raise InputError(f"model {type(self.module).__name__}: nothing in this part can be trained")
+        resting = [
+            tensor
+            for slot, tensor in zip(self.slots, self._tensors(), strict=True)
+            if tensor.requires_grad and not part.holds(slot.start)
+        ]
+        self.frozen, self._only = tuple(slice(slot.start, slot.stop) for slot in fixed), part
+        for tensor in resting:
+            tensor.requires_grad_(False)
+        try:
+            yield
+        finally:
+            self.frozen, self._only = before, None
+            for tensor in resting:
+                tensor.requires_grad_(True)
+
     def start_training(self) -> None:
-        """Training mode; a BatchNorm whose parameters are frozen keeps its statistics."""
+        """Training mode; a BatchNorm that is frozen, or in no part that is trained, keeps its statistics."""
         self.module.train()
-        for part in self.module.modules():
-            own = [parameter.requires_grad for parameter in part.parameters(recurse=False)]
-            if isinstance(part, _BatchNorm) and own and not any(own):
-                part.eval()
+        starts = {id(tensor): slot.start for slot, tensor in zip(self.slots, self._tensors(), strict=True)}
+        for layer in self.module.modules():
+            if not isinstance(layer, _BatchNorm):
+                continue
+            own = [parameter.requires_grad for parameter in layer.parameters(recurse=False)]
+            start = starts.get(id(layer.running_mean))
+            is_outside = self._only is not None and start is not None and not self._only.holds(start)
+            if is_outside or (own and not any(own)):
+                layer.eval()
 
     def start_scoring(self) -> None:
         """Evaluation mode; setting it takes as long as scoring a few points."""
@@ -257,7 +294,7 @@ class Network:
     @property
     def output_bias(self) -> slice | None:
         """Where the bias of the last linear layer lies in the flat vector; None if it has none there."""
-        layer = _find_last_linear(self.module)
+        layer = find_last_linear(self.module)
         bias = None if layer is None else layer.bias
         for slot, tensor in zip(self.slots, self._tensors(), strict=True):
             if tensor is bias:

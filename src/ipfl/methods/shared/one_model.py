@@ -38,6 +38,8 @@ class OneModelMethod(Method[GlobalModel]):
     """
 
     needs_probe: ClassVar[bool] = False
+    sent: ClassVar[str] = "global"
+    """What the server's vector is called when it travels."""
 
     def init(self, setup: Setup) -> GlobalModel:
         """All start from the same parameters."""
@@ -47,9 +49,10 @@ class OneModelMethod(Method[GlobalModel]):
         """Random clients train the global model; their mean replaces it."""
         chosen = select_clients(roster, state.per_round, state.seed, round)
         instructions = self.instructions(state, chosen, round)
-        to = {client: Record(state.named, instructions.get(client, {})) for client in chosen}
-        replies = yield Ask("train", to, expect_update({"global": len(state.params)}))
-        params = average_models(replies, "global", state.params, state.rule)
+        named = {self.sent: state.params}
+        to = {client: Record(named, instructions.get(client, {})) for client in chosen}
+        replies = yield Ask("train", to, expect_update({self.sent: len(state.params)}))
+        params = average_models(replies, self.sent, state.params, state.rule)
         return Round(replace(state, params=params), random_seats(chosen, replies))
 
     def instructions(
@@ -62,14 +65,13 @@ class OneModelMethod(Method[GlobalModel]):
         """Local training from the global model."""
         return self.update(me.train(ask.params["global"]), me), mine
 
-    @staticmethod
-    def update(model: Vector, me: Client) -> Record:
+    def update(self, model: Vector, me: Client) -> Record:
         """A client's reply: its copy of the model, weighed by its number of samples."""
-        return Record({"global": model}, {"n": len(me.data("train"))})
+        return Record({self.sent: model}, {"n": len(me.data("train"))})
 
     def offer(self, state: GlobalModel, client: ClientId) -> Record:
         """The global model, for everyone."""
-        return Record(state.named)
+        return Record({self.sent: state.params})
 
     def personalize(self, offer: Record, mine: Record, me: Client) -> Predictor:
         """Every client predicts with the global model as it is."""
