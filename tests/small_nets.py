@@ -28,7 +28,7 @@ class LayerNormed(nn.Sequential):
 
 def small_model(method: str) -> str:
     """The name of the smallest network that has the parts which a method needs."""
-    return f"{__name__}:LayerNormed" if method_class(method).needs_parts else "softmax"
+    return f"{__name__}:BatchNormed" if method_class(method).needs_parts else "softmax"
 
 
 class Scaled(nn.Module):

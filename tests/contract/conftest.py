@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.contract.plays import TINY, Play
+from tests.small_nets import small_model
 from tests.template import TEMPLATE, write_template
 
 import ipfl
 from ipfl.core import Method
 from ipfl.methods import METHODS, method_reference
 from ipfl.training.task import Task
-
-
-@pytest.fixture(scope="module")
-def task() -> Task:
-    return Task.load(**TINY, unseen=1)
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +33,17 @@ def method(
 ) -> Method[Any]:
     monkeypatch.setattr(sys, "path", [str(template_folder), *sys.path])
     return ipfl.method(request.param)
+
+
+@cache
+def task_with(model: str) -> Task:
+    return Task.load(**TINY | {"model": model}, unseen=1)
+
+
+@pytest.fixture
+def task(method: Method[Any]) -> Task:
+    """Six clients, and a network that has the parts which the method needs."""
+    return task_with(small_model(method_reference(method)))
 
 
 @pytest.fixture(scope="module")

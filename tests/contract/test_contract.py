@@ -22,6 +22,7 @@ from tests.contract.plays import (
     unless_refused,
 )
 from tests.federation import run_here
+from tests.small_nets import small_model
 from tests.template import TEMPLATE
 
 import ipfl
@@ -83,7 +84,7 @@ class TestParts:
         if method.needs_probe:  # not for the models of all; at deployment a client may use all it has
             assert digest(here.models) == digest(there.models)
         else:
-            assert digest(here.evaluations) != digest(there.evaluations)
+            assert digest((here.state, here.evaluations)) != digest((there.state, there.evaluations))
 
 
 class TestState:
@@ -248,7 +249,8 @@ class TestClients:
         """The same number of floats and facts however much data the clients have."""
         shapes = []
         for samples in (20, 40):
-            task = Task.load(**TINY | {"samples": samples})
+            model = small_model(method_reference(method))
+            task = Task.load(**TINY | {"samples": samples, "model": model})
             with Play(task, method) as play:
                 offer = method.offer(play.rounds().state, 0)
             shapes.append(

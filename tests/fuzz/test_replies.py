@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from tests.contract.plays import Play, has_usable_models, look_at_everything
 from tests.federation import play_round
 from tests.fuzz.hostile_replies import MESSAGE_MUTATIONS, RECORD_MUTATIONS, hostile_message, hostile_record
+from tests.small_nets import small_model
 from tests.small_runs import small_task
 
 import ipfl
@@ -29,6 +30,7 @@ from ipfl.engines.flower.run_settings import RunSettings
 from ipfl.engines.flower.transport import IncomingReply
 from ipfl.methods import METHODS
 from ipfl.play.evaluation import Evaluator
+from ipfl.training.architectures import model_reference
 from ipfl.training.task import Task
 
 CASES = 270
@@ -102,7 +104,8 @@ class HostileFlower:
     mutations = MESSAGE_MUTATIONS
 
     def __init__(self, task: Task, method: Any, honest: Answers):
-        run_settings = RunSettings(method, ipfl.TrainConfig(), TaskConfig(**TASK, model="softmax"), 0, 10)
+        section = TaskConfig(**TASK, model=str(model_reference(task.factory)))
+        run_settings = RunSettings(method, ipfl.TrainConfig(), section, 0, 10)
         transport = SimpleNamespace(exchange=self._exchange, traffic=Bytes())
         directory = SimpleNamespace(node_of=lambda client: client, client_of_key=None)
         membership: Any = SimpleNamespace(transport=transport, directory=directory, events=[])
@@ -138,15 +141,11 @@ class HostileFlower:
         self.engine.close()
 
 
-@pytest.fixture(scope="module")
-def task() -> Task:
-    return small_task(**TASK)
-
-
 @pytest.mark.parametrize("kind", [HostileLocal, HostileFlower])
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_no_malformed_reply_ends_a_run(task, variant, kind):
+def test_no_malformed_reply_ends_a_run(variant, kind):
     name, chosen = VARIANTS[variant]
+    task = small_task(**TASK, model=small_model(name))
     method, cases = ipfl.method(name, **chosen), 0
     with Play(task, method) as play:
         for round in range(ROUND):

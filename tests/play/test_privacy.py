@@ -1,18 +1,20 @@
 """`[privacy]` in whole runs: what is reported, who stops, what is refused, and that a seed decides it all."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from tests.federation import ScriptedEngine, run_here
+from tests.small_nets import LayerNormed
 
 import ipfl
 from ipfl.core import Ask, Record
 from ipfl.core.records import split_privacy_facts
 from ipfl.core.replies import Count, ReplySchema
 from ipfl.errors import InputError
-from ipfl.methods import METHODS
+from ipfl.methods import METHODS, method_class
 from ipfl.play.driver import Traffic, exchange
 
 DOCUMENT = Path(__file__).parent.parent.parent / "docs/privacy.md"
@@ -116,6 +118,8 @@ def methods_said_to_be(word):
 @pytest.mark.slow
 class TestWhichMethods:
     def play(self, task, name):
+        if method_class(name).needs_parts:
+            task = replace(task, factory=LayerNormed)
         return run_here(task, ipfl.method(name), **{**SMALL, "rounds": 2}, privacy={"noise": 1.0})
 
     @pytest.mark.parametrize("name", methods_said_to_be("Possible"))

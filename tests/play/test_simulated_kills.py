@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from tests.play.killed_runs import run_contents
 from tests.play.simulated_kills import AFTER_CONTENT, TASK, Kill, copy_key, is_killed, play
+from tests.small_nets import small_model
 from tests.small_runs import small_task
 
 import ipfl
@@ -97,7 +98,8 @@ def folder_in_memory(tmp_path):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_killed_and_resumed_bit_for_bit(task, method, folder_in_memory):
+def test_killed_and_resumed_bit_for_bit(method, folder_in_memory):
+    task = small_task(seed=3, model=small_model(method), **TASK)
     chain, chance = Chain(task, method, folder_in_memory), random.Random(f"kills of {method}")
     if 2 * len(chain.operations) <= KILLS:
         die_at_every_operation(chain)

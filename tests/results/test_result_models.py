@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.small_nets import small_model
 from tests.small_runs import InterruptAfter, run_small, small_task
 from torch import nn
 
 import ipfl
 from ipfl.client.kept_predictors import kept_clients
 from ipfl.errors import InputError, NotSupportedError
-from ipfl.methods import METHODS
+from ipfl.methods import METHODS, method_class
 from ipfl.results.client_model import MixtureModel, NetworkModel, PrototypeModel
 
 NO_NEWCOMERS = {"fedamp", "fedproto", "local"}
@@ -131,7 +132,8 @@ def test_the_model_is_what_was_evaluated(name, tmp_path):
         {"train": (parts.train.x, parts.train.y), "test": (parts.test.x, parts.test.y)}
         for parts in map(given.data.parts, range(5))
     ]
-    task = ipfl.Task.from_clients(own, model="mlp", unseen=[4])
+    model = small_model(name) if method_class(name).needs_parts else "mlp"
+    task = ipfl.Task.from_clients(own, model=model, unseen=[4])
     result = run_small(task, name, tmp_path / "run", rounds=2)
     assert result.last is not None
     recorded = {**result.last.personalized, **result.last.unseen}

@@ -10,7 +10,10 @@ import ipfl
 from ipfl.config.run_config import Config
 from ipfl.config.train_section import AdaptConfig
 from ipfl.errors import InputError
-from ipfl.study.method_labels import folder_names, label_methods
+from ipfl.study.method_labels import folder_names, label_methods, suitable_methods
+from ipfl.methods import METHODS
+from ipfl.training.architectures import Softmax
+from ipfl.training.network import build_network
 
 
 def test_by_hand():
@@ -38,6 +41,14 @@ def test_one_for_each(labels):
     for name in names.values():
         assert re.fullmatch(r'[^<>:"/\\|?*\x00-\x1f]+', name)
         assert name[-1] not in ". "
+
+
+def test_methods_that_suit_a_task():
+    network = build_network(Softmax, (3,), 2, 0)  # a head, and nothing else
+    found = suitable_methods(network, Config())
+    assert {*METHODS} - {*found} == {"fedbn", "fedper"}
+    adapted = suitable_methods(network, Config(adapt={"epochs": 1}))
+    assert {*found} - {*adapted} == {"fedem", "fedproto"}
 
 
 class TestLastStep:

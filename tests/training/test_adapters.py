@@ -49,6 +49,8 @@ class TestVector:
         # Query and value of one layer: rank·WIDTH down and up each; the classification layer WIDTH·2 + 2.
         assert network.size == network.trained == 2 * 2 * RANK * WIDTH + 2 * WIDTH + 2
         assert all("lora" in slot.name or "modules_to_save" in slot.name for slot in network.slots)
+        assert network.part("adapters").size == network.part("body").size == 2 * 2 * RANK * WIDTH
+        assert network.part("head").size == WIDTH * 2 + 2
 
     def test_the_seed_decides_it(self, task):
         one, same, other = (task.network(seed).read() for seed in (0, 0, 1))
