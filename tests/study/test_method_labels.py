@@ -10,8 +10,8 @@ import ipfl
 from ipfl.config.run_config import Config
 from ipfl.config.train_section import AdaptConfig
 from ipfl.errors import InputError
-from ipfl.study.method_labels import folder_names, label_methods, suitable_methods
 from ipfl.methods import METHODS
+from ipfl.study.method_labels import folder_names, label_methods, suitable_methods
 from ipfl.training.architectures import Softmax
 from ipfl.training.network import build_network
 
