@@ -22,24 +22,19 @@ def test_everybody_is_there_from_the_start_by_default(task):
 
 
 def test_a_seeded_share_joins_at_the_round(task):
-    # 0.4 · 5 = 2 clients are late.
-    clients = ClientsConfig(join_round=2, join_share=0.4)
+    # 0.2 · 5 = 1 client is late.
+    clients = ClientsConfig(join_round=2)
     trained = []
     for seed in range(6):
         result = run_small(task, "fedavg", rounds=4, clients=clients, seed=seed)
-        assert known(result) == [3, 3, 5, 5]
+        assert known(result) == [4, 4, 5, 5]
         trained.append(frozenset(seat.client for line in result.history[:2] for seat in line["seats"]))
     assert len({*trained}) > 1
-    assert all(len(one) <= 3 for one in trained)
-
-
-def test_somebody_is_always_there(task):
-    clients = ClientsConfig(join_round=1, join_share=0.99)
-    assert known(run_small(task, "fedavg", rounds=2, clients=clients)) == [1, 5]
+    assert all(len(one) <= 4 for one in trained)
 
 
 def test_who_was_late_is_late_after_a_resume(task, tmp_path):
-    options = {"rounds": 4, "clients": ClientsConfig(join_round=2, join_share=0.4)}
+    options = {"rounds": 4, "clients": ClientsConfig(join_round=2)}
     whole = run_small(task, "fedavg", **options)
     for stop in (0, 1, 2):
         out = tmp_path / str(stop)

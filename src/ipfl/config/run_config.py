@@ -62,9 +62,11 @@ class ClientsConfig(Section):
     )
     grace: int = Field(10, ge=0, le=MAX_INT32, description="rounds before a client may leave")
     join_round: int | None = Field(
-        None, ge=1, le=MAX_INT32, description="round at which some clients join; omitted: all from the start"
+        None,
+        ge=1,
+        le=MAX_INT32,
+        description="round at which a fifth of the clients join; omitted: all are there from the start",
     )
-    join_share: float = Field(0.2, gt=0, lt=1, description="share of the clients that join at join_round")
     deadline: Annotated[float, Field(gt=0)] | None = Field(
         None,
         description="seconds for an answer, by the clock; clients that take longer are left out",

@@ -18,15 +18,17 @@ if TYPE_CHECKING:
     from ipfl.play.loop import RoundLoop
     from ipfl.results.result import Result
 
+JOIN_SHARE = 0.2
+"""Share of the clients that come late (`clients.join_round`)."""
+
 
 class Arrivals(Callback):
     """Clients that join in the middle of a run (`clients.join_round`); a seeded choice."""
 
     def begin(self, loop: RoundLoop) -> None:
         """Those that have not joined yet are away."""
-        clients, config = loop.task.data.clients, loop.config.clients
-        # At least one is there from the start, or there would be nothing to join.
-        count = min(round(config.join_share * len(clients)), len(clients) - 1)
+        clients = loop.task.data.clients
+        count = round(JOIN_SHARE * len(clients))
         chosen = stream(loop.config.seed, "late").choice(clients, count, replace=False)
         loop.late = {int(client) for client in chosen}
         self._update(loop)
