@@ -289,9 +289,8 @@ class TestTraining:
         _, *examples = re.findall(r"```python\n(.*?)```", text("docs/training.md"), re.S)
         for example in examples:
             exec(example.replace("ipfl.RunConfig(rounds=10", "ipfl.RunConfig(rounds=3"), {})
-        mae, accuracy = capsys.readouterr().out.splitlines()
+        (mae,) = capsys.readouterr().out.splitlines()
         assert float(mae.split()[0]) < 100
-        assert re.fullmatch(r"\d+%", accuracy)
 
     def test_metrics_are_in_the_summary(self, training_folder, monkeypatch):
         folder = training_folder
