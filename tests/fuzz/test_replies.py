@@ -36,6 +36,7 @@ from ipfl.training.task import Task
 CASES = 270
 """Hostile replies for each method and engine."""
 VARIANTS = {name: (name, {}) for name in METHODS} | {
+    "ipfl, relative": ("ipfl", {"importance": "relative", "clusters": 3}),
     "ipfl-plus, printed payment": ("ipfl-plus", {"payment.rule": "paper"}),
     "ipfl-plus, gradients": ("ipfl-plus", {"contribution.rule": "paper"}),
     "ipfl-plus, printed importance": ("ipfl-plus", {"importance.rule": "paper", "sharing.rule": "paper"}),
