@@ -29,9 +29,6 @@ def test_what_a_file_names_exists(name):
         for methods in measures.values():
             assert set(methods) <= set(experiment.labels)
             assert all(re.match(r"-?\d", str(text)) for text in methods.values())
-    if experiment.kind == "theory":
-        assert set(experiment.trials) == set(get_args(Scale))
-        return
     assert experiment.ours
     tuned = read_experiment(experiment.tuning) if experiment.tuning else experiment
     assert tuned.tuning is None
@@ -39,7 +36,7 @@ def test_what_a_file_names_exists(name):
     assert missing <= {*tuned.labels, *tuned.also_tuned}, "methods that nobody tunes"
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "theory"])
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("scale", get_args(Scale))
 def test_every_run_can_be_built(name, scale):
     experiment = read_experiment(name)
@@ -66,8 +63,8 @@ def test_tables_share_runs():
         columns = plan_experiment(read_experiment(name), "cpu", [0])
         return {run.key for column in columns.values() for run in column.values()}
 
-    # 4 partitions × the methods of both: FedAvg, IP-FL twice, Ditto, FedProx, FedALA, Per-FedAvg, FedProto.
-    assert len(keys("convergence") & keys("emnist-accuracy")) == 4 * 8
+    # 4 partitions × the methods of both: FedAvg, ours (3), Ditto, FedProx, FedALA, Per-FedAvg, FedProto.
+    assert len(keys("convergence") & keys("emnist-accuracy")) == 4 * 9
     assert keys("reference-local") == keys("emnist-accuracy")
 
 

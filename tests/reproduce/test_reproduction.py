@@ -34,7 +34,11 @@ def run_folders(folder):
 
 
 def test_runs_are_played_once_and_shared(tiny, tmp_path):
+    listed = run(tmp_path, "tiny", "--scale", "smoke", "--seeds", "0", "--dry-run").stdout.splitlines()
+    assert listed == ["fedavg, 10:90, seed 0", "ditto, 10:90, seed 0"]
+    assert not (tmp_path / "results").exists()
     run(tmp_path, "tiny", "--scale", "smoke", "--seeds", "0")
+    assert not run(tmp_path, "tiny", "--scale", "smoke", "--seeds", "0", "--dry-run").stdout
     first = run_folders(tmp_path)
     assert len(first) == 2
     for folder in (tmp_path / "runs").iterdir():

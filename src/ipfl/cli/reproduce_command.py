@@ -110,6 +110,9 @@ def run_experiments(
     runs: Runs = RUNS,
     workers: ParallelRuns = None,
     other_commit: OtherCommitOption = "refuse",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only list the runs that would be played.")
+    ] = False,
     quiet: Quiet = False,
     data_dir: DataDir = None,
 ) -> None:
@@ -125,9 +128,11 @@ def run_experiments(
     wanted = experiment_names() if names == ["all"] else list(dict.fromkeys(names))
     experiments = [read_experiment(name) for name in wanted]
     with comparison_observers(quiet) as make_observer:
-        options = PlayOptions(runs, out, workers, other_commit, make_observer)
+        options = PlayOptions(runs, out, workers, other_commit, make_observer, dry_run)
         outcome = reproduce(experiments, scale, _read_seeds(seeds, 0), options, _method_labels(methods))
-    if not quiet:
+    for title in outcome.missing:
+        typer.echo(title)
+    if not quiet and not dry_run:
         _print_tables(wanted, scale, out)
     _finish(outcome)
 
@@ -182,7 +187,7 @@ def list_experiments(out: Results = RESULTS) -> None:
         there = ", ".join(
             f"{scale}: {len(seeds)} seeds" for scale, seeds in seeds_by_scale(out, name).items()
         )
-        table.add_row(name, one.title, str(count) if count and one.kind == "runs" else "–", there or "–")
+        table.add_row(name, one.title, str(count), there or "–")
     stdout_console().print(table)
 
 

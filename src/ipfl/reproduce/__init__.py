@@ -4,5 +4,5 @@
 `records` keeps their numbers, `tuning` gives every method the same grid, `measures` and `statistics` say what
 is compared and how sure that is, `tables` and `pictures` show it.
 
-Imports `report`, `theory` and what is below them; imported by `cli` only.
+Imports `report` and what is below it; imported by `cli` only.
 """

@@ -72,6 +72,8 @@ class Common(_File):
     """Settings of single methods, by label; keys without a dot are the method's own."""
     introduction: str
     """The text before all tables."""
+    retired: tuple[str, ...] = ()
+    """Labels of rows whose settings no longer exist: shown, and compared with nothing."""
     order: tuple[str, ...] = ()
     """In which experiments are listed."""
 
@@ -85,10 +87,7 @@ class Experiment(_Scaled):
     """Its place in the paper."""
     claim: str = ""
     """The paper's claim; empty if the paper does not show it."""
-    kind: Literal["runs", "theory"] = "runs"
-    task: str = ""
-    trials: Mapping[Scale, int] = {}
-    """Of the theory: simulations for each point."""
+    task: str
     columns: Mapping[str, Settings] = {"": {}}
     """Variants of the task by name; each is a table of its own."""
     ours: tuple[str, ...] = ()
@@ -164,6 +163,6 @@ def read_experiment(name: str) -> Experiment:
         found = Experiment.model_validate({**_read_toml(path), "name": name})
     except ValidationError as error:
         raise InputError(f"{path}: {one_line(error, None)}") from error
-    if found.kind == "runs" and found.task not in read_common().tasks:
+    if found.task not in read_common().tasks:
         raise InputError(f"{path}: there is no task {found.task!r} in {COMMON}.toml")
     return found

@@ -7,6 +7,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from ipfl.config.run_config import ADAPTED
 from ipfl.errors import InputError
 from ipfl.report.figure_list import FIGURES
 from ipfl.report.result_tables import plain_table
@@ -64,8 +65,8 @@ def head_and_rows(
         if measure in printed:
             head.append("printed")
     rows = []
-    for label in _labels_in_order(experiment, column, values[experiment.measures[0]]):
-        cells = [method_title(label), str(len(column.runs[label]))]
+    for label in _labels_in_order(experiment, record, name, values[experiment.measures[0]]):
+        cells = [method_title(label), str(len(column.runs.get(label, {})))]
         for measure in experiment.measures:
             cells.append(_cell(values[measure].get(label), MEASURES[measure].digits))
             if measure in printed:
@@ -74,9 +75,14 @@ def head_and_rows(
     return head, rows
 
 
-def _labels_in_order(experiment: Experiment, column: ColumnRecord, values: Mapping[str, Values]) -> list[str]:
-    ours = [label for label in experiment.ours if label in column.runs]
-    others = [label for label in column.runs if label not in ours]
+def _labels_in_order(
+    experiment: Experiment, record: ExperimentRecord, name: str, values: Mapping[str, Values]
+) -> list[str]:
+    """All methods with runs, and those that the paper prints something of."""
+    printed = [label for of in experiment.printed.get(name, {}).values() for label in of]
+    labels = dict.fromkeys([*record.columns[name].runs, *printed])
+    ours = [label for label in experiment.ours if label in labels]
+    others = [label for label in labels if label not in ours]
     sign = -1 if MEASURES[experiment.measures[0]].is_higher_better else 1
 
     def place(label: str) -> tuple[bool, float]:
@@ -101,12 +107,13 @@ def terminal_tables(experiment: Experiment, record: ExperimentRecord) -> list[Ta
 def standings(experiment: Experiment, record: ExperimentRecord, name: str) -> dict[str, dict[str, Standing]]:
     """The place of each of our methods among all others that are not ours: measure → label → standing."""
     found: dict[str, dict[str, Standing]] = {}
+    left_out = {*experiment.ours, *read_common().retired}
     for measure in experiment.measures:
         if not MEASURES[measure].is_ranked:
             continue
         values = column_values(record, record.columns[name], measure)
         for label in experiment.ours:
-            rivals = {one: of for one, of in values.items() if one == label or one not in experiment.ours}
+            rivals = {one: of for one, of in values.items() if one == label or one not in left_out}
             one = standing(label, rivals, is_higher_better=MEASURES[measure].is_higher_better)
             if one is not None:
                 found.setdefault(measure, {})[label] = one
@@ -149,8 +156,6 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def experiment_text(experiment: Experiment, record: ExperimentRecord | None, scale: Scale) -> str:
     """The part of the document about one experiment."""
     parts = [f"## {experiment.name}", claim_text(experiment)]
-    if experiment.kind == "theory":
-        return "\n\n".join([*parts, experiment.note])
     if record is None:
         return "\n\n".join([*parts, f"No result is committed yet (`ipfl reproduce {experiment.name}`)."])
     parts.append(scale_text(experiment, scale))
@@ -195,11 +200,12 @@ def made_with(record: ExperimentRecord) -> str:
     """Seeds, commits, machine and tuning."""
     tuned = "nothing was tuned"
     if record.tuning is not None:
+        played = {label for column in record.columns.values() for label in column.runs}
         seeds = ", ".join(map(str, record.tuning["seeds"]))
         chosen = "; ".join(
             f"{method_title(label)} {_settings_text(one['chosen'])}"
             for label, one in record.tuning["methods"].items()
-            if one["chosen"] and any(label in column.runs for column in record.columns.values())
+            if one["chosen"] and played & {label, f"{label}{ADAPTED}"}
         )
         tuned = f"tuned on {record.tuning['column'] or 'the only column'}, seeds {seeds}: {chosen}"
     seeds = ", ".join(map(str, record.seeds))
@@ -235,8 +241,7 @@ def overview(records: Mapping[str, ExperimentRecord]) -> tuple[list[str], list[l
 
 def _read_records(results: Path, scale: Scale) -> dict[str, ExperimentRecord]:
     """The results of all experiments that have any."""
-    names = [name for name in experiment_names() if read_experiment(name).kind == "runs"]
-    found = {name: read_compared(results, name, scale) for name in names}
+    found = {name: read_compared(results, name, scale) for name in experiment_names()}
     return {name: record for name, record in found.items() if record is not None}
 
 

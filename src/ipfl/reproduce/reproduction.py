@@ -59,6 +59,8 @@ class PlayOptions:
     workers: int | None = None
     other_commit: OtherCommit = "refuse"
     make_observer: MakeObserver | None = None
+    is_dry: bool = False
+    """Runs are listed, not played."""
 
 
 @dataclass
@@ -70,6 +72,8 @@ class ReproductionOutcome:
     is_interrupted: bool = False
     notes: list[str] = field(default_factory=list)
     """Failures that did not matter."""
+    missing: list[str] = field(default_factory=list)
+    """Runs that would be played, of a dry run."""
 
 
 @dataclass
@@ -80,6 +84,8 @@ class _Played:
     """By key."""
     failures: dict[str, str] = field(default_factory=dict)
     """Why there is none, by key."""
+    missing: list[StudyRun] = field(default_factory=list)
+    """Those that had to be played."""
     is_interrupted: bool = False
 
     def enter(self, run: StudyRun, outcome: RunOutcome) -> None:
@@ -133,15 +139,17 @@ def play_runs(runs: Iterable[StudyRun], known: Mapping[str, RunRecord], options:
                 )
             else:
                 finished.pop(key, None)
-                remove_folder(options.runs / key)
+                if not options.is_dry:
+                    remove_folder(options.runs / key)
         for run in [run for key, run in wanted.items() if key not in played.records]:
             if run.reference is not None and run.reference.key not in finished:
                 played.records.pop(run.reference.key, None)  # others are measured by its rounds
-        missing = [run for key, run in wanted.items() if key not in played.records]
-        if missing:
-            missing.sort(key=lambda run: (run.seed, str(getattr(run.config, "task", None))))
-            tasks = make_task_cache(missing[0].config, None, missing[0].seed)
-            run_list = RunList(missing, played.enter, finished, options.make_observer)
+        played.missing = [run for key, run in wanted.items() if key not in played.records]
+        played.missing.sort(key=lambda run: (run.seed, str(getattr(run.config, "task", None))))
+        if played.missing and not options.is_dry:
+            first = played.missing[0]
+            tasks = make_task_cache(first.config, None, first.seed)
+            run_list = RunList(played.missing, played.enter, finished, options.make_observer)
             played.is_interrupted = run_list.play(local_pool(options.workers), tasks)
     finally:
         lock.release()
@@ -227,9 +235,6 @@ def reproduce(
     check_methods("method", methods or (), [label for one in experiments for label in one.labels])
     planned = []
     for experiment in experiments:
-        if experiment.kind == "theory":
-            outcome.files += _compute_theory(experiment, scale, options.results)
-            continue
         tuning = read_tuning(options.results, experiment, scale)
         before = read_experiment_record(options.results, experiment.name, scale)
         every = sorted({*seeds, *(before.seeds if before else ())})
@@ -240,6 +245,9 @@ def reproduce(
     kept = [one.kept(known, options.other_commit) for one in planned]
     played = play_runs([run for one in planned for run in one.wanted()], known, options)
     outcome.is_interrupted = played.is_interrupted
+    if options.is_dry:
+        outcome.missing = [run.title for run in played.missing]
+        return outcome
     for one, others in zip(planned, kept, strict=True):
         record = _collect(one, scale, {**others, **played.records}, played.failures)
         outcome.failures += record.failures
@@ -275,14 +283,6 @@ def _collect(
         tuning=one.tuning,
         columns=columns,
         failures=failures,
-    )
-
-
-def _compute_theory(experiment: Experiment, scale: Scale, results: Path) -> list[Path]:
-    from ipfl.theory.studies import STUDIES, write_studies
-
-    return write_studies(
-        list(STUDIES), results / experiment.name / scale, seed=0, trials=experiment.trials[scale]
     )
 
 

@@ -45,8 +45,6 @@ def plan_tuning(experiment: Experiment, scale: Scale, seeds: Sequence[int]) -> l
     Raises:
         InputError: A seed belongs to the tables.
     """
-    if experiment.kind != "runs":
-        raise InputError(f"{experiment.name} has no runs to tune")
     if experiment.tuning is not None:
         raise InputError(f"{experiment.name} uses the tuning of {experiment.tuning}: tune that")
     if low := [seed for seed in seeds if seed < FIRST_SEED]:

@@ -13,5 +13,5 @@ Every study is one entry of `STUDIES` (`studies.py`): numbers first, then a figu
 The paper's formulas for the errors leave out a covariance. Both stand here: `printed`, and `exact`, which
 follows from the model that the paper describes (`gaussian_means` derives it).
 
-Imports only `core` and `errors`; imported by `cli` and `reproduce`.
+Imports only `core` and `errors`; imported by `cli`.
 """
