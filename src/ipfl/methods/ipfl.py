@@ -140,7 +140,7 @@ class IPFL(TokenMarket, Method[IPFLState]):
       share U of the pool goes back to consumers, those who paid; what providers share shrinks by as much.
       Acc_kr is the accuracy on the participants' own points, the first round owes nothing.
     - N_r in Eq. reward_distribution is the number of providers: only then does the pool come out even. Equal
-      ψ are ranked by Ω, then by id. Tokens are whole numbers; all open with the same, a price for every round.
+      ψ are ranked by Ω, then by id. Tokens are whole numbers; all open with a price for every round.
     - Eq. personalized_model is normalised, Σ_k υ_ik = 1, or P_i would not be a model of the same scale. υ is
       scored on `goal`, what the client wants to be good at. No training; line 7 of Algorithm 2 is done when
       a client predicts. All K models start from the same parameters: others could not be averaged.
