@@ -9,7 +9,6 @@ import pytest
 from typer.testing import CliRunner
 
 from ipfl.cli import app
-from ipfl.engines.flower import simulation
 
 LOCAL_ONLY = "[adversary] and [faults] need the local engine: no other one can make clients fail"
 
@@ -21,23 +20,9 @@ def refused(*words):
     return done.stderr
 
 
-@pytest.fixture
-def no_simulation(monkeypatch):
-    """Nothing may start Flower and Ray."""
-
-    def start(*arguments):
-        raise AssertionError("Flower and Ray were started")
-
-    monkeypatch.setattr(simulation, "Simulation", start)
-
-
 @pytest.mark.parametrize("words", [["--nodes", "2"], ["--fp16"]])
 def test_options_of_another_engine(words):
     assert "belong to --engine flower" in refused(*words)
-
-
-def test_no_workers():
-    assert "at least one worker" in refused("--engine", "flower", "--workers", "0")
 
 
 @pytest.mark.parametrize(
@@ -49,20 +34,19 @@ def test_no_workers():
         (["--set", "faults.broken=0.1"], LOCAL_ONLY),
     ],
 )
-def test_before_anything_is_started(tmp_path, no_simulation, words, why):
-    """One line, no results, no Ray."""
+def test_before_anything_is_started(tmp_path, words, why):
+    """One line, no results."""
     out = tmp_path / "run"
     assert refused("--engine", "flower", "--out", str(out), *words) == f"error: {why}\n"
     assert not out.exists()
 
 
-@pytest.mark.parametrize("missing", ["flwr", "ray"])
-def test_without_the_extra(missing, monkeypatch):
+def test_without_the_extra(monkeypatch):
     """As where it is not installed: the import system finds no such module."""
     find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == missing else find(name))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "flwr" else find(name))
     said = refused("--engine", "flower")
-    assert f'{missing} is not installed; install the extra with: pip install "ipfl[flower]"' in said
+    assert 'flwr is not installed; install the extra with: pip install "ipfl[flower]"' in said
 
 
 def test_no_telemetry():

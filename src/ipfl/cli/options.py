@@ -137,7 +137,8 @@ KeepModels = Annotated[
 EngineName = Annotated[
     Literal["local", "flower"],
     typer.Option(
-        "--engine", help="local: worker processes; flower: simulated Flower nodes on Ray. The same result."
+        "--engine",
+        help="local: worker processes; flower: Flower nodes, one after the other. The same result.",
     ),
 ]
 CompareEngineName = Annotated[
@@ -272,7 +273,7 @@ def _allow_user_modules() -> None:
 
 
 def choose_engine(
-    name: str, config: Config, nodes: int | None, workers: int | None, fp16: bool, quiet: bool
+    name: str, config: Config, nodes: int | None, workers: int | None, fp16: bool
 ) -> EngineFactory:
     """The engine, which moves the messages of a run."""
     if name == "local":
@@ -281,13 +282,12 @@ def choose_engine(
         from ipfl.engines.local_engine import local_engine
 
         return local_engine(workers)
-    if workers == 0:
-        raise InputError("--engine flower needs at least one worker")
+    from ipfl.engines.flower import require_flower
+
+    require_flower()
     from ipfl.engines.flower.simulation import simulation_engine
 
-    return simulation_engine(
-        config.task, nodes, workers=workers, float16=fp16, print_line=_line_printer(quiet)
-    )
+    return simulation_engine(config.task, nodes, float16=fp16)
 
 
 def choose_pool(name: str, workers: int | None, quiet: bool) -> MakePool:

@@ -102,7 +102,7 @@ def run(
     from ipfl.keep.run_folder import RunOutput
     from ipfl.play.profile import Profile
 
-    engine = options.choose_engine(engine_name, settings, nodes, workers, fp16, quiet)
+    engine = options.choose_engine(engine_name, settings, nodes, workers, fp16)
     folder = resume or out or options.new_run_folder(f"{settings.row_name(method)}-seed-{settings.seed}")
     output = RunOutput(
         folder,

@@ -8,7 +8,7 @@ It prints a line for each round and each event, and `error: …` before it fails
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,13 +27,12 @@ from ipfl.deploy.federation_folder import load_run_config
 from ipfl.deploy.registry import Registry, client_lookup
 from ipfl.deploy.run_log import print_failure, print_input_error, print_progress
 from ipfl.engines import ATTEMPTS_FILE, EngineContext
-from ipfl.engines.flower import require_flower
 from ipfl.engines.flower.flower_engine import FlowerEngine, RemoteData
 from ipfl.engines.flower.membership import ClientOfKey, Membership, NodeDirectory, agree_on_task
 from ipfl.engines.flower.node_app import NodeApp, NodeFolders
 from ipfl.engines.flower.node_memory import Attempts, DataDescription
 from ipfl.engines.flower.run_settings import MAX_CLASSES, RunSettings
-from ipfl.engines.flower.simulation import START_TIMEOUT_SECONDS, Simulation
+from ipfl.engines.flower.simulation import local_grid
 from ipfl.engines.flower.transport import Transport
 from ipfl.errors import InputError
 from ipfl.keep.run_folder import RunOutput
@@ -193,7 +192,7 @@ def run_server(grid: Grid, server_config: ServerConfig, model: Factory | None = 
         config.privacy,
         config.adapt,
     )
-    transport = Transport(grid, server_config.deadline, REPLY_POLL_SECONDS, lambda: None)
+    transport = Transport(grid, server_config.deadline, REPLY_POLL_SECONDS)
     membership = Membership(transport, NodeDirectory(server_config.load_client_lookup()))
     task = build_task(server_config, settings, membership, factory)
     settings = replace(settings, classes=task.data.classes)
@@ -242,7 +241,6 @@ def simulate(
     nodes: int,
     *,
     model: Factory | None = None,
-    workers: int | None = None,
     **run_config: Any,
 ) -> Result:
     """Tries an app out: simulated nodes that run it, and the server that `server_app` would be.
@@ -251,17 +249,14 @@ def simulate(
         app: What nodes run, with your own loader and model.
         nodes: Number of nodes; each is one client.
         model: The same model for the server; None: the config's.
-        workers: Processes that play the nodes in turn; None: one per core.
         **run_config: The app's run config, such as `config`, `out` and `rounds`; see `ServerConfig`.
     """
-    require_flower(simulation=True)
-    server_config = ServerConfig.read({"nodes": nodes, "wait": START_TIMEOUT_SECONDS, **run_config})
+    server_config = ServerConfig.read({"nodes": nodes, "wait": 0.0, **run_config})
     with ExitStack() as stack:
         if app.folders is None:  # all simulated nodes are on this machine: give them folders of their own
             temporary = Path(stack.enter_context(TemporaryDirectory(prefix="ipfl-nodes-")))
             app.folders = NodeFolders(server_config.out.resolve() / SIMULATED_NODES, temporary)
-        simulation = stack.enter_context(closing(Simulation(app, nodes, workers)))
-        return run_server(simulation.grid, server_config, model)
+        return run_server(local_grid(app, nodes), server_config, model)
 
 
 app = server_app()

@@ -12,6 +12,7 @@ from typing import Any
 RAY_ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # otherwise Ray prints a warning at every start
+    "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_prestart_worker_first_driver": "0",  # processes that would wait, beside those that do the work
     "RAY_raylet_start_wait_time_s": "120",
     "RAY_gcs_rpc_server_reconnect_timeout_s": "2",  # how long Ray's processes run on after ours was killed

@@ -6,13 +6,9 @@ What goes wrong on the way (a late reply, an error, a malformed reply) is decide
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from itertools import count
 from pathlib import Path
 
-from flwr.app import Context, Message, RecordDict
-from flwr.proto.node_pb2 import NodeInfo
-from flwr.serverapp import Grid
-from flwr.supercore.task_identity import TaskIdentity
+from flwr.app import Message
 
 import ipfl
 from ipfl.config.run_config import Config
@@ -21,8 +17,9 @@ from ipfl.core import Event
 from ipfl.engines import EngineContext, EngineFactory
 from ipfl.engines.flower.flower_engine import FlowerEngine
 from ipfl.engines.flower.membership import Membership, NodeDirectory
-from ipfl.engines.flower.node_app import NodeApp, NodeFolders, runners
+from ipfl.engines.flower.node_app import NodeApp, NodeFolders
 from ipfl.engines.flower.run_settings import RunSettings
+from ipfl.engines.flower.simulation import LocalGrid
 from ipfl.engines.flower.transport import Transport
 from ipfl.training.task import Task
 
@@ -30,60 +27,35 @@ Fault = Callable[[Message, Message], Message | None]
 """From an ask and its reply to what arrives; None: nothing does."""
 
 
-class Loopback(Grid):
+class Loopback(LocalGrid):
     def __init__(self):
-        TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1  # who writes messages here
-        self.nodes: dict[int, tuple[NodeApp, Context]] = {}
-        self.keys: dict[int, bytes] = {}
+        super().__init__()
         self.sent: list[Message] = []
         self.fault: Fault = lambda ask, reply: reply
         self.unread: dict[str, Message] = {}
-        self._numbers = count()
 
     def join(self, node: int, app: NodeApp, key: bytes = b"", **node_config):
         """A node is started: with nothing in memory, though all live in this process."""
-        runners.clear()
-        self.nodes[node] = (app, Context(1, node, dict(node_config), RecordDict(), {}))
-        self.keys[node] = key
+        app.runners.clear()
+        super().join(node, app, key, **node_config)
 
     def leave(self, node: int):
-        del self.nodes[node]
-
-    def get_node_ids(self):
-        return list(self.nodes)
-
-    def get_nodes(self):
-        return [NodeInfo(node_id=node, public_key=self.keys[node]) for node in self.nodes]
+        del self.nodes[node], self.keys[node]
 
     def push_messages(self, messages):
-        accepted = []
-        for ask in messages:
-            ask.metadata.__dict__["_message_id"] = str(next(self._numbers))
-            if ask.metadata.dst_node_id not in self.nodes:
-                continue
-            accepted.append(ask.metadata.message_id)
+        """Every node answers at once."""
+        accepted = super().push_messages(messages)
+        for key in accepted:
+            ask = self._asks[key]
             self.sent.append(ask)
-            app, context = self.nodes[ask.metadata.dst_node_id]
-            reply = self.fault(ask, app(ask, context))
+            (reply,) = super().pull_messages([key])
+            reply = self.fault(ask, reply)
             if reply is not None:
-                self.unread[ask.metadata.message_id] = reply
+                self.unread[key] = reply
         return accepted
 
     def pull_messages(self, message_ids):
         return [self.unread.pop(key) for key in message_ids if key in self.unread]
-
-    def send_and_receive(self, messages, *, timeout=None):
-        raise NotImplementedError
-
-    def create_message(self, *args, **kwargs):
-        raise NotImplementedError
-
-    def set_run(self, run):
-        raise NotImplementedError
-
-    @property
-    def run(self):
-        raise NotImplementedError
 
 
 def join_nodes(grid: Loopback, folder: Path, nodes: int) -> None:
@@ -108,7 +80,7 @@ def engine_factory(
             privacy=config.privacy,
             adapt=config.adapt,
         )
-        membership = Membership(Transport(grid, deadline, 0.001, lambda: None), NodeDirectory())
+        membership = Membership(Transport(grid, deadline, 0.001), NodeDirectory())
         membership.wait_for_clients(1, 1.0, settings, lambda line: None, fail_on_refusal=True)
         return FlowerEngine(membership, context.task, settings, context.memory, **options)
 

@@ -1,8 +1,6 @@
 """`clients.deadline` of the config holds on Flower as on the local engine: who takes longer is left out."""
 
-from contextlib import ExitStack
-from dataclasses import replace
-from types import SimpleNamespace
+import time
 
 import numpy as np
 import pytest
@@ -22,7 +20,7 @@ from ipfl.config.run_config import Config, EvaluateConfig
 from ipfl.core import Record
 from ipfl.deploy.server_app import ServerConfig, run_server
 from ipfl.engines.flower.node_app import NodeApp
-from ipfl.engines.flower.simulation import engine_on
+from ipfl.engines.flower.simulation import simulation_engine
 
 SLOW_NODE, SLOW_CLIENT = 102, 2
 
@@ -57,47 +55,23 @@ def config(**changes):
     )
 
 
-def simulated_run(grid, settings, folder, workers=2):
-    """A run as `ipfl run --engine flower` makes it, over the loopback grid instead of Ray's."""
-    simulation = SimpleNamespace(
-        grid=grid, workers=workers, check_alive=lambda: None, handle_sigterm=lambda: None
-    )
-
-    def make_engine(context):
-        context = replace(context, memory=folder / "memory")
-        return engine_on(simulation, context, settings.task, resources=ExitStack())
-
-    return run(settings, make_engine)
-
-
 class TestSimulated:
-    def test_who_takes_longer_is_left_out(self, tmp_path):
-        """Others are not, whatever the order in which they are asked; the evaluator waits for everyone."""
-        grid = Loopback()
-        join_nodes(grid, tmp_path, 6)
-        grid.fault = lambda ask, reply: (
-            None if (ask.metadata.dst_node_id, ask.metadata.message_type) == (SLOW_NODE, "train") else reply
-        )
-        result = simulated_run(grid, config(clients={"deadline": 0.1}), tmp_path)
+    def test_who_takes_longer_is_left_out(self, monkeypatch):
+        """Others are not; the evaluator waits for everyone. A message lives for a second at least."""
+
+        class SlowApp(NodeApp):
+            def __call__(self, message, context):
+                if message.metadata.message_type == "train" and context.node_id == SLOW_NODE:
+                    time.sleep(1.2)
+                return super().__call__(message, context)
+
+        monkeypatch.setattr("ipfl.engines.flower.simulation.NodeApp", SlowApp)
+        result = run(config(clients={"deadline": 0.5}), simulation_engine(TINY))
         for line in result.history:
             assert without_text(line["events"]) == [("overdue", SLOW_CLIENT)]
             assert [seat.client for seat in line["seats"] if seat.delivered] == [0, 1, 3, 4, 5]
         assert len(result.last.personalized) == 6
-
-    def test_without_a_deadline_everyone_is_waited_for(self, tmp_path):
-        grid = SlowLoopback(looks=20)
-        join_nodes(grid, tmp_path, 6)
-        result = simulated_run(grid, config(), tmp_path)
-        assert all(line["events"] == () for line in result.history)
-
-    def test_no_message_waits_for_a_free_process(self, tmp_path):
-        """With a deadline, as many messages are on their way as there are processes."""
-        grid, most = Loopback(), []
-        join_nodes(grid, tmp_path, 6)
-        pull = grid.pull_messages
-        grid.pull_messages = lambda keys: most.append(len(grid.unread)) or pull(keys)
-        simulated_run(grid, config(clients={"deadline": 60.0}), tmp_path, workers=2)
-        assert max(most) == 2
+        assert run(config(), simulation_engine(TINY)).history[0]["events"] == ()  # without a deadline
 
 
 class TestEngine:

@@ -4,7 +4,6 @@ from importlib.metadata import version
 from pathlib import Path
 
 import flwr
-import flwr.simulation
 import pytest
 from flwr.app.error import Error
 from flwr.common.constant import ErrorCode, Status, SubStatus
@@ -47,7 +46,6 @@ def test_no_other_module_uses_what_flower_does_not_publish():
 
 
 def test_what_it_uses_is_there():
-    assert callable(flwr.simulation.run_simulation)
     assert EXPIRED_ERROR_CODES == (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE)
     assert all(Error(code, "").code == code for code in EXPIRED_ERROR_CODES)
     SuperNodeTasks("127.0.0.1:1", b"secret")  # imports all that a worker needs; connects later

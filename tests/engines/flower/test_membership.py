@@ -142,7 +142,7 @@ class TestMembership:
             Message(malformed, reply_to=ask) if ask.metadata.dst_node_id == 100 else reply
         )
         settings = RunSettings(ipfl.method("fedavg"), TrainConfig(), TINY, 0, classes=None)
-        membership = Membership(Transport(grid, 0.05, 0.001, lambda: None), NodeDirectory())
+        membership = Membership(Transport(grid, 0.05, 0.001), NodeDirectory())
         membership.wait_for_clients(1, 0.0, settings, print)
         assert membership.directory.clients == (1, 3, 5)
         assert without_text(membership.events) == [("node_refused", None)]
@@ -157,7 +157,7 @@ class TestMembership:
         clock = SimpleNamespace(monotonic=lambda: now[0], sleep=sleep)
         monkeypatch.setattr(flower_membership, "time", clock)
         settings = RunSettings(ipfl.method("fedavg"), TrainConfig(), TINY, 0, classes=None)
-        membership = Membership(Transport(Loopback(), 0.05, 1.0, lambda: None), NodeDirectory())
+        membership = Membership(Transport(Loopback(), 0.05, 1.0), NodeDirectory())
         with pytest.raises(InputError, match="0 of 3 clients came within 100 s"):
             membership.wait_for_clients(3, 100.0, settings, lines.append)
         assert [line.split(";")[0] for line in lines] == [

@@ -27,7 +27,7 @@ from ipfl.core import Record
 from ipfl.engines.flower.message_headers import HELLO, AskHeader
 from ipfl.engines.flower.messages import Encoder, encode_text, message_type, pack, unpack
 from ipfl.engines.flower.messages import decode as decode_record
-from ipfl.engines.flower.node_app import NodeApp, NodeFolders, runners
+from ipfl.engines.flower.node_app import NodeApp, NodeFolders
 from ipfl.engines.flower.run_settings import RunSettings
 from ipfl.methods import METHODS
 from ipfl.training.task import Task
@@ -57,7 +57,6 @@ class Node:
         self.app = NodeApp(None if own is None else lambda context: own, folders=folders)
         self.context = Context(1, 7, {"client": 0, **node_config}, RecordDict(), {})
         self.run_id = uuid.uuid4().hex
-        runners.clear()
 
     def ask(self, action, record, method="fedavg", run_id=None, privacy=PRIVACY, adapt=None, **others):
         """What comes back: a record, or the text of a refusal."""
@@ -206,7 +205,7 @@ ANSWERED = {
     "finetune": {HELLO, EVALUATE, "train"},
     "ifca": {HELLO},
     "ipfl": {HELLO, EVALUATE, "train", "preference", "appraise"},
-    "ipfl-plus": {HELLO, "train", "preference", "appraise", "loss"},
+    "ipfl-plus": {HELLO, "train", "preference", "appraise"},
 }
 """Of some methods, what is not refused: that no test passes because nothing is ever answered."""
 
@@ -370,7 +369,7 @@ class TestNumbersThatAreNone:
         one = {"clusters": [0], "importance": [1.0], "means": [0.5], "seats": [0], "net": [0]}
         return Record({"cluster_0": model}, {**everything().facts, **one})
 
-    @pytest.mark.parametrize("action", ["preference", "appraise", "loss", "train"])
+    @pytest.mark.parametrize("action", ["preference", "appraise", "train"])
     def test_replies_are_numbers(self, tmp_path, action):
         data = some_data(0)
         data["train"][0][:, 0] *= 10

@@ -1,4 +1,4 @@
-"""Flower as an engine: the same methods on simulated (Ray) and on deployed nodes.
+"""Flower as an engine: the same methods on nodes in this process and on deployed nodes.
 
 - `headers`, `run_settings`: what server and nodes say to each other
 - `messages`: how that is written as Flower messages, and read
@@ -6,11 +6,11 @@
 - `membership`, `transport`: which nodes take part, and how messages reach them
 - `client`: the ClientApp that runs on a node
 - `memory`: what server and nodes keep between messages
-- `simulation`: nodes on this machine, played by Ray
+- `simulation`: nodes in this process
 - `flwr_internals`: all that we use of Flower beyond its public interface
 
-The package imports nothing of `ipfl.deploy`. flwr and Ray are optional (`pip install
-"ipfl[flower]"`); their telemetry is switched off here, before either is imported.
+The package imports nothing of `ipfl.deploy`. flwr is optional (`pip install
+"ipfl[flower]"`); its telemetry is switched off here, before it is imported.
 """
 
 from __future__ import annotations
@@ -21,15 +21,13 @@ import os
 from ipfl.errors import InputError
 
 os.environ["FLWR_TELEMETRY_ENABLED"] = "0"  # read once, when flwr is imported
-os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 
 
-def require_flower(*, simulation: bool = False) -> None:
+def require_flower() -> None:
     """Checks that Flower is installed, before an import fails with a traceback.
 
     Raises:
         InputError: It is not; the message names the extra to install.
     """
-    for module in ("flwr", "ray") if simulation else ("flwr",):
-        if importlib.util.find_spec(module) is None:
-            raise InputError(f'{module} is not installed; install the extra with: pip install "ipfl[flower]"')
+    if importlib.util.find_spec("flwr") is None:
+        raise InputError('flwr is not installed; install the extra with: pip install "ipfl[flower]"')

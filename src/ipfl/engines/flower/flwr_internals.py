@@ -7,8 +7,8 @@ any release: after an upgrade, check each entry, then change `FLWR_VERSION` (a t
   that failed.
 - Codes and texts in the output of Flower's commands: to tell the user why a node cannot connect. These are
   plain values here, so that processes which only start Flower's commands need not import flwr.
-- `flwr.simulation.run_simulation`: simulated nodes inside this process. Flower has deprecated it; the command
-  `flwr run`, which is to replace it, starts processes of its own.
+- `TaskIdentity` and `NodeInfo`: for a grid of nodes inside this process. Flower's own, `run_simulation`, is
+  deprecated, and the command `flwr run`, which is to replace it, starts processes of its own.
 - `flwr.supercore.runtime.RuntimeHttpClient` with its interceptors and retries, `AcquireTaskRequest` and
   `TaskType`: a worker of our own that takes tasks from a SuperNode (`--isolation process`).
 - `flwr.supernode.runtime.run_clientapp`: to run one task, which is one message to the ClientApp.
@@ -56,7 +56,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from flwr.clientapp import ClientApp
-    from flwr.serverapp import ServerApp
 
 FLWR_VERSION = "1.41.0"
 """The version of flwr that this module was written for."""
@@ -87,18 +86,18 @@ SUPERLINK_NODE_ID = 1
 """Flower's id of the server, as sender and receiver of messages."""
 
 
-def run_simulation(server: ServerApp, client: ClientApp, nodes: int, backend: dict[str, Any]) -> None:
-    """Runs a ServerApp with simulated nodes on Ray; returns when the ServerApp does.
+def write_messages_here() -> None:
+    """Lets this process write messages as Flower's own processes do, which say who they are."""
+    from flwr.supercore.task_identity import TaskIdentity
 
-    Args:
-        server: What the server runs.
-        client: What each node runs.
-        nodes: Number of nodes.
-        backend: Arguments for Ray.
-    """
-    import flwr.simulation  # with it comes Ray, which takes a second to import
+    TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = SUPERLINK_NODE_ID
 
-    flwr.simulation.run_simulation(server, client, nodes, backend_config=backend)
+
+def node_info(node: int, key: bytes) -> Any:
+    """What a grid says of a connected node."""
+    from flwr.proto.node_pb2 import NodeInfo
+
+    return NodeInfo(node_id=node, public_key=key)
 
 
 def beat_while_at_work(beat: Callable[[], object]) -> None:

@@ -49,8 +49,6 @@ from ipfl.training.architectures import Factory, model_factory
 from ipfl.training.sgd import one_thread
 from ipfl.training.task import Task
 
-MAX_RUNNERS = 64
-"""Runners that one process keeps: in a simulation it plays many nodes in turn."""
 SEEDED_NOISE = "seeded-noise"
 """Key of a node's own config, for tests: its noise follows from the run's seed, which is no secret."""
 Loader = Callable[[Context], Any]
@@ -132,40 +130,6 @@ def clients_on_node(runner: ClientRunner, context: Context) -> tuple[ClientId, .
     return tuple(client for client in sorted([*data.clients, *data.unseen]) if client % parts == part)
 
 
-class RunnerCache:
-    """Runners for the settings and nodes that this process has seen; the oldest go first.
-
-    A runner is expensive to build: it holds the task's data and the model.
-    """
-
-    def __init__(self, size: int = MAX_RUNNERS):
-        self._size = size
-        self._runners: dict[tuple[str, int | None], ClientRunner] = {}
-
-    def runner_for(self, settings: str, node: int | None, build: Callable[[], ClientRunner]) -> ClientRunner:
-        """The runner for some settings on a node.
-
-        Args:
-            settings: Digest of the settings.
-            node: The node that brings its own data; None: one runner serves all nodes.
-            build: Makes the runner if there is none yet.
-        """
-        key = (settings, node)
-        if key not in self._runners:
-            while len(self._runners) >= self._size:
-                del self._runners[next(iter(self._runners))]
-            self._runners[key] = build()
-        return self._runners[key]
-
-    def clear(self) -> None:
-        """Forgets all runners, as if the process had just started."""
-        self._runners.clear()
-
-
-runners = RunnerCache()
-"""The runners of this process. Not in the app: Ray makes a new copy of the app for each message."""
-
-
 class HiddenError(RuntimeError):
     """An error of a node whose cause is said in its own log alone."""
 
@@ -193,6 +157,8 @@ class NodeApp(ClientApp):
         super().__init__()
         self.loader, self.model, self.folders = loader, model, folders
         self.send_tracebacks = send_tracebacks
+        self.runners: dict[tuple[str, int | None], ClientRunner] = {}
+        """By digest of the settings, and by node where nodes bring their own data: they are expensive to make."""
 
     def __call__(self, message: Message, context: Context) -> Message:
         """Replies to one message; an error is a reply too."""
@@ -278,12 +244,13 @@ class NodeApp(ClientApp):
     def _runner_for(
         self, settings: str, text: NumpyArray, context: Context, folders: NodeFolders
     ) -> ClientRunner:
-        node = context.node_id if has_own_data(context, self.loader) else None
-        return runners.runner_for(
-            settings,
-            node,
-            lambda: self._build_runner(RunSettings.from_json(text.tobytes().decode()), context, folders),
-        )
+        key = settings, context.node_id if has_own_data(context, self.loader) else None
+        if key not in self.runners:
+            if any(known != settings for known, _ in self.runners):  # another run has begun
+                self.runners.clear()
+            read = RunSettings.from_json(text.tobytes().decode())
+            self.runners[key] = self._build_runner(read, context, folders)
+        return self.runners[key]
 
     def _build_runner(self, settings: RunSettings, context: Context, folders: NodeFolders) -> ClientRunner:
         """Finds the node's data and its model; refuses settings that protect too little."""

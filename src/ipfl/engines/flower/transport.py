@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -52,15 +51,11 @@ class Transport:
         grid: Flower's connection to the nodes.
         deadline: Seconds for a reply, from the sending of its message; None: no limit.
         poll_seconds: Seconds between two looks for replies; up to four times as many after a while.
-        check_alive: Raises if the grid has ended.
-        max_in_flight: Messages on their way at the same time; None: any number.
     """
 
     grid: Grid
     deadline: float | None
     poll_seconds: float
-    check_alive: Callable[[], None]
-    max_in_flight: int | None = None
     traffic: Bytes = field(default_factory=Bytes)
 
     def exchange(
@@ -73,25 +68,18 @@ class Transport:
             deadline: Seconds for a reply to these messages; None: the transport's own.
         """
         limit = self.deadline if deadline is None else deadline
-        unsent, waiting = deque(messages), dict[str, K]()
-        sent_at: dict[str, float] = {}
+        waiting = self._send(messages, limit)
         begun = time.monotonic()
-        while unsent or waiting:
-            room = len(unsent) if self.max_in_flight is None else self.max_in_flight - len(waiting)
-            if batch := [unsent.popleft() for _ in range(min(room, len(unsent)))]:
-                sent = self._send({key: messages[key] for key in batch}, limit)
-                waiting |= sent
-                sent_at |= dict.fromkeys(sent, time.monotonic())
-                for key in set(batch) - set(sent.values()):
-                    yield key, IncomingReply(None, "the message could not be delivered")
+        for key in set(messages) - set(waiting.values()):
+            yield key, IncomingReply(None, "the message could not be delivered")
+        while waiting:
             looked_at = time.monotonic()  # before the look, which may take a while
             for message_id in list(waiting):
                 reply = self._pull(message_id, messages[waiting[message_id]].node, limit)
                 if reply is not None:
                     yield waiting.pop(message_id), reply
-            self.check_alive()
-            if limit is not None:
-                for message_id in [one for one in waiting if looked_at > sent_at[one] + limit]:
+            if limit is not None and looked_at > begun + limit:
+                for message_id in list(waiting):
                     yield waiting.pop(message_id), _late_reply(limit)
             if waiting:
                 waited = time.monotonic() - begun
@@ -124,7 +112,6 @@ class Transport:
                 if reply.metadata.reply_to_message_id == message_id:
                     return self._read(reply, node, limit)
         except Exception as error:
-            self.check_alive()
             return IncomingReply(
                 None, printable(f"its reply cannot be read: {type(error).__name__}: {error}")
             )
