@@ -120,9 +120,9 @@ def play(given: Tables, steps: dict[str, float]) -> TokenManager:
     places = count_places(clients // 2 - n_r, CLUSTERS, turn=0)
     selection = seats_rule.select(known, record, places, n_r, PRICE, rng)
     lap("selection")
-    selected, explorers = selection.tables(clients)
-    payments = manager.charge(paid, selected, explorers, given.available)
-    seats = selected | explorers
+    seating = selection.seating(clients)
+    payments = manager.charge(paid, seating.selected, seating.explorers, given.available)
+    seats = seating.all
     delivered = seats & (np.arange(clients) % LATE != 0)[:, None]
     excused = seats & (np.arange(clients) % (2 * LATE) == 0)[:, None]
     manager.refund(excused)

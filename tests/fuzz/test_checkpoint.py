@@ -200,8 +200,8 @@ class TestFound:
             ("run", "seed", "0"),
             ("clusters", "models", 3),
             ("clusters", "directions", 1),
-            ("accounts", "is_paying", {"array": "0"}),
-            ("accounts", "held_means", 1),
+            ("access", "is_paying", {"array": "0"}),
+            ("access", "held_means", 1),
         ]:
             changed = json.loads(json.dumps(tree))
             changed["fields"][record]["fields"][field] = value
@@ -212,10 +212,10 @@ class TestFound:
         fresh = STATES["ipfl-plus"]
         step = np.ones_like(fresh.clusters.models[0])
         moved = replace(fresh.clusters, directions=(step, None), last_steps=(((step, 2 * step),), ()))
-        held = replace(fresh.accounts, held_means={1: [0.5, 0.25]})
-        grown = replace(fresh, clusters=moved, accounts=held, collapsed=True)
+        held = replace(fresh.access, held_means={1: [0.5, 0.25]})
+        grown = replace(fresh, clusters=moved, access=held, collapsed=True)
         again = unpack_state(pack_state(grown), fresh)
-        assert {row: list(means) for row, means in again.accounts.held_means.items()} == {1: [0.5, 0.25]}
+        assert {row: list(means) for row, means in again.access.held_means.items()} == {1: [0.5, 0.25]}
         assert again.collapsed
         assert again.clusters.directions[1] is None
         np.testing.assert_array_equal(again.clusters.directions[0], step)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,13 +36,15 @@ def make_bids(ids: Ints, ranks: Ints, score: Floats, bidders: Bools, served: Boo
     )
 
 
-def preference_query(offers: Mapping[ClientId, Record], clusters: int, scored: int) -> Ask:
+def preference_query(
+    offers: Mapping[ClientId, Record], clusters: int, scored: Callable[[Record], int]
+) -> Ask:
     """Asks clients which clusters they bid for.
 
     Args:
         offers: What each of them is sent.
         clusters: K.
-        scored: For how many models they say on how many of their `n` points each is right.
+        scored: For how many models they say on how many of their `n` points each is right, by their offer.
     """
 
     def is_possible(facts: Mapping[str, Fact]) -> bool:
@@ -50,8 +53,10 @@ def preference_query(offers: Mapping[ClientId, Record], clusters: int, scored: i
             len({*bids}) == len(bids) and {*bids} <= {*range(clusters)} and max(hits, default=0) <= facts["n"]
         )
 
-    facts = {"bids": list[Whole], "hits": list_of(NonNegative, scored), "n": Whole}
-    return Ask("preference", offers, ReplySchema(facts, rule=is_possible))
+    def answer(sent: Record) -> dict[str, Any]:
+        return {"bids": list[Whole], "hits": list_of(NonNegative, scored(sent)), "n": Whole}
+
+    return Ask("preference", offers, ReplySchema(answer, rule=is_possible))
 
 
 def take_bids(ids: Ints, ranks: NDArray[np.int16], replies: Replies) -> NDArray[np.int16]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ipfl.core import ClientId, Fact
 from ipfl.market import bids, payments
 from ipfl.market.bank import Bank, opening_balances, opening_transfers
-from ipfl.market.market_arrays import Floats
+from ipfl.market.market_arrays import Bools, Floats
 from ipfl.market.market_rows import Market, Transfer
 from ipfl.market.market_stats import gini, rank_correlation
 from ipfl.market.token_manager import TokenManager
@@ -55,10 +55,10 @@ class TokenAccounts:
         nothing = np.zeros(table, np.int64)
         return cls(np.asarray(ids, np.int64), bank, nothing, nothing[:, 0].copy(), opening, dict(brought))
 
-    def after(self, manager: TokenManager) -> TokenAccounts:
-        """The accounts after a round."""
-        net, earned = self.net + manager.net, self.earned + manager.earned
-        return replace(self, bank=manager.bank, net=net, earned=earned)
+    def after(self, manager: TokenManager, counted: Bools | None = None) -> TokenAccounts:
+        """The accounts after a round; `counted`: (N, K) where `net` counts, everywhere by default."""
+        net = manager.net if counted is None else np.where(counted, manager.net, 0)
+        return replace(self, bank=manager.bank, net=self.net + net, earned=self.earned + manager.earned)
 
     def rules(self) -> dict[str, Fact]:
         """What an audit must know of the opening."""

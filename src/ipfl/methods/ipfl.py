@@ -333,7 +333,7 @@ class IPFL(TokenMarket, Method[IPFLState]):
         else:
             scored = self.clusters if self.importance == "relative" else 0
             offers = {int(ids[row]): self._query(state, int(row)) for row in np.flatnonzero(available)}
-            replies = yield preference_query(offers, self.clusters, scored)
+            replies = yield preference_query(offers, self.clusters, lambda sent: scored)
             hits = [reply.facts["hits"] for reply in replies.values() if scored]
             totals = np.sum(hits, axis=0) if hits else state.totals
             bids, bidding = take_bids(ids, state.bids, replies), np.isin(ids, list(replies))

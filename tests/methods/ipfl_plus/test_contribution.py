@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from tests.methods.ipfl_plus.scripted import HONEST, market, no_answer, play
 
+from ipfl.market.seating import Seating
 from ipfl.methods.ipfl_plus.contribution import (
     DECAY,
     LOST_PRIORITY,
@@ -228,7 +229,7 @@ GRADIENT = np.array([0.5, -1.0])
 
 def test_normalised_contribution_on_a_quadratic() -> None:
     # −gᵀ λ (W_1 − W_M) = −½·(0.5·(−0.5)) = 0.125: nearer to c than the mean. The other one is the mirror.
-    assert estimate_contributions(GRADIENT, AGGREGATE, LOCALS, np.array([0.5, 0.5])).tolist() == [
+    assert estimate_contributions([(GRADIENT, 1)], AGGREGATE, LOCALS, np.array([0.5, 0.5])).tolist() == [
         0.125,
         -0.125,
     ]
@@ -236,13 +237,23 @@ def test_normalised_contribution_on_a_quadratic() -> None:
 
 def test_sample_counts_do_for_weights() -> None:
     # λ = 1/4, 3/4, W_M = (1.75, 0), g = (0.75, −1): ψ_1 = −¼·0.75·(−0.75) = 9/64 = −ψ_2.
-    psi = estimate_contributions(np.array([0.75, -1.0]), np.array([1.75, 0.0]), LOCALS, np.array([30, 90]))
+    psi = estimate_contributions(
+        [(np.array([0.75, -1.0]), 5)], np.array([1.75, 0.0]), LOCALS, np.array([30, 90])
+    )
     np.testing.assert_allclose(psi, [9 / 64, -9 / 64])
+
+
+def test_gradients_count_by_their_points_and_none_is_no_contribution() -> None:
+    # (1·(2, −4) + 3·(0, 0))/4 = (½, −1), the gradient above.
+    parts = [(np.array([2.0, -4.0]), 1), (np.zeros(2), 3)]
+    found = estimate_contributions(parts, AGGREGATE, LOCALS, np.array([0.5, 0.5]))
+    assert found.tolist() == [0.125, -0.125]
+    assert np.isnan(estimate_contributions([], AGGREGATE, LOCALS, np.ones(2))).all()
 
 
 def test_a_client_whose_model_is_not_finite_is_unknown_and_the_others_are_not() -> None:
     locals_ = np.array([[1.0, 0.0], [np.inf, 0.0], [np.nan, 1.0]], np.float32)
-    psi = estimate_contributions(GRADIENT, AGGREGATE, locals_, np.ones(3))
+    psi = estimate_contributions([(GRADIENT, 1)], AGGREGATE, locals_, np.ones(3))
     assert np.isnan(psi).tolist() == [False, True, True]
 
 
@@ -251,7 +262,7 @@ def test_sums_in_float64() -> None:
     local = np.full(10_001, 1e-4, np.float32)
     local[0] = 1e4
     psi = estimate_contributions(
-        np.ones(10_001, np.float32), np.zeros(10_001, np.float32), [local], np.ones(1)
+        [(np.ones(10_001, np.float32), 1)], np.zeros(10_001, np.float32), [local], np.ones(1)
     )
     assert psi[0] == pytest.approx(-(1e4 + 1e4 * float(np.float32(1e-4))), rel=1e-12)
 
@@ -282,15 +293,20 @@ def test_a_round_is_remembered_in_standard_scores_and_a_lost_seat_with_two_below
     # seat there: −2. In the second round only client 1 delivers, with nothing to compare it with: it stays.
     # Client 0 loses its seat; it has trained once, so −2 is the second of its values: ½·(−1) + ½·(−2).
     nobody = np.zeros((3, 1), bool)
-    delivered, missing = np.array([[1], [1], [0]], bool), np.array([[0], [0], [1]], bool)
-    omega = delivered.astype(int)
-    first = ContributionRecord.start(3, 1).after({0: np.array([1.0, 3.0])}, delivered, missing, omega)
+
+    def seating(*clients: int, delivered: tuple[int, ...]) -> Seating:
+        """Seats of these clients, some of which deliver."""
+        table = np.zeros((2, 3, 1), bool)
+        table[0, list(clients)] = table[1, list(delivered)] = True
+        return Seating(table[0], nobody, table[1], nobody)
+
+    omega = np.array([[1], [1], [0]])
+    round_1 = seating(0, 1, 2, delivered=(0, 1))
+    first = ContributionRecord.start(3, 1).after({0: np.array([1.0, 3.0])}, round_1, omega)
     assert first.psi.tolist() == [[-1], [1], [LOST_PRIORITY]] == [[-1], [1], [-2]]
-    lost = np.array([[1], [0], [0]], bool)
-    again = np.array([[0], [1], [0]], bool)
-    second = first.after({0: np.array([5.0])}, again, lost, omega + again)
+    second = first.after({0: np.array([5.0])}, seating(0, 1, delivered=(1,)), np.array([[1], [2], [0]]))
     assert second.psi.tolist() == [[-1.5], [1], [-2]]
-    assert second.after({}, nobody, nobody, omega).psi.tolist() == second.psi.tolist()
+    assert second.after({}, Seating.empty((3, 1)), omega).psi.tolist() == second.psi.tolist()
     assert DECAY == 0.9  # from the tenth value on, each is worth a tenth
 
 

@@ -40,7 +40,9 @@ class TestParts:
         state = IPFLPlus().init(setup())
         records = [getattr(state, field.name) for field in dataclasses.fields(state)]
         assert all(dataclasses.is_dataclass(record) for record in records[:-1])
-        assert len(records) == len(PARTS) + 2  # the mix keeps nothing; facts, models and a warning beside
+        assert (
+            len(records) == len(PARTS) - 1 + 1 + 3
+        )  # none of the mix, two of payment; facts, models, a flag
 
 
 class TestSettings:

@@ -78,7 +78,7 @@ class TestAccess:
             np.testing.assert_array_equal(
                 market().offer(back, client).params["cluster_0"], back.clusters.models[0]
             )
-        assert back.accounts.held_means == {}
+        assert back.access.held_means == {}
 
     def test_newcomers_get_the_models_of_the_moment(self, played):
         without = played["without"]
@@ -97,7 +97,7 @@ class TestAccess:
         broke = np.flatnonzero(state.accounts.bank.balances < 100).tolist()
         assert broke
         for client in broke:
-            assert client in state.accounts.held_means
+            assert client in state.access.held_means
         assert not all(record.params for record in queries(engine)[-1].values())
 
     def test_trial_rounds_are_free(self):
@@ -189,7 +189,7 @@ class TestWillingPayers:
         shares = [figure.value for figure in third.done.market.reimbursed_share]
         np.testing.assert_allclose(shares, 0.1)
         assert sorted(moved(third, "reimbursement")) == [(client, 10) for client in range(8)]
-        np.testing.assert_allclose(state.accounts.usual_score[[0, 1], [0, 1]], 0.891)
+        np.testing.assert_allclose(state.access.usual_score[[0, 1], [0, 1]], 0.891)
         np.testing.assert_allclose([bid.score for bid in third.done.market.bids], 0.855)
 
 

@@ -313,7 +313,8 @@ def test_selection_properties(seed: int, n: int, k: int, budget: int, n_r: int, 
         return seat(known, places.tolist(), n_r, stream(seed, "x"), rule=rule)
 
     chosen = again()
-    performance, random = chosen.tables(n)
+    seating = chosen.seating(n)
+    performance, random = seating.selected, seating.explorers
     for cluster in range(k):
         members = np.concatenate([chosen.performance[cluster], chosen.random[cluster]]).tolist()
         assert len(members) == len(set(members))

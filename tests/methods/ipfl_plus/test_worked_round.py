@@ -200,9 +200,9 @@ class TestAsItIsNow:
         """After the seats are dealt: the accounts, and who paid for what."""
         manager = TokenManager(tokens.open_accounts(3, 2, 100)[0], PRICE)
         paid = manager.collect_bids(RANKS)
-        selected, explorers = self.select(manager, paid).tables(3)
-        assert (selected | explorers).tolist() == self.SEATS.tolist()
-        payments = manager.charge(paid, selected, explorers, self.EVERYONE)
+        seats = self.select(manager, paid).seating(3)
+        assert seats.all.tolist() == self.SEATS.tolist()
+        payments = manager.charge(paid, seats.selected, seats.explorers, self.EVERYONE)
         return manager, payments
 
     def select(self, manager: TokenManager, paid: np.ndarray) -> Selection:

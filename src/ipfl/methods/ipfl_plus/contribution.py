@@ -1,7 +1,7 @@
 """Contributions: how much each client's update improved the model of its cluster (Algorithm 3, the profiler).
 
 The paper's rule is the gradient: ψ_ki = −g_kᵀ λ_i (W_i − W_M), the first-order drop of the loss by client i,
-with g_k at the aggregated model on its providers' own held-back points. It asks all of them once more, and
+with g_k at the aggregated model on its providers' own points. It asks all of them once more, and
 says little of the quality of their data. So here, by default, contributions are agreement: how far an update
 points where the others' updates point, cos(M_k + Σ_{j≠i} λ_j Δ_j, Δ_i). Δ_j are the updates of the round, M_k
 is the running direction of the cluster, M_k ← 0.8·(M_k + Σ_j λ_j Δ_j). No client is compared with its own
@@ -24,25 +24,24 @@ of some other one, with either sign; noise is not.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Generator, Iterable, Mapping, Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
-from ipfl.core import Ask, ClientId, Record, Replies, Vector, cluster_name
-from ipfl.core.replies import PointCount, ReplySchema, VectorSizes, list_of
-from ipfl.market.market_arrays import Bools, Floats, Ints
+from ipfl.core import Vector
+from ipfl.market.market_arrays import Floats, Ints
+from ipfl.market.seating import Seating
 from ipfl.methods.ipfl_plus.updates import UpdateProducts, Updates
+from ipfl.methods.shared.cluster_training import Gradients
 
 Psi = Mapping[int, NDArray[np.float64]]
 """ψ_ki of each cluster's providers, in ascending client id."""
 Accuracies = Mapping[int, float]
 """Acc_kr of each cluster."""
-Gradients = dict[int, NDArray[np.float64]]
-
 DECAY = 0.9
 """Weight of the past in remembered contributions."""
 LOST_PRIORITY = -2.0
@@ -53,18 +52,6 @@ MIN_STRUCTURE = 16.0
 """How many times the squared cosine of random directions what is new in two updates must have in common."""
 MAX_STRUCTURE = 0.5
 """The same for very small models, as a squared cosine."""
-
-
-def _appraisal_vectors(sent: Record, facts: Mapping[str, Any]) -> VectorSizes:
-    return {name: len(model) for name, model in sent.params.items()} if sent.facts["gradient"] else {}
-
-
-APPRAISAL = ReplySchema(
-    lambda sent: dict.fromkeys(sent.params, list_of(PointCount, 2)),
-    _appraisal_vectors,
-    lambda facts: all(hits <= n for hits, n in facts.values()),
-)
-"""Per model [hits, points], and the gradient at it if it was asked for."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,16 +66,16 @@ class ContributionRecord:
         """Nothing is known of anybody."""
         return cls(np.full((n, k), np.nan))
 
-    def after(self, psi: Psi, delivered: Bools, missing: Bools, omega: Ints) -> ContributionRecord:
-        """With the contributions of a round.
+    def after(self, psi: Psi, seats: Seating, omega: Ints) -> ContributionRecord:
+        """With the contributions of a round; a seat that delivered nothing counts against its client.
 
         Args:
             psi: ψ_ki of the providers.
-            delivered: (N, K) the providers.
-            missing: (N, K) seats that delivered nothing, which counts against their clients.
+            seats: The seats of the round.
             omega: (N, K) participation, this round included.
         """
-        after = self.psi
+        after, delivered = self.psi, seats.delivered
+        missing = seats.all & ~delivered & ~seats.excused
         for k, values in psi.items():
             providers = np.flatnonzero(delivered[:, k])
             after = remember(after, providers, k, standard_scores(values), DECAY, omega[providers, k])
@@ -126,25 +113,12 @@ class Contribution:
             for k, found in updates.items()
         }
 
-    def ask_gradients(
-        self, models: Sequence[Vector], updates: Updates
-    ) -> Generator[Ask, Replies, tuple[Psi, Accuracies]]:
-        """ψ_ki by the gradient at the aggregated models W_M, and Acc_kr, which comes along."""
-        answers = yield ask_providers(models, updates, gradient=True)
-        accuracy, gradient = pool_answers(answers, updates, len(models[0]))
-        unknown = {k: np.full(len(found.clients), np.nan) for k, found in updates.items()}
-        known = {
-            k: estimate_contributions(gradient[k], models[k], found.models, found.weights)
+    def estimate(self, models: Sequence[Vector], updates: Updates, gradients: Mapping[int, Gradients]) -> Psi:
+        """ψ_ki by the gradients at the aggregated models W_M."""
+        return {
+            k: estimate_contributions(gradients.get(k, []), models[k], found.models, found.weights)
             for k, found in updates.items()
-            if k in gradient
         }
-        return unknown | known, accuracy
-
-
-def measure_accuracy(models: Sequence[Vector], updates: Updates) -> Generator[Ask, Replies, Accuracies]:
-    """Acc_kr: the mean accuracy of the aggregated models on their providers' own points."""
-    answers = yield ask_providers(models, updates, gradient=False)
-    return pool_answers(answers, updates, 0)[0]
 
 
 def agreement(products: UpdateProducts, share: Floats, *, with_direction: bool) -> NDArray[np.float64]:
@@ -207,10 +181,7 @@ def contributions_by_agreement(
 
 
 def estimate_contributions(
-    gradient: Floats,
-    aggregate: Floats,
-    locals_: Floats | Sequence[Floats],
-    weights: Floats | Ints,
+    gradients: Gradients, aggregate: Floats, locals_: Sequence[Floats], weights: Floats
 ) -> NDArray[np.float64]:
     """Algorithm "Estimated Shapley value of any client in an FL": ψ_ki of the clients of one cluster.
 
@@ -218,55 +189,22 @@ def estimate_contributions(
     that they sum to 0.
 
     Args:
-        gradient: (P,) g_k, mean gradient of the loss at the aggregated model.
+        gradients: Mean gradients of the loss at the aggregated model, each with its number of points.
         aggregate: (P,) W_M = Σ λ_i W_i.
         locals_: n local models W_i of (P,).
-        weights: (n,) λ_i, or the sample counts n_i they come from: λ_i = n_i/Σn.
+        weights: (n,) the sample counts n_i: λ_i = n_i/Σn.
 
     Returns:
         (n,) contributions, summed in float64; NaN (unknown, ranked lowest) where it is not finite.
     """
-    g = np.asarray(gradient, np.float64)
-    base = np.asarray(aggregate, np.float64)
-    share = np.asarray(weights, np.float64) / np.sum(weights)
+    points = sum(n for _, n in gradients)
+    if not points > 0:
+        return np.full(len(locals_), np.nan)
+    g = sum(n * gradient.astype(np.float64) for gradient, n in gradients) / points
+    base, share = np.asarray(aggregate, np.float64), np.asarray(weights, np.float64) / np.sum(weights)
     with np.errstate(all="ignore"):  # a client may send anything; it must not stop the others
         psi = np.array([-(g @ (np.asarray(local, np.float64) - base)) for local in locals_]) * share
     return np.where(np.isfinite(psi), psi, np.nan)
-
-
-def ask_providers(models: Sequence[Vector], updates: Updates, *, gradient: bool) -> Ask:
-    """Asks all providers about the models that they had a part in."""
-    seats: dict[ClientId, dict[str, Vector]] = {}
-    for k, found in updates.items():
-        for client in found.clients:
-            seats.setdefault(client, {})[cluster_name(k)] = models[k]
-    to = {client: Record(seats[client], {"gradient": gradient}) for client in sorted(seats)}
-    return Ask("appraise", to, APPRAISAL)
-
-
-def _counts(answers: Replies, cluster: int) -> list[tuple[ClientId, float, float]]:
-    """(client, hits, points) of those that scored a cluster's model on any points, in ascending id."""
-    name = cluster_name(cluster)
-    scores = [(c, *answers[c].facts[name]) for c in sorted(answers) if name in answers[c].facts]
-    return [(client, float(hits), float(n)) for client, hits, n in scores if n > 0]
-
-
-def pool_answers(answers: Replies, clusters: Iterable[int], size: int) -> tuple[dict[int, float], Gradients]:
-    """Acc_kr and g_k of each cluster, both means over the participants' points; absent without answers."""
-    accuracy: dict[int, float] = {}
-    gradients: Gradients = {}
-    for k in clusters:
-        counts = _counts(answers, k)
-        if not counts:
-            continue
-        points = sum(n for _, _, n in counts)
-        accuracy[k] = sum(hits for _, hits, _ in counts) / points
-        if all(cluster_name(k) in answers[client].params for client, _, _ in counts):
-            weighted = np.zeros(size)
-            for client, _, n in counts:
-                weighted += n * answers[client].params[cluster_name(k)].astype(np.float64)
-            gradients[k] = weighted / points
-    return accuracy, gradients
 
 
 def remember(

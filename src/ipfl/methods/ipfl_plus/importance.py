@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Sequence
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,9 +25,8 @@ from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from ipfl.client.client import Client, Part
-from ipfl.core import Ask, ClientId, Fact, Record, Replies, Roster, Vector, cluster_name, stream
-from ipfl.core.replies import NonNegative, ReplySchema, Whole, list_of
-from ipfl.market.bids import NO_BID
+from ipfl.core import Record, Replies, Roster, Vector, cluster_name, stream
+from ipfl.market.bids import NO_BID, take_bids
 from ipfl.market.market_arrays import Bools, Floats, Ints
 from ipfl.methods.ipfl_plus.mix import convex
 from ipfl.methods.ipfl_plus.run_facts import RunFacts
@@ -157,40 +156,6 @@ class Importance:
         affordable = _affordable_points(known, run) / BIDDERS_PER_SEAT[0]
         return int(np.fmin(max(affordable, MIN_POINTS), self.samples))
 
-    def query(
-        self,
-        offer: Record,
-        points: int,
-        entitled: Mapping[ClientId, bool],
-        accounts: Mapping[ClientId, Mapping[str, Fact]],
-    ) -> Ask:
-        """Asks clients for their bids.
-
-        Args:
-            offer: The cluster models, their numbers and their mean accuracies.
-            points: On how many points to score them at most.
-            entitled: Whom to ask, and whether it gets the models.
-            accounts: The account of each of them: `balance`, `price`, and for each cluster of the offer the
-                `seats` it has had there, the `net` tokens that they brought, and the `importance` that its
-                last answer gave it.
-        """
-        clusters: list[int] = offer.facts["clusters"]
-        shared = {**offer.facts, "points": points}
-        to = {
-            client: Record(offer.params if gets_models else {}, {**shared, **accounts[client]})
-            for client, gets_models in entitled.items()
-        }
-
-        def is_possible(facts: Mapping[str, Fact]) -> bool:
-            bids, hits = facts["bids"], facts["hits"]
-            return len({*bids}) == len(bids) and {*bids} <= {*clusters} and max(hits, default=0) <= facts["n"]
-
-        def answer(sent: Record) -> dict[str, Any]:
-            hits = list_of(NonNegative, len(clusters) if sent.params else 0)
-            return {"bids": list[Whole], "hits": hits, "n": Whole}
-
-        return Ask("preference", to, ReplySchema(answer, rule=is_possible))
-
     def take_answers(
         self,
         known: Preferences,
@@ -214,11 +179,7 @@ class Importance:
             limit_claims: Whether extreme claims are cut, and clients count alike, however many points they
                 claim.
         """
-        ranks, importance = known.ranks.copy(), known.importance.copy()
-        for row, reply in zip(run.rows(list(replies)).tolist(), replies.values(), strict=True):
-            order = reply.facts["bids"]
-            ranks[row] = NO_BID
-            ranks[row, order] = np.arange(len(order))
+        importance = known.importance.copy()
         scored = {client: reply for client, reply in replies.items() if reply.facts["hits"]}
         score, means, typical = np.full_like(known.score, np.nan), known.means, known.points
         if scored:
@@ -237,7 +198,7 @@ class Importance:
         last[asked], times[asked] = round, times[asked] + 1
         return dataclasses.replace(
             known,
-            ranks=ranks,
+            ranks=take_bids(run.ids, known.ranks, replies),
             importance=importance,
             means=means,
             score=score,

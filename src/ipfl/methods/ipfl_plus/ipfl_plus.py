@@ -8,9 +8,9 @@ whose lines the comments name. `methods/ipfl.py` is the paper itself, with nothi
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 from pydantic import ConfigDict, Field
@@ -32,14 +32,14 @@ from ipfl.core import (
     cluster_name,
     stream,
 )
-from ipfl.market import bids
-from ipfl.market.bank import opening_transfers
+from ipfl.market.bids import preference_query, roll_back
 from ipfl.market.market_arrays import Bools
-from ipfl.market.market_rows import Market, Transfer
-from ipfl.market.market_stats import market_stats
+from ipfl.market.market_rows import Market
+from ipfl.market.market_stats import market_events
+from ipfl.market.seating import Seating
+from ipfl.market.token_accounts import HasTokenAccounts, TokenMarket
 from ipfl.market.token_manager import TokenManager
-from ipfl.methods.ipfl_plus import telemetry
-from ipfl.methods.ipfl_plus.contribution import Accuracies, Contribution, Psi, measure_accuracy
+from ipfl.methods.ipfl_plus.contribution import Accuracies, Contribution, Psi
 from ipfl.methods.ipfl_plus.guards import Guards
 from ipfl.methods.ipfl_plus.importance import Importance, Preferences
 from ipfl.methods.ipfl_plus.mix import Mix
@@ -48,6 +48,7 @@ from ipfl.methods.ipfl_plus.run_facts import RunFacts
 from ipfl.methods.ipfl_plus.seats import Bidders, Seats, Selection, first_round
 from ipfl.methods.ipfl_plus.sharing import Sharing
 from ipfl.methods.ipfl_plus.state import MarketState
+from ipfl.methods.ipfl_plus.telemetry import fairness_report, market_of_round
 from ipfl.methods.ipfl_plus.updates import (
     WITH_PROBE,
     ClusterModels,
@@ -55,13 +56,11 @@ from ipfl.methods.ipfl_plus.updates import (
     ask_training,
     collect_updates,
 )
-
-if TYPE_CHECKING:
-    from ipfl.market.replay import MarketReplay
+from ipfl.methods.shared.cluster_training import appraise, appraise_models
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", allow_inf_nan=False))
-class IPFLPlus(Method[MarketState]):
+class IPFLPlus(TokenMarket, Method[MarketState]):
     """Incentivized and personalized federated learning (Khan et al.), with all parts that help."""
 
     name: ClassVar[str] = "ipfl-plus"
@@ -87,22 +86,23 @@ class IPFLPlus(Method[MarketState]):
         """K models with the same parameters, the same balance for all."""
         run = RunFacts.of(setup, holds_back=self.importance.holds_back)
         accounts = self.payment.open_accounts(setup, self.clusters)
-        return MarketState.start(run, ClusterModels.start(setup.params, self.clusters), accounts)
+        models = ClusterModels.start(setup.params, self.clusters)
+        return MarketState.start(run, models, accounts, setup.client_models)
 
     def round(self, state: MarketState, roster: Roster, round: int) -> Phases[MarketState]:
         """Algorithm 1, one pass of its loop over rounds."""
-        run, clusters, accounts, payment = state.run, state.clusters, state.accounts, self.payments
+        run, clusters, payment = state.run, state.clusters, self.payments
         known, bidders = yield from self.ask_preferences(state, roster, round)  # line 17: P_B
-        manager = TokenManager(accounts.bank, payment.price)
+        manager = TokenManager(state.accounts.bank, payment.price)
         paid = manager.collect_bids(known.ranks, bidders)  # line 5
         selection = self.select(state, known, manager, paid, bidders, round)  # lines 11–13 and 19–22
-        selected, explorers = selection.tables(len(run.ids))
-        served, seats = payment.served(known, round), selected | explorers
-        payments = manager.charge(paid, selected, explorers, served)  # line 6
+        seats, served = selection.seating(len(run.ids)), payment.served(known, round)
+        payments = manager.charge(paid, seats.selected, seats.explorers, served)  # line 6
 
-        replies = yield ask_training(run, clusters, seats, round)  # lines 4 and 7: M_k to ζ_k, U_k back
-        collected, delivered = collect_updates(run, clusters, seats, replies)
-        lost = payment.refund_lost_seats(manager, run, seats & ~delivered, replies)
+        replies = yield ask_training(run, clusters, seats.all, round)  # lines 4 and 7: M_k to ζ_k, U_k back
+        collected, delivered = collect_updates(run, clusters, seats.all, replies)
+        excused = payment.refund_lost_seats(manager, run, seats.all & ~delivered, replies)
+        seats = replace(seats, delivered=delivered, excused=excused)
 
         screened, guards = self.guards.screen(collected, state.guards)
         fair = {k: found.only(found.is_fair) for k, found in screened.items()}
@@ -110,34 +110,27 @@ class IPFLPlus(Method[MarketState]):
         used, guards = self.guards.drop_noise(fair, psi, guards, run, state.seats.omega)
         clip = self.guards.uses("clip")
         moved, sharing = self.sharing.move(clusters, state.sharing, used, run, clip=clip)  # line 8
-        psi, accuracy = yield from self.appraise(moved.models, screened, fair, psi)  # line 18: Algorithm 3
+        psi, accuracy = yield from self.appraise(run, moved, seats, fair, psi)  # line 18: Algorithm 3
 
-        outcome = Outcome(seats, payments, delivered, lost, psi, accuracy)
-        share = payment.settle(manager, accounts, known, state.seats, outcome)  # reimbursement and rewards
-        seats_after = state.seats.after(seats, delivered)
-        missing = seats & ~delivered & ~lost
+        outcome = Outcome(seats, payments, spread(psi, screened), accuracy)
+        share = payment.settle(manager, state.access, known, state.seats, outcome)  # reimbursement, rewards
+        had = state.seats.after(seats)
+        bids = (known.ranks >= 0).sum(axis=0)
+        collapsed, events = market_events(bids, selection.empty_seats, state.collapsed)
         after = MarketState(
             run=run,
             clusters=moved,
             preferences=known.with_samples(screened),
-            seats=seats_after,
-            accounts=payment.after_round(accounts, manager, known, outcome, clusters, run, round),
-            contributions=state.contributions.after(psi, delivered, missing, seats_after.omega),
+            seats=had,
+            accounts=state.accounts.after(manager, seats.all),
+            access=payment.after_round(state.access, known, outcome, clusters, run, round),
+            contributions=state.contributions.after(outcome.psi, seats, had.omega),
             guards=guards,
             sharing=sharing,
-            collapsed=telemetry.is_collapsed(known),
+            collapsed=collapsed,
         )
-        market = Market(
-            transfers=manager.rows(run.ids),
-            bids=bids.make_bids(run.ids, known.ranks, known.score, bidders, served),
-            contributions=telemetry.contribution_rows(run, delivered, psi, seats_after),
-            cluster_probe_accuracy=telemetry.figures(accuracy),
-            best_before=telemetry.figures({k: accounts.best[k] for k in accuracy}),
-            reimbursed_share=telemetry.figures(share),
-            economy=market_stats(after.accounts.bank.balances, payment.price, selection.empty_seats),
-        )
-        rows = telemetry.seat_rows(run, selection, delivered, lost)
-        return Round(after, rows, telemetry.warnings(state, after, selection.empty_seats), market)
+        told = market_of_round(state, after, manager, outcome, bidders, served, share, selection.empty_seats)
+        return Round(after, seats.rows(run.ids), events, told)
 
     @property
     def payments(self) -> Payment:
@@ -157,20 +150,27 @@ class IPFLPlus(Method[MarketState]):
         rows = np.flatnonzero(bidders)
         if round == 0 or not len(rows):
             return known, bidders
-        entitled, ids = self.payments.entitled(state.accounts, known), run.ids[rows].tolist()
-        told = [
-            state.accounts.told(row, state.seats, known) | {"price": self.payment.price}
-            for row in rows.tolist()
-        ]
-        replies = yield self.importance.query(
-            self.current_offer(state),
-            self.importance.points_to_score(known, run),
-            dict(zip(ids, entitled[rows].tolist(), strict=True)),
-            dict(zip(ids, told, strict=True)),
-        )
+        entitled, offer = self.payments.entitled(state.access, known), self.current_offer(state)
+        points = self.importance.points_to_score(known, run)
+        offers = {}
+        for row in rows.tolist():
+            facts = {**offer.facts, "points": points, **self.account(state, row)}
+            offers[int(run.ids[row])] = Record(offer.params if entitled[row] else {}, facts)
+        replies = yield preference_query(offers, self.clusters, lambda sent: len(sent.params))
         limit_claims = self.guards.uses("claims")
         answered = self.importance.take_answers(known, run, replies, rows, round, limit_claims=limit_claims)
         return answered, bidders
+
+    def account(self, state: MarketState, row: int) -> dict[str, Fact]:
+        """The account of one client, as it is told with every query."""
+        accounts, importance = state.accounts, state.preferences.importance
+        return {
+            "balance": int(accounts.bank.balances[row]),
+            "price": self.payment.price,
+            "seats": state.seats.had[row].tolist(),
+            "net": accounts.net[row].tolist(),
+            "importance": np.nan_to_num(importance[row]).tolist(),
+        }
 
     def select(
         self,
@@ -197,19 +197,14 @@ class IPFLPlus(Method[MarketState]):
         return self.contribution.compare(fair, clip=self.guards.uses("clip"), is_noisy=run.is_noisy)
 
     def appraise(
-        self, models: Sequence[Vector], updates: Updates, fair: Updates, psi: Psi
+        self, run: RunFacts, clusters: ClusterModels, seats: Seating, fair: Updates, psi: Psi
     ) -> Generator[Ask, Replies, tuple[Psi, Accuracies]]:
-        """ψ_ki of all providers, 0 where an update does not count, and Acc_kr where a rule needs it."""
-        accuracy: Accuracies = {}
-        if self.incentive and self.contribution.rule == "paper":
-            psi, accuracy = yield from self.contribution.ask_gradients(models, fair)
-        elif self.payments.rule == "paper":
-            accuracy = yield from measure_accuracy(models, fair)
-        spread = {}
-        for k, values in psi.items():
-            spread[k] = np.zeros(len(updates[k].clients))
-            spread[k][updates[k].is_fair] = values
-        return spread, accuracy
+        """ψ_ki by the gradient, and Acc_kr, where a rule needs them."""
+        by_gradient = self.incentive and self.contribution.rule == "paper"
+        if not by_gradient and self.payments.rule != "paper":
+            return psi, {}
+        accuracy, gradients = yield from appraise_models(run.ids, clusters.models, seats.delivered)
+        return self.contribution.estimate(clusters.models, fair, gradients) if by_gradient else psi, accuracy
 
     def current_offer(self, state: MarketState) -> Record:
         """All cluster models of this moment, and how well they do on average."""
@@ -220,7 +215,7 @@ class IPFLPlus(Method[MarketState]):
         """What Eq. importance_weights needs; a client that stopped paying keeps the models it last bought."""
         row = int(state.run.rows([client])[0])
         is_known = row < len(state.run.ids) and state.run.ids[row] == client
-        held = state.accounts.held_offer(row, client) if is_known else None
+        held = state.access.held_offer(row, client) if is_known else None
         return self.current_offer(state) if held is None else held
 
     def on_preference(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:
@@ -240,11 +235,8 @@ class IPFLPlus(Method[MarketState]):
         return Record(params, {"n": len(points)}), mine
 
     def on_appraise(self, ask: Record, mine: Record, me: Client) -> tuple[Record, Record]:
-        """Accuracy of the aggregated models on `probe`, and the gradient of the loss there if asked for."""
-        scores = {k: me.score(model, "probe") for k, model in ask.params.items()}
-        wanted = ask.params.items() if ask.facts["gradient"] else ()
-        facts = {k: [score.hits, float(score.n)] for k, score in scores.items()}
-        return Record({k: me.gradient(model, "probe") for k, model in wanted}, facts), mine
+        """Accuracy of the aggregated models on the client's points, and gradients there if asked for."""
+        return appraise(ask, me), mine
 
     def personalize(self, offer: Record, mine: Record, me: Client) -> Vector:
         """Eq. personalized_model: P_i = Σ_k υ_ik ω_k, with υ from `goal`."""
@@ -270,14 +262,13 @@ class IPFLPlus(Method[MarketState]):
 
     def report(self, state: MarketState) -> dict[str, Fact]:
         """The fairness summary."""
-        return telemetry.fairness_report(state, self.payment.price)
+        return fairness_report(state, self.payment.price)
 
     def rules(self, state: MarketState) -> dict[str, Fact]:
         """Price and rates, for the audit of the ledger."""
-        rule, accounts = self.payments.settlement_rule, state.accounts
+        rule = self.payments.settlement_rule
         return {
             "price": self.payment.price,
-            "opening": accounts.opening,
             "eta": rule.eta,
             "gamma": rule.gamma,
             "clusters": self.clusters,
@@ -286,25 +277,18 @@ class IPFLPlus(Method[MarketState]):
             "reimburse": rule.reimburse,
             "forfeit": True,
             "subsidy": rule.subsidy,
-            **(
-                {"brought": {str(c): b for c, b in sorted(accounts.brought.items())}}
-                if accounts.brought
-                else {}
-            ),
+            **state.accounts.rules(),
         }
 
-    def opening_transfers(self, state: MarketState) -> tuple[Transfer, ...]:
-        """The same balance for everyone who brings none along from an earlier run."""
-        return opening_transfers(state.run.ids.tolist(), state.accounts.opening, state.accounts.brought)
-
-    def roll_back(self, state: MarketState, market: Market) -> Market:
+    def roll_back(self, state: HasTokenAccounts, market: Market) -> Market:
         """All bids go back."""
-        return bids.roll_back(state.accounts.bank, self.payment.price, state.run.ids, market)
+        return roll_back(state.accounts.bank, self.payment.price, state.accounts.ids, market)
 
-    @classmethod
-    def replay(cls, rules: Mapping[str, Fact], clients: Sequence[ClientId]) -> MarketReplay:
-        """The market once more, from its record."""
-        # Not at the top: with it comes the database, which clients do not need.
-        from ipfl.market.replay import MarketReplay
 
-        return MarketReplay(rules, clients)
+def spread(psi: Psi, updates: Updates) -> Psi:
+    """ψ_ki of all providers: 0 where an update does not count."""
+    found = {}
+    for k, values in psi.items():
+        found[k] = np.zeros(len(updates[k].clients))
+        found[k][updates[k].is_fair] = values
+    return found

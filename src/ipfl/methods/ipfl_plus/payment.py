@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
-from ipfl.core import ClientId, ClientModels, Fact, Record, Replies, Setup, cluster_name, server_faults
-from ipfl.errors import InputError
+from ipfl.core import ClientId, ClientModels, Record, Replies, Setup, cluster_name, server_faults
 from ipfl.market import payments as tokens
 from ipfl.market import settlement
-from ipfl.market.bank import Bank, opening_balances
 from ipfl.market.market_arrays import Bools
 from ipfl.market.market_rows import brought_balances
+from ipfl.market.seating import Seating
+from ipfl.market.token_accounts import TokenAccounts, default_opening
 from ipfl.market.token_manager import TokenManager
 from ipfl.methods.ipfl_plus.contribution import Accuracies, Psi
 from ipfl.methods.ipfl_plus.importance import Preferences
@@ -34,25 +34,14 @@ from ipfl.methods.ipfl_plus.run_facts import RunFacts
 from ipfl.methods.ipfl_plus.seats import SeatRecord
 from ipfl.methods.ipfl_plus.updates import ClusterModels
 
-MIN_OPENING = 100
-"""Prices that every client starts with at least, in a short run."""
 GAMMA = 0.1
 """γ, relative change from which on nothing, or all, is reimbursed."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Accounts:
-    """All tokens, what they were paid for, and the models of those that stopped paying."""
+class Access:
+    """What clients paid for, and the models of those that stopped paying."""
 
-    bank: Bank
-    opening: int
-    """Tokens that every client started with."""
-    brought: Mapping[ClientId, int]
-    """Tokens that clients brought along from an earlier run, instead of the opening."""
-    earned: NDArray[np.int64]
-    """(N,) rewards so far."""
-    net: NDArray[np.int64]
-    """(N, K) tokens that a client's seats brought it."""
     best: NDArray[np.float64]
     """(K,) Acc_kmax over earlier rounds, NaN = none yet."""
     usual_score: NDArray[np.float64]
@@ -64,14 +53,10 @@ class Accounts:
     held_means: Mapping[int, Sequence[float]] = dataclasses.field(default_factory=dict)
     """Their mean accuracies, by row."""
 
-    def told(self, row: int, seats: SeatRecord, known: Preferences) -> dict[str, Fact]:
-        """The account of one client, as it is told with every query."""
-        return {
-            "balance": int(self.bank.balances[row]),
-            "seats": seats.had[row].tolist(),
-            "net": self.net[row].tolist(),
-            "importance": np.nan_to_num(known.importance[row]).tolist(),
-        }
+    @classmethod
+    def start(cls, n: int, k: int, held: ClientModels | None) -> Access:
+        """Everybody has all models."""
+        return cls(np.full(k, np.nan), np.full((n, k), np.nan), np.ones(n, bool), held)
 
     def held_offer(self, row: int, client: ClientId) -> Record | None:
         """The models that a client last bought, if it stopped paying."""
@@ -82,17 +67,38 @@ class Accounts:
         named = {cluster_name(k): model for k, model in enumerate(models)}
         return Record(named, {"clusters": list(range(len(means))), "means": [*means]})
 
+    def keep_bought_models(
+        self, before: Access, clusters: ClusterModels, known: Preferences, run: RunFacts, round: int
+    ) -> Access:
+        """Clients that stopped paying in this round keep the models of before it, which they had paid for.
+
+        Args:
+            before: The record before the round.
+            clusters: The models before it.
+            known: Their mean accuracies among others.
+            run: Facts of the run.
+            round: Its number.
+        """
+        stopped = np.flatnonzero(before.is_paying & ~self.is_paying)
+        back = {*np.flatnonzero(~before.is_paying & self.is_paying).tolist()}
+        kept = {row: own for row, own in self.held_means.items() if row not in back}
+        held = self.held
+        if len(stopped):
+            if held is None:
+                raise ValueError("this setup has no store for models of single clients")
+            bought = np.concatenate(clusters.models)
+            held = held.put({int(client): bought for client in run.ids[stopped]}, round)
+            kept |= dict.fromkeys(stopped.tolist(), known.means.tolist())
+        return dataclasses.replace(self, held=held, held_means=dict(sorted(kept.items())))
+
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """A round's seats after the training; (N, K) tables."""
+    """A round's seats after the training."""
 
-    seats: Bools
+    seats: Seating
     payments: Bools
-    """Who paid for which cluster."""
-    delivered: Bools
-    lost: Bools
-    """Seats that delivered nothing and were refunded."""
+    """(N, K) who paid for which cluster."""
     psi: Psi
     accuracy: Accuracies
 
@@ -145,35 +151,21 @@ class Payment:
         issued = round(self.subsidy * self.price) if self.moves_tokens else 0
         return settlement.SettlementRule("shortfall", "positive", self.eta, GAMMA, issued)
 
-    def open_accounts(self, setup: Setup, clusters: int) -> Accounts:
+    def open_accounts(self, setup: Setup, clusters: int) -> TokenAccounts:
         """The same opening balance for everyone who brings none along: a price for every round.
 
         Raises:
             InputError: An opening below the price, or too many tokens.
         """
-        opening = max(MIN_OPENING, setup.config.rounds) * self.price if self.opening is None else self.opening
+        opening = self.opening or default_opening(self.price, setup.config.rounds)
         tokens.check_rules(self.price, opening, self.eta, GAMMA)
-        n, brought = len(setup.clients), brought_balances(setup)
-        if n * opening > tokens.MAX_TOKENS:
-            raise InputError(f"{n * opening} tokens in all, over {tokens.MAX_TOKENS}")
-        balances = opening_balances(sorted(setup.clients), opening, brought)
-        return Accounts(
-            bank=tokens.open_accounts(n, clusters, balances)[0],
-            opening=opening,
-            brought=brought,
-            earned=np.zeros(n, np.int64),
-            net=np.zeros((n, clusters), np.int64),
-            best=np.full(clusters, np.nan),
-            usual_score=np.full((n, clusters), np.nan),
-            is_paying=np.ones(n, bool),
-            held=setup.client_models,
-        )
+        return TokenAccounts.open(setup.clients, clusters, opening, brought_balances(setup))
 
-    def entitled(self, accounts: Accounts, known: Preferences) -> Bools:
+    def entitled(self, access: Access, known: Preferences) -> Bools:
         """(N,) who gets the models of a query: those who paid for the last one, and all in free rounds."""
         if self.rule != "willing":
-            return np.ones(len(accounts.is_paying), bool)
-        return accounts.is_paying | (known.times_asked <= self.trial_rounds)
+            return np.ones(len(access.is_paying), bool)
+        return access.is_paying | (known.times_asked <= self.trial_rounds)
 
     def served(self, known: Preferences, round: int) -> Bools:
         """(N,) who pays for all its bids: those that were asked in this round; if only seats pay, nobody."""
@@ -204,7 +196,7 @@ class Payment:
     def settle(
         self,
         manager: TokenManager,
-        accounts: Accounts,
+        access: Access,
         known: Preferences,
         seats: SeatRecord,
         outcome: Outcome,
@@ -214,20 +206,20 @@ class Payment:
         Returns:
             U_k of every cluster that had a provider.
         """
-        payments, accuracy = outcome.payments & ~outcome.lost, outcome.accuracy
+        payments, accuracy = outcome.payments & ~outcome.seats.excused, outcome.accuracy
         if not self.moves_tokens:
             manager.refund(payments)
             return {}
         served = settlement.Served(
             payments,
-            outcome.seats,
-            outcome.delivered,
+            outcome.seats.all,
+            outcome.seats.delivered,
             outcome.psi,
             seats.omega,
             known.score,
-            accounts.usual_score,
+            access.usual_score,
         )
-        best = accounts.best.tolist()
+        best = access.best.tolist()
         return settlement.settle(
             manager,
             self.settlement_rule,
@@ -237,59 +229,24 @@ class Payment:
 
     def after_round(
         self,
-        accounts: Accounts,
-        manager: TokenManager,
+        access: Access,
         known: Preferences,
         outcome: Outcome,
         clusters: ClusterModels,
         run: RunFacts,
         round: int,
-    ) -> Accounts:
-        """The accounts after a round; `clusters` are the models before it."""
-        best = accounts.best.copy()
+    ) -> Access:
+        """Who has access to what after a round; `clusters` are the models before it."""
+        best = access.best.copy()
         for k, value in outcome.accuracy.items():
             best[k] = np.fmax(best[k], value)
         paying = outcome.payments.any(axis=1) | (known.times_asked <= self.trial_rounds)
         after = dataclasses.replace(
-            accounts,
-            bank=manager.bank,
-            earned=accounts.earned + manager.earned,
-            net=accounts.net + np.where(outcome.seats, manager.net, 0),
+            access,
             best=best,
-            usual_score=settlement.usual_score_after(accounts.usual_score, known.score, known.ranks >= 0),
-            is_paying=np.where(known.asked == round, paying, accounts.is_paying),
+            usual_score=settlement.usual_score_after(access.usual_score, known.score, known.ranks >= 0),
+            is_paying=np.where(known.asked == round, paying, access.is_paying),
         )
-        if self.rule != "willing":
-            return after
-        return keep_bought_models(accounts, after, clusters, known.means.tolist(), run, round)
-
-
-def keep_bought_models(
-    before: Accounts,
-    after: Accounts,
-    clusters: ClusterModels,
-    means: Sequence[float],
-    run: RunFacts,
-    round: int,
-) -> Accounts:
-    """Clients that stopped paying in this round keep the models of before it, which they had paid for.
-
-    Args:
-        before: The accounts before the round.
-        after: Those after it.
-        clusters: The models before it.
-        means: Their mean accuracies.
-        run: Facts of the run.
-        round: Its number.
-    """
-    stopped = np.flatnonzero(before.is_paying & ~after.is_paying)
-    back = {*np.flatnonzero(~before.is_paying & after.is_paying).tolist()}
-    kept = {row: own for row, own in after.held_means.items() if row not in back}
-    held = after.held
-    if len(stopped):
-        if held is None:
-            raise ValueError("this setup has no store for models of single clients")
-        bought = np.concatenate(clusters.models)
-        held = held.put({int(client): bought for client in run.ids[stopped]}, round)
-        kept |= dict.fromkeys(stopped.tolist(), means)
-    return dataclasses.replace(after, held=held, held_means=dict(sorted(kept.items())))
+        return (
+            after.keep_bought_models(access, clusters, known, run, round) if self.rule == "willing" else after
+        )

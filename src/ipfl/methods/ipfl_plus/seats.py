@@ -24,6 +24,7 @@ from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 from ipfl.market.market_arrays import Bools, Floats, Ints, columns, nth_smallest
+from ipfl.market.seating import Seating
 
 Ids = NDArray[np.int64]
 EXPLORE_FLOOR = 0.05
@@ -48,9 +49,9 @@ class SeatRecord:
         """Nobody had any."""
         return cls(np.zeros((n, k), np.int64), np.zeros((n, k), np.int64))
 
-    def after(self, seats: Bools, delivered: Bools) -> SeatRecord:
+    def after(self, seats: Seating) -> SeatRecord:
         """With those of a round."""
-        return SeatRecord(self.had + seats, self.omega + delivered)
+        return SeatRecord(self.had + seats.all, self.omega + seats.delivered)
 
     @property
     def unexplored(self) -> float:
@@ -69,19 +70,13 @@ class Selection:
     empty_seats: int
     """Seats that could not be filled."""
 
-    def by_reason(
-        self, cluster: int
-    ) -> tuple[tuple[Literal["performance"], Ids], tuple[Literal["random"], Ids]]:
-        """The seats of a cluster by why they were given, as `Seat.how` has it."""
-        return ("performance", self.performance[cluster]), ("random", self.random[cluster])
-
-    def tables(self, n: int) -> tuple[Bools, Bools]:
-        """The same as two (N, K) tables, of performance and of random seats."""
-        tables = np.zeros((2, n, len(self.random)), bool)
+    def seating(self, n: int) -> Seating:
+        """The same as (N, K) tables, before anybody trains."""
+        seats = Seating.empty((n, len(self.random)))
         for cluster, (chosen, explorers) in enumerate(zip(self.performance, self.random, strict=True)):
-            tables[0, chosen, cluster] = True
-            tables[1, explorers, cluster] = True
-        return tables[0], tables[1]
+            seats.selected[chosen, cluster] = True
+            seats.explorers[explorers, cluster] = True
+        return seats
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ipfl.core import ClientId
+from ipfl.core import ClientId, ClientModels
+from ipfl.market.token_accounts import TokenAccounts
 from ipfl.methods.ipfl_plus.contribution import ContributionRecord
 from ipfl.methods.ipfl_plus.guards import GuardRecord
 from ipfl.methods.ipfl_plus.importance import Preferences
-from ipfl.methods.ipfl_plus.payment import Accounts
+from ipfl.methods.ipfl_plus.payment import Access
 from ipfl.methods.ipfl_plus.run_facts import RunFacts
 from ipfl.methods.ipfl_plus.seats import SeatRecord
 from ipfl.methods.ipfl_plus.sharing import SharingRecord
@@ -23,7 +24,8 @@ class MarketState:
     clusters: ClusterModels
     preferences: Preferences
     seats: SeatRecord
-    accounts: Accounts
+    accounts: TokenAccounts
+    access: Access
     contributions: ContributionRecord
     guards: GuardRecord
     sharing: SharingRecord
@@ -31,7 +33,9 @@ class MarketState:
     """Whether one cluster got nearly all bids in the last round."""
 
     @classmethod
-    def start(cls, run: RunFacts, clusters: ClusterModels, accounts: Accounts) -> MarketState:
+    def start(
+        cls, run: RunFacts, clusters: ClusterModels, accounts: TokenAccounts, held: ClientModels | None
+    ) -> MarketState:
         """The market before the first round: no bids, no seats, nothing known of anybody."""
         n, k = len(run.ids), len(clusters.models)
         return cls(
@@ -40,6 +44,7 @@ class MarketState:
             preferences=Preferences.start(n, k),
             seats=SeatRecord.start(n, k),
             accounts=accounts,
+            access=Access.start(n, k, held),
             contributions=ContributionRecord.start(n, k),
             guards=GuardRecord.start(n, k),
             sharing=SharingRecord.start(k),

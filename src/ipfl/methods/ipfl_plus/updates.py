@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ipfl.config.sections import AggregateConfig
-from ipfl.core import Ask, ClientId, Record, Replies, Vector, cluster_name
-from ipfl.core.replies import Count, ReplySchema
+from ipfl.core import Ask, ClientId, Replies, Vector, cluster_name
 from ipfl.market.market_arrays import Bools, Floats
 from ipfl.methods.ipfl_plus.run_facts import RunFacts
 from ipfl.methods.shared.aggregation import aggregate, clipping_factors
+from ipfl.methods.shared.cluster_training import TRAINED, ask_seats
 
 WITH_PROBE = "with_probe"
 """Fact of an ask: the client may train on held-back points too."""
@@ -31,10 +31,6 @@ STRETCH = 8192
 """Parameters that are read at a time: a dozen rows of them in float64 stay in the processor's cache."""
 MIN_INDEPENDENT = 1e-10
 """Least λ, of unit vectors, of a direction of its own; below it what is known is the same up to rounding."""
-UPDATE = ReplySchema(
-    {"n": Count}, lambda sent, facts: {name: len(m) for name, m in sent.params.items()}, weight="n"
-)
-"""Every model that was sent, trained, and the number of samples."""
 Way = tuple[Vector, Vector]
 """From one model to another: the direction is their difference, in the precision of the models."""
 
@@ -91,20 +87,11 @@ def next_direction(direction: Vector | None, step: Floats) -> Vector:
 def ask_training(run: RunFacts, clusters: ClusterModels, seats: Bools, round: int) -> Ask:
     """Every client with a seat gets the model of each cluster it has a seat in.
 
-    Args:
-        run: Facts of the run. From its `release_round` on clients may train on held-back points; never where
-            they add noise to their reports of these.
-        clusters: The models before the round.
-        seats: (N, K) who has a seat where.
-        round: Its number.
+    From the release round on clients may train on held-back points; never where they add noise to their
+    reports of these.
     """
-    to, facts = {}, {}
-    if round >= run.release_round and not run.is_noisy:
-        facts = {WITH_PROBE: True}
-    for row in np.flatnonzero(seats.any(axis=1)):
-        models = {cluster_name(k): clusters.models[k] for k in np.flatnonzero(seats[row]).tolist()}
-        to[int(run.ids[row])] = Record(models, facts)
-    return Ask("train", to, UPDATE)
+    facts = {WITH_PROBE: True} if round >= run.release_round and not run.is_noisy else {}
+    return ask_seats("train", TRAINED, run.ids, clusters.models, seats, **facts)
 
 
 @dataclass(frozen=True)
