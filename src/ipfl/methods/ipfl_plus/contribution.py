@@ -36,7 +36,7 @@ from ipfl.core import Vector
 from ipfl.market.market_arrays import Floats, Ints
 from ipfl.market.seating import Seating
 from ipfl.methods.ipfl_plus.updates import UpdateProducts, Updates
-from ipfl.methods.shared.cluster_training import Gradients
+from ipfl.methods.shared.cluster_training import MeanGradients
 
 Psi = Mapping[int, NDArray[np.float64]]
 """ψ_ki of each cluster's providers, in ascending client id."""
@@ -113,7 +113,9 @@ class Contribution:
             for k, found in updates.items()
         }
 
-    def estimate(self, models: Sequence[Vector], updates: Updates, gradients: Mapping[int, Gradients]) -> Psi:
+    def estimate(
+        self, models: Sequence[Vector], updates: Updates, gradients: Mapping[int, MeanGradients]
+    ) -> Psi:
         """ψ_ki by the gradients at the aggregated models W_M."""
         return {
             k: estimate_contributions(gradients.get(k, []), models[k], found.models, found.weights)
@@ -181,7 +183,7 @@ def contributions_by_agreement(
 
 
 def estimate_contributions(
-    gradients: Gradients, aggregate: Floats, locals_: Sequence[Floats], weights: Floats
+    gradients: MeanGradients, aggregate: Floats, locals_: Sequence[Floats], weights: Floats
 ) -> NDArray[np.float64]:
     """Algorithm "Estimated Shapley value of any client in an FL": ψ_ki of the clients of one cluster.
 
