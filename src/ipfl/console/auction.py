@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from sqlalchemy import Select, and_, case, func, select, union
+from sqlalchemy import func, select
 
-from ipfl.console.figures import posted_rounds
 from ipfl.console.records import ClusterRound, Participant, RoundDetail, RoundEvent
 from ipfl.ledger.reader import Reader
-from ipfl.ledger.schema import bids, contributions, seats, transfers
+from ipfl.ledger.schema import contributions
+from ipfl.market.market_rows import Transfer
 
 MAX_EVENTS = 50
 SEAT_REASONS = {"performance": "bid, and chosen by contribution", "random": "chosen at random, to explore"}
@@ -39,104 +40,88 @@ def round_detail(
         offset: Participants before the first one that is told.
         limit: How many are told.
     """
-    if not 0 <= round < posted_rounds(reader):
+    posted = reader.posted(round) if round >= 0 else None
+    if posted is None:
         return None
-    line = reader.rest(round)
-    found = [row for row in line.get("events") or () if isinstance(row, list) and len(row) == 3]
+    line = reader.line(posted)
+    seated = {(seat.client, seat.cluster): seat for seat in line.get("seats", ())}
+    wishes = {(bid.client, bid.cluster): bid.rank + 1 for bid in line.get("bids", ())}
+    pairs = sorted({*seated, *wishes})
+    shown = pairs[offset : offset + limit]
+    ranked = places(reader, {round}, {client for client, _ in shown})
+    amounts = _amounts(line.get("transfers", ()))
+    participants = []
+    for client, cluster in shown:
+        seat, place = seated.get((client, cluster)), ranked.get((round, client, cluster))
+        participants.append(
+            Participant(
+                client=client,
+                name=names.get(client),
+                cluster=cluster,
+                wish=wishes.get((client, cluster)),
+                seat=None if seat is None else seat.how,
+                why=_why(None if seat is None else seat.how, has_bids=bool(wishes)),
+                delivered=None if seat is None else bool(seat.delivered),
+                **({} if place is None else place._asdict()),
+                **amounts[client, cluster],
+            )
+        )
     events = [
-        RoundEvent(kind=str(kind), client=who, name=names.get(who), text=str(text))
-        for kind, who, text in found[:MAX_EVENTS]
+        RoundEvent(kind=kind, client=who, name=names.get(who), text=text)
+        for kind, who, text in line.get("events", ())
     ]
-    total, participants = _participants(reader, names, round, offset, limit)
     return RoundDetail(
         round=round,
         rolled_back=bool(line.get("rolled_back")),
         asked=line.get("clients"),
         bytes_up=line.get("bytes_up"),
         bytes_down=line.get("bytes_down"),
-        clusters=_clusters(reader, round),
-        total=total,
+        clusters=_clusters(line, reader.metrics(round)),
+        total=len(pairs),
         offset=offset,
         participants=participants,
-        events=events,
-        event_count=len(found),
+        events=events[:MAX_EVENTS],
+        event_count=len(events),
     )
 
 
-def _clusters(reader: Reader, round: int) -> list[ClusterRound]:
-    """Sums per cluster, made by the database."""
-    found: dict[int, ClusterRound] = {}
-
-    def of(cluster: int) -> ClusterRound:
-        return found.setdefault(cluster, ClusterRound(cluster=cluster))
-
-    def run(query: Select[Any], table: Any) -> Any:
-        where = and_(table.c.run_id == reader.run_id, table.c.round == round)
-        return reader.connection.execute(query.where(where).group_by(table.c.cluster))
-
-    for cluster, count in run(select(bids.c.cluster, func.count()), bids):
-        of(cluster).bids = count
-    by_lot = func.sum(case((seats.c.how == "random", 1), else_=0))
-    delivered = func.sum(case((seats.c.delivered, 1), else_=0))
-    for cluster, count, lot, came in run(select(seats.c.cluster, func.count(), by_lot, delivered), seats):
-        one = of(cluster)
-        one.seats, one.by_lot, one.delivered = count, int(lot), int(came)
-    kinds = {
-        "fee": "paid",
-        "allowance": "added",
-        "refund": "refunded",
-        "reimbursement": "reimbursed",
-        "reward": "rewarded",
-    }
-    sums = [func.sum(case((transfers.c.kind == kind, transfers.c.amount), else_=0)) for kind in kinds]
-    for cluster, *amounts in run(select(transfers.c.cluster, *sums), transfers):
-        if cluster >= 0:
-            for name, amount in zip(kinds.values(), amounts, strict=True):
-                setattr(of(cluster), name, int(amount))
-    for name, value in reader.metrics(round).items():
-        key, _, cluster_text = name.rpartition(".")
-        if key == "cluster_probe_accuracy" and int(cluster_text) in found:
-            found[int(cluster_text)].probe_accuracy = value
-    return [found[cluster] for cluster in sorted(found)]
+def _amounts(moved: Iterable[Transfer]) -> dict[tuple[int, int], Counter[str]]:
+    """Tokens that a client paid and got, by client and cluster."""
+    names = {"refund": "refunded", "reimbursement": "reimbursed", "reward": "earned"}
+    found: dict[tuple[int, int], Counter[str]] = defaultdict(Counter)
+    for transfer in moved:
+        name = "paid" if transfer.source >= 0 else names.get(transfer.kind)
+        if name is not None:
+            found[transfer.client, transfer.cluster][name] += transfer.amount
+    return found
 
 
-def _participants(
-    reader: Reader, names: Mapping[int, str], round: int, offset: int, limit: int
-) -> tuple[int, list[Participant]]:
-    """Clients that bid or had a seat, one row per cluster; a part of them in ascending client."""
+POOL_SUMS = {
+    "fee": "paid",
+    "allowance": "added",
+    "refund": "refunded",
+    "reimbursement": "reimbursed",
+    "reward": "rewarded",
+}
+"""Kind of a transfer → what it is to the pool of its cluster."""
 
-    def pairs(table: Any) -> Select[Any]:
-        where = and_(table.c.run_id == reader.run_id, table.c.round == round)
-        return select(table.c.client, table.c.cluster).where(where)
 
-    both = union(pairs(bids), pairs(seats)).subquery()
-    total = int(reader.connection.scalar(select(func.count()).select_from(both)) or 0)
-    page = select(both).order_by(both.c.client, both.c.cluster).offset(offset).limit(limit)
-    shown = [(row.client, row.cluster) for row in reader.connection.execute(page)]
-    who = {client for client, _ in shown}
-    wishes, seated, amounts = _rows(reader, round, who)
-    has_bids = reader.connection.execute(pairs(bids).limit(1)).first() is not None
-    ranked = places(reader, {round}, who)
-    found = []
-    for client, cluster in shown:
-        seat, place = seated.get((client, cluster)), ranked.get((round, client, cluster))
-        is_bid = (client, cluster) in wishes
-        found.append(
-            Participant(
-                client=client,
-                name=names.get(client),
-                cluster=cluster,
-                wish=wishes[client, cluster] + 1 if is_bid else None,
-                seat=None if seat is None else seat[0],
-                why=_why(None if seat is None else seat[0], has_bids=has_bids),
-                delivered=None if seat is None else bool(seat[1]),
-                psi=None if place is None else place.psi,
-                place=None if place is None else place.place,
-                of=None if place is None else place.of,
-                **amounts.get((client, cluster), {}),
-            )
+def _clusters(line: Mapping[str, Any], metrics: Mapping[str, float]) -> list[ClusterRound]:
+    """Bids, seats and the pool of each cluster."""
+    sums: dict[int, Counter[str]] = defaultdict(Counter)
+    for bid in line.get("bids", ()):
+        sums[bid.cluster]["bids"] += 1
+    for seat in line.get("seats", ()):
+        sums[seat.cluster].update(seats=1, by_lot=seat.how == "random", delivered=bool(seat.delivered))
+    for transfer in line.get("transfers", ()):
+        if transfer.cluster >= 0 and transfer.kind in POOL_SUMS:
+            sums[transfer.cluster][POOL_SUMS[transfer.kind]] += transfer.amount
+    return [
+        ClusterRound(
+            cluster=cluster, probe_accuracy=metrics.get(f"cluster_probe_accuracy.{cluster}"), **sums[cluster]
         )
-    return total, found
+        for cluster in sorted(sums)
+    ]
 
 
 def _why(seat: str | None, *, has_bids: bool) -> str:
@@ -144,26 +129,6 @@ def _why(seat: str | None, *, has_bids: bool) -> str:
     if seat is None:
         return "bid, no seat"
     return SEAT_REASONS[seat] if has_bids or seat != "random" else AT_RANDOM
-
-
-def _rows(reader: Reader, round: int, who: Collection[int]) -> tuple[dict[Any, int], dict[Any, Any], Any]:
-    """(client, cluster) → rank of the bid; → seat; → sums of the transfers."""
-
-    def run(table: Any, *columns: Any) -> Any:
-        where = and_(table.c.run_id == reader.run_id, table.c.round == round, table.c.client.in_(who))
-        return reader.connection.execute(select(table.c.client, table.c.cluster, *columns).where(where))
-
-    wishes = {(client, cluster): rank for client, cluster, rank in run(bids, bids.c.rank)}
-    seated = {(c, k): (how, came) for c, k, how, came in run(seats, seats.c.how, seats.c.delivered)}
-    amounts: dict[tuple[int, int], dict[str, int]] = {}
-    names = {"refund": "refunded", "reimbursement": "reimbursed", "reward": "earned"}
-    moved = run(transfers, transfers.c.kind, transfers.c.source, transfers.c.amount)
-    for client, cluster, kind, source, amount in moved:
-        name = "paid" if source >= 0 else names.get(kind)
-        if name:
-            sums = amounts.setdefault((client, cluster), {})
-            sums[name] = sums.get(name, 0) + amount
-    return wishes, seated, amounts
 
 
 def places(
