@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipfl.client.label_prior import prior_logits
+from ipfl.client.last_step import prior_logits
 
 
 def labels(*counts: int) -> np.ndarray:

@@ -24,7 +24,7 @@ from ipfl.errors import InputError
 from ipfl.training.architectures import Shape
 from ipfl.training.losses import as_outputs, mix_outputs
 from ipfl.training.network import Network, prepare_inputs
-from ipfl.training.parts import last_linear
+from ipfl.training.parts import with_features
 from ipfl.training.predictors import Mixture, NearestPrototype, Predictor
 
 SCORING_BATCH = 256
@@ -127,13 +127,8 @@ class PrototypeModel(NetworkModel):
 
     def forward(self, x: Tensor) -> Tensor:
         """Log-probabilities: the nearer a class's prototype, the higher; a class without one has none."""
-        seen: list[Tensor] = []
-        watch = last_linear(self.network).register_forward_pre_hook(lambda _, given: seen.append(given[0]))
-        try:
-            self.network(self.inputs(x))
-        finally:
-            watch.remove()
-        gaps = seen[-1].float()[:, None] - self.prototypes.nan_to_num()
+        features, _ = with_features(self.network, lambda: self.network(self.inputs(x)))
+        gaps = features[:, None] - self.prototypes.nan_to_num()
         distances = gaps.square().sum(dim=2).masked_fill(self.prototypes.isnan().any(dim=1), torch.inf)
         return log_softmax(-distances, dim=1)
 

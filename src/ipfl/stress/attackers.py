@@ -28,12 +28,12 @@ from numpy.typing import NDArray
 
 from ipfl.client.client import Client
 from ipfl.client.runner import TRAIN, ClientRunner, Job
-from ipfl.client.runner_wrapper import RunnerWrapper
 from ipfl.config.run_config import AdversaryConfig, AttackKind
 from ipfl.core import EMPTY, ClientId, Fact, Record, Vector, stream
 from ipfl.core.records import BUDGET_SPENT, split_privacy_facts
 from ipfl.data.federated import FederatedData, Parts, Samples, target_of
 from ipfl.data.target_kinds import Target
+from ipfl.stress.runner_wrapper import RunnerWrapper
 from ipfl.stress.seen_models import SECOND_MEMORY, last_step, with_seen
 
 PREFERENCE, APPRAISE = "preference", "appraise"

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from ipfl.client.runner import TRAIN, CrashError, Delivery, Job, Runner
-from ipfl.client.runner_wrapper import RunnerWrapper
 from ipfl.config.run_config import FaultsConfig
 from ipfl.core import ClientId, Fact, Record, Vector, stream
 from ipfl.errors import InputError
+from ipfl.stress.runner_wrapper import RunnerWrapper
 
 ENORMOUS_COMPONENT = 1e30
 """A component of an enormous reply: finite, and much larger than any parameter."""

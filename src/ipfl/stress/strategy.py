@@ -25,11 +25,11 @@ from numpy.typing import NDArray
 
 from ipfl.client.memory import ClientMemory
 from ipfl.client.runner import TRAIN, Delivery, Job, Runner
-from ipfl.client.runner_wrapper import RunnerWrapper
 from ipfl.config.run_config import Action, StrategyConfig
 from ipfl.core import ClientId, Record, Vector, stream
 from ipfl.core.records import BUDGET_SPENT
 from ipfl.stress.attackers import PREFERENCE
+from ipfl.stress.runner_wrapper import RunnerWrapper
 from ipfl.stress.seen_models import SECOND_MEMORY, last_step, with_seen
 
 LEARNING_RATE = 0.5

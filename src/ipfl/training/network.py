@@ -28,7 +28,7 @@ from ipfl.data.target_kinds import Target
 from ipfl.errors import InputError
 from ipfl.training.architectures import Factory, Shape
 from ipfl.training.losses import Loss, find_loss
-from ipfl.training.parts import Part, find_last_linear, find_part, last_linear
+from ipfl.training.parts import Part, find_last_linear, find_part, last_linear, with_features
 
 CPU = torch.device("cpu")
 
@@ -303,13 +303,7 @@ class Network:
 
     def features(self, batch: Tensor) -> tuple[Tensor, Tensor]:
         """Features of a batch (n, width) and its class scores, in one pass, as float32."""
-        seen: list[Tensor] = []
-        watch = self.classifier.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
-        try:
-            scores = self.forward(batch)
-        finally:
-            watch.remove()
-        return seen[-1].float(), scores
+        return with_features(self.module, lambda: self.forward(batch))
 
     def top(self, layers: int) -> slice:
         """Where the last so many layers (weights and bias together) lie in the flat vector."""

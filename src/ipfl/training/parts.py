@@ -131,6 +131,22 @@ def find_last_linear(module: nn.Module) -> nn.Linear | None:
     return linear[-1] if linear else None
 
 
+def with_features(module: nn.Module, run: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
+    """What goes into a module's last linear layer in a pass through it, as float32, and what comes out.
+
+    Args:
+        module: With the layer.
+        run: Makes the pass.
+    """
+    seen: list[Tensor] = []
+    watch = last_linear(module).register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    try:
+        outputs = run()
+    finally:
+        watch.remove()
+    return seen[-1].float(), outputs
+
+
 def last_linear(module: nn.Module) -> nn.Linear:
     """A module's last linear layer.
 

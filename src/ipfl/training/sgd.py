@@ -305,12 +305,20 @@ def _predicted(network: Network, predictor: Predictor, points: Points) -> Iterat
 
 
 @torch.no_grad()
+def predicted_outputs(network: Network, predictor: Predictor, samples: Samples | Points) -> Tensor:
+    """(n, outputs): log-probabilities of classes, log-odds of labels, or standardised numbers."""
+    points = network.points(samples)
+    if not len(points):
+        return torch.empty(0, network.target.outputs)
+    return torch.cat(list(_predicted(network, predictor, points)))
+
+
 def evaluate(network: Network, predictor: Predictor, samples: Samples | Points) -> Score:
     """Scores a model, or another predictor of a client, on `samples`."""
     points = network.points(samples)
     if not len(points):
         return Score(0, 0.0, 0.0, 0.0)
-    return score_outputs(network, torch.cat(list(_predicted(network, predictor, points))), points)
+    return score_outputs(network, predicted_outputs(network, predictor, points), points)
 
 
 def score_outputs(network: Network, outputs: Tensor, points: Points) -> Score:
@@ -328,30 +336,16 @@ def score_outputs(network: Network, outputs: Tensor, points: Points) -> Score:
     return Score(len(points), hits, soft, loss)
 
 
-@torch.no_grad()
-def predicted_outputs(network: Network, predictor: Predictor, samples: Samples | Points) -> Tensor:
-    """(n, outputs): log-probabilities of classes, log-odds of labels, or standardised numbers."""
-    points = network.points(samples)
-    if not len(points):
-        return torch.empty(0, network.target.outputs)
-    return torch.cat(list(_predicted(network, predictor, points)))
-
-
-@torch.no_grad()
 def log_scores(network: Network, params: Vector, samples: Samples | Points) -> NDArray[np.float64]:
     """(n, classes): logarithm of the probability of every class, of every sample.
 
     (n, 1) where no classes are predicted: the logarithm of every sample's soft score.
     """
     points = network.points(samples)
-    parts = []
-    for outputs, targets in zip(
-        _outputs(network, params, points), torch.split(points.y, EVALUATION_BATCH), strict=False
-    ):
-        is_classes = network.target.kind == "classes"
-        logs = outputs if is_classes else -own_losses(network.target, outputs, targets)[:, None]
-        parts.append(logs.cpu().double().numpy())
-    return np.concatenate(parts) if parts else np.empty((0, 0))
+    outputs = predicted_outputs(network, params, points)
+    is_classes = network.target.kind == "classes"
+    logs = outputs if is_classes else -own_losses(network.target, outputs, points.y)[:, None]
+    return logs.cpu().double().numpy()
 
 
 @torch.no_grad()
@@ -361,7 +355,7 @@ def losses(network: Network, params: Vector, samples: Samples | Points) -> NDArr
     if not len(points):
         return np.empty(0)
     if network.loss.name == "cross_entropy":
-        logs = torch.cat(list(_outputs(network, params, points)))
+        logs = predicted_outputs(network, params, points)
         return -logs.gather(1, points.y[:, None])[:, 0].cpu().double().numpy()
     raw = torch.cat(list(_raw_outputs(network, params, points)))
     return network.loss.per_point(raw, points.y).cpu().double().numpy()
@@ -388,10 +382,9 @@ def mean_gradient(network: Network, params: Vector, samples: Samples | Points) -
     return whole
 
 
-@torch.no_grad()
 def predictions(
     network: Network, params: Vector, samples: Samples | Points
 ) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """Predicted classes, for confusion counts."""
-    found = [logs.argmax(1) for logs in _outputs(network, params, network.points(samples))]
-    return torch.cat(found).cpu().numpy() if found else np.empty(0, dtype=np.int64)
+    found = predicted_outputs(network, params, samples)
+    return found.argmax(1).cpu().numpy() if len(found) else np.empty(0, dtype=np.int64)
