@@ -46,9 +46,7 @@ rounds = 5
 [method]
 name = "ipfl-plus"
 clusters = 1
-payers = "seated"
-forfeit = false
-rewarded = "all"
+payment.rule = "paper"
 [task]
 model = "softmax"
 [train]
@@ -62,7 +60,7 @@ rounds = 2
 [method]
 name = "ipfl-plus"
 clusters = 1
-contribution = "clients"
+contribution.rule = "paper"
 [task]
 model = "softmax"
 [train]

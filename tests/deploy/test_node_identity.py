@@ -20,7 +20,7 @@ epochs = 1
 [method]
 name = "ipfl-plus"
 clusters = 1
-contribution = "clients"
+contribution.rule = "paper"
 """
 
 

@@ -109,7 +109,7 @@ class TestRun:
     def test_a_cluster_with_one_provider_stays_as_it_is(self, grid, place):
         """Else its buyers, who know the model before, would know the provider's update."""
         config = place / "run.toml"
-        config.write_text(config.read_text().replace("[evaluate]", "robust = false\n[evaluate]"))
+        config.write_text(config.read_text().replace("[evaluate]", "guards.rule = 'paper'\n[evaluate]"))
         result = run_server(grid, server_config(place, rounds=1))
         (line,) = result.history
         providers = [[s.client for s in line["seats"] if s.cluster == k and s.delivered] for k in (0, 1)]

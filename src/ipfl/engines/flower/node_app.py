@@ -158,7 +158,7 @@ class NodeApp(ClientApp):
         self.loader, self.model, self.folders = loader, model, folders
         self.send_tracebacks = send_tracebacks
         self.runners: dict[tuple[str, int | None], ClientRunner] = {}
-        """By digest of the settings, and by node where nodes bring their own data: they are expensive to make."""
+        """By digest of the settings, and by node where nodes bring their own data: they take long to make."""
 
     def __call__(self, message: Message, context: Context) -> Message:
         """Replies to one message; an error is a reply too."""
