@@ -20,7 +20,7 @@ from ipfl.results.result import Result
 from ipfl.study.run_list import RunList
 from ipfl.study.run_pool import local_pool
 from ipfl.study.statistics import interval
-from ipfl.study.study_run import RunOutcome, StudyRun, make_task_cache
+from ipfl.study.study_run import RunOutcome, StudyRun, TaskCache
 from ipfl.system.files import write_text
 from ipfl.system.source import source_commit
 from ipfl.training.task import Task
@@ -76,7 +76,7 @@ def play_study(
                 missing.append(StudyRun(title, setting, config.build_method(), config, title))
     if not missing:
         return runs
-    tasks = make_task_cache(missing[0].config, None, missing[0].seed)
+    tasks = TaskCache()
 
     def enter(run: StudyRun, outcome: RunOutcome) -> None:
         if outcome.result is None:

@@ -183,12 +183,12 @@ class TestCompare:
             return own
 
         first, second = ipfl.RunConfig(seed=0), ipfl.RunConfig(seed=1)
-        cache = make_task_cache(first, own, 0)
+        cache = make_task_cache(own)
         assert cache.get(first) is cache.get(second) is own
-        cache = make_task_cache(first, named, 0)
+        cache = make_task_cache(named)
         assert cache.get(first) is named
         assert (cache.get(second).seed, cache.get(second).config) == (1, named.config)
-        cache = make_task_cache(first, make, 0)
+        cache = make_task_cache(make)
         assert cache.get(first) is cache.get(second) is own
         assert asked == [0, 1]
 

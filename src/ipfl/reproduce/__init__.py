@@ -1,8 +1,8 @@
 """The paper's tables and figures again: one experiment each, played at three sizes, against tuned methods.
 
-`experiments` reads what an experiment is, `plan` makes runs of it, `play` plays those that are missing,
-`records` keeps their numbers, `tuning` gives every method the same grid, `measures` and `statistics` say what
-is compared and how sure that is, `tables` and `pictures` show it.
+`experiments` reads the files, `plan` makes runs of them, `reproduction` plays those that are missing
+(`ipfl.study.run_list`), `results_file` keeps their numbers, `tuning` gives all methods the same
+grid, `measures`, `paper_tables` and `pictures` show what came out.
 
 Imports `report` and what is below it; imported by `cli` only.
 """

@@ -40,7 +40,7 @@ from ipfl.results.finished import load_figures
 from ipfl.results.result import Result
 from ipfl.study.run_list import MakeObserver, RunList
 from ipfl.study.run_pool import local_pool
-from ipfl.study.study_run import RunOutcome, StudyRun, make_task_cache
+from ipfl.study.study_run import RunOutcome, StudyRun, TaskCache
 from ipfl.system.files import FolderLock, remove_folder
 from ipfl.system.source import source_commit
 
@@ -147,10 +147,8 @@ def play_runs(runs: Iterable[StudyRun], known: Mapping[str, RunRecord], options:
         played.missing = [run for key, run in wanted.items() if key not in played.records]
         played.missing.sort(key=lambda run: (run.seed, str(getattr(run.config, "task", None))))
         if played.missing and not options.is_dry:
-            first = played.missing[0]
-            tasks = make_task_cache(first.config, None, first.seed)
             run_list = RunList(played.missing, played.enter, finished, options.make_observer)
-            played.is_interrupted = run_list.play(local_pool(options.workers), tasks)
+            played.is_interrupted = run_list.play(local_pool(options.workers), TaskCache())
     finally:
         lock.release()
     return played

@@ -210,7 +210,7 @@ def compare(
     precision = decide_hardware(config.train).precision
     config = config.model_copy(update={"train": config.train.model_copy(update={"precision": precision})})
     chosen_seeds = _choose_seeds(seeds, config)
-    tasks = make_task_cache(config, task, chosen_seeds[0])
+    tasks = make_task_cache(task)
     first = config.model_copy(update={"seed": chosen_seeds[0]})
     if methods is None:
         methods = suitable_methods(tasks.get(first).network(first.seed), config)
@@ -226,7 +226,7 @@ def compare(
             if not resume:
                 place.prepare(overwrite=overwrite)
                 plan = None
-                if isinstance(config, Config) and not tasks.is_own and _are_names(methods, reference):
+                if isinstance(config, Config) and task is None and _are_names(methods, reference):
                     plan = ComparisonPlan(config, list(built), list(chosen_seeds), reference_label)
                 _write_plan(place.path, plan)
         folder = None if place is None else place.path

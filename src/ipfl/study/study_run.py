@@ -73,24 +73,12 @@ class TaskCache:
 
     Args:
         make: Makes tasks of the user's own; None: the config of a run says what its task is.
-        task: One that is there already.
-        config: That it was built from.
-        seed: Likewise.
     """
 
-    def __init__(
-        self,
-        make: MakeTask | None = None,
-        task: Task | None = None,
-        config: TaskConfig | None = None,
-        seed: int = 0,
-    ):
-        self.make_own, self._task, self._key = make, task, (config, seed)
-
-    @property
-    def is_own(self) -> bool:
-        """True if tasks are the user's own: given in Python, not named in a config."""
-        return self.make_own is not None
+    def __init__(self, make: MakeTask | None = None):
+        self.make_own = make
+        self._task: Task | None = None
+        self._key: tuple[TaskConfig | None, int] | None = None
 
     def get(self, config: RunConfig) -> Task:
         """The task of a run with this config."""
@@ -98,29 +86,22 @@ class TaskCache:
         key = described, config.seed
         if self._task is None or self._key != key:
             self._task = None  # its memory, before the next one needs as much
-            self._task, self._key = self._make_task(described, config.seed), key
+            if self.make_own is not None:
+                self._task = self.make_own(config.seed)
+            elif described is not None:
+                self._task = Task.build(described, config.seed)
+            else:
+                raise InputError("a comparison needs a task")
+            self._key = key
         return self._task
 
-    def _make_task(self, config: TaskConfig | None, seed: int) -> Task:
-        if self.make_own is not None:
-            return self.make_own(seed)
-        assert config is not None, "a config without a task needs somebody who makes it"
-        return Task.build(config, seed)
 
-
-def make_task_cache(config: RunConfig, task: Task | MakeTask | None, seed: int) -> TaskCache:
-    """The maker of the tasks of all seeds."""
-    if task is None:
-        if not isinstance(config, Config):
-            raise InputError("a comparison needs a task")
-        return TaskCache(None, Task.build(config.task, seed), config.task, seed)
-    if not isinstance(task, Task):
-        return TaskCache(task)
-    return TaskCache(partial(_task_of_seed, task))
+def make_task_cache(task: Task | MakeTask | None) -> TaskCache:
+    """The tasks of all seeds: the same data for every one if it is the user's own, else partitioned anew."""
+    return TaskCache(partial(_task_of_seed, task) if isinstance(task, Task) else task)
 
 
 def _task_of_seed(task: Task, seed: int) -> Task:
-    """The same data for every seed if it is the user's own; else partitioned anew."""
     return task if task.config is None or seed == task.seed else Task.build(task.config, seed)
 
 
