@@ -127,7 +127,7 @@ class Economy:
             seed=population.seed,
             task=TaskFacts(2),
             config=RunConfig(rounds=rounds),
-            client_models=KeptModels(),
+            make_client_models=KeptModels,
         )
         self.state = method.init(start)
         self.known: dict[ClientId, NDArray[np.float64]] = {}

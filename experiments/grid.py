@@ -22,7 +22,7 @@ from ipfl.study.run_pool import local_pool
 from ipfl.study.statistics import interval
 from ipfl.study.study_run import RunOutcome, StudyRun, TaskCache
 from ipfl.system.files import write_text
-from ipfl.system.source import source_commit
+from ipfl.system.plugins import source_commit
 from ipfl.training.task import Task
 
 HERE = Path(__file__).resolve().parent

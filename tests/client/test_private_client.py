@@ -5,8 +5,16 @@ import pytest
 import torch
 from tests.federation import ZERO, client, points
 
-from ipfl.client.private_client import HAS_LOOKED, MAX_LOSS, PrivateClient, noise_path
-from ipfl.client.private_gradients import NoisyGradient, PoissonBatches, clipped_sum, point_gradients
+from ipfl.client.private_client import (
+    HAS_LOOKED,
+    MAX_LOSS,
+    NoisyGradient,
+    PoissonBatches,
+    PrivateClient,
+    clipped_sum,
+    noise_path,
+    point_gradients,
+)
 from ipfl.config.train_section import PrivacyConfig
 from ipfl.core import EMPTY, Record
 from ipfl.data.federated import Samples

@@ -121,7 +121,7 @@ class Play:
             config=RunConfig(rounds=ROUNDS),
             make_params=lambda number: task.network(1000 + number).read(),
             find_part=lambda name: network.part(name).of(network.read()),
-            client_models=ClientModelStore(ClientMemory(Path(self.folder.name))),
+            make_client_models=lambda: ClientModelStore(ClientMemory(Path(self.folder.name))),
         )
         self.state = method.init(self.setup)
         self.done: list[Round[Any]] = []

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-MODULES = 67
+MODULES = 66
 """Of ours, at most; the packages themselves count."""
 FORBIDDEN = (
     "ipfl.market",

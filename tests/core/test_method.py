@@ -105,7 +105,7 @@ class TestSetup:
         with pytest.raises(ValueError, match="no store for models of single clients"):
             setup(2).client_model_store()
         store = ClientModelStore(ClientMemory(tmp_path))
-        assert setup(2, client_models=store).client_model_store() is store
+        assert setup(2, make_client_models=lambda: store).client_model_store() is store
 
 
 def test_what_an_evaluation_costs():

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol
 
 from ipfl.core.records import ClientId, Replies
 from ipfl.core.replies import Ask
@@ -17,19 +16,6 @@ class Bytes:
 
     down: int = 0
     up: int = 0
-
-
-TellAccount = Callable[[ClientId, int | None], Mapping[str, Any] | None]
-"""What the ledger says of a client's account now, as JSON, given the round of what it was told last; None:
-nothing new."""
-
-
-@runtime_checkable
-class TellsAccounts(Protocol):
-    """An engine whose clients are elsewhere, and are told what the ledger says of their accounts."""
-
-    tell_account: TellAccount | None
-    """Set when the ledger is open; None: there is none, and nobody is told."""
 
 
 class Engine(Protocol):

@@ -102,14 +102,14 @@ class Setup:
     """Other random initial parameters, by number."""
     find_part: Callable[[str], Vector] | None = None
     """The initial parameters of a part of the network, by its name (`ipfl.training.parts`)."""
-    client_models: ClientModels | None = None
-    """An empty store on disk, for methods that keep models of single clients on the server."""
+    make_client_models: Callable[[], ClientModels] | None = None
+    """Makes an empty store on disk, for methods that keep models of single clients on the server."""
 
     def client_model_store(self) -> ClientModels:
         """The empty store, for methods that cannot do without."""
-        if self.client_models is None:
+        if self.make_client_models is None:
             raise ValueError("this setup has no store for models of single clients")
-        return self.client_models
+        return self.make_client_models()
 
     def part(self, name: str) -> Vector:
         """The initial parameters of a part of the network.

@@ -7,12 +7,12 @@ package imports `ipfl.client` and what is below it (`flower` also the ledger, fo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from ipfl.core import Engine, Method
+from ipfl.core import ClientId, Engine, Method
 from ipfl.errors import InputError
 
 if TYPE_CHECKING:  # these import torch, which `ipfl deploy` does not need
@@ -53,6 +53,19 @@ NEEDS_LOCAL_ENGINE = "[adversary] and [faults] need the local engine: no other o
 
 EngineFactory = Callable[[EngineContext], Engine]
 """Makes the engine of a run, which the round loop closes; such as `ipfl.local_engine(workers=0)`."""
+
+
+TellAccount = Callable[[ClientId, int | None], Mapping[str, Any] | None]
+"""What the ledger says of a client's account now, as JSON, given the round of what it was told last; None:
+nothing new."""
+
+
+@runtime_checkable
+class TellsAccounts(Protocol):
+    """An engine whose clients are elsewhere, and are told what the ledger says of their accounts."""
+
+    tell_account: TellAccount | None
+    """Set when the ledger is open; None: there is none, and nobody is told."""
 
 
 def refuse_wrapped_clients(context: EngineContext) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ipfl.core import ClientId, Method
-from ipfl.core.engine import TellsAccounts
+from ipfl.engines import TellsAccounts
 from ipfl.errors import InputError
 from ipfl.keep.carried_balances import (
     CarriedAccounts,

@@ -10,6 +10,6 @@ database itself refuses overdrafts. What belongs here: the store (`schema`, `dat
 `canonical`, `store`, `reader`), its verification (`verify`), keys and what they sign (`signing`), the signed
 lines that clients keep (`statements`), and `export`.
 
-The package imports `ipfl.core` and `ipfl.market` only: the method decides which tokens move, and gives `verify`
-a replay of its rules.
+The package imports `ipfl.core` and `ipfl.market` only: the method decides which tokens move, and gives
+`verify` a replay of its rules.
 """

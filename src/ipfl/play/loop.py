@@ -38,9 +38,9 @@ from ipfl.play.evaluation import Evaluator
 from ipfl.play.metrics import Evaluation, is_learned, may_end
 from ipfl.play.setup import make_setup
 from ipfl.results.result import Line, Result
+from ipfl.system.plugins import source_commit
 from ipfl.system.retry import is_disk_full, retry_while_disk_full
 from ipfl.system.signals import InterruptHandler
-from ipfl.system.source import source_commit
 from ipfl.system.timing import bytes_written, measure
 from ipfl.training.architectures import model_reference
 from ipfl.training.task import Task

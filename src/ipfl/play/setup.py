@@ -7,10 +7,9 @@ from typing import Any
 
 from ipfl.client.memory import ClientMemory
 from ipfl.config.run_config import RunConfig
-from ipfl.core import ClientId, Method, Setup, TaskFacts, holdout_id, stream
+from ipfl.core import ClientId, ClientModels, Method, Setup, TaskFacts, holdout_id, stream
 from ipfl.errors import InputError
 from ipfl.methods import check_parts
-from ipfl.methods.shared.client_model_store import ClientModelStore
 from ipfl.training.task import Task
 
 
@@ -41,6 +40,12 @@ def make_setup(
         features: int | None = network.classifier.in_features
     except InputError:
         features = None
+
+    def make_store() -> ClientModels:
+        from ipfl.methods.shared.client_model_store import ClientModelStore
+
+        return ClientModelStore(server_memory)
+
     holdouts = tuple(holdout_id(d) for d in task.holdouts)
     setup = Setup(
         params=params,
@@ -51,7 +56,7 @@ def make_setup(
         config=config,
         make_params=lambda n: task.network(int(stream(config.seed, "start", n).integers(2**31))).read(),
         find_part=lambda name: network.part(name).of(params),
-        client_models=ClientModelStore(server_memory),
+        make_client_models=make_store,
     )
     if not balances:
         return setup

@@ -42,7 +42,7 @@ from ipfl.study.run_list import MakeObserver, RunList
 from ipfl.study.run_pool import local_pool
 from ipfl.study.study_run import RunOutcome, StudyRun, TaskCache
 from ipfl.system.files import FolderLock, remove_folder
-from ipfl.system.source import source_commit
+from ipfl.system.plugins import source_commit
 
 OtherCommit = Literal["refuse", "use", "replay"]
 """The ways to deal with a finished run of another commit."""

@@ -22,7 +22,7 @@ from ipfl.reproduce.experiments import Scale
 from ipfl.results.result import Result
 from ipfl.study.study_run import StudyRun
 from ipfl.system.files import write_text
-from ipfl.system.source import source_commit
+from ipfl.system.plugins import source_commit
 
 CODE_OF_RUNS = (
     *("errors.py", "core", "data", "training", "client", "methods", "market", "ledger", "engines", "stress"),

@@ -34,7 +34,7 @@ from ipfl.study.run_list import MakeObserver, RunList
 from ipfl.study.run_pool import MakePool, local_pool
 from ipfl.study.study_run import MakeTask, RunOutcome, StudyRun, TaskCache, make_task_cache
 from ipfl.system.files import read_text, write_json
-from ipfl.system.source import source_commit
+from ipfl.system.plugins import source_commit
 from ipfl.training.hardware import decide_hardware
 from ipfl.training.task import Task
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import importlib
 import re
+import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -135,3 +138,13 @@ def load_callable(reference: str, what: str) -> Callable[..., Any]:
     if not callable(found):
         raise InputError(f"{what} {reference!r} is not callable")
     return found  # type: ignore[no-any-return]
+
+
+@lru_cache
+def source_commit() -> str | None:
+    """Commit of the source tree that is running; None for an installed package."""
+    if not shutil.which("git"):
+        return None
+    command = ["git", "-C", str(Path(__file__).resolve().parent), "rev-parse", "HEAD"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else None

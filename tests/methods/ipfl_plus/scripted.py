@@ -97,7 +97,7 @@ def unless(clients: Collection[ClientId], answer: Answer, instead: Answer) -> An
 def setup(clients: int = 8, per_round: int = 6, size: int = SIZE, **others: Any) -> Setup:
     """A federation of models with three parameters, or more."""
     start = np.zeros(size, np.float32)
-    return federation.setup(clients, per_round, params=start, client_models=KeptModels(), **others)
+    return federation.setup(clients, per_round, params=start, make_client_models=KeptModels, **others)
 
 
 def play(

@@ -42,7 +42,7 @@ def play(
                 seed=seed,
                 task=TaskFacts(task.data.classes, holdouts=tuple(holdout_id(d) for d in task.holdouts)),
                 config={"privacy": {"noise": noise}},
-                client_models=KeptModels(),
+                make_client_models=KeptModels,
             )
         )
         for number in range(rounds):

@@ -29,7 +29,9 @@ def attentive(alpha: float = 1.0, **settings: float) -> FedAMP:
 def fresh(tmp_path):
     def make(method, clients=3, start=(0, 0)):
         store = ClientModelStore(ClientMemory(tmp_path))
-        return method.init(setup(clients, params=np.array(start, np.float32), client_models=store))
+        return method.init(
+            setup(clients, params=np.array(start, np.float32), make_client_models=lambda: store)
+        )
 
     return make
 

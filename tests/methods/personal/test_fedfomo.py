@@ -35,7 +35,9 @@ def validating(*probe, train=((0, 0),)):
 @pytest.fixture
 def fresh(tmp_path):
     def make(method, clients=4):
-        return method.init(setup(clients, client_models=ClientModelStore(ClientMemory(tmp_path))))
+        return method.init(
+            setup(clients, make_client_models=lambda: ClientModelStore(ClientMemory(tmp_path)))
+        )
 
     return make
 

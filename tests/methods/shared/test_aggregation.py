@@ -12,13 +12,8 @@ from hypothesis.extra.numpy import arrays
 
 from ipfl.config.sections import AggregateConfig
 from ipfl.core.vectors import mean
-from ipfl.methods.shared.aggregation import (
-    aggregate,
-    clipping_factors,
-    geometric_median,
-    multi_krum,
-    trimmed_mean,
-)
+from ipfl.methods.shared.aggregation import aggregate
+from ipfl.methods.shared.robust_rules import clipping_factors, geometric_median, multi_krum, trimmed_mean
 
 RULES = ("mean", "trimmed_mean", "geometric_median", "multi_krum")
 UPDATES = (1.0, 2.0, 3.0, 4.0, 100.0)

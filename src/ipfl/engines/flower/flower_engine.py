@@ -19,10 +19,9 @@ import numpy as np
 from ipfl.client.memory import ClientMemory
 from ipfl.client.runner import ASSESS, EVALUATE, ClientFailedError, ClientRunner, Job
 from ipfl.core import Ask, Bytes, ClientId, Event, Record, Replies
-from ipfl.core.engine import TellAccount
 from ipfl.core.replies import InvalidReplyError, as_invalid, printable
 from ipfl.data.federated import Parts, Samples
-from ipfl.engines import ATTEMPTS_FILE
+from ipfl.engines import ATTEMPTS_FILE, TellAccount
 from ipfl.engines.flower.membership import Membership
 from ipfl.engines.flower.message_headers import AskHeader, ReplyHeader, read_field
 from ipfl.engines.flower.messages import (

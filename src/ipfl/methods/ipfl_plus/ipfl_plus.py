@@ -87,7 +87,8 @@ class IPFLPlus(TokenMarket, Method[MarketState]):
         run = RunFacts.of(setup, holds_back=self.importance.holds_back)
         accounts = self.payment.open_accounts(setup, self.clusters)
         models = ClusterModels.start(setup.params, self.clusters)
-        return MarketState.start(run, models, accounts, setup.client_models)
+        held = None if setup.make_client_models is None else setup.client_model_store()
+        return MarketState.start(run, models, accounts, held)
 
     def round(self, state: MarketState, roster: Roster, round: int) -> Phases[MarketState]:
         """Algorithm 1, one pass of its loop over rounds."""

@@ -18,8 +18,9 @@ from ipfl.config.sections import AggregateConfig
 from ipfl.core import Ask, ClientId, Replies, Vector, cluster_name
 from ipfl.market.market_arrays import Bools, Floats
 from ipfl.methods.ipfl_plus.run_facts import RunFacts
-from ipfl.methods.shared.aggregation import aggregate, clipping_factors
+from ipfl.methods.shared.aggregation import aggregate
 from ipfl.methods.shared.cluster_training import TRAINED, ask_seats
+from ipfl.methods.shared.robust_rules import clipping_factors
 
 WITH_PROBE = "with_probe"
 """Fact of an ask: the client may train on held-back points too."""
