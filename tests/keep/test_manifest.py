@@ -71,6 +71,17 @@ def finding(folder, **options):
         return None if found is None else str(found)
 
 
+NOT_NEEDED = "%s has come or gone since the run ended; nothing needs it"
+
+
+def notes(folder):
+    """What is not proven of a run in which nothing is wrong."""
+    with RunStore.open(folder) as store:
+        audit = Audit(store, folder)
+        assert audit.finding() is None
+        return audit.notes
+
+
 def command(*arguments):
     return CliRunner().invoke(app, ["ledger", *map(str, arguments)])
 
@@ -92,26 +103,38 @@ def test_every_edit_of_every_file_is_found_by_name(request, name, special, tmp_p
     files = [*covered_files(folder), "metrics.jsonl", "manifest.json"]
     kinds = {path.split("/")[0] for path in files}
     assert kinds >= {"checkpoint", "summary.json", "metrics.jsonl", *special}
-    with RunStore.open(folder) as store:
-        for path in files:
-            whole = (folder / path).read_bytes()
-            edit(folder / path)
-            assert path in str(Audit(store, folder).folder_finding()), path
-            (folder / path).unlink()
-            missing = "no manifest.json" if path == "manifest.json" else path
-            assert missing in str(Audit(store, folder).folder_finding()), path
-            (folder / path).write_bytes(whole)
+    for path in files:
+        whole = (folder / path).read_bytes()
+        edit(folder / path)
+        assert path in finding(folder), path
+        (folder / path).unlink()
+        missing = "no manifest.json" if path == "manifest.json" else path
+        assert missing in finding(folder) if is_needed(files, path) else notes(folder) == [NOT_NEEDED % path]
+        (folder / path).write_bytes(whole)
     assert finding(folder) is None
 
 
-@pytest.mark.parametrize(
-    "path",
-    ["memory/1/4.safetensors.bak", "memory/1/9.safetensors", "model/x", "checkpoint/round-9.safetensors"],
-)
+def is_needed(files, path):
+    """All but what a client remembered before its newest round: a run goes on without it."""
+    of_a_client = [one for one in files if one.rpartition("/")[0] == path.rpartition("/")[0]]
+    return not path.startswith(("memory/", "client_models/")) or path == max(of_a_client)
+
+
+@pytest.mark.parametrize("path", ["memory/1/4.safetensors.bak", "memory/1/0.safetensors", "model/x"])
 def test_a_file_more_is_found(copied, path):
     (copied / path).parent.mkdir(parents=True, exist_ok=True)
     (copied / path).write_bytes(b"more")
     assert path in finding(copied)
+
+
+@pytest.mark.parametrize("path", ["memory/1/9.safetensors", "checkpoint/round-9.safetensors"])
+def test_a_file_of_a_round_that_never_was_is_no_harm(task, market, copied, tmp_path, path):
+    """As a run that was made longer, and was killed in its first new round, leaves it."""
+    (copied / path).parent.mkdir(parents=True, exist_ok=True)
+    (copied / path).write_bytes(b"more")
+    assert notes(copied) == [NOT_NEEDED % path]
+    run_small(task, "ipfl-plus", copied, resume=True, **OPTIONS)
+    assert notes(copied) == []
 
 
 def test_a_finished_run_by_the_command(market):

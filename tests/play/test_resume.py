@@ -154,7 +154,7 @@ def test_resuming_a_finished_run_changes_nothing(task, untouched, method, tmp_pa
 
 class TestRefused:
     def test_nothing_to_resume(self, task, tmp_path):
-        with pytest.raises(InputError, match="no run store"):
+        with pytest.raises(InputError, match="no run to resume"):
             run_six_rounds(task, "fedavg", tmp_path / "nothing", resume=True)
         with pytest.raises(InputError, match="there is no run to resume"):
             journal.read_header(tmp_path / "nothing")

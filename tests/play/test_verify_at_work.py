@@ -11,10 +11,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from tests.play.simulated_kills import Kill, KilledError, copy_key
 from tests.small_runs import InterruptAfter, run_small, small_task
 from typer.testing import CliRunner
 
@@ -27,6 +28,7 @@ from ipfl.system.files import FolderLock
 
 CHECKS = int(os.environ.get("IPFL_CHECKS", "20"))
 """Of each method."""
+DIED_AS_IT_ENDED = "summary.json is there, but no manifest.json: if the run died as it ended, resume it"
 TRAIN = ipfl.TrainConfig(per_round=3, epochs=1)
 
 
@@ -132,6 +134,31 @@ class TestWhatIsChangedMeanwhile:
         path = folder / "metrics.jsonl"
         path.write_bytes(path.read_bytes()[:-9])
         assert self.finding(folder) is None
+
+
+def test_a_run_that_died_while_it_was_made_longer(task: ipfl.Task, tmp_path: Path) -> None:
+    """At any operation on its files: nothing is wrong with it, unless it died as it ended."""
+    done = tmp_path / "done" / "run"
+    play(task, "ditto", done, 2)
+    with Kill(copied(done, tmp_path / "whole"), tmp_path / "unused") as counted:
+        play(task, "ditto", counted.folder, 3, resume=True)
+    found = []
+    for number in range(1, len(counted.kinds) + 1, 3):
+        folder, image = copied(done, tmp_path / f"begun-{number}"), tmp_path / f"dead-{number}" / "run"
+        image.parent.mkdir()
+        with Kill(folder, image, number), suppress(KilledError):
+            play(task, "ditto", folder, 3, resume=True)
+        with RunStore.open(image) as store:
+            found.append(str(Audit(store, image).finding()))
+    assert {*found} == {"None", DIED_AS_IT_ENDED}
+    assert found == sorted(found, key=DIED_AS_IT_ENDED.__eq__)
+
+
+def copied(folder: Path, place: Path) -> Path:
+    """A copy of a run with the key beside it."""
+    shutil.copytree(folder, place / "run")
+    copy_key(folder, place / "run")
+    return place / "run"
 
 
 class TestOldCopy:

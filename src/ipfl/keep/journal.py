@@ -25,7 +25,7 @@ from ipfl.keep.carried_balances import (
     taking_accounts,
 )
 from ipfl.keep.checkpoint import Checkpoints
-from ipfl.keep.file_names import CHECKPOINTS, MANIFEST_FILE
+from ipfl.keep.file_names import CHECKPOINTS, MANIFEST_FILE, SUMMARY_FILE
 from ipfl.keep.manifest import RoundFiles, write_manifest
 from ipfl.keep.run_audit import refuse_changed_files, verify_run
 from ipfl.keep.run_folder import RunFolder, RunOutput
@@ -123,7 +123,8 @@ class Journal(Callback):
 
     def end(self, loop: RoundLoop, summary: dict[str, Any]) -> None:
         """Adds the newest hash of the store's chain to the summary; results of an earlier end go."""
-        remove(self.folder.path / MANIFEST_FILE)
+        for old in (MANIFEST_FILE, SUMMARY_FILE):
+            remove(self.folder.path / old)
         summary["ledger"] = self.head()
 
     def _begin(self, header: Mapping[str, Any], opening: Sequence[Transfer]) -> None:

@@ -1,8 +1,8 @@
 """The files of a run and their SHA-256: which ones a round wrote, and which are there when the run has ended.
 
 A round's hash covers its checkpoint and what it left in `memory/` and `client_models/`. `manifest.json`,
-written when the run ends, has all files, and is signed. `metrics.jsonl` repeats the lines of the store, and
-is compared with them.
+written when the run ends, has all files, and is signed: what is not a round's is compared with it.
+`metrics.jsonl` repeats the lines of the store, and is compared with them.
 """
 
 from __future__ import annotations
@@ -183,28 +183,26 @@ def digest_files(folder: Path) -> dict[str, str]:
     return found
 
 
-def ended_findings(
-    digests: Mapping[str, str], manifest: Manifest, posted: Posted
-) -> Iterator[tuple[str, str | None]]:
-    """Differences between the files of a run that has ended and its manifest, by path.
+def result_findings(digests: Mapping[str, str], manifest: Manifest) -> Iterator[tuple[str, str | None]]:
+    """Differences between what the run wrote when it ended and its manifest, by path.
 
     None: it is a file of somebody else's, such as a figure.
     """
+    there = {path: digest for path, digest in digests.items() if not path.startswith(ROUND_FOLDERS)}
     for path, digest in manifest.files.items():
-        writer = f"round {posted[path][0]} wrote" if path in posted else "the run wrote when it ended"
-        if path not in digests:
-            yield path, f"{path} is missing, which {writer}"
-        elif digests[path] != digest or (path in posted and posted[path][1] != digest):
-            yield path, f"{path} is not the file that {writer}"
-    for path in sorted({*digests} - {*manifest.files}):
+        if path not in there and not path.startswith(ROUND_FOLDERS):
+            yield path, f"{path} is missing, which the run wrote when it ended"
+        elif there.get(path, digest) != digest:
+            yield path, f"{path} is not the file that the run wrote when it ended"
+    for path in sorted({*there} - {*manifest.files}):
         is_claimed = "/" in path or path in (SUMMARY_FILE, OFFER_FILE)
         yield path, f"{path} is not a file that the run wrote" if is_claimed else None
 
 
-def unfinished_findings(
+def round_findings(
     digests: Mapping[str, str], before: Posted, after: Posted, until: int, *, is_at_work: bool = False
 ) -> Iterator[str]:
-    """Differences between the files of a run that can go on, or does, and what its rounds posted.
+    """Differences between what rounds wrote, for the run to go on from, and what they posted.
 
     Beside a process that is at work only checkpoints are compared, which are never written again. The newest
     files must be there, unless newer ones were posted while the folder was read.

@@ -11,12 +11,13 @@ from ipfl.errors import InputError
 from ipfl.keep.carried_balances import accounts_findings
 from ipfl.keep.file_names import MANIFEST_FILE, METRICS_FILE, SUMMARY_FILE
 from ipfl.keep.manifest import (
+    ROUND_FOLDERS,
     Manifest,
     Posted,
     digest_files,
-    ended_findings,
     read_manifest,
-    unfinished_findings,
+    result_findings,
+    round_findings,
 )
 from ipfl.keep.run_folder import line_text
 from ipfl.ledger.reader import MAX_ROUND, PostedRound, Reader
@@ -58,7 +59,7 @@ def refuse_changed_files(store: RunStore, folder: Path, done: int) -> None:
     with store.snapshot() as reader:
         wrong: Finding | str | None = next(findings(store, reader, None), None)
         posted = reader.files()
-    wrong = wrong or next(unfinished_findings(digest_files(folder), posted, posted, done), None)
+    wrong = wrong or next(round_findings(digest_files(folder), posted, posted, done), None)
     if wrong is not None:
         raise InputError(f"the run in {folder} was changed, and cannot go on: {wrong}")
 
@@ -172,7 +173,7 @@ class Audit:
     def _running_findings(self, seen: FolderContents, posted: Posted, reader: Reader) -> Iterator[str]:
         """A run that is at work has its last checkpoint, and lines that say what its rounds did."""
         yield from _metrics_findings(seen.metrics, reader, is_whole=False)
-        yield from unfinished_findings(seen.digests, posted, reader.files(), MAX_ROUND, is_at_work=True)
+        yield from round_findings(seen.digests, posted, reader.files(), MAX_ROUND, is_at_work=True)
         self.files = len({*seen.digests} & {*posted})
         self.notes.append(
             "the run goes on: of its files only the lines of its rounds and the checkpoint are compared"
@@ -180,32 +181,32 @@ class Audit:
 
     def _resting_findings(self, seen: FolderContents, posted: Posted, reader: Reader) -> Iterator[str]:
         """Nobody is at work on the run, which has ended or not."""
-        last = reader.last()
+        last, manifest = reader.last(), seen.manifest
         played = OPENING if last is None else last.round
-        has_ended = seen.manifest is not None and seen.manifest.round == played
-        if seen.manifest is not None:
-            yield from self._manifest_findings(seen.manifest, last, reader)
-        yield from _metrics_findings(seen.metrics, reader, is_whole=has_ended)
-        if seen.manifest is not None and has_ended:
-            self.files = len(seen.manifest.files)
-            for path, text in ended_findings(seen.digests, seen.manifest, posted):
-                if text is None:
-                    self.notes.append(f"{path} is not a file of the run")
-                else:
-                    yield text
-            return
+        if manifest is not None:
+            yield from self._manifest_findings(manifest, last, reader)
+        is_whole = manifest is not None and manifest.round == played
+        yield from _metrics_findings(seen.metrics, reader, is_whole=is_whole)
         checkpoints = (one.round for one in reader.all_posted() if one.checkpoint is not None)
-        yield from unfinished_findings(seen.digests, posted, posted, max(checkpoints, default=OPENING))
-        self.files = len({*seen.digests} & {*posted})
-        if seen.manifest is not None:
-            ended = seen.manifest.round + 1
-            self.notes.append(
-                f"the run has gone on since it ended after {ended} rounds: results not compared"
-            )
+        yield from round_findings(seen.digests, posted, posted, max(checkpoints, default=OPENING))
+        if manifest is not None:
+            for path, text in result_findings(seen.digests, manifest):
+                if text is not None:
+                    yield text
+                self.notes.append(f"{path} is not a file of the run")
+            if is_whole:
+                other = sorted({*seen.digests} ^ {*manifest.files})
+                here = [path for path in other if path.startswith(ROUND_FOLDERS)]
+                self.notes += [
+                    f"{path} has come or gone since the run ended; nothing needs it" for path in here
+                ]
+            else:
+                self.notes.append(f"the run has gone on since it ended after {manifest.round + 1} rounds")
         elif SUMMARY_FILE in seen.digests:
             yield f"{SUMMARY_FILE} is there, but no {MANIFEST_FILE}: if the run died as it ended, resume it"
         else:
             self.notes.append("the run has not ended: only what its rounds wrote is covered")
+        self.files = len({*seen.digests} & {*posted, *([] if manifest is None else manifest.files)})
 
     def _manifest_findings(
         self, manifest: Manifest, last: PostedRound | None, reader: Reader
