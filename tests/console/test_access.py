@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import ipfl.console
 from ipfl.cli import app as command
-from ipfl.console import api, pages
+from ipfl.console import json_api, pages
 from ipfl.console.access import COOKIE, AccessTokens
 from ipfl.console.app import allowed_hosts, open_console, serve
 from ipfl.console.guard import CONTENT_POLICY, Bucket, RequestLimits, host_name
@@ -192,7 +192,7 @@ class TestAccess:
         """Every address that the console has, with the client's own number and with others."""
         own = "/runs/worked/clients/5"
         seen = set()
-        everywhere = [route for one in (api, pages) for route in one.router.routes]
+        everywhere = [route for one in (json_api, pages) for route in one.router.routes]
         for route in everywhere:
             for method in route.methods & {"GET", "POST"}:
                 for run, number in (("worked", 5), ("worked", 2), ("begun", 5)):

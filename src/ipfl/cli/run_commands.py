@@ -90,15 +90,14 @@ def run(
     beyond the rounds that it was begun with.
     """
     if resume is None:
-        short = {"method": method_name, "rounds": rounds, "clients": clients, "dataset": dataset}
-        settings = options.load_config(config, sets, data_dir, seed=seed, **short)
+        short = {"method": method_name, "clients": clients, "dataset": dataset}
+        settings = options.load_config(config, sets, data_dir, seed=seed, rounds=rounds, **short)
     else:
         _refuse_settings(context, *RUN_SETTINGS)
         settings = options.resumed_config(resume, store, data_dir, trust, rounds)
     method = settings.build_method()
     if show_config:
-        _print_config(settings, [method])
-        return
+        return _print_config(settings, [method])
     from ipfl.keep.run_folder import RunOutput
     from ipfl.play.profile import Profile
 
@@ -226,9 +225,7 @@ def compare(
         settings = options.load_config(
             config, sets, data_dir, seed=seed, rounds=rounds, clients=clients, dataset=dataset
         )
-        names = None if methods is None else [name for one in methods.split(",") if (name := one.strip())]
-        if names == []:
-            exit_with_error("--methods names no method", BAD_INPUT)
+        names = _method_names(methods)
         numbers = list(range(settings.seed, settings.seed + seeds))
     else:
         from ipfl.study.comparison import read_plan
@@ -237,8 +234,7 @@ def compare(
         settings, names, numbers, reference = read_plan(resume)
         options.allow_code(settings, [*names, reference], resume, trust)
     if show_config:
-        _print_config(settings, settings.build_methods(METHODS if names is None else names).values())
-        return
+        return _print_config(settings, settings.build_methods(METHODS if names is None else names).values())
     from ipfl.study.comparison import compare as compare_methods
 
     folder = resume or out or options.new_run_folder("compare")
@@ -256,6 +252,14 @@ def compare(
         )
     _keep_comparison(comparison, folder, track)
     _tell_comparison(comparison, folder, as_json=as_json, quiet=quiet)
+
+
+def _method_names(text: str | None) -> list[str] | None:
+    """The methods of `A,B`; None: all."""
+    names = None if text is None else [name for one in text.split(",") if (name := one.strip())]
+    if names == []:
+        exit_with_error("--methods names no method", BAD_INPUT)
+    return names
 
 
 def _keep_comparison(comparison: Comparison, folder: Path, track: TrackerName | None) -> None:

@@ -15,7 +15,7 @@ from fastapi.responses import JSONResponse, RedirectResponse, Response
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.staticfiles import StaticFiles
 
-from ipfl.console import api, pages
+from ipfl.console import json_api, pages
 from ipfl.console.access import Access, AccessTokens, SignInNeeded
 from ipfl.console.console import Console
 from ipfl.console.found_runs import FoundRuns
@@ -43,7 +43,7 @@ def make_app(console: Console, hosts: frozenset[str] | None = LOOPBACK) -> FastA
         redoc_url=None,
     )
     app.state.console = console
-    app.include_router(api.router)
+    app.include_router(json_api.router)
     app.include_router(pages.router)
     app.mount("/static", StaticFiles(directory=Path(__file__).parent / "static"), name="static")
     app.add_exception_handler(InputError, _input_error)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import func, select
 
-from ipfl.console.records import ClusterRound, Participant, RoundDetail, RoundEvent
+from ipfl.console.answers import ClusterRound, Participant, RoundDetail, RoundEvent
 from ipfl.ledger.reader import Reader
 from ipfl.ledger.schema import contributions
 from ipfl.market.market_rows import Transfer

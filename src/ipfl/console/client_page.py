@@ -10,6 +10,15 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, and_, case, func, or_, select
 
+from ipfl.console.answers import (
+    ClientDetail,
+    ClientPage,
+    ClientRow,
+    Movement,
+    MovementPage,
+    Series,
+    Wish,
+)
 from ipfl.console.auction import RankedContribution, places
 from ipfl.console.figures import (
     MAX_EVALUATIONS,
@@ -20,15 +29,6 @@ from ipfl.console.figures import (
     thin,
 )
 from ipfl.console.found_runs import FoundRun, FoundRuns
-from ipfl.console.records import (
-    ClientDetail,
-    ClientPage,
-    ClientRow,
-    Movement,
-    MovementPage,
-    Series,
-    Wish,
-)
 from ipfl.errors import InputError
 from ipfl.keep.file_names import SUMMARY_FILE
 from ipfl.keep.run_folder import is_on_nodes

@@ -16,8 +16,7 @@ from typing import Any
 from sqlalchemy import Table, and_, func, select
 
 from ipfl.config.run_config import Config
-from ipfl.console.found_runs import FoundRun, FoundRuns
-from ipfl.console.records import (
+from ipfl.console.answers import (
     ComparedRun,
     ComparedRuns,
     Flow,
@@ -28,6 +27,7 @@ from ipfl.console.records import (
     RunRow,
     Series,
 )
+from ipfl.console.found_runs import FoundRun, FoundRuns
 from ipfl.errors import InputError
 from ipfl.keep.file_names import PLAN_FILE, SUMMARY_FILE
 from ipfl.ledger.reader import Reader

@@ -15,13 +15,13 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 from fastapi.templating import Jinja2Templates
 
-from ipfl.console import api, figures
+from ipfl.console import figures, json_api
 from ipfl.console.access import COOKIE
+from ipfl.console.answers import State
 from ipfl.console.auction import round_detail
 from ipfl.console.console import ClientNumber, ConsoleOf, ForClient, ForOperator, Run
 from ipfl.console.found_runs import FoundRun
 from ipfl.console.guard import peer_of
-from ipfl.console.records import State
 from ipfl.console.transfers import Search, find_transfers
 from ipfl.core.client_names import find_client
 from ipfl.errors import InputError
@@ -98,12 +98,12 @@ def show_runs(
     _: ForOperator,
     text: Annotated[str, Query(max_length=200)] = "",
     state: Short = "",
-    offset: api.Offset = 0,
+    offset: json_api.Offset = 0,
 ) -> Response:
     """All runs."""
     every = figures.list_runs(console.runs)
     wanted: State | None = state if state in get_args(State) else None  # type: ignore[assignment]
-    rows = api.select_runs(every, text, wanted)
+    rows = json_api.select_runs(every, text, wanted)
     shown = rows[offset : offset + RUNS_PER_PAGE]
     counts = {"total": len(rows), "every": len(every), "offset": offset, "page": RUNS_PER_PAGE}
     return render(request, "runs.html", console, rows=shown, text=text, state=state, **counts)
@@ -114,14 +114,14 @@ def show_comparison(
     request: Request,
     console: ConsoleOf,
     _: ForOperator,
-    run: Annotated[list[str], Query(max_length=api.MAX_COMPARED)] = [],  # noqa: B006 (FastAPI copies it)
+    run: Annotated[list[str], Query(max_length=json_api.MAX_COMPARED)] = [],  # noqa: B006 (FastAPI copies it)
     reference: Annotated[str | None, Query(max_length=500)] = None,
 ) -> Response:
     """Runs side by side."""
     chosen = list(dict.fromkeys(run))
     if len(chosen) < 2:
         return render(request, "compare.html", console, compared=None, source="")
-    compared = api.compare(console, _, chosen, reference)
+    compared = json_api.compare(console, _, chosen, reference)
     query = urlencode([("run", key) for key in chosen] + [("reference", compared.reference)])
     return render(request, "compare.html", console, compared=compared, source=f"/api/compare?{query}")
 
@@ -133,7 +133,7 @@ def show_run(
     _: ForOperator,
     run: Run,
     round: Short = "",
-    offset: api.Offset = 0,
+    offset: json_api.Offset = 0,
 ) -> Response:
     """One run, with the auction of a round; without a number, of the newest."""
     wanted = _number(round, "the round")
@@ -147,10 +147,10 @@ def show_run(
 
 @router.get("/runs/{run}/clients")
 def show_clients(
-    request: Request, console: ConsoleOf, _: ForOperator, run: Run, offset: api.Offset = 0
+    request: Request, console: ConsoleOf, _: ForOperator, run: Run, offset: json_api.Offset = 0
 ) -> Response:
     """A part of a run's clients; the page of the run asks for it when it is there itself."""
-    members = api.list_clients(console, _, run, offset, PAGE_SIZE)
+    members = json_api.list_clients(console, _, run, offset, PAGE_SIZE)
     row = figures.run_row(console.runs, run)
     return render(request, "clients.html", console, run=row, members=members)
 
@@ -162,11 +162,11 @@ def show_client(
     _: ForClient,
     run: Run,
     client: ClientNumber,
-    before: api.RoundQuery = None,
+    before: json_api.RoundQuery = None,
 ) -> Response:
     """One client, with its movements before a round; without one, the newest."""
-    detail = api.get_client(console, _, run, client)
-    moved = api.get_movements(console, _, run, client, before, PAGE_SIZE)
+    detail = json_api.get_client(console, _, run, client)
+    moved = json_api.get_movements(console, _, run, client, before, PAGE_SIZE)
     row = figures.run_row(console.runs, run)
     return render(request, "client.html", console, run=row, detail=detail, moved=moved, before=before)
 
@@ -176,7 +176,7 @@ def show_token(
     request: Request, console: ConsoleOf, identity: ForOperator, run: Run, client: ClientNumber
 ) -> Response:
     """A client's token, for the operator to hand out, as a fragment."""
-    made = api.make_token(console, identity, run, client)
+    made = json_api.make_token(console, identity, run, client)
     return render(request, "token.html", console, token=made.token)
 
 
@@ -203,7 +203,7 @@ def show_ledger(
     round: Short = "",
     kind: Short = "",
     cluster: Short = "",
-    offset: api.Offset = 0,
+    offset: json_api.Offset = 0,
 ) -> Response:
     """The ledger of a run."""
     given = {"client": client, "round": round, "kind": kind, "cluster": cluster}

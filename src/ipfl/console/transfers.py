@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, func, select
 
-from ipfl.console.records import TransferPage, TransferRow
+from ipfl.console.answers import TransferPage, TransferRow
 from ipfl.core import NO_CLUSTER
 from ipfl.ledger.reader import PostedTransfer, Reader
 from ipfl.ledger.schema import transfers

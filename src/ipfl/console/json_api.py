@@ -12,17 +12,7 @@ from fastapi.responses import FileResponse, StreamingResponse
 from starlette.background import BackgroundTask
 
 from ipfl.console import auction, client_page, figures, transfers
-from ipfl.console.console import (
-    MAX_NUMBER,
-    ClientNumber,
-    ConsoleOf,
-    ForClient,
-    ForOperator,
-    Run,
-    watch_list,
-    watch_run,
-)
-from ipfl.console.records import (
+from ipfl.console.answers import (
     ClientDetail,
     ClientPage,
     ComparedRuns,
@@ -38,6 +28,16 @@ from ipfl.console.records import (
     State,
     Token,
     TransferPage,
+)
+from ipfl.console.console import (
+    MAX_NUMBER,
+    ClientNumber,
+    ConsoleOf,
+    ForClient,
+    ForOperator,
+    Run,
+    watch_list,
+    watch_run,
 )
 from ipfl.market.market_rows import TransferKind
 
