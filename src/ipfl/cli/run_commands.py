@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 from click.core import ParameterSource
@@ -86,8 +86,7 @@ def run(
 
     CONFIG.toml holds the settings; without it, the default run.
     Writes summary.json, metrics.jsonl (a line a round), model/*.safetensors, run.db (the ledger).
-    Ctrl-C keeps what is finished; --resume goes on from there, with the same result; with --rounds, also
-    beyond the rounds that it was begun with.
+    Ctrl-C keeps what is finished; --resume goes on from there with the same result, --rounds beyond its end.
     """
     if resume is None:
         short = {"method": method_name, "clients": clients, "dataset": dataset}
@@ -97,7 +96,7 @@ def run(
         settings = options.resumed_config(resume, store, data_dir, trust, rounds)
     method = settings.build_method()
     if show_config:
-        return _print_config(settings, [method])
+        _print_config(settings, [method])
     from ipfl.keep.run_folder import RunOutput
     from ipfl.play.profile import Profile
 
@@ -234,7 +233,7 @@ def compare(
         settings, names, numbers, reference = read_plan(resume)
         options.allow_code(settings, [*names, reference], resume, trust)
     if show_config:
-        return _print_config(settings, settings.build_methods(METHODS if names is None else names).values())
+        _print_config(settings, settings.build_methods(METHODS if names is None else names).values())
     from ipfl.study.comparison import compare as compare_methods
 
     folder = resume or out or options.new_run_folder("compare")
@@ -250,8 +249,7 @@ def compare(
             make_observer=make_observer,
             make_pool=options.choose_pool(engine_name, workers, quiet),
         )
-    _keep_comparison(comparison, folder, track)
-    _tell_comparison(comparison, folder, as_json=as_json, quiet=quiet)
+    _end_comparison(comparison, folder, track, as_json=as_json, quiet=quiet)
 
 
 def _method_names(text: str | None) -> list[str] | None:
@@ -279,10 +277,13 @@ def _keep_comparison(comparison: Comparison, folder: Path, track: TrackerName | 
             track_result(track, folder / names[label] / f"seed-{seed}", result, top=folder)
 
 
-def _tell_comparison(comparison: Comparison, folder: Path, *, as_json: bool, quiet: bool) -> None:
-    """Prints what a comparison found, and ends with an error if it is not whole."""
+def _end_comparison(
+    comparison: Comparison, folder: Path, track: TrackerName | None, *, as_json: bool, quiet: bool
+) -> None:
+    """Draws and prints what a comparison found, and ends with an error if it is not whole."""
     from ipfl.results.result import NO_ROUND_COUNTED
 
+    _keep_comparison(comparison, folder, track)
     if as_json:
         options.print_json({"folder": str(folder), **comparison.summary()})
     elif not quiet:
@@ -298,10 +299,12 @@ def _tell_comparison(comparison: Comparison, folder: Path, *, as_json: bool, qui
         raise typer.Exit(FAILED)
 
 
-def _print_config(config: Config, methods: Iterable[Method[Any]]) -> None:
+def _print_config(config: Config, methods: Iterable[Method[Any]]) -> NoReturn:
+    """Prints the settings with their meaning, and ends."""
     from ipfl.report.config_text import commented_toml
 
     typer.echo(commented_toml(config, list(methods)), nl=False)
+    raise typer.Exit
 
 
 def _report_profile(profile: Profile, folder: Path, *, is_printed: bool) -> None:
