@@ -82,10 +82,11 @@ def commented_toml(config: Config, methods: Sequence[Method[Any]]) -> str:
 
 
 def _method_settings(section: Section, methods: Sequence[Method[Any]]) -> Iterator[str]:
-    """Every hyper-parameter once; where methods have different defaults, these are a comment."""
+    """Every hyper-parameter once; where methods disagree about a key, their defaults are a comment."""
     described = {
         field.name: field.description for one in methods for field in hyperparameters(method_reference(one))
     }
+    parts = {name.partition(".")[0] for name in described if "." in name}
     for field in described:
         if field in type(section).model_fields:
             continue
@@ -96,7 +97,8 @@ def _method_settings(section: Section, methods: Sequence[Method[Any]]) -> Iterat
         }
         agreed = len({json.dumps(value) for value in values.values()}) == 1
         note = f"{described[field]} ({', '.join(values)})" if len(methods) > 1 else described[field]
-        if agreed:
+        # In TOML, what is a value of one method cannot be a part with settings of its own of another.
+        if agreed and field not in parts:
             yield from _setting(field, next(iter(values.values())), note)
         else:
             defaults = ", ".join(f"{name}: {toml_value(value)}" for name, value in values.items())
