@@ -136,10 +136,12 @@ def build_task(
     description = begun or _describe_data(server_config, membership)
     samples = {client: counts for info in present for client, counts in info.samples.items()}
     task = Task(RemoteData(description, samples), factory)
-    directory.input_shape = description.input_shape
     directory.allowed_clients = frozenset(description.clients)
-    directory.model_size = task.network(settings.seed).size
-    _refuse_misfits(server_config, membership, task)
+    model_size = task.network(settings.seed).size
+    for reason in directory.refuse_misfits(description.input_shape, description.classes, model_size):
+        if server_config.registry is None:
+            raise InputError(reason)
+        membership.events.append(Event("node_refused", None, reason))
     return task
 
 
@@ -150,29 +152,6 @@ def _describe_data(server_config: ServerConfig, membership: Membership) -> DataD
     membership.events.extend(agreed.events)
     clients = server_config.load_registered_clients() or directory.clients
     return DataDescription(clients, agreed.input_shape, agreed.classes)
-
-
-def _refuse_misfits(server_config: ServerConfig, membership: Membership, task: Task) -> None:
-    """Refuses nodes that were added before the run's classes and model were known, and do not fit them."""
-    directory, classes = membership.directory, task.data.classes
-    for node, info in list(directory.nodes.items()):
-        if info.input_shape != directory.input_shape:
-            reason = (
-                f"node {node} has samples of shape {info.input_shape}, not {directory.input_shape}; refused"
-            )
-        elif info.classes > classes:
-            reason = f"node {node} has {info.classes} classes, the run has {classes}; refused"
-        elif info.classes == classes and info.model_size != directory.model_size:
-            reason = (
-                f"node {node} has a model of {info.model_size} parameters, "
-                f"not {directory.model_size}; refused"
-            )
-        else:
-            continue
-        if server_config.registry is None:
-            raise InputError(reason)
-        directory.refuse(node)
-        membership.events.append(Event("node_refused", None, reason))
 
 
 def run_server(grid: Grid, server_config: ServerConfig, model: Factory | None = None) -> Result:

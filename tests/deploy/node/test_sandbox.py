@@ -157,12 +157,6 @@ def test_the_hash_is_the_one_that_flower_sends(node: NodeFolder) -> None:
         app_hash(node.root / "memory")
 
 
-def test_a_folder_of_an_earlier_version_gets_the_app_of_this_one(node: NodeFolder) -> None:
-    before = app_hash(node.app)
-    shutil.rmtree(node.app)
-    assert app_hash(prepare_node(node).app) == before
-
-
 @pytest.fixture
 def runtime(monkeypatch: pytest.MonkeyPatch) -> object:
     """Flower's module that runs tasks; what a test replaces in it is put back."""

@@ -55,10 +55,11 @@ class TestDirectory:
     def test_a_client_may_come_back_on_another_node(self):
         directory = NodeDirectory()
         directory.add(10, info(0), b"")
-        directory.refuse(10)
+        told = directory.refuse_misfits((5,), CLASSES, 15)
+        assert told == ["node 10 has samples of shape (4,), not (5,); refused"]
         assert (directory.clients, directory.unknown([10])) == ((), [])
         directory.remove([10])
-        directory.add(20, info(0), b"")
+        directory.add(20, info(0, shape=(5,)), b"")
         assert directory.node_of(0) == 20
 
 

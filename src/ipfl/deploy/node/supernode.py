@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from ipfl.deploy.credentials import fingerprint, read_node_public_key, write_random_secret
-from ipfl.deploy.federation_folder import NodeFolder, NodeSettings, write_app
+from ipfl.deploy.federation_folder import NodeFolder, NodeSettings
 from ipfl.deploy.operator import PrintLine
 from ipfl.deploy.processes import Processes, RunningProcess, find_free_port, flower_environment
 from ipfl.engines.flower.flwr_internals import (
@@ -49,8 +49,6 @@ def prepare_node(folder: NodeFolder) -> NodeSettings:
     memory = (folder.root / settings.memory).resolve()
     memory.mkdir(parents=True, exist_ok=True)
     app = (folder.root / settings.app).resolve()
-    if app == folder.app.resolve() and not app.exists():  # the folder is of an earlier version of ipfl
-        write_app(app)
     readable = tuple((folder.root / path).resolve() for path in settings.readable)
     return settings.model_copy(update={"data": data, "memory": memory, "app": app, "readable": readable})
 

@@ -104,8 +104,9 @@ class NodeDirectory:
     client_of_key: ClientOfKey | None = None
     input_shape: tuple[int, ...] | None = None
     """Shape of a sample in this run; None: not decided yet, any will do."""
+    classes: int | None = None
     model_size: int | None = None
-    """Number of parameters of the model; None: not known yet."""
+    """Number of classes, and of parameters of the model; None: not known yet."""
     allowed_clients: frozenset[ClientId] | None = None
     """Clients of the run; None: any, as long as the run has not begun."""
     nodes: dict[NodeId, NodeInfo] = field(default_factory=dict)
@@ -150,14 +151,8 @@ class NodeDirectory:
                 raise NodeRefusedError(
                     f"node {node} claims client {claimed}, but its key belongs to client {owner}; refused"
                 )
-        if self.input_shape not in (None, info.input_shape):
-            raise NodeRefusedError(
-                f"node {node} has samples of shape {info.input_shape}, not {self.input_shape}; refused"
-            )
-        if self.model_size not in (None, info.model_size):
-            raise NodeRefusedError(
-                f"node {node} has a model of {info.model_size} parameters, not {self.model_size}; refused"
-            )
+        if misfit := self._misfit(info):
+            raise NodeRefusedError(f"node {node} {misfit}; refused")
         for client in info.clients:
             if self.allowed_clients is not None and client not in self.allowed_clients:
                 raise NodeRefusedError(
@@ -168,10 +163,26 @@ class NodeDirectory:
                     f"node {node} claims client {client}, which is on node {self._node_of[client]}; refused"
                 )
 
-    def refuse(self, node: NodeId) -> None:
-        """Refuses a node that was added before."""
-        self.remove([node])
-        self.refused.add(node)
+    def _misfit(self, info: NodeInfo) -> str:
+        """What of a node does not fit the run; empty if all does.
+
+        A node that does not know of all classes yet has a smaller model, and makes another one when it does.
+        """
+        if self.input_shape not in (None, info.input_shape):
+            return f"has samples of shape {info.input_shape}, not {self.input_shape}"
+        if self.classes is not None and info.classes > self.classes:
+            return f"has {info.classes} classes, the run has {self.classes}"
+        if self.classes in (None, info.classes) and self.model_size not in (None, info.model_size):
+            return f"has a model of {info.model_size} parameters, not {self.model_size}"
+        return ""
+
+    def refuse_misfits(self, input_shape: tuple[int, ...], classes: int, model_size: int) -> list[str]:
+        """Settles what data and model are like; refuses nodes that do not fit, and returns why."""
+        self.input_shape, self.classes, self.model_size = input_shape, classes, model_size
+        found = {node: misfit for node, info in self.nodes.items() if (misfit := self._misfit(info))}
+        self.remove(found)
+        self.refused |= found.keys()
+        return [f"node {node} {misfit}; refused" for node, misfit in found.items()]
 
     def remove(self, nodes: Iterable[NodeId]) -> None:
         """Forgets nodes that are not connected any more; they are new when they come back."""
