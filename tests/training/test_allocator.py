@@ -51,13 +51,8 @@ def test_fewer_page_faults_and_the_same_bits():
     assert kept[1] < 32
 
 
-class TestElsewhere:
-    def test_another_system(self, monkeypatch):
-        monkeypatch.setattr(hardware.sys, "platform", "darwin")
-        monkeypatch.setattr(hardware.ctypes, "CDLL", lambda _: pytest.fail("nothing must be called"))
-        assert not hardware.keep_freed_memory()
-
-    def test_another_library(self, monkeypatch):
-        monkeypatch.setattr(hardware.sys, "platform", "linux")
-        monkeypatch.setattr(hardware.ctypes, "CDLL", lambda _: object())  # musl has no gnu_get_libc_version
-        assert not hardware.keep_freed_memory()
+@pytest.mark.parametrize("platform", ["darwin", "linux"])  # and musl, which has no gnu_get_libc_version
+def test_another_allocator(monkeypatch, platform):
+    monkeypatch.setattr(hardware.sys, "platform", platform)
+    monkeypatch.setattr(hardware.ctypes, "CDLL", lambda _: object())
+    assert not hardware.keep_freed_memory()

@@ -38,12 +38,6 @@ def test_a_model_that_fits_is_picked(shape, kind):
     assert type(model_factory("auto")(shape, 3)) is kind
 
 
-def test_default_task_keeps_its_model():
-    task = ipfl.Task.load(clients=4)
-    assert type(task.network(0).module) is CNN
-    assert type(ipfl.Task.from_clients([(np.ones((4, 2)), [0, 1, 0, 1])]).network(0).module) is MLP
-
-
 @pytest.mark.parametrize(
     ("name", "shape", "tokens"),
     [

@@ -1,4 +1,4 @@
-"""Optimizers, frozen layers, decay and batches: against the loop as it was before, and against sums by hand.
+"""Optimizers, frozen layers, decay and batches: against sums by hand.
 
 The model is softmax regression with one feature, vector (w_0, w_1, b_0, b_1); see `test_training.py`.
 """
@@ -14,60 +14,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
-from torch.nn.functional import cross_entropy
 
 from ipfl.config.train_section import TrainConfig
 from ipfl.data.federated import Samples
 from ipfl.errors import InputError
-from ipfl.training.architectures import MODEL_FACTORIES
-from ipfl.training.network import Network, build_network
+from ipfl.training.network import Network
 from ipfl.training.sgd import Pull, sgd
 
 ZERO = np.zeros(4, np.float32)
 ONE_POINT = Samples(np.array([[2.0]], np.float32), np.array([0]))
-
-
-def previous_loop(network, start, samples, settings, rng, pull=None):
-    """The loop before there were optimizers: what it did to every batch, by way of `network.grad`."""
-    network.load(start)
-    network.module.train()
-    weights, velocity = network.flat[: network.trained], torch.zeros(network.trained)
-    x, y = torch.from_numpy(samples.x), torch.from_numpy(samples.y)
-    (child,) = rng.spawn(1)
-    torch.manual_seed(int(child.integers(2**63)))
-    for _ in range(settings.epochs):
-        order = torch.from_numpy(rng.permutation(len(y)))
-        for first in range(0, len(y), settings.batch_size):
-            rows = order[first : first + settings.batch_size]
-            network.grad.zero_()
-            cross_entropy(network.module(network.inputs(x[rows])), y[rows]).backward()
-            gradient = network.grad
-            if settings.weight_decay:
-                gradient.add_(weights, alpha=settings.weight_decay)
-            if pull is not None:
-                anchor = torch.from_numpy(pull.anchor)[: network.trained]
-                gradient.add_(weights, alpha=pull.strength).sub_(anchor, alpha=pull.strength)
-            if settings.momentum:
-                gradient = velocity.mul_(settings.momentum).add_(network.grad)
-            weights.sub_(gradient, alpha=settings.lr)
-    return network.read()
-
-
-@pytest.mark.parametrize("model", ["cnn", "mlp"])
-@pytest.mark.parametrize(
-    "settings", [{}, {"momentum": 0.9}, {"weight_decay": 0.1}, {"momentum": 0.5, "weight_decay": 0.01}]
-)
-@pytest.mark.parametrize("is_pulled", [False, True])
-def test_sgd_is_what_it_was_bit_by_bit(model, settings, is_pulled):
-    rng = np.random.default_rng(0)
-    samples = Samples(rng.integers(0, 256, (21, 8, 8, 1), dtype=np.uint8), rng.integers(0, 5, 21))
-    network = build_network(MODEL_FACTORIES[model], (8, 8, 1), 5, 0)
-    start = network.read()
-    pull = Pull(np.ones_like(start), 0.3) if is_pulled else None
-    config = TrainConfig(lr=0.1, batch_size=8, epochs=2, **settings)
-    now = sgd(network, start, samples, config, np.random.default_rng(1), pull=pull)
-    before = previous_loop(network, start, samples, config, np.random.default_rng(1), pull)
-    assert now.tobytes() == before.tobytes() != start.tobytes()
 
 
 def train(start=ZERO, samples=ONE_POINT, network=None, **settings):

@@ -35,7 +35,7 @@ def without_traffic(history):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("nodes", [None, 2])
-@pytest.mark.parametrize("name", ["fedavg", "ditto+adapt", "local", "ipfl", "ipfl-plus"])
+@pytest.mark.parametrize("name", ["fedavg", "ditto+adapt", "fedper", "ipfl", "ipfl-plus"])
 def test_same_models_as_the_local_engine(name, nodes):
     """Three rounds on digits, with the paper's CNN: every figure and every bit of every model."""
     settings = config(name)
