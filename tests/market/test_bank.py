@@ -29,13 +29,6 @@ class RandomMarket(RuleBasedStateMachine):
         self.bank, self.opened = tokens.open_accounts(n, k, price * prices)
         self.best = [float("nan")] * k
 
-    @rule(amount=st.integers(0, 5))
-    def income(self, amount: int) -> None:
-        before = self.bank
-        self.bank, given = tokens.allowance(before, amount)
-        assert (self.bank.balances - before.balances == amount).all()
-        assert len(set(given.amount.tolist())) <= 1
-
     @rule(
         seed=st.integers(0, 2**32),
         dropout=st.sampled_from([0.0, 0.3, 1.0]),

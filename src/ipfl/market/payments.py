@@ -3,9 +3,9 @@
 In the order of a round, per cluster k with price τ_p:
 
 1. `auction`    Eq. consumer_cost: τ_i ← τ_i − τ_p for every bid, into escrow.
-2. `charge`     consumers pay into the pool, all others get their bids back. Who is a consumer is a setting:
-                `payers = "willing"`, Algorithm 1's "bid payments from all willing clients": everyone who was
-                sent models this round; `"seated"`, Eq. update_available_tokens: τ_ar = (N_p + N_r)·τ_p.
+2. `charge`     consumers pay into the pool, all others get their bids back. Consumers are those with a seat,
+                Eq. update_available_tokens: τ_ar = (N_p + N_r)·τ_p; by `ipfl-plus` everyone who was sent
+                models in this round, Algorithm 1's "bid payments from all willing clients".
 3. `refund`     seats whose training was lost through no fault of the client's.
 4. `utility` or `shortfalls`: which share U_k of the pool is owed to consumers; `reimburse`,
                 Eq. reimbursement, pays it. Printed as a deduction from every client it would destroy
@@ -54,12 +54,10 @@ def open_accounts(n: int, k: int, opening: Ints | int) -> tuple[Bank, Transfers]
     It is the same for all, unless clients bring balances along from an earlier run.
     """
     empty = Bank(np.zeros(n, np.int64), np.zeros(k, np.int64), np.zeros(k, np.int64), 0)
-    return _issue(empty, opening, Kind.OPEN)
-
-
-def allowance(bank: Bank, amount: int) -> tuple[Bank, Transfers]:
-    """Issues the same income to every client."""
-    return _issue(bank, amount, Kind.ALLOWANCE)
+    _check_issue(empty, opening, n)
+    client = np.arange(n, dtype=np.int32)
+    transfers = Transfers.of(Kind.OPEN, ISSUER, client, opening, NO_CLUSTER, client)
+    return post(empty, transfers), transfers
 
 
 def subsidise(bank: Bank, cluster: int, providers: Ints, amount: int) -> tuple[Bank, Transfers]:
@@ -284,14 +282,6 @@ def _pay_out(
     some = amounts > 0
     source = pool(np.array(cluster))
     transfers = Transfers.of(kind, source, clients[some], amounts[some], cluster, clients[some])
-    return post(bank, transfers), transfers
-
-
-def _issue(bank: Bank, amount: Ints | int, kind: Kind) -> tuple[Bank, Transfers]:
-    n = len(bank.balances)
-    _check_issue(bank, amount, n)
-    client = np.arange(n, dtype=np.int32)
-    transfers = Transfers.of(kind, ISSUER, client, amount, NO_CLUSTER, client)
     return post(bank, transfers), transfers
 
 

@@ -18,6 +18,7 @@ from ipfl.market import payments as tokens
 from ipfl.market.bank import opening_balances, opening_transfers
 from ipfl.market.market_arrays import Bools, Floats, Ints
 from ipfl.market.market_rows import Bid, Contribution
+from ipfl.market.seating import Seating
 from ipfl.market.settlement import Served, SettlementRule, settle, usual_score_after
 from ipfl.market.token_manager import TokenManager
 
@@ -33,8 +34,8 @@ class MarketReplay:
     """A replay of a market; keeps its state from round to round.
 
     Args:
-        rules: `price`, `opening`, `eta`, `gamma`, `clusters`; may be left out: `allowance` (0), `incentive`
-            (true), `positive` (false: providers are rewarded even if they contributed nothing), `reimburse`
+        rules: `price`, `opening`, `eta`, `gamma`, `clusters`; may be left out: `incentive` (true),
+            `positive` (false: providers are rewarded even if they contributed nothing), `reimburse`
             ("printed"), `forfeit` (false: seats that delivered nothing are refunded), `subsidy` (0) and
             `brought` (none: tokens from an earlier run by client).
         clients: All clients that have an account.
@@ -55,7 +56,6 @@ class MarketReplay:
             int(rules.get("subsidy", 0)),
         )
         self.forfeit = bool(rules.get("forfeit", False))
-        self.allowance = int(rules.get("allowance", 0))
         self.incentive = bool(rules.get("incentive", True))
         told = dict(rules.get("brought") or {})
         self.brought = {int(client): int(tokens) for client, tokens in told.items()}
@@ -86,23 +86,20 @@ class MarketReplay:
 
     def _replay(self, manager: TokenManager, line: Mapping[str, Any]) -> None:
         """The steps of a round in the order of Algorithm 1."""
-        manager.issue_allowance(self.allowance)
         bids: Sequence[Bid] = line["bids"]
         paid = manager.collect_bids(self._bid_ranks(bids))
-        rows: Sequence[Seat] = line.get("seats") or ()
-        selected, explorers, delivered = self._seats(rows)
-        payments = manager.charge(paid, selected, explorers, self._served(bids))
-        seats = selected | explorers
-        lost = seats & ~delivered
+        seats = self._seats(line.get("seats") or ())
+        payments = manager.charge(paid, seats.selected, seats.explorers, self._served(bids))
+        lost = seats.all & ~seats.delivered
         if self.forfeit:
-            lost &= self._excused(rows)
+            lost &= seats.excused
         manager.refund(lost)
         payments = payments & ~lost
         if self.incentive:
-            self._settle(manager, payments, seats, delivered, line)
+            self._settle(manager, payments, seats, line)
         else:
             manager.refund(payments)
-        self.omega = self.omega + delivered
+        self.omega = self.omega + seats.delivered
 
     def _replay_rolled_back(self, manager: TokenManager, line: Mapping[str, Any]) -> None:
         """Only bids and their refunds."""
@@ -123,14 +120,14 @@ class MarketReplay:
             raise ImpossibleError(f"there is no client {client} or no cluster {cluster} in this run")
         return self.row[client], cluster
 
-    def _seats(self, seats: Sequence[Seat]) -> tuple[Bools, Bools, Bools]:
-        """ζ_k as (N, K) tables: seats by performance, random seats, and which of both delivered."""
-        selected, explorers, delivered = (np.zeros(self.omega.shape, bool) for _ in range(3))
-        for seat in seats:
-            place = self._place(seat.client, seat.cluster)
-            (selected if seat.how == "performance" else explorers)[place] = True
-            delivered[place] = seat.delivered
-        return selected, explorers, delivered
+    def _seats(self, rows: Sequence[Seat]) -> Seating:
+        """ζ_k, and what became of it."""
+        seats = Seating.empty(self.omega.shape)
+        for row in rows:
+            place = self._place(row.client, row.cluster)
+            (seats.selected if row.how == "performance" else seats.explorers)[place] = True
+            seats.delivered[place], seats.excused[place] = row.delivered, row.excused
+        return seats
 
     def _served(self, bids: Sequence[Bid]) -> Bools:
         """(N,) clients that pay for all their bids."""
@@ -138,13 +135,6 @@ class MarketReplay:
         for bid in bids:
             served[self._place(bid.client, bid.cluster)[0]] |= bid.served
         return served
-
-    def _excused(self, seats: Sequence[Seat]) -> Bools:
-        """(N, K) seats that were lost through a fault of the server's own."""
-        table = np.zeros_like(self.omega, bool)
-        for seat in seats:
-            table[self._place(seat.client, seat.cluster)] = seat.excused
-        return table
 
     def _scores(self, bids: Sequence[Bid]) -> Floats:
         """(N, K) what the bidders said of the models in this round."""
@@ -155,16 +145,11 @@ class MarketReplay:
         return table
 
     def _settle(
-        self,
-        manager: TokenManager,
-        payments: Bools,
-        seats: Bools,
-        delivered: Bools,
-        line: Mapping[str, Any],
+        self, manager: TokenManager, payments: Bools, seats: Seating, line: Mapping[str, Any]
     ) -> None:
         """Eqs. reimbursement_utility, reimbursement and reward_distribution of every cluster."""
         rows: Sequence[Contribution] = line.get("contributions") or ()
-        recorded = {self._place(row.client, row.cluster): row for row in rows}
+        recorded, delivered = {self._place(row.client, row.cluster): row for row in rows}, seats.delivered
         if {*recorded} != {*zip(*map(np.ndarray.tolist, np.nonzero(delivered)), strict=True)}:
             raise ImpossibleError("the contributions are not those of the seats that delivered")
         psi = {}
@@ -174,7 +159,7 @@ class MarketReplay:
             psi[k] = np.array([np.nan if row.psi is None else row.psi for row in contributions])
             self._check_omega(k, providers, np.array([row.omega for row in contributions]))
         score = self._scores(line["bids"])
-        served = Served(payments, seats, delivered, psi, self.omega, score, self.usual_score)
+        served = Served(payments, seats.all, delivered, psi, self.omega, score, self.usual_score)
         settle(manager, self.rule, served, self._accuracies(line))
         self.usual_score = usual_score_after(self.usual_score, score, np.isfinite(score))
 

@@ -33,11 +33,6 @@ class TokenManager:
         self.bank, transfers = step
         self._posted.append(transfers)
 
-    def issue_allowance(self, amount: int) -> None:
-        """Issues the same income to all, if there is one."""
-        if amount:
-            self._post(tokens.allowance(self.bank, amount))
-
     def collect_bids(self, bid_ranks: Ints, bidders: Bools | None = None) -> Bools:
         """Eq. consumer_cost, for the bids of these clients or of all; returns which of them lie in escrow."""
         bank, transfers, paid = tokens.auction(self.bank, bid_ranks, self.price, bidders)
