@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ipfl.core import ClientId, Method
+from ipfl.core import NEWCOMER, ClientId, Method
 from ipfl.engines import TellsAccounts
-from ipfl.errors import InputError
+from ipfl.errors import InputError, NotSupportedError
 from ipfl.keep.carried_balances import (
     CarriedAccounts,
     load_carried_accounts,
@@ -37,11 +38,15 @@ from ipfl.market.market_rows import HasMarket, Transfer
 from ipfl.methods import method_reference
 from ipfl.play.callbacks import Callback
 from ipfl.results.result import Line
-from ipfl.system.files import remove
+from ipfl.system.files import remove, remove_folder
+from ipfl.system.plugins import remember_code
 from ipfl.system.retry import resume_advice, retry_while_disk_full
 
 if TYPE_CHECKING:
     from ipfl.play.loop import RoundLoop
+    from ipfl.results.kept_models import KeptModels
+    from ipfl.results.result import Result
+    from ipfl.results.result_models import PlayedRun
 
 
 class Journal(Callback):
@@ -229,6 +234,24 @@ class Journal(Callback):
             self.checkpoints.keep_only(name)
         self.folder.add_round(line)
         return name is not None
+
+    def write_results(self, result: Result, played: PlayedRun, kept: KeptModels | None) -> None:
+        """Writes the files of a finished run, and posts their hashes."""
+        folder = self.folder
+        remember_code([result.summary["model"], result.summary["config"]])
+
+        def write() -> None:  # may be repeated
+            folder.write_models(result.models, played.network)
+            with suppress(NotSupportedError):  # without the file, `ipfl personalize` says so
+                folder.write_offer(played.method.offer(result.state, NEWCOMER))
+            if kept is not None and result.history:
+                kept.complete(played)
+            elif folder.predictors.exists():  # of fewer rounds, from before the run was resumed
+                remove_folder(folder.predictors)
+            folder.write_summary(result.summary)
+
+        retry_while_disk_full(write, "cannot write the results", folder.path)
+        self.commit_results()
 
     def commit_results(self) -> None:
         """Writes the hashes of all files that are there after the last round."""

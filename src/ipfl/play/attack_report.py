@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ipfl.core import ClientId, Seat
+from ipfl.engines.local_engine import LocalEngine
 from ipfl.market.bank import client_balances
 from ipfl.market.market_rows import Transfer
 from ipfl.play.callbacks import Callback
 from ipfl.play.metrics import Evaluation, mean_and_std
 from ipfl.stress.attackers import Adversary
+from ipfl.stress.strategy import strategy_report
 
 if TYPE_CHECKING:
     from ipfl.play.loop import RoundLoop
@@ -31,6 +33,16 @@ class AttackReport(Callback):
         """Adds it to the summary."""
         report = attack_report(self.adversary, loop.opening, loop.history, loop.last_evaluation)
         summary["adversary"] = report
+
+
+class StrategyReport(Callback):
+    """`strategy` in `summary.json`."""
+
+    def end(self, loop: RoundLoop, summary: dict[str, Any]) -> None:
+        """Adds what the clients did, which only the local engine knows."""
+        assert isinstance(loop.engine, LocalEngine)  # checked before round 0
+        memory, clients = loop.engine.runner.memory, loop.task.data.clients
+        summary["strategy"] = strategy_report(loop.config.strategy, memory, clients)
 
 
 def attack_report(

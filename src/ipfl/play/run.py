@@ -6,7 +6,7 @@ What a run does not need is not imported: one without a folder knows of no store
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from shutil import rmtree
@@ -17,10 +17,10 @@ from weakref import finalize
 from ipfl.client.memory import ClientMemory
 from ipfl.config.run_config import AdversaryConfig, RunConfig
 from ipfl.config.train_section import TrainConfig
-from ipfl.core import NEWCOMER, ClientId, Engine, Method
+from ipfl.core import ClientId, Method
 from ipfl.engines import EngineContext, EngineFactory
 from ipfl.engines.local_engine import LocalEngine, local_engine
-from ipfl.errors import InputError, NotSupportedError
+from ipfl.errors import InputError
 from ipfl.play.callbacks import Callback, Watching
 from ipfl.play.loop import RoundLoop
 from ipfl.results.result import Observer, Result, TakesNotes
@@ -112,11 +112,10 @@ def run(
                 loop.begin()
             loop.play_rounds()
             result = loop.result()
-            result.summary["strategy"] = _strategy_report(config, running_engine, task)
         played = PlayedRun(task, method, loop.state, config, memory, len(loop.history))
         if journal is not None:
             with measure("results"):
-                _write_results(journal, result, played, kept)
+                journal.write_results(result, played, kept)
     return replace(result, source=played)
 
 
@@ -158,6 +157,10 @@ def _callbacks(
         from ipfl.play.attack_report import AttackReport
 
         found.append(AttackReport(adversary))
+    if config.strategy.cost is not None:
+        from ipfl.play.attack_report import StrategyReport
+
+        found.append(StrategyReport())
     if config.privacy.is_on:
         from ipfl.play.privacy_report import PrivacyReport
 
@@ -191,16 +194,6 @@ def _settle_training(config: RunConfig, begun: Mapping[str, Any] | None) -> RunC
     return config.model_copy(update={"train": train})
 
 
-def _strategy_report(config: RunConfig, engine: Engine, task: Task) -> Mapping[str, Any] | None:
-    """What strategic clients did; None if there are none."""
-    if config.strategy.cost is None:
-        return None
-    from ipfl.stress.strategy import strategy_report
-
-    assert isinstance(engine, LocalEngine)  # checked before round 0
-    return strategy_report(config.strategy, engine.runner.memory, task.data.clients)
-
-
 def _memory(place: Path | str) -> ClientMemory:
     """What clients remember, or the server keeps of them: in a folder, or for as long as anybody holds it."""
     if isinstance(place, Path):
@@ -219,26 +212,3 @@ def _kept_models(journal: Journal | None, task: Task, observer: Observer | None)
 
     tell = observer.note if isinstance(observer, TakesNotes) else lambda text: None
     return KeptModels(journal.folder.predictors, tell)
-
-
-def _write_results(journal: Journal, result: Result, played: PlayedRun, kept: KeptModels | None) -> None:
-    """The files of a finished run."""
-    from ipfl.system.files import remove_folder
-    from ipfl.system.plugins import remember_code
-    from ipfl.system.retry import retry_while_disk_full
-
-    folder = journal.folder
-    remember_code([result.summary["model"], result.summary["config"]])
-
-    def write() -> None:  # may be repeated
-        folder.write_models(result.models, played.network)
-        with suppress(NotSupportedError):  # without the file, `ipfl personalize` says so
-            folder.write_offer(played.method.offer(result.state, NEWCOMER))
-        if kept is not None and result.history:
-            kept.complete(played)
-        elif folder.predictors.exists():  # of fewer rounds, from before the run was resumed
-            remove_folder(folder.predictors)
-        folder.write_summary(result.summary)
-
-    retry_while_disk_full(write, "cannot write the results", folder.path)
-    journal.commit_results()
