@@ -112,7 +112,7 @@ class SignInNeeded(HTTPException):
 
 
 @dataclass(frozen=True)
-class Access:
+class AccessRules:
     """The rules of one console."""
 
     tokens: AccessTokens | None

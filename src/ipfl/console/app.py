@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.staticfiles import StaticFiles
 
 from ipfl.console import json_api, pages
-from ipfl.console.access import Access, AccessTokens, SignInNeeded
+from ipfl.console.access import AccessRules, AccessTokens, SignInNeeded
 from ipfl.console.console import Console
 from ipfl.console.found_runs import FoundRuns
 from ipfl.console.guard import LOOPBACK, Guard, RequestLimits
@@ -127,7 +127,7 @@ def open_console(
     found.find()
     path = token_file or (folder or Path()) / TOKEN_FILE
     tokens = AccessTokens.load(path) if auth else None
-    return Console(found, Access(tokens), limits or RequestLimits())
+    return Console(found, AccessRules(tokens), limits or RequestLimits())
 
 
 def allowed_hosts(host: str) -> frozenset[str] | None:

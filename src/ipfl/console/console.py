@@ -12,7 +12,7 @@ from fastapi import Depends, HTTPException, Path, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import StreamingResponse
 
-from ipfl.console.access import Access, Identity
+from ipfl.console.access import AccessRules, Identity
 from ipfl.console.figures import run_row
 from ipfl.console.found_runs import FoundRun, FoundRuns
 from ipfl.console.guard import Bucket, RequestLimits
@@ -90,7 +90,7 @@ class Console:
     """The runs of one console, its rules and its live connections."""
 
     runs: FoundRuns
-    access: Access
+    access: AccessRules
     limits: RequestLimits = field(default_factory=RequestLimits)
     streams: Streams = field(init=False)
     sign_ins: Bucket = field(init=False)
