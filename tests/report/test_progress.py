@@ -125,16 +125,7 @@ class TestBars:
 
 
 @pytest.mark.parametrize("live", [False, True])
-class TestNotesAndEvents:
-    def test_what_is_done_after_the_last_round_is_said(self, live):
-        console = terminal(live=live)
-        shown = progress_observer(console, "m")
-        shown.start("m", 1)
-        shown.round(line(0))
-        shown.finish()
-        shown.note("making the models of 3 clients")
-        assert printed(console).splitlines()[-1].endswith("m: making the models of 3 clients")
-
+class TestEvents:
     def test_events_are_told_but_not_without_end(self, live):
         console = terminal(live=live)
         with RunsProgress(console) as progress:

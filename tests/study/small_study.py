@@ -56,8 +56,3 @@ class Noting:
 
     def finish(self):
         self.told.append(("finish",))
-
-
-class NotingMore(Noting):
-    def note(self, text):
-        self.told.append(("note", text))

@@ -8,22 +8,20 @@ import sys
 import time
 from collections import deque
 
-import numpy as np
 import pytest
 from tests.failing_methods import Broken, Killed, Stopped, add_methods
-from tests.study.small_study import OTHERS, Log, NotingMore, config, contents
+from tests.study.small_study import OTHERS, Log, config, contents
 from typer.testing import CliRunner
 
 from ipfl import methods
 from ipfl.cli import app
-from ipfl.config.run_config import Config, RunConfig
+from ipfl.config.run_config import Config
 from ipfl.methods import DEFAULT, REFERENCE, method_class
 from ipfl.results.result import Result
 from ipfl.study.comparison import compare
 from ipfl.study.run_pool import RemoteObserver, share_of_workers
 from ipfl.study.run_processes import death_text
 from ipfl.study.study_run import RunOutcome
-from ipfl.training.task import Task
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="/proc, and signals to orphans, are Linux's")
 
@@ -177,25 +175,6 @@ class TestObservers:
         for what in (("finish",), ("start", "m", 1), ("finish",), ("finish",)):
             observer.tell(*what)
         assert log.told["m"] == [("start", "m", 1), ("finish",)]
-
-    def test_notes_reach_those_that_take_them(self, tmp_path):
-        """Of clients that are not evaluated, the models are made after the last round, and it is said so."""
-        rng = np.random.default_rng(0)
-        clients = [(rng.normal(size=(12, 3)).astype(np.float32), np.arange(12) % 2) for _ in range(3)]
-        told = []
-        more, less = NotingMore(told, stops=False), Log()  # one of the two knows of rounds alone
-        compare(
-            RunConfig(rounds=1, evaluate={"clients": 1}),
-            [OTHERS[0]],
-            task=Task.from_clients(clients, model="softmax"),
-            out=tmp_path,
-            workers=1,
-            make_observer=lambda label, *numbers: less(label, *numbers) if label == REFERENCE else more,
-        )
-        *rounds, (what, text) = told
-        assert rounds == [("start", OTHERS[0], 1), ("round", 0), ("finish",)]
-        assert (what, text.split(",")[0]) == ("note", "making the models of 2 clients")
-        assert less.told[REFERENCE][-1] == ("finish",)
 
 
 LONG = ["--set", "task.model=softmax", "--set", "task.clients=4", "--methods", ",".join(OTHERS)]

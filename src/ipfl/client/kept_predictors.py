@@ -6,7 +6,7 @@ but the predictors: the same bytes from any process and in any order.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,7 @@ import numpy as np
 
 from ipfl.core import ClientId, Record, Vector
 from ipfl.errors import InputError
-from ipfl.system.files import RECORD_SUFFIX, make_folder, read_record, write_record
-from ipfl.system.retry import is_disk_full
+from ipfl.system.files import RECORD_SUFFIX, make_folder, read_record, remove_folder, write_record
 from ipfl.training.network import Network
 from ipfl.training.predictors import Mixture, NearestPrototype, Predictor
 
@@ -26,42 +25,27 @@ VECTORS = "vectors"
 """Folder of the vectors, inside that of the predictors."""
 
 
-def max_vectors(size: int) -> int:
-    """How many vectors of so many parameters are kept at most."""
-    return MAX_KEPT_BYTES // (4 * size)
+def write_predictors(folder: Path, predictors: Iterable[tuple[ClientId, Predictor]]) -> None:
+    """Writes the predictors of clients, one after the other, as long as there is room; may be repeated.
 
-
-def keep_predictor(folder: Path, client: ClientId, predictor: Predictor, size: int) -> None:
-    """Writes a client's predictor if it is sure that there is room, whatever other processes write meanwhile.
-
-    Those with smaller ids come first, so there is room for a client if each of these had a vector of its own.
-    On a full disk nothing is written: what is missing is made when the results are, which waits for space.
+    A client's own file comes after its vectors, so one that has a file has all.
 
     Args:
-        folder: For predictors alone.
-        client: Whose it is.
-        predictor: What the client predicts with.
-        size: Parameters of a vector.
+        folder: For predictors alone; what was there is removed.
+        predictors: Of clients with ascending ids.
     """
-    if client >= max_vectors(size):
-        return
-    try:
-        write_predictor(folder, client, predictor)
-    except OSError as error:
-        if not is_disk_full(error):
-            raise
-
-
-def write_predictor(folder: Path, client: ClientId, predictor: Predictor) -> None:
-    """Writes a client's predictor; its own file comes last, so a client that has one has all."""
+    remove_folder(folder)
     make_folder(folder / VECTORS)
-    names = []
-    for vector in _vectors(predictor):
-        names.append(sha256(np.ascontiguousarray(vector).tobytes()).hexdigest()[:32])
-        path = _vector_file(folder, names[-1])
-        if not path.exists():
-            write_record(path, Record({"vector": vector}))
-    write_record(_client_file(folder, client), _describe(predictor, names))
+    room = MAX_KEPT_BYTES
+    for client, predictor in predictors:
+        named = [(_vector_name(vector), vector) for vector in _vectors(predictor)]
+        fresh = {name: vector for name, vector in named if not _vector_file(folder, name).exists()}
+        room -= sum(vector.nbytes for vector in fresh.values())
+        if room < 0:
+            return
+        for name, vector in fresh.items():
+            write_record(_vector_file(folder, name), Record({"vector": vector}))
+        write_record(_client_file(folder, client), _describe(predictor, [name for name, _ in named]))
 
 
 def kept_clients(folder: Path) -> tuple[ClientId, ...]:
@@ -70,17 +54,8 @@ def kept_clients(folder: Path) -> tuple[ClientId, ...]:
     return tuple(sorted(int(stem) for stem in stems if stem.isascii() and stem.isdigit()))
 
 
-def kept_vectors(folder: Path, client: ClientId) -> list[str]:
-    """The names of the vectors that a client's predictor is made of.
-
-    Raises:
-        InputError: The client's file is damaged.
-    """
-    return _vector_names(_client_file(folder, client), read_record(_client_file(folder, client)))
-
-
 def read_predictor(folder: Path, client: ClientId, network: Network) -> Predictor:
-    """The predictor of a client that `write_predictor` wrote.
+    """The predictor of a client that `write_predictors` wrote.
 
     Raises:
         InputError: The files are damaged, or do not fit the network.
@@ -107,6 +82,10 @@ def _client_file(folder: Path, client: ClientId) -> Path:
 
 def _vector_file(folder: Path, name: str) -> Path:
     return folder / VECTORS / f"{name}{RECORD_SUFFIX}"
+
+
+def _vector_name(vector: Vector) -> str:
+    return sha256(np.ascontiguousarray(vector).tobytes()).hexdigest()[:32]
 
 
 def _vectors(predictor: Predictor) -> Iterator[Vector]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Protocol
 
 from ipfl.client.client import Client
@@ -32,12 +31,10 @@ WANTED_METRICS = "evaluate_metrics"
 """Fact beside an offer to be evaluated: names of the metrics to report. No method sees it."""
 WANTED_MODELS = "evaluate_models"
 """Likewise: names of the offered models whose own hits are to be reported."""
-KEEP_PREDICTOR = "evaluate_keep"
-"""Likewise: that what the client predicts with is to be kept, if the runner has a folder for it."""
 LAST_STEP = "evaluate_last_step"
 """Likewise: that the client takes its last step first (`[adapt]`), and says what that took. Not sent where a
 run in progress is only looked at."""
-FOR_EVALUATOR = (WANTED_METRICS, WANTED_MODELS, KEEP_PREDICTOR, LAST_STEP)
+FOR_EVALUATOR = (WANTED_METRICS, WANTED_MODELS, LAST_STEP)
 
 Disguise = Callable[[Client], Client]
 """Changes what a client works with, before the method sees it."""
@@ -131,8 +128,6 @@ class ClientRunner:
         is_seeded: Whether noise follows from the run's seed, which everyone knows: for simulations and tests.
             Otherwise it comes from the operating system, evaluations are noisy too, and nobody's test data
             is assessed.
-        predictors: Folder for what clients predict with, when the evaluator says so; None: it is not kept,
-            whatever anybody says.
     """
 
     def __init__(
@@ -146,13 +141,11 @@ class ClientRunner:
         adapt: AdaptConfig | None = None,
         *,
         is_seeded: bool = True,
-        predictors: Path | None = None,
     ):
         self.task, self.method, self.settings, self.seed = task, method, settings, seed
         self.memory = memory
         self.privacy, self.is_seeded = privacy or PrivacyConfig(), is_seeded
         self.adapt = adapt or AdaptConfig()
-        self.predictors = predictors
         self.network: Network = task.network(seed)
         self.initial = self.network.read()
         self._is_started = False
@@ -256,14 +249,9 @@ class ClientRunner:
         """
         offer = job.record
         wanted, models = offer.facts.get(WANTED_METRICS, []), offer.facts.get(WANTED_MODELS, [])
-        kept_in = self.predictors if offer.facts.get(KEEP_PREDICTOR) else None
         with_last_step = bool(offer.facts.get(LAST_STEP))
         offer = Record(offer.params, {k: fact for k, fact in offer.facts.items() if k not in FOR_EVALUATOR})
         predictor, cost = self._predictor(self.adapt if with_last_step else AdaptConfig(), offer, mine, me)
-        if kept_in is not None:
-            from ipfl.client.kept_predictors import keep_predictor
-
-            keep_predictor(kept_in, me.id, predictor, self.network.size)
         points, goal = self.network.points(test), me.parts.goal
         own = self.network.points(goal)
         score, metrics = self._measure(predictor, points, test, wanted)

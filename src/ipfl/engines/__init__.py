@@ -42,8 +42,6 @@ class EngineContext:
     """What replies may reveal; None: everything."""
     adapt: AdaptConfig | None = None
     """The last step at the clients; None: there is none."""
-    predictors: Path | None = None
-    """Folder for what clients predict with at the end, if they work on this machine; None: it is not kept."""
 
 
 ATTEMPTS_FILE = "flower.json"

@@ -75,7 +75,6 @@ class LocalEngine:
                 memory,
                 context.privacy,
                 context.adapt,
-                predictors=context.predictors,
             )
             self.runner: Runner = runner if context.wrap is None else context.wrap(runner)
         except BaseException:  # nobody else can close an engine that was never made

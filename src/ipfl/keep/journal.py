@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ipfl.client.kept_predictors import write_predictors
 from ipfl.core import NEWCOMER, ClientId, Method
 from ipfl.engines import TellsAccounts
 from ipfl.errors import InputError, NotSupportedError
@@ -44,7 +45,6 @@ from ipfl.system.retry import resume_advice, retry_while_disk_full
 
 if TYPE_CHECKING:
     from ipfl.play.loop import RoundLoop
-    from ipfl.results.kept_models import KeptModels
     from ipfl.results.result import Result
     from ipfl.results.result_models import PlayedRun
 
@@ -235,17 +235,19 @@ class Journal(Callback):
         self.folder.add_round(line)
         return name is not None
 
-    def write_results(self, result: Result, played: PlayedRun, kept: KeptModels | None) -> None:
+    def write_results(self, result: Result, played: PlayedRun) -> None:
         """Writes the files of a finished run, and posts their hashes."""
-        folder = self.folder
+        folder, task = self.folder, played.task
+        # Data of the user's own may be elsewhere later; on nodes, nobody here has it.
+        keeps = self.output.keep_models and task.is_users and task.input_dtype is not None
         remember_code([result.summary["model"], result.summary["config"]])
 
         def write() -> None:  # may be repeated
             folder.write_models(result.models, played.network)
             with suppress(NotSupportedError):  # without the file, `ipfl personalize` says so
                 folder.write_offer(played.method.offer(result.state, NEWCOMER))
-            if kept is not None and result.history:
-                kept.complete(played)
+            if keeps and result.history:
+                write_predictors(folder.predictors, played.predictors())
             elif folder.predictors.exists():  # of fewer rounds, from before the run was resumed
                 remove_folder(folder.predictors)
             folder.write_summary(result.summary)

@@ -11,7 +11,6 @@ import numpy as np
 from ipfl.client.runner import (
     ASSESS,
     EVALUATE,
-    KEEP_PREDICTOR,
     LAST_STEP,
     WANTED_METRICS,
     WANTED_MODELS,
@@ -206,9 +205,7 @@ class Evaluator:
             return budget.is_due(round)
         return (round + 1) % self.config.every == 0
 
-    def __call__(
-        self, engine: Engine, state: Any, round: int, *, last: bool = False, keep: bool = False
-    ) -> Evaluation:
+    def __call__(self, engine: Engine, state: Any, round: int, *, last: bool = False) -> Evaluation:
         """Evaluates on the chosen clients; after the last round on the unseen ones as well.
 
         Args:
@@ -216,7 +213,6 @@ class Evaluator:
             state: Of the method.
             round: That was played.
             last: Whether it is the last one.
-            keep: Whether clients keep what they predict with, in the folder of the run.
         """
         data = self.task.data
         offers = {client: self.method.offer(state, client) for client in self.clients}
@@ -225,7 +221,7 @@ class Evaluator:
         preferred = self.method.preferences(state) if last and isinstance(self.method, HasClusters) else {}
         names = [*self.method.models(state)] if preferred else []
         asked = {
-            client: self._with_wishes(offer, names if client in preferred else [], last=last, keep=keep)
+            client: self._with_wishes(offer, names if client in preferred else [], last=last)
             for client, offer in offers.items()
         }
         replies = self._ask(Ask(EVALUATE, asked, SCORES), engine, round)
@@ -255,16 +251,14 @@ class Evaluator:
             },
         )
 
-    def _with_wishes(self, offer: Record, names: Sequence[str], *, last: bool, keep: bool) -> Record:
-        """The offer, with what is to be reported beside the hits of the client's predictor, and kept."""
+    def _with_wishes(self, offer: Record, names: Sequence[str], *, last: bool) -> Record:
+        """The offer, with what is to be reported beside the hits of the client's predictor."""
         models = [name for name in names if name in offer.params]
         wishes: dict[str, Any] = {WANTED_METRICS: list(self.metrics)} if self.metrics else {}
         if self.adapt.is_on and (last or not self.is_quick):
             wishes[LAST_STEP] = True
         if len(models) > 1:
             wishes[WANTED_MODELS] = models
-        if keep:
-            wishes[KEEP_PREDICTOR] = True
         return Record(offer.params, {**offer.facts, **wishes}) if wishes else offer
 
     @staticmethod

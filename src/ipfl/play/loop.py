@@ -6,7 +6,7 @@ All else is a callback (`ipfl.play.callbacks`): keeping rounds, clients that lea
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ from ipfl.methods import check_clusters, check_last_step, check_target
 from ipfl.play.callbacks import Callback
 from ipfl.play.driver import Traffic, drive
 from ipfl.play.evaluation import Evaluator
-from ipfl.play.metrics import Evaluation, is_learned, may_end
+from ipfl.play.metrics import Evaluation, is_learned
 from ipfl.play.setup import make_setup
 from ipfl.results.result import Line, Result
 from ipfl.system.plugins import source_commit
@@ -97,8 +97,6 @@ class RoundLoop:
         """Clients that left for good."""
         self.late: set[ClientId] = set()
         """Clients that have not come yet."""
-        self.keep_models: Callable[[int], None] | None = None
-        """Told of a round in whose evaluation clients keep their models; None: they never do."""
         self.last_step_seconds: float | None = None
         """What the last step took a client, when it was last taken; None: it was not, or nobody said so."""
         self.folder: Path | None = None
@@ -259,17 +257,14 @@ class RoundLoop:
 
     def _evaluate(self, state: Any, round: int) -> Evaluation:
         """Evaluates a round; if it turns out to be the last one, on the unseen clients as well."""
-        is_last, keep = round == self.config.rounds - 1, False
-        if self.keep_models and (is_last or may_end(self.evaluations, self.config.patience, round)):
-            self.keep_models(round)
-            keep = True
-        evaluation = self.evaluator(self.engine, state, round, last=is_last, keep=keep)
+        is_last = round == self.config.rounds - 1
+        evaluation = self.evaluator(self.engine, state, round, last=is_last)
         if (
             not is_last
             and self.task.data.unseen
             and is_learned({**self.evaluations, round: evaluation}, self.config.patience)
         ):
-            return self.evaluator(self.engine, state, round, last=True, keep=keep)
+            return self.evaluator(self.engine, state, round, last=True)
         return evaluation
 
     def figures(self, evaluation: Evaluation) -> dict[str, Any]:

@@ -167,22 +167,10 @@ def is_learned(evaluations: Mapping[int, Evaluation], patience: int | None) -> b
         patience: Rounds; None: a run never ends early.
     """
     scores = _goal_scores(evaluations)
-    return bool(scores) and may_end(evaluations, patience, max(scores))
-
-
-def may_end(evaluations: Mapping[int, Evaluation], patience: int | None, round: int) -> bool:
-    """Whether the run ends after this round, if that is evaluated and is no better than those before.
-
-    Args:
-        evaluations: All before it, by round.
-        patience: Rounds; None: a run never ends early.
-        round: The round.
-    """
-    scores = _goal_scores(evaluations)
     if patience is None or not scores:
         return False
     best = max(scores, key=lambda round: (scores[round], -round))  # the first of equals
-    return round - best >= patience
+    return max(scores) - best >= patience
 
 
 def _goal_scores(evaluations: Mapping[int, Evaluation]) -> dict[int, float]:

@@ -23,7 +23,7 @@ from ipfl.engines.local_engine import LocalEngine, local_engine
 from ipfl.errors import InputError
 from ipfl.play.callbacks import Callback, Watching
 from ipfl.play.loop import RoundLoop
-from ipfl.results.result import Observer, Result, TakesNotes
+from ipfl.results.result import Observer, Result
 from ipfl.results.result_models import PlayedRun
 from ipfl.system.timing import measure
 from ipfl.training.dry_pass import check_training
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from ipfl.client.runner import ClientRunner, Runner
     from ipfl.keep.journal import Journal
     from ipfl.keep.run_folder import RunOutput
-    from ipfl.results.kept_models import KeptModels
     from ipfl.stress.attackers import Adversary
 
 
@@ -71,7 +70,6 @@ def run(
     config = _settle_training(config, begun)
     adversary, wrap = _stress(config, task)
     memory = _memory("memory" if journal is None else journal.folder.memory)
-    kept = _kept_models(journal, task, observer)
     context = EngineContext(
         task,
         method,
@@ -82,7 +80,6 @@ def run(
         wrap,
         config.privacy,
         config.adapt,
-        None if kept is None else kept.folder,
     )
     with ExitStack() as held:
         if journal is not None:
@@ -107,15 +104,13 @@ def run(
                     balances=_brought_balances(journal, task),
                     planned_rounds=None if begun is None else begun["rounds"],
                 )
-                if kept is not None and isinstance(running_engine, LocalEngine):
-                    loop.keep_models = kept.begin
                 loop.begin()
             loop.play_rounds()
             result = loop.result()
         played = PlayedRun(task, method, loop.state, config, memory, len(loop.history))
         if journal is not None:
             with measure("results"):
-                journal.write_results(result, played, kept)
+                journal.write_results(result, played)
     return replace(result, source=played)
 
 
@@ -202,13 +197,3 @@ def _memory(place: Path | str) -> ClientMemory:
     memory = ClientMemory(parent / place)  # engines put a file of their own beside it
     finalize(memory, rmtree, parent, ignore_errors=True)
     return memory
-
-
-def _kept_models(journal: Journal | None, task: Task, observer: Observer | None) -> KeptModels | None:
-    """The clients' models in the folder; None: they can be made again, are on nodes, or nobody wants them."""
-    if journal is None or not journal.output.keep_models or not task.is_users or task.input_dtype is None:
-        return None
-    from ipfl.results.kept_models import KeptModels
-
-    tell = observer.note if isinstance(observer, TakesNotes) else lambda text: None
-    return KeptModels(journal.folder.predictors, tell)

@@ -18,7 +18,7 @@ from ipfl.errors import require_extra
 from ipfl.keep.file_names import METRICS_FILE, SERVER_MODELS, SUMMARY_FILE
 from ipfl.play.metrics import assessed_models
 from ipfl.results.overview import flat_settings, to_json
-from ipfl.results.result import Line, Observer, Result, TakesNotes
+from ipfl.results.result import Line, Observer, Result
 
 TrackerName = Literal["tensorboard", "mlflow"]
 ACCURACIES = {
@@ -272,9 +272,3 @@ class ObserverGroup:
         """Tells all."""
         for observer in self.observers:
             observer.finish()
-
-    def note(self, text: str) -> None:
-        """Tells those that show such things."""
-        for observer in self.observers:
-            if isinstance(observer, TakesNotes):
-                observer.note(text)

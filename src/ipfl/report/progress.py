@@ -127,10 +127,6 @@ class _RunProgress:
     """Number of those that were printed."""
     accuracy: str = ""
 
-    def note(self, text: str) -> None:
-        """Prints what the run does beside its rounds."""
-        self.shown.console.print(f"{self.label}: {text}", markup=False, highlight=False, soft_wrap=True)
-
     def take(self, line: Mapping[str, Any]) -> int:
         """Takes what `metrics.jsonl` says of a round; returns how many before it were not seen."""
         self._print_events(line)

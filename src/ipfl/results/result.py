@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from ipfl.core import ClientId, Vector
 from ipfl.errors import InputError, NotSupportedError, unknown
@@ -41,14 +41,6 @@ class Observer(Protocol):
 
     def finish(self) -> None:
         """The run is over, however it ended."""
-
-
-@runtime_checkable
-class TakesNotes(Protocol):
-    """An observer that also shows what a run does beside its rounds."""
-
-    def note(self, text: str) -> None:
-        """Something that may take a while has begun, perhaps after `finish`."""
 
 
 @dataclass(frozen=True, repr=False)

@@ -3,12 +3,13 @@
 A client's model is made when it is asked for, by the method's own `personalize`, from what the server would
 send the client, what it remembers, and its data: to the last bit the model that the evaluator scored after
 the last round. A user's own data may be elsewhere later, or another, so the clients' models of such a run
-are kept in its folder (`ipfl.results.kept_models`).
+are kept in its folder (`ipfl.client.kept_predictors`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -67,6 +68,12 @@ class PlayedRun:
             if self.task.input_dtype is None:
                 raise on_its_node(client) from error
             raise
+
+    def predictors(self) -> Iterator[tuple[ClientId, Predictor]]:
+        """The models of all clients, ascending; those that the method has no model for are left out."""
+        for client in self.clients:
+            with suppress(NotSupportedError):
+                yield client, self.predictor(client)
 
     def personalize(self, x: NDArray[Any], y: NDArray[Any]) -> Predictor:
         """The model of a new client."""

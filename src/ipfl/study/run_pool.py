@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from ipfl.config.run_config import RunConfig
 from ipfl.engines.local_engine import count_cores
-from ipfl.results.result import Observer, Result, TakesNotes
+from ipfl.results.result import Observer, Result
 from ipfl.study.study_run import RunOutcome, StudyRun, TaskCache, play_run
 
 
@@ -46,7 +46,7 @@ class RemoteObserver:
         self._observer, self._is_started = observer, False
 
     def tell(self, what: str, *content: Any) -> None:
-        """Passes on what the run says: `start`, `round`, `note` or `finish`, and what belongs to it."""
+        """Passes on what the run says: `start`, `round` or `finish`, and what belongs to it."""
         if self._observer is None:
             return
         if what == "start":
@@ -54,9 +54,6 @@ class RemoteObserver:
             self._observer.start(*content)
         elif what == "round":
             self._observer.round(*content)
-        elif what == "note":
-            if isinstance(self._observer, TakesNotes):
-                self._observer.note(*content)
         elif self._is_started:
             self._is_started = False
             self._observer.finish()
@@ -66,7 +63,7 @@ class RelayObserver:
     """The observer of a run in another process: passes on what a `RemoteObserver` tells there.
 
     Args:
-        send: Called with `start`, `round`, `note` or `finish`, and what belongs to it.
+        send: Called with `start`, `round` or `finish`, and what belongs to it.
     """
 
     def __init__(self, send: Callable[..., None]):
@@ -83,10 +80,6 @@ class RelayObserver:
     def finish(self) -> None:
         """The run is over."""
         self._send("finish")
-
-    def note(self, text: str) -> None:
-        """Something beside the rounds."""
-        self._send("note", text)
 
 
 class SameProcess:
