@@ -7,7 +7,7 @@ from tests.reproduce.small_experiment import record
 
 from ipfl.reproduce.measures import MEASURES, matched_clusters
 from ipfl.reproduce.results_file import ColumnRecord, ExperimentRecord, compact_json
-from ipfl.study.statistics import interval, spread, standing
+from ipfl.study.statistics import interval, sample_spread, standing
 
 
 def value(name, run, reference=None):
@@ -84,8 +84,8 @@ def test_only_seeds_that_all_methods_have_are_compared():
 
 
 def test_spread_is_that_of_a_sample():
-    assert spread([1.0, 3.0]) == pytest.approx(2**0.5)  # ((1 + 1) / (2 − 1))^½
-    assert spread([1.0]) is None
+    assert sample_spread([1.0, 3.0]) == pytest.approx(2**0.5)  # ((1 + 1) / (2 − 1))^½
+    assert sample_spread([1.0]) is None
 
 
 def test_interval_of_equal_differences_is_a_point():

@@ -15,7 +15,7 @@ from ipfl.reproduce.experiments import Experiment, Scale, experiment_names, read
 from ipfl.reproduce.measures import MEASURES
 from ipfl.reproduce.pictures import picture_name, pictures, save_pictures
 from ipfl.reproduce.results_file import ColumnRecord, ExperimentRecord, read_compared
-from ipfl.study.statistics import Standing, Values, spread, standing
+from ipfl.study.statistics import Standing, Values, sample_spread, standing
 from ipfl.system.files import write_text
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def _cell(values: Values | None, digits: int) -> str:
     """`81.2 ± 0.4`: mean and sample standard deviation over seeds."""
     if not values:
         return "–"
-    mean, deviation = fmean(values.values()), spread(list(values.values()))
+    mean, deviation = fmean(values.values()), sample_spread(list(values.values()))
     return _with_minus(f"{mean:.{digits}f}" + ("" if deviation is None else f" ± {deviation:.{digits}f}"))
 
 

@@ -85,13 +85,13 @@ def make_record(run: StudyRun, result: Result) -> RunRecord:
         bytes_down=summary["bytes_down"],
         clients=list(last.personalized),
         personalized=_rounded(last.personalized.values()),
-        goal=_mean(last.goal) if last.goal else None,
+        goal=_rounded_mean(last.goal) if last.goal else None,
         unseen=_rounded(last.unseen.values()),
         cluster_accuracy=None if clusters is None else [_rounded(row) for row in clusters],
         purity=last.purity,
         left=summary["left"],
         curve=[
-            (number, _mean(one.personalized), one.purity, there[number])
+            (number, _rounded_mean(one.personalized), one.purity, there[number])
             for number, one in sorted(result.evaluations.items())
             if one.personalized
         ],
@@ -103,7 +103,7 @@ def _rounded(values: Iterable[float]) -> list[float]:
     return [round(value, DIGITS) for value in values]
 
 
-def _mean(accuracies: Mapping[int, float]) -> float:
+def _rounded_mean(accuracies: Mapping[int, float]) -> float:
     return round(float(np.mean(list(accuracies.values()))), DIGITS)
 
 

@@ -188,7 +188,7 @@ class Result:
         if isinstance(client, str):
             raise unknown("client", client, self.client_ids)
         if client not in source.clients:
-            raise InputError(f"there is no client {client!r}; there are {_named(source.clients)}")
+            raise InputError(f"there is no client {client!r}; there are {_clients_text(source.clients)}")
         return source.predictor(int(client))
 
     def clients(self) -> pd.DataFrame:
@@ -246,7 +246,7 @@ def _joined(*names: Any) -> str:
     return ", ".join(known[:MAX_NAMES_PER_LINE] + (["…"] if len(known) > MAX_NAMES_PER_LINE else []))
 
 
-def _named(clients: tuple[ClientId, ...]) -> str:
+def _clients_text(clients: tuple[ClientId, ...]) -> str:
     if clients == tuple(range(len(clients))):
         return f"0 to {len(clients) - 1}"
     return _joined(*clients)

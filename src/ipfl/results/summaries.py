@@ -15,7 +15,7 @@ from ipfl.errors import InputError
 from ipfl.keep.file_names import SUMMARY_FILE
 from ipfl.system.files import read_text
 
-Size = Annotated[int, Field(strict=True, ge=1, lt=2**31)]
+PositiveWhole = Annotated[int, Field(strict=True, ge=1, lt=2**31)]
 
 
 class _Task(BaseModel):
@@ -39,7 +39,7 @@ class _Target(BaseModel):
     """The target; the units of numbers are as many as there are outputs."""
 
     kind: TargetKind
-    outputs: Size
+    outputs: PositiveWhole
     mean: list[float]
     scale: list[Annotated[float, Field(gt=0)]]
 
@@ -55,14 +55,14 @@ class _Summary(BaseModel):
     """The parts of a summary that are needed. Whole numbers only: a user's model is called with the shape."""
 
     config: _Config
-    input_shape: Annotated[list[Size], Field(min_length=1, max_length=4)]
+    input_shape: Annotated[list[PositiveWhole], Field(min_length=1, max_length=4)]
     input_dtype: Annotated[str, Field(pattern=r"^(u?int(8|16|32|64)|float(16|32|64))$")] | None = None
-    classes: Size
+    classes: PositiveWhole
     class_names: list[str] | None = None
     client_names: dict[str, str] | None = None
     model: str | None = None
     target: _Target | None = None
-    tokens: Size | None = None
+    tokens: PositiveWhole | None = None
     seed: Annotated[int, Field(strict=True, ge=0, lt=2**63)]
     data_seed: Annotated[int, Field(strict=True, ge=0, lt=2**63)] | None = None
     rounds: Annotated[int, Field(strict=True, ge=0, lt=2**31)]

@@ -226,7 +226,7 @@ def compare(
             if not resume:
                 place.prepare(overwrite=overwrite)
                 plan = None
-                if isinstance(config, Config) and task is None and _are_names(methods, reference):
+                if isinstance(config, Config) and task is None and _are_all_names(methods, reference):
                     plan = ComparisonPlan(config, list(built), list(chosen_seeds), reference_label)
                 _write_plan(place.path, plan)
         folder = None if place is None else place.path
@@ -242,7 +242,7 @@ def compare(
     return comparison
 
 
-def _are_names(methods: Methods, reference: str | Method[Any]) -> bool:
+def _are_all_names(methods: Methods, reference: str | Method[Any]) -> bool:
     """True if methods are given by names alone, which a file can hold."""
     return not isinstance(methods, Mapping) and all(isinstance(one, str) for one in [*methods, reference])
 

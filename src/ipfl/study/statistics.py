@@ -16,7 +16,7 @@ Values = Mapping[int, float]
 """Of one method, by seed."""
 
 
-def spread(values: Sequence[float]) -> float | None:
+def sample_spread(values: Sequence[float]) -> float | None:
     """The sample standard deviation (n − 1); None of fewer than two."""
     return stdev(values) if len(values) > 1 else None
 

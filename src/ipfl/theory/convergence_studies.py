@@ -173,7 +173,7 @@ def draw_convergence(figure: Figure, numbers: Numbers) -> None:
     draw_legend(figure, panels[0], 1)
 
 
-STUDIES = {
+CONVERGENCE_STUDIES = {
     "clustering": Study(
         "clients choose, centres move: the loss never rises, and it stops",
         "Proposition 1",

@@ -133,7 +133,7 @@ def _kind(row: Numbers) -> str:
 
 
 SECTION = "section 3, Theoretical foundation"
-STUDIES = {
+ERROR_STUDIES = {
     "errors": Study(
         "errors of local, federated and clustered estimation", SECTION, compute_errors, draw_errors, 5.4
     ),

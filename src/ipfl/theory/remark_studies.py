@@ -177,7 +177,7 @@ def draw_remark_3(figure: Figure, numbers: Numbers) -> None:
     )
 
 
-STUDIES = {
+REMARK_STUDIES = {
     "remark-1": Study(
         "small spread, many clients and noisy data make a cluster worth it",
         "section 3, R1",

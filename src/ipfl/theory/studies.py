@@ -8,11 +8,13 @@ from pathlib import Path
 from ipfl.errors import InputError, unknown
 from ipfl.figure_style import FIGURE_WIDTH, figure_settings, new_figure, save_figure
 from ipfl.system.files import write_json
-from ipfl.theory import convergence_studies, error_studies, remark_studies
+from ipfl.theory.convergence_studies import CONVERGENCE_STUDIES
+from ipfl.theory.error_studies import ERROR_STUDIES
+from ipfl.theory.remark_studies import REMARK_STUDIES
 from ipfl.theory.study import Numbers
 
 NUMBERS = "theory.json"
-STUDIES = {**error_studies.STUDIES, **remark_studies.STUDIES, **convergence_studies.STUDIES}
+STUDIES = {**ERROR_STUDIES, **REMARK_STUDIES, **CONVERGENCE_STUDIES}
 """All studies by name, in the order of the paper."""
 
 
