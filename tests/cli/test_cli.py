@@ -170,7 +170,7 @@ class TestLists:
         "command, shown",
         [
             ("methods", methods.METHODS),
-            ("datasets", ("digits", "cifar10", "emnist", "femnist", "har", "gaussian", "npz", "bundled")),
+            ("datasets", ("digits", "cifar10", "emnist", "har", "npz", "bundled")),
             ("partitions", ("rotated[:d]", "permuted", "halves", "linear", "classes:c", "dirichlet:alpha")),
         ],
     )

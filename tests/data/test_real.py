@@ -17,7 +17,7 @@ at_hand = pytest.mark.skipif(
 
 
 @at_hand
-@pytest.mark.parametrize("name", ["cifar10", "emnist", "femnist", "har"])
+@pytest.mark.parametrize("name", ["cifar10", "emnist", "har"])
 def test_real_data_is_as_listed(name: str) -> None:
     data = load_dataset(name, data_dir=FOLDER)
     assert (data.classes, data.x_train.shape[1:]) == (DATASETS[name].classes, DATASETS[name].shape)

@@ -1,11 +1,8 @@
-"""Data files: the user's `.npz`, the published archives, LEAF's JSON, and a user's own clients."""
+"""Data files: the user's `.npz`, and a user's own clients. Published archives have a checksum."""
 
 from __future__ import annotations
 
-import gzip
 import io
-import json
-import tarfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import strategies as st
-from tests.data.test_readers import idx, leaf, write_cifar, write_emnist, write_hapt
 from tests.fuzz.inputs import clean, edited, feed, hostile
 
 from ipfl.data import readers
@@ -34,11 +30,6 @@ def zipped(members: dict[str, bytes], method: int = zipfile.ZIP_STORED) -> bytes
         for name, content in members.items():
             archive.writestr(name, content)
     return file.getvalue()
-
-
-def written(write: Callable[[Path], None], folder: Path) -> bytes:
-    write(folder / "valid")
-    return (folder / "valid").read_bytes()
 
 
 def sound(data: Dataset | None) -> None:
@@ -170,100 +161,6 @@ def npy(array: Any) -> bytes:
     file = io.BytesIO()
     np.save(file, array)
     return file.getvalue()
-
-
-@pytest.mark.slow
-def test_har_npz(tmp_path: Path) -> None:
-    good = {
-        "x": np.random.default_rng(0).normal(size=(8, 128, 6)).astype(np.float32),
-        "y": np.arange(8) % 6,
-        "subject": np.ones(8, int),
-        "recording": np.arange(8) % 2,
-    }
-    others = arrays() | st.sampled_from(
-        [
-            good["x"] * 1e30,
-            good["x"].astype("c8"),
-            good["x"].astype("U5"),
-            good["x"] > 0,
-            np.arange(8),
-            np.arange(8.0),
-            np.full((8, 1), 1),
-            np.full(8, 2**64 - 1),
-        ]
-    )
-    read = reads(tmp_path / "har.npz", readers.read_har_npz)
-    changes = st.dictionaries(st.sampled_from(list(good)), others, min_size=1, max_size=2)
-    feed("data: har.npz", changes, lambda change: read(npz(**{**good, **change})))
-
-
-def test_cifar(tmp_path: Path) -> None:
-    """Edited inside the compressed stream, which its checksum would otherwise protect from edits."""
-    valid = written(write_cifar, tmp_path)
-    with tarfile.open(fileobj=io.BytesIO(valid)) as archive:
-        assert archive.fileobj is not None
-        archive.fileobj.seek(0)
-        plain = archive.fileobj.read()
-
-    packed = edited([plain], [b"0" * 11, b"7" * 11, b"2", b"S", b"L", b"x"]).map(
-        lambda tar: gzip.compress(tar, 1)
-    )
-    feed("data: CIFAR", packed | edited([valid]), reads(tmp_path / "c.tar.gz", readers.read_cifar10))
-
-
-def test_idx(tmp_path: Path) -> None:
-    images, labels = (gzip.decompress(idx(array)) for array in (np.zeros((3, 28, 28)), np.array([3, 10, 61])))
-    stem = "gzip/emnist-byclass-{}-{}-ubyte.gz".format
-
-    def packed(drawn: tuple[bytes, bytes]) -> bytes:
-        kinds = {"images-idx3": drawn[0], "labels-idx1": drawn[1]}
-        return zipped(
-            {
-                stem(pool, kind): gzip.compress(blob, 1)
-                for pool in ("train", "test")
-                for kind, blob in kinds.items()
-            }
-        )
-
-    head = edited([images[:16]]).map(lambda start: start + images[16:])
-    blobs = st.tuples(st.just(images) | head | edited([images]), st.just(labels) | edited([labels]))
-    valid = written(write_emnist, tmp_path)
-    feed("data: idx", blobs.map(packed) | edited([valid]), reads(tmp_path / "e.zip", readers.read_emnist))
-
-
-def test_leaf(tmp_path: Path) -> None:
-    folder = tmp_path / "femnist"
-    folder.mkdir()
-    tree = json.loads(leaf({"f1": 3, "f2": 2}))
-    words = ["f1", 0, 1, 2, 3, 61, 62, [0.5] * 784, [[0.5] * 28] * 28, "0.5", [2], {"x": [], "y": []}]
-
-    def check(text: str) -> None:
-        (folder / "all_data_0.json").write_text(text, encoding="utf-8", errors="replace")
-        sound(clean(lambda: readers.read_femnist(folder)))
-
-    texts = hostile(tree, words).map(json.dumps) | edited([leaf({"f": 2}).encode()]).map(
-        lambda b: b.decode("latin1")
-    )
-    feed("data: LEAF", texts, check)
-
-
-def test_hapt(tmp_path: Path) -> None:
-    rows = [["1", "1", "1", "1", "256"], ["2", "1", "4", "301", "430"]]
-    words = ["0", "-1", "129", "450", "9" * 18, "1e300", "nan", "inf", "x", "", "1 1", "7", "#"]
-    readings = ("0.5 0.25 1\n" * 450).encode()
-
-    def packed(drawn: tuple[Any, bytes]) -> bytes:
-        lines = drawn[0] if isinstance(drawn[0], list) else [drawn[0]]
-        text = "\n".join(" ".join(map(str, row)) if isinstance(row, list) else str(row) for row in lines)
-        names = [f"RawData/{sensor}_exp0{e}_user01.txt" for sensor in ("acc", "gyro") for e in (1, 2)]
-        members = {"RawData/labels.txt": text.encode("utf-8", "replace"), **dict.fromkeys(names, readings)}
-        return zipped({**members, names[0]: drawn[1]})
-
-    tables = st.tuples(
-        hostile(rows, words), st.just(readings) | edited([readings[:3000]], [b" ", b"nan", b"1e400"])
-    )
-    valid = written(write_hapt, tmp_path)
-    feed("data: HAPT", tables.map(packed) | edited([valid]), reads(tmp_path / "h.zip", readers.read_hapt))
 
 
 def test_own_clients() -> None:

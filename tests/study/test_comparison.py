@@ -220,7 +220,7 @@ class TestFolder:
             ([methods.DEFAULT], ["method.clusters=5"], {}),
             ([REFERENCE], ["task.partition=classes:11"], {}),
             ([REFERENCE], ["task.model=nope"], {}),
-            ([REFERENCE], ["task.dataset=gaussian", "task.distributions=iid", "task.model=cnn"], {}),
+            ([REFERENCE], ["task.model=os:getcwd"], {}),
         ],
     )
     def test_bad_input_writes_nothing(self, tmp_path, names, sets, more):

@@ -33,11 +33,7 @@ def fetch(name: Annotated[str, typer.Argument(metavar="NAME")]) -> None:
     """
     from ipfl.data import fetch_dataset
 
-    paths = fetch_dataset(name)
-    for path in paths:
-        typer.echo(path)
-    if not paths:
-        typer.echo(f"{name} is bundled: nothing to download")
+    typer.echo(fetch_dataset(name) or f"{name} is bundled: nothing to download")
 
 
 @app.command("list")

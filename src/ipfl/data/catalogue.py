@@ -23,7 +23,6 @@ UserFileReader = Callable[[Path, TaskConfig], Dataset]
 """Reads `task.path` as the other settings of the task say."""
 EMNIST_CLASSES = 52
 EMNIST_LOWER_CASE = tuple(range(26, 52))
-FEMNIST_CLASSES = 62
 HAR_ACTIVITIES = ("WALKING", "WALKING_UPSTAIRS", "WALKING_DOWNSTAIRS", "SITTING", "STANDING", "LAYING")
 
 
@@ -39,15 +38,18 @@ def _reader(place: str, **options: Any) -> Callable[..., Dataset]:
 
 @dataclass(frozen=True)
 class Download:
-    """One published archive."""
+    """One published archive, and the `.npz` file that a data folder may have in its place."""
 
     url: str
     file: str
     """Name in the cache."""
     checksum: str
     """As pooch writes it: `md5:…` or `sha256:…`."""
-    read: Callable[[Path], Dataset]
+    read: DatasetReader
     """Reads the archive."""
+    npz: str
+    """Name in the data folder."""
+    read_npz: DatasetReader
 
     def ensure(self) -> Path:
         """Downloads the archive unless it is in the cache already with the right checksum.
@@ -79,20 +81,11 @@ def cache_folder() -> Path:
     return Path(pooch.os_cache("ipfl"))
 
 
-@dataclass(frozen=True)
-class LocalFile:
-    """A file or folder with a data set, and the function that reads it."""
-
-    name: str
-    read: DatasetReader
-
-
 @dataclass(frozen=True, kw_only=True)
 class DatasetInfo:
     """One data set: what `ipfl datasets` lists, and the ways to get it.
 
-    It has `make`, or `read_user_file`, or files: then `npz` is used first, then `made_by_user`, then
-    `download`.
+    It has `make`, or `read_user_file`, or `download`.
     """
 
     name: str
@@ -108,13 +101,7 @@ class DatasetInfo:
     """Makes it without a file: it is bundled."""
     read_user_file: UserFileReader | None = None
     """Reads the file in `task.path`."""
-    npz: LocalFile | None = None
-    """File in the data folder."""
-    made_by_user: tuple[LocalFile, ...] = ()
-    """Files that the user can make and put into the data folder or the cache."""
     download: Download | None = None
-    instructions: str = ""
-    """Advice, if it cannot be downloaded."""
 
     @property
     def origin(self) -> str:
@@ -138,12 +125,13 @@ _ALL = (
         classes=10,
         shape=(32, 32, 3),
         license="Krizhevsky 2009, research use",
-        npz=LocalFile("cifar10.npz", _reader("readers:read_npz", name="cifar10", classes=10)),
         download=Download(
             url="https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
             file="cifar-10-binary.tar.gz",
             checksum="md5:c32a1d4ab5d03f1284b67883e8d87530",  # published on the same page
             read=_reader("readers:read_cifar10"),
+            npz="cifar10.npz",
+            read_npz=_reader("readers:read_npz", name="cifar10", classes=10),
         ),
     ),
     DatasetInfo(
@@ -152,32 +140,16 @@ _ALL = (
         classes=EMNIST_CLASSES,
         shape=(28, 28, 1),
         license="NIST, US government work",
-        npz=LocalFile(
-            "emnist_letters.npz",
-            _reader("readers:read_npz", name="emnist", classes=EMNIST_CLASSES, first_half=EMNIST_LOWER_CASE),
-        ),
         download=Download(
             url="https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip",
             file="emnist-gzip.zip",
             checksum="md5:58c8d27c78d21e728a6bc7b3cc06412e",  # NIST publishes none; torchvision checks this
             read=_reader("readers:read_emnist"),
+            npz="emnist_letters.npz",
+            read_npz=_reader(
+                "readers:read_npz", name="emnist", classes=EMNIST_CLASSES, first_half=EMNIST_LOWER_CASE
+            ),
         ),
-    ),
-    DatasetInfo(
-        name="femnist",
-        summary="handwritten digits and letters by writer: 0–9, then A–Z, then a–z",
-        classes=FEMNIST_CLASSES,
-        shape=(28, 28, 1),
-        license="NIST, US government work; LEAF BSD-2-Clause",
-        source="https://github.com/TalwalkarLab/leaf (made with its scripts)",
-        npz=LocalFile("femnist.npz", _reader("readers:read_npz", name="femnist", classes=FEMNIST_CLASSES)),
-        made_by_user=(
-            LocalFile("femnist", _reader("readers:read_femnist")),
-            LocalFile("femnist.zip", _reader("readers:read_femnist")),
-        ),
-        instructions="LEAF publishes scripts, not files: in a clone of https://github.com/TalwalkarLab/leaf "
-        "run data/femnist/preprocess.sh -s niid --sf 1.0 -k 0 -t sample, then put the all_data_*.json of "
-        "data/femnist/data/all_data into a folder (or zip) named femnist inside $IPFL_DATA",
     ),
     DatasetInfo(
         name="har",
@@ -185,7 +157,6 @@ _ALL = (
         classes=len(HAR_ACTIVITIES),
         shape=(168,),
         license="UCI HAPT (id 341), CC BY 4.0",
-        npz=LocalFile("har.npz", _reader("readers:read_har_npz")),
         download=Download(
             url="https://archive.ics.uci.edu/static/public/341/"
             "smartphone+based+recognition+of+human+activities+and+postural+transitions.zip",
@@ -193,16 +164,9 @@ _ALL = (
             # UCI publishes none; several public projects use this one for this archive (79,596,192 bytes).
             checksum="sha256:4ac4ae064227c07045a99551876b54d204837e995e298b6488559e209b3deb09",
             read=_reader("readers:read_hapt"),
+            npz="har.npz",
+            read_npz=_reader("readers:read_har_npz"),
         ),
-    ),
-    DatasetInfo(
-        name="gaussian",
-        summary="the theory section's Gaussian means: two clusters of 100 clients, two classes",
-        classes=2,
-        shape=(8,),
-        license="none needed",
-        source="drawn from a fixed seed",
-        make=_reader("bundled:make_gaussian"),
     ),
     *(
         DatasetInfo(
@@ -211,7 +175,6 @@ _ALL = (
             license="yours",
             source="your folder" if name == "images" else "your file",
             read_user_file=_reader(place),
-            instructions="it is your own file, there is nothing to download; set task.path",
         )
         for name, summary, place in (
             ("npz", "your own .npz file (task.path)", "readers:read_own_npz"),
@@ -238,57 +201,36 @@ def _info_of(name: str) -> DatasetInfo:
     return DATASETS[name]
 
 
-def _data_folder(data_dir: Path | None) -> Path | None:
-    """The folder given, else `$IPFL_DATA`; None if neither is set."""
+def _find_npz(download: Download, data_dir: Path | None) -> Path | None:
+    """The data set's `.npz` file in the folder given, else in `$IPFL_DATA`; None if there is none."""
     text = str(data_dir) if data_dir is not None else os.environ.get("IPFL_DATA", "")
     if not text:
         return None
     folder = Path(text).expanduser()
     if not folder.is_dir():
         raise InputError(f"the data folder {folder} does not exist (task.data_dir or IPFL_DATA)")
-    return folder
-
-
-def _find_local(info: DatasetInfo, data_dir: Path | None) -> tuple[Path, DatasetReader] | None:
-    """The local file of a data set and its reader; downloads are not looked for."""
-    folder = _data_folder(data_dir)
-    if folder is not None and info.npz is not None and (folder / info.npz.name).is_file():
-        return folder / info.npz.name, info.npz.read
-    for place in (folder, cache_folder()):
-        for file in info.made_by_user:
-            if place is not None and (place / file.name).exists():
-                return place / file.name, file.read
-    return None
+    return folder / download.npz if (folder / download.npz).is_file() else None
 
 
 def locate(name: str, data_dir: Path | None = None) -> str | None:
     """The place that a data set is read from: `bundled`, a path, or None if it is not on this machine."""
     info = _info_of(name)
-    if info.make is not None:
-        return "bundled"
-    if info.read_user_file is not None:
-        return None
-    if (found := _find_local(info, data_dir)) is not None:
-        return str(found[0])
-    cached = None if info.download is None else info.download.find()
-    return None if cached is None else str(cached)
+    if info.download is None:
+        return None if info.make is None else "bundled"
+    found = _find_npz(info.download, data_dir) or info.download.find()
+    return None if found is None else str(found)
 
 
-def fetch_dataset(name: str) -> list[Path]:
-    """Downloads the archive of a data set into the cache, unless it is there.
-
-    Returns:
-        Its path; nothing for a bundled data set.
+def fetch_dataset(name: str) -> Path | None:
+    """Downloads the archive of a data set into the cache, unless it is there; None for a bundled one.
 
     Raises:
         InputError: The data set cannot be downloaded; the message says what to do instead.
     """
     info = _info_of(name)
-    if info.make is not None:
-        return []
-    if info.download is None:
-        raise InputError(f"{name} cannot be downloaded: {info.instructions}")
-    return [info.download.ensure()]
+    if info.read_user_file is not None:
+        raise InputError(f"{name} is your own data, there is nothing to download: set task.path")
+    return None if info.download is None else info.download.ensure()
 
 
 def load_dataset(
@@ -309,17 +251,15 @@ def load_dataset(
     predict = "classes" if settings is None else settings.predict
     if predict != "classes" and info.read_user_file is None:
         raise InputError(f"{name} has classes to predict: task.predict = {predict!r} is for your own data")
-    if info.make is not None:
-        return info.make()
     if info.read_user_file is not None:
         if path is None:
             raise InputError(f'dataset = "{name}" needs the path of your own data (task.path)')
         given = Path(path).expanduser()
         return info.read_user_file(given, settings or TaskConfig.of({"dataset": name, "path": given}))
-    if (found := _find_local(info, data_dir)) is not None:
-        file, read = found
-        return read(file)
     if info.download is None:
-        raise InputError(f"{name} is not on this machine: {info.instructions}")
+        assert info.make is not None
+        return info.make()
+    if (file := _find_npz(info.download, data_dir)) is not None:
+        return info.download.read_npz(file)
     # A file in the cache, too: its checksum is checked, and a wrong file is replaced.
     return info.download.read(info.download.ensure())

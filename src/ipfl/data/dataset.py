@@ -137,8 +137,6 @@ class Dataset:
     group_train: NDArray[np.int64] | None = None
     """Group (writer, person) of each training point."""
     group_test: NDArray[np.int64] | None = None
-    group_distribution: NDArray[np.int64] | None = None
-    """Hidden distribution of group g at position g, where it is known (`gaussian`)."""
     group_names: tuple[str, ...] | None = None
     """Name of group g at position g; None: they have none."""
     class_names: tuple[str, ...] | None = None
@@ -160,12 +158,9 @@ class Dataset:
             raise InputError(f"{self.name}: the number of classes is {self.classes}, expected at least 2")
         if (self.group_train is None) != (self.group_test is None):
             raise InputError(f"{self.name}: groups are needed for both the training and the test points")
-        known, group = self.group_distribution, self.group_train
-        if known is not None and (group is None or len(known) <= group.max()):
-            raise InputError(f"{self.name}: group_distribution must name a distribution for every group")
         if self.class_names is not None and len(self.class_names) != self.classes:
             raise InputError(f"{self.name}: {len(self.class_names)} class_names for {self.classes} classes")
-        named = self.group_names
+        named, group = self.group_names, self.group_train
         if named is not None and (group is None or len(named) <= group.max()):
             raise InputError(f"{self.name}: group_names must name every group")
 
@@ -237,33 +232,25 @@ def choose_test_points(strata: NDArray[Any], share: float, name: str) -> NDArray
 
 
 def split_dataset(
-    name: str,
-    x: NDArray[Any],
-    y: NDArray[Any],
-    group: NDArray[Any] | None,
-    classes: int,
-    target: TargetKind = "classes",
-    **more: Any,
+    name: str, x: NDArray[Any], y: NDArray[Any], group: NDArray[Any] | None, **fields: Any
 ) -> Dataset:
-    """Makes a data set of points without an official split: `TEST_SHARE` of each group, or class, is test.
+    """A data set of points without an official split: `TEST_SHARE` of each group, or class, is test.
 
     Args:
         name: Of the data set.
         x: Points.
-        y: Labels.
+        y: Their targets.
         group: Group of each point; None: there are none.
-        classes: Number of classes, of labels, or of numbers to predict.
-        target: What `y` holds.
-        **more: Further fields of `Dataset`.
+        **fields: The other fields of `Dataset`.
     """
-    arrays = [x, y] if group is None else [x, y, group]
-    if len({array.shape[:1] for array in arrays}) > 1:
+    target = fields.get("target", "classes")
+    if len({array.shape[:1] for array in (x, y, group) if array is not None}) > 1:
         raise InputError(f"{name}: points, labels and groups differ in length")
     if not y.ndim or not len(y) or (target == "classes" and y.ndim != 1):
         raise InputError(f"{name}: labels have shape {y.shape}, expected one for each point")
     strata = y if target == "classes" else np.zeros(len(y), dtype=np.int64)
     is_test = choose_test_points(strata if group is None else group, TEST_SHARE, name)
-    return divide_points(name, x, y, group, is_test, classes=classes, target=target, **more)
+    return divide_points(name, x, y, group, is_test, **fields)
 
 
 def divide_points(

@@ -55,23 +55,17 @@ def allocate_natural(
             f"{clients} clients are needed, {dataset.name} has {len(large)} with at least "
             f"{MIN_GROUP_POINTS} training points and a test point: lower task.clients"
         )
-    distribution = dataset.group_distribution
-    if distribution is None:
-        distribution = np.zeros(groups, dtype=np.int64)
+    chosen = large if clients is None else random.permutation(large)[:clients].tolist()
     is_used = np.zeros(len(dataset.y_train), dtype=np.bool_)
     made: list[ClientPoints] = []
-    chosen = large if clients is None else random.permutation(large)[:clients].tolist()
     for group in chosen:
         own_train = random.permutation(train[group])[: task.samples]
         own_test = random.permutation(test[group])[: task.test_samples]
         is_used[own_train] = True
-        number = int(distribution[group])
-        made.append(ClientPoints.of_one_distribution(own_train, own_test, number, task.probe))
-    server: list[PoolPoints] = []
-    if task.server_samples:
-        server = _draw_server_points(train, is_used, distribution, task.server_samples, random)
-    holdouts = _holdouts(test, chosen, distribution, dataset.group_test)
-    return Allocation(made, holdouts, server, chosen, notes)
+        made.append(ClientPoints.of_one_distribution(own_train, own_test, 0, task.probe))
+    server = _draw_server_points(train, is_used, task.server_samples, random) if task.server_samples else []
+    holdout = PoolPoints.of_one_distribution(np.concatenate([test[group] for group in chosen]), 0)
+    return Allocation(made, [holdout], server, chosen, notes)
 
 
 def _check_sizes(dataset: Dataset, large: int, small: Mapping[int, int], leave_out: bool) -> tuple[str, ...]:
@@ -107,36 +101,14 @@ def _points_by_group(group: NDArray[np.int64], groups: int) -> list[NDArray[np.i
 
 
 def _draw_server_points(
-    train: list[NDArray[np.int64]],
-    is_used: NDArray[np.bool_],
-    distribution: NDArray[np.int64],
-    count: int,
-    random: np.random.Generator,
+    train: list[NDArray[np.int64]], is_used: NDArray[np.bool_], count: int, random: np.random.Generator
 ) -> list[PoolPoints]:
-    """Draws `count` points of each distribution that no client has."""
-    server = []
-    for number in range(int(distribution.max()) + 1):
-        free = np.concatenate([train[group] for group in np.flatnonzero(distribution == number)])
-        free = free[~is_used[free]]
-        if len(free) < count:
-            raise InputError(
-                f"{count} training points for the server are needed, {len(free)} are left over: "
-                "lower task.server_samples, task.samples or task.clients"
-            )
-        server.append(PoolPoints.of_one_distribution(random.permutation(free)[:count], number))
-    return server
-
-
-def _holdouts(
-    test: list[NDArray[np.int64]],
-    chosen: list[int],
-    distribution: NDArray[np.int64],
-    group_test: NDArray[np.int64],
-) -> list[PoolPoints]:
-    """All test points of the chosen groups by distribution; where none was chosen, those of all groups."""
-    holdouts = []
-    for number in range(int(distribution.max()) + 1):
-        found = [test[group] for group in chosen if distribution[group] == number]
-        points = np.concatenate(found) if found else np.flatnonzero(distribution[group_test] == number)
-        holdouts.append(PoolPoints.of_one_distribution(points, number))
-    return holdouts
+    """Draws `count` points that no client has."""
+    free = np.concatenate(train)
+    free = free[~is_used[free]]
+    if len(free) < count:
+        raise InputError(
+            f"{count} training points for the server are needed, {len(free)} are left over: "
+            "lower task.server_samples, task.samples or task.clients"
+        )
+    return [PoolPoints.of_one_distribution(random.permutation(free)[:count], 0)]

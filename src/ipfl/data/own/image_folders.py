@@ -58,16 +58,16 @@ def read_images(path: Path, settings: TaskConfig) -> Dataset:
         raise InputError(f"{path}: expected class/image.png or client/class/image.png, found {found}")
     x = _read_files(files, settings.image_size)
     y, classes = number_texts([place[-1] for place in places], settings.class_names, str(path))
-    named: dict[str, Any] = {"class_names": tuple(classes)}
+    fields: dict[str, Any] = {"classes": len(classes), "class_names": tuple(classes)}
     group = None
     if depths == {2}:
         group, clients = number_texts([place[0] for place in places], (), str(path))
-        named["group_names"] = tuple(clients)
+        fields["group_names"] = tuple(clients)
     if len(classes) < 2:
         raise InputError(f"{path}: there is only the class {classes[0]!r}: nothing to learn")
     if is_test is None:
-        return split_dataset(path.name, x, y, group, len(classes), **named)
-    return divide_points(path.name, x, y, group, is_test, classes=len(classes), **named)
+        return split_dataset(path.name, x, y, group, **fields)
+    return divide_points(path.name, x, y, group, is_test, **fields)
 
 
 def _official_test(places: Sequence[tuple[str, ...]]) -> NDArray[np.bool_] | None:

@@ -187,7 +187,7 @@ def refuse_missing(values: pd.Series[Any], name: str, where: str) -> None:
         )
 
 
-def category_texts(values: pd.Series[Any]) -> list[str]:
+def category_texts(values: pd.Series[Any] | NDArray[Any]) -> list[str]:
     """Values as texts; whole numbers without a decimal point, however they are stored."""
     return [
         str(int(one)) if isinstance(one, float) and one.is_integer() else str(one) for one in values.tolist()
