@@ -166,12 +166,6 @@ Fp16 = Annotated[
     bool,
     typer.Option("--fp16", help="Flower: send models as float16: half the bytes, another result."),
 ]
-Profiled = Annotated[
-    bool,
-    typer.Option(
-        "--profile", help="Print seconds and bytes of each phase, and write trace.json for Perfetto."
-    ),
-]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no table.")]
 Trust = Annotated[
     bool,

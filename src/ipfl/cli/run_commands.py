@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from ipfl.core import Method
     from ipfl.engines import EngineFactory
     from ipfl.keep.run_folder import RunOutput
-    from ipfl.play.profile import Profile
     from ipfl.play.tracking import TrackerName
     from ipfl.results.result import Result
     from ipfl.study.comparison import Comparison
@@ -77,7 +75,6 @@ def run(
     accounts: options.AccountsName = None,
     keep_models: options.KeepModels = True,
     track: options.Track = None,
-    profiled: options.Profiled = False,
     show_config: options.ShowConfig = False,
     data_dir: options.DataDir = None,
     trust: options.Trust = False,
@@ -98,7 +95,6 @@ def run(
     if show_config:
         _print_config(settings, [method])
     from ipfl.keep.run_folder import RunOutput
-    from ipfl.play.profile import Profile
 
     engine = options.choose_engine(engine_name, settings, nodes, workers, fp16)
     folder = resume or out or options.new_run_folder(f"{settings.row_name(method)}-seed-{settings.seed}")
@@ -112,9 +108,8 @@ def run(
         accounts=accounts,
         keep_models=keep_models,
     )
-    profile = Profile() if profiled else None
-    result = _play(settings, method, engine, output, track, profile, quiet)
-    _tell_run(result.summary, settings, folder, profile, as_json=as_json, quiet=quiet)
+    result = _play(settings, method, engine, output, track, quiet)
+    _tell_run(result.summary, settings, folder, as_json=as_json, quiet=quiet)
 
 
 def _refuse_settings(context: typer.Context, *names: str) -> None:
@@ -133,14 +128,12 @@ def _play(
     engine: EngineFactory,
     output: RunOutput,
     track: TrackerName | None,
-    profile: Profile | None,
     quiet: bool,
 ) -> Result:
     """Makes the task and plays the run, told to whom it may concern."""
     from ipfl.data.federated import notes
     from ipfl.play.run import run as run_method
     from ipfl.study.comparison import prepare
-    from ipfl.system.timing import measure
 
     observer, tracker = options.run_observer(quiet, settings.row_name(method)), None
     if track is not None:
@@ -149,12 +142,10 @@ def _play(
         folder = Path(output.path)
         tracker = make_tracker(track, folder, settings.record([method]), is_resumed=output.resume)
         observer = ObserverGroup([one for one in (observer, tracker) if one is not None])
-    with profile.recording() if profile else nullcontext():
-        with measure("data"):
-            task = prepare(settings, [method], settings.seed)
-        for note in () if quiet else notes(task.data):
-            typer.echo(note, err=True)
-        result = run_method(task, method, settings, engine=engine, out=output, observer=observer)
+    task = prepare(settings, [method], settings.seed)
+    for note in () if quiet else notes(task.data):
+        typer.echo(note, err=True)
+    result = run_method(task, method, settings, engine=engine, out=output, observer=observer)
     if tracker is not None:
         tracker.end(result.summary)
     return result
@@ -164,7 +155,6 @@ def _tell_run(
     summary: Mapping[str, Any],
     settings: Config,
     folder: Path,
-    profile: Profile | None,
     *,
     as_json: bool,
     quiet: bool,
@@ -179,8 +169,6 @@ def _tell_run(
         console.print()
         console.print(run_table(summary))
         console.print(f"\nResults in {folder}", markup=False, soft_wrap=True)
-    if profile is not None:
-        _report_profile(profile, folder, is_printed=not as_json)
     if summary["interrupted"]:
         progress = f"{summary['rounds']} of {settings.rounds} rounds"
         exit_with_error(f"interrupted after {progress}; results so far in {folder}", INTERRUPTED)
@@ -305,23 +293,6 @@ def _print_config(config: Config, methods: Iterable[Method[Any]]) -> NoReturn:
 
     typer.echo(commented_toml(config, list(methods)), nl=False)
     raise typer.Exit
-
-
-def _report_profile(profile: Profile, folder: Path, *, is_printed: bool) -> None:
-    """Writes the trace, and prints where the time went."""
-    from ipfl.keep.file_names import TRACE_FILE
-    from ipfl.report.run_tables import profile_table
-    from ipfl.system.files import write_json
-
-    write_json(folder / TRACE_FILE, profile.trace())
-    if not is_printed:
-        return
-    console = options.stdout_console()
-    console.print()
-    console.print(profile_table(profile))
-    console.print(
-        f"\nTrace in {folder / TRACE_FILE}: open it at https://ui.perfetto.dev", markup=False, soft_wrap=True
-    )
 
 
 def _print_comparison(comparison: Comparison, folder: Path) -> None:

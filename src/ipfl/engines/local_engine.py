@@ -19,7 +19,6 @@ from ipfl.client.memory import ClientMemory
 from ipfl.client.runner import ASSESS, EVALUATE, TRAIN, CrashError, Job, Runner, runner_under
 from ipfl.core import Ask, Bytes, ClientId, Event, Record, Replies
 from ipfl.engines import EngineContext
-from ipfl.system.timing import add_span
 from ipfl.training.sgd import one_thread
 
 Ticket = tuple[int, ClientId]
@@ -61,7 +60,6 @@ class LocalEngine:
         """Replies that came when nobody waited for them any more, or for the second time."""
         self._deadline = inf if context.deadline is None else context.deadline
         self._asks = 0
-        self._action = ""  # that was asked for last
         self._training_round: int | None = None  # the round in which training was last asked for
         self._phase_events: list[Event] = []
         self._own_folder = None if context.memory else Path(tempfile.mkdtemp(prefix="ipfl-memory-"))
@@ -96,7 +94,6 @@ class LocalEngine:
     def ask(self, ask: Ask, round: int) -> Replies:
         """Runs one phase; replies come back in ascending client id, without those that did not answer."""
         self._asks += 1
-        self._action = ask.action
         replies: dict[ClientId, Record] = {}
         try:
             self._play(ask, round, replies)
@@ -121,7 +118,7 @@ class LocalEngine:
         limit = self._seconds_for(ask)
         with one_thread():
             for client in sorted(ask.to):
-                ticket, begun, measured = (self._asks, client), time.monotonic(), time.perf_counter()
+                ticket, begun = (self._asks, client), time.monotonic()
                 record = ask.to[client].read_only()
                 job = Job(ask.action, round, client, record, self._training_round == round, self._asks)
                 try:
@@ -133,7 +130,6 @@ class LocalEngine:
                             self._add_late(client)
                 except CrashError:  # there is no worker to kill; the server goes on
                     self._add_dead(client)
-                add_span(ask.action, "clients", measured, client=client)
                 if time.monotonic() > begun + limit:
                     replies.pop(client, None)
                     self._add_overdue(client)

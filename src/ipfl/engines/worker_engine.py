@@ -19,7 +19,6 @@ from ipfl.engines import EngineContext
 from ipfl.engines.local_engine import LocalEngine
 from ipfl.engines.mailbox import VectorPlaces
 from ipfl.engines.worker_process import EXIT_SECONDS, Assignment, Status, Worker, WorkerAnswer
-from ipfl.system.timing import add_span
 from ipfl.training.sgd import one_thread
 
 
@@ -71,7 +70,6 @@ class WorkerEngine(LocalEngine):
             return
         client = waiting.pop()
         worker.ticket, worker.due = (self._asks, client), time.monotonic() + self._seconds_for(ask)
-        worker.begun = time.perf_counter()
         record = ask.to[client]
         assignment = Assignment(
             self._asks,
@@ -101,8 +99,6 @@ class WorkerEngine(LocalEngine):
             replies[client] = _take_reply(worker, answer.content)
         if answer.status is not Status.MORE:
             worker.ticket = None
-            track = f"worker {self._workers.index(worker)}"
-            add_span(self._action, track, worker.begun, client=client)
         if isinstance(answer.status, Exception):
             raise answer.status
         if answer.status is Status.LATE:

@@ -93,8 +93,6 @@ class Worker:
     outbox: Mailbox
     ticket: Ticket | None = None
     """What it works on."""
-    begun: float = 0.0
-    """When it was sent that, by the performance counter."""
     due: float = inf
     """When it must have answered, by the monotonic clock."""
 

@@ -24,7 +24,6 @@ from ipfl.keep.file_names import (
     METRICS_FILE,
     OFFER_FILE,
     SUMMARY_FILE,
-    TRACE_FILE,
 )
 from ipfl.ledger.database import STORE_FILE
 from ipfl.ledger.signing import RoundHead
@@ -35,9 +34,8 @@ MEMORIES = (MEMORY, CLIENT_MODELS)
 """Folders with a folder per client and a file per round."""
 ROUND_FOLDERS = tuple(f"{name}/" for name in (CHECKPOINTS, *MEMORIES))
 """What paths of files that rounds write begin with."""
-NOT_COVERED = (MANIFEST_FILE, METRICS_FILE, TRACE_FILE)
-"""Files that no hash covers, nor the store, which has hashes of its own: the lines of the rounds are in it,
-and the profile is made when all is over."""
+NOT_COVERED = (MANIFEST_FILE, METRICS_FILE)
+"""Files that no hash covers, nor the store, which has hashes of its own, and the lines of the rounds."""
 
 Posted = Mapping[str, tuple[int, str]]
 """Every file that rounds wrote, by path: the last of these rounds, and its SHA-256 (`Reader.files`)."""

@@ -3,7 +3,6 @@
 `offer.safetensors` is what the server would send to a new client, for `ipfl personalize`; `predictors/` what
 clients predict with, if their data cannot be found again; `run.db` the store with the ledger;
 `checkpoint/`, `memory/` and `client_models/` what a resumed run starts from.
-`trace.json` says where the time went (`ipfl run --profile`).
 
 Everything in `metrics.jsonl` and `model/` depends on config and
 seed alone, so equal runs give equal bytes; times are in `summary.json` only.
@@ -37,7 +36,6 @@ from ipfl.keep.file_names import (
     PRIVACY,
     SERVER_MODELS,
     SUMMARY_FILE,
-    TRACE_FILE,
 )
 from ipfl.ledger import schema
 from ipfl.ledger.database import STORE_FILE
@@ -246,7 +244,7 @@ class RunFolder:
         for folder in OWN_FOLDERS:
             if (self.path / folder).exists():
                 remove_folder(self.path / folder)
-        for old in (MANIFEST_FILE, SUMMARY_FILE, OFFER_FILE, TRACE_FILE):
+        for old in (MANIFEST_FILE, SUMMARY_FILE, OFFER_FILE):
             remove(self.path / old)
         self.rewrite(())
 

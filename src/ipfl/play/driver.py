@@ -34,7 +34,6 @@ from ipfl.core.replies import (
     check_form,
 )
 from ipfl.core.rounds import SERVER_FAULTS
-from ipfl.system.timing import measure
 
 S = TypeVar("S")
 MIN_DIVERGED = 2
@@ -108,10 +107,7 @@ def exchange(
         traffic: Where it is counted.
         max_weight: A reply weighs at most so many times the median of all; None: whatever its sender says.
     """
-    with measure(ask.action, round=round, clients=len(ask.to)) as span:
-        before = Bytes(traffic.down, traffic.up)
-        valid = _exchange(ask, engine, round, traffic)
-        span.down, span.up = traffic.down - before.down, traffic.up - before.up
+    valid = _ask(ask, engine, round, traffic)
     if max_weight is not None and ask.expects.weight is not None and valid:
         _limit_weights(valid, ask.expects.weight, max_weight, traffic)
     return valid
@@ -131,7 +127,7 @@ def _limit_weights(valid: PhaseReplies, weight: str, most: float, traffic: Traff
             traffic.limited[client] = text
 
 
-def _exchange(ask: Ask, engine: Engine, round: int, traffic: Traffic) -> PhaseReplies:
+def _ask(ask: Ask, engine: Engine, round: int, traffic: Traffic) -> PhaseReplies:
     told = len(engine.events)
     replies = engine.ask(ask, round)
     valid: dict[ClientId, Record] = {}
@@ -188,12 +184,9 @@ def drive(
         max_weight: As for `exchange`.
     """
     try:
-        with measure("server at the start", round=round):
-            ask = next(phases)
+        ask = next(phases)
         while True:
-            replies = exchange(ask, engine, round, traffic, max_weight)
-            with measure(f"server after {ask.action}", round=round):
-                ask = phases.send(replies)
+            ask = phases.send(exchange(ask, engine, round, traffic, max_weight))
     except StopIteration as end:
         finished: Round[S] = end.value
         return finished

@@ -41,7 +41,6 @@ from ipfl.results.result import Line, Result
 from ipfl.system.plugins import source_commit
 from ipfl.system.retry import is_disk_full, retry_while_disk_full
 from ipfl.system.signals import InterruptHandler
-from ipfl.system.timing import bytes_written, measure
 from ipfl.training.architectures import model_reference
 from ipfl.training.task import Task
 
@@ -141,10 +140,8 @@ class RoundLoop:
                     interrupt.raise_if_requested()
                     line = self._round(round)
                     # What is kept must be in the history, and the reverse.
-                    with interrupt.delay(), measure("store", round=round) as span:
-                        before = bytes_written()
+                    with interrupt.delay():
                         self._keep(line)
-                        span.down = bytes_written() - before
         except KeyboardInterrupt:
             self.is_interrupted = True
         finally:
@@ -193,11 +190,10 @@ class RoundLoop:
             line["epsilon"] = [[client, traffic.epsilon[client]] for client in sorted(traffic.epsilon)]
         line |= {"seats": done.seats, **({} if done.market is None else done.market.line())}
         if self.evaluator.is_due(round, round == self.config.rounds - 1, self.budget):
-            with measure("evaluation", round=round):
-                evaluation = self._evaluate(done.state, round)
-                line["evaluation"] = self.figures(evaluation) | evaluation.line()
-                self.evaluations[round] = evaluation
-                self.last_step_seconds = evaluation.last_step_seconds
+            evaluation = self._evaluate(done.state, round)
+            line["evaluation"] = self.figures(evaluation) | evaluation.line()
+            self.evaluations[round] = evaluation
+            self.last_step_seconds = evaluation.last_step_seconds
         travelled: Bytes = traffic
         if self.engine.traffic is not None:  # measured, not only counted
             travelled, self.engine.traffic = self.engine.traffic, Bytes()

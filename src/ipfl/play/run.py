@@ -25,7 +25,6 @@ from ipfl.play.callbacks import Callback, Watching
 from ipfl.play.loop import RoundLoop
 from ipfl.results.result import Observer, Result
 from ipfl.results.result_models import PlayedRun
-from ipfl.system.timing import measure
 from ipfl.training.dry_pass import check_training
 from ipfl.training.hardware import decide_hardware
 from ipfl.training.task import Task
@@ -85,32 +84,28 @@ def run(
         if journal is not None:
             held.callback(journal.release)  # the folder is the run's until its results are posted
         with ExitStack() as stack:
-            with measure("set-up"):
-                with_probe = config.train.use_probe and not method.needs_probe
-                check_training(task, config.train, config.seed, with_probe=with_probe)
-                running_engine = stack.enter_context(closing((engine or local_engine())(context)))
-                if config.strategy.cost is not None and not isinstance(running_engine, LocalEngine):
-                    raise InputError(
-                        "strategy.cost needs the local engine: elsewhere clients decide themselves"
-                    )
-                loop = RoundLoop(
-                    task,
-                    method,
-                    config,
-                    running_engine,
-                    _memory("client-models" if journal is None else journal.folder.client_models),
-                    _callbacks(config, journal, adversary, observer, reference),
-                    reference=reference,
-                    balances=_brought_balances(journal, task),
-                    planned_rounds=None if begun is None else begun["rounds"],
-                )
-                loop.begin()
+            with_probe = config.train.use_probe and not method.needs_probe
+            check_training(task, config.train, config.seed, with_probe=with_probe)
+            running_engine = stack.enter_context(closing((engine or local_engine())(context)))
+            if config.strategy.cost is not None and not isinstance(running_engine, LocalEngine):
+                raise InputError("strategy.cost needs the local engine: elsewhere clients decide themselves")
+            loop = RoundLoop(
+                task,
+                method,
+                config,
+                running_engine,
+                _memory("client-models" if journal is None else journal.folder.client_models),
+                _callbacks(config, journal, adversary, observer, reference),
+                reference=reference,
+                balances=_brought_balances(journal, task),
+                planned_rounds=None if begun is None else begun["rounds"],
+            )
+            loop.begin()
             loop.play_rounds()
             result = loop.result()
         played = PlayedRun(task, method, loop.state, config, memory, len(loop.history))
         if journal is not None:
-            with measure("results"):
-                journal.write_results(result, played)
+            journal.write_results(result, played)
     return replace(result, source=played)
 
 

@@ -10,7 +10,6 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
-from ipfl.play.profile import Profile
 from ipfl.report.result_tables import (
     NO_VALUE,
     break_names,
@@ -140,19 +139,6 @@ def gains_note(gains: Mapping[int, float]) -> str | None:
         return None
     better, worse = sum(gain > 0 for gain in gains.values()), sum(gain < 0 for gain in gains.values())
     return f"Of {len(gains)} clients, {better} are better off in B and {worse} in A."
-
-
-def profile_table(profile: Profile) -> Table:
-    """Seconds and bytes of every phase of `ipfl run --profile`, and their share of the whole."""
-    numbers = ["times", "seconds", "share", "bytes down", "bytes up"]
-    table = plain_table("phase", *numbers, right=numbers, title="Where the time went")
-    for phase in profile.phases():
-        share = phase.seconds / profile.seconds if profile.seconds else 0.0
-        cells = f"{phase.times:,}", f"{phase.seconds:.3f}", f"{100 * share:.1f} %"
-        table.add_row(phase.name, *cells, f"{phase.down:,}", f"{phase.up:,}")
-    table.add_section()
-    table.add_row("whole run", "", f"{profile.seconds:.3f}")
-    return table
 
 
 def _figure_text(key: str, value: Any, *, signed: bool = False) -> str:
