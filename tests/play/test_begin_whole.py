@@ -60,7 +60,6 @@ class TestOverwrite:
         done = command("run", *SMALL_RUN, "--out", old, "--overwrite", *refused)
         assert done.exit_code == 2, done.output
         assert run_contents(old) == before
-        assert not (old / ".begin").exists()
 
     def test_a_name_that_the_database_has_already(self, old, tmp_path):
         store = f"sqlite:///{tmp_path / 'shared.db'}"
@@ -78,9 +77,8 @@ class TestOverwrite:
 
 
 class TestHalfFolders:
-    @pytest.mark.parametrize("name", ["run.db", "metrics.jsonl", ".begin/run.db"])
+    @pytest.mark.parametrize("name", ["run.db", "metrics.jsonl"])
     def test_a_folder_without_a_committed_opening_counts_as_empty(self, task, tmp_path, name):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"")
         assert not holds_run(tmp_path)
         assert run_small(task, "fedavg", tmp_path, rounds=1).summary["rounds"] == 1

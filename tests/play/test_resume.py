@@ -66,16 +66,6 @@ def test_killed_at_a_place(task, method, untouched, tmp_path, place):
     assert run_contents(out) == untouched
 
 
-def test_killed_before_the_accounts_were_opened(task, method, untouched, tmp_path):
-    """The folder counts as empty: a new run needs no --overwrite."""
-    out = tmp_path / "run"
-    entered = lambda: die_at_call(RunStore, "create", 1, after=True)  # noqa: E731
-    assert is_killed(task, method, out, entered)
-    assert resume_or_restart(out) == {}
-    run_six_rounds(task, method, out)
-    assert run_contents(out) == untouched
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_killed_at_random_moments(task, tmp_path, workers):

@@ -133,18 +133,21 @@ class Journal(Callback):
         summary["ledger"] = self.head()
 
     def _begin(self, header: Mapping[str, Any], opening: Sequence[Transfer]) -> None:
-        """Starts a new run with header and opening balances; an earlier one goes once that is done."""
-        with self.folder.staged() as staging:
-            address = staging if self.address == self.folder.path else self.address
-            with (
-                key_of_new_run(self.output) as key,
-                RunStore.create(address, self.name, header, key=key) as prepared,
-            ):
-                if opening:
-                    prepared.commit_opening(opening)
-            with taking_accounts(self.output, _left_by(header)):
-                self.folder.take(staging)
-        self._store = RunStore.open(self.address, self.name, key=find_key(self.output))
+        """Starts a new run with header and opening balances, in the place of an earlier one."""
+        is_store_here = self.address == self.folder.path
+        with (
+            self.folder.taken(),
+            key_of_new_run(self.output) as key,
+            taking_accounts(self.output, _left_by(header)),
+        ):
+            if is_store_here:
+                self.folder.remove_store()
+            self._store = RunStore.create(self.address, self.name, header, key=key)
+            if not is_store_here:  # another one may refuse the run, so the earlier run stays until here
+                self.folder.remove_store()
+            self.folder.clear()
+            if opening:
+                self._store.commit_opening(opening)
 
     def header(self) -> dict[str, Any]:
         """What a run to be resumed was begun with."""

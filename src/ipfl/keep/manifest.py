@@ -197,27 +197,19 @@ def result_findings(digests: Mapping[str, str], manifest: Manifest) -> Iterator[
         yield path, f"{path} is not a file that the run wrote" if is_claimed else None
 
 
-def round_findings(
-    digests: Mapping[str, str], before: Posted, after: Posted, until: int, *, is_at_work: bool = False
-) -> Iterator[str]:
+def round_findings(digests: Mapping[str, str], posted: Posted, until: int) -> Iterator[str]:
     """Differences between what rounds wrote, for the run to go on from, and what they posted.
-
-    Beside a process that is at work only checkpoints are compared, which are never written again. The newest
-    files must be there, unless newer ones were posted while the folder was read.
 
     Args:
         digests: SHA-256 of every file that is there.
-        before: What had been posted before the folder was read.
-        after: The same, when it had been read.
+        posted: What rounds posted.
         until: The last round with a checkpoint. Later ones are played again if the run goes on.
-        is_at_work: Whether a process is at work on the run.
     """
-    folders = (f"{CHECKPOINTS}/",) if is_at_work else ROUND_FOLDERS
-    needed = _needed(before, until) & _needed(after, until)
-    for path in sorted(path for path in {*digests} | needed if path.startswith(folders)):
-        round, digest = before.get(path, (-1, ""))
-        if path not in before:
-            if not is_at_work and _round_of(path) <= until:
+    paths = {*digests} | _needed(posted, until)
+    for path in sorted(path for path in paths if path.startswith(ROUND_FOLDERS)):
+        round, digest = posted.get(path, (-1, ""))
+        if path not in posted:
+            if _round_of(path) <= until:
                 yield f"{path} is not a file that the run wrote"
         elif path not in digests:
             yield f"{path} is missing, which round {round} wrote"

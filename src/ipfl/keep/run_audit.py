@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 from ipfl.errors import InputError
 from ipfl.keep.carried_balances import accounts_findings
@@ -13,14 +12,13 @@ from ipfl.keep.file_names import MANIFEST_FILE, METRICS_FILE, SUMMARY_FILE
 from ipfl.keep.manifest import (
     ROUND_FOLDERS,
     Manifest,
-    Posted,
     digest_files,
     read_manifest,
     result_findings,
     round_findings,
 )
 from ipfl.keep.run_folder import line_text
-from ipfl.ledger.reader import MAX_ROUND, PostedRound, Reader
+from ipfl.ledger.reader import PostedRound, Reader
 from ipfl.ledger.schema import OPENING
 from ipfl.ledger.store import RunStore
 from ipfl.ledger.verify import Finding, MakeReplay, findings, verify
@@ -59,37 +57,9 @@ def refuse_changed_files(store: RunStore, folder: Path, done: int) -> None:
     with store.snapshot() as reader:
         wrong: Finding | str | None = next(findings(store, reader, None), None)
         posted = reader.files()
-    wrong = wrong or next(round_findings(digest_files(folder), posted, posted, done), None)
+    wrong = wrong or next(round_findings(digest_files(folder), posted, done), None)
     if wrong is not None:
         raise InputError(f"the run in {folder} was changed, and cannot go on: {wrong}")
-
-
-class FolderContents(NamedTuple):
-    """The files of a run's folder as they were read, one after the other."""
-
-    digests: dict[str, str]
-    """SHA-256 of every file that a hash covers."""
-    metrics: bytes | None
-    """The lines of the rounds; None: there are none."""
-    manifest: Manifest | None
-
-    @classmethod
-    def read(cls, folder: Path) -> FolderContents:
-        """Reads them.
-
-        Raises:
-            InputError: One of them is not what a run writes.
-        """
-        return cls(digest_files(folder), _read_metrics(folder), read_manifest(folder))
-
-
-def _read_metrics(folder: Path) -> bytes | None:
-    try:
-        return read_bytes(folder / METRICS_FILE)
-    except FileNotFoundError:
-        return None
-    except (OSError, InputError) as error:
-        raise InputError(f"{METRICS_FILE} cannot be read: {getattr(error, 'strerror', error)}") from error
 
 
 @dataclass
@@ -131,28 +101,22 @@ class Audit:
     def folder_finding(self) -> Finding | None:
         """The first thing that is wrong with the files, compared with a ledger that is right.
 
-        A run may go on meanwhile, so the folder is read between two looks at the ledger: what rounds posted
-        before it must be there, unless rounds posted since then explain that it is not.
+        They are not compared if a process is at work on the run, or was while they were read.
         """
-        if self.folder is None:
+        if (folder := self.folder) is None:
             return None
-        try:
-            with self.store.snapshot() as reader:
-                before, last = reader.files(), reader.last()
-            manifest = read_manifest(self.folder)
-            seen = FolderContents.read(self.folder)
-            is_at_work = bool(is_locked(self.folder))
-            with self.store.snapshot() as reader:
-                if is_at_work or (reader.last(), read_manifest(self.folder)) != (last, manifest):
-                    texts = self._running_findings(seen, before, reader)
-                elif seen.metrics is None and seen.manifest is None and not before:
-                    self.folder = None  # a store without a run's folder around it
-                    return None
-                else:
-                    texts = self._resting_findings(seen, before, reader)
-                wrong = next(texts, None)
-        except InputError as error:
-            wrong = str(error)
+        is_at_work = bool(is_locked(folder))
+        with self.store.snapshot() as reader:
+            last = reader.last()
+            try:
+                wrong = None if is_at_work else next(self._folder_findings(folder, reader), None)
+            except InputError as error:
+                wrong = str(error)
+        with self.store.snapshot() as reader:
+            if is_at_work or is_locked(folder) or reader.last() != last:
+                self.folder = None
+                self.notes = ["the run goes on: its files are compared when nobody writes them"]
+                return None
         return None if wrong is None else Finding(None, None, wrong)
 
     def report(self) -> list[str]:
@@ -170,43 +134,38 @@ class Audit:
         first = f"{store.name}: {rounds} verified{files}, {signer}, hash {head}"
         return [first, *(f"note: {note}" for note in self.notes)]
 
-    def _running_findings(self, seen: FolderContents, posted: Posted, reader: Reader) -> Iterator[str]:
-        """A run that is at work has its last checkpoint, and lines that say what its rounds did."""
-        yield from _metrics_findings(seen.metrics, reader, is_whole=False)
-        yield from round_findings(seen.digests, posted, reader.files(), MAX_ROUND, is_at_work=True)
-        self.files = len({*seen.digests} & {*posted})
-        self.notes.append(
-            "the run goes on: of its files only the lines of its rounds and the checkpoint are compared"
-        )
-
-    def _resting_findings(self, seen: FolderContents, posted: Posted, reader: Reader) -> Iterator[str]:
-        """Nobody is at work on the run, which has ended or not."""
-        last, manifest = reader.last(), seen.manifest
+    def _folder_findings(self, folder: Path, reader: Reader) -> Iterator[str]:
+        """What is wrong with the files of a run that has ended or was stopped."""
+        last, posted = reader.last(), reader.files()
         played = OPENING if last is None else last.round
+        digests, manifest, metrics = digest_files(folder), read_manifest(folder), _read_metrics(folder)
+        if metrics is None and manifest is None and not posted:
+            self.folder = None  # a store without a run's folder around it
+            return
         if manifest is not None:
             yield from self._manifest_findings(manifest, last, reader)
         is_whole = manifest is not None and manifest.round == played
-        yield from _metrics_findings(seen.metrics, reader, is_whole=is_whole)
+        yield from _metrics_findings(metrics, reader, is_whole=is_whole)
         checkpoints = (one.round for one in reader.all_posted() if one.checkpoint is not None)
-        yield from round_findings(seen.digests, posted, posted, max(checkpoints, default=OPENING))
+        yield from round_findings(digests, posted, max(checkpoints, default=OPENING))
         if manifest is not None:
-            for path, text in result_findings(seen.digests, manifest):
+            for path, text in result_findings(digests, manifest):
                 if text is not None:
                     yield text
                 self.notes.append(f"{path} is not a file of the run")
             if is_whole:
-                other = sorted({*seen.digests} ^ {*manifest.files})
+                other = sorted({*digests} ^ {*manifest.files})
                 here = [path for path in other if path.startswith(ROUND_FOLDERS)]
                 self.notes += [
                     f"{path} has come or gone since the run ended; nothing needs it" for path in here
                 ]
             else:
                 self.notes.append(f"the run has gone on since it ended after {manifest.round + 1} rounds")
-        elif SUMMARY_FILE in seen.digests:
+        elif SUMMARY_FILE in digests:
             yield f"{SUMMARY_FILE} is there, but no {MANIFEST_FILE}: if the run died as it ended, resume it"
         else:
             self.notes.append("the run has not ended: only what its rounds wrote is covered")
-        self.files = len({*seen.digests} & {*posted, *([] if manifest is None else manifest.files)})
+        self.files = len({*digests} & {*posted, *([] if manifest is None else manifest.files)})
 
     def _manifest_findings(
         self, manifest: Manifest, last: PostedRound | None, reader: Reader
@@ -223,6 +182,15 @@ class Audit:
             yield f"the run ended with another round {manifest.round} than the one that is there"
         elif posted is not None and posted.public_key != manifest.public_key:
             yield f"{MANIFEST_FILE} is not signed by the key that signed round {manifest.round}"
+
+
+def _read_metrics(folder: Path) -> bytes | None:
+    try:
+        return read_bytes(folder / METRICS_FILE)
+    except FileNotFoundError:
+        return None
+    except (OSError, InputError) as error:
+        raise InputError(f"{METRICS_FILE} cannot be read: {getattr(error, 'strerror', error)}") from error
 
 
 def _metrics_findings(metrics: bytes | None, reader: Reader, *, is_whole: bool) -> Iterator[str]:

@@ -48,7 +48,6 @@ from ipfl.system.files import (
     remove,
     remove_drafts,
     remove_folder,
-    rename,
     write_json,
     write_record,
     write_text,
@@ -57,8 +56,6 @@ from ipfl.training.network import Network
 
 OWN_FOLDERS = (SERVER_MODELS, MEMORY, PRIVACY, CLIENT_MODELS, CHECKPOINTS, PREDICTORS)
 """Folders of a run in which it removes what it does not need any more."""
-STAGING_FOLDER = ".begin"
-"""Folder in which a new run is prepared, beside the one that it replaces."""
 
 
 def is_on_nodes(folder: Path) -> bool:
@@ -104,16 +101,6 @@ def holds_run(folder: Path) -> bool:
         return True
 
 
-def settle_database(file: Path) -> None:
-    """Makes a database one file, so that no log of it is taken for one of the file that takes its place."""
-    if not file.exists():
-        return
-    with suppress(sqlite3.Error), closing(sqlite3.connect(file, timeout=1.0)) as database:
-        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    for log in (f"{STORE_FILE}-wal", f"{STORE_FILE}-shm"):
-        remove(file.with_name(log))
-
-
 def planned_rounds(folder: Path) -> int:
     """How many rounds the run was to have when it last ended in order; 0 if it never did."""
     try:
@@ -148,10 +135,8 @@ class RunOutput:
 class RunFolder:
     """Writes one run. Refuses a folder that holds a run already, unless told to overwrite it.
 
-    A run is begun beside what the folder holds: its store is made in a folder of its own (`staged`), and only
-    when it is whole, with header and opening balances, does it take the place of an earlier one (`take`). So
-    whatever refuses to start leaves no trace, and a process that dies while it starts leaves a folder that
-    counts as empty, or the earlier run.
+    Whatever refuses to start leaves an earlier run as it is. A process that dies while it starts leaves a
+    folder that counts as empty, or an earlier run that only `overwrite` can replace.
     """
 
     def __init__(self, output: RunOutput):
@@ -199,45 +184,27 @@ class RunFolder:
             self._lock.release()
 
     @contextmanager
-    def staged(self) -> Iterator[Path]:
-        """Yields an empty folder for the store of a new run, gone at the end; locks the folder of the run."""
+    def taken(self) -> Iterator[None]:
+        """Locks the folder for a new run; if that cannot begin, folders that were made for it go again."""
         missing = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
-        staging = self.path / STAGING_FOLDER
         try:
             make_folder(self.path)
             self.lock()
             if not self.overwrite:
                 self._check_empty()  # another process may have begun one since
-            remove_folder(staging)
-            make_folder(staging)
-        except OSError as error:
-            raise InputError(f"cannot write results to {self.path}: {error.strerror}") from error
-        try:
-            yield staging
-        except Exception:
-            remove_folder(staging)
+            yield
+        except Exception as error:
             with suppress(OSError):
                 for folder in missing:
                     folder.rmdir()
+            if isinstance(error, OSError):
+                raise InputError(f"cannot write results to {self.path}: {error.strerror}") from error
             raise
-        remove_folder(staging)
 
-    def take(self, staging: Path) -> None:
-        """Puts what was prepared in the place of an earlier run, and removes what that one left."""
-        try:
-            if (staging / STORE_FILE).exists():
-                settle_database(self.path / STORE_FILE)
-                for old in (SUMMARY_FILE, MANIFEST_FILE):  # of a run that is not there any more
-                    remove(self.path / old)
-                for file in sorted(staging.iterdir(), key=lambda file: file.name == STORE_FILE):
-                    rename(file, self.path / file.name)
-            else:  # the store is elsewhere
-                for old in (STORE_FILE, f"{STORE_FILE}-wal", f"{STORE_FILE}-shm"):
-                    remove(self.path / old)
-            self.clear()
-            remove(self.path / ATTEMPTS_FILE)
-        except OSError as error:
-            raise InputError(f"cannot write results to {self.path}: {error.strerror}") from error
+    def remove_store(self) -> None:
+        """Removes what an earlier run was; the database's log first: it would be taken for the next one's."""
+        for old in (f"{STORE_FILE}-wal", f"{STORE_FILE}-shm", STORE_FILE, ATTEMPTS_FILE):
+            remove(self.path / old)
 
     def clear(self) -> None:
         """Removes what rounds have left; for a run of which no round was committed."""
@@ -252,7 +219,6 @@ class RunFolder:
         """Removes what a process that died has left half-written."""
         for folder in (self.path, self.path / SERVER_MODELS):
             remove_drafts(folder)
-        remove_folder(self.path / STAGING_FOLDER)
 
     def earlier_seconds(self, figure: str) -> float | None:
         """What the summary of an earlier process says of its time; None if that did not end in order."""
