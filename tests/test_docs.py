@@ -4,10 +4,7 @@ import ast
 import json
 import re
 import shlex
-import sys
-from concurrent.futures import ProcessPoolExecutor
 from functools import cache
-from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
@@ -314,105 +311,6 @@ class TestTraining:
 class TestMethods:
     def test_every_method_has_its_row(self):
         assert sorted(first_column(text("docs/methods.md"))) == sorted(METHODS)
-
-
-def defined_names(path):
-    """Names that a file, or the files of a folder, define: functions, classes, constants, `Class.member`."""
-    found = set()
-    for file in [path] if path.is_file() else path.glob("*.py"):
-        for node in ast.parse(file.read_text()).body:
-            found |= set(_names_of(node))
-            for member in node.body if isinstance(node, ast.ClassDef) else ():
-                found |= {f"{node.name}.{name}" for name in _names_of(member)}
-    return found
-
-
-def _names_of(node):
-    if isinstance(node, ast.FunctionDef | ast.ClassDef):
-        return [node.name]
-    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-    return [target.id for target in targets if isinstance(target, ast.Name)]
-
-
-def called_functions(method, place):
-    """(file, qualified name) of every function of ours that is called when rounds of a method are played."""
-    called = set()
-
-    def note(frame, event, _):
-        if event == "call" and frame.f_code.co_filename.startswith(f"{SOURCE}/"):
-            called.add((str(Path(frame.f_code.co_filename).relative_to(SOURCE)), frame.f_code.co_qualname))
-
-    task = ipfl.Task.load(clients=6, samples=20, model="softmax")
-    sys.setprofile(note)
-    try:
-        engine = ipfl.local_engine(workers=0)
-        ipfl.run(task, ipfl.method(method), ipfl.RunConfig(rounds=2), engine=engine, out=place / method)
-    finally:
-        sys.setprofile(None)
-    return called
-
-
-def code_of(part):
-    """(file or folder, names) of every "`file`: `name`, `name`" in a part of a document."""
-    path, name = r"`((?:\w+/)*(?:\w+/|\w+\.py))`", r"`[\w.]+`"
-    found = re.findall(rf"{path}: ({name}(?:, {name})*)", re.sub(r"\n *", " ", part))
-    return [(file, re.findall(r"[\w.]+", names)) for file, names in found]
-
-
-@pytest.fixture(scope="module")
-def fresh_process():
-    """A process of its own for both walks: what other tests have loaded may switch profile functions off."""
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        yield pool
-
-
-class TestArchitecture:
-    def test_packages(self):
-        """The table, the picture and its text show the packages of the source tree, and no others."""
-        told = re.findall(r"^\| `([\w/]+)/` \|", section("docs/architecture.md", "The packages"), re.M)
-        packages = {file.parent.name for file in SOURCE.glob("*/__init__.py")}
-        assert {name for name in told if "/" not in name} == packages
-        picture, layers = re.findall(
-            r"```(?:mermaid|text)\n(.*?)```", section("docs/architecture.md", "The packages"), re.S
-        )
-        shown = set(re.findall(r"\b[a-z]+\b", re.sub(r"-\. .*? \.->|flowchart", "", picture)))
-        assert shown == {*layers.split()} == packages | {"errors", "api"}
-
-    def test_layers_are_those_of_the_linter(self):
-        (layers,) = re.findall(r"^layers = \[\n(.*?)^\]", text("pyproject.toml"), re.M | re.S)
-        enforced = [set(re.findall(r"ipfl\.(\w+)", line)) for line in layers.splitlines()]
-        (shown,) = re.findall(r"```text\n(.*?)```", section("docs/architecture.md", "The packages"), re.S)
-        assert [set(line.split()) for line in shown.splitlines()] == enforced
-
-    def test_files_that_are_named_exist(self):
-        named = re.findall(r"`((?:\w+/)*(?:\w+/|\w+\.(?:py|md|toml)))`", text("docs/architecture.md"))
-        assert len(named) > 100
-        for name in named:
-            assert (SOURCE / name).exists() or (ROOT / name).exists(), name
-
-    def test_names_exist_in_the_files_that_are_named(self):
-        named = code_of(text("docs/architecture.md"))
-        assert sum(len(names) for _, names in named) > 80
-        for file, names in named:
-            assert not set(names) - defined_names(SOURCE / file), file
-
-    @pytest.mark.parametrize(
-        ("walk", "method"), [("The walk of a bid", "ipfl-plus"), ("The walk of a training", "fedavg")]
-    )
-    def test_walks_are_what_the_code_does(self, walk, method, fresh_process, tmp_path):
-        part = section("docs/architecture.md", walk)
-        table = "\n".join(re.findall(r"^\| \d+ \| .*$", part, re.M))
-        steps = code_of(table)
-        files = [file for file, _ in steps]
-        assert len(files) == len(set(files)) == len(table.splitlines())
-        assert f": {len(files)} files." in part
-        called = fresh_process.submit(called_functions, method, tmp_path).result()
-        for file, names in steps:
-            for name in names:
-                assert (file, name) in called, f"{file}: {name}"
-        on_the_way = part[part.index("Called on the way") :].split("\n\n")[0].split("With worker")[0]
-        for file in re.findall(r"`([\w/]+\.py)`", on_the_way):
-            assert file in {file for file, _ in called}, file
 
 
 class TestAll:

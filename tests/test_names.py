@@ -35,11 +35,7 @@ SAME_MEANING = {
     # Two things under one name, which still want names of their own.
     "ClusterModels": "of IP-FL+, and of the other methods with clusters",
     "Contribution": "the row of the ledger, and the part of IP-FL+",
-    "Count": "a number from 0 on, in replies and in messages",
-    "Part": "of a client's data, and of a network",
-    "Selection": "of clients for seats, and of parts of a network",
     "collect_updates": "of IP-FL+, and of the other methods with clusters",
-    "fields_of": "of a row, and of a method",
 }
 
 

@@ -260,14 +260,6 @@ class TestBuilt:
                 assert not urlsplit(source).netloc, f"{page.name}: {source}"
                 assert (page.parent / urlsplit(source).path).exists(), f"{page.name}: {source}"
 
-    def test_diagrams_are_drawn_by_what_the_site_brings_along(self, pages):
-        """The theme would load it from the network if the page had not done so before."""
-        drawn = [page for page in pages if 'class="mermaid"' in page.read_text()]
-        assert "architecture.html" in [page.name for page in drawn]
-        for page in drawn:
-            html = page.read_text()
-            assert html.index("mermaid.tiny.js") < html.index("assets/javascripts/bundle")
-
     def test_settings_have_their_descriptions(self, site):
         html = (site / "api/settings.html").read_text()
         for section in (ipfl.TrainConfig, ipfl.EvaluateConfig, ipfl.ClientsConfig):
@@ -304,5 +296,4 @@ def test_search_and_pages_in_a_browser_without_network(site):
         expect(page.locator("article")).to_contain_text("escrow", timeout=30_000)
         for name in ("api/run.html", "architecture.html"):
             page.goto((site / name).as_uri())
-        expect(page.locator(".mermaid").first).to_be_visible(timeout=30_000)
     assert problems == []

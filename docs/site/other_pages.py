@@ -1,4 +1,4 @@
-"""Lets the site show documents that lie outside `docs/`, and draws diagrams without a network.
+"""Lets the site show documents that lie outside `docs/`.
 
 MkDocs knows only the files of one folder. CONTRIBUTING.md, the changelog and the results stay where they are,
 so they join the site under their paths in the repository, and the links between them and `docs/` are turned
@@ -14,7 +14,6 @@ from pathlib import Path
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
-from mkdocs.utils import get_relative_url
 
 ROOT = Path(__file__).parents[2]
 OUTSIDE = (
@@ -23,7 +22,6 @@ OUTSIDE = (
     *sorted(f"benchmarks/{file.name}" for file in ROOT.glob("benchmarks/*.md")),
 )
 """Documents outside `docs/`; their places on the site are the same."""
-DIAGRAMS = "site/mermaid.tiny.js"
 _LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)\s#:]+)(#[^)\s]*)?\)")
 _FENCED = re.compile(r"(^ *```.*?^ *```)", re.M | re.S)
 
@@ -40,13 +38,6 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
     parts = _FENCED.split(markdown)
     parts[::2] = [_turn_links(part, page.file.src_uri, files) for part in parts[::2]]
     return "".join(parts)
-
-
-def on_page_content(html: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Loads what draws diagrams where there is one: the theme would load it from the network."""
-    if 'class="mermaid"' not in html:
-        return html
-    return f'{html}\n<script src="{get_relative_url(DIAGRAMS, page.url)}"></script>'
 
 
 def _turn_links(text: str, place: str, files: Files) -> str:

@@ -43,7 +43,7 @@ def cases() -> Iterator[Any]:
     for name in METHODS:
         schema = TypeAdapter(method_class(name)).json_schema()
         for path, most, is_list in whole_numbers(schema, schema.get("$defs", {})):
-            yield pytest.param(name, path, most, is_list, id=f"{name}.{path[0]}")
+            yield pytest.param(name, path, most, is_list, id=f"{name}.{'.'.join(path)}")
 
 
 def build(kind: type[Section] | str, settings: dict[str, Any]) -> object:
@@ -72,4 +72,4 @@ def test_the_walk_finds_what_is_known():
     assert found["Config.train.min_clients"] == MAX_INT32
     assert found["Config.task.unseen"] == MAX_INT32
     assert found["ServerSettings.port"] == 65535
-    assert found["ipfl-plus.price"] == MAX_INT32
+    assert found["ipfl-plus.payment.price"] == MAX_INT32

@@ -99,7 +99,7 @@ FIELDS: Mapping[Any, RowField] = {
 
 
 @cache
-def fields_of(row_type: type[NamedTuple]) -> Mapping[str, RowField]:
+def row_fields(row_type: type[NamedTuple]) -> Mapping[str, RowField]:
     """The fields of a row type by name."""
     return {name: _row_field(hint) for name, hint in get_type_hints(row_type, include_extras=True).items()}
 
@@ -116,7 +116,7 @@ def columns_of(row_type: type[NamedTuple]) -> list[Column[Any]]:
     """The columns of a table for rows of this type."""
     return [
         Column(name, field.column_type, nullable=field.is_optional)
-        for name, field in fields_of(row_type).items()
+        for name, field in row_fields(row_type).items()
     ]
 
 
@@ -128,7 +128,7 @@ def check_rows(key: str, rows: Iterable[Sequence[Any]]) -> Sequence[Any]:
     """
     if isinstance(rows, TransferRows):
         return rows  # whole numbers of the right size by their making, and read one by one only when posted
-    row_type, fields = ROW_TYPES[key], fields_of(ROW_TYPES[key])
+    row_type, fields = ROW_TYPES[key], row_fields(ROW_TYPES[key])
     checks = [field.check for field in fields.values()]
     try:
         return tuple(

@@ -28,7 +28,7 @@ from ipfl.data.target_kinds import Target
 from ipfl.errors import InputError
 from ipfl.training.architectures import Factory, Shape
 from ipfl.training.losses import Loss, find_loss
-from ipfl.training.parts import Part, find_last_linear, find_part, last_linear, with_features
+from ipfl.training.parts import NetworkPart, find_last_linear, find_part, last_linear, with_features
 
 CPU = torch.device("cpu")
 
@@ -142,7 +142,7 @@ class Network:
             raise InputError(f"model {type(module).__name__} has no parameters to train")
         self.frozen = tuple(slice(slot.start, slot.stop) for slot in self.slots if slot.is_frozen)
         """Where frozen parameters lie in the flat vector."""
-        self._only: Part | None = None
+        self._only: NetworkPart | None = None
         self.reads_tokens = any(isinstance(part, nn.Embedding) for part in module.modules())
         """Whether whole numbers go in as they are."""
         self.precision: Literal["float32", "bf16"] = "float32"
@@ -193,7 +193,7 @@ class Network:
                 parts.append(part)
         return parts
 
-    def part(self, name: str) -> Part:
+    def part(self, name: str) -> NetworkPart:
         """Where the part of that name lies (`ipfl.training.parts`).
 
         Raises:
@@ -208,10 +208,10 @@ class Network:
                 places[-1] = slice(places[-1].start, slot.stop)
             else:
                 places.append(slice(slot.start, slot.stop))
-        return Part(tuple(places))
+        return NetworkPart(tuple(places))
 
     @contextmanager
-    def training_only(self, part: Part) -> Iterator[None]:
+    def training_only(self, part: NetworkPart) -> Iterator[None]:
         """All but a part is frozen inside, as if the user had frozen it.
 
         Raises:

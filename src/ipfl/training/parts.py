@@ -19,7 +19,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from ipfl.core import Vector
 from ipfl.errors import InputError, unknown
 
-Selection = Sequence[str] | Callable[[str], bool]
+ParameterNames = Sequence[str] | Callable[[str], bool]
 """Prefixes of the names of parameters and buffers, or a function of such a name."""
 
 PARTS = ("body", "head", "norms", "adapters")
@@ -28,7 +28,7 @@ NOT = "not "
 
 
 @dataclass(frozen=True)
-class Part:
+class NetworkPart:
     """Where a part of a network lies in its flat vector."""
 
     stretches: tuple[slice, ...]
@@ -78,16 +78,16 @@ def find_part(module: nn.Module, tensors: Mapping[str, Tensor], name: str) -> li
         found = [tensor for tensor in tensors if tensor not in other]
         lacks = f"has nothing but its {name.removeprefix(NOT)}"
     else:
-        found = _named(module, tensors, name)
+        found = _names_in_part(module, tensors, name)
         lacks = f"has no {name}"
     if not found:
         raise InputError(f"model {type(module).__name__} {lacks}")
     return found
 
 
-def _named(module: nn.Module, tensors: Mapping[str, Tensor], name: str) -> list[str]:
+def _names_in_part(module: nn.Module, tensors: Mapping[str, Tensor], name: str) -> list[str]:
     """The same of a part without `not`; perhaps nothing."""
-    own: Mapping[str, Selection] = getattr(module, "parts", {})
+    own: Mapping[str, ParameterNames] = getattr(module, "parts", {})
     if name in own:
         return [tensor for tensor in tensors if _is_selected(tensor, own[name])]
     if name == "body":
@@ -104,7 +104,7 @@ def _named(module: nn.Module, tensors: Mapping[str, Tensor], name: str) -> list[
     return [key for key, tensor in tensors.items() if id(tensor) in ids]
 
 
-def _is_selected(name: str, selection: Selection) -> bool:
+def _is_selected(name: str, selection: ParameterNames) -> bool:
     if callable(selection):
         return selection(name)
     return any(name == prefix or name.startswith(f"{prefix}.") for prefix in selection)

@@ -42,10 +42,13 @@ MAX_DIMENSIONS = 8
 """Of a sample."""
 HexName = Annotated[str, Strict(), Field(pattern=r"^[0-9a-f]{32}$")]
 """Digests and run ids. A node uses them as file names, so it accepts nothing else under these names."""
-Count = Annotated[int, Strict(), Field(ge=0, le=MAX_INT32)]
-Size = Annotated[int, Strict(), Field(ge=1, le=MAX_INT32)]
+MessageCount = Annotated[int, Strict(), Field(ge=0, le=MAX_INT32)]
+MessageSize = Annotated[int, Strict(), Field(ge=1, le=MAX_INT32)]
 SampleCounts = Annotated[
-    dict[Annotated[str, Field(max_length=20)], Annotated[Count, AfterValidator(lambda count: max(1, count))]],
+    dict[
+        Annotated[str, Field(max_length=20)],
+        Annotated[MessageCount, AfterValidator(lambda count: max(1, count))],
+    ],
     Field(max_length=8),
 ]
 """Of each part. One without samples counts as one: the counts are divisors elsewhere."""
@@ -97,7 +100,7 @@ class AskHeader(_Fields):
     """The last round that will not be played again."""
     run_id: HexName | Annotated[str, Strict(), Field(max_length=0)]
     """Folder for the run's memory on the node; empty: the folder of the node itself."""
-    first_rounds: tuple[Count, ...]
+    first_rounds: tuple[MessageCount, ...]
     """The first round of each attempt so far; see `ipfl.engines.flower.node_memory`."""
     settings: HexName
     """Digest of the `RunSettings`."""
@@ -126,11 +129,11 @@ class ReplyHeader(_Fields):
 class NodeInfo(_Fields):
     """What a node says of itself in its reply to `hello`."""
 
-    clients: Annotated[tuple[Count, ...], Field(min_length=1, max_length=MAX_CLIENTS_ON_NODE)]
-    model_size: Size
+    clients: Annotated[tuple[MessageCount, ...], Field(min_length=1, max_length=MAX_CLIENTS_ON_NODE)]
+    model_size: MessageSize
     """Number of parameters of its model."""
     classes: Annotated[int, Strict(), Field(ge=1, le=MAX_CLASSES)]
-    input_shape: Annotated[tuple[Size, ...], Field(min_length=1, max_length=MAX_DIMENSIONS)]
+    input_shape: Annotated[tuple[MessageSize, ...], Field(min_length=1, max_length=MAX_DIMENSIONS)]
     samples: Annotated[
         dict[Annotated[ClientId, Field(ge=0, le=MAX_INT32)], SampleCounts],
         Field(max_length=MAX_CLIENTS_ON_NODE),
