@@ -164,7 +164,7 @@ class TestCommands:
 
     def test_every_command_is_told(self):
         """Of those that look at runs or begin something; the others have documents of their own."""
-        for name in ("list", "show", "diff", "new", "run"):
+        for name in ("list", "show", "new", "run"):
             assert f"ipfl {name} " in text("docs/commands.md")
 
 

@@ -90,7 +90,7 @@ def test_every_example_runs(place, monkeypatch, capsys):
             exec(block, names)
         for line in block.splitlines() if language == "console" else ():
             _, *words = shlex.split(line.removeprefix("$ "))
-            more = ["--workers", "0"] if words[0] == "run" else [] if "--plot" in words else ["--no-plot"]
+            more = ["--workers", "0"] if words[0] == "run" else []
             done = CliRunner().invoke(app, [*words, *more])
             assert done.exit_code == 0, done.output
             ran.append(done.stdout)

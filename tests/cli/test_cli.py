@@ -103,10 +103,11 @@ class TestRun:
         assert "already holds a run" in refused("run", *TINY, "--out", "out")
         assert ipfl("run", *TINY, "--out", "out", "--quiet", "--overwrite").exit_code == 0
 
-    def test_data_dir(self, tmp_path):
+    def test_data_dir(self, tmp_path, monkeypatch):
         """The folder reaches the data: there, cifar10 is a file that cannot be read."""
+        monkeypatch.setenv("IPFL_DATA", str(tmp_path))
         (tmp_path / "cifar10.npz").write_text("not an archive")
-        message = refused("run", "--set", "task.dataset=cifar10", "--data-dir", tmp_path)
+        message = refused("run", "--set", "task.dataset=cifar10")
         assert str(tmp_path / "cifar10.npz") in message
 
     @pytest.mark.parametrize("command", [["run"], ["compare"]])
@@ -185,10 +186,11 @@ class TestLists:
         assert "clusters" in done.stdout
         assert "no hyper-parameters" in ipfl("methods", REFERENCE).stdout
 
-    def test_data_list(self, tmp_path):
+    def test_data_sets_say_where_they_are(self, tmp_path, monkeypatch):
         (tmp_path / "cifar10.npz").touch()
-        done = ipfl("data", "list", "--data-dir", tmp_path)
-        assert f"cifar10   {tmp_path / 'cifar10.npz'}\n" in done.stdout
+        monkeypatch.setenv("IPFL_DATA", str(tmp_path))
+        done = ipfl("datasets")
+        assert f"here: {tmp_path / 'cifar10.npz'}\n" in done.stdout
         assert "licence: " in done.stdout
 
     def test_data_fetch(self):

@@ -68,22 +68,22 @@ def test_other_targets(place: Path, kind: str, shown: str) -> None:
     y = np.resize([[0, 1], [1, 1]], (60, 2))
     np.savez("other.npz", x=np.zeros((60, 2), np.float32), y=y, client=np.repeat(["Bern", "Chur"], 30))
     sets = ["task.path=other.npz", "task.partition=natural", f"task.predict={kind}"]
-    done = ipfl("data", "describe", *(word for one in sets for word in ("--set", one)))
+    done = ipfl("data", "describe", "--plot", "who.png", *(word for one in sets for word in ("--set", one)))
     assert done.exit_code == 0, done.output
     assert re.search(rf"^ all +38 +10 +12 +{shown}", re.sub(" +$", "", done.stdout, flags=re.M), re.M)
-    assert (place / "clients.png").read_bytes().startswith(b"\x89PNG")
+    assert (place / "who.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_many_clients_and_unseen(place: Path) -> None:
     sets = ["task.clients=50", "task.samples=6", "task.unseen=1"]
-    done = ipfl("data", "describe", "--no-plot", *(word for one in sets for word in ("--set", one)))
+    done = ipfl("data", "describe", *(word for one in sets for word in ("--set", one)))
     assert done.exit_code == 0, done.output
     assert "… 10 more" in done.stdout
     assert not list(place.glob("*.png"))
 
 
 def test_module_and_file_beside_the_config(place: Path) -> None:
-    done = ipfl("data", "describe", "project/module.toml", "--no-plot")
+    done = ipfl("data", "describe", "project/module.toml")
     assert done.exit_code == 0, done.output
     assert re.search(r"^ a +12 +3 +5 +2 ", done.stdout, re.M)  # 20: 5 test, 15 training, 3 of them probe
 

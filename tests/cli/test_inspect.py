@@ -89,16 +89,9 @@ def test_names_of_variants_break_between_their_settings():
     assert _folded("short/seed-0", 18) == "short/seed-0"
 
 
-def test_data_from_python_has_no_settings_to_compare(place):
-    shown = json.loads(ipfl("diff", place / "b", place / "named", "--json").stdout)
-    assert shown["config"]["data"] == ["digits", "own"]
-    assert not [key for key in shown["config"] if key.startswith("task.")]
-
-
-def test_figures_need_no_code(own_code, place):
-    """`show` and `diff` import nothing, so nobody is asked for trust."""
+def test_figures_need_no_code(own_code):
+    """`show` imports nothing, so nobody is asked for trust."""
     assert "own model %" in ipfl("show", own_code).stdout
-    assert '"elsewhere:Net"' in ipfl("diff", own_code, place / "b").stdout
 
 
 class TestJson:
@@ -112,18 +105,11 @@ class TestJson:
         assert printed.pop("folder") == str(place / "c")
         assert printed == json.loads((place / "c" / "compare.json").read_text())
 
-    def test_list_and_diff(self, place):
+    def test_list(self, place):
         entries = {entry["folder"]: entry for entry in json.loads(ipfl("list", place, "--json").stdout)}
         assert entries[str(place / "a")]["rounds"] == 2
         assert entries[str(place / "c" / "fedprox+mu=0.5" / "seed-0")]["method"] == "fedprox"
         assert len(entries) == 5
-        printed = json.loads(ipfl("diff", place / "a", place / "b", "--json").stdout)
-        assert printed["config"]["rounds"] == [2, 1]
-        assert printed["results"]["rounds"] == [2, 1]
-        # Only fedavg has a global model; hyper-parameters that only one method has are no difference.
-        assert printed["results"]["global_accuracy"][0] is None
-        assert set(printed["config"]) == {"rounds", "method.name"}
-        assert set(printed["gains"]) == {"0", "1", "2", "3"}
 
 
 class TestList:
@@ -180,7 +166,6 @@ class TestShow:
 
     def test_what_is_no_run(self, place, tmp_path):
         assert "holds a comparison" in refused("show", place / "c")
-        assert "holds a comparison" in refused("diff", place / "a", place / "c")
         assert "holds no finished run" in refused("show", tmp_path)
 
 
@@ -189,17 +174,3 @@ class TestExport:
         done = ipfl("export", place / "named", "--client", "south", "--model", "global", "--out", tmp_path)
         assert done.stdout.splitlines()[0] == f"client south: {tmp_path / 'client-1.safetensors'}"
         assert "did you mean 'south'?" in refused("export", place / "named", "--client", "sout")
-
-
-class TestDiff:
-    def test_settings_and_results(self, place):
-        shown = ipfl("diff", place / "a", place / "b").stdout
-        rows = [row.split() for row in shown.splitlines()]
-        assert ["method.name", '"ipfl-plus"', '"fedavg"'] in rows
-        assert ["rounds", "2", "1", "−1"] in rows
-        assert "Of 4 clients" in shown
-
-    def test_a_run_and_itself(self, place):
-        shown = ipfl("diff", place / "a", place / "a").stdout
-        assert "The same settings." in shown
-        assert "Of 4 clients, 0 are better off in B and 0 in A." in shown

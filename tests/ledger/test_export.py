@@ -113,7 +113,7 @@ def test_verify_names_the_first_broken_entry(place):
 
 def test_export_writes_to_standard_output(place):
     store = worked_run(place)
-    assert ipfl("export", place, "--csv").stdout == "".join(csv_lines(store))
+    assert ipfl("export", place).stdout == "".join(csv_lines(store))
     assert ipfl("export", place).stdout == "".join(csv_lines(store))
 
 

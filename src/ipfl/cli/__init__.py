@@ -23,7 +23,7 @@ from ipfl.cli.project import new
 from ipfl.cli.report_commands import plot, report, theory
 from ipfl.cli.reproduce_command import app as reproduce_app
 from ipfl.cli.run_commands import compare, run
-from ipfl.cli.show_commands import datasets, diff, list_runs, methods, partitions, show
+from ipfl.cli.show_commands import datasets, list_runs, methods, partitions, show
 from ipfl.methods import DEFAULT, REFERENCE
 
 EXAMPLE_METHODS = ",".join(dict.fromkeys([DEFAULT, REFERENCE]))
@@ -79,7 +79,6 @@ app.command(
 app.command(epilog=_help_examples("ipfl new mine && cd mine && ipfl run ipfl.toml"))(new)
 app.command("list", epilog=_help_examples("ipfl list", "ipfl list runs/compare --json"))(list_runs)
 app.command(epilog=_help_examples("ipfl show runs/mine", "ipfl show runs/mine --json"))(show)
-app.command(epilog=_help_examples("ipfl diff runs/mine runs/other"))(diff)
 app.command(
     epilog=_help_examples("ipfl personalize runs/mine --data my-points.npz --out my-model.safetensors")
 )(personalize)

@@ -1,4 +1,4 @@
-"""`ipfl data`: download data sets, see where they are, and who has what. Imports only typer at the top."""
+"""`ipfl data`: download data sets, and see who has what. Imports only typer at the top."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import typer
 from ipfl.cli.options import (
     ClientCount,
     ConfigFile,
-    DataDir,
     DatasetName,
     Seed,
     Sets,
@@ -21,7 +20,7 @@ from ipfl.errors import InputError
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Download data sets, list where they are, and show which client has which data.",
+    help="Download data sets, and show which client has which data.",
 )
 
 
@@ -36,15 +35,6 @@ def fetch(name: Annotated[str, typer.Argument(metavar="NAME")]) -> None:
     typer.echo(fetch_dataset(name) or f"{name} is bundled: nothing to download")
 
 
-@app.command("list")
-def list_sources(data_dir: DataDir = None) -> None:
-    """Show where each data set is, where it comes from, under which licence."""
-    from ipfl.report.result_tables import dataset_sources
-
-    for line in dataset_sources(data_dir):
-        typer.echo(line)
-
-
 @app.command(
     epilog="For example:\n\nipfl data describe my.toml\n\n"
     "ipfl data describe --set task.path=visits.csv --set task.client=hospital --set task.target=outcome"
@@ -56,20 +46,17 @@ def describe(
     sets: Sets = None,
     plot: Annotated[
         Path | None,
-        typer.Option("--plot", metavar="FILE.png", help="Where the picture goes; default: clients.png."),
+        typer.Option("--plot", metavar="FILE.png", help="Also draw a picture of every client's labels."),
     ] = None,
-    no_plot: Annotated[bool, typer.Option("--no-plot", help="Only the table.")] = False,
     seed: Seed = None,
-    data_dir: DataDir = None,
 ) -> None:
-    """Show which client has which data: the points of every client, and a picture of its labels.
+    """Show which client has which data: a row for each, or a picture.
 
     CONFIG.toml holds the settings; without it, those of the default run. Nothing is trained.
     """
-    file = plot or Path("clients.png")
-    if not no_plot and (file.suffix.lower() != ".png" or not file.resolve().parent.is_dir()):
-        raise InputError(f"--plot {file}: expected a file .png in a folder that exists")
-    settings = load_config(config, sets, data_dir, seed=seed, clients=clients, dataset=dataset)
+    if plot is not None and (plot.suffix.lower() != ".png" or not plot.resolve().parent.is_dir()):
+        raise InputError(f"--plot {plot}: expected a file .png in a folder that exists")
+    settings = load_config(config, sets, seed=seed, clients=clients, dataset=dataset)
     from ipfl.data import federate
     from ipfl.data.federated import notes
     from ipfl.report.data_tables import clients_table, count_labels, plot_clients
@@ -80,6 +67,6 @@ def describe(
     console.print(clients_table(data, counted))
     for note in notes(data):
         console.print(note, markup=False, soft_wrap=True)
-    if not no_plot:
-        plot_clients(data, counted, file)
-        console.print(f"Picture in {file}", markup=False, soft_wrap=True)
+    if plot is not None:
+        plot_clients(data, counted, plot)
+        console.print(f"Picture in {plot}", markup=False, soft_wrap=True)

@@ -206,13 +206,9 @@ def check(
         typer.echo(f"the ledger of {against} says the same")
 
 
-@app.command("export", epilog="For example:\n\nipfl ledger export runs/mine --csv > tokens.csv")
-def export_ledger(
-    run: RunArgument,
-    name: Name = None,
-    as_csv: Annotated[bool, typer.Option("--csv", help="A line per transfer; the only format.")] = True,
-) -> None:
-    """Write all transfers to standard output, as CSV."""
+@app.command("export", epilog="For example:\n\nipfl ledger export runs/mine > tokens.csv")
+def export_ledger(run: RunArgument, name: Name = None) -> None:
+    """Write all transfers to standard output, as CSV: a line for each."""
     from ipfl.ledger.export import csv_lines
 
     with _open(run, name) as store:

@@ -124,9 +124,6 @@ AccountsName = Annotated[
         "the next starts with this one's.",
     ),
 ]
-CheckpointEvery = Annotated[
-    int, typer.Option("--checkpoint-every", min=1, metavar="C", help="Rounds between checkpoints.")
-]
 KeepModels = Annotated[
     bool,
     typer.Option(
@@ -191,39 +188,25 @@ ReplaceFiles = Annotated[bool, typer.Option("--overwrite", help="Replace files t
 ShowConfig = Annotated[
     bool, typer.Option("--show-config", help="Print every setting as TOML with its meaning, and run nothing.")
 ]
-DataDir = Annotated[
-    Path | None,
-    typer.Option(
-        "--data-dir", metavar="DIR", help="Folder with .npz files of the data sets; default $IPFL_DATA."
-    ),
-]
-
-
 SHORT_OPTIONS = {"method": "method.name", "clients": "task.clients", "dataset": "task.dataset"}
 """Options whose setting has a longer name."""
 
 
-def load_config(
-    path: Path | None, sets: list[str] | None, data_dir: Path | None, **short: str | int | None
-) -> Config:
+def load_config(path: Path | None, sets: list[str] | None, **short: str | int | None) -> Config:
     """The config that a command works with: the file, what --set says, then the options with a name."""
     from ipfl.config.run_config import Config
 
     _allow_user_modules()
     given = {SHORT_OPTIONS.get(name, name): value for name, value in short.items()}
-    given["task.data_dir"] = None if data_dir is None else str(data_dir)
     return Config.load(path, sets or (), {key: value for key, value in given.items() if value is not None})
 
 
-def resumed_config(
-    folder: Path, store: str | None, data_dir: Path | None, trust: bool, rounds: int | None = None
-) -> Config:
-    """The config of a run that is to go on; the data may lie elsewhere, and there may be more rounds.
+def resumed_config(folder: Path, store: str | None, trust: bool, rounds: int | None = None) -> Config:
+    """The config of a run that is to go on; there may be more rounds.
 
     Args:
         folder: Of the run.
         store: URL of its store; None: in the folder.
-        data_dir: Where the data lies now; None: as it was.
         trust: Whether code that the folder names may be imported.
         rounds: How many rounds there are to be; None: as it was.
     """
@@ -238,8 +221,6 @@ def resumed_config(
     is_built_here = header.get("data_seed", header["seed"]) == header["seed"]
     if not isinstance(config, dict) or not isinstance(config.get("task"), dict) or not is_built_here:
         raise InputError(f"the run in {folder} was begun in Python: resume it there")
-    if data_dir is not None:
-        config["task"]["data_dir"] = str(data_dir)
     # The header says what the run was begun with; an end in order, how far it was extended.
     config["rounds"] = rounds if rounds is not None else max(header["rounds"], planned_rounds(folder))
     settings = Config.of(config)

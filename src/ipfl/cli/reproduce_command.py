@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from ipfl.cli.exit_codes import FAILED, INTERRUPTED, exit_with_error
-from ipfl.cli.options import DataDir, ParallelRuns, Quiet, comparison_observers, stdout_console
+from ipfl.cli.options import ParallelRuns, Quiet, comparison_observers, stdout_console
 from ipfl.errors import InputError
 
 if TYPE_CHECKING:
@@ -87,14 +87,6 @@ def _method_labels(methods: str | None) -> list[str] | None:
     return None if methods is None else methods.split(",")
 
 
-def _use_data(folder: Path | None) -> None:
-    """Lets all runs look for data in a folder, without making it a part of what they are known by."""
-    import os
-
-    if folder is not None:
-        os.environ["IPFL_DATA"] = str(folder)
-
-
 @app.command(RUN, hidden=True)
 def run_experiments(
     names: Names,
@@ -114,7 +106,6 @@ def run_experiments(
         bool, typer.Option("--dry-run", help="Only list the runs that would be played.")
     ] = False,
     quiet: Quiet = False,
-    data_dir: DataDir = None,
 ) -> None:
     """Run experiments of the paper, and write their numbers.
 
@@ -124,7 +115,6 @@ def run_experiments(
     from ipfl.reproduce.experiments import experiment_names, read_experiment
     from ipfl.reproduce.reproduction import PlayOptions, reproduce
 
-    _use_data(data_dir)
     wanted = experiment_names() if names == ["all"] else list(dict.fromkeys(names))
     experiments = [read_experiment(name) for name in wanted]
     with comparison_observers(quiet) as make_observer:
@@ -150,7 +140,6 @@ def tune(
     workers: ParallelRuns = None,
     other_commit: OtherCommitOption = "refuse",
     quiet: Quiet = False,
-    data_dir: DataDir = None,
 ) -> None:
     """Tune every method of an experiment on the same grid, and write down the best settings.
 
@@ -162,7 +151,6 @@ def tune(
     from ipfl.reproduce.reproduction import tune as tune_methods
     from ipfl.reproduce.tuning import FIRST_SEED
 
-    _use_data(data_dir)
     with comparison_observers(quiet) as make_observer:
         options = PlayOptions(runs, out, workers, other_commit, make_observer)
         tuned_on = _read_seeds(seeds, FIRST_SEED)

@@ -70,13 +70,11 @@ def run(
     overwrite: options.Overwrite = False,
     resume: options.Resume = None,
     store: options.Store = None,
-    checkpoint_every: options.CheckpointEvery = 1,
     signing_key: options.SigningKeyFile = None,
     accounts: options.AccountsName = None,
     keep_models: options.KeepModels = True,
     track: options.Track = None,
     show_config: options.ShowConfig = False,
-    data_dir: options.DataDir = None,
     trust: options.Trust = False,
 ) -> None:
     """Run one method on one task.
@@ -87,10 +85,10 @@ def run(
     """
     if resume is None:
         short = {"method": method_name, "clients": clients, "dataset": dataset}
-        settings = options.load_config(config, sets, data_dir, seed=seed, rounds=rounds, **short)
+        settings = options.load_config(config, sets, seed=seed, rounds=rounds, **short)
     else:
         _refuse_settings(context, *RUN_SETTINGS)
-        settings = options.resumed_config(resume, store, data_dir, trust, rounds)
+        settings = options.resumed_config(resume, store, trust, rounds)
     method = settings.build_method()
     if show_config:
         _print_config(settings, [method])
@@ -103,7 +101,6 @@ def run(
         overwrite=overwrite,
         resume=resume is not None,
         store=store,
-        checkpoint_every=checkpoint_every,
         signing_key=signing_key,
         accounts=accounts,
         keep_models=keep_models,
@@ -198,7 +195,6 @@ def compare(
     resume: options.Resume = None,
     track: options.Track = None,
     show_config: options.ShowConfig = False,
-    data_dir: options.DataDir = None,
     trust: options.Trust = False,
 ) -> None:
     """Run several methods on the same task, budget and seeds.
@@ -210,7 +206,7 @@ def compare(
     """
     if resume is None:
         settings = options.load_config(
-            config, sets, data_dir, seed=seed, rounds=rounds, clients=clients, dataset=dataset
+            config, sets, seed=seed, rounds=rounds, clients=clients, dataset=dataset
         )
         names = _method_names(methods)
         numbers = list(range(settings.seed, settings.seed + seeds))

@@ -1,4 +1,4 @@
-"""Commands that show what is there: runs (`list`, `show`, `diff`), methods, data sets and partitions."""
+"""Commands that show what is there: runs (`list`, `show`), methods, data sets and partitions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ipfl.cli.options import DataDir, Json, complete_method, print_json, stdout_console
+from ipfl.cli.options import Json, complete_method, print_json, stdout_console
 
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a finished run.")]
 
@@ -57,33 +57,6 @@ def show(run: RunPath, as_json: Json = False) -> None:
     console.print(client_table(rows, names))
 
 
-def diff(
-    one: Annotated[Path, typer.Argument(metavar="A", help="Folder of a finished run.")],
-    other: Annotated[Path, typer.Argument(metavar="B", help="Another.")],
-    as_json: Json = False,
-) -> None:
-    """Show what differs between two finished runs: their settings and their results."""
-    from ipfl.results.finished import load_figures
-    from ipfl.results.overview import changed_settings, client_gains, refuse_comparison, result_figures
-
-    for folder in (one, other):
-        refuse_comparison(folder)
-    first, second = load_figures(one), load_figures(other)
-    changed, figures = changed_settings(first, second), result_figures(first, second)
-    gains = client_gains(first, second)
-    if as_json:
-        print_json({"A": str(one), "B": str(other), "config": changed, "results": figures, "gains": gains})
-        return
-    from ipfl.report.run_tables import figures_table, gains_note, settings_table
-
-    console = stdout_console()
-    console.print(f"A: {one}\nB: {other}", markup=False, soft_wrap=True)
-    console.print(settings_table(changed) if changed else "\nThe same settings.")
-    console.print(figures_table(figures))
-    if note := gains_note(gains):
-        console.print(note, markup=False)
-
-
 def methods(
     name: Annotated[str | None, typer.Argument(metavar="NAME", autocompletion=complete_method)] = None,
 ) -> None:
@@ -107,11 +80,15 @@ def methods(
     console.print(advice, markup=False)
 
 
-def datasets(data_dir: DataDir = None) -> None:
-    """List the data sets."""
-    from ipfl.report.result_tables import datasets_table
+def datasets() -> None:
+    """List the data sets: where each is here, where it comes from, under which licence.
 
-    stdout_console().print(datasets_table(data_dir))
+    They are looked for in the folder that IPFL_DATA names, and in the cache of `ipfl data fetch`.
+    """
+    from ipfl.report.result_tables import dataset_lines
+
+    for line in dataset_lines():
+        typer.echo(line)
 
 
 def partitions() -> None:

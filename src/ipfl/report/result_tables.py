@@ -13,12 +13,12 @@ from rich.table import Table
 from ipfl.methods import DEFAULT, REFERENCE, method_names, method_summary
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from ipfl.report.config_text import Hyperparameter
     from ipfl.study.comparison import Comparison
 
 NO_VALUE = "–"
+SHORT_NAME = 10
+"""Letters of a method's name that have room beside all columns of a comparison."""
 
 
 def format_percent(value: float | None) -> str:
@@ -163,11 +163,12 @@ def comparison_table(comparison: Comparison) -> Table:
     """A row per method; traffic is per client and round, seconds per round."""
     many = f", mean of {len(comparison.seeds)} seeds" if len(comparison.seeds) > 1 else ""
     labels = {name: _on_lines(name) for name in comparison.entries}
-    # Rows of variants have several lines anyway; with traffic on two of them, there is room for settings.
-    traffic = ["up,\ndown"] if any("\n" in label for label in labels.values()) else ["up", "down"]
+    # Traffic on two lines leaves room for long names; rows of variants have several lines anyway.
+    is_wide = any("\n" in label or len(label) > SHORT_NAME for label in labels.values())
+    traffic = ["up,\ndown"] if is_wide else ["up", "down"]
     # The reference on a line of its own: the label of a variant may be long.
     over = f"PMA over\n{_on_lines(comparison.reference)}"
-    numbers = ["accuracy", over, "opt-outs", "purity", "s", *traffic]
+    numbers = ["accuracy", over, "opt-\nouts", "purity", "s", *traffic]
     title = f"Personalized accuracy in % after {comparison.config.rounds} rounds{many}"
     table = plain_table("method", *numbers, right=numbers, title=title)
     break_names(table)
@@ -248,30 +249,21 @@ def method_table(fields: Sequence[Hyperparameter]) -> Table:
     return table
 
 
-def datasets_table(data_dir: Path | None) -> Table:
-    """All data sets, and where each would be read from."""
-    from ipfl.data import DATASETS, locate
-
-    table = plain_table("data set", "classes", "shape", "what it is", "here?", right=["classes"])
-    for name, source in DATASETS.items():
-        shape = NO_VALUE if source.shape is None else "×".join(map(str, source.shape))
-        classes = NO_VALUE if source.classes is None else str(source.classes)
-        place = locate(name, data_dir)
-        here = place if place == "bundled" else "yes" if place else "no"
-        table.add_row(
-            name, classes, shape, escape(source.summary), NO_VALUE if source.read_user_file else here
-        )
-    return table
-
-
-def dataset_sources(data_dir: Path | None) -> list[str]:
-    """Place, origin and licence of each data set; paths and addresses unbroken."""
+def dataset_lines() -> list[str]:
+    """What each data set is, its place, origin and licence; paths and addresses unbroken."""
     from ipfl.data import DATASETS, locate
 
     lines = []
     for name, source in DATASETS.items():
-        place = locate(name, data_dir) or ("set task.path" if source.read_user_file else "not here")
-        lines += [f"{name:10}{place}", f"{'':10}from: {source.origin}", f"{'':10}licence: {source.license}"]
+        shape = "" if source.shape is None else f" of {'×'.join(map(str, source.shape))}"
+        classes = "" if source.classes is None else f"; {source.classes} classes, points{shape}"
+        place = locate(name) or ("set task.path" if source.read_user_file else "not here")
+        lines += [
+            f"{name:10}{source.summary}{classes}",
+            f"{'':10}here: {place}",
+            f"{'':10}from: {source.origin}",
+            f"{'':10}licence: {source.license}",
+        ]
     return lines
 
 

@@ -1,4 +1,4 @@
-"""Runs as tables for the terminal: a list of them, the clients of one, two side by side; 80 columns wide."""
+"""Runs as tables for the terminal: a list of them, the clients of one; 80 columns wide."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from ipfl.report.result_tables import (
     break_names,
     format_count,
     format_percent,
-    format_size,
     plain_table,
 )
-from ipfl.results.overview import SHARE_FIGURES, RunEntry, to_json
+from ipfl.results.overview import RunEntry
 
 MIN_NAME = 12
 """Columns that the name of a run has at least."""
@@ -110,47 +109,6 @@ def client_table(rows: Sequence[Mapping[str, Any]], names: Mapping[int, str]) ->
     for row in cells:
         table.add_row(*map(escape, row))
     return table
-
-
-def settings_table(changed: Mapping[str, tuple[Any, Any]]) -> Table:
-    """Settings that differ, a row each."""
-    table = plain_table("setting", "A", "B")
-    for key, (one, other) in changed.items():
-        table.add_row(escape(key), *(NO_VALUE if v is None else escape(to_json(v)) for v in (one, other)))
-    return table
-
-
-def figures_table(figures: Mapping[str, tuple[Any, Any]]) -> Table:
-    """Figures of two runs, and what the second has more."""
-    numbers = ["A", "B", "B − A"]
-    table = plain_table("result", *numbers, right=numbers)
-    for key, (one, other) in figures.items():
-        more = None if None in (one, other) else other - one
-        name = key.replace("_", " ") + (" %" if key in SHARE_FIGURES else "")
-        table.add_row(
-            name, _figure_text(key, one), _figure_text(key, other), _figure_text(key, more, signed=True)
-        )
-    return table
-
-
-def gains_note(gains: Mapping[int, float]) -> str | None:
-    """Clients that are better off in the second run, in words; None if the runs have no client in common."""
-    if not gains:
-        return None
-    better, worse = sum(gain > 0 for gain in gains.values()), sum(gain < 0 for gain in gains.values())
-    return f"Of {len(gains)} clients, {better} are better off in B and {worse} in A."
-
-
-def _figure_text(key: str, value: Any, *, signed: bool = False) -> str:
-    if value is None:
-        return NO_VALUE
-    sign = "−" if value < 0 else "+" if signed and value > 0 else ""
-    size = abs(value)
-    if key in SHARE_FIGURES:
-        return sign + format_percent(size)
-    if key.startswith("bytes"):
-        return sign + format_size(size)
-    return sign + (f"{size:.1f}" if isinstance(size, float) else str(size))
 
 
 def _text_or_dash(value: object) -> str:

@@ -1,4 +1,4 @@
-"""Runs in folders: a line for each, and the differences between two."""
+"""Runs in folders, a line for each; and the settings of a run by dotted key."""
 
 from __future__ import annotations
 
@@ -7,31 +7,11 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from ipfl.errors import InputError
 from ipfl.keep.file_names import METRICS_FILE, PLAN_FILE, SUMMARY_FILE
-from ipfl.results.summaries import mean_of, read_summary
-
-if TYPE_CHECKING:
-    from ipfl.results.result import Result
-
-RESULT_FIGURES = (
-    "personalized_accuracy",
-    "global_accuracy",
-    "unseen_accuracy",
-    "pma",
-    "opt_outs",
-    "purity",
-    "left",
-    "rounds",
-    "bytes_up",
-    "bytes_down",
-    "seconds",
-)
-"""Figures of a summary that two runs are compared by."""
-SHARE_FIGURES = frozenset({"personalized_accuracy", "global_accuracy", "unseen_accuracy", "pma", "purity"})
-"""Those of them that are shares."""
+from ipfl.results.summaries import read_summary
 
 
 @dataclass(frozen=True)
@@ -103,24 +83,6 @@ def refuse_comparison(folder: Path) -> None:
         raise InputError(f"{folder} holds a comparison: `ipfl list {folder}` shows its runs")
 
 
-def changed_settings(one: Result, other: Result) -> dict[str, tuple[Any, Any]]:
-    """Settings that differ between two runs, by dotted key; None where a run has no such key.
-
-    Of two methods, only hyper-parameters that both have are compared; of data that was given in Python,
-    which has no settings, only the name.
-    """
-    ours, theirs = (dict(flat_settings(result.summary["config"])) for result in (one, other))
-    keys = dict.fromkeys([*ours, *theirs])
-    if "task" not in one.summary["config"] or "task" not in other.summary["config"]:  # data given in Python
-        keys = dict.fromkeys(key for key in keys if not key.startswith("task."))
-        ours["data"], theirs["data"] = one.summary.get("dataset"), other.summary.get("dataset")
-        keys["data"] = None
-    if ours.get("method.name") != theirs.get("method.name"):
-        both = ours.keys() & theirs.keys()
-        keys = dict.fromkeys(key for key in keys if key in both or not key.startswith("method."))
-    return {key: (ours.get(key), theirs.get(key)) for key in keys if ours.get(key) != theirs.get(key)}
-
-
 def flat_settings(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
     """The settings of a config by dotted key."""
     for key, value in tree.items():
@@ -128,18 +90,6 @@ def flat_settings(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[st
             yield from flat_settings(value, f"{above}{key}.")
         else:
             yield f"{above}{key}", value
-
-
-def result_figures(one: Result, other: Result) -> dict[str, tuple[Any, Any]]:
-    """Figures of two runs side by side, means over clients; those that both lack are left out."""
-    pairs = {key: (mean_of(one.summary.get(key)), mean_of(other.summary.get(key))) for key in RESULT_FIGURES}
-    return {key: pair for key, pair in pairs.items() if pair != (None, None)}
-
-
-def client_gains(one: Result, other: Result) -> dict[int, float]:
-    """The gain of each client in accuracy from the first to the second run; of those that both evaluated."""
-    theirs = other.accuracies
-    return {client: theirs[client] - own for client, own in one.accuracies.items() if client in theirs}
 
 
 def to_json(value: Any) -> str:
