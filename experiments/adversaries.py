@@ -3,7 +3,7 @@
     python experiments/adversaries.py --seeds 10
     python experiments/adversaries.py --first 200 --seeds 30 --only /guards
 
-The default task with 20 % attackers. The tables in `docs/adversaries.md` are made from the results.
+The default task with 20 % attackers. The tables in `docs/results.md` are made from the results.
 """
 
 from __future__ import annotations
@@ -151,8 +151,8 @@ def table_of_further_seeds(runs: Runs) -> str:
 def main() -> None:
     """Plays what is missing, and writes both tables."""
     runs = play_study(__doc__, "adversaries", GRID, figures_of)
-    write_table("adversaries.md", "experiments/adversaries.py", table(runs))
-    write_table("adversaries.md", "experiments/adversaries.py, further seeds", table_of_further_seeds(runs))
+    write_table("experiments/adversaries.py", table(runs))
+    write_table("experiments/adversaries.py, further seeds", table_of_further_seeds(runs))
 
 
 if __name__ == "__main__":

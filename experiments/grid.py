@@ -105,8 +105,12 @@ def mean_with_interval(differences: Sequence[float], digits: int = 1) -> str:
     return with_interval(fmean(differences), interval(differences), digits)
 
 
-def write_table(document: str, script: str, text: str) -> None:
-    """Replaces the part of a document between the two marks of a script."""
-    path, begin, end = DOCS / document, f"<!-- made by {script}; do not edit -->", f"<!-- end of {script} -->"
+def write_table(script: str, text: str) -> None:
+    """Replaces the part of the results between the two marks of a script."""
+    path, begin, end = (
+        DOCS / "results.md",
+        f"<!-- made by {script}; do not edit -->",
+        f"<!-- end of {script} -->",
+    )
     before, rest = path.read_text().split(begin)
     write_text(path, f"{before}{begin}\n\n{text}\n\n{end}{rest.split(end)[1]}")

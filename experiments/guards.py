@@ -65,7 +65,7 @@ def main() -> None:
         ]
         for case in CASES
     ]
-    write_table("adversaries.md", "experiments/guards.py", markdown_table(["", *DEFENCES, "seeds"], rows))
+    write_table("experiments/guards.py", markdown_table(["", *DEFENCES, "seeds"], rows))
 
 
 if __name__ == "__main__":

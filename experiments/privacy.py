@@ -112,14 +112,14 @@ def main() -> None:
         cells = [run_cell(reported(runs, f"{task} / {method} / {name}")) for name in PROTECTION]
         rows.append([task, method, *cells])
     table = markdown_table(["data", "method", *PROTECTION], rows)
-    write_table("privacy.md", "experiments/privacy.py, whole runs", table)
+    write_table("experiments/privacy.py, whole runs", table)
     rows = []
     for name, noise in ATTACK_NOISE.items():
         every = [attack(noise, seed) for seed in ATTACK_SEEDS]
         means = [f"{fmean(values):.2f}" for values in zip(*every, strict=True)]
         rows.append([name, one_release(noise), *means])
     head = ["protection", "ε of one gradient", "points in the wrong class, of 12", "correlation of images"]
-    write_table("privacy.md", "experiments/privacy.py, the attack", markdown_table(head, rows))
+    write_table("experiments/privacy.py, the attack", markdown_table(head, rows))
 
 
 if __name__ == "__main__":

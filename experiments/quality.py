@@ -65,7 +65,7 @@ def main() -> None:
             accuracy = f"{100 * fmean(run['accuracy'] for run in found):.1f}"
             rows.append([*setting.split(" / "), f"{fmean(rho):.2f}{spread}", accuracy, str(len(found))])
     head = ["quality", "contribution", "rank correlation", "accuracy", "seeds"]
-    write_table("market.md", "experiments/quality.py", markdown_table(head, rows))
+    write_table("experiments/quality.py", markdown_table(head, rows))
 
 
 if __name__ == "__main__":

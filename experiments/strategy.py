@@ -68,7 +68,7 @@ def main() -> None:
                 cells = [cell(runs, choosing(data, rule, cost, value)) for value in VALUES]
                 rows.append([data, rule, f"{cost:g}", *cells])
     head = ["data", "rule", "c", *(f"v = {value:g}" for value in VALUES)]
-    write_table("market.md", "experiments/strategy.py", markdown_table(head, rows))
+    write_table("experiments/strategy.py", markdown_table(head, rows))
 
 
 if __name__ == "__main__":
