@@ -44,5 +44,4 @@ def two_methods():
         entries["other"].results[seed] = made_up_result(
             "other", seed, {2: [0.2] * 4, 9: [0.6, 0.7, 0.5, 0.4]}, rho
         )
-        entries["other"].pma[seed] = {0: 0.1, 1: 0.2, 2: 0.0, 3: -0.1}
     return comparison_of(**entries)

@@ -316,6 +316,6 @@ class TestOverwrittenComparison:
         for die_at in range(1, len(counted) + 1):
             with pytest.raises(Dead):
                 play(copy, die_at)
-            ComparisonFolder(copy).recover()
+            ComparisonFolder(copy).settle()
             assert self.contents(copy) == before, die_at
         assert len(counted) >= 10

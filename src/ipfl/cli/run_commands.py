@@ -130,7 +130,7 @@ def _play(
     """Makes the task and plays the run, told to whom it may concern."""
     from ipfl.data.federated import notes
     from ipfl.play.run import run as run_method
-    from ipfl.study.comparison import prepare
+    from ipfl.training.task import Task
 
     observer, tracker = options.run_observer(quiet, settings.row_name(method)), None
     if track is not None:
@@ -139,7 +139,7 @@ def _play(
         folder = Path(output.path)
         tracker = make_tracker(track, folder, settings.record([method]), is_resumed=output.resume)
         observer = ObserverGroup([one for one in (observer, tracker) if one is not None])
-    task = prepare(settings, [method], settings.seed)
+    task = Task.build(settings.task, settings.seed)
     for note in () if quiet else notes(task.data):
         typer.echo(note, err=True)
     result = run_method(task, method, settings, engine=engine, out=output, observer=observer)

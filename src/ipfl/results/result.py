@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from ipfl.market.market_rows import Transfer
     from ipfl.results.client_model import ClientModel
     from ipfl.results.finished import FinishedRun
-    from ipfl.results.result_models import PlayedRun, ServerModelsOnly
+    from ipfl.results.result_models import PlayedRun
     from ipfl.training.predictors import Predictor
 
-    ModelSource: TypeAlias = PlayedRun | FinishedRun | ServerModelsOnly
+    ModelSource: TypeAlias = PlayedRun | FinishedRun
 
 NO_ROUND_COUNTED = "no round counted: too few clients delivered in each of them"
 """Of a run that came to its end for nothing."""
@@ -159,7 +159,10 @@ class Result:
 
     def _models(self) -> ModelSource:
         if self.source is None:
-            raise NotSupportedError("this result has no models: it was put together from figures alone")
+            raise NotSupportedError(
+                "the models of this run ended with the process that played it: "
+                "give it a folder (out), or play it in this process (workers=0)"
+            )
         return self.source
 
     def _server_model(self, name: str) -> Vector:

@@ -92,41 +92,6 @@ class PlayedRun:
         return newcomers.personalize(x, y)
 
 
-@dataclass(frozen=True, eq=False)
-class ServerModelsOnly:
-    """A run that another process played, which left no folder: only the server's models are here."""
-
-    get_task: Callable[[], Task]
-    seed: int
-
-    @cached_property
-    def task(self) -> Task:
-        """Data and network of the run."""
-        return self.get_task()
-
-    @cached_property
-    def network(self) -> Network:
-        """The network of the run."""
-        return self.task.network(self.seed)
-
-    @property
-    def clients(self) -> tuple[ClientId, ...]:
-        """All clients, the unseen ones included."""
-        data = self.task.data
-        return tuple(sorted([*data.clients, *data.unseen]))
-
-    def predictor(self, client: ClientId) -> Predictor:
-        """Always raises."""
-        raise NotSupportedError(
-            "the models of single clients ended with the process that played the run: "
-            "give it a folder (out), or play it in this process (workers=0)"
-        )
-
-    def personalize(self, x: NDArray[Any], y: NDArray[Any]) -> Predictor:
-        """Always raises."""
-        return self.predictor(NEWCOMER)
-
-
 def on_its_node(client: ClientId) -> NotSupportedError:
     """The error for a model that never left its client."""
     return NotSupportedError(f"the data and the model of client {client} are on its own node, not here")

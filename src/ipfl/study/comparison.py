@@ -27,7 +27,6 @@ from ipfl.methods import REFERENCE, check_clusters, check_parts
 from ipfl.results.finished import FinishedRun
 from ipfl.results.frames import comparison_frame
 from ipfl.results.result import Result
-from ipfl.results.result_models import ServerModelsOnly
 from ipfl.study.comparison_folder import ComparisonFolder
 from ipfl.study.method_labels import Methods, folder_names, label_methods, suitable_methods
 from ipfl.study.run_list import MakeObserver, RunList
@@ -71,8 +70,6 @@ class MethodRuns:
     """Whole runs by seed."""
     failures: dict[int, str] = field(default_factory=dict)
     """Why a run did not finish, by seed."""
-    pma: dict[int, dict[int, float]] = field(default_factory=dict)
-    """PMA of each client, by seed."""
 
     @property
     def void_seeds(self) -> list[int]:
@@ -83,7 +80,6 @@ class MethodRuns:
         """Puts all in the order of the seeds: figures must not depend on the order in which runs end."""
         self.results = {seed: self.results[seed] for seed in seeds if seed in self.results}
         self.failures = {seed: self.failures[seed] for seed in seeds if seed in self.failures}
-        self.pma = {seed: self.pma[seed] for seed in seeds if seed in self.pma}
 
     def figures(self) -> dict[str, Any]:
         """Means over the seeds of what each run's summary says, and the runs' own figures."""
@@ -167,14 +163,7 @@ class Comparison:
         write_json(folder / COMPARISON_FILE, self.summary())
 
 
-def prepare(config: Config, methods: Iterable[Method[Any]], seed: int) -> Task:
-    """Builds the task, and finds what would stop a run before anything is written."""
-    task = Task.build(config.task, seed)
-    check_task(task, methods, config, seed)
-    return task
-
-
-def check_task(task: Task, methods: Iterable[Method[Any]], config: RunConfig, seed: int) -> None:
+def _check_task(task: Task, methods: Iterable[Method[Any]], config: RunConfig, seed: int) -> None:
     """Finds what would stop a run of one of these methods on a task."""
     network = task.network(seed)
     for method in methods:
@@ -215,14 +204,14 @@ def compare(
     if methods is None:
         methods = suitable_methods(tasks.get(first).network(first.seed), config)
     built, reference_label = label_methods(config, methods, reference)
-    check_task(tasks.get(first), [row.method for row in built.values()], first, first.seed)
+    _check_task(tasks.get(first), [row.method for row in built.values()], first, first.seed)
     if resume and out is None:
         raise InputError("a comparison that is resumed needs a folder (out)")
     entries = {label: MethodRuns(*row) for label, row in built.items()}
     with ExitStack() as stack:
         place = None if out is None else stack.enter_context(ComparisonFolder(check_folder_path(Path(out))))
         if place is not None:
-            place.recover()
+            place.settle()
             if not resume:
                 place.prepare(overwrite=overwrite)
                 plan = None
@@ -283,26 +272,15 @@ def _list_runs(
 
 
 def _enter(comparison: Comparison, tasks: TaskCache, run: StudyRun, outcome: RunOutcome) -> None:
-    """Notes how a run ended, and what clients gain over the reference."""
+    """Notes how a run ended."""
     entry, result = comparison.entries[run.label], outcome.result
     if result is None:
         entry.failures[run.seed] = str(outcome.failure)
         return
-    entry.results[run.seed] = _with_models(result, run, tasks)
-    known = None if run.reference is None else comparison.entries[run.reference.label].results.get(run.seed)
-    if result.last is not None and known is not None:
-        entry.pma[run.seed] = result.last.pma(known.reference(result.last.round)) or {}
-
-
-def _with_models(result: Result, run: StudyRun, tasks: TaskCache) -> Result:
-    """A result with what its models come from, which must not keep the data of every seed in memory."""
-
-    def get_task() -> Task:
-        return tasks.get(run.config)
-
-    if run.folder is not None:
-        return replace(result, source=FinishedRun(run.folder, result.summary, get_task))
-    return result if result.source else replace(result, source=ServerModelsOnly(get_task, run.seed))
+    if run.folder is not None:  # what its models come from must not keep the data of every seed in memory
+        source = FinishedRun(run.folder, result.summary, partial(tasks.get, run.config))
+        result = replace(result, source=source)
+    entry.results[run.seed] = result
 
 
 def _choose_seeds(seeds: int | Sequence[int] | None, config: RunConfig) -> tuple[int, ...]:

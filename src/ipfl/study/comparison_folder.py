@@ -16,21 +16,20 @@ from ipfl.system.files import FolderLock, make_folder, remove, remove_folder, re
 
 FIGURE_FILES = ("convergence.png", "convergence.pdf", "pma.png", "pma.pdf")
 """Figures that `ipfl compare` draws beside it; known here because another comparison must not leave them."""
-COMPARISON_FILES = (PLAN_FILE, COMPARISON_FILE, *FIGURE_FILES)
-"""All files that a comparison may write beside those of its runs."""
-MOVING, ASIDE = ".moving", ".replaced"
-"""Folder for an earlier comparison: while it is moved, and when all of it is there."""
+ASIDE = ".replaced"
+"""Folder for an earlier comparison."""
 
 
 def comparison_files(folder: Path) -> list[Path]:
-    """All files that a comparison may write beside those of its runs."""
-    return [folder / name for name in COMPARISON_FILES]
+    """All files that a comparison may write beside those of its runs, the plan last."""
+    return [folder / name for name in (COMPARISON_FILE, *FIGURE_FILES, PLAN_FILE)]
 
 
 class ComparisonFolder:
     """The folder of a comparison; as a context, no other process is let in.
 
-    Whatever moment a process dies at, `recover` finds an earlier comparison whole, or the new one.
+    Whatever moment a process dies at, `settle` finds an earlier comparison whole, or the new one. Its plan is
+    moved aside first and comes back last, so there is none in the folder while the rest is on its way.
     """
 
     def __init__(self, path: Path):
@@ -50,13 +49,6 @@ class ComparisonFolder:
         finally:
             self._lock.release()
 
-    def recover(self) -> None:
-        """Ends what a process that died has left."""
-        if (self.path / MOVING).exists():
-            self._put_back()
-        if (self.path / ASIDE).exists():
-            self.settle()
-
     def prepare(self, *, overwrite: bool) -> None:
         """Refuses a folder with results, or sets those that a comparison left there aside."""
         runs = [metrics.parent for metrics in self.path.glob(f"*/seed-*/{METRICS_FILE}")]
@@ -64,14 +56,8 @@ class ComparisonFolder:
         if is_run or (not overwrite and (runs or (self.path / COMPARISON_FILE).exists())):
             hint = "choose another folder" if is_run else "overwrite it, or choose another folder"
             raise InputError(f"{self.path} already holds a run; {hint}")
-        found = [*runs, *(file for file in comparison_files(self.path) if file.exists())]
-        if not found:
-            return
-        for old in found:
-            place = self.path / MOVING / old.relative_to(self.path)
-            make_folder(place.parent)
-            rename(old, place)
-        rename(self.path / MOVING, self.path / ASIDE)
+        for old in [*reversed(comparison_files(self.path)), *runs]:
+            _move(old, self.path, self.path / ASIDE)
         _remove_empty(runs)
 
     def settle(self) -> bool:
@@ -80,29 +66,31 @@ class ComparisonFolder:
         Returns:
             Whether there is a new comparison, or there was no earlier one.
         """
-        if not (self.path / ASIDE).exists():
+        aside = self.path / ASIDE
+        if not aside.exists():
             return True
-        if any(map(holds_run, self.path.glob("*/seed-*"))):
-            remove_folder(self.path / ASIDE)
-            return True
-        failed = list(self.path.glob("*/seed-*"))
-        for begun in failed:
-            remove_folder(begun)
-        _remove_empty(failed)
-        for file in comparison_files(self.path):
-            remove(file)
-        rename(self.path / ASIDE, self.path / MOVING)
-        self._put_back()
+        if (self.path / PLAN_FILE).exists():
+            runs = list(self.path.glob("*/seed-*"))
+            if any(map(holds_run, runs)):
+                remove_folder(aside)
+                return True
+            for failed in runs:
+                remove_folder(failed)
+            _remove_empty(runs)
+            for file in comparison_files(self.path):
+                remove(file)
+        for old in [*aside.glob("*/seed-*"), *comparison_files(aside)]:
+            _move(old, aside, self.path)
+        remove_folder(aside)
         return False
 
-    def _put_back(self) -> None:
-        moving = self.path / MOVING
-        for old in sorted([*moving.glob("*/seed-*"), *comparison_files(moving)]):
-            if old.exists():
-                place = self.path / old.relative_to(moving)
-                make_folder(place.parent)
-                rename(old, place)
-        remove_folder(moving)
+
+def _move(old: Path, here: Path, there: Path) -> None:
+    """Moves a file or folder, if it is there, from one folder to the same place in another."""
+    if old.exists():
+        place = there / old.relative_to(here)
+        make_folder(place.parent)
+        rename(old, place)
 
 
 def _remove_empty(runs: Iterable[Path]) -> None:
