@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from ipfl.config.task_section import TaskConfig
 from ipfl.data.dataset import Dataset, check_features, check_labels
-from ipfl.data.federated import target_of, tokens_of
 from ipfl.data.from_task import federate
 from ipfl.data.own.own_clients import from_clients
 from ipfl.data.target_kinds import Target, check_number_targets
@@ -86,10 +85,10 @@ class TestPoints:
 
     def test_token_ids_are_counted(self):
         data = from_clients([(np.arange(20).reshape(10, 2), np.arange(10) % 2)])
-        assert tokens_of(data) == 20
+        assert data.tokens == 20
         assert data.parts(0).train.x.dtype == np.int64
-        assert tokens_of(from_clients([(X, np.arange(20) % 2)])) is None
-        assert tokens_of(from_clients([(X.astype(int) - 1, np.arange(20) % 2)])) is None, "below 0"
+        assert from_clients([(X, np.arange(20) % 2)]).tokens is None
+        assert from_clients([(X.astype(int) - 1, np.arange(20) % 2)]).tokens is None, "below 0"
 
     def test_whole_numbers_at_some_clients_only_are_features(self):
         y = np.arange(20) % 2
@@ -100,11 +99,11 @@ class TestPoints:
 class TestFederatedData:
     def test_of_clients(self):
         numbers = from_clients([(X, X[:, 0]), (X, X[:, 1])], predict="regression")
-        assert (target_of(numbers).kind, numbers.classes) == ("regression", 1)
+        assert (numbers.target.kind, numbers.classes) == ("regression", 1)
         pairs = from_clients([(X, X)], predict="regression")
         assert pairs.parts(0).train.y.shape[1:] == (2,)
         labels = from_clients([[(x, [1, 0, 1]) for x in X]], predict="multilabel")
-        assert (target_of(labels).kind, labels.classes) == ("multilabel", 3)
+        assert (labels.target.kind, labels.classes) == ("multilabel", 3)
         with pytest.raises(InputError, match="unknown predict 'numbers'"):
             from_clients([(X, X[:, 0])], predict="numbers")
         with pytest.raises(InputError, match="differ in the shape of a target"):
@@ -114,7 +113,7 @@ class TestFederatedData:
         np.savez(tmp_path / "numbers.npz", x=X, y=X.sum(axis=1))
         task = {"dataset": "npz", "path": tmp_path / "numbers.npz", "clients": 2, "predict": "regression"}
         data = federate(TaskConfig.of({**task, "distributions": "iid", "partition": "random"}), 0)
-        assert target_of(data).kind == "regression"
+        assert data.target.kind == "regression"
         assert len(data.parts(0).train) > 0
         for setting, match in (
             ({"distributions": "permuted"}, "'permuted' needs classes"),

@@ -58,14 +58,13 @@ def describe(
         raise InputError(f"--plot {plot}: expected a file .png in a folder that exists")
     settings = load_config(config, sets, seed=seed, clients=clients, dataset=dataset)
     from ipfl.data import federate
-    from ipfl.data.federated import notes
     from ipfl.report.data_tables import clients_table, count_labels, plot_clients
 
     data = federate(settings.task, settings.seed)
     counted = count_labels(data)
     console = stdout_console()
     console.print(clients_table(data, counted))
-    for note in notes(data):
+    for note in data.notes:
         console.print(note, markup=False, soft_wrap=True)
     if plot is not None:
         plot_clients(data, counted, plot)

@@ -128,7 +128,6 @@ def _play(
     quiet: bool,
 ) -> Result:
     """Makes the task and plays the run, told to whom it may concern."""
-    from ipfl.data.federated import notes
     from ipfl.play.run import run as run_method
     from ipfl.training.task import Task
 
@@ -140,7 +139,7 @@ def _play(
         tracker = make_tracker(track, folder, settings.record([method]), is_resumed=output.resume)
         observer = ObserverGroup([one for one in (observer, tracker) if one is not None])
     task = Task.build(settings.task, settings.seed)
-    for note in () if quiet else notes(task.data):
+    for note in () if quiet else task.data.notes:
         typer.echo(note, err=True)
     result = run_method(task, method, settings, engine=engine, out=output, observer=observer)
     if tracker is not None:

@@ -169,6 +169,14 @@ class Dataset:
         """The target; the units of numbers are those of the training points."""
         return Target.of_training(self.target, self.classes, self.y_train)
 
+    @property
+    def tokens(self) -> int | None:
+        """The highest value plus one of points that are whole numbers from 0 on; None for all others."""
+        pools = self.x_train, self.x_test
+        if self.x_train.ndim != 2 or self.x_train.dtype.kind not in "ui":
+            return None
+        return None if min(x.min() for x in pools) < 0 else int(max(x.max() for x in pools)) + 1
+
     def _check_targets(self, y: NDArray[Any], points: int, name: str) -> NDArray[Any]:
         checked = check_targets(y, points, self.target, name)
         if self.target == "classes" and checked.max() >= self.classes:

@@ -6,9 +6,12 @@ Each client has four parts: `train`; `probe`, held back from its training data t
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import cached_property
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +22,10 @@ from ipfl.data.distributions import Distribution
 from ipfl.data.partitions import probe_size
 from ipfl.data.target_kinds import Target
 from ipfl.errors import InputError
+
+if TYPE_CHECKING:
+    from ipfl.data.drift import Drift
+    from ipfl.data.own.table_encoding import TableEncoding
 
 Indices = NDArray[np.int32]
 """Positions of points in a pool."""
@@ -50,60 +57,61 @@ class Parts:
     test: Samples
 
 
-class FederatedData(Protocol):
+class FederatedData(ABC):
     """Data of all clients; a client's arrays are made when it works and dropped afterwards."""
 
     name: str
     partition: str
     input_shape: tuple[int, ...]
-    classes: int
-    """Outputs of a model: number of classes. Data may have a `target` (`ipfl.data.target_kinds.Target`) that
-    says that these are labels or numbers, and `tokens`, the number of token ids; see `target_of`,
-    `tokens_of`."""
-    distributions: int
-    """Number of hidden distributions; 1 if there are none to tell apart."""
+    target: Target
+    """What is predicted."""
     clients: tuple[int, ...]
     """Ids of the clients that may take part."""
-    unseen: tuple[int, ...]
+    unseen: tuple[int, ...] = ()
     """Ids of the clients held back: never trained with, evaluated at the end."""
+    distributions: int = 0
+    """Number of hidden distributions; 1 if there are none to tell apart, 0 if nobody knows."""
+    tokens: int | None = None
+    """Number of different token ids, 0 to the highest, where points can be such; else None."""
+    client_names: Mapping[int, str] = MappingProxyType({})
+    """Names of the clients by id; empty if they say nothing that the ids do not say."""
+    encoding: TableEncoding | None = None
+    """The way from rows of a table to points; None: they are no table."""
+    notes: Sequence[str] = ()
+    """Notes for people about who became a client."""
 
+    @property
+    def classes(self) -> int:
+        """Outputs of a model: number of classes, of labels, or of numbers."""
+        return self.target.outputs
+
+    @cached_property
+    def class_names(self) -> Sequence[str]:
+        """Names of the classes; where they have none, their numbers."""
+        return [str(label) for label in range(self.classes)]
+
+    @abstractmethod
     def parts(self, client: int, round: int = 0) -> Parts:
         """The client's data in that round (drift changes it)."""
-        ...
 
+    @abstractmethod
     def sizes(self, client: int) -> Mapping[str, int]:
         """Number of samples per part, without making the arrays."""
-        ...
 
     def majority(self, client: int, round: int = 0) -> int | None:
         """The distribution that most of its training data comes from; None where there is none.
 
         For metrics only: neither the server nor a client is told.
         """
-        ...
+        return None
 
     def holdout(self, distribution: int) -> Samples:
-        """Test pool of one distribution, for the accuracy of cluster models."""
-        ...
+        """Test pool of one distribution, for the accuracy of cluster models; empty where nobody has one."""
+        return Samples(np.empty((0, *self.input_shape), np.float32), np.empty(0, np.int64))
 
     def server_holdout(self, distribution: int) -> Samples | None:
         """The server's own few samples of one distribution, if it was given any."""
-        ...
-
-
-def client_names(data: FederatedData) -> Mapping[int, str]:
-    """Names of the clients by id; empty where they have none."""
-    return getattr(data, "client_names", {})
-
-
-def class_names(data: FederatedData) -> Sequence[str]:
-    """Names of the classes; where they have none, their numbers."""
-    return getattr(data, "class_names", None) or [str(label) for label in range(data.classes)]
-
-
-def notes(data: FederatedData) -> Sequence[str]:
-    """Notes for people about who became a client."""
-    return getattr(data, "notes", ())
+        return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,34 +179,6 @@ class Allocation:
     """Notes for people about who became a client."""
 
 
-@dataclass(frozen=True)
-class Drift:
-    """From `round` on, each client in `partner` has the data of its partner, and the reverse."""
-
-    round: int
-    partner: Mapping[int, int]
-
-
-def target_of(data: FederatedData) -> Target:
-    """The target of some data; a class, where the data does not say."""
-    found = getattr(data, "target", None)
-    return found if isinstance(found, Target) else Target("classes", data.classes)
-
-
-def tokens_of(data: FederatedData) -> int | None:
-    """Number of different token ids, 0 to the highest, where the data could be such; None where it is not."""
-    found = getattr(data, "tokens", None)
-    return found if isinstance(found, int) else None
-
-
-def count_tokens(dataset: Dataset) -> int | None:
-    """The highest value plus one of points that are whole numbers from 0 on; None for all others."""
-    pools = dataset.x_train, dataset.x_test
-    if dataset.x_train.ndim != 2 or dataset.x_train.dtype.kind not in "ui":
-        return None
-    return None if min(x.min() for x in pools) < 0 else int(max(x.max() for x in pools)) + 1
-
-
 @dataclass(frozen=True, eq=False)
 class LabelNoise:
     """Wrong labels at some clients: data of graded quality, to see whether a market tells it apart."""
@@ -221,7 +201,7 @@ class LabelNoise:
         return Samples(samples.x, np.where(is_wrong, drawn, samples.y))
 
 
-class PartitionedDataset:
+class PartitionedDataset(FederatedData):
     """`FederatedData` over one data set, held as index arrays; a client's arrays are made when asked for.
 
     Args:
@@ -250,9 +230,8 @@ class PartitionedDataset:
         self.name = dataset.name
         self.partition = partition
         self.input_shape: tuple[int, ...] = dataset.x_train.shape[1:]
-        self.classes = dataset.classes
         self.target = dataset.predicted
-        self.tokens = count_tokens(dataset)
+        self.tokens = dataset.tokens
         self.distributions = len(distributions)
         self.unseen: tuple[int, ...] = tuple(sorted(unseen))
         everyone = range(len(allocation.clients))
@@ -264,13 +243,13 @@ class PartitionedDataset:
         self._majorities = tuple(points.majority(len(distributions)) for points in allocation.clients)
         if client_names is None and dataset.group_names is not None:
             client_names = [dataset.group_names[group] for group in allocation.groups]
-        self.client_names: Mapping[int, str] = dict(enumerate(client_names or ()))
-        """By id; empty if clients have no names of their own."""
+        self.client_names = dict(enumerate(client_names or ()))
         if odd := [name for name in self.client_names.values() if not name.isprintable()]:
             raise InputError(f"{dataset.name}: the name {odd[0]!r} of a client is not printable")
         if all(name == str(client) for client, name in self.client_names.items()):
-            self.client_names = {}  # they say nothing that the ids do not say
-        self.class_names = dataset.class_names
+            self.client_names = {}
+        if dataset.class_names is not None:
+            self.class_names = dataset.class_names
         self.encoding = dataset.encoding
         self.notes = allocation.notes
 

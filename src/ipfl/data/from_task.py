@@ -1,14 +1,12 @@
 """From the settings of a task to its federated data: the data set, its hidden distributions, who holds what.
 
-Also chosen here: the unseen clients, and the pairs that exchange their data (drift). Two clients of
-different majority distributions exchange all their data from a round on: no new points are needed, and every
-point stays with one client.
+Also chosen here: the unseen clients, and who takes part in a drift (`ipfl.data.drift`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,13 +15,14 @@ from ipfl.data.allocation import allocate
 from ipfl.data.catalogue import load_dataset
 from ipfl.data.dataset import Dataset
 from ipfl.data.distributions import Distribution, make_distributions, parse_distributions
-from ipfl.data.federated import Allocation, Drift, FederatedData, LabelNoise, PartitionedDataset
+from ipfl.data.federated import Allocation, FederatedData, LabelNoise, PartitionedDataset
 from ipfl.data.partitions import Partition, parse_partition
 from ipfl.errors import InputError
 from ipfl.system.plugins import load_callable
 
 if TYPE_CHECKING:
     from ipfl.config.task_section import TaskConfig
+    from ipfl.data.drift import Drift
 
 
 def federate(task: TaskConfig, seed: int) -> FederatedData:
@@ -68,9 +67,7 @@ def _call_user_code(reference: str) -> Dataset | FederatedData:
     except Exception as error:  # it is the user's code, which may raise anything
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise InputError(f"dataset {reference!r} raised {reason}") from error
-    if hasattr(given, "parts") and hasattr(given, "holdout"):
-        return cast(FederatedData, given)
-    if not isinstance(given, Dataset):
+    if not isinstance(given, Dataset | FederatedData):
         raise InputError(
             f"dataset {reference!r} returned {type(given).__name__}, expected Dataset or FederatedData"
         )
@@ -151,6 +148,8 @@ def _choose_unseen_and_drift(
     if task.drift_round is None:
         return unseen, None
     taking_part = [client for client in range(len(majorities)) if client not in unseen]
+    from ipfl.data.drift import choose_drift
+
     random = stream(seed, "data", "drift")
     return unseen, choose_drift(majorities, taking_part, task.drift_round, task.drift_share, random)
 
@@ -167,41 +166,3 @@ def choose_unseen(
         ranked.append((rank, client))
     ranked.sort(key=lambda entry: entry[0])  # first one client of each distribution, then a second, …
     return tuple(sorted(client for _, client in ranked[:count]))
-
-
-def choose_drift(
-    majorities: Sequence[int | None],
-    clients: Sequence[int],
-    change_round: int,
-    share: float,
-    random: np.random.Generator,
-) -> Drift:
-    """Chooses pairs of clients with different majority distributions, up to the share of all clients.
-
-    Args:
-        majorities: By client id, the unseen included.
-        clients: Ids of the clients that may change.
-        change_round: Round of the change.
-        share: Of all clients; an odd number is reduced by one, and at least one pair changes.
-        random: Draws the pairs.
-
-    Raises:
-        InputError: There are no two clients of different distributions.
-    """
-    by_majority: dict[int, list[int]] = {}
-    for client in random.permutation(np.asarray(clients)).tolist():
-        majority = majorities[client]
-        if majority is not None:
-            by_majority.setdefault(majority, []).append(client)
-    partner: dict[int, int] = {}
-    max_changed = max(2, round(share * len(majorities)))
-    while len(partner) + 2 <= max_changed:
-        # From the two with most clients left, so that as many pairs as possible can be made.
-        largest = sorted(by_majority.values(), key=len)[-2:]
-        if len(largest) < 2 or not largest[0]:
-            break
-        one, other = largest[0].pop(), largest[1].pop()
-        partner[one], partner[other] = other, one
-    if not partner:
-        raise InputError("drift needs clients of at least two distributions: there is nothing to change to")
-    return Drift(change_round, partner)

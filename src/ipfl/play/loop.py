@@ -30,7 +30,6 @@ from ipfl.core import (
     cluster_name,
     is_below_quorum,
 )
-from ipfl.data.federated import tokens_of
 from ipfl.methods import check_clusters, check_last_step, check_target
 from ipfl.play.callbacks import Callback
 from ipfl.play.driver import Traffic, drive
@@ -294,7 +293,7 @@ class RoundLoop:
             "class_names": _class_names(task),
             "model": model_reference(task.factory),
             "target": asdict(task.target),
-            "tokens": tokens_of(data),
+            "tokens": data.tokens,
             "partition": data.partition,
             "clients": len(data.clients) + len(data.unseen),
             "unseen": len(data.unseen),

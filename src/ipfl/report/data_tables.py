@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from rich.markup import escape
 
 from ipfl.config.task_section import TargetKind
-from ipfl.data.federated import class_names, client_names, target_of
 from ipfl.figure_style import figure_settings, new_figure, save_figure
 from ipfl.report.result_tables import NO_VALUE, plain_table, shorten
 from ipfl.results.result import mean_and_spread
@@ -72,7 +71,7 @@ class Counted:
 
 def count_labels(data: FederatedData) -> Counted:
     """The data of every client before the first round, the unseen ones included."""
-    names, kind = client_names(data), target_of(data).kind
+    names, kind = data.client_names, data.target.kind
     members = sorted((*data.clients, *data.unseen))
     targets = {}
     for client in members:
@@ -94,7 +93,7 @@ def count_labels(data: FederatedData) -> Counted:
     if kind == "regression":
         bounds = [f"{bound:.4g}" for bound in ranges]
         return Counted(counted, [f"{low} … {high}" for low, high in pairwise(bounds)], "ranges")
-    return Counted(counted, class_names(data), "labels" if kind == "multilabel" else "classes")
+    return Counted(counted, data.class_names, "labels" if kind == "multilabel" else "classes")
 
 
 def _ranges(targets: Iterable[NDArray[Any]]) -> NDArray[np.float64]:

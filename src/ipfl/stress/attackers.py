@@ -31,7 +31,7 @@ from ipfl.client.runner import TRAIN, ClientRunner, Job
 from ipfl.config.run_config import AdversaryConfig, AttackKind
 from ipfl.core import EMPTY, ClientId, Fact, Record, Vector, stream
 from ipfl.core.records import BUDGET_SPENT, split_privacy_facts
-from ipfl.data.federated import FederatedData, Parts, Samples, target_of
+from ipfl.data.federated import FederatedData, Parts, Samples
 from ipfl.data.target_kinds import Target
 from ipfl.stress.runner_wrapper import RunnerWrapper
 from ipfl.stress.seen_models import SECOND_MEMORY, last_step, with_seen
@@ -62,7 +62,7 @@ class Adversary:
     @classmethod
     def make(cls, config: AdversaryConfig, data: FederatedData, seed: int) -> Adversary | None:
         """The adversary of a run; None if nobody attacks."""
-        adversary = cls(config, data.clients, target_of(data), seed)
+        adversary = cls(config, data.clients, data.target, seed)
         return adversary if adversary.attackers else None
 
     @cached_property

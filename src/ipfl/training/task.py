@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ipfl.config.task_section import TaskConfig
 from ipfl.data import federate
-from ipfl.data.federated import FederatedData, class_names, client_names, target_of, tokens_of
+from ipfl.data.federated import FederatedData
 from ipfl.data.from_task import distribute_points
 from ipfl.data.target_kinds import Target
 from ipfl.errors import InputError
@@ -50,7 +50,7 @@ class Task:
         """Builds a task from a validated config."""
         model_factory(config.model)  # a wrong name is found before a data set is read
         data = federate(config, seed)
-        return cls(data, model_factory(config.model, tokens_of(data)), config, seed)
+        return cls(data, model_factory(config.model, data.tokens), config, seed)
 
     @classmethod
     def from_clients(
@@ -67,7 +67,7 @@ class Task:
         from ipfl.data.own.own_clients import from_clients
 
         data = from_clients(clients, **options)
-        return cls(data, model_factory(model, tokens_of(data)))
+        return cls(data, model_factory(model, data.tokens))
 
     @classmethod
     def from_dataframe(
@@ -101,7 +101,7 @@ class Task:
         from ipfl.data.own.data_frames import read_table
 
         data = distribute_points(read_table(table, config, "dataframe"), config, seed)
-        return cls(data, model_factory(model, tokens_of(data)))
+        return cls(data, model_factory(model, data.tokens))
 
     @classmethod
     def from_huggingface(
@@ -153,11 +153,9 @@ class Task:
             rows: A pandas DataFrame with the columns of the table.
             client: Whose rows they are; needed with `standardize="client"`.
         """
-        encoding = getattr(self.data, "encoding", None)
-        if encoding is None:
+        if self.data.encoding is None:
             raise InputError("the data of this task is no table: its models take the points as they are")
-        found: NDArray[np.float32] = encoding.points(rows, client)
-        return found
+        return self.data.encoding.points(rows, client)
 
     @property
     def is_users(self) -> bool:
@@ -167,12 +165,12 @@ class Task:
     @property
     def client_names(self) -> Mapping[int, str]:
         """Names of the clients by id; empty if they have none."""
-        return client_names(self.data)
+        return self.data.client_names
 
     @property
     def class_names(self) -> Sequence[str]:
         """Names of the classes; where they have none, their numbers."""
-        return class_names(self.data)
+        return self.data.class_names
 
     def __repr__(self) -> str:
         data = self.data
@@ -197,7 +195,7 @@ class Task:
     @property
     def target(self) -> Target:
         """What is predicted."""
-        return target_of(self.data)
+        return self.data.target
 
     @cached_property
     def input_dtype(self) -> str | None:

@@ -14,13 +14,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
-
 from ipfl.client.memory import ClientMemory
 from ipfl.client.runner import ASSESS, EVALUATE, ClientFailedError, ClientRunner, Job
 from ipfl.core import Ask, Bytes, ClientId, Event, Record, Replies
 from ipfl.core.replies import InvalidReplyError, as_invalid, printable
-from ipfl.data.federated import Parts, Samples
+from ipfl.data.federated import FederatedData, Parts
+from ipfl.data.target_kinds import Target
 from ipfl.engines import ATTEMPTS_FILE, TellAccount
 from ipfl.engines.flower.membership import Membership
 from ipfl.engines.flower.message_headers import AskHeader, ReplyHeader, read_field
@@ -52,7 +51,7 @@ class MissingArraysError(Exception):
     """The node does not have all arrays that it was referred to."""
 
 
-class RemoteData:
+class RemoteData(FederatedData):
     """`FederatedData` without a single sample: all samples are on the nodes.
 
     Args:
@@ -62,9 +61,6 @@ class RemoteData:
 
     name = "remote"
     partition = "own"
-    distributions = 0
-    """The server knows of none, so there is none to evaluate models on."""
-    unseen: tuple[ClientId, ...] = ()
 
     def __init__(
         self,
@@ -72,7 +68,7 @@ class RemoteData:
         samples: Mapping[ClientId, Mapping[str, int]] | None = None,
     ):
         self.clients, self.input_shape = description.clients, description.input_shape
-        self.classes = description.classes
+        self.target = Target("classes", description.classes)
         self.samples = samples or {}
 
     def parts(self, client: int, round: int = 0) -> Parts:
@@ -82,18 +78,6 @@ class RemoteData:
     def sizes(self, client: int) -> Mapping[str, int]:
         """Number of samples per part."""
         return self.samples.get(client, UNKNOWN_SAMPLES)
-
-    def majority(self, client: int, round: int = 0) -> int | None:
-        """None: the server does not know it."""
-        return None
-
-    def holdout(self, distribution: int) -> Samples:
-        """No samples."""
-        return Samples(np.empty((0, *self.input_shape), np.float32), np.empty(0, np.int64))
-
-    def server_holdout(self, distribution: int) -> Samples | None:
-        """None: the server has no samples."""
-        return None
 
 
 @dataclass

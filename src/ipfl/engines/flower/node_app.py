@@ -24,7 +24,7 @@ import ipfl.engines.flower  # noqa: F401 (switches telemetry off)
 from ipfl.client.runner import ClientRunner, Job, runner_under
 from ipfl.config.train_section import PrivacyConfig
 from ipfl.core import ClientId
-from ipfl.data.federated import Parts, Samples
+from ipfl.data.federated import FederatedData, Parts
 from ipfl.data.own.node_data import check_points_apart, read_node_data
 from ipfl.data.own.own_clients import from_clients
 from ipfl.engines.flower.account_statements import keep_statement
@@ -70,19 +70,15 @@ class NodeFolders:
         return cls(root, root / "received")
 
 
-class OwnData:
+class OwnData(FederatedData):
     """`FederatedData` of the one client that is on this node, under its id in the federation."""
-
-    distributions = 0
-    """None that a server could evaluate models on."""
-    unseen: tuple[ClientId, ...] = ()
 
     def __init__(self, client: ClientId, data: Any, settings: RunSettings):
         self._inner = from_clients(
             [data], classes=settings.classes, probe=settings.task.probe, seed=settings.seed
         )
         self.name, self.partition = self._inner.name, self._inner.partition
-        self.input_shape, self.classes = self._inner.input_shape, self._inner.classes
+        self.input_shape, self.target = self._inner.input_shape, self._inner.target
         self.clients: tuple[ClientId, ...] = (client,)
 
     def parts(self, client: int, round: int = 0) -> Parts:
@@ -92,19 +88,6 @@ class OwnData:
     def sizes(self, client: int) -> Mapping[str, int]:
         """Number of samples per part."""
         return self._inner.sizes(0)
-
-    def majority(self, client: int, round: int = 0) -> int | None:
-        """None: it is not known."""
-        return None
-
-    def holdout(self, distribution: int) -> Samples:
-        """No samples: those of the client are its own."""
-        pool = self._inner.holdout(0)
-        return Samples(pool.x[:0], pool.y[:0])
-
-    def server_holdout(self, distribution: int) -> Samples | None:
-        """None: only a server has one."""
-        return None
 
 
 def has_own_data(context: Context, loader: Loader | None) -> bool:
