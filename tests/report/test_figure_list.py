@@ -1,6 +1,7 @@
 """Figures of runs: the numbers that they show, their files, and many methods at once."""
 
 import re
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -9,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.play.small_comparison import made_up_result, two_methods
 
+from ipfl.core import NO_CLUSTER
 from ipfl.errors import InputError
 from ipfl.figure_style import add_values, figure_settings, new_figure, spread_apart, svg_text
+from ipfl.market.bank import ISSUER
 from ipfl.market.market_rows import Bid, Contribution, Transfer
 from ipfl.methods import REFERENCE
 from ipfl.report import accuracy_figures, market_figures
@@ -34,7 +37,7 @@ def market_run():
     """Two clients and two clusters, three rounds.
 
     Client 0 pays 10 in rounds 0 and 1 and earns 14 in round 1; client 1 pays 10 and earns 16 in round 1.
-    They end with 94 and 106: both opened with 100.
+    Both opened with 100; they end with 94 and 106.
     """
     run = made_up_result("market", 0, {0: [0.2, 0.4], 2: [0.5, 0.7]})
     pay = [Transfer("fee", client, -3, 10, 0, client) for client in (0, 1)]
@@ -50,10 +53,10 @@ def market_run():
         ]
     )  # fmt: skip
     run.summary.update({
-        "report": {"balances": [94, 106]}, "config": {}, "clusters": 2, "clients": 2,
+        "config": {}, "clusters": 2, "clients": 2,
         "cluster_accuracy": [[0.1, 0.9], [0.8, 0.2]],
     })  # fmt: skip
-    return run
+    return replace(run, opening=tuple(Transfer("open", ISSUER, i, 100, NO_CLUSTER, i) for i in (0, 1)))
 
 
 MARKET = RunSet({"market": {0: market_run()}})
@@ -65,9 +68,14 @@ class TestNumbers:
             0: made_up_result("m", 0, {1: [0.2, 0.4], 9: [0.5, 0.7]}),
             1: made_up_result("m", 1, {9: [0.8]}),
         }
-        rounds, means = accuracy_figures.accuracy_curve(seeds)
-        assert rounds == [9]  # round 1 is missing in the second seed
-        np.testing.assert_allclose(means, [[60], [80]])
+        curve = accuracy_figures.accuracy_curve(seeds)
+        assert curve.rounds == [9]  # round 1 is missing in the second seed
+        np.testing.assert_allclose(curve.middle, [70])  # of 60 and 80
+        np.testing.assert_allclose(curve.spread, [np.sqrt(200)])  # (10² + 10²) / (2 − 1)
+
+    def test_the_spread_of_a_single_run_is_that_of_its_clients(self):
+        curve = accuracy_figures.client_curve(made_up_result("m", 0, {1: [0.2, 0.4], 9: [0.5, 0.7]}))
+        np.testing.assert_allclose([curve.middle, curve.spread], [[30, 60], [10, 10]])
 
     def test_pma_curve(self, two):
         """+10, +20, 0, −10 in both seeds: a quarter at −10, half at 0, all at +20."""

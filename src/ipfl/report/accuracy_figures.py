@@ -7,17 +7,19 @@ first, with all others behind it in pale grey: fourteen lines in one panel canno
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ipfl.figure_style import GREY, LINE_STYLES, PALE, LineStyle, add_values, label_line_ends, line_style
+from ipfl.figure_style import LINE_STYLES, PALE, LineStyle, add_values, label_line_ends, line_style
+from ipfl.play.metrics import Evaluation
 from ipfl.report.run_set import RunSet, Seeds
+from ipfl.results.result import Result
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure, SubFigure
+    from matplotlib.figure import Figure
 
 MAX_OVERLAID = 6
 """Methods that can be told apart in one panel."""
@@ -27,56 +29,66 @@ PANEL_HEIGHT = 1.55
 """Inches."""
 MAX_CELLS = 12
 """Rows or columns of a heat map that leave room for numbers."""
-Curve = tuple[list[int], NDArray[np.float64]]
-"""Rounds, and a row of values (%) for each seed."""
+
+
+class Curve(NamedTuple):
+    """Mean accuracy over clients by round, in percent."""
+
+    rounds: list[int]
+    middle: NDArray[np.float64]
+    spread: NDArray[np.float64] | None
+    """Standard deviation over seeds, or of a single run over clients."""
 
 
 def accuracy_curve(runs: Seeds) -> Curve:
-    """Mean accuracy over clients, in the rounds that every seed evaluated."""
+    """The curve of a method, of the rounds that every seed evaluated."""
     shared = sorted(set.intersection(*(set(run.evaluations) for run in runs.values())))
-    means = [
-        [100 * float(np.mean(list(run.evaluations[r].personalized.values()))) for r in shared]
-        for run in runs.values()
-    ]
-    return shared, np.array(means).reshape(len(runs), len(shared))
+    means = 100 * np.array([[_mean(run.evaluations[r]) for r in shared] for run in runs.values()])
+    return Curve(shared, means.mean(axis=0), means.std(axis=0, ddof=1) if len(runs) > 1 else None)
+
+
+def _mean(evaluation: Evaluation) -> float:
+    return float(np.mean(list(evaluation.personalized.values())))
+
+
+def client_curve(run: Result) -> Curve:
+    """The curve of a single run."""
+    clients = [100 * np.array(list(one.personalized.values())) for one in run.evaluations.values()]
+    middle, spread = (np.array([measure(values) for values in clients]) for measure in (np.mean, np.std))
+    return Curve(list(run.evaluations), middle, spread)
 
 
 def draw_accuracy_by_round(figure: Figure, runs: RunSet) -> None:
-    """Mean accuracy over clients by round; a band shows the standard deviation over seeds.
+    """Mean accuracy over clients by round, with a band for the spread."""
+    is_single = sum(map(len, runs.runs.values())) == 1
+    curves = {
+        name: client_curve(runs.first) if is_single else accuracy_curve(seeds)
+        for name, seeds in runs.runs.items()
+    }
+    curves = {name: curve for name, curve in curves.items() if curve.rounds}
+    styles, is_one_panel = line_styles(runs), len(curves) <= MAX_OVERLAID
 
-    Of a single run: the band holds the middle half of the clients.
-    """
-    curves = {name: accuracy_curve(seeds) for name, seeds in runs.runs.items() if _is_evaluated(seeds)}
-    if len(curves) == 1 and len(next(iter(runs.runs.values()))) == 1:
-        _draw_clients_of_one_run(figure, runs)
+    def draw(axes: Axes, name: str, colour: str | None) -> None:
+        style = styles[name] if is_one_panel else styles[name]._replace(line="-")
+        _draw_curve(axes, name, curves[name], style, colour)
+        axes.locator_params(axis="x", integer=True, nbins=5)
+
+    over = "clients" if is_single else "seeds"
+    has_bands = any(curve.spread is not None for curve in curves.values())
+    below = "round" + (f" (bands: standard deviation over {over})" if has_bands else "")
+    beside = "accuracy, mean over clients (%)"
+    ranked = sorted(curves, key=lambda name: -curves[name].middle[-1])
+    titles = {name: f"{name} {curves[name].middle[-1]:.1f}" for name in ranked}
+    if not is_one_panel:
+        draw_panels(figure, titles, draw, below, beside)
         return
-    draw_curves(figure, curves, line_styles(runs), "accuracy, mean over clients (%)")
-
-
-def _is_evaluated(seeds: Seeds) -> bool:
-    return bool(accuracy_curve(seeds)[0])
-
-
-def _draw_clients_of_one_run(figure: Figure, runs: RunSet) -> None:
-    axes, run = figure.subplots(), runs.first
-    rounds = sorted(run.evaluations)
-    clients = [100 * np.array(list(run.evaluations[r].personalized.values())) for r in rounds]
-    low, middle, high = np.array([np.percentile(values, (25, 50, 75)) for values in clients]).T
-    style = line_style(0)
-    axes.fill_between(
-        rounds, low, high, color=style.colour, alpha=0.2, linewidth=0, label="middle half of the clients"
-    )
-    (line,) = axes.plot(
-        rounds, [values.mean() for values in clients], "-o", color=style.colour, markersize=4, label="mean"
-    )
-    add_values(
-        line, [f"round {r}: mean {values.mean():.1f} %" for r, values in zip(rounds, clients, strict=True)]
-    )
-    axes.plot(rounds, middle, "--", color="#000000", linewidth=1.2, label="median client")
-    axes.set_xlabel("round")
-    axes.set_ylabel("accuracy of the clients (%)")
-    axes.locator_params(axis="x", integer=True)
-    axes.legend(loc="best")
+    axes = figure.subplots()
+    for name in curves:
+        draw(axes, name, None)
+    axes.set_xlabel(below)
+    axes.set_ylabel(beside)
+    axes.margins(x=0.01)
+    label_line_ends(axes, [(curves[name].middle[-1], titles[name], styles[name].colour) for name in curves])
 
 
 def line_styles(runs: RunSet) -> dict[str, LineStyle]:
@@ -84,53 +96,8 @@ def line_styles(runs: RunSet) -> dict[str, LineStyle]:
     return {name: line_style(number) for number, name in enumerate(runs.runs)}
 
 
-def draw_curves(
-    figure: Figure | SubFigure,
-    curves: Mapping[str, Curve],
-    styles: Mapping[str, LineStyle],
-    label: str,
-    limits: tuple[float, float] | None = None,
-) -> None:
-    """Curves of methods by round, in one panel or in many.
-
-    Args:
-        figure: Where to.
-        curves: By method.
-        styles: Likewise.
-        label: Of the vertical axis, with its unit.
-        limits: Of the vertical axis.
-    """
-    many = any(len(values) > 1 for _, values in curves.values())
-    below = "round" + (" (bands: standard deviation over seeds)" if many else "")
-
-    def draw(axes: Axes, name: str, colour: str | None) -> None:
-        style = styles[name] if len(curves) <= MAX_OVERLAID else styles[name]._replace(line="-")
-        _draw_curve(axes, name, curves[name], style, colour)
-        if limits:
-            axes.set_ylim(*limits)
-        axes.locator_params(axis="x", integer=True, nbins=5)
-
-    if len(curves) <= MAX_OVERLAID:
-        axes = figure.subplots()
-        for name in curves:
-            draw(axes, name, None)
-        axes.set_xlabel(below)
-        axes.set_ylabel(label)
-        axes.margins(x=0.01)
-        ends = [
-            (values[:, -1].mean(), f"{name} {values[:, -1].mean():.1f}", styles[name].colour)
-            for name, (_, values) in curves.items()
-        ]
-        label_line_ends(axes, ends)
-        return
-    ranked = sorted(curves, key=lambda name: -curves[name][1][:, -1].mean())
-    titles = {name: f"{name} {curves[name][1][:, -1].mean():.1f}" for name in ranked}
-    draw_panels(figure, titles, draw, below, label)
-
-
 def _draw_curve(axes: Axes, name: str, curve: Curve, style: LineStyle, colour: str | None) -> None:
-    rounds, values = curve
-    middle = values.mean(axis=0)
+    rounds, middle, spread = curve
     if colour is not None:
         axes.plot(rounds, middle, "-", color=colour, linewidth=0.8, zorder=1)
         return
@@ -138,15 +105,14 @@ def _draw_curve(axes: Axes, name: str, curve: Curve, style: LineStyle, colour: s
     (line,) = axes.plot(rounds, middle, style.line, color=style.colour, marker=style.marker, markersize=size)
     texts = [f"{name}, round {r}: {value:.1f} %" for r, value in zip(rounds, middle, strict=True)]
     add_values(line, texts if size else texts[-1:])
-    if len(values) > 1:
-        spread = values.std(axis=0, ddof=1)
+    if spread is not None:
         axes.fill_between(
             rounds, middle - spread, middle + spread, color=style.colour, alpha=0.15, linewidth=0
         )
 
 
 def draw_panels(
-    figure: Figure | SubFigure,
+    figure: Figure,
     titles: Mapping[str, str],
     draw: Callable[[Axes, str, str | None], None],
     below: str,
@@ -162,7 +128,7 @@ def draw_panels(
         beside: What the vertical axis is.
     """
     rows = -(-len(titles) // PANELS_PER_ROW)
-    set_height(figure, 0.7 + rows * PANEL_HEIGHT)
+    figure.set_figheight(0.7 + rows * PANEL_HEIGHT)
     panels = list(figure.subplots(rows, PANELS_PER_ROW, sharex=True, sharey=True, squeeze=False).flat)
     for axes, name in zip(panels, titles, strict=False):
         for other in titles:
@@ -178,14 +144,6 @@ def draw_panels(
             axes.xaxis.set_tick_params(labelbottom=True)
     figure.supxlabel(below, fontsize=9.5)
     figure.supylabel(beside, fontsize=9.5)
-
-
-def set_height(figure: Figure | SubFigure, height: float) -> None:
-    """Makes a whole figure so high; a part of one keeps its share."""
-    from matplotlib.figure import Figure
-
-    if isinstance(figure, Figure):
-        figure.set_figheight(height)
 
 
 def draw_pma(figure: Figure, runs: RunSet) -> None:
@@ -294,29 +252,20 @@ def draw_ablation(figure: Figure, runs: RunSet) -> None:
     shown = {label: values for label, values in figures.items() if any(values.values())}
     first = next(iter(shown.values()))
     ranked = sorted((name for name in first if first[name]), key=lambda name: float(np.mean(first[name])))
-    set_height(figure, 1.0 + 0.27 * len(ranked))
+    figure.set_figheight(1.0 + 0.27 * len(ranked))
     panels = figure.subplots(1, len(shown), sharey=True, squeeze=False)[0]
     for axes, (label, values) in zip(panels, shown.items(), strict=True):
-        for place, name in enumerate(ranked):
-            _draw_bar(axes, place, name, values[name])
+        for place, seeds in [(place, values[name]) for place, name in enumerate(ranked) if values[name]]:
+            mean = float(np.mean(seeds))
+            axes.barh(place, mean, color=line_style(0).colour, alpha=0.75, height=0.7)
+            if len(seeds) > 1:
+                axes.scatter(seeds, [place] * len(seeds), s=9, color="#000000", zorder=3, linewidths=0)
+            axes.text(max([mean, *seeds]) + 1.5, place, f"{mean:.1f}", va="center", fontsize=8)
         axes.set_xlabel(label)
         axes.set_xlim(0, 112)
         axes.set_xticks(range(0, 101, 20))
         axes.grid(visible=False, axis="y")
     panels[0].set_yticks(range(len(ranked)), ranked)
-
-
-def _draw_bar(axes: Axes, place: int, name: str, values: list[float]) -> None:
-    if not values:
-        axes.text(1, place, "reference", va="center", color=GREY, fontsize=8)
-        return
-    mean, colour = float(np.mean(values)), line_style(0).colour
-    (bar,) = axes.barh(place, mean, color=colour, alpha=0.75, height=0.7)
-    spread = f" ± {np.std(values, ddof=1):.1f} over {len(values)} seeds" if len(values) > 1 else ""
-    add_values(bar, [f"{name}: {mean:.1f} %{spread}"])
-    if len(values) > 1:
-        axes.scatter(values, [place] * len(values), s=9, color="#000000", zorder=3, linewidths=0)
-    axes.text(max([mean, *values]) + 1.5, place, f"{mean:.1f}", va="center", fontsize=8)
 
 
 def cluster_accuracy(seeds: Seeds) -> NDArray[np.float64] | None:
@@ -346,7 +295,7 @@ def draw_clusters(figure: Figure, runs: RunSet) -> None:
     shown = {name: table for name, table in tables.items() if table is not None}
     columns = min(4, len(shown))
     rows = -(-len(shown) // columns)
-    set_height(figure, 0.5 + rows * (2.6 if columns < 4 else 2.0))
+    figure.set_figheight(0.5 + rows * (2.6 if columns < 4 else 2.0))
     panels = list(figure.subplots(rows, columns, squeeze=False).flat)
     low, high = min(t.min() for t in shown.values()), max(t.max() for t in shown.values())
     # All panels have room for as many clusters, so that their cells are of one size and stand in rows.

@@ -37,7 +37,7 @@ FIGURES: dict[str, FigureKind] = {
         "Personalized accuracy",
         "Each client's own model on its own test data, mean over the clients.",
         accuracy.draw_accuracy_by_round,
-        lambda runs: any(accuracy.accuracy_curve(seeds)[0] for seeds in runs.runs.values()),
+        lambda runs: any(accuracy.accuracy_curve(seeds).rounds for seeds in runs.runs.values()),
     ),
     "pma": FigureKind(
         "What clients gain over {reference}",

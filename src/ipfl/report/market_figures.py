@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 
 from ipfl.figure_style import COLOURS, GREY, PALE, add_values, label_line_ends
 from ipfl.ledger.schema import OPENING
-from ipfl.market.market_rows import Transfer
-from ipfl.report.accuracy_figures import set_height
 from ipfl.report.run_set import RunSet, Seeds, client_name
 from ipfl.results.result import Result
 
@@ -30,7 +28,7 @@ def _panels(figure: Figure, names: list[str], height: float) -> list[Axes]:
     """A panel for each method, two in a row."""
     columns = min(2, len(names))
     rows = -(-len(names) // columns)
-    set_height(figure, 0.5 + rows * height)
+    figure.set_figheight(0.5 + rows * height)
     panels = list(figure.subplots(rows, columns, squeeze=False).flat)
     for axes in panels[len(names) :]:
         axes.set_axis_off()
@@ -109,29 +107,20 @@ def has_tokens(seeds: Seeds) -> bool:
 def balances_over_time(run: Result) -> tuple[list[int], NDArray[np.float64]]:
     """Rounds, from −1 (the opening) on, and balances, [round][client].
 
-    The opening is in no line: it is the balance at the end minus all that moved. Where the end is not
-    known, balances begin at 0.
+    Where the opening is not known, because the ledger is elsewhere, balances begin at 0.
     """
-    numbers = sorted(
-        {side for line in run.history for t in line.get("transfers", ()) for side in _clients(t)}
-    )
-    end = run.summary["report"].get("balances")
-    clients = list(range(max([len(end or ()), *(n + 1 for n in numbers)], default=0)))
-    changes = np.zeros((len(run.history) + 1, len(clients)))
-    for row, line in enumerate(run.history, start=1):
-        for transfer in line.get("transfers", ()):
-            if transfer.source >= 0:
-                changes[row, transfer.source] -= transfer.amount
-            if transfer.target >= 0:
-                changes[row, transfer.target] += transfer.amount
-    balances = changes.cumsum(axis=0)
-    if isinstance(end, list) and len(end) == len(clients):
-        balances += np.array(end, dtype=np.float64) - balances[-1]
-    return [OPENING, *(line["round"] for line in run.history)], balances
-
-
-def _clients(transfer: Transfer) -> list[int]:
-    return [account for account in (transfer.source, transfer.target) if account >= 0]
+    moved = [run.opening, *(line.get("transfers", ()) for line in run.history)]
+    sides = [
+        (row, account, amount)
+        for row, transfers in enumerate(moved)
+        for t in transfers
+        for account, amount in ((t.source, -t.amount), (t.target, t.amount))
+        if account >= 0
+    ]
+    changes = np.zeros((len(moved), max((account for _, account, _ in sides), default=-1) + 1))
+    for row, account, amount in sides:
+        changes[row, account] += amount
+    return [OPENING, *(line["round"] for line in run.history)], changes.cumsum(axis=0)
 
 
 def draw_tokens(figure: Figure, runs: RunSet) -> None:

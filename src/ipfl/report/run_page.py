@@ -11,11 +11,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ipfl.errors import InputError
 from ipfl.figure_style import svg_text
-from ipfl.play.metrics import mean_and_std
 from ipfl.report.config_text import toml_value
 from ipfl.report.figure_list import FIGURES, available_figures, make_figure
 from ipfl.report.result_tables import method_cells, run_rows
@@ -147,7 +144,7 @@ def _run_table(run: Result) -> str:
 
 def _comparison_table(runs: RunSet) -> str:
     """A row per method, the most accurate first."""
-    figures = {name: _method_figures(name, runs) for name in runs.runs}
+    figures = {name: mean_figures(seeds) for name, seeds in runs.runs.items()}
     order = sorted(figures, key=lambda name: -(figures[name]["personalized_accuracy"] or {"mean": 0})["mean"])
     rows = [
         [name, str(len(runs.runs[name])), *method_cells(figures[name], is_reference=name == runs.reference)]
@@ -167,15 +164,6 @@ NOTES = (
     "Means over the seeds; ± is the standard deviation over clients. Opt-outs: clients that gain nothing "
     "over the reference. Up and down: traffic per client and round."
 )
-
-
-def _method_figures(name: str, runs: RunSet) -> dict[str, Any]:
-    """The figures of a method; its gains are those over the reference that is shown."""
-    gains = [one for clients in runs.pma(name).values() if (one := mean_and_std(clients))]
-    opted = [sum(v <= 0 for v in clients.values()) for clients in runs.pma(name).values()]
-    pma = {part: float(np.mean([one[part] for one in gains])) for part in ("mean", "std")} if gains else None
-    opt_outs = float(np.mean(opted)) if opted else None
-    return {**mean_figures(runs.runs[name]), "pma": pma, "opt_outs": opt_outs}
 
 
 def _config(runs: RunSet, is_single: bool) -> str:

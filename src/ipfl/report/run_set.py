@@ -8,16 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, Field, ValidationError
-
-from ipfl.config.sections import one_line
 from ipfl.core import ClientId
 from ipfl.errors import InputError
 from ipfl.keep.file_names import COMPARISON_FILE, SUMMARY_FILE
-from ipfl.ledger.lines import check_line
 from ipfl.methods import REFERENCE
+from ipfl.results.finished import load_figures
 from ipfl.results.result import Result
 from ipfl.study.method_labels import folder_names
 from ipfl.system.files import read_json
@@ -25,7 +22,6 @@ from ipfl.system.files import read_json
 if TYPE_CHECKING:
     from ipfl.study.comparison import Comparison
 
-FILE_OF_RUNS = "file that a run or a comparison writes"
 Seeds = Mapping[int, Result]
 """Runs of one method by seed."""
 
@@ -85,7 +81,7 @@ def read_run_set(folder: Path) -> RunSet:
     """The run or the comparison in a folder."""
     if not is_run(folder):
         return _read_comparison(folder)
-    run = read_run(folder)
+    run = load_figures(folder)
     return RunSet({run.summary["method"]: {run.summary["seed"]: run}})
 
 
@@ -124,13 +120,17 @@ def _runs_of(folder: Path) -> Iterator[Path]:
 
 
 def _read_comparison(folder: Path) -> RunSet:
-    summary = read_json(folder / COMPARISON_FILE, FILE_OF_RUNS) if (folder / COMPARISON_FILE).exists() else {}
+    summary = (
+        read_json(folder / COMPARISON_FILE, "file that a comparison writes")
+        if (folder / COMPARISON_FILE).exists()
+        else {}
+    )
     methods = summary.get("methods")
     order = list(methods) if isinstance(methods, dict) else []
     labels = {name: label for label, name in folder_names(order).items()}
     runs: dict[str, dict[int, Result]] = {}
     for place in _runs_of(folder):
-        run = read_run(place)
+        run = load_figures(place)
         runs.setdefault(labels.get(place.parent.name, place.parent.name), {})[run.summary["seed"]] = run
     if not runs:
         raise InputError(f"{folder} holds no finished run and no comparison")
@@ -149,70 +149,6 @@ def _failures(figures: Any) -> dict[int, str]:
     if not isinstance(failures, dict):
         return {}
     return {int(seed): str(why) for seed, why in failures.items() if str(seed).isdecimal()}
-
-
-class _MeanStd(BaseModel):
-    mean: float
-    std: float
-
-
-WholeNumber = Annotated[int, Field(ge=0)]
-
-
-class _ShownSummary(BaseModel):
-    """The part of a summary that figures and pages need."""
-
-    method: str
-    dataset: str
-    partition: str
-    clients: WholeNumber
-    rounds: WholeNumber
-    seed: WholeNumber
-    seconds: float
-    bytes_up: WholeNumber
-    bytes_down: WholeNumber
-    clusters: int | None
-    personalized_accuracy: _MeanStd | None
-    global_accuracy: _MeanStd | None
-    unseen_accuracy: _MeanStd | None
-    pma: _MeanStd | None
-    opt_outs: int | None
-    participation_rate: float | None
-    purity: float | None
-    left: WholeNumber
-    cluster_accuracy: list[list[float]] | None
-    report: dict[str, Any]
-    config: dict[str, Any]
-    client_names: dict[str, str] | None = None
-
-
-class _Evaluated(BaseModel):
-    """The part of an evaluation in `metrics.jsonl` that is needed."""
-
-    clients: list[int]
-    personalized: list[float]
-    cluster_accuracy: list[list[float]] | None
-    participation_rate: float | None
-
-
-def read_run(folder: Path) -> Result:
-    """A run as `summary.json` and `metrics.jsonl` tell it; `ipfl.load` also finds its models and data."""
-    from ipfl.results.finished import read_history  # imports torch
-
-    summary = read_json(folder / SUMMARY_FILE, FILE_OF_RUNS)
-    try:
-        _ShownSummary.model_validate(summary)
-        history, evaluations = read_history(folder)
-        checked = [check_line(line["round"], line) for line in history]
-        for line in checked:
-            if "evaluation" in line:
-                _Evaluated.model_validate(line["evaluation"])
-    except ValidationError as error:
-        reason = one_line(error, None)
-        raise InputError(f"{folder} is not a run of `ipfl run`: {' '.join(reason.split())}") from error
-    except (ValueError, LookupError, TypeError) as error:
-        raise InputError(f"{folder} is not a run of `ipfl run`: {' '.join(str(error).split())}") from error
-    return Result(summary, checked, evaluations, None)
 
 
 def client_name(run: Result, client: ClientId) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import BaseModel
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
@@ -39,16 +40,17 @@ from ipfl.keep.file_names import (
 )
 from ipfl.keep.run_folder import is_on_nodes
 from ipfl.ledger.database import STORE_FILE
+from ipfl.ledger.lines import check_line
 from ipfl.ledger.schema import OPENING
 from ipfl.ledger.store import RunStore
-from ipfl.market.market_rows import Transfer, with_typed_rows
+from ipfl.market.market_rows import Transfer
 from ipfl.methods import method as make_method
 from ipfl.play.metrics import Evaluation
 from ipfl.play.setup import make_setup
 from ipfl.results.newcomer import Newcomers
 from ipfl.results.result import Line, Result
 from ipfl.results.result_models import PlayedRun, StoredVectors, on_its_node
-from ipfl.results.summaries import read_summary
+from ipfl.results.summaries import ShownSummary, read_summary
 from ipfl.system.files import read_record, read_text
 from ipfl.system.plugins import refuse_code
 from ipfl.training.architectures import Factory, model_factory
@@ -343,22 +345,31 @@ def load_figures(folder: Path | str) -> Result:
         InputError: There is no finished run, or its files do not fit together.
     """
     folder = Path(folder)
-    summary = read_summary(folder)
-    history, evaluations = read_history(folder)
+    summary = read_summary(folder, ShownSummary)
+    history, evaluations = _read_history(folder)
     return Result(summary, history, evaluations, None, opening=_read_opening(folder))
 
 
-def read_history(folder: Path) -> tuple[list[Line], dict[int, Evaluation]]:
+class _Evaluated(BaseModel):
+    """The part of an evaluation whose values are calculated with."""
+
+    clients: list[int]
+    personalized: list[float]
+    cluster_accuracy: list[list[float]] | None
+    participation_rate: float | None
+
+
+def _read_history(folder: Path) -> tuple[list[Line], dict[int, Evaluation]]:
     """The line of every round, and the evaluations by round."""
     path = folder / METRICS_FILE
     try:
         lines = [json.loads(line) for line in read_text(path).splitlines()]
-        evaluations = {
-            line["round"]: Evaluation.from_line(line["round"], line["evaluation"])
-            for line in lines
-            if "evaluation" in line
-        }
-        return [with_typed_rows(line) for line in lines], evaluations
+        evaluations = {}
+        for line in lines:
+            if "evaluation" in line:
+                _Evaluated.model_validate(line["evaluation"])
+                evaluations[line["round"]] = Evaluation.from_line(line["round"], line["evaluation"])
+        return [check_line(line["round"], line) for line in lines], evaluations
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:

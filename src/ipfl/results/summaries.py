@@ -68,15 +68,50 @@ class _Summary(BaseModel):
     rounds: Annotated[int, Field(strict=True, ge=0, lt=2**31)]
 
 
-def read_summary(folder: Path) -> dict[str, Any]:
+class _MeanStd(BaseModel):
+    mean: float
+    std: float
+
+
+WholeNumber = Annotated[int, Field(ge=0)]
+
+
+class ShownSummary(_Summary):
+    """The parts that tables, figures and pages show as well."""
+
+    method: str
+    dataset: str
+    partition: str
+    clients: WholeNumber
+    seconds: float
+    bytes_up: WholeNumber
+    bytes_down: WholeNumber
+    clusters: int | None
+    personalized_accuracy: _MeanStd | None
+    global_accuracy: _MeanStd | None
+    unseen_accuracy: _MeanStd | None
+    pma: _MeanStd | None
+    opt_outs: int | None
+    participation_rate: float | None
+    purity: float | None
+    left: WholeNumber
+    cluster_accuracy: list[list[float]] | None
+    report: dict[str, Any]
+
+
+def read_summary(folder: Path, needed: type[_Summary] = _Summary) -> dict[str, Any]:
     """The summary of a run that ended.
+
+    Args:
+        folder: Of the run.
+        needed: The parts that are checked; all others are given as they are.
 
     Raises:
         InputError: There is none, or it is not one.
     """
     try:
         summary = json.loads(read_text(folder / SUMMARY_FILE))
-        _Summary.model_validate(summary)
+        needed.model_validate(summary)
     except OSError as error:
         raise InputError(f"{folder} holds no finished run: {error.strerror}: {error.filename}") from error
     except (ValueError, RecursionError) as error:
