@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ipfl.core import stream
-from ipfl.core.arrays import Floats, Ints
+from ipfl.core.arrays import Ints
 from ipfl.figure_style import COLOURS, GREY, set_log_scale
 from ipfl.theory.clustering import clustering_loss, iterate
 from ipfl.theory.convergence import StepSize, descend, random_losses
@@ -44,21 +44,11 @@ def compute_clustering(seed: int, trials: int) -> Numbers:
         "reached_best": float(reached_best.mean()),
         "one_cluster_loss": clustering_loss(means, sizes, alone, np.zeros(len(group), dtype=np.int64)),
         "best_loss": best, "worst_loss": float(final.max()),
-        "largest_width": {
-            "best": _largest_width(means, runs[int(final.argmin())].choices[-1]),
-            "worst": _largest_width(means, runs[int(final.argmax())].choices[-1]),
-            "one_cluster": float(np.ptp(means)),
-        },
         "losses": [
             {"loss": run.losses, "is_best": bool(best_one)}
             for run, best_one in zip(runs[:SHOWN_STARTS], reached_best, strict=False)
         ],
     }  # fmt: skip
-
-
-def _largest_width(means: Floats, choice: Ints) -> float:
-    """The paper's δ: the largest difference of two clients in the same cluster."""
-    return max(float(np.ptp(means[choice == k])) for k in np.unique(choice))
 
 
 def draw_clustering(figure: Figure, numbers: Numbers) -> None:
@@ -86,14 +76,15 @@ def draw_clustering(figure: Figure, numbers: Numbers) -> None:
 CLIENTS, DIMENSION, ROUNDS, LOCAL_STEPS = 20, 5, 2000, 5
 GRADIENT_NOISE, REPEATS = 1.0, 5
 STEP_SIZES = {
-    "constant": "η",
-    "diminishing": "η/(t + 1)^0.75: both conditions hold",
-    "too fast": "η/(t + 1)²: the sum is finite",
+    "constant": (0.0, "η"),
+    "diminishing": (0.75, "η/(t + 1)^0.75: both conditions hold"),
+    "too fast": (2.0, "η/(t + 1)²: the sum is finite"),
 }
+"""The exponents p of η/(t + 1)^p, and what the figure says of them."""
 
 
 def _step(kind: str, first: float) -> StepSize:
-    exponent = {"constant": 0.0, "diminishing": 0.75, "too fast": 2.0}[kind]
+    exponent, _ = STEP_SIZES[kind]
     return lambda t: first / (t + 1) ** exponent
 
 
@@ -149,7 +140,7 @@ def draw_convergence(figure: Figure, numbers: Numbers) -> None:
         "noise": "1 local step, noisy gradients",
     }
     for axes, (key, title) in zip(panels, titles.items(), strict=False):
-        for number, (kind, text) in enumerate(STEP_SIZES.items()):
+        for number, (kind, (_, text)) in enumerate(STEP_SIZES.items()):
             line = ("-", "--", ":")[number]
             axes.plot(
                 numbers["round"], numbers[key][kind], line, color=COLOURS[number], label=f"{kind}: {text}"

@@ -34,7 +34,8 @@ from ipfl.errors import InputError
 
 Reading = Literal["exact", "printed"]
 READINGS: tuple[Reading, ...] = ("exact", "printed")
-"""The formulas: the one that follows from the model, and the printed one."""
+"""The formulas, and ways to draw clients that they are right for. exact: around their cluster's β, as the
+model says; printed: around client 0, with variance 2τ² and independent of each other."""
 PROCEDURES = ("local", "federated", "clustered")
 """The paper's three procedures."""
 
@@ -101,21 +102,6 @@ class GaussianMeans:
 def largest_spread(clients: int, noise: float, reading: Reading = "exact") -> float:
     """The τ² below which a cluster of `clients` (m₁) is better than training alone; `noise` is s = σ²/n₀."""
     return noise if reading == "exact" else clients * noise / 2
-
-
-def mixed_error(clients: int, noise: float, tau: float) -> float:
-    """Least error of a μ̂_0 + (1 − a) μ̂_T1 over a (equal sizes, exact); not in the paper.
-
-    Own error d, cluster's error c: Var d = s, Var c = s/m₁ + τ² (1 − 1/m₁), Cov(d, c) = s/m₁. The best share
-    a = (Var c − Cov)/(Var d + Var c − 2 Cov) = τ²/(s + τ²) leaves s (τ² + s/m₁)/(s + τ²), which is never more
-    than either alone. A client that may mix both need not know whether τ² < s.
-    """
-    return noise * (tau**2 + noise / clients) / (noise + tau**2) if noise + tau**2 else 0.0
-
-
-def mixed_share(noise: float, tau: float) -> float:
-    """The share a = τ²/(s + τ²) of its own mean that leaves a client the least error."""
-    return tau**2 / (noise + tau**2)
 
 
 def contribution(clients: int, noise: float, tau: float, distance: float) -> float:

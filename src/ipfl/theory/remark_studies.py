@@ -13,16 +13,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ipfl.figure_style import GREY
 from ipfl.theory.error_studies import TAUS, standard_model
-from ipfl.theory.gaussian_means import (
-    GaussianMeans,
-    contribution,
-    farthest_newcomer,
-    mixed_error,
-    mixed_share,
-)
-from ipfl.theory.monte_carlo import estimate, simulate_contribution, simulate_means
-from ipfl.theory.study import STYLES, Numbers, Study, draw_bands, draw_legend
+from ipfl.theory.gaussian_means import GaussianMeans, contribution, farthest_newcomer
+from ipfl.theory.monte_carlo import beside, simulate_contribution, simulate_means
+from ipfl.theory.study import STYLES, Numbers, Study, draw_legend, draw_points
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -40,23 +35,15 @@ def _cluster(tau: float = 0.6, clients: float = 10, sigma: float = 3.0) -> Gauss
 
 
 def compute_remark_1(seed: int, trials: int) -> Numbers:
-    """Errors alone, in a cluster, and with the best mix of both, by spread, clients and noise."""
+    """Errors alone and in a cluster, by spread, clients and noise."""
     found: Numbers = {"trials": trials}
     for name, values in VARIED.items():
-        formula: dict[str, list[float]] = {"local": [], "clustered": [], "mixed": []}
-        simulated: dict[str, list[Numbers]] = {kind: [] for kind in formula}
-        for number, value in enumerate(values):
-            model = _cluster(**{name: value})
-            formula["local"].append(model.noise)
-            formula["clustered"].append(model.procedure_error("clustered"))
-            formula["mixed"].append(mixed_error(model.first, model.noise, model.tau))
-            drawn = simulate_means(model, trials, seed, "remark-1", name, number)
-            share = mixed_share(model.noise, model.tau)
-            weights = {kind: model.weights(kind) for kind in ("local", "clustered")}
-            weights["mixed"] = share * weights["local"] + (1 - share) * weights["clustered"]
-            for kind, of in weights.items():
-                simulated[kind].append(estimate(drawn.errors(of)).record())
-        found[name] = {"x": values, "formula": formula, "simulated": simulated}
+        drawn = [
+            simulate_means(_cluster(**{name: value}), trials, seed, "remark-1", name, number)
+            for number, value in enumerate(values)
+        ]
+        points = {kind: [one.procedure_error(kind) for one in drawn] for kind in ("local", "clustered")}
+        found[name] = {"x": values, "points": points}
     return found
 
 
@@ -69,14 +56,11 @@ def draw_remark_1(figure: Figure, numbers: Numbers) -> None:
     }
     panels = figure.subplots(1, 3, sharey=True)
     for axes, (name, label) in zip(panels, labels.items(), strict=True):
-        series = numbers[name]
-        for kind, values in series["formula"].items():
-            text = "best mix of both (not in the paper)" if kind == "mixed" else kind
-            axes.plot(series["x"], values, STYLES[kind].line, color=STYLES[kind].colour, label=text)
-            draw_bands(axes, series["x"], series["simulated"][kind], STYLES[kind])
+        for kind, points in numbers[name]["points"].items():
+            draw_points(axes, numbers[name]["x"], points, STYLES[kind], STYLES[kind].line, kind)
         axes.set(xlabel=label, xlim=(0, None), ylim=(0, 2))
     panels[0].set_ylabel("mean squared error")
-    draw_legend(figure, panels[0], 3)
+    draw_legend(figure, panels[0], 2)
 
 
 MISPLACED_CLIENTS = range(6)
@@ -87,48 +71,43 @@ def compute_remark_2(seed: int, trials: int) -> Numbers:
     """PMA by the bias that strangers bring into a cluster, and by the spread inside a pure cluster."""
     model = standard_model()
     drawn = simulate_means(model, trials, seed, "remark-2", "strangers")
-    federated = model.weights("federated")
-    bias, formula, simulated = [], [], []
+    bias, gains = [], []
     for count in MISPLACED_CLIENTS:
         weights = np.zeros(len(model.sizes))
         weights[: model.first - count] = weights[model.first : model.first + count] = 1 / model.first
         bias.append((count / model.first * model.gap) ** 2)
-        formula.append(model.error(federated) - model.error(weights))
-        simulated.append(estimate(drawn.errors(federated) - drawn.errors(weights)).record())
-    spread: Numbers = {"x": [tau**2 for tau in TAUS], "formula": {}, "simulated": {}}
-    for reference in ("federated", "local"):
-        gains, records = [], []
-        for number, tau in enumerate(TAUS):
-            one = standard_model(tau=tau)
-            trial = simulate_means(one, trials, seed, "remark-2", "spread", number)
-            gains.append(one.procedure_error(reference) - one.procedure_error("clustered"))
-            gained = trial.errors(one.weights(reference)) - trial.errors(one.weights("clustered"))
-            records.append(estimate(gained).record())
-        spread["formula"][reference], spread["simulated"][reference] = gains, records
-    strangers = {"x": bias, "count": list(MISPLACED_CLIENTS), "formula": formula, "simulated": simulated}
-    return {"trials": trials, "strangers": strangers, "spread": spread}
+        gains.append(drawn.gain(model.weights("federated"), weights))
+    spreads = [
+        simulate_means(standard_model(tau=tau), trials, seed, "remark-2", "spread", number)
+        for number, tau in enumerate(TAUS)
+    ]
+    over = {
+        name: [one.gain(one.model.weights(name), one.model.weights("clustered")) for one in spreads]
+        for name in ("federated", "local")
+    }
+    strangers = {"x": bias, "count": list(MISPLACED_CLIENTS), "points": gains}
+    return {"trials": trials, "strangers": strangers, "spread": {"x": [tau**2 for tau in TAUS], "over": over}}
 
 
 def draw_remark_2(figure: Figure, numbers: Numbers) -> None:
     """PMA by the bias from strangers, and by the spread with either reference."""
     left, right = figure.subplots(1, 2)
-    style, series = STYLES["clustered"], numbers["strangers"]
-    left.plot(series["x"], series["formula"], "-", color=style.colour)
-    draw_bands(left, series["x"], series["simulated"], style)
-    for x, y, count in zip(series["x"], series["formula"], series["count"], strict=True):
-        beside, side = ((-6, -3), "right") if count == 0 else ((7, 2), "left")
-        left.annotate(f"{count}", (x, y), beside, textcoords="offset points", ha=side, fontsize=8.5)
+    series = numbers["strangers"]
+    draw_points(left, series["x"], series["points"], STYLES["clustered"], "-")
+    for x, point, count in zip(series["x"], series["points"], series["count"], strict=True):
+        offset, side = ((-6, -3), "right") if count == 0 else ((7, 2), "left")
+        left.annotate(
+            f"{count}", (x, point["formula"]), offset, textcoords="offset points", ha=side, fontsize=8.5
+        )
     left.set(title="0 to 5 strangers in a cluster of ten", xlabel="within-cluster bias: (share · |β₂ − β₁|)²")
     left.set(ylabel="PMA: error of the reference − own")
-    series = numbers["spread"]
-    for reference, values in series["formula"].items():
-        style = STYLES[reference]
-        right.plot(series["x"], values, style.line, color=style.colour, label=f"reference: {reference}")
-        draw_bands(right, series["x"], series["simulated"][reference], style)
+    for name, points in numbers["spread"]["over"].items():
+        style = STYLES[name]
+        draw_points(right, numbers["spread"]["x"], points, style, style.line, f"reference: {name}")
     right.set(title="Spread inside a pure cluster", xlabel="τ²")
     right.legend()
     for axes in (left, right):
-        axes.axhline(0, color="#555555", linewidth=0.8)
+        axes.axhline(0, color=GREY, linewidth=0.8)
         axes.set_xmargin(0.12)
 
 
@@ -144,12 +123,12 @@ def compute_remark_3(seed: int, trials: int) -> Numbers:
     for name, centre, clients in MARKETS:
         away = PLACES - centre
         simulated = simulate_contribution(clients, NOISE, SPREAD, away, trials, seed, "remark-3", name)
+        formulas = (contribution(clients, NOISE, SPREAD, float(distance)) for distance in away)
         found["clusters"].append(
             {
                 "name": name, "centre": centre, "clients": clients,
                 "reach": farthest_newcomer(clients, NOISE, SPREAD),
-                "formula": [contribution(clients, NOISE, SPREAD, float(d)) for d in away],
-                "simulated": [one.record() for one in simulated],
+                "points": [beside(*pair) for pair in zip(formulas, simulated, strict=True)],
             }
         )  # fmt: skip
     return found
@@ -160,21 +139,24 @@ def draw_remark_3(figure: Figure, numbers: Numbers) -> None:
     axes = figure.subplots()
     for cluster, style in zip(numbers["clusters"], (STYLES["local"], STYLES["federated"]), strict=True):
         label = f"{cluster['name']}: β = {cluster['centre']:g}, {cluster['clients']} clients"
-        axes.plot(numbers["x"], cluster["formula"], style.line, color=style.colour)
+        draw_points(axes, numbers["x"], cluster["points"], style, style.line)
         axes.annotate(
-            label, (cluster["centre"], max(cluster["formula"])), (0, 9), textcoords="offset points",
+            label, (cluster["centre"], _highest(cluster)), (0, 9), textcoords="offset points",
             ha="center", color=style.colour,
         )  # fmt: skip
-        draw_bands(axes, numbers["x"], cluster["simulated"], style)
         low, high = cluster["centre"] - cluster["reach"], cluster["centre"] + cluster["reach"]
         axes.axvspan(low, high, color=style.colour, alpha=0.08, linewidth=0)
-    axes.axhline(0, color="#555555", linewidth=0.8)
-    highest = max(max(cluster["formula"]) for cluster in numbers["clusters"])
+    axes.axhline(0, color=GREY, linewidth=0.8)
+    highest = max(map(_highest, numbers["clusters"]))
     axes.set(
         ylim=(-2.5 * highest, 1.5 * highest),
         xlabel="mean of the newcomer's data μ   (shaded: where it is worth something to the cluster)",
         ylabel="contribution: by how much\na member's error falls",
     )
+
+
+def _highest(cluster: Numbers) -> float:
+    return max(float(point["formula"]) for point in cluster["points"])
 
 
 REMARK_STUDIES = {

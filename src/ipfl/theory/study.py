@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 from ipfl.figure_style import LineStyle, line_style
+from ipfl.theory.monte_carlo import Point
 
 Numbers = dict[str, Any]
 """Content that JSON can hold."""
@@ -33,13 +34,16 @@ class Study:
 
 
 STYLES: dict[str, LineStyle] = {
-    name: line_style(number) for number, name in enumerate(("local", "federated", "clustered", "mixed"))
+    name: line_style(number) for number, name in enumerate(("local", "federated", "clustered"))
 }
 """The same procedure looks the same in every figure."""
 
 
-def draw_bands(axes: Axes, x: list[float], points: list[dict[str, float]], style: LineStyle) -> None:
-    """Simulated values with their 95 % bands."""
+def draw_points(
+    axes: Axes, x: list[float], points: list[Point], style: LineStyle, line: str, label: str | None = None
+) -> None:
+    """A formula as a line, and the simulation as marks with their 95 % bands."""
+    axes.plot(x, [point["formula"] for point in points], line, color=style.colour, label=label)
     low = [point["mean"] - point["low"] for point in points]
     high = [point["high"] - point["mean"] for point in points]
     axes.errorbar(
