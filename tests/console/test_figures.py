@@ -5,7 +5,7 @@ import json
 import pytest
 from fastapi.testclient import TestClient
 from safetensors.torch import load_file
-from tests.console.conftest import make_app, open_for
+from tests.console.conftest import make_app, make_worked, open_for
 from tests.ledger.example_runs import LINE, worked_run
 from tests.small_runs import run_small, small_task
 
@@ -132,11 +132,9 @@ class TestWords:
         assert describe_round({}, {-1: True}, {}) == "trained"
         assert describe_round({}, {-1: False}, {}) == "was asked to train and delivered nothing"
 
-    def test_allowance_and_reimbursement(self):
-        sums = {("allowance", -1): 5, ("paid", 0): 10, ("reimbursement", 0): 4}
-        assert describe_round(sums, {}, {}) == (
-            "received an allowance of 5; paid 10 for cluster 0, got 4 of the pool back"
-        )
+    def test_reimbursement(self):
+        sums = {("paid", 0): 10, ("reimbursement", 0): 4}
+        assert describe_round(sums, {}, {}) == "paid 10 for cluster 0, got 4 of the pool back"
 
     def test_ordinals(self):
         named = {
@@ -350,10 +348,17 @@ class TestRealRuns:
         with store.engine.connect() as connection, pytest.raises(Exception, match="readonly"):
             connection.exec_driver_sql("CREATE TABLE mine (a)")
 
-    def test_stream_of_a_finished_run_ends(self, web):
-        text = web.get("/api/runs/worked/stream").text
-        assert 'event: round\ndata: {"done": 1, "rounds": 1, "state": "finished"}' in text
-        assert text.endswith("event: end\ndata: {}\n\n")
+    def test_news_of_a_finished_run_are_the_last(self, get):
+        assert get("/runs/worked/news") == {"version": "finished 1 of 1", "is_last": True}
+        assert get("/runs/worked/clients/5/news") == get("/runs/worked/news")
+        assert not get("/runs/begun/news")["is_last"]
+
+    def test_news_of_the_list_are_those_of_the_files(self, tmp_path):
+        make_worked(tmp_path / "one")
+        web = TestClient(make_app(open_for(tmp_path)), base_url="http://127.0.0.1")
+        first, again = (web.get("/api/news").json()["version"] for _ in range(2))
+        (tmp_path / "one/summary.json").write_text("{}")
+        assert first == again != web.get("/api/news").json()["version"]
 
 
 def test_long_series_are_thinned_with_both_ends():

@@ -8,8 +8,6 @@ from tests.later import Later
 schemathesis = Later("schemathesis")
 conformance = Later("schemathesis.specs.openapi.checks")
 
-ENDLESS = r"/stream$"
-"""Answers that do not end."""
 KNOWN = ["worked", "begun", "both~ipfl-plus~seed-0", "both~fedavg~seed-0"]
 EXAMPLES = 8
 
@@ -17,7 +15,7 @@ EXAMPLES = 8
 @pytest.fixture(scope="module")
 def described(runs_folder):
     app = make_app(open_for(runs_folder), hosts=None)
-    return schemathesis.openapi.from_asgi("/api/openapi.json", app).exclude(path_regex=ENDLESS)
+    return schemathesis.openapi.from_asgi("/api/openapi.json", app)
 
 
 def ask(operation):

@@ -15,7 +15,6 @@ import hashlib
 import hmac
 import os
 import secrets
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -126,21 +125,3 @@ class AccessRules:
         if kind.lower() != "bearer":
             token = request.cookies.get(COOKIE, "")
         return self.tokens.identify(token.strip()) if token else None
-
-    def require_operator(self, request: HTTPConnection) -> Identity:
-        """Refuses everybody but the operator; without `--auth` everybody is."""
-        identity = self.identify(request)
-        if identity is None:
-            raise SignInNeeded
-        if not identity.is_operator:
-            raise HTTPException(403, "this needs the operator's token; yours opens one client's page")
-        return identity
-
-    def require_client(self, request: HTTPConnection, run: Callable[[], str | None], client: int) -> Identity:
-        """Refuses everybody but the operator and that client of the run; None: there is no such run."""
-        identity = self.identify(request)
-        if identity is None:
-            raise SignInNeeded
-        if not identity.is_operator and (identity.run, identity.client) != (run(), client):
-            raise HTTPException(403, "your token opens another client's page")
-        return identity

@@ -263,6 +263,13 @@ class ComparedRuns(BaseModel):
     warnings: list[str]
 
 
+class News(BaseModel):
+    """Whether a page should be loaded again."""
+
+    version: str = Field(description="another one after every change")
+    is_last: bool = Field(description="whether nothing more is to come")
+
+
 class Problem(BaseModel):
     """The reason why a request was refused."""
 

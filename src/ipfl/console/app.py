@@ -169,7 +169,7 @@ def serve(
         server_header=False,
         proxy_headers=proxy is not None,
         forwarded_allow_ips=proxy or "",
-        timeout_graceful_shutdown=1,  # live connections would keep it open
+        timeout_graceful_shutdown=1,
         h11_max_incomplete_event_size=16_384,
     )
     with listening:

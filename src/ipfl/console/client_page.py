@@ -23,7 +23,6 @@ from ipfl.console.auction import RankedContribution, places
 from ipfl.console.figures import (
     MAX_EVALUATIONS,
     client_accuracies,
-    count_clients,
     evaluated_rounds,
     reference_run,
     thin,
@@ -34,23 +33,16 @@ from ipfl.keep.file_names import SUMMARY_FILE
 from ipfl.keep.run_folder import is_on_nodes
 from ipfl.keep.signing_keys import statement_key
 from ipfl.ledger.reader import Reader, names_one_of
-from ipfl.ledger.schema import bids, clients, contributions, rounds, seats, transfers
+from ipfl.ledger.schema import bids, contributions, rounds, seats, transfers
 from ipfl.ledger.store import RunStore
 from ipfl.report.ledger_tables import round_name
 
 
-def is_member(reader: Reader, client: int) -> bool:
-    """True if the run has this client."""
-    where = and_(clients.c.run_id == reader.run_id, clients.c.client == client)
-    return reader.connection.execute(select(clients.c.client).where(where)).first() is not None
-
-
 def list_clients(reader: Reader, names: Mapping[int, str], offset: int, limit: int) -> ClientPage:
     """A part of the clients in ascending id, with what each paid and earned."""
-    found = select(clients.c.client).where(clients.c.run_id == reader.run_id).order_by(clients.c.client)
-    shown = list(reader.connection.scalars(found.offset(offset).limit(limit)))
-    accounts = account_rows(reader, names, shown)
-    return ClientPage(total=count_clients(reader), offset=offset, clients=accounts)
+    members = reader.clients()
+    accounts = account_rows(reader, names, members[offset : offset + limit])
+    return ClientPage(total=len(members), offset=offset, clients=accounts)
 
 
 def account_rows(reader: Reader, names: Mapping[int, str], shown: Sequence[int]) -> list[ClientRow]:
@@ -64,7 +56,7 @@ def account_rows(reader: Reader, names: Mapping[int, str], shown: Sequence[int])
 def client_detail(runs: FoundRuns, found: FoundRun, client: int) -> ClientDetail | None:
     """One client; None if the run has no such client."""
     with runs.read(found) as (store, reader):
-        if not is_member(reader, client):
+        if client not in reader.clients():
             return None
         names = store.client_names
         account = account_rows(reader, names, [client])[0] if store.header.get("rules") else None
@@ -295,8 +287,6 @@ def describe_round(
     sentences = []
     if amount := sums.get(("open", -1)):
         sentences.append(f"started with {amount} tokens")
-    if amount := sums.get(("allowance", -1)):
-        sentences.append(f"received an allowance of {amount}")
     for cluster in sorted({cluster for _, cluster in sums} | {*seated}):
         told = _describe_cluster(cluster, sums, seated.get(cluster), ranked.get(cluster))
         if told:

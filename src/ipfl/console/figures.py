@@ -9,6 +9,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
+from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from ipfl.console.answers import (
     FlowLink,
     HeatMap,
     MeanStd,
+    News,
     RunDetail,
     RunRow,
     Series,
@@ -31,13 +33,13 @@ from ipfl.console.found_runs import FoundRun, FoundRuns
 from ipfl.errors import InputError
 from ipfl.keep.file_names import PLAN_FILE, SUMMARY_FILE
 from ipfl.ledger.reader import Reader
-from ipfl.ledger.schema import OPENING, balances, clients, metrics, rounds, row_tables
+from ipfl.ledger.schema import metrics, rounds, row_tables
 from ipfl.ledger.store import RunStore
 from ipfl.market.bank import ISSUER
 from ipfl.methods import METHODS, method_class, method_settings
 from ipfl.play.metrics import assessed_models
 from ipfl.results.overview import flat_settings
-from ipfl.system.files import read_text
+from ipfl.system.files import read_json
 
 MAX_POINTS = 1_000
 """Rounds of a chart; of longer runs every n-th is shown, and always the last."""
@@ -97,7 +99,7 @@ def _stored_row(found: FoundRun, store: RunStore, reader: Reader) -> RunRow:
         dataset=str(task.get("dataset", "own data")),
         partition=f"{task['distributions']}, {task.get('partition')}" if "distributions" in task else "",
         seed=seed if isinstance(seed, int) else None,
-        clients=count_clients(reader),
+        clients=len(reader.clients()),
         clusters=str(method.get("clusters", "")),
         done=done,
         rounds=planned,
@@ -105,7 +107,7 @@ def _stored_row(found: FoundRun, store: RunStore, reader: Reader) -> RunRow:
         pma=_mean_std(figures, "evaluation.pma"),
         participation=figures.get("evaluation.participation_rate"),
         evaluated=evaluated,
-        tokens=issued_tokens(reader) if header.get("rules") else None,
+        tokens=-reader.kept_balances().get(ISSUER, 0) if header.get("rules") else None,
         updated=found.updated(),
     )
 
@@ -115,27 +117,25 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def posted_rounds(reader: Reader) -> int:
-    """Number of committed rounds."""
+    """Number of committed rounds; the opening is none."""
     newest = select(func.max(rounds.c.round)).where(rounds.c.run_id == reader.run_id)
-    return int(reader.connection.scalar(newest) or 0) + 1 if has_rounds(reader) else 0
+    number = reader.connection.scalar(newest)
+    return 0 if number is None else int(number) + 1
 
 
-def has_rounds(reader: Reader) -> bool:
-    """True if a round was committed."""
-    where = and_(rounds.c.run_id == reader.run_id, rounds.c.round > OPENING)
-    return reader.connection.execute(select(rounds.c.round).where(where).limit(1)).first() is not None
+def run_news(runs: FoundRuns, found: FoundRun) -> News:
+    """How far a run is."""
+    row = run_row(runs, found)
+    return News(version=f"{row.state} {row.done} of {row.rounds}", is_last=row.state == "finished")
 
 
-def count_clients(reader: Reader) -> int:
-    """Number of clients of the run."""
-    counted = select(func.count()).select_from(clients).where(clients.c.run_id == reader.run_id)
-    return int(reader.connection.scalar(counted) or 0)
-
-
-def issued_tokens(reader: Reader) -> int:
-    """All tokens that there are."""
-    where = and_(balances.c.run_id == reader.run_id, balances.c.account == ISSUER)
-    return -int(reader.connection.scalar(select(balances.c.balance).where(where)) or 0)
+def list_news(runs: FoundRuns) -> News:
+    """When which run was changed; of runs in a database, how far each is."""
+    stamps = {
+        key: run.stamp() if runs.folder is not None else run_row(runs, run).done
+        for key, run in runs.find().items()
+    }
+    return News(version=sha256(repr(stamps).encode()).hexdigest(), is_last=False)
 
 
 def _last_evaluation(reader: Reader) -> tuple[int | None, dict[str, float]]:
@@ -155,11 +155,11 @@ def _mean_std(figures: Mapping[str, float], name: str) -> MeanStd | None:
     return MeanStd(mean=figures[f"{name}.mean"], std=figures.get(f"{name}.std", 0.0))
 
 
-def _read_json(path: Path) -> Mapping[str, Any]:
+def _read_file(path: Path) -> Mapping[str, Any]:
     """A file of a run; empty if it is not there or not JSON, as while it is being written."""
     try:
-        return _mapping(json.loads(read_text(path)))
-    except (OSError, ValueError, RecursionError):
+        return read_json(path, "file of a run")
+    except InputError:
         return {}
 
 
@@ -173,7 +173,7 @@ def run_detail(runs: FoundRuns, found: FoundRun) -> RunDetail:
     store = runs.open(found)
     with store.snapshot() as reader:
         traffic = {name: _total(reader, name) for name in ("bytes_up", "bytes_down")}
-    summary = _read_json(found.folder / SUMMARY_FILE) if found.folder else {}
+    summary = _read_file(found.folder / SUMMARY_FILE) if found.folder else {}
     seconds = summary.get("seconds")
     reference = reference_run(runs, found)
     return RunDetail(
@@ -227,7 +227,7 @@ def reference_run(runs: FoundRuns, found: FoundRun) -> FoundRun | None:
     """The run of the same comparison and seed that PMA is measured against."""
     if found.folder is None:
         return None
-    name = _read_json(found.folder.parent.parent / PLAN_FILE).get("reference")
+    name = _read_file(found.folder.parent.parent / PLAN_FILE).get("reference")
     wanted = found.folder.parent.parent / str(name) / found.folder.name
     return next((run for run in runs.find().values() if name and run.folder == wanted), None)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
@@ -13,6 +13,7 @@ from threading import Lock
 from sqlalchemy import select
 from sqlalchemy.exc import DBAPIError
 
+from ipfl.keep.file_names import SUMMARY_FILE
 from ipfl.ledger import database, schema
 from ipfl.ledger.database import STORE_FILE
 from ipfl.ledger.reader import Reader
@@ -41,28 +42,23 @@ class FoundRun:
     """Its name in the store; None: the only one."""
     folder: Path | None = None
 
-    def stamp(self) -> tuple[int, ...]:
-        """Changes whenever something is written; empty for a run that is not in a file."""
+    def stamp(self) -> tuple[tuple[int, int, int], ...]:
+        """Inode, time and size of its files that are there, the store's first: other ones after a change.
+
+        Empty for a run that is not in a file.
+        """
+        found: list[tuple[int, int, int]] = []
         if self.folder is None:
             return ()
-        found: list[int] = []
-        for name in (STORE_FILE, f"{STORE_FILE}-wal", "summary.json"):
-            try:
+        for name in (STORE_FILE, f"{STORE_FILE}-wal", SUMMARY_FILE):
+            with suppress(OSError):
                 status = (self.folder / name).stat()
-                found += [status.st_ino, status.st_mtime_ns, status.st_size]
-            except OSError:
-                found.append(0)
+                found.append((status.st_ino, status.st_mtime_ns, status.st_size))
         return tuple(found)
 
     def updated(self) -> float | None:
-        """The time of the last change of its store, in seconds since 1970."""
-        times = []
-        for name in (STORE_FILE, f"{STORE_FILE}-wal"):
-            try:
-                times.append((self.folder / name).stat().st_mtime if self.folder else 0.0)
-            except OSError:
-                continue
-        return max(times, default=None) if self.folder else None
+        """The time of the last change of its files, in seconds since 1970."""
+        return max((time / 1e9 for _, time, _ in self.stamp()), default=None)
 
 
 @dataclass
@@ -129,7 +125,7 @@ class FoundRuns:
             InputError: It cannot be read; the text says why.
         """
         stamp = run.stamp()
-        inode = stamp[0] if stamp else 0
+        inode = stamp[0][0] if stamp else 0
         known = self._opened.get(run.key)
         if known is not None and known.inode == inode:
             return known.store

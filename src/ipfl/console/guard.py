@@ -40,8 +40,6 @@ class RequestLimits:
     per_second: float = 50.0
     burst: float = 300.0
     sign_ins_per_minute: float = 10.0
-    streams: int = 32
-    """Live connections at the same time, of all addresses together."""
 
 
 @dataclass
@@ -61,13 +59,6 @@ class Bucket:
             self._left.clear()
         self._left[peer] = (max(0.0, left - 1), now)
         return left >= 1
-
-
-class TooLargeError(HTTPException):
-    """A body is longer than allowed."""
-
-    def __init__(self) -> None:
-        super().__init__(413, TOO_LARGE)
 
 
 def peer_of(scope: Scope) -> str:
@@ -124,7 +115,7 @@ class Guard:
             message = await receive()
             left -= len(message.get("body", b""))
             if left < 0:
-                raise TooLargeError
+                raise HTTPException(413, TOO_LARGE)
             return message
 
         await self.app(scope, receive_limited, send_guarded)

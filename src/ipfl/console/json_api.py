@@ -19,6 +19,7 @@ from ipfl.console.answers import (
     Flow,
     HeatMap,
     MovementPage,
+    News,
     Problem,
     RoundDetail,
     RunDetail,
@@ -36,8 +37,6 @@ from ipfl.console.console import (
     ForClient,
     ForOperator,
     Run,
-    watch_list,
-    watch_run,
 )
 from ipfl.market.market_rows import TransferKind
 
@@ -190,7 +189,7 @@ def make_token(console: ConsoleOf, _: ForOperator, run: Run, client: ClientNumbe
     if console.access.tokens is None:
         raise HTTPException(403, "clients have tokens once the console is started with --auth")
     with console.runs.read(run) as (store, reader):
-        if not client_page.is_member(reader, client):
+        if client not in reader.clients():
             raise HTTPException(404, "the run has no such client")
     return Token(token=console.access.tokens.client_token(store.begun, run.key, client))
 
@@ -250,27 +249,19 @@ def choose_reference(console: Any, chosen: list[Any], wanted: str | None) -> Any
     return next(named, chosen[0])
 
 
-STREAM: dict[int | str, dict[str, Any]] = {
-    200: {"content": {"text/event-stream": {}}},
-    429: {"model": Problem, "description": "Too many live connections."},
-}
+@router.get("/news")
+def get_list_news(console: ConsoleOf, _: ForOperator) -> News:
+    """Whether some run changed: then the version is another one."""
+    return figures.list_news(console.runs)
 
 
-@router.get("/runs/{run}/stream", response_class=StreamingResponse, responses=STREAM)
-async def stream_run(console: ConsoleOf, _: ForOperator, run: Run) -> StreamingResponse:
-    """Server-sent events: `round` whenever a round is committed, `end` once the run is finished."""
-    return console.streams.response(watch_run(console.runs, run))
+@router.get("/runs/{run}/news")
+def get_run_news(console: ConsoleOf, _: ForOperator, run: Run) -> News:
+    """Whether a round was committed, or the run has ended: then the version is another one."""
+    return figures.run_news(console.runs, run)
 
 
-@router.get("/runs/{run}/clients/{client}/stream", response_class=StreamingResponse, responses=STREAM)
-async def stream_client(
-    console: ConsoleOf, _: ForClient, run: Run, client: ClientNumber
-) -> StreamingResponse:
+@router.get("/runs/{run}/clients/{client}/news")
+def get_client_news(console: ConsoleOf, _: ForClient, run: Run, client: ClientNumber) -> News:
     """The same for one client's page."""
-    return console.streams.response(watch_run(console.runs, run))
-
-
-@router.get("/stream", response_class=StreamingResponse, responses=STREAM)
-async def stream_list(console: ConsoleOf, _: ForOperator) -> StreamingResponse:
-    """Server-sent events: `runs` whenever some run changed. It never ends."""
-    return console.streams.response(watch_list(console.runs))
+    return figures.run_news(console.runs, run)

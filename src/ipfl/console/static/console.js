@@ -1,4 +1,4 @@
-// The console's own script: draws the charts from the JSON API, and listens for new rounds.
+// The console's own script: draws the charts from the JSON API, and asks for new rounds.
 // Everything else is plain HTML and htmx. Texts of tooltips are drawn by ECharts on its canvas, not as HTML.
 "use strict";
 
@@ -261,19 +261,23 @@ async function load(source) {
   return answer.json();
 }
 
-function listen(address) {
+const PAUSE = 800;  // milliseconds from one question for news to the next
+
+async function listen(address) {
   const state = document.getElementById("live-state");
-  const source = new EventSource(address);
-  let isFirst = true;
-  const onNews = () => {
-    state.textContent = "Live: new rounds appear by themselves.";
-    if (!isFirst) refresh();
-    isFirst = false;
-  };
-  source.addEventListener("round", onNews);
-  source.addEventListener("runs", onNews);
-  source.addEventListener("end", () => { source.close(); state.textContent = "The run is finished."; });
-  source.addEventListener("error", () => { if (source.readyState !== EventSource.CLOSED) state.textContent = "Connection lost, trying again …"; });
+  let seen = null;
+  for (;;) {
+    try {
+      const news = await load(address);
+      state.textContent = news.is_last ? "The run is finished." : "Live: new rounds appear by themselves.";
+      if (seen !== null && news.version !== seen) refresh();
+      if (news.is_last) return;
+      seen = news.version;
+    } catch {
+      state.textContent = "Connection lost, trying again …";
+    }
+    await new Promise((go) => { setTimeout(go, PAUSE); });
+  }
 }
 
 function refresh() {
