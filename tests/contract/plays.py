@@ -27,7 +27,6 @@ from ipfl.core import (
     Setup,
     TaskFacts,
     holdout_id,
-    personalize_cost,
 )
 from ipfl.errors import NotSupportedError
 from ipfl.methods.shared.client_model_store import ClientModelStore
@@ -180,7 +179,6 @@ def look_at_everything(method: Method[Any], state: Any) -> None:
     """Calls all that may be asked of a state."""
     method.offer(state, 0)
     method.models(state)
-    personalize_cost(method, state)
     if isinstance(method, HasClusters):
         method.preferences(state)
     if isinstance(method, HasReport):

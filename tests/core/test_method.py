@@ -15,12 +15,10 @@ from tests.federation import ZERO, client, setup, train_round
 
 import ipfl.core
 from ipfl.client.memory import ClientMemory
-from ipfl.core import EMPTY, Record, holdout_id, personalize_cost, stream
+from ipfl.core import EMPTY, Record, holdout_id, stream
 from ipfl.core import method as method_module
 from ipfl.core.replies import ReplySchema
 from ipfl.core.vectors import mean
-from ipfl.methods.one_model.fedavg import FedAvg
-from ipfl.methods.one_model.finetune import FineTune
 from ipfl.methods.shared.client_model_store import ClientModelStore
 
 WORDS = st.text("abcdefgh_ü", min_size=1, max_size=8)
@@ -106,9 +104,3 @@ class TestSetup:
             setup(2).client_model_store()
         store = ClientModelStore(ClientMemory(tmp_path))
         assert setup(2, make_client_models=lambda: store).client_model_store() is store
-
-
-def test_what_an_evaluation_costs():
-    """Nothing but the test data, unless the method has something to say about it."""
-    assert personalize_cost(FedAvg(), FedAvg().init(setup(2))) == 0
-    assert personalize_cost(FineTune(epochs=5), FineTune().init(setup(2))) == 15

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from tests.small_runs import run_small, small_engine, small_task
 
 from ipfl.client.memory import ClientMemory
@@ -17,7 +15,7 @@ from ipfl.config.run_config import EvaluateConfig, RunConfig
 from ipfl.config.train_section import AdaptConfig, TrainConfig
 from ipfl.core import EMPTY, Method, Record, Round, Setup, TaskFacts, holdout_id, stream
 from ipfl.core.replies import InvalidReplyError
-from ipfl.play.evaluation import EVALUATION_SHARE, SCORES, Budget, Evaluator
+from ipfl.play.evaluation import SCORES, Evaluator
 from ipfl.play.metrics import Evaluation
 from ipfl.training.architectures import MODEL_FACTORIES
 from ipfl.training.sgd import evaluate
@@ -51,9 +49,6 @@ class Still(Method):
     def personalize(self, offer, mine, me):
         return offer.params["zero"]
 
-    def personalize_cost(self, state):
-        return 2
-
     def models(self, state):
         return state
 
@@ -77,79 +72,24 @@ class Constant(Still):
         return {client: int(client == 0) for client in range(6)}
 
 
-class TestBudget:
-    @given(
-        per_evaluation=st.floats(0, 1e6),
-        per_round=st.floats(0.1, 1e6),
-        rounds=st.integers(1, 60),
-    )
-    def test_auto_costs_a_quarter_of_the_training_at_most(self, per_evaluation, per_round, rounds):
-        budget = Budget(per_evaluation, per_round, rounds)
-        evaluated = [round for round in range(rounds) if budget.is_due(round)]
-        assert evaluated[-1] == rounds - 1, "the last round always is"
-        # But for one evaluation in six rounds, five in all, which are never given up, however dear they are.
-        least = max(1, min(5, rounds // 6))
-        whole = EVALUATION_SHARE * per_round * rounds
-        assert len(evaluated) * per_evaluation <= max(whole, least * per_evaluation) * (1 + 1e-9)
-        affordable = whole / per_evaluation if per_evaluation else rounds
-        assert len(evaluated) >= max(least, int(min(rounds, affordable))), "and nothing is hoarded"
-        gaps = np.diff([-1, *evaluated])
-        assert gaps.max() - gaps.min() <= 1, "evenly"
-
-    def test_by_hand(self):
-        # A round trains 40, ten rounds 400, a quarter is 100; an evaluation costs 15, so there are 6. The
-        # i-th is after the round with (round + 1)·6 ≥ 10·i: the 2nd, 4th, 5th, 7th, 9th and 10th round.
-        budget = Budget(15, 40, 10)
-        assert [round for round in range(10) if budget.is_due(round)] == [1, 3, 4, 6, 8, 9]
-
+class TestWhen:
     @pytest.mark.parametrize(
-        ("rounds", "evaluated"),
+        ("settings", "expected"),
         [
-            (30, [5, 11, 17, 23, 29]),  # five parts of six rounds
-            (60, [11, 23, 35, 47, 59]),  # no more than five, of twelve
-            (13, [6, 12]),  # two parts: the first ends where (round + 1)·2 ≥ 13
-            (11, [10]),  # too short for two
-            (3, [2]),
+            ({}, [True, False]),  # the last one is whole
+            ({"patience": 30}, [False, False]),  # decides when to end
         ],
     )
-    def test_some_are_there_whatever_they_cost(self, rounds, evaluated):
-        dear = Budget(1e9, 1, rounds)
-        assert [round for round in range(rounds) if dear.is_due(round)] == evaluated
-
-    @pytest.mark.parametrize(
-        ("every", "settings", "expected"),
-        [
-            ("auto", {}, [True, False]),  # the last one is whole
-            (6, {}, [False, False]),  # as asked for
-            ("auto", {"patience": 30}, [False, False]),  # decides when to end
-        ],
-    )
-    def test_only_what_is_watched_goes_without_the_last_step(self, task, every, settings, expected):
-        class Dear(Still):
-            def personalize_cost(self, state):
-                return 10**9
-
-        settings |= {"evaluate": EvaluateConfig(every=every), "adapt": AdaptConfig(epochs=1)}
-        result = run_small(task, Dear(), rounds=12, **settings)
+    def test_only_what_is_watched_goes_without_the_last_step(self, task, settings, expected):
+        result = run_small(task, Still(), rounds=12, adapt=AdaptConfig(epochs=1), **settings)
         found = [evaluation.last_step_passes for evaluation in result.evaluations.values()]
         assert found == [None if is_quick else 3 for is_quick in expected]
 
-    def test_every_third(self, task):
-        result = run_small(task, Still(), rounds=8, evaluate=EvaluateConfig(every=3))
-        assert sorted(result.evaluations) == [2, 5, 7]
-        assert [line["round"] for line in result.history if "evaluation" in line] == [2, 5, 7]
-
-    def test_costs_are_counted_in_samples(self, task):
-        evaluator = Evaluator(task, Still(), EvaluateConfig(holdout=7), 0)
-        state = Still().init(_setup(task))
-        budget = evaluator.budget(state, TrainConfig(epochs=2), per_round=3, rounds=9)
-        sizes = [task.data.sizes(client) for client in task.data.clients]
-        # Forward and backward (3) through the mean train part of 3 clients, twice.
-        assert budget.per_round == pytest.approx(3 * 3 * 2 * np.mean([size["train"] for size in sizes]))
-        # Each client's test part, its goal part once to score it and twice to personalize; 2 models on 2
-        # distributions.
-        goals = sum((1 + 2) * size["goal"] for size in sizes)
-        assert budget.per_evaluation == sum(size["test"] for size in sizes) + goals + 2 * 2 * 7
+    @pytest.mark.parametrize(("every", "evaluated"), [({}, [5, 7]), ({"every": 3}, [2, 5, 7])])
+    def test_every_so_many_rounds_and_the_last(self, task, every, evaluated):
+        result = run_small(task, Still(), rounds=8, evaluate=EvaluateConfig(**every))
+        assert [line["round"] for line in result.history if "evaluation" in line] == evaluated
+        assert sorted(result.evaluations) == evaluated
 
 
 def _setup(task):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import errno
 import logging
-import os
 
 import pytest
 
 from ipfl.errors import InputError
-from ipfl.system.retry import is_disk_full, retry, retry_while_disk_full
+from ipfl.system.files import explain_full_disk
+from ipfl.system.retry import retry
 
 
 @pytest.fixture(autouse=True)
@@ -19,60 +19,53 @@ def short_waits(monkeypatch):
     monkeypatch.setattr("ipfl.system.retry.MAX_WAIT_SECONDS", 0.01)
 
 
-def failing(times, error):
+def failing(times):
     """Work that succeeds after so many failures."""
     calls = []
 
     def work():
         calls.append(None)
         if len(calls) <= times:
-            raise error
+            raise TimeoutError("it is away")
         return len(calls)
 
     return work
 
 
-FULL = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "runs/mine/metrics.jsonl")
+def is_timeout(error):
+    return isinstance(error, TimeoutError)
 
 
 def test_what_passes_is_waited_for_and_logged_once(caplog):
     with caplog.at_level(logging.WARNING, logger="ipfl"):
-        assert retry_while_disk_full(failing(3, FULL), "cannot commit round 4", None) == 4
+        assert retry(failing(3), is_timeout, str) == 4
     (record,) = caplog.records
-    assert record.getMessage().startswith(
-        "cannot commit round 4: the disk is full (No space left on device: runs/mine/metrics.jsonl); trying"
-    )
+    assert record.getMessage() == "it is away; trying again for up to 0 s"
 
 
-def test_what_stays_is_one_line_that_says_how_to_resume(tmp_path):
-    with pytest.raises(InputError) as error:
-        retry_while_disk_full(failing(10**6, FULL), "cannot commit round 4", tmp_path)
-    assert str(error.value) == (
-        "cannot commit round 4: the disk is full (No space left on device: runs/mine/metrics.jsonl); "
-        f"what was committed is safe: resume the run in {tmp_path}"
-    )
+@pytest.mark.parametrize(("times", "seconds"), [(10**6, None), (1, 0)])
+def test_what_stays_is_raised_in_the_end(times, seconds):
+    with pytest.raises(TimeoutError, match="away"):
+        retry(failing(times), is_timeout, str, seconds)
 
 
-def test_a_run_without_a_folder_cannot_be_resumed():
-    with pytest.raises(InputError, match=r"metrics\.jsonl\)$"):
-        retry_while_disk_full(failing(10**6, FULL), "cannot play round 0", None)
-
-
-@pytest.mark.parametrize("error", [PermissionError(errno.EACCES, "no"), ValueError("no")])
-def test_what_does_not_pass_is_raised_at_once(error, caplog):
-    calls = failing(1, error)
-    with pytest.raises(type(error), match="no"):
-        retry_while_disk_full(calls, "cannot", None)
+def test_what_does_not_pass_is_raised_at_once(caplog):
+    calls = failing(1)
+    with pytest.raises(TimeoutError, match="away"):
+        retry(calls, lambda error: False, str)
     assert calls() == 2, "tried once only"
     assert caplog.records == []
 
 
-def test_what_a_full_disk_may_say():
-    assert all(is_disk_full(OSError(code, "full")) for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
-    assert not is_disk_full(OSError(errno.EIO, "broken"))
-    assert not is_disk_full(ValueError("no space left on device"))
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
+def test_a_full_disk_is_explained(code):
+    with pytest.raises(InputError) as said, explain_full_disk("; resume it"):
+        raise OSError(code, "it is full", "runs/metrics.jsonl")
+    assert str(said.value) == "the disk is full (it is full: runs/metrics.jsonl); resume it"
 
 
-def test_no_time_for_a_retry():
-    with pytest.raises(OSError, match="No space"):
-        retry(failing(1, FULL), is_disk_full, str, 0)
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "no space left"), ValueError("no space left")])
+def test_nothing_else_is_a_full_disk(error):
+    with pytest.raises(type(error)) as raised, explain_full_disk():
+        raise error
+    assert raised.value is error

@@ -33,11 +33,11 @@ ADAPTED = "+adapt"
 class EvaluateConfig(Section):
     """When and on whom models are evaluated on test data."""
 
-    every: Annotated[int, Field(ge=1, le=MAX_INT32)] | Literal["auto"] = Field(
-        "auto",
-        description="every so many rounds, and always the last; "
-        "auto: as often as a quarter of the training's cost allows, but five times in 30 rounds; before the "
-        "last one without the last step at the clients ([adapt])",
+    every: int = Field(
+        6,
+        ge=1,
+        description="every so many rounds, and always the last; those before it without the last step at the "
+        "clients ([adapt]), unless clients.leave or patience decides by them",
     )
     clients: int | None = Field(
         None, ge=1, le=MAX_INT32, description="evaluate on so many clients, a seeded choice; omitted: all"

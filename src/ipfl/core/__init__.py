@@ -20,7 +20,6 @@ from ipfl.core.method import (
     Roster,
     Setup,
     TaskFacts,
-    personalize_cost,
 )
 from ipfl.core.records import (
     EMPTY,
@@ -74,7 +73,6 @@ __all__ = [
     "holdout_distribution",
     "holdout_id",
     "is_below_quorum",
-    "personalize_cost",
     "server_faults",
     "stream",
 ]

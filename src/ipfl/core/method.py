@@ -221,17 +221,3 @@ class HasReport(Protocol):
     def report(self, state: Any) -> Mapping[str, Fact]:
         """What else the summary of a finished run should say; JSON-able."""
         ...
-
-
-@runtime_checkable
-class HasPersonalizeCost(Protocol):
-    """A method whose `personalize` passes over the client's data."""
-
-    def personalize_cost(self, state: Any) -> int:
-        """How often it passes over a part of the client's data; a pass of training counts three."""
-        ...
-
-
-def personalize_cost(method: Method[Any], state: Any) -> int:
-    """What an evaluation costs beside the test data, in passes over a part; 0 if the method says nothing."""
-    return method.personalize_cost(state) if isinstance(method, HasPersonalizeCost) else 0

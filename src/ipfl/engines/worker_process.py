@@ -26,7 +26,7 @@ from ipfl.core.replies import InvalidReplyError, ReplyLimits, check_form
 from ipfl.engines.local_engine import Ticket
 from ipfl.engines.mailbox import Mailbox, VectorPlaces
 from ipfl.errors import InputError
-from ipfl.system.retry import is_disk_full
+from ipfl.system.files import is_disk_full
 
 EXIT_SECONDS = 0.2
 """How long a worker may take to end by itself when its pipe does."""

@@ -41,7 +41,6 @@ from ipfl.play.callbacks import Callback
 from ipfl.results.result import Line
 from ipfl.system.files import remove, remove_folder
 from ipfl.system.plugins import remember_code
-from ipfl.system.retry import resume_advice, retry_while_disk_full
 
 if TYPE_CHECKING:
     from ipfl.play.loop import RoundLoop
@@ -88,13 +87,24 @@ class Journal(Callback):
         public_key = key_at_hand(self.output)
         return load_carried_accounts(self.output, partial(verify_run, public_key=public_key))
 
+    @property
+    def store(self) -> RunStore:
+        """The store of the run, which was begun or resumed."""
+        assert self._store is not None, "begin or resume first"
+        return self._store
+
+    @property
+    def advice(self) -> str:
+        """The end of an error message about a run that can be resumed."""
+        return f"; what was committed is safe: resume the run in {self.folder.path}"
+
     def balances(self, clients: tuple[ClientId, ...]) -> Mapping[ClientId, int] | None:
         """Tokens that clients bring along from an earlier run."""
         return None if self._carried is None else self._carried.brought(clients)
 
     def begin(self, loop: RoundLoop) -> None:
         """Starts the record of a new run, or restores the rounds of an earlier process."""
-        loop.folder, header = self.folder.path, self._header_of(loop)
+        header = self._header_of(loop)
         if self.is_resumed:
             loop.restore(*self._resume(header, loop.opening, loop.state))
             loop.begun -= self.folder.earlier_seconds("seconds") or 0.0
@@ -122,15 +132,22 @@ class Journal(Callback):
         }
 
     def round(self, loop: RoundLoop, line: Mapping[str, Any]) -> None:
-        """Commits a round."""
-        if self._commit_patiently(line, loop.state, last=loop.is_last_round):
-            loop.commit(line["round"])
+        """Commits a round; while the store cannot be reached, again and again for a while.
+
+        Raises:
+            StoreError: It stayed so: the round is not committed, and the run can be resumed.
+        """
+        try:
+            if self._commit(line, loop.state, last=loop.is_last_round):
+                loop.commit(line["round"])
+        except StoreError as error:
+            raise StoreError(f"{error}{self.advice}") from error
 
     def end(self, loop: RoundLoop, summary: dict[str, Any]) -> None:
         """Adds the newest hash of the store's chain to the summary; results of an earlier end go."""
         for old in (MANIFEST_FILE, SUMMARY_FILE):
             remove(self.folder.path / old)
-        summary["ledger"] = self.head()
+        summary["ledger"] = self.store.head()
 
     def _begin(self, header: Mapping[str, Any], opening: Sequence[Transfer]) -> None:
         """Starts a new run with header and opening balances, in the place of an earlier one."""
@@ -205,34 +222,15 @@ class Journal(Callback):
         self._files.accept_until(done)
         return lines, state
 
-    def _commit_patiently(self, line: Mapping[str, Any], state: Any, *, last: bool) -> bool:
-        """Commits a round; returns whether there was a checkpoint with it.
-
-        Retried while the disk is full or the store cannot be reached.
-
-        Raises:
-            InputError: They stayed so: the round is not committed, and the run can be resumed.
-        """
-        try:
-            return retry_while_disk_full(
-                lambda: self._commit(line, state, last=last),
-                f"cannot commit round {line['round']}",
-                self.folder.path,
-            )
-        except StoreError as error:
-            raise StoreError(f"{error}{resume_advice(self.folder.path)}") from error
-
     def _commit(self, line: Mapping[str, Any], state: Any, *, last: bool) -> bool:
-        """Every step may be repeated: it writes the same again, or finds that it is done."""
-        assert self._store is not None, "begin or resume first"
+        """Commits a round; returns whether there was a checkpoint with it."""
         round = int(line["round"])
         name, files = None, self._files.changed()
         if last or (round + 1) % self.every == 0:
             written = self.checkpoints.write(round, state)
             name = written.name
             files |= {f"{CHECKPOINTS}/{file}": digest for file, digest in written.files.items()}
-        self._store.commit_round(round, line, name, files)
-        self._files.accept()
+        self.store.commit_round(round, line, name, files)
         if name is not None:
             self.checkpoints.keep_only(name)
         self.folder.add_round(line)
@@ -244,25 +242,16 @@ class Journal(Callback):
         # Data of the user's own may be elsewhere later; on nodes, nobody here has it.
         keeps = self.output.keep_models and task.is_users and task.input_dtype is not None
         remember_code([result.summary["model"], result.summary["config"]])
-
-        def write() -> None:  # may be repeated
-            folder.write_models(result.models, played.network)
-            with suppress(NotSupportedError):  # without the file, `ipfl personalize` says so
-                folder.write_offer(played.method.offer(result.state, NEWCOMER))
-            if keeps and result.history:
-                write_predictors(folder.predictors, played.predictors())
-            elif folder.predictors.exists():  # of fewer rounds, from before the run was resumed
-                remove_folder(folder.predictors)
-            folder.write_summary(result.summary)
-
-        retry_while_disk_full(write, "cannot write the results", folder.path)
-        self.commit_results()
-
-    def commit_results(self) -> None:
-        """Writes the hashes of all files that are there after the last round."""
-        assert self._store is not None, "begin or resume first"
-        write_manifest(self.folder.path, self._store)
-        mark_accounts(self.output, self.head())
+        folder.write_models(result.models, played.network)
+        with suppress(NotSupportedError):  # without the file, `ipfl personalize` says so
+            folder.write_offer(played.method.offer(result.state, NEWCOMER))
+        if keeps and result.history:
+            write_predictors(folder.predictors, played.predictors())
+        elif folder.predictors.exists():  # of fewer rounds, from before the run was resumed
+            remove_folder(folder.predictors)
+        folder.write_summary(result.summary)
+        write_manifest(folder.path, self.store)
+        mark_accounts(self.output, self.store.head())
 
     def tell_account(self, client: ClientId, since: int | None) -> Mapping[str, Any] | None:
         """The signed statement of a client's account; None without signatures, or if there is nothing new.
@@ -271,20 +260,14 @@ class Journal(Callback):
             client: Whose.
             since: The round of the statement that it had last; None: it had none.
         """
-        assert self._store is not None, "begin or resume first"
-        header = self._store.header
+        header = self.store.header
         # An unseen client has no account.
-        if self._store.key is None or not header.get("rules") or client not in header["clients"]:
+        if self.store.key is None or not header.get("rules") or client not in header["clients"]:
             return None
-        last = self._store.last_round()
+        last = self.store.last_round()
         if since is not None and since == (OPENING if last is None else last):
             return None
-        return self._store.statement(client, since=since).to_json()
-
-    def head(self) -> str:
-        """The newest hash of the store's chain, for safe keeping elsewhere."""
-        assert self._store is not None, "begin or resume first"
-        return self._store.head()
+        return self.store.statement(client, since=since).to_json()
 
     def release(self) -> None:
         """Closes the store, and lets others have the folder."""

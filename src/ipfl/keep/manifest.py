@@ -93,22 +93,18 @@ class RoundFiles:
     def __init__(self, folder: Path):
         self.folder = folder
         self._known: dict[str, FileState] = {}
-        self._seen: dict[str, FileState] = {}
 
     def changed(self) -> dict[str, str]:
-        """SHA-256 of every file that was written since the last call of `accept`, by path.
+        """SHA-256 of every file that was written since the last call, by path.
 
         They are on disk when this returns. A client that was late leaves its file after its round: it counts
         to the next one.
         """
-        self._seen = {path: _state(entry) for path, entry in _memory_files(self.folder)}
-        changed = sorted(path for path, state in self._seen.items() if self._known.get(path) != state)
+        seen = {path: _state(entry) for path, entry in _memory_files(self.folder)}
+        changed = sorted(path for path, state in seen.items() if self._known.get(path) != state)
+        self._known = seen
         _sync_with_folders(self.folder, changed)
         return {path: file_digest(self.folder / path) for path in changed}
-
-    def accept(self) -> None:
-        """What `changed` told is posted."""
-        self._known = self._seen
 
     def accept_until(self, round: int) -> None:
         """What rounds up to this one left is posted already."""

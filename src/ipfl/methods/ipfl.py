@@ -423,10 +423,6 @@ class IPFL(TokenMarket, Method[IPFLState]):
         rows, clusters = np.nonzero(state.bids == 0)
         return dict(zip(state.accounts.ids[rows].tolist(), clusters.tolist(), strict=True))
 
-    def personalize_cost(self, state: IPFLState) -> int:
-        """Every model is scored once."""
-        return self.clusters
-
     def report(self, state: IPFLState) -> dict[str, Fact]:
         """The market at the end."""
         bids = (state.bids >= 0).sum(axis=0)

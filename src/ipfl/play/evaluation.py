@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from ipfl.client.runner import (
     WANTED_MODELS,
 )
 from ipfl.config.run_config import EvaluateConfig
-from ipfl.config.train_section import AdaptConfig, TrainConfig
+from ipfl.config.train_section import AdaptConfig
 from ipfl.core import (
     Ask,
     ClientId,
@@ -27,7 +26,6 @@ from ipfl.core import (
     Record,
     Replies,
     cluster_name,
-    personalize_cost,
     stream,
 )
 from ipfl.core.replies import Count, NonNegative, Number, ReplySchema, Whole, list_of
@@ -36,40 +34,8 @@ from ipfl.play.driver import Traffic, exchange
 from ipfl.play.metrics import Evaluation, is_separated, mean_and_std, purity
 from ipfl.training.task import Task
 
-BACKWARD_COST = 2
-"""A backward pass costs about two forward passes."""
-EVALUATION_SHARE = 0.25
-"""What `every = "auto"` may cost, as a share of the training."""
-LEAST_EVALUATIONS, ROUNDS_EACH = 5, 6
-"""Evaluations that a run has whatever they cost, so that there is a curve to look at: one for every six
-of its rounds, and no more than five."""
 ROUNDS_TO_SEPARATE = 5
 """Shorter runs are not blamed for clusters that have not separated."""
-
-
-@dataclass(frozen=True)
-class Budget:
-    """Counts the samples that go through a network, so that evaluation stays a small part.
-
-    Counting samples instead of seconds keeps the choice of rounds the same on every machine.
-    """
-
-    per_evaluation: float
-    per_round: float
-    rounds: int
-
-    @property
-    def evaluations(self) -> int:
-        """How many there are in the whole run."""
-        whole = EVALUATION_SHARE * self.per_round * self.rounds
-        affordable = (
-            int(min(self.rounds, whole / self.per_evaluation)) if self.per_evaluation else self.rounds
-        )
-        return max(1, affordable, min(LEAST_EVALUATIONS, self.rounds // ROUNDS_EACH))
-
-    def is_due(self, round: int) -> bool:
-        """Whether this round is evaluated: they are spread evenly, and the last one is."""
-        return (round + 1) * self.evaluations // self.rounds > round * self.evaluations // self.rounds
 
 
 def _expect_scores(sent: Record) -> dict[str, Any]:
@@ -149,8 +115,8 @@ class Evaluator:
         method: Whose states.
         config: When, and on whom.
         seed: Of the run.
-        decides: Whether something depends on evaluations before the last, such as who leaves. If not, and if
-            the user did not say when to evaluate, clients take their last step for the last one alone.
+        decides: Whether something depends on evaluations before the last, such as who leaves. If not, clients
+            take their last step for the last one alone.
         adapt: The last step at the clients.
     """
 
@@ -166,7 +132,7 @@ class Evaluator:
     ):
         self.task, self.method, self.config, self.seed = task, method, config, seed
         self.adapt = adapt or AdaptConfig()
-        self.is_quick = config.every == "auto" and not decides
+        self.decides = decides
         self.clients = self._choose()
         self.metrics = self._choose_metrics()
 
@@ -185,24 +151,8 @@ class Evaluator:
         chosen = stream(self.seed, "evaluated").choice(everyone, self.config.clients, replace=False)
         return tuple(sorted(int(client) for client in chosen))
 
-    def budget(self, state: Any, train: TrainConfig, per_round: int, rounds: int) -> Budget:
-        """Costs of a round of training and of an evaluation, in forward passes of one sample."""
-        data = self.task.data
-        sizes = {client: data.sizes(client) for client in data.clients}
-        mean_train = sum(size["train"] for size in sizes.values()) / len(sizes)
-        passes = personalize_cost(self.method, state)
-        # Once on test and goal; `personalize` passes over parts that are taken to be as large as `goal`.
-        cost = sum(sizes[c]["test"] + (1 + passes) * sizes[c]["goal"] for c in self.clients)
-        holdout = min(self.config.holdout, len(data.holdout(0).y))
-        cost += len(self.method.models(state)) * data.distributions * holdout
-        return Budget(cost, (1 + BACKWARD_COST) * per_round * train.epochs * mean_train, rounds)
-
-    def is_due(self, round: int, last: bool, budget: Budget) -> bool:
-        """Whether this round is evaluated; the last one always is."""
-        if last:
-            return True
-        if self.config.every == "auto":
-            return budget.is_due(round)
+    def is_due(self, round: int) -> bool:
+        """Whether this round is evaluated if it is not the last one."""
         return (round + 1) % self.config.every == 0
 
     def __call__(self, engine: Engine, state: Any, round: int, *, last: bool = False) -> Evaluation:
@@ -255,7 +205,7 @@ class Evaluator:
         """The offer, with what is to be reported beside the hits of the client's predictor."""
         models = [name for name in names if name in offer.params]
         wishes: dict[str, Any] = {WANTED_METRICS: list(self.metrics)} if self.metrics else {}
-        if self.adapt.is_on and (last or not self.is_quick):
+        if self.adapt.is_on and (last or self.decides):
             wishes[LAST_STEP] = True
         if len(models) > 1:
             wishes[WANTED_MODELS] = models

@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -38,7 +37,6 @@ from ipfl.play.metrics import Evaluation, is_learned
 from ipfl.play.setup import make_setup
 from ipfl.results.result import Line, Result
 from ipfl.system.plugins import source_commit
-from ipfl.system.retry import is_disk_full, retry_while_disk_full
 from ipfl.system.signals import InterruptHandler
 from ipfl.training.architectures import model_reference
 from ipfl.training.task import Task
@@ -84,7 +82,6 @@ class RoundLoop:
         self.evaluator = Evaluator(
             task, method, config.evaluate, config.seed, decides=decides, adapt=config.adapt
         )
-        self.budget = self.evaluator.budget(self.state, config.train, setup.per_round, config.rounds)
         self.opening: tuple[Any, ...] = ()
         """Rows that stand before round 0, such as a market's first transfers."""
         if isinstance(method, HasBooks):
@@ -97,8 +94,6 @@ class RoundLoop:
         """Clients that have not come yet."""
         self.last_step_seconds: float | None = None
         """What the last step took a client, when it was last taken; None: it was not, or nobody said so."""
-        self.folder: Path | None = None
-        """Where the run is kept, if it is."""
         self.is_interrupted = False
         self.begun = time.perf_counter()
         """When the first round began, by the clock of this process."""
@@ -178,17 +173,19 @@ class RoundLoop:
 
     def _round(self, round: int) -> Line:
         """Plays and evaluates a round; returns what `metrics.jsonl` says of it."""
-        done, clients, traffic = retry_while_disk_full(
-            lambda: self._play(round), f"cannot play round {round}", self.folder
-        )
-        line: Line = {"round": round, "clients": clients}
+        away = self.departed | self.late
+        members = tuple(client for client in self.task.data.clients if client not in away)
+        roster, traffic = Roster(self.engine.present(members)), Traffic()
+        phases = self.method.round(self.state, roster, round)
+        done = drive(phases, self.engine, round, traffic, self.config.aggregate.max_weight)
+        line: Line = {"round": round, "clients": len(roster.clients)}
         if is_below_quorum(done.seats, self.config.train.min_clients):
             done = self._roll_back(done, round)
             line["rolled_back"] = True
         if traffic.epsilon:
             line["epsilon"] = [[client, traffic.epsilon[client]] for client in sorted(traffic.epsilon)]
         line |= {"seats": done.seats, **({} if done.market is None else done.market.line())}
-        if self.evaluator.is_due(round, round == self.config.rounds - 1, self.budget):
+        if round == self.config.rounds - 1 or self.evaluator.is_due(round):
             evaluation = self._evaluate(done.state, round)
             line["evaluation"] = self.figures(evaluation) | evaluation.line()
             self.evaluations[round] = evaluation
@@ -218,24 +215,6 @@ class RoundLoop:
             for name, model in self.method.models(done.state).items()
             if fewest > 1 and name in names and np.array_equal(model, before[name])
         ]
-
-    def _play(self, round: int) -> tuple[Round[Any], int, Traffic]:
-        """Drives the round; returns also how many clients there were to ask.
-
-        It leaves nothing behind if the disk is full, and may be repeated then.
-        """
-        away = self.departed | self.late
-        members = tuple(client for client in self.task.data.clients if client not in away)
-        roster, traffic = Roster(self.engine.present(members)), Traffic()
-        try:
-            phases = self.method.round(self.state, roster, round)
-            done = drive(phases, self.engine, round, traffic, self.config.aggregate.max_weight)
-            return done, len(roster.clients), traffic
-        except OSError as error:
-            if is_disk_full(error):
-                self.forget(round)
-                self.engine.events.clear()
-            raise
 
     def _roll_back(self, done: Round[Any], round: int) -> Round[Any]:
         """What is recorded of a round below the quorum: the state before it, and nobody delivered."""

@@ -25,6 +25,7 @@ from ipfl.play.callbacks import Callback, Watching
 from ipfl.play.loop import RoundLoop
 from ipfl.results.result import Observer, Result
 from ipfl.results.result_models import PlayedRun
+from ipfl.system.files import explain_full_disk
 from ipfl.training.dry_pass import check_training
 from ipfl.training.hardware import decide_hardware
 from ipfl.training.task import Task
@@ -81,6 +82,7 @@ def run(
         config.adapt,
     )
     with ExitStack() as held:
+        held.enter_context(explain_full_disk("" if journal is None else journal.advice))
         if journal is not None:
             held.callback(journal.release)  # the folder is the run's until its results are posted
         with ExitStack() as stack:

@@ -7,6 +7,7 @@ single operation (`before_operation`).
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -43,6 +44,27 @@ SYNCS_AT_A_TIME = 16
 """Files that wait for the disk together: it writes all that wait at once."""
 LOCK_SECONDS = 5.0
 """How long a locked folder is waited for: workers of a process that was killed end a moment later."""
+
+
+DISK_FULL_CODES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""What the system says when a file cannot grow: no space, no quota, a limit on its size."""
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Whether a write failed for want of space."""
+    return isinstance(error, OSError) and error.errno in DISK_FULL_CODES
+
+
+@contextmanager
+def explain_full_disk(advice: str = "") -> Iterator[None]:
+    """Inside, a full disk is an input error of one line, which ends with this advice."""
+    try:
+        yield
+    except OSError as error:
+        if not is_disk_full(error):
+            raise
+        where = f": {error.filename}" if error.filename else ""
+        raise InputError(f"the disk is full ({error.strerror}{where}){advice}") from error
 
 
 def before_operation(kind: str, path: Path) -> None:

@@ -132,7 +132,6 @@ def test_learners_start_differently_and_their_cost_is_reported():
     state = method.init(setup(2, make_params=lambda k: np.full(2, k, np.float32)))
     assert [model[0] for model in state.models] == [0, 1, 2]
     assert method.report(state) == {"trainings_per_seat": 3}
-    assert method.personalize_cost(state) == 3
     assert list(method.models(state)) == ["cluster_0", "cluster_1", "cluster_2"]
 
 

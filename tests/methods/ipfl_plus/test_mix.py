@@ -138,9 +138,3 @@ class TestMixing:
         me = person([(2, 0)] * 4, goal=[(1, 0), (2, 0)])
         offer = Record({"cluster_0": ZERO, "cluster_1": ZERO}, {"clusters": [0, 1], "means": [0.5, 0.5]})
         assert IPFLPlus(mix=Mix(rule=rule)).personalize(offer, Record(), me).tolist() == [0, 0]
-
-    # Both models; and on evidence all seven candidates on `goal` and on `train`.
-    @pytest.mark.parametrize(("rule", "passes"), [("paper", 2), ("evidence", 2 + 2 * 7)])
-    def test_cost(self, rule, passes):
-        method = IPFLPlus(mix=Mix(rule=rule))
-        assert method.personalize_cost(method.init(setup(4))) == passes

@@ -63,9 +63,3 @@ def test_evaluating_twice_is_the_same():
         assert engine.runner.memory.load(0) == Record()
     assert first == second
     assert first["hits"] != first["global_hits"]
-
-
-def test_fine_tuning_counts_as_three_passes_an_epoch():
-    state = FineTune().init(setup(2))
-    assert FineTune(epochs=4).personalize_cost(state) == 12
-    assert FineTune().personalize_cost(state) == 15

@@ -86,8 +86,3 @@ def test_the_global_model_is_that_of_fedavg():
     assert ditto.models["global"].tobytes() == plain.models["global"].tobytes()
     assert ditto.summary["global_accuracy"] == plain.summary["global_accuracy"]
     assert ditto.last.personalized != ditto.last.shared
-
-
-def test_an_evaluation_costs_at_most_a_training():
-    state = Ditto().init(setup(2))
-    assert Ditto(epochs=4).personalize_cost(state) == 12

@@ -44,7 +44,7 @@ from ipfl.training.task import Task
 MAX_EVENT_TEXT = 2000
 """Characters of an event about a client: a traceback has some."""
 UNKNOWN_SAMPLES = {"train": 1, "probe": 1, "goal": 1, "test": 1}
-"""Counts of a client that has not said any: `evaluate.every = "auto"` derives its costs from them."""
+"""Counts of a client that has not said any."""
 
 
 class MissingArraysError(Exception):

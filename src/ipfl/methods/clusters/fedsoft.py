@@ -39,7 +39,7 @@ from ipfl.methods.shared.cluster_models import (
     draw_per_cluster,
     read_models,
 )
-from ipfl.methods.shared.steps import expect_update, loss_table, merge, training_passes
+from ipfl.methods.shared.steps import expect_update, loss_table, merge
 from ipfl.training.sgd import Pull
 
 
@@ -143,10 +143,6 @@ class FedSoft(ClusterModelsMethod[SoftClusters]):
     def preferences(self, state: SoftClusters) -> dict[ClientId, int]:
         """The most important cluster of every client that answered."""
         return {client: int(np.argmax(u)) for client, u in state.importance.items()}
-
-    def personalize_cost(self, state: SoftClusters) -> int:
-        """For clients that never trained: all centers are scored, then one training."""
-        return self.clusters + training_passes(None)
 
 
 def center_importance(losses: NDArray[np.float64], smoother: float) -> NDArray[np.float64]:

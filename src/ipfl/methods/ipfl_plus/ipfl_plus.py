@@ -249,10 +249,6 @@ class IPFLPlus(TokenMarket, Method[MarketState]):
         importance = self.importance.weigh(hits / max(n, 1), np.asarray(offer.facts["means"]))
         return self.mix.personalize(models, importance, me, limit)
 
-    def personalize_cost(self, state: MarketState) -> int:
-        """Every cluster model once, and every candidate for the mix."""
-        return self.clusters + self.mix.cost(self.clusters)
-
     def models(self, state: MarketState) -> dict[str, Vector]:
         """The cluster models."""
         return state.clusters.named

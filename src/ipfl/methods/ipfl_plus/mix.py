@@ -65,10 +65,6 @@ class Mix:
         is_trained = me.settings.use_probe and len(points.trained) > 0
         return mix_on_evidence(models, importance, points, me, is_trained=is_trained)
 
-    def cost(self, clusters: int) -> int:
-        """Candidates that are scored, on two parts each."""
-        return 2 * (clusters + len(SHARPNESS)) if self.rule == "evidence" else 0
-
 
 def mix_on_evidence(
     models: Sequence[Vector], importance: Floats, points: OwnPoints, me: Client, *, is_trained: bool = False

@@ -18,8 +18,7 @@ from pydantic.dataclasses import dataclass
 
 from ipfl.client.client import Client
 from ipfl.core import Record, Vector
-from ipfl.methods.shared.one_model import GlobalModel, OneModelMethod
-from ipfl.methods.shared.steps import training_passes
+from ipfl.methods.shared.one_model import OneModelMethod
 
 LR_SHARE = 0.3
 """Learning rate of fine-tuning by default, as a share of that in the rounds."""
@@ -41,7 +40,3 @@ class FineTune(OneModelMethod):
         """The global model, fine-tuned on the client's `train` part."""
         lr = LR_SHARE * me.settings.lr if self.lr is None else self.lr
         return me.train(offer.params["global"], epochs=self.epochs, lr=lr)
-
-    def personalize_cost(self, state: GlobalModel) -> int:
-        """The epochs of fine-tuning."""
-        return training_passes(self.epochs)

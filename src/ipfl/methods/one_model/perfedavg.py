@@ -36,7 +36,7 @@ from torch import Tensor
 from ipfl.client.client import Client
 from ipfl.core import Record, Vector
 from ipfl.core.vectors import mix
-from ipfl.methods.shared.one_model import GlobalModel, OneModelMethod
+from ipfl.methods.shared.one_model import OneModelMethod
 from ipfl.training.network import Network
 from ipfl.training.sgd import Batch, mean_loss
 
@@ -69,10 +69,6 @@ class PerFedAvg(OneModelMethod):
         """The global model after one step on the client's `train` part."""
         shared = offer.params["global"]
         return mix([shared, me.gradient(shared, "train")], [1, -self.alpha])
-
-    def personalize_cost(self, state: GlobalModel) -> int:
-        """One gradient: as much as a pass of training."""
-        return 3
 
 
 def meta_gradient(network: Network, batch: Batch, *, alpha: float, hessian: bool) -> None:

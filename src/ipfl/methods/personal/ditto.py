@@ -28,8 +28,7 @@ from pydantic.dataclasses import dataclass
 
 from ipfl.client.client import Client
 from ipfl.core import Record, Vector
-from ipfl.methods.shared.one_model import GlobalModel, OneModelMethod
-from ipfl.methods.shared.steps import training_passes
+from ipfl.methods.shared.one_model import OneModelMethod
 from ipfl.training.sgd import Pull
 
 
@@ -61,7 +60,3 @@ class Ditto(OneModelMethod):
         """The personal model as it is, or what a client that has none makes of the global one."""
         own, shared = mine.params.get("personal"), offer.params["global"]
         return self._personal(shared, shared, me) if own is None else own
-
-    def personalize_cost(self, state: GlobalModel) -> int:
-        """At most the epochs of a client that was never chosen."""
-        return training_passes(self.epochs)

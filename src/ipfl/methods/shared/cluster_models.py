@@ -69,10 +69,6 @@ class ClusterModelsMethod(Method[S], Generic[S]):
         """The K models."""
         return state.named
 
-    def personalize_cost(self, state: S) -> int:
-        """Every model is scored once."""
-        return len(state.models)
-
 
 def read_models(record: Record) -> list[Vector]:
     """The K models of a record, in the order of their clusters."""

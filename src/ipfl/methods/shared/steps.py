@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from ipfl.client.client import Client, Part
 from ipfl.config.sections import AggregateConfig
-from ipfl.config.train_section import TrainConfig
 from ipfl.core import NO_CLUSTER, ClientId, Record, Replies, Roster, Seat, Vector, stream
 from ipfl.core.replies import Count, ReplySchema, VectorSizes
 from ipfl.errors import NotSupportedError
@@ -104,11 +103,3 @@ def refuse_strangers(client: ClientId, known: Container[ClientId], why: str) -> 
     """Raises an error for a client that never belonged to the federation: the method has no model for it."""
     if client not in known:
         raise NotSupportedError(f"not supported by this method: a model for a client it never met ({why})")
-
-
-def training_passes(epochs: int | None) -> int:
-    """What `personalize_cost` says of so many epochs; None for as many as in a training.
-
-    The server does not know the length of the clients' training; the default stands for it.
-    """
-    return 3 * (TrainConfig().epochs if epochs is None else epochs)
