@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,6 @@ from ipfl.core import Record
 from ipfl.errors import InputError
 from ipfl.keep.checkpoint import Checkpoints, pack_state, unpack_state
 from ipfl.methods.shared.client_model_store import ClientModelStore
-from ipfl.system.files import read_record, write_record
 
 
 @dataclass(frozen=True)
@@ -42,7 +40,7 @@ def test_all_comes_back_and_folders_stay_where_they_are(tmp_path):
         known={7: [0.1, -0.0]},
     )
     checkpoints = Checkpoints(tmp_path / "checkpoint")
-    name = checkpoints.write(4, before).name
+    name = checkpoints.write(4, before)
     assert b"old" not in (tmp_path / "checkpoint" / name).read_bytes()
     after = checkpoints.read(name, state(tmp_path / "moved"))
     assert after.client_models.memory.folder == tmp_path / "moved"
@@ -79,95 +77,17 @@ def test_what_a_state_cannot_hold(tmp_path):
         unpack_state(Record(), state(tmp_path))
 
 
-@dataclass(frozen=True)
-class Moving:
-    """A model that moves, and the way from each of its last three places to the next."""
-
-    model: Any
-    ways: tuple[Any, ...] = field(default=(), metadata={"lasting": True})
-
-    def moved(self) -> Moving:
-        after = self.model + 1
-        return Moving(after, (*self.ways, (self.model, after))[-2:])
+def test_the_last_checkpoint_stays_whole_until_the_next_is_kept(tmp_path):
+    checkpoints = Checkpoints(tmp_path / "checkpoint")
+    for round in (0, 1, 1):  # a round may be written again
+        last = checkpoints.write(round, state(tmp_path, known={round: [0.5]}))
+        assert checkpoints.read("round-0.safetensors", state(tmp_path)).known == {0: [0.5]}
+    checkpoints.keep_only(last)
+    assert [path.name for path in checkpoints.folder.iterdir()] == ["round-1.safetensors"]
 
 
-class TestLastingArrays:
-    FRESH = Moving(np.zeros(3, np.float32))
-
-    def play(
-        self, checkpoints: Checkpoints, state: Moving, rounds: range
-    ) -> tuple[Moving, list[dict[str, str]]]:
-        """The state after these rounds, and the files that each round's checkpoint consists of."""
-        files = []
-        for round in rounds:
-            state = state.moved()
-            written = checkpoints.write(round, state)
-            checkpoints.keep_only(written.name)
-            assert {path.name for path in checkpoints.folder.iterdir()} == {*written.files}
-            files.append({**written.files})
-        return state, files
-
-    def test_they_are_written_once_and_stay_as_long_as_they_are_needed(self, tmp_path):
-        state, files = self.play(Checkpoints(tmp_path), self.FRESH, range(4))
-        # Round 0 writes two models, the others one each; from round 3 on the first two are not needed.
-        assert [sorted(names) for names in files] == [
-            ["round-0.safetensors", "vectors-0.safetensors"],
-            ["round-1.safetensors", "vectors-0.safetensors", "vectors-1.safetensors"],
-            ["round-2.safetensors", *(f"vectors-{n}.safetensors" for n in range(3))],
-            ["round-3.safetensors", *(f"vectors-{n}.safetensors" for n in range(1, 4))],
-        ]
-        written = [len(read_record(tmp_path / f"vectors-{n}.safetensors").params) for n in range(1, 4)]
-        assert written == [1, 1, 1]
-        assert not read_record(tmp_path / "round-3.safetensors").params
-        again = Checkpoints(tmp_path).read("round-3.safetensors", self.FRESH)
-        assert [[one.tolist() for one in way] for way in again.ways] == [
-            [[2] * 3, [3] * 3],
-            [[3] * 3, [4] * 3],
-        ]
-        assert again.model is again.ways[-1][-1]
-        assert again.ways[0][1] is again.ways[1][0]
-        assert again.model.tolist() == state.model.tolist()
-
-    @pytest.mark.parametrize("done", range(1, 6))
-    def test_who_goes_on_writes_the_same_files(self, tmp_path, done):
-        _, whole = self.play(Checkpoints(tmp_path / "whole"), self.FRESH, range(6))
-        _, begun = self.play(Checkpoints(tmp_path / "parts"), self.FRESH, range(done))
-        Checkpoints(tmp_path / "parts").write(done, self.FRESH.moved())  # of a process that died then
-        later = Checkpoints(tmp_path / "parts")
-        state = later.read(f"round-{done - 1}.safetensors", self.FRESH)
-        later.keep_only(f"round-{done - 1}.safetensors")
-        _, ended = self.play(later, state, range(done, 6))
-        assert [*begun, *ended] == whole
-
-    def test_the_last_checkpoint_stays_whole_until_the_next_is_kept(self, tmp_path):
-        checkpoints = Checkpoints(tmp_path)
-        state, _ = self.play(checkpoints, self.FRESH, range(3))
-        checkpoints.write(3, state.moved())
-        assert Checkpoints(tmp_path).read("round-2.safetensors", self.FRESH).model.tolist() == [3] * 3
-
-    def test_a_round_can_be_written_again(self, tmp_path):
-        checkpoints = Checkpoints(tmp_path)
-        state, _ = self.play(checkpoints, self.FRESH, range(3))
-        last = state.moved()
-        assert checkpoints.write(3, last) == checkpoints.write(3, last)
-
-    @pytest.mark.parametrize(
-        "elsewhere",
-        [
-            {"0": ["vectors-9.safetensors", "0"]},
-            {"0": ["../vectors-0.safetensors", "0"]},
-            {"0": ["vectors-0.safetensors", "7"]},
-            {"0": "vectors-0.safetensors"},
-            {"0": 3},
-            [],
-            7,
-        ],
-    )
-    def test_what_is_not_there_is_refused(self, tmp_path, elsewhere):
-        checkpoints = Checkpoints(tmp_path)
-        checkpoints.write(0, self.FRESH.moved())
-        record = read_record(tmp_path / "round-0.safetensors")
-        facts = {**record.facts, "elsewhere": json.loads(json.dumps(elsewhere))}
-        write_record(tmp_path / "round-0.safetensors", replace(record, facts=facts))
-        with pytest.raises(InputError):
-            checkpoints.read("round-0.safetensors", self.FRESH)
+@pytest.mark.parametrize("name", ["../round-0.safetensors", "round-9.safetensors"])
+def test_what_is_no_checkpoint_of_the_folder_is_refused(tmp_path, name):
+    Checkpoints(tmp_path).write(0, state(tmp_path))
+    with pytest.raises(InputError):
+        Checkpoints(tmp_path / "checkpoint").read(name, state(tmp_path))

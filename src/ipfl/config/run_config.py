@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from ipfl import methods
-from ipfl.config.sections import MAX_INT32, AggregateConfig, Section
+from ipfl.config.sections import AggregateConfig, Section
 from ipfl.config.task_section import TaskConfig
 from ipfl.config.train_section import AdaptConfig, PrivacyConfig, TrainConfig
 from ipfl.errors import InputError, unknown
@@ -40,10 +40,10 @@ class EvaluateConfig(Section):
         "clients ([adapt]), unless clients.leave or patience decides by them",
     )
     clients: int | None = Field(
-        None, ge=1, le=MAX_INT32, description="evaluate on so many clients, a seeded choice; omitted: all"
+        None, ge=1, description="evaluate on so many clients, a seeded choice; omitted: all"
     )
     holdout: int = Field(
-        500, ge=1, le=MAX_INT32, description="test samples per distribution for the accuracy of server models"
+        500, ge=1, description="test samples per distribution for the accuracy of server models"
     )
     metrics: tuple[str, ...] | None = Field(
         None,
@@ -60,16 +60,14 @@ class ClientsConfig(Section):
         False,
         description="clients leave for good if their model is no better on their goal than the reference's",
     )
-    grace: int = Field(10, ge=0, le=MAX_INT32, description="rounds before a client may leave")
+    grace: int = Field(10, ge=0, description="rounds before a client may leave")
     join_round: int | None = Field(
         None,
         ge=1,
-        le=MAX_INT32,
         description="round at which a fifth of the clients join; omitted: all are there from the start",
     )
     deadline: Annotated[float, Field(gt=0)] | None = Field(
-        None,
-        description="seconds for an answer, by the clock; clients that take longer are left out",
+        None, description="seconds for an answer, by the clock; clients that take longer are left out"
     )
 
 
@@ -170,11 +168,10 @@ class RunConfig(Section):
         le=MAX_SEED,
         description="decides everything random: partition, initial parameters, selections, shuffles",
     )
-    rounds: int = Field(30, ge=1, le=MAX_INT32, description="number of rounds")
+    rounds: int = Field(30, ge=1, description="number of rounds")
     patience: int | None = Field(
         None,
         ge=1,
-        le=MAX_INT32,
         description="stop after so many rounds without better models on clients' goals; omitted: never",
     )
     train: TrainConfig = Field(default_factory=TrainConfig)

@@ -112,7 +112,6 @@ class AggregateConfig(Section):
     min_providers: int | None = Field(
         None,
         ge=1,
-        le=MAX_INT32,
         description="a model moves only if so many clients delivered an update to it; "
         "omitted: 2 on deployed nodes, 1 in simulations",
     )

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from ipfl.config.sections import MAX_INT32, Section
+from ipfl.config.sections import Section
 from ipfl.errors import InputError
 
 DATASET = "digits"
@@ -87,7 +87,6 @@ class TaskConfig(Section):
     clients: int | None = Field(
         20,
         ge=1,
-        le=MAX_INT32,
         description="number of clients N, the unseen ones included; omitted with natural: all there are",
     )
     small_clients: Literal["refuse", "leave_out"] = Field(
@@ -96,7 +95,6 @@ class TaskConfig(Section):
     samples: int | None = Field(
         60,
         ge=1,
-        le=MAX_INT32,
         description="training samples (train + probe) per client; "
         "omitted with another data set than the default one: all there are",
     )
@@ -108,16 +106,10 @@ class TaskConfig(Section):
         (), description="shares of wrong labels, dealt out to the clients in turn: data of graded quality"
     )
     probe: float = Field(0.2, gt=0, lt=1, description="share of the samples held back to score models")
-    test_samples: int = Field(100, ge=1, le=MAX_INT32, description="test samples per client, at most")
-    server_samples: int = Field(
-        0, ge=0, le=MAX_INT32, description="samples per distribution in the server's own holdout"
-    )
-    unseen: int = Field(
-        0, ge=0, le=MAX_INT32, description="of the clients, how many are held back from training"
-    )
-    drift_round: int | None = Field(
-        None, ge=1, le=MAX_INT32, description="round at which some clients change distribution"
-    )
+    test_samples: int = Field(100, ge=1, description="test samples per client, at most")
+    server_samples: int = Field(0, ge=0, description="samples per distribution in the server's own holdout")
+    unseen: int = Field(0, ge=0, description="of the clients, how many are held back from training")
+    drift_round: int | None = Field(None, ge=1, description="round at which some clients change distribution")
     drift_share: float = Field(0.2, gt=0, le=1, description="share of the clients that change at drift_round")
     model: str = Field(
         "auto",

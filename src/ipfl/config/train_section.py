@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from ipfl.config.sections import MAX_INT32, Section
+from ipfl.config.sections import Section
 from ipfl.errors import InputError
 
 OWN_CODE = r"[^:\s]+:[^:\s]+"
@@ -18,8 +18,8 @@ class TrainConfig(Section):
     """Local training, the same for all methods."""
 
     lr: float = Field(0.1, gt=0, description="learning rate, in the first round if it decays")
-    batch_size: int = Field(32, ge=1, le=MAX_INT32, description="samples per step")
-    epochs: int = Field(2, ge=1, le=MAX_INT32, description="passes over the client's train part per training")
+    batch_size: int = Field(32, ge=1, description="samples per step")
+    epochs: int = Field(2, ge=1, description="passes over the client's train part per training")
     optimizer: str = Field(
         "sgd",
         pattern=rf"^(sgd|adam|adamw|{OWN_CODE})$",
@@ -36,14 +36,11 @@ class TrainConfig(Section):
         "lr·decay_factor^⌊t/decay_every⌋; lr/(1 + t/decay_every), the steps of the convergence theorem",
     )
     decay_every: int = Field(
-        10,
-        ge=1,
-        le=MAX_INT32,
-        description="rounds between two steps down; of diminishing: rounds until lr is half",
+        10, ge=1, description="rounds between two steps down; of diminishing: rounds until lr is half"
     )
     decay_factor: float = Field(0.5, gt=0, le=1, description="what a step down multiplies the rate by")
     decay_rounds: int | None = Field(
-        None, ge=1, le=MAX_INT32, description="rounds until cosine ends; omitted: those of the run"
+        None, ge=1, description="rounds until cosine ends; omitted: those of the run"
     )
     augment: str | None = Field(
         None,
@@ -73,7 +70,6 @@ class TrainConfig(Section):
     per_round: int | None = Field(
         None,
         ge=1,
-        le=MAX_INT32,
         description="client trainings per round, the budget all methods share; omitted: half of the clients, "
         "or as many as the models need to move (aggregate.min_providers)",
     )
@@ -84,7 +80,6 @@ class TrainConfig(Section):
     min_clients: int = Field(
         1,
         ge=1,
-        le=MAX_INT32,
         description="clients whose updates a round needs; with fewer it is rolled back and nothing is paid",
     )
 
@@ -129,7 +124,7 @@ class TrainConfig(Section):
 class AdaptConfig(Section):
     """The last step at every client: what it makes of the network that its method gives it."""
 
-    epochs: Annotated[int, Field(ge=0, le=MAX_INT32)] | Literal["auto"] = Field(
+    epochs: Annotated[int, Field(ge=0)] | Literal["auto"] = Field(
         0,
         description="epochs in which a client trains its network further for itself; auto: five, or twenty "
         "if it goes most of the way to the result; the fewer classes it has, the further it goes",

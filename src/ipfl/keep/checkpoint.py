@@ -3,20 +3,15 @@
 The file names the dataclass of each value; allowed are only the classes that a fresh state of the same method
 holds, so that a file cannot name a class of its own. A field marked `local` (where a folder is) is not
 written; it comes from the fresh state too.
-
-What a field marked `lasting` holds stays the same over several rounds, such as the models of the last ones.
-Its arrays, which nobody may change in place, are written once, to a file of their own that later checkpoints
-refer to: a round writes only what is new in it.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from pydantic import BaseModel
@@ -29,14 +24,9 @@ from ipfl.system.files import (
     read_record,
     refuse_special_file,
     remove,
-    sync,
+    sync_all,
     write_record,
 )
-
-STATE, LASTING = "round", "vectors"
-"""How the names of files begin: with a state, and with lasting arrays."""
-ELSEWHERE = "elsewhere"
-"""Fact of a state: its arrays that are in other files, each with the file and its name there."""
 
 
 def pack_state(state: Any) -> Record:
@@ -150,38 +140,6 @@ def _examples(like: Any) -> dict[str, Any]:
     return found
 
 
-def _lasting_arrays(state: Any) -> Iterator[Any]:
-    """Arrays of a state's fields that are marked as lasting, and of those of its records."""
-
-    def walk(value: Any) -> Iterator[Any]:
-        if isinstance(value, np.ndarray):
-            yield value
-        elif isinstance(value, Mapping | tuple | list):
-            for item in value.values() if isinstance(value, Mapping) else value:
-                yield from walk(item)
-
-    for field in dataclasses.fields(state) if dataclasses.is_dataclass(state) else ():
-        value = getattr(state, field.name)
-        yield from walk(value) if field.metadata.get("lasting", False) else _lasting_arrays(value)
-
-
-class WrittenCheckpoint(NamedTuple):
-    """A checkpoint that is on disk."""
-
-    name: str
-    files: Mapping[str, str]
-    """SHA-256 of each file that it consists of, those of earlier rounds included."""
-
-
-class Place(NamedTuple):
-    """Where an array is on disk."""
-
-    array: Any
-    """Itself: as long as it is known here, no other array is at its place in memory."""
-    file: str
-    name: str
-
-
 def file_digest(path: Path) -> str:
     """SHA-256 of a file.
 
@@ -198,79 +156,31 @@ class Checkpoints:
 
     def __init__(self, folder: Path):
         self.folder = folder
-        self._places: dict[int, Place] = {}  # of the lasting arrays of the newest checkpoint, by `id`
-        self._digests: dict[str, str] = {}  # of the files that they are in
 
-    def write(self, round: int, state: Any) -> WrittenCheckpoint:
-        """Writes the state after a round; it is on disk when this returns.
+    def write(self, round: int, state: Any) -> str:
+        """Writes the state after a round, and returns the file's name; it is on disk then.
 
         What was written of a round that was not committed, and is played again, is the same.
         """
         make_folder(self.folder)
-        packed, lasting = pack_state(state), {id(array) for array in _lasting_arrays(state)}
-        kept = {name: array for name, array in packed.params.items() if id(array) in lasting}
-        fresh = {name: array for name, array in kept.items() if id(array) not in self._places}
-        places = dict(self._places)
-        if fresh:
-            file = self.name(round, LASTING)
-            write_record(self.folder / file, Record(fresh))
-            places |= {id(array): Place(array, file, name) for name, array in fresh.items()}
-        elsewhere = {name: places[id(array)][1:] for name, array in kept.items()}
-        own = {name: array for name, array in packed.params.items() if name not in kept}
-        write_record(self.folder / self.name(round), Record(own, {**packed.facts, ELSEWHERE: elsewhere}))
-        digests = self._synced([self.name(round), *([self.name(round, LASTING)] if fresh else [])])
-        self._places = {id(array): places[id(array)] for array in kept.values()}
-        used = {place.file for place in self._places.values()}
-        known = self._digests | digests
-        self._digests = {file: known[file] for file in sorted(used)}
-        return WrittenCheckpoint(
-            self.name(round), {self.name(round): digests[self.name(round)], **self._digests}
-        )
-
-    def _synced(self, names: Sequence[str]) -> dict[str, str]:
-        """SHA-256 of these files, which are on disk when this returns."""
-        # The hash is computed from the system's cache while the disk is written: neither waits for the other.
-        with ThreadPoolExecutor(1) as beside:
-            digests = {name: beside.submit(file_digest, self.folder / name) for name in names}
-            for name in names:
-                sync(self.folder / name)
-            sync(self.folder)  # the names
-            sync(self.folder.parent)
-        return {name: digest.result() for name, digest in digests.items()}
+        path = self.folder / self.name(round)
+        write_record(path, pack_state(state))
+        sync_all([path, self.folder, self.folder.parent])
+        return path.name
 
     @staticmethod
-    def name(round: int, kind: str = STATE) -> str:
-        """Name of the file with the state after a round, or with the lasting arrays that are new in it."""
-        return f"{kind}-{round}{RECORD_SUFFIX}"
+    def name(round: int) -> str:
+        """Name of the file with the state after a round."""
+        return f"round-{round}{RECORD_SUFFIX}"
 
     def read(self, name: str, like: Any) -> Any:
-        """The state in a file, and in those that it refers to."""
-        record = self._record(name)
-        try:
-            elsewhere = {
-                str(own): (str(file), str(there))
-                for own, (file, there) in record.facts.get(ELSEWHERE, {}).items()
-            }
-            files = {file: self._record(file) for file in sorted({file for file, _ in elsewhere.values()})}
-            found = {own: files[file].params[there] for own, (file, there) in elsewhere.items()}
-        except InputError:
-            raise
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
-            raise _does_not_fit(repr(error)) from error
-        state = unpack_state(Record({**record.params, **found}, record.facts), like)
-        self._places = {id(array): Place(array, *elsewhere[own]) for own, array in found.items()}
-        self._digests = {file: file_digest(self.folder / file) for file in files}
-        return state
-
-    def _record(self, name: str) -> Record:
+        """The state in a file."""
         if Path(name).name != name:
             raise InputError(f"{name!r} is not the name of a checkpoint")
-        return read_record(self.folder / name)
+        return unpack_state(read_record(self.folder / name), like)
 
     def keep_only(self, name: str) -> None:
-        """Removes all checkpoints but the one that was written or read last, finished or not."""
-        needed = {name, *self._digests}
-        for kind in (STATE, LASTING):
-            for path in self.folder.glob(f"{kind}-*"):
-                if path.name not in needed:
-                    remove(path)
+        """Removes all checkpoints but this one, finished or not."""
+        for path in self.folder.glob("round-*"):
+            if path.name != name:
+                remove(path)

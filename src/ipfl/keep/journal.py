@@ -26,7 +26,7 @@ from ipfl.keep.carried_balances import (
     refuse_forgetting,
     taking_accounts,
 )
-from ipfl.keep.checkpoint import Checkpoints
+from ipfl.keep.checkpoint import Checkpoints, file_digest
 from ipfl.keep.file_names import CHECKPOINTS, MANIFEST_FILE, SUMMARY_FILE
 from ipfl.keep.manifest import RoundFiles, write_manifest
 from ipfl.keep.run_audit import refuse_changed_files, verify_run
@@ -227,9 +227,8 @@ class Journal(Callback):
         round = int(line["round"])
         name, files = None, self._files.changed()
         if last or (round + 1) % self.every == 0:
-            written = self.checkpoints.write(round, state)
-            name = written.name
-            files |= {f"{CHECKPOINTS}/{file}": digest for file, digest in written.files.items()}
+            name = self.checkpoints.write(round, state)
+            files[f"{CHECKPOINTS}/{name}"] = file_digest(self.checkpoints.folder / name)
         self.store.commit_round(round, line, name, files)
         if name is not None:
             self.checkpoints.keep_only(name)

@@ -15,13 +15,12 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from io import FileIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
 
 from ipfl.core.records import Record
 from ipfl.errors import InputError
@@ -30,16 +29,6 @@ DRAFT_SUFFIX = ".draft"
 """Of a file that is being written; it gets its name when it is complete."""
 RECORD_SUFFIX = ".safetensors"
 """Of the files that `write_record` writes."""
-DTYPE_NAMES = {
-    "float64": "F64",
-    "float32": "F32",
-    "float16": "F16",
-    **{f"int{bits}": f"I{bits}" for bits in (64, 32, 16, 8)},
-    **{f"uint{bits}": f"U{bits}" for bits in (64, 32, 16, 8)},
-    "bool": "BOOL",
-}
-"""What safetensors calls numpy's types."""
-
 SYNCS_AT_A_TIME = 16
 """Files that wait for the disk together: it writes all that wait at once."""
 LOCK_SECONDS = 5.0
@@ -128,12 +117,6 @@ def make_folder(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
 
 
-def sync(path: Path) -> None:
-    """Returns when a file, or the names in a folder, are on disk."""
-    before_operation("sync", path)
-    _sync(path)
-
-
 def sync_all(paths: Iterable[Path]) -> None:
     """Returns when these files, and the names in these folders, are on disk; together is much faster."""
     waiting = [*paths]
@@ -159,19 +142,15 @@ def append(path: Path, content: bytes) -> None:
     """Adds to the end of a file all or nothing, unless the process dies meanwhile."""
     before_operation("append", path)
     with path.open("ab", buffering=0) as file:
-        _append(file, content)
+        end = file.seek(0, os.SEEK_END)
+        try:
+            while content:  # a nearly full disk takes a part
+                content = content[file.write(content) or 0 :]
+        except OSError:
+            with suppress(OSError):  # what comes first is what went wrong first
+                file.truncate(end)
+            raise
     before_operation("appended", path)
-
-
-def _append(file: FileIO, content: bytes | memoryview) -> None:
-    end = file.seek(0, os.SEEK_END)
-    try:
-        while content:  # a nearly full disk takes a part
-            content = content[file.write(content) or 0 :]
-    except OSError:
-        with suppress(OSError):  # what comes first is what went wrong first
-            file.truncate(end)
-        raise
 
 
 class FolderLock:
@@ -302,28 +281,9 @@ def write_record(path: Path, record: Record) -> None:
     """Writes a record whole or not at all."""
     # safetensors means the values in the order of the axes, which is not how a strided view lies in memory.
     vectors = {name: np.ascontiguousarray(vector) for name, vector in record.params.items()}
-    # Larger numbers first, so that all lie at multiples of their size.
-    order = sorted(vectors, key=lambda name: (-vectors[name].itemsize, name))
-    header = _record_header({name: vectors[name] for name in order}, json.dumps(dict(record.facts)))
-    # Not by safetensors' own `save`, which copies all vectors into one block of memory first; and not by its
-    # `save_file`: killed half-way, that leaves a file with a name of its choice.
-    with atomic_write(path) as draft, draft.open("wb", buffering=0) as file:
-        _append(file, header)
-        for name in order:
-            _append(file, vectors[name].reshape(-1).view(np.uint8).data)
-
-
-def _record_header(vectors: Mapping[str, NDArray[Any]], facts: str) -> bytes:
-    """What a safetensors file begins with: how long the text is that says what is where, and that text."""
-    entries: dict[str, Any] = {"__metadata__": {"facts": facts}}
-    end = 0
-    for name, vector in vectors.items():
-        start, end = end, end + vector.nbytes
-        kind = DTYPE_NAMES[vector.dtype.name]
-        entries[name] = {"dtype": kind, "shape": vector.shape, "data_offsets": (start, end)}
-    text = json.dumps(entries, ensure_ascii=False, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text
+    # Not by its `save_file`: killed half-way, that leaves a file with a name of its choice.
+    with atomic_write(path) as draft:
+        draft.write_bytes(save(vectors, {"facts": json.dumps(dict(record.facts))}))
 
 
 def read_record(path: Path) -> Record:

@@ -9,7 +9,7 @@ another; their difference is taken block by block too, as vectors of differences
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,7 +44,7 @@ class ClusterModels:
     """M_k."""
     directions: tuple[Vector | None, ...]
     """The running direction of each cluster's own steps; None before the first."""
-    last_steps: tuple[tuple[Way, ...], ...] = field(metadata={"lasting": True})
+    last_steps: tuple[tuple[Way, ...], ...]
     """The last steps of each model, newest last."""
 
     @classmethod
