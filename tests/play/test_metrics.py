@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ipfl.play.metrics import Evaluation, assessed_models, is_separated, mean_and_std, purity
+from ipfl.play.metrics import Evaluation, is_separated, mean_and_std, purity
 
 
 class TestSpread:
@@ -113,19 +113,6 @@ class TestEvaluation:
         figures = self.MEASURED.figures({99: 0.5})
         assert figures["pma"] is figures["opt_outs"] is None
         assert figures["participation_rate"] is None
-
-
-@pytest.mark.parametrize(
-    ("figures", "names"),
-    [
-        ({"cluster_accuracy": [[0.5, 0.25]], "assessed_models": ["cluster_1", "cluster_4"]}, [1, 4]),
-        ({"cluster_accuracy": [[0.5, 0.25]], "global_accuracy": None}, [0, 1]),  # recorded without names
-        ({"cluster_accuracy": None}, []),
-        ({}, []),
-    ],
-)
-def test_names_of_assessed_clusters(figures, names):
-    assert assessed_models(figures) == [f"cluster_{number}" for number in names]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ipfl.core import ClientId, cluster_name
+from ipfl.core import ClientId
 
 
 def mean_and_std(values: Sequence[float] | Mapping[ClientId, float] | None) -> dict[str, float] | None:
@@ -54,17 +54,8 @@ def is_separated(gains: Sequence[float]) -> bool:
 
 
 def assessed_models(figures: Mapping[str, Any]) -> list[str]:
-    """Names of the models that the columns of an evaluation's `cluster_accuracy` belong to.
-
-    Runs that were recorded before there were names had one model for all, `global`, or clusters; the columns
-    of these are then numbered from 0 on.
-    """
-    if names := figures.get("assessed_models"):
-        return [str(name) for name in names]
-    columns = len((figures.get("cluster_accuracy") or [[]])[0])
-    if figures.get("global_accuracy") is not None:
-        return ["global"] * columns
-    return [cluster_name(number) for number in range(columns)]
+    """Names of the models that the columns of an evaluation's `cluster_accuracy` belong to."""
+    return [str(name) for name in figures.get("assessed_models") or ()]
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,7 @@ def _evaluation_figures(evaluation: Mapping[str, Any]) -> Iterator[tuple[str, fl
 
 
 class TensorBoardTracker:
-    """Writes an event file; without a thread of its own, because workers are forked.
+    """Writes an event file.
 
     Args:
         folder: Where the event files of this run go.
@@ -88,32 +88,25 @@ class TensorBoardTracker:
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, Any], *, is_resumed: bool):
-        self._events = require_extra("tensorboard.compat.proto.event_pb2", "tensorboard")
-        self._summaries = require_extra("tensorboard.compat.proto.summary_pb2", "tensorboard")
-        self._tensors = require_extra("tensorboard.compat.proto.tensor_pb2", "tensorboard")
-        self._records = require_extra("tensorboard.summary.writer.record_writer", "tensorboard")
+        require_extra("tensorboard", "tensorboard")
         self.folder, self.settings, self.is_resumed = folder, settings, is_resumed
         self._writer: Any = None
 
     def start(self, method: str, rounds: int) -> None:
         """Begins the file, with the settings as a table."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        if not self.is_resumed:
-            for old in self.folder.glob("*.tfevents.*"):
-                old.unlink()
-        name = f"events.out.tfevents.{time.time_ns() // 10**6}.{os.getpid()}"
-        self._writer = self._records.RecordWriter((self.folder / name).open("wb"))
-        self._write(file_version="brain.Event:2")
+        from torch.utils.tensorboard import SummaryWriter
+
+        for old in () if self.is_resumed else self.folder.glob("*.tfevents.*"):
+            old.unlink()
+        self._writer = SummaryWriter(self.folder)
         rows = [f"| {key} | {to_json(value)} |" for key, value in self.settings.items()]
-        self._write_text("config", "\n".join(["| setting | value |", "|---|---|", *rows]), 0)
+        self._writer.add_text("config", "\n".join(["| setting | value |", "|---|---|", *rows]), 0)
 
     def round(self, line: Mapping[str, Any]) -> None:
         """Writes the figures of a round; its number is the step."""
-        values = [
-            self._summaries.Summary.Value(tag=name, simple_value=value)
-            for name, value in round_figures(line).items()
-        ]
-        self._write(step=line["round"], summary=self._summaries.Summary(value=values))
+        for name, value in round_figures(line).items():
+            self._writer.add_scalar(name, value, line["round"])
+        self._writer.flush()
 
     def finish(self) -> None:
         """The file stays open until `end`."""
@@ -123,24 +116,9 @@ class TensorBoardTracker:
         if self._writer is None:
             return
         shown = {key: value for key, value in summary.items() if key != "config"}
-        self._write_text("summary", f"    {to_json(shown)}", summary["rounds"])
+        self._writer.add_text("summary", f"    {to_json(shown)}", summary["rounds"])
         self._writer.close()
         self._writer = None
-
-    def _write_text(self, name: str, text: str, step: int) -> None:
-        """Writes a text for TensorBoard's page of texts; its own functions for that need TensorFlow."""
-        plugin = self._summaries.SummaryMetadata.PluginData(plugin_name="text")
-        value = self._summaries.Summary.Value(
-            tag=f"{name}/text_summary",
-            metadata=self._summaries.SummaryMetadata(plugin_data=plugin),
-            tensor=self._tensors.TensorProto(dtype="DT_STRING", string_val=[text.encode()]),
-        )
-        self._write(step=step, summary=self._summaries.Summary(value=[value]))
-
-    def _write(self, **content: Any) -> None:
-        event = self._events.Event(wall_time=time.time(), **content)
-        self._writer.write(event.SerializeToString())
-        self._writer.flush()
 
 
 class MLflowTracker:
