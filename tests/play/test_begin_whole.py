@@ -19,8 +19,8 @@ from ipfl.errors import InputError
 from ipfl.keep.run_folder import holds_run
 from ipfl.results.finished import FinishedRun
 from ipfl.study.comparison_folder import ASIDE, ComparisonFolder
-from ipfl.system import files, plugins
-from ipfl.system.files import FolderLock, is_locked
+from ipfl.system import files, folder_lock, plugins
+from ipfl.system.folder_lock import FolderLock, is_locked
 
 SMALL_RUN = [
     *("--set", "rounds=1", "--set", "task.clients=3", "--set", "task.samples=8"),
@@ -92,7 +92,7 @@ class TestHalfFolders:
 class TestLock:
     @pytest.fixture(autouse=True)
     def at_once(self, monkeypatch):
-        monkeypatch.setattr(files, "LOCK_SECONDS", 0.1)
+        monkeypatch.setattr(folder_lock, "LOCK_SECONDS", 0.1)
 
     @pytest.mark.parametrize("how", ["resume", "overwrite"])
     def test_two_processes_at_once(self, task, old, how):

@@ -24,7 +24,7 @@ from ipfl.cli import app
 from ipfl.keep.run_audit import Audit
 from ipfl.keep.signing_keys import key_beside
 from ipfl.ledger.store import RunStore
-from ipfl.system.files import FolderLock
+from ipfl.system.folder_lock import FolderLock
 
 CHECKS = int(os.environ.get("IPFL_CHECKS", "20"))
 """Of each method."""

@@ -18,7 +18,7 @@ from ipfl.ledger import database, schema
 from ipfl.ledger.database import STORE_FILE
 from ipfl.ledger.reader import Reader
 from ipfl.ledger.store import RunStore
-from ipfl.system.files import is_locked
+from ipfl.system.folder_lock import is_locked
 
 MAX_FOLDER_DEPTH = 4
 """Folders inside each other that are looked through: a comparison is DIR/METHOD/seed-S."""

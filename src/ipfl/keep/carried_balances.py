@@ -20,7 +20,8 @@ from ipfl.errors import InputError
 from ipfl.keep.run_folder import RunOutput
 from ipfl.ledger.store import RunStore
 from ipfl.ledger.verify import Finding
-from ipfl.system.files import FolderLock, refuse_special_file, write_json
+from ipfl.system.files import refuse_special_file, write_json
+from ipfl.system.folder_lock import FolderLock
 
 ACCOUNTS_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 POINTER_SUFFIX = ".accounts.json"

@@ -23,7 +23,8 @@ from ipfl.ledger.schema import OPENING
 from ipfl.ledger.store import RunStore
 from ipfl.ledger.verify import Finding, MakeReplay, findings, verify
 from ipfl.methods import method_class
-from ipfl.system.files import is_locked, read_bytes
+from ipfl.system.files import read_bytes
+from ipfl.system.folder_lock import is_locked
 
 
 def verify_run(

@@ -40,7 +40,6 @@ from ipfl.keep.file_names import (
 from ipfl.ledger import schema
 from ipfl.ledger.database import STORE_FILE
 from ipfl.system.files import (
-    FolderLock,
     append,
     atomic_write,
     make_folder,
@@ -52,6 +51,7 @@ from ipfl.system.files import (
     write_record,
     write_text,
 )
+from ipfl.system.folder_lock import FolderLock
 from ipfl.training.network import Network
 
 OWN_FOLDERS = (SERVER_MODELS, MEMORY, PRIVACY, CLIENT_MODELS, CHECKPOINTS, PREDICTORS)

@@ -41,7 +41,8 @@ from ipfl.results.result import Result
 from ipfl.study.run_list import MakeObserver, RunList
 from ipfl.study.run_pool import local_pool
 from ipfl.study.study_run import RunOutcome, StudyRun, TaskCache
-from ipfl.system.files import FolderLock, remove_folder
+from ipfl.system.files import remove_folder
+from ipfl.system.folder_lock import FolderLock
 from ipfl.system.plugins import source_commit
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from ipfl.errors import InputError
 from ipfl.keep.file_names import COMPARISON_FILE, METRICS_FILE, PLAN_FILE
 from ipfl.keep.run_folder import holds_run
-from ipfl.system.files import FolderLock, make_folder, remove, remove_folder, rename
+from ipfl.system.files import make_folder, remove, remove_folder, rename
+from ipfl.system.folder_lock import FolderLock
 
 FIGURE_FILES = ("convergence.png", "convergence.pdf", "pma.png", "pma.pdf")
 """Figures that `ipfl compare` draws beside it; known here because another comparison must not leave them."""

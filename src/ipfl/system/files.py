@@ -11,7 +11,6 @@ import errno
 import json
 import os
 import shutil
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -31,8 +30,6 @@ RECORD_SUFFIX = ".safetensors"
 """Of the files that `write_record` writes."""
 SYNCS_AT_A_TIME = 16
 """Files that wait for the disk together: it writes all that wait at once."""
-LOCK_SECONDS = 5.0
-"""How long a locked folder is waited for: workers of a process that was killed end a moment later."""
 
 
 DISK_FULL_CODES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -151,61 +148,6 @@ def append(path: Path, content: bytes) -> None:
                 file.truncate(end)
             raise
     before_operation("appended", path)
-
-
-class FolderLock:
-    """Holds a folder for one process at a time; the system releases it however the process ends.
-
-    It needs no file: the folder itself is locked. Processes that this one forks later hold it too.
-
-    Raises:
-        InputError: Another process holds it.
-    """
-
-    def __init__(self, folder: Path):
-        self._handle: int | None = None
-        try:
-            import fcntl
-        except ImportError:  # no such locks on this system
-            return
-        self._handle = os.open(folder, os.O_RDONLY)
-        until = time.monotonic() + LOCK_SECONDS
-        while True:
-            try:
-                fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
-            except BlockingIOError as error:
-                if time.monotonic() > until:
-                    self.release()
-                    raise InputError(f"another process is at work in {folder}") from error
-                time.sleep(0.05)
-            except OSError:  # a file system without locks
-                return
-
-    def release(self) -> None:
-        """Lets others have it."""
-        if self._handle is not None:
-            os.close(self._handle)
-            self._handle = None
-
-
-def is_locked(folder: Path) -> bool | None:
-    """Whether a process holds a folder (`FolderLock`); None if this system cannot tell."""
-    try:
-        import fcntl
-
-        handle = os.open(folder, os.O_RDONLY)
-    except (ImportError, OSError):
-        return None
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # a file system without locks
-        return None
-    finally:
-        os.close(handle)
-    return False
 
 
 def write_text(path: Path, text: str) -> None:
