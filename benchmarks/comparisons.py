@@ -12,7 +12,7 @@ import statistics
 import time
 from typing import Any
 
-from ipfl.config.run_config import Config
+from ipfl.config.whole_config import Config
 from ipfl.engines.local_engine import count_cores
 from ipfl.methods import METHODS
 from ipfl.study.comparison import compare

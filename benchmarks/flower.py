@@ -24,7 +24,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import ipfl
-from ipfl.config.run_config import Config
+from ipfl.config.whole_config import Config
 from ipfl.core import Ask, Bytes, ClientId, Engine, Replies
 from ipfl.deploy.local_federation import local_federation
 from ipfl.engines import EngineContext, EngineFactory

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from ipfl.config.run_config import Config
+from ipfl.config.whole_config import Config
 from ipfl.reproduce.paper_tables import markdown_table as markdown_table  # for the studies
 from ipfl.reproduce.paper_tables import with_interval
 from ipfl.reproduce.results_file import is_same_code, write_numbers

@@ -20,8 +20,8 @@ from grid import Figures, markdown_table, play_study, reported, write_table
 from ipfl.client.client import Client
 from ipfl.client.privacy_accountant import Releases
 from ipfl.client.private_client import PrivateClient
-from ipfl.config.run_config import Config
 from ipfl.config.train_section import PrivacyConfig, TrainConfig
+from ipfl.config.whole_config import Config
 from ipfl.core import EMPTY, stream
 from ipfl.results.result import Result
 from ipfl.stress.reconstruction import correlation, count_misplaced, guess_label_counts, guess_point

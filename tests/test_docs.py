@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import ipfl
 from ipfl.cli import app
-from ipfl.config.run_config import Config
+from ipfl.config.whole_config import Config
 from ipfl.market.market_rows import ROW_TYPES
 from ipfl.methods import METHODS, method_fields
 

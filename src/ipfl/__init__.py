@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from ipfl.config.run_config import (
         AdversaryConfig,
         ClientsConfig,
-        Config,
         EvaluateConfig,
         FaultsConfig,
         RunConfig,
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from ipfl.config.sections import AggregateConfig
     from ipfl.config.task_section import TaskConfig
     from ipfl.config.train_section import PrivacyConfig, TrainConfig
+    from ipfl.config.whole_config import Config
     from ipfl.core import Method
     from ipfl.data import Dataset
     from ipfl.data.own.own_clients import from_clients
@@ -50,7 +50,7 @@ _HOME = {
     "ClientModel": "results.client_model",
     "ClientsConfig": "config.run_config",
     "Comparison": "study.comparison",
-    "Config": "config.run_config",
+    "Config": "config.whole_config",
     "Dataset": "data",
     "EvaluateConfig": "config.run_config",
     "FaultsConfig": "config.run_config",

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ipfl.config.run_config import ADAPTED, Config, RunConfig, last_steps
+from ipfl.config.run_config import ADAPTED, RunConfig
 from ipfl.core import Method
 from ipfl.engines import EngineFactory
 from ipfl.errors import InputError
@@ -22,6 +22,7 @@ from ipfl.results.result import Observer, Result
 from ipfl.training.task import Task
 
 if TYPE_CHECKING:
+    from ipfl.config.whole_config import Config
     from ipfl.keep.run_folder import RunOutput
     from ipfl.study.comparison import Comparison
     from ipfl.study.run_list import MakeObserver
@@ -80,6 +81,8 @@ def run(
         raise _no_task(task)
     settings = _as_config(config)
     if isinstance(method, str):
+        from ipfl.config.whole_config import last_steps
+
         settings = settings.model_copy(update={"adapt": last_steps(settings.adapt, [method])[method]})
         chosen = method_by_name(method.removesuffix(ADAPTED))
     else:
@@ -136,6 +139,7 @@ def compare(
         InputError: Something is wrong with what was given; the message says what.
         Interrupted: Ctrl-C, after what was finished was saved; its `result` has it.
     """
+    from ipfl.config.whole_config import Config
     from ipfl.study import comparison as comparisons
 
     if isinstance(task, Config):

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from ipfl import __version__, methods
 from ipfl.cli import app
-from ipfl.config.run_config import Config
+from ipfl.config.whole_config import Config
 from ipfl.ledger.store import RunStore
 from ipfl.methods import DEFAULT, REFERENCE, method_class
 from ipfl.training.task import Task

@@ -10,9 +10,9 @@ from pydantic import Field, ValidationError
 from pydantic.dataclasses import dataclass
 
 from ipfl import methods
-from ipfl.config.run_config import Config
 from ipfl.config.sections import Section
 from ipfl.config.task_section import TaskConfig
+from ipfl.config.whole_config import Config
 from ipfl.errors import InputError
 from ipfl.methods import check_clusters, method, method_fields
 from ipfl.report.config_text import commented_toml, hyperparameters, toml_value

@@ -10,7 +10,7 @@ from tests.ledger.example_runs import LINE, worked_run
 from tests.small_runs import run_small, small_task
 
 import ipfl
-from ipfl.config.run_config import Config
+from ipfl.config.whole_config import Config
 from ipfl.console.auction import RankedContribution
 from ipfl.console.client_page import describe_round, ordinal
 from ipfl.console.figures import non_default_settings, thin

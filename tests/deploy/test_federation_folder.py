@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ipfl.cli import app
-from ipfl.config.run_config import Config
+from ipfl.config.whole_config import Config
 from ipfl.deploy.credentials import fingerprint, write_key_pair
 from ipfl.deploy.federation_folder import (
     NodeFolder,

@@ -12,7 +12,7 @@ from tests.fuzz.inputs import SCALARS, TREES, clean, edited, feed, hostile, litt
 from typer.testing import CliRunner
 
 from ipfl.cli import app
-from ipfl.config.run_config import Config
+from ipfl.config.whole_config import Config
 from ipfl.errors import InputError
 from ipfl.report.config_text import commented_toml
 from ipfl.training.task import Task

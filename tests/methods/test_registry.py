@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import ipfl
 from ipfl.cli import app
-from ipfl.config.run_config import Config
+from ipfl.config.whole_config import Config
 from ipfl.errors import InputError
 from ipfl.methods import (
     METHODS,

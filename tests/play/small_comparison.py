@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ipfl.config.run_config import Config
+from ipfl.config.whole_config import Config
 from ipfl.methods import REFERENCE
 from ipfl.play.metrics import Evaluation
 from ipfl.results.result import Result

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from ipfl.config.run_config import Config
 from ipfl.config.sections import MAX_INT32, Section
+from ipfl.config.whole_config import Config
 from ipfl.deploy.federation_folder import NodeSettings, ServerSettings
 from ipfl.deploy.registry import NodeAccount
 from ipfl.deploy.server_app import ServerConfig

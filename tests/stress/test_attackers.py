@@ -14,15 +14,9 @@ from tests.small_runs import run_small, small_engine, small_task
 
 import ipfl
 from ipfl.client.runner import ASSESS, EVALUATE, Job
-from ipfl.config.run_config import (
-    AdversaryConfig,
-    AttackKind,
-    Config,
-    EvaluateConfig,
-    FaultsConfig,
-    StrategyConfig,
-)
+from ipfl.config.run_config import AdversaryConfig, AttackKind, EvaluateConfig, FaultsConfig, StrategyConfig
 from ipfl.config.train_section import TrainConfig
+from ipfl.config.whole_config import Config
 from ipfl.core import Ask, Method, Record
 from ipfl.data.target_kinds import Target
 from ipfl.engines import refuse_wrapped_clients

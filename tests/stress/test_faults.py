@@ -18,8 +18,9 @@ import ipfl
 from ipfl.cli import app
 from ipfl.client.memory import ClientMemory
 from ipfl.client.runner import ASSESS, EVALUATE, ClientRunner, CrashError, Job
-from ipfl.config.run_config import Config, FaultsConfig, StrategyConfig
+from ipfl.config.run_config import FaultsConfig, StrategyConfig
 from ipfl.config.train_section import TrainConfig
+from ipfl.config.whole_config import Config
 from ipfl.core import NO_CLUSTER, Ask, Method, Record, Round, Seat
 from ipfl.core.replies import ReplySchema
 from ipfl.errors import InputError

@@ -13,7 +13,8 @@ from tests.small_runs import run_small, small_task
 import ipfl
 from ipfl.client.memory import ClientMemory
 from ipfl.client.runner import EVALUATE, Job
-from ipfl.config.run_config import Config, StrategyConfig
+from ipfl.config.run_config import StrategyConfig
+from ipfl.config.whole_config import Config
 from ipfl.core import Record
 from ipfl.engines import refuse_wrapped_clients
 from ipfl.errors import InputError

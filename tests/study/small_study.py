@@ -4,7 +4,7 @@ import json
 
 from tests.play.killed_runs import run_contents
 
-from ipfl.config.run_config import Config
+from ipfl.config.whole_config import Config
 from ipfl.keep.file_names import COMPARISON_FILE
 from ipfl.methods import DEFAULT, METHODS, REFERENCE
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ipfl
-from ipfl.config.run_config import Config
 from ipfl.config.train_section import AdaptConfig
+from ipfl.config.whole_config import Config
 from ipfl.errors import InputError
 from ipfl.methods import METHODS
 from ipfl.study.method_labels import folder_names, label_methods, suitable_methods

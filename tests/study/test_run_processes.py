@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from ipfl import methods
 from ipfl.cli import app
-from ipfl.config.run_config import Config
+from ipfl.config.whole_config import Config
 from ipfl.methods import DEFAULT, REFERENCE, method_class
 from ipfl.results.result import Result
 from ipfl.study.comparison import compare

@@ -52,8 +52,8 @@ class Commands(TyperGroup):
 def _usage_text(error: click.ClickException) -> str:
     """The text of an error in a command line."""
     if isinstance(error, click.NoSuchOption):
-        from ipfl.config.run_config import Config
         from ipfl.config.sections import keys_named
+        from ipfl.config.whole_config import Config
 
         meant = keys_named(error.option_name.lstrip("-").replace("-", "_"), Config)
         if meant:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from ipfl.config.run_config import Config
+    from ipfl.config.whole_config import Config
     from ipfl.engines import EngineFactory
     from ipfl.results.result import Observer
     from ipfl.study.run_list import MakeObserver
@@ -194,7 +194,7 @@ SHORT_OPTIONS = {"method": "method.name", "clients": "task.clients", "dataset": 
 
 def load_config(path: Path | None, sets: list[str] | None, **short: str | int | None) -> Config:
     """The config that a command works with: the file, what --set says, then the options with a name."""
-    from ipfl.config.run_config import Config
+    from ipfl.config.whole_config import Config
 
     _allow_user_modules()
     given = {SHORT_OPTIONS.get(name, name): value for name, value in short.items()}
@@ -210,7 +210,7 @@ def resumed_config(folder: Path, store: str | None, trust: bool, rounds: int | N
         trust: Whether code that the folder names may be imported.
         rounds: How many rounds there are to be; None: as it was.
     """
-    from ipfl.config.run_config import Config
+    from ipfl.config.whole_config import Config
     from ipfl.keep.journal import read_header
     from ipfl.keep.run_folder import is_on_nodes, planned_rounds
 
@@ -230,7 +230,7 @@ def resumed_config(folder: Path, store: str | None, trust: bool, rounds: int | N
 
 def allow_code(settings: Config, methods: list[str], folder: Path, trust: bool) -> None:
     """Lets code that a folder of results names be imported, if the user trusts it; refuses it otherwise."""
-    from ipfl.config.run_config import method_name
+    from ipfl.config.whole_config import method_name
     from ipfl.system.plugins import refuse_code
 
     if not trust:

@@ -15,7 +15,7 @@ from ipfl.methods import METHODS, REFERENCE
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from ipfl.config.run_config import Config
+    from ipfl.config.whole_config import Config
     from ipfl.core import Method
     from ipfl.engines import EngineFactory
     from ipfl.keep.run_folder import RunOutput

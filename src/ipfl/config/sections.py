@@ -1,7 +1,7 @@
 """What every section of a config is built on: closed, frozen, with errors of one line.
 
-Sections: `[task]` in `task_section`, `[train]`, `[adapt]` and `[privacy]` in `train_section`, the rest in
-`run_config`. `[aggregate]` is here: every method reads it.
+Sections: `[task]` in `task_section`, `[train]`, `[adapt]` and `[privacy]` in `train_section`, `[method]` in
+`whole_config`, the rest in `run_config`. `[aggregate]` is here: every method reads it.
 """
 
 from __future__ import annotations

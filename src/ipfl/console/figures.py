@@ -16,7 +16,7 @@ from typing import Any
 
 from sqlalchemy import Table, and_, func, select
 
-from ipfl.config.run_config import Config
+from ipfl.config.whole_config import Config
 from ipfl.console.answers import (
     ComparedRun,
     ComparedRuns,

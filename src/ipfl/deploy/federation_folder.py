@@ -15,8 +15,8 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from ipfl.config.run_config import Config
 from ipfl.config.sections import Section
+from ipfl.config.whole_config import Config
 from ipfl.deploy import templates
 from ipfl.deploy.credentials import (
     PRIVATE_KEY_FILE,

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ipfl import methods
-from ipfl.config.run_config import Config
+from ipfl.config.whole_config import Config
 from ipfl.core import ClientId
 from ipfl.data.federated import Parts
 from ipfl.deploy.federation_folder import ServerFolder, create_folder, load_run_config

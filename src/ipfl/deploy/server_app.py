@@ -19,8 +19,8 @@ from flwr.serverapp import Grid, ServerApp
 from pydantic import Field
 
 import ipfl.engines.flower  # noqa: F401 (switches telemetry off)
-from ipfl.config.run_config import Config
 from ipfl.config.sections import Section
+from ipfl.config.whole_config import Config
 from ipfl.core import ClientId, Event
 from ipfl.core.rounds import summarize
 from ipfl.deploy.federation_folder import load_run_config

@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
-from ipfl.config.run_config import Config, RunConfig
+from ipfl.config.run_config import RunConfig
 from ipfl.config.sections import Section
+from ipfl.config.whole_config import Config
 from ipfl.methods import hyperparameter, method_class, method_fields, method_reference, parts_of
 
 if TYPE_CHECKING:

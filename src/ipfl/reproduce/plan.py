@@ -7,7 +7,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ipfl.config.run_config import ADAPTED, Config, last_steps
+from ipfl.config.run_config import ADAPTED
+from ipfl.config.whole_config import Config, last_steps
 from ipfl.core import Method
 from ipfl.reproduce.experiments import Experiment, Scale, Settings, read_common
 from ipfl.study.study_run import StudyRun

@@ -15,8 +15,8 @@ from typing import Any, get_args
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from ipfl.config.run_config import Config
 from ipfl.config.sections import one_line
+from ipfl.config.whole_config import Config
 from ipfl.errors import InputError
 from ipfl.reproduce.experiments import Scale
 from ipfl.results.result import Result

@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from ipfl.config.run_config import Config
+from ipfl.config.whole_config import Config
 from ipfl.errors import InputError, unknown
 from ipfl.reproduce.experiments import Experiment, Scale, Settings, read_common
 from ipfl.reproduce.plan import base_settings, plan_run

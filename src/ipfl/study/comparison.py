@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ipfl.config.run_config import MAX_SEED, Config, RunConfig
+from ipfl.config.run_config import MAX_SEED, RunConfig
 from ipfl.config.train_section import AdaptConfig
+from ipfl.config.whole_config import Config
 from ipfl.core import Method
 from ipfl.errors import InputError
 from ipfl.keep.file_names import COMPARISON_FILE, PLAN_FILE

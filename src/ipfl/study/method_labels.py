@@ -8,8 +8,9 @@ from contextlib import suppress
 from dataclasses import is_dataclass
 from typing import Any, NamedTuple
 
-from ipfl.config.run_config import Config, RunConfig, last_steps
+from ipfl.config.run_config import RunConfig
 from ipfl.config.train_section import AdaptConfig
+from ipfl.config.whole_config import Config, last_steps
 from ipfl.core import Method
 from ipfl.errors import InputError
 from ipfl.methods import (

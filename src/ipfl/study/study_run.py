@@ -8,8 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ipfl.config.run_config import Config, RunConfig
+from ipfl.config.run_config import RunConfig
 from ipfl.config.task_section import TaskConfig
+from ipfl.config.whole_config import Config
 from ipfl.core import Method
 from ipfl.engines.local_engine import local_engine
 from ipfl.errors import InputError

@@ -11,8 +11,8 @@ from pathlib import Path
 from flwr.app import Message
 
 import ipfl
-from ipfl.config.run_config import Config
 from ipfl.config.task_section import TaskConfig
+from ipfl.config.whole_config import Config
 from ipfl.core import Event
 from ipfl.engines import EngineContext, EngineFactory
 from ipfl.engines.flower.flower_engine import FlowerEngine

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import ipfl
 from ipfl.cli import app as cli
-from ipfl.config.run_config import Config
+from ipfl.config.whole_config import Config
 from ipfl.engines.flower.account_statements import DENIED_FILE, STATEMENTS_FILE, keep_statement
 from ipfl.engines.flower.message_headers import AskHeader
 from ipfl.engines.flower.messages import unpack

@@ -16,7 +16,8 @@ from tests.engines.flower.loopback import (
 from tests.small_runs import ask_anything
 
 from ipfl.client.runner import EVALUATE
-from ipfl.config.run_config import Config, EvaluateConfig
+from ipfl.config.run_config import EvaluateConfig
+from ipfl.config.whole_config import Config
 from ipfl.core import Record
 from ipfl.deploy.server_app import ServerConfig, run_server
 from ipfl.engines.flower.node_app import NodeApp

@@ -19,7 +19,8 @@ from tests.small_runs import ask_anything
 
 import ipfl
 from ipfl.client.runner import ClientFailedError
-from ipfl.config.run_config import Config, EvaluateConfig
+from ipfl.config.run_config import EvaluateConfig
+from ipfl.config.whole_config import Config
 from ipfl.core import Ask, Record, holdout_id
 from ipfl.core.replies import Count, ReplySchema
 from ipfl.engines.flower.messages import pack_missing, payload_bytes, unpack

@@ -20,9 +20,9 @@ import ipfl
 from ipfl.client.memory import ClientMemory
 from ipfl.client.privacy_accountant import Releases
 from ipfl.client.runner import ASSESS, EVALUATE, LAST_STEP, ClientRunner, Job, actions_of
-from ipfl.config.run_config import Config
 from ipfl.config.task_section import TaskConfig
 from ipfl.config.train_section import AdaptConfig, PrivacyConfig, TrainConfig
+from ipfl.config.whole_config import Config
 from ipfl.core import Record
 from ipfl.engines.flower.message_headers import HELLO, AskHeader
 from ipfl.engines.flower.messages import Encoder, encode_text, message_type, pack, unpack

@@ -12,7 +12,8 @@ from tests.small_runs import ask_anything
 
 from ipfl import RunOutput
 from ipfl.client.runner import ClientFailedError
-from ipfl.config.run_config import Config, EvaluateConfig
+from ipfl.config.run_config import EvaluateConfig
+from ipfl.config.whole_config import Config
 from ipfl.core import Record
 from ipfl.engines.flower.simulation import simulation_engine
 from ipfl.errors import InputError

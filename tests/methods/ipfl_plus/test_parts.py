@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.methods.ipfl_plus.scripted import HONEST, PARTS, play, setup
 
-from ipfl.config.run_config import Config
+from ipfl.config.whole_config import Config
 from ipfl.errors import InputError
 from ipfl.methods import fields_of, hyperparameter, method, method_settings, parts_of
 from ipfl.methods.ipfl_plus.ipfl_plus import IPFLPlus
