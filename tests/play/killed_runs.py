@@ -88,15 +88,14 @@ def is_killed(
     return os.WIFSIGNALED(status)
 
 
-def die_at_call(where: Any, name: str, number: int, *, after: bool = False, half: bool = False) -> None:
-    """Makes this process die at a call of a function: before it, after it, or half-way through its file.
+def die_at_call(where: Any, name: str, number: int, *, after: bool = False) -> None:
+    """Makes this process die at a call of a function: before it or after it.
 
     Args:
         where: The module or class that holds the function.
         name: The function's name there.
         number: Which call, counted from 1.
         after: Die after the call.
-        half: Leave half a draft of the file that is the function's first argument.
     """
     original, calls = getattr(where, name), 0
 
@@ -105,9 +104,7 @@ def die_at_call(where: Any, name: str, number: int, *, after: bool = False, half
         calls += 1
         if calls != number:
             return original(*args, **keywords)
-        if half:
-            args[0].with_suffix(".draft").write_bytes(b"\x10\x00\x00\x00half a fil")
-        elif after:
+        if after:
             original(*args, **keywords)
         return os.kill(os.getpid(), signal.SIGKILL)
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ipfl.core import Ask, Event, Record, Round, Seat, is_below_quorum, server_faults
-from ipfl.core.replies import Count, NonNegative, ReplySchema, Whole, list_of
-from ipfl.core.vectors import mean
+from ipfl.core import Ask, Event, Record, Round, server_faults
+from ipfl.core.replies import ReplySchema
 from ipfl.play.driver import Traffic, drive, exchange
 
 
@@ -23,81 +22,6 @@ class GivenReplies:
 
     def ask(self, ask, round):
         return self.replies.pop(0)
-
-
-class TestBoundary:
-    """Whether a reply reaches the method: `exchange` with one client whose reply is given."""
-
-    @staticmethod
-    def passed(reply, schema):
-        traffic = Traffic()
-        valid = exchange(Ask("do", {1: Record()}, schema), GivenReplies({1: reply}), 0, traffic)
-        assert (1 in valid) != (1 in traffic.invalid), "either it is valid or it is said why not"
-        return valid.get(1) is reply
-
-    @pytest.mark.parametrize(
-        "reply, schema",
-        [
-            (Record(), ReplySchema()),
-            (
-                Record({"m": vector(1, -1e6, 1e6)}, {"n": 3, "name": "x", "known": [True, None, 0.5]}),
-                ReplySchema({"n": Count, "name": str, "known": list[bool | float | None]}, {"m": 3}),
-            ),
-            (
-                Record({"m": vector()}, {"n": 10**9, "nested": [[1, 2], [3]]}),
-                ReplySchema({"n": Whole, "nested": list[list[int]]}, {"m": 0}),
-            ),
-        ],
-    )
-    def test_valid_replies(self, reply, schema):
-        assert self.passed(reply, schema)
-
-    @pytest.mark.parametrize(
-        "reply",
-        [
-            Record({"m": vector(1, np.nan)}),
-            Record({"m": vector(np.inf, 1)}),
-            Record({"m": vector(-np.inf, 1)}),
-            Record({"m": vector(1.1e6, 1)}),
-            Record({"m": vector(-1e30, 1)}),
-            Record({"m": vector(1)}),
-            Record({"m": vector(1, 2, 3)}),
-            Record({"m": np.ones((2, 1), np.float32)}),
-            Record({"m": np.ones(2)}),
-            Record({"other": vector(1, 2)}),
-            Record({"m": vector(1, 2), "more": vector(1, 2)}),
-            Record(),
-        ],
-    )
-    def test_vectors_that_are_not_two_numbers(self, reply):
-        assert not self.passed(reply, ReplySchema(vectors={"m": 2}))
-        assert self.passed(Record({"m": vector(1, 2)}), ReplySchema(vectors={"m": 2}))
-
-    @pytest.mark.parametrize(
-        "n", [float("nan"), float("inf"), 2**53 + 1, -(10**400), 1e30, "3", True, None, [3], -1, 0, 1.5]
-    )
-    def test_facts_that_are_not_a_count(self, n):
-        assert not self.passed(Record({}, {"n": n}), ReplySchema({"n": Count}))
-        assert self.passed(Record({}, {"n": 3}), ReplySchema({"n": Count}))
-
-    @pytest.mark.parametrize(
-        "hits", [[1.0, float("inf")], [1.0], [1.0, 2.0, 3.0], [1.0, "2"], [-1.0, 2.0], 3]
-    )
-    def test_facts_that_are_not_two_numbers(self, hits):
-        schema = ReplySchema({"hits": list_of(NonNegative, 2)})
-        assert not self.passed(Record({}, {"hits": hits}), schema)
-        assert self.passed(Record({}, {"hits": [1.0, 2.0]}), schema)
-
-    def test_facts_that_contradict_each_other(self):
-        schema = ReplySchema({"hits": Whole, "n": Count}, rule=lambda facts: facts["hits"] <= facts["n"])
-        assert self.passed(Record({}, {"hits": 3, "n": 3}), schema)
-        assert not self.passed(Record({}, {"hits": 4, "n": 3}), schema)
-
-    def test_the_mean_of_valid_vectors_is_valid(self):
-        """The point of a bound: whatever the replies' weights, the aggregate is within it."""
-        replies = [vector(1e6, -1e6), vector(1e6, 1e6), vector(0, -1e6)]
-        aggregate = Record({"m": mean(replies, [2.0**53, 1, 1])})
-        assert self.passed(aggregate, ReplySchema(vectors={"m": 2}))
 
 
 ONE_NUMBER = ReplySchema(vectors={"m": 1})
@@ -169,21 +93,6 @@ class TestDivergence:
     def test_at_a_single_one(self):
         _, traffic = self.play({0: self.BAD})
         assert ("invalid_reply", 0) in [(event.kind, event.client) for event in traffic.events()]
-
-
-@pytest.mark.parametrize(
-    ("seats", "min_clients", "expected"),
-    [
-        ([], 1, False),  # nobody was to train: nothing to roll back
-        ([Seat(1, 0, "random", False)], 1, True),
-        ([Seat(1, 0, "random", True)], 1, False),
-        ([Seat(1, 0, "random", True), Seat(2, 0, "random", False)], 2, True),
-        ([Seat(1, 0, "random", True), Seat(2, 0, "random", True)], 2, False),
-        ([Seat(1, 0, "random", True), Seat(1, 1, "performance", True)], 2, True),  # one client, two clusters
-    ],
-)
-def test_when_a_round_is_below_its_quorum(seats, min_clients, expected):
-    assert is_below_quorum(seats, min_clients) == expected
 
 
 class TestServerFaults:
