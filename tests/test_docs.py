@@ -209,8 +209,7 @@ class TestFiles:
     def test_files_of_a_comparison(self, place):
         said = section("docs/files.md", "compare.json")
         for file in (place / "runs/compare").iterdir():
-            name = file.name if file.suffix != ".pdf" else f"{file.stem}.png"
-            assert file.is_dir() or f"`{name}`" in said, file.name
+            assert file.is_dir() or f"`{file.name}`" in said, file.name
 
     def test_facts_in_the_offer(self, place):
         for run in ("mine", "printed"):

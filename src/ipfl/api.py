@@ -121,7 +121,7 @@ def compare(
         seeds: How many, from the config's on, or which; None for the config's own.
         config: Rounds, training and so on, as in `ipfl.run`.
         reference: The method that PMA is measured against.
-        out: Folder for `METHOD/seed-S/`, `compare.json` and figures; None keeps all in memory.
+        out: Folder for `METHOD/seed-S/`, `compare.json`; None keeps all in memory.
         overwrite: Replace a comparison that the folder holds.
         resume: Go on with the comparison that the folder holds; everything else must be as it was. Finished
             runs are not played again.
@@ -166,11 +166,6 @@ def compare(
             make_observer=make_observer,
             make_pool=make_pool,
         )
-    if out is not None:
-        from ipfl.report.figure_list import save_comparison_figures
-        from ipfl.report.run_set import of_comparison
-
-        save_comparison_figures(of_comparison(done), Path(out))
     if done.interrupted:
         raise Interrupted(done, "interrupted; what was finished is saved")
     return done

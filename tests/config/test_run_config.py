@@ -244,18 +244,10 @@ class TestMethods:
         assert (first.name, first.default, first.description) == ("mu", 0.5, "strength of the pull")
         assert second.name == "kind"
 
-    def test_shown_config_of_two_methods(self):
-        """`mu` differs between the two (0.5 and 2.0): shown, but not set for both."""
-        config = Config()
-        text = commented_toml(config, list(config.build_methods(["pull", "groups"]).values()))
-        assert "default pull: 0.5, groups: 2.0" in text
-        assert "\n# mu =\n" in text
-        assert tomllib.loads(text)["method"] == {"name": methods.DEFAULT, "clusters": 2, "kind": "soft"}
-
 
 class TestShownConfig:
     def shown(self, config):
-        return commented_toml(config, [config.build_method()])
+        return commented_toml(config)
 
     def test_reads_back_as_the_same_config(self, tmp_path):
         config = Config.load(

@@ -21,16 +21,14 @@ from ipfl.report.figure_list import (
     available_figures,
     check_figures,
     make_figure,
-    save_comparison_figures,
     save_figures,
 )
-from ipfl.report.run_set import RunSet, of_comparison
-from ipfl.study.comparison_folder import FIGURE_FILES
+from ipfl.report.run_set import RunSet
 
 
 @pytest.fixture(scope="module")
 def two():
-    return of_comparison(two_methods())
+    return RunSet({name: entry.results for name, entry in two_methods().entries.items()}, REFERENCE)
 
 
 def market_run():
@@ -117,13 +115,6 @@ class TestNumbers:
 
 
 class TestFiles:
-    def test_of_a_comparison(self, two, tmp_path):
-        files = save_comparison_figures(two, tmp_path)
-        assert tuple(file.name for file in files) == FIGURE_FILES
-        assert files[0].read_bytes().startswith(b"\x89PNG")
-        assert files[1].read_bytes().startswith(b"%PDF")
-        assert save_comparison_figures(None, tmp_path) == []
-
     @pytest.mark.parametrize("kind", ["png", "pdf", "svg"])
     def test_equal_runs_give_equal_bytes(self, two, tmp_path, kind):
         first, second = (

@@ -14,7 +14,7 @@ from ipfl.errors import InputError
 from ipfl.keep.file_names import COMPARISON_FILE, PLAN_FILE
 from ipfl.methods import REFERENCE, method_class
 from ipfl.study.comparison import MethodRuns, compare, read_plan
-from ipfl.study.comparison_folder import FIGURE_FILES, comparison_files
+from ipfl.study.comparison_folder import comparison_files
 
 OTHER = OTHERS[0]
 
@@ -49,9 +49,9 @@ class TestRuns:
             for seed in (5, 6):
                 summary = json.loads((out / name / f"seed-{seed}" / "summary.json").read_text())
                 assert (summary["method"], summary["seed"], summary["config"]["seed"]) == (name, seed, seed)
-        # All files that it may write; the figures come from the command line.
+        # All files that it may write.
         beside = {path for path in out.iterdir() if path.is_file()}
-        assert beside == set(comparison_files(out)) - {out / name for name in FIGURE_FILES}
+        assert beside == set(comparison_files(out))
 
     def test_json_has_means_over_seeds(self, done):
         comparison, out = done
@@ -194,10 +194,9 @@ class TestFolder:
             compare(config(), [REFERENCE], out=tmp_path, workers=0)
         assert (tmp_path / COMPARISON_FILE).read_bytes() == before
         (tmp_path / OTHER / "seed-0" / "notes.txt").write_text("in the old run's folder")
-        (tmp_path / "pma.png").write_text("a figure of the old comparison")
         (tmp_path / "mine.txt").write_text("not ours")
         compare(config(), [REFERENCE], out=tmp_path, overwrite=True, workers=0)
-        assert {OTHER, "pma.png", "mine.txt"} & {path.name for path in tmp_path.iterdir()} == {"mine.txt"}
+        assert {OTHER, "mine.txt"} & {path.name for path in tmp_path.iterdir()} == {"mine.txt"}
 
     @pytest.mark.parametrize("overwrite", [False, True])
     def test_a_single_run_is_never_overwritten(self, tmp_path, overwrite):

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from click.core import ParameterSource
 
 from ipfl.cli import options
 from ipfl.cli.exit_codes import BAD_INPUT, FAILED, INTERRUPTED, exit_with_error
-from ipfl.methods import METHODS, REFERENCE
+from ipfl.methods import REFERENCE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from ipfl.config.whole_config import Config
     from ipfl.core import Method
@@ -91,7 +91,10 @@ def run(
         settings = options.resumed_config(resume, store, trust, rounds)
     method = settings.build_method()
     if show_config:
-        _print_config(settings, [method])
+        from ipfl.report.config_text import commented_toml
+
+        typer.echo(commented_toml(settings), nl=False)
+        return
     from ipfl.keep.run_folder import RunOutput
 
     engine = options.choose_engine(engine_name, settings, nodes, workers, fp16)
@@ -193,13 +196,12 @@ def compare(
     overwrite: options.Overwrite = False,
     resume: options.Resume = None,
     track: options.Track = None,
-    show_config: options.ShowConfig = False,
     trust: options.Trust = False,
 ) -> None:
     """Run several methods on the same task, budget and seeds.
 
     CONFIG.toml holds the settings; without it, those of the default run.
-    Writes METHOD/seed-S/ for each run, compare.json, and plots as PNG and PDF.
+    Writes METHOD/seed-S/ for each run, and compare.json; `ipfl report` makes a page of them.
     A variant is METHOD:KEY=VALUE. The reference always takes part: PMA is what a client gains over it.
     Ctrl-C keeps what is finished; --resume goes on from there, with the same result.
     """
@@ -215,8 +217,6 @@ def compare(
         _refuse_settings(context, *RUN_SETTINGS, "methods", "reference", "seeds", "rounds")
         settings, names, numbers, reference = read_plan(resume)
         options.allow_code(settings, [*names, reference], resume, trust)
-    if show_config:
-        _print_config(settings, settings.build_methods(METHODS if names is None else names).values())
     from ipfl.study.comparison import compare as compare_methods
 
     folder = resume or out or options.new_run_folder("compare")
@@ -243,14 +243,8 @@ def _method_names(text: str | None) -> list[str] | None:
     return names
 
 
-def _keep_comparison(comparison: Comparison, folder: Path, track: TrackerName | None) -> None:
-    """Draws the figures of a comparison, and tells a tracker about its runs, whose PMA is known then."""
-    from ipfl.report.figure_list import save_comparison_figures
-    from ipfl.report.run_set import of_comparison
-
-    save_comparison_figures(of_comparison(comparison), folder)
-    if track is None:
-        return
+def _track_comparison(comparison: Comparison, folder: Path, track: TrackerName) -> None:
+    """Tells a tracker about the runs of a comparison, whose PMA is known now."""
     from ipfl.play.tracking import track_result
     from ipfl.study.method_labels import folder_names
 
@@ -263,10 +257,11 @@ def _keep_comparison(comparison: Comparison, folder: Path, track: TrackerName | 
 def _end_comparison(
     comparison: Comparison, folder: Path, track: TrackerName | None, *, as_json: bool, quiet: bool
 ) -> None:
-    """Draws and prints what a comparison found, and ends with an error if it is not whole."""
+    """Prints what a comparison found, and ends with an error if it is not whole."""
     from ipfl.results.result import NO_ROUND_COUNTED
 
-    _keep_comparison(comparison, folder, track)
+    if track is not None:
+        _track_comparison(comparison, folder, track)
     if as_json:
         options.print_json({"folder": str(folder), **comparison.summary()})
     elif not quiet:
@@ -282,25 +277,13 @@ def _end_comparison(
         raise typer.Exit(FAILED)
 
 
-def _print_config(config: Config, methods: Iterable[Method[Any]]) -> NoReturn:
-    """Prints the settings with their meaning, and ends."""
-    from ipfl.report.config_text import commented_toml
-
-    typer.echo(commented_toml(config, list(methods)), nl=False)
-    raise typer.Exit
-
-
 def _print_comparison(comparison: Comparison, folder: Path) -> None:
     """Prints the table of a comparison, how to read it, and where its files are."""
-    from ipfl.keep.file_names import PLAN_FILE
     from ipfl.report.result_tables import comparison_notes, comparison_table
-    from ipfl.study.comparison_folder import comparison_files
 
     console = options.stdout_console()
     console.print()
     console.print(comparison_table(comparison))
     for note in comparison_notes(comparison):
         console.print(note, markup=False, style="dim")
-    shown = [file for file in comparison_files(folder) if file.name != PLAN_FILE and file.suffix != ".pdf"]
-    names = ", ".join(file.name for file in shown if file.exists())
-    console.print(f"\nResults in {folder}: {names}", markup=False, soft_wrap=True)
+    console.print(f"\nResults in {folder}; figures: ipfl report {folder}", markup=False, soft_wrap=True)

@@ -46,7 +46,7 @@ class LocalFederation:
 
     def write_inputs(self, config: Config, task: Task) -> None:
         """Writes the config of the run, and each client's data into the folder of its node."""
-        text = commented_toml(config, [config.build_method()])
+        text = commented_toml(config)
         self.folder.config_file.write_text(text, encoding="utf-8")
         for client in task.data.clients:
             arrays = _node_arrays(task.data.parts(client, 0))

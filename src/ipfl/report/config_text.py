@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
@@ -60,8 +60,8 @@ def toml_value(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # TOML alone forbids a bare DEL
 
 
-def commented_toml(config: Config, methods: Sequence[Method[Any]]) -> str:
-    """The whole config as commented TOML, with the hyper-parameters of the given methods."""
+def commented_toml(config: Config) -> str:
+    """The whole config as commented TOML, with the hyper-parameters of its method."""
     content = config.model_dump(mode="json")
     lines = [*_comment(f"{config.__doc__}"), ""]
     sections: list[tuple[str, Section]] = []
@@ -78,32 +78,14 @@ def commented_toml(config: Config, methods: Sequence[Method[Any]]) -> str:
         for field, info in type(section).model_fields.items():
             lines += _setting(field, content[name][field], info.description)
         if name == "method":
-            lines += _method_settings(section, methods)
+            lines += _method_settings(section, config.build_method())
     return "\n".join(lines) + "\n"
 
 
-def _method_settings(section: Section, methods: Sequence[Method[Any]]) -> Iterator[str]:
-    """Every hyper-parameter once; where methods disagree about a key, their defaults are a comment."""
-    described = {
-        field.name: field.description for one in methods for field in hyperparameters(method_reference(one))
-    }
-    parts = {name.partition(".")[0] for name in described if "." in name}
-    for field in described:
-        if field in type(section).model_fields:
-            continue
-        values = {
-            one.name: hyperparameter(one, field)
-            for one in methods
-            if field in method_fields(method_reference(one))
-        }
-        agreed = len({json.dumps(value) for value in values.values()}) == 1
-        note = f"{described[field]} ({', '.join(values)})" if len(methods) > 1 else described[field]
-        # In TOML, what is a value of one method cannot be a part with settings of its own of another.
-        if agreed and field not in parts:
-            yield from _setting(field, next(iter(values.values())), note)
-        else:
-            defaults = ", ".join(f"{name}: {toml_value(value)}" for name, value in values.items())
-            yield from _setting(field, None, f"{note}; default {defaults}")
+def _method_settings(section: Section, method: Method[Any]) -> Iterator[str]:
+    for field in hyperparameters(method_reference(method)):
+        if field.name not in type(section).model_fields:
+            yield from _setting(field.name, hyperparameter(method, field.name), field.description)
 
 
 def _setting(name: str, value: Any, description: str | None) -> Iterator[str]:

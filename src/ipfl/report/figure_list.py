@@ -85,8 +85,6 @@ FIGURES: dict[str, FigureKind] = {
     ),
 }
 """Name → figure."""
-COMPARISON_FIGURES = ("convergence", "pma")
-"""Those that `ipfl compare` draws by itself; `ipfl.study.comparison` knows the names of their files."""
 
 
 def make_figure(name: str, runs: RunSet, *, has_title: bool = True) -> Figure:
@@ -129,11 +127,3 @@ def save_figures(names: Sequence[str], runs: RunSet, folder: Path, formats: Sequ
     except OSError as error:
         raise InputError(f"cannot write to {folder}: {error.strerror}") from error
     return files
-
-
-def save_comparison_figures(runs: RunSet | None, folder: Path) -> list[Path]:
-    """The figures of `COMPARISON_FIGURES` for which there is data, as PNG and PDF."""
-    if runs is None:
-        return []
-    names = [name for name in COMPARISON_FIGURES if FIGURES[name].has_data(runs)]
-    return save_figures(names, runs, folder, ("png", "pdf"))

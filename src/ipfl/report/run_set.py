@@ -20,7 +20,7 @@ from ipfl.study.method_labels import folder_names
 from ipfl.system.files import read_json
 
 if TYPE_CHECKING:
-    from ipfl.study.comparison import Comparison
+    pass
 
 Seeds = Mapping[int, Result]
 """Runs of one method by seed."""
@@ -67,14 +67,6 @@ class RunSet:
             if run.last is not None and reference is not None:
                 found[seed] = run.last.pma(reference.reference(run.last.round)) or {}
         return {seed: gains for seed, gains in found.items() if gains}
-
-
-def of_comparison(comparison: Comparison) -> RunSet | None:
-    """The runs of a comparison; None if none was finished."""
-    runs = {name: entry.results for name, entry in comparison.entries.items() if entry.results}
-    reference = comparison.reference if comparison.reference in runs else None
-    failures = {name: entry.failures for name, entry in comparison.entries.items() if entry.failures}
-    return RunSet(runs, reference, failures) if runs else None
 
 
 def read_run_set(folder: Path) -> RunSet:

@@ -15,15 +15,13 @@ from ipfl.keep.run_folder import holds_run
 from ipfl.system.files import make_folder, remove, remove_folder, rename
 from ipfl.system.folder_lock import FolderLock
 
-FIGURE_FILES = ("convergence.png", "convergence.pdf", "pma.png", "pma.pdf")
-"""Figures that `ipfl compare` draws beside it; known here because another comparison must not leave them."""
 ASIDE = ".replaced"
 """Folder for an earlier comparison."""
 
 
 def comparison_files(folder: Path) -> list[Path]:
     """All files that a comparison may write beside those of its runs, the plan last."""
-    return [folder / name for name in (COMPARISON_FILE, *FIGURE_FILES, PLAN_FILE)]
+    return [folder / name for name in (COMPARISON_FILE, PLAN_FILE)]
 
 
 class ComparisonFolder:
