@@ -77,6 +77,19 @@ def channels_last(points: NDArray[Any]) -> NDArray[Any]:
     return points
 
 
+def check_one_each(labels: NDArray[Any], points: int, name: str) -> None:
+    """Accepts one label per point, whatever it is.
+
+    Raises:
+        InputError: There are more or fewer.
+    """
+    if labels.shape != (points,):
+        hint = '; several per point: predict = "multilabel"' if labels.shape[:1] == (points,) else ""
+        raise InputError(
+            f"{name} has shape {labels.shape}, expected one label for each of {points} points{hint}"
+        )
+
+
 def check_labels(y: ArrayLike, points: int, name: str) -> NDArray[np.int64]:
     """Checks class labels (or group numbers): whole numbers from 0 on, one per point.
 
@@ -84,11 +97,7 @@ def check_labels(y: ArrayLike, points: int, name: str) -> NDArray[np.int64]:
         InputError: The labels are something else.
     """
     labels = np.asarray(y)
-    if labels.shape != (points,):
-        hint = '; several per point: predict = "multilabel"' if labels.shape[:1] == (points,) else ""
-        raise InputError(
-            f"{name} has shape {labels.shape}, expected one label for each of {points} points{hint}"
-        )
+    check_one_each(labels, points, name)
     if labels.dtype.kind not in "ui":
         hint = '; for numbers: predict = "regression"' if labels.dtype.kind == "f" else ""
         raise InputError(f"{name} holds {labels.dtype}, expected whole numbers{hint}")

@@ -29,7 +29,7 @@ from ipfl.config.task_section import TargetKind, TaskConfig
 from ipfl.data.catalogue import EMNIST_CLASSES, EMNIST_LOWER_CASE, HAR_ACTIVITIES
 from ipfl.data.dataset import Dataset, count_classes, count_targets, divide_points, split_dataset
 from ipfl.data.own.archives import read_arrays, refuse_damaged
-from ipfl.data.own.table_encoding import category_texts, number_texts
+from ipfl.data.own.table_encoding import number_together
 from ipfl.errors import InputError
 
 _WINDOW_LENGTH = 128
@@ -115,11 +115,11 @@ def read_npz(
     names: dict[str, tuple[str, ...]] = {}
     with refuse_damaged(path):
         if target == "classes" and all(one.dtype.kind == "U" for one in y):
-            y, names["class_names"] = _number_together(y)
+            y, names["class_names"] = number_together(y)
         count = count_targets(np.concatenate(y), target, path)
         for key in _GROUP_KEYS:
             if not names.get("group_names") and all(f"{key}{pool}" in arrays for pool in pools):
-                group, names["group_names"] = _number_together([arrays[f"{key}{pool}"] for pool in pools])
+                group, names["group_names"] = number_together([arrays[f"{key}{pool}"] for pool in pools])
     if classes is not None and count > classes:
         raise InputError(f"{path}: the highest label is {count - 1}, but {name} has {classes} classes")
     fields: dict[str, Any] = {"classes": classes or count, "target": target, **names}
@@ -127,14 +127,6 @@ def read_npz(
         return split_dataset(name, arrays["x"], y[0], group[0], **fields)
     fields |= {"group_train": group[0], "group_test": group[1], "first_half": first_half}
     return Dataset(name, arrays["x_train"], y[0], arrays["x_test"], y[1], **fields)
-
-
-def _number_together(pools: Sequence[NDArray[Any]]) -> tuple[list[NDArray[np.int64]], tuple[str, ...]]:
-    """The values of some pools as numbers, the same value with the same number in all; and their names."""
-    if any(pool.ndim != 1 for pool in pools):
-        raise ValueError("expected one label, and one client, for each point")
-    numbers, names = number_texts(category_texts(np.concatenate(pools)), (), "")
-    return np.split(numbers, np.cumsum([len(pool) for pool in pools])[:-1]), tuple(names)
 
 
 def read_hapt(path: Path) -> Dataset:

@@ -94,9 +94,8 @@ def test_what_does_not_fit_is_refused(clients: list[Any], more: dict[str, Any], 
 class TestNames:
     def test_dict_generator_and_list_of_names(self) -> None:
         named = from_clients({"Bern": client(0), "Basel": client(100)})
-        listed = from_clients((client(start) for start in (0, 100)), names=["Bern", "Basel"])
         pairs = from_clients((name, client(start)) for name, start in (("Bern", 0), ("Basel", 100)))
-        for data in (named, listed, pairs):
+        for data in (named, pairs):
             assert data.client_names == {0: "Bern", 1: "Basel"}
             assert values(data.parts(1).train) <= set(range(100, 120))
         assert from_clients([client(0)]).client_names == {}
@@ -115,7 +114,7 @@ class TestNames:
             ({"train": client(0), "test": client(0)}, {}, "the data of one client"),
             (5, {}, "a list, a dict or a generator of clients, not int"),
             ("abc", {}, "not str"),
-            ([client(0)], {"names": ["a", "b"]}, "a different one for each of 1 clients"),
+            ([("Bern", client(0)), ("Bern", client(1))], {}, "a different name for each of 2 clients"),
             ({"a\nb": client(0)}, {}, "printable"),
             ({"Bern": client(0, 2)}, {}, "client Bern has 1 training points"),
             ([(client(0)[0], np.full(20, "x"))], {"classes": 2}, "labels are texts"),

@@ -6,6 +6,7 @@ They come as a list, as a dict by the clients' names, or from a generator.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,22 +14,32 @@ from numpy.typing import NDArray
 
 from ipfl.config.task_section import TargetKind
 from ipfl.core import stream
-from ipfl.data.dataset import Dataset, check_features, check_labels, check_targets, count_targets
+from ipfl.data.dataset import (
+    Dataset,
+    check_features,
+    check_labels,
+    check_one_each,
+    check_targets,
+    count_targets,
+)
 from ipfl.data.distributions import Distribution
 from ipfl.data.federated import Allocation, ClientPoints, PartitionedDataset, PoolPoints
 from ipfl.data.own.column_data import class_labels, has_columns, read_columns
-from ipfl.data.own.table_encoding import sorted_texts
+from ipfl.data.own.table_encoding import number_together
 from ipfl.data.target_kinds import TARGET_KINDS
 from ipfl.errors import InputError, unknown
 
 Pair = tuple[NDArray[Any], NDArray[Any]]
 """Points and their targets."""
+Pools = tuple[Pair, Pair]
+"""Training and test points of a client."""
+TEST_SHARE = 0.25
+"""Share of the points that become test points where a client has none of its own."""
 
 
 def from_clients(
     clients: Iterable[Any] | Mapping[Any, Any],
     *,
-    names: Sequence[str] | None = None,
     target: str | None = None,
     features: Sequence[str] = (),
     class_names: Sequence[str] | None = None,
@@ -37,7 +48,6 @@ def from_clients(
     predict: TargetKind = "classes",
     distribution: Sequence[int] | None = None,
     probe: float = 0.2,
-    test_share: float = 0.25,
     unseen: Collection[int] = (),
     seed: int = 0,
 ) -> PartitionedDataset:
@@ -50,9 +60,9 @@ def from_clients(
     Args:
         clients: Each one a pair of arrays (x, y); a map-style torch data set that yields (x, y); a data set
             with columns, such as `datasets.Dataset`; or a dict with `train` and, if it has its own, `test`,
-            of these. In a dict of clients the keys are their names; a list or a generator may hold pairs
-            (name, client). Labels are numbers from 0 on, or texts.
-        names: Names of the clients, if they come without.
+            of these; without `test`, a quarter of its points is held back. In a dict of clients the keys are
+            their names; a list or a generator may hold pairs (name, client). Labels are numbers from 0 on, or
+            texts.
         target: Of data sets with columns: the label's; None: the only one of classes, or `label`.
         features: Of data sets with columns: those to learn from; empty: all others.
         class_names: Names of the classes; None: as the labels or the data sets say, if they do.
@@ -62,43 +72,38 @@ def from_clients(
             `regression`, numbers, (n,) or (n, outputs).
         distribution: Hidden distribution of each client, from 0 on, if known: only for metrics.
         probe: Share of the training points held back to score models.
-        test_share: Share of the points that become test points where a client has none of its own.
         unseen: Clients that are not trained with.
         seed: Draws which points are held back.
 
     Raises:
         InputError: A client's data does not fit, or it has fewer than two training points.
     """
-    clients, names = _list_clients(clients, names)
-    if not (0 < probe < 1 and 0 < test_share < 1):
-        raise InputError("probe and test_share must be between 0 and 1")
+    listed, names = _list_clients(clients)
+    if not 0 < probe < 1:
+        raise InputError("probe must be between 0 and 1")
     if predict not in TARGET_KINDS:
         raise unknown("predict", predict, TARGET_KINDS)
-    known = _check_distribution(distribution, len(clients))
-    if not set(unseen) <= set(range(len(clients))) or len(set(unseen)) == len(clients):
-        raise InputError(f"unseen: expected some, not all, of the clients 0 to {len(clients) - 1}")
-    columns = _Columns(target, tuple(features), predict)
-    labels = [f"client {names[client] if names else client}" for client in range(len(clients))]
-    read = [
-        _read_client(given, columns, test_share, seed, client, labels[client])
-        for client, given in enumerate(clients)
-    ]
+    known = _check_distribution(distribution, len(listed))
+    if not set(unseen) <= set(range(len(listed))) or len(set(unseen)) == len(listed):
+        raise InputError(f"unseen: expected some, not all, of the clients 0 to {len(listed) - 1}")
+    pools: list[Pools] = []
+    for number, given in enumerate(listed):
+        label = f"client {names[number] if names else number}"
+        pools.append(_read_client(given, _Columns(target, tuple(features), predict, label), seed, number))
     if predict == "classes":
-        read, found = _number_labels_of_clients(read, labels, classes)
-        class_names = class_names or found or columns.class_names(clients[0])
+        pools, found = _number_labels(pools, classes)
+        class_names = class_names or found or _declared_classes(listed[0], target)
     return PartitionedDataset(
-        _join(name, read, classes, class_names, predict),
+        _join(name, pools, classes, class_names, predict),
         partition="own",
         distributions=[Distribution() for _ in range(max(known) + 1)],
-        allocation=_allocate(read, known, probe, seed, labels),
+        allocation=_allocate(pools, known, probe, seed),
         unseen=set(unseen),
         client_names=names,
     )
 
 
-def _list_clients(
-    given: Iterable[Any] | Mapping[Any, Any], names: Sequence[str] | None
-) -> tuple[list[Any], list[str] | None]:
+def _list_clients(given: Iterable[Any] | Mapping[Any, Any]) -> tuple[list[Any], list[str] | None]:
     """The clients in their order, and their names if they have any."""
     if hasattr(given, "iloc"):
         raise InputError("this is a table: Task.from_dataframe(table, client=…, target=…) takes it")
@@ -109,17 +114,18 @@ def _list_clients(
     if isinstance(given, Mapping):
         if given and set(given) <= {"train", "test"}:
             raise InputError("this is the data of one client: put all clients into a list, or a dict by name")
-        names, given = list(map(str, given)), given.values()
+        given = [(str(name), one) for name, one in given.items()]
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
         raise InputError(f"expected a list, a dict or a generator of clients, not {type(given).__name__}")
     clients = list(given)
     if not clients:
         raise InputError("there are no clients")
-    if names is None and all(_is_named(one) for one in clients):
-        names, clients = [name for name, _ in clients], [client for _, client in clients]
-    if names is not None and (len(names) != len(clients) or len(set(names)) != len(names)):
-        raise InputError(f"names: expected a different one for each of {len(clients)} clients")
-    return clients, None if names is None else list(map(str, names))
+    if not all(_is_named(one) for one in clients):
+        return clients, None
+    names = [name for name, _ in clients]
+    if len(set(names)) != len(names):
+        raise InputError(f"expected a different name for each of {len(clients)} clients")
+    return [client for _, client in clients], names
 
 
 def _is_named(given: Any) -> bool:
@@ -127,50 +133,32 @@ def _is_named(given: Any) -> bool:
     return isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], str)
 
 
+@dataclass(frozen=True)
 class _Columns:
-    """The columns of a data set with columns, and the kind of the target."""
+    """How a client's data is read, and who it is in messages."""
 
-    def __init__(self, target: str | None, features: tuple[str, ...], predict: TargetKind) -> None:
-        self.target, self.features, self.predict = target, features, predict
-
-    def read(self, given: Any, name: str) -> tuple[NDArray[Any], NDArray[Any]]:
-        return read_columns(given, self.target, self.features, name)
-
-    def label(self, given: Any) -> Any:
-        """The label of one point of a data set of pairs."""
-        if self.predict != "classes":
-            return np.asarray(given)
-        return given if isinstance(given, str) else int(given)
-
-    def class_names(self, given: Any) -> Sequence[str] | None:
-        given = given["train"] if isinstance(given, Mapping) else given
-        return class_labels(given, self.target, "client 0") if has_columns(given) else None
+    target: str | None
+    features: tuple[str, ...]
+    predict: TargetKind
+    client: str
 
 
-def _number_labels_of_clients(
-    data: list[tuple[Pair, Pair]], names: list[str], classes: int | None
-) -> tuple[list[tuple[Pair, Pair]], list[str] | None]:
-    """Checks the labels; where they are texts, numbers them over all clients and returns these texts."""
-    is_text = any(y.dtype.kind in "USO" for pools in data for _, y in pools)
-    if is_text and classes is not None:
+def _declared_classes(given: Any, target: str | None) -> Sequence[str] | None:
+    """Names of the classes, as a data set with columns says them."""
+    given = given["train"] if isinstance(given, Mapping) else given
+    return class_labels(given, target, "client 0") if has_columns(given) else None
+
+
+def _number_labels(pools: list[Pools], classes: int | None) -> tuple[list[Pools], tuple[str, ...] | None]:
+    """All clients' labels, numbered together where they are texts; and these texts."""
+    y = [pair[1] for one in pools for pair in one]
+    if not any(labels.dtype.kind in "USO" for labels in y):
+        return pools, None
+    if classes is not None:
         raise InputError("labels are texts: with a number of classes given, expected whole numbers from 0 on")
-    texts: list[str] = []
-    if is_text:
-        texts = sorted_texts({str(label) for pools in data for _, y in pools for label in y.tolist()})
-    positions = {text: position for position, text in enumerate(texts)}
-
-    def number(pair: Pair, name: str) -> Pair:
-        x, y = pair
-        if not len(y):  # of one point, none is left to train on: that is said later
-            return x, y.astype(np.int64)
-        if is_text:
-            y = np.array([positions[str(label)] for label in y.tolist()], dtype=np.int64)
-        return x, check_labels(y, len(x), f"{name}, labels")
-
-    numbered = [
-        (number(train, name), number(test, name)) for (train, test), name in zip(data, names, strict=True)
-    ]
-    return numbered, texts or None
+    numbers, texts = number_together(y)
+    found = iter(numbers)
+    return [((train[0], next(found)), (test[0], next(found))) for train, test in pools], texts
 
 
 def _check_distribution(distribution: Sequence[int] | None, clients: int) -> list[int]:
@@ -181,24 +169,29 @@ def _check_distribution(distribution: Sequence[int] | None, clients: int) -> lis
     return known
 
 
-def _read_client(
-    given: Any, columns: _Columns, test_share: float, seed: int, client: int, name: str
-) -> tuple[Pair, Pair]:
+def _read_client(given: Any, columns: _Columns, seed: int, client: int) -> Pools:
     """Training and test points of one client; if it has no test points, some are held back for that."""
+    name = columns.client
     if isinstance(given, Mapping):
         if "train" not in given or set(given) - {"train", "test"}:
             raise InputError(f"{name}: a dict has train, and may have test; got {sorted(map(str, given))}")
-        if "test" in given:
-            return _read_pair(given["train"], columns, name), _read_pair(given["test"], columns, name)
-        given = given["train"]
-    x, y = _read_pair(given, columns, name)
-    order = stream(seed, "data", "own", "test", client).permutation(len(y))
-    cut = max(1, round(test_share * len(y)))
-    return (x[order[cut:]], y[order[cut:]]), (x[order[:cut]], y[order[:cut]])
+        train = _read_pair(given["train"], columns)
+        test = _read_pair(given["test"], columns) if "test" in given else None
+    else:
+        train, test = _read_pair(given, columns), None
+    x, y = train
+    if test is None:
+        order = stream(seed, "data", "own", "test", client).permutation(len(y))
+        cut = max(1, round(TEST_SHARE * len(y)))
+        (x, y), test = (x[order[cut:]], y[order[cut:]]), (x[order[:cut]], y[order[:cut]])
+    if len(y) < 2:
+        raise InputError(f"{name} has {len(y)} training points, but needs at least 2")
+    return (x, y), test
 
 
-def _read_pair(given: Any, columns: _Columns, name: str) -> Pair:
+def _read_pair(given: Any, columns: _Columns) -> Pair:
     """Points and labels of a pair (x, y), of a data set with columns, or of one that yields pairs."""
+    name = columns.client
     if isinstance(given, tuple):
         if len(given) != 2:
             raise InputError(f"{name}: expected a pair (x, y), got a tuple of {len(given)}")
@@ -208,7 +201,7 @@ def _read_pair(given: Any, columns: _Columns, name: str) -> Pair:
             reason = " ".join(str(error).split())
             raise InputError(f"{name}: expected a pair of arrays (x, y) ({reason})") from error
     elif has_columns(given):
-        x, y = columns.read(given, name)
+        x, y = read_columns(given, columns.target, columns.features, name)
     elif hasattr(given, "iloc"):
         raise InputError(
             f"{name} is a table: put all into one, with a column for the client, for Task.from_dataframe"
@@ -217,7 +210,7 @@ def _read_pair(given: Any, columns: _Columns, name: str) -> Pair:
         try:
             pairs = [given[position] for position in range(len(given))]
             x = np.stack([np.asarray(pair[0]) for pair in pairs])
-            y = np.array([columns.label(pair[1]) for pair in pairs])
+            y = np.array([_label(pair[1], columns.predict) for pair in pairs])
         except (TypeError, ValueError, IndexError, KeyError, OverflowError) as error:
             reason = " ".join(str(error).split())
             raise InputError(f"{name}: expected a data set of pairs (x, y) ({reason})") from error
@@ -226,17 +219,20 @@ def _read_pair(given: Any, columns: _Columns, name: str) -> Pair:
     points = check_features(x, name)
     if columns.predict != "classes":
         return points, check_targets(y, len(points), columns.predict, f"{name}, labels")
-    if y.shape != (len(points),):
-        hint = '; several per point: predict = "multilabel"' if y.shape[:1] == (len(points),) else ""
-        raise InputError(
-            f"{name}, labels: shape {y.shape}, expected one label for each of {len(points)} points{hint}"
-        )
-    return points, y
+    check_one_each(y, len(points), f"{name}, labels")
+    return points, y if y.dtype.kind in "USO" else check_labels(y, len(points), f"{name}, labels")
+
+
+def _label(given: Any, predict: TargetKind) -> Any:
+    """The label of one point of a data set of pairs."""
+    if predict != "classes":
+        return np.asarray(given)
+    return given if isinstance(given, str) else int(given)
 
 
 def _join(
     name: str,
-    data: list[tuple[Pair, Pair]],
+    data: list[Pools],
     classes: int | None,
     class_names: Sequence[str] | None,
     target: TargetKind,
@@ -274,16 +270,12 @@ def _as_float(x: NDArray[Any]) -> NDArray[Any]:
     return x if x.dtype == np.uint8 else x.astype(np.float32)
 
 
-def _allocate(
-    data: list[tuple[Pair, Pair]], distribution: list[int], probe: float, seed: int, names: list[str]
-) -> Allocation:
+def _allocate(data: list[Pools], distribution: list[int], probe: float, seed: int) -> Allocation:
     """Each client keeps its own points: where they lie in the joined data set, and which become probe."""
     clients: list[ClientPoints] = []
     tests: list[list[NDArray[np.int64]]] = [[] for _ in range(max(distribution) + 1)]
     first_train = first_test = 0
     for client, ((_, y_train), (_, y_test)) in enumerate(data):
-        if len(y_train) < 2:
-            raise InputError(f"{names[client]} has {len(y_train)} training points, but needs at least 2")
         train = first_train + stream(seed, "data", "own", client).permutation(len(y_train))
         test = np.arange(first_test, first_test + len(y_test))
         clients.append(ClientPoints.of_one_distribution(train, test, distribution[client], probe))

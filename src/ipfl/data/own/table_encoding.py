@@ -243,6 +243,14 @@ def number_texts(
     return np.array([positions[text] for text in texts], dtype=np.int64), found
 
 
+def number_together(pools: Sequence[NDArray[Any]]) -> tuple[list[NDArray[np.int64]], tuple[str, ...]]:
+    """The values of some pools as numbers, the same value with the same number in all; and their names."""
+    if any(pool.ndim != 1 for pool in pools):
+        raise ValueError("expected one label, and one client, for each point")
+    numbers, names = number_texts(category_texts(np.concatenate(pools)), (), "")
+    return np.split(numbers, np.cumsum([len(pool) for pool in pools])[:-1]), tuple(names)
+
+
 def _numbers(values: pd.Series[Any], name: str, where: str) -> NDArray[np.float64]:
     try:
         numbers: NDArray[np.float64] = values.to_numpy(dtype=np.float64)
