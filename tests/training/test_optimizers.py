@@ -155,20 +155,3 @@ class TestDecay:
         # The second round's steps are a billion times shorter: the model stays where it was.
         np.testing.assert_allclose(models[2], models[1], atol=1e-6)
         assert np.abs(models[1] - task.network(0).read()).max() > 0.05
-
-
-class TestDropLast:
-    def test_a_smaller_last_batch_is_left_out_unless_it_is_the_only_one(self):
-        seen = []
-
-        class Watched(nn.Linear):
-            def forward(self, x):
-                seen.append(len(x))
-                return super().forward(x)
-
-        samples = Samples(np.ones((7, 1), np.float32), np.zeros(7, np.int64))
-        network = Network(Watched(1, 2), (1,))
-        for size, batches in ((3, [3, 3]), (7, [7]), (10, [7])):
-            seen.clear()
-            train(samples=samples, network=network, batch_size=size, drop_last=True)
-            assert seen == batches

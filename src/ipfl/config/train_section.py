@@ -54,9 +54,6 @@ class TrainConfig(Section):
         description="auto (cross_entropy, or what fits task.predict) | mse | mae | huber | "
         "`module:callable` (outputs, targets) → a loss per point",
     )
-    drop_last: bool = Field(
-        False, description="leave out the last batch of an epoch if it is smaller than batch_size"
-    )
     precision: Literal["float32", "bf16", "auto"] = Field(
         "float32",
         description="of the passes through the network in training; bf16 needs hardware that has it; "

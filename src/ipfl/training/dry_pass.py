@@ -15,7 +15,7 @@ from ipfl.data.federated import Samples
 from ipfl.errors import InputError
 from ipfl.training.hardware import prepare_network
 from ipfl.training.network import CPU, Network
-from ipfl.training.sgd import has_single_point_batch, losses, one_thread, sgd, single_points_explained
+from ipfl.training.sgd import losses, one_thread, sgd
 from ipfl.training.task import Task
 
 DRY_STEPS = 5
@@ -53,7 +53,6 @@ def check_training(task: Task, settings: TrainConfig, seed: int, *, with_probe: 
     few = Samples(samples.x[:limit], samples.y[:limit])
     with one_thread(), torch.random.fork_rng(devices=[]):
         _check_outputs(network, few, task.data.classes)
-        _check_batches(network, few, task, settings, with_probe)
         _check_steps(network, few, on_cpu.at_round(0), seed)
 
 
@@ -85,30 +84,15 @@ def _check_outputs(network: Network, samples: Samples, classes: int) -> None:
         )
 
 
-def _check_batches(
-    network: Network, samples: Samples, task: Task, settings: TrainConfig, with_probe: bool
-) -> None:
-    """No client has a batch of one point that a BatchNorm cannot be trained on."""
-    for client in task.data.clients:
-        sizes = task.data.sizes(client)
-        count = sizes["train"] + (sizes["probe"] if with_probe else 0)
-        if has_single_point_batch(count, settings):
-            network.start_training()
-            with torch.no_grad(), single_points_explained(count, settings, f"client {client}"):
-                network.module(network.inputs(network.put(samples.x[:1])))
-            return  # the same for all
-
-
 def _check_steps(network: Network, samples: Samples, settings: TrainConfig, seed: int) -> None:
     """A few steps run, and lead to usable parameters."""
     size = min(settings.batch_size, MAX_DRY_BATCH, len(samples))
-    even = len(samples) if len(samples) % size != 1 else max(1, len(samples) - 1)
-    few, start = Samples(samples.x[:even], samples.y[:even]), network.read()
-    epochs = -(-DRY_STEPS * size // even)  # small data is passed over several times
+    start = network.read()
+    epochs = -(-DRY_STEPS * size // len(samples))  # small data is passed over several times
     settings = settings.model_copy(update={"batch_size": size})
     try:
-        trained = sgd(network, start, few, settings, stream(seed, "dry pass"), epochs=epochs)
-        before, after = (float(losses(network, model, few).mean()) for model in (start, trained))
+        trained = sgd(network, start, samples, settings, stream(seed, "dry pass"), epochs=epochs)
+        before, after = (float(losses(network, model, samples).mean()) for model in (start, trained))
     except InputError:
         raise
     except Exception as error:  # the user's module, loss, optimizer or augmentation may raise anything

@@ -82,8 +82,7 @@ class FedALA(OneModelMethod):
         train = me.data("train")
         rows = me.rng.permutation(len(train))[: max(1, round(self.share * len(train)))]
         samples = me.network.points(Samples(train.x[rows], train.y[rows]))
-        same = {"batch_size": me.settings.batch_size, "drop_last": me.settings.drop_last}
-        settings = TrainConfig(lr=1, epochs=1, **same)
+        settings = TrainConfig(lr=1, epochs=1, batch_size=me.settings.batch_size)
         epoch_losses: list[float] = []
         for _ in range(MAX_INITIAL_EPOCHS if initial_stage else 1):
             sgd(me.network, blend.model, samples, settings, me.rng, objective=blend)
