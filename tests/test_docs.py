@@ -301,10 +301,10 @@ class TestTraining:
 
     def test_tables_name_what_is_there(self):
         from ipfl.client.prediction_metrics import METRICS
-        from ipfl.training.architectures import MODEL_FACTORIES
+        from ipfl.training.architectures import MODELS
 
         assert first_column(section("docs/training.md", "Metrics")) == list(METRICS)
-        assert set(first_column(section("docs/training.md", "Models"))) == set(MODEL_FACTORIES) - {"auto"}
+        assert set(first_column(section("docs/training.md", "Models"))) == set(MODELS) - {"auto"}
 
 
 class TestMethods:

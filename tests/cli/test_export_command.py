@@ -16,7 +16,7 @@ import ipfl
 from ipfl.cli import app
 from ipfl.methods import DEFAULT
 from ipfl.training.architectures import CNN
-from ipfl.training.predictors import Mixture, NearestPrototype
+from ipfl.training.sgd import Mixture, NearestPrototype
 
 SETS = ["task.clients=4", "task.samples=20", "task.test_samples=20", "rounds=2"]
 

@@ -8,7 +8,7 @@ from tests.small_runs import small_task
 
 from ipfl.client import kept_predictors
 from ipfl.client.kept_predictors import kept_clients, read_predictor, write_predictors
-from ipfl.training.predictors import Mixture, NearestPrototype
+from ipfl.training.sgd import Mixture, NearestPrototype
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from ipfl.core import Record
 from ipfl.errors import InputError
 from ipfl.methods.one_model.fedavg import FedAvg
 from ipfl.training.network import Network
-from ipfl.training.predictors import Mixture
+from ipfl.training.sgd import Mixture
 
 
 def some_of_the_way(me: Client, start: np.ndarray = ZERO) -> np.ndarray:

@@ -17,7 +17,7 @@ from ipfl.core import EMPTY, Method, Record, Round, Setup, TaskFacts, holdout_id
 from ipfl.core.replies import InvalidReplyError
 from ipfl.play.evaluation import SCORES, Evaluator
 from ipfl.play.metrics import Evaluation
-from ipfl.training.architectures import MODEL_FACTORIES
+from ipfl.training.architectures import model_factory
 from ipfl.training.sgd import evaluate
 from ipfl.training.task import Task
 
@@ -360,6 +360,6 @@ class TestClientRunner:
 
 
 def test_models_by_name_and_by_callable():
-    for model in ("softmax", MODEL_FACTORIES["softmax"]):
+    for model in ("softmax", model_factory("softmax")):
         task = Task.from_clients([(np.eye(4, dtype=np.float32), [0, 1, 0, 1])] * 2, model=model)
         assert task.network(0).size == 4 * 2 + 2

@@ -12,14 +12,12 @@ from ipfl.config.train_section import TrainConfig
 from ipfl.errors import InputError
 from ipfl.training.architectures import (
     CNN,
-    CNN1D,
-    LSTM,
     MLP,
-    MODEL_FACTORIES,
+    MODELS,
     ResNet8,
-    Transformer,
     model_factory,
 )
+from ipfl.training.sequence_models import CNN1D, LSTM, Transformer
 from ipfl.training.sgd import evaluate, sgd
 
 
@@ -148,6 +146,6 @@ def test_a_one_hot_table_in_bytes_is_learned():
 
 def test_names_are_those_of_the_config():
     names = {"auto", "cnn", "small_cnn", "resnet8", "mlp", "softmax", "cnn1d", "lstm", "transformer"}
-    assert names == set(MODEL_FACTORIES)
+    assert names == set(MODELS)
     with pytest.raises(InputError, match="unknown model 'lstn'"):
         model_factory("lstn")

@@ -28,7 +28,7 @@ from ipfl.methods.one_model.perfedavg import meta_gradient
 from ipfl.methods.personal.fedproto import PrototypeObjective
 from ipfl.study.comparison import read_plan
 from ipfl.training import hardware
-from ipfl.training.architectures import CNN, MODEL_FACTORIES
+from ipfl.training.architectures import CNN, model_factory
 from ipfl.training.hardware import decide_hardware, find_device, has_bf16, prepare_network
 from ipfl.training.network import Network, build_network
 from ipfl.training.sgd import Pull, evaluate, losses, mean_gradient, mean_loss, sgd
@@ -228,7 +228,7 @@ class TestFindDevice:
 
 
 class TestSettle:
-    TASK = Task(Task.load(clients=2).data, MODEL_FACTORIES["softmax"])
+    TASK = Task(Task.load(clients=2).data, model_factory("softmax"))
 
     @pytest.mark.parametrize(("can", "chosen"), [(True, "bf16"), (False, "float32")])
     def test_the_processor_says_what_it_can(self, monkeypatch, can, chosen):

@@ -16,8 +16,7 @@ from ipfl.data.target_kinds import Target
 from ipfl.errors import InputError
 from ipfl.training.losses import find_loss
 from ipfl.training.network import Network
-from ipfl.training.predictors import Mixture
-from ipfl.training.sgd import evaluate, log_scores, losses, sgd
+from ipfl.training.sgd import Mixture, evaluate, log_scores, losses, sgd
 
 NUMBERS = Target("regression", 1, (10.0,), (4.0,))
 LABELS = Target("multilabel", 2)

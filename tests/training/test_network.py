@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from ipfl.errors import InputError
-from ipfl.training.architectures import CNN, MODEL_FACTORIES, model_factory
+from ipfl.training.architectures import CNN, MODELS, model_factory
 from ipfl.training.network import Network, build_network
 
 
@@ -77,23 +77,23 @@ class TestCNN:
 
 
 class TestFlatVector:
-    @pytest.mark.parametrize("name", sorted(MODEL_FACTORIES))
+    @pytest.mark.parametrize("name", sorted(MODELS))
     def test_state_dict_and_back_is_exact(self, name):
         shape = (8, 8) if name in ("cnn1d", "lstm", "transformer") else (8, 8, 2)
-        network = build_network(MODEL_FACTORIES[name], shape, 3, seed=1)
+        network = build_network(model_factory(name), shape, 3, seed=1)
         vector = np.random.default_rng(0).normal(size=network.size).astype(np.float32)
         named = network.state_dict(vector)
         network.module.load_state_dict(named, strict=True)
         assert network.read().tobytes() == vector.tobytes()
         # A plain module of the same kind takes the tensors as they are, strictly.
-        plain = MODEL_FACTORIES[name](shape, 3)
+        plain = model_factory(name)(shape, 3)
         plain.load_state_dict(named)
         assert sum(tensor.numel() for tensor in plain.state_dict().values()) == network.size
         for theirs, ours in zip(plain.parameters(), network.module.parameters(), strict=True):
             assert torch.equal(theirs, ours)
 
     def test_load_and_read(self):
-        network = build_network(MODEL_FACTORIES["softmax"], (2,), 2, 0)
+        network = build_network(model_factory("softmax"), (2,), 2, 0)
         vector = np.arange(6, dtype=np.float32)
         network.load(vector)
         # Weight (2 classes × 2 features) row by row, then the bias.
@@ -156,31 +156,31 @@ class TestBuffers:
 
 
 class TestBuild:
-    @pytest.mark.parametrize("name", sorted(MODEL_FACTORIES))
+    @pytest.mark.parametrize("name", sorted(MODELS))
     def test_seed_decides_the_start_and_torch_s_own_stream_goes_on(self, name):
         torch.manual_seed(7)
         expected = torch.rand(3)
         torch.manual_seed(7)
         first, again, other = (
-            build_network(MODEL_FACTORIES[name], (8, 8, 1), 3, seed).read() for seed in (1, 1, 2)
+            build_network(model_factory(name), (8, 8, 1), 3, seed).read() for seed in (1, 1, 2)
         )
         assert torch.equal(torch.rand(3), expected)
         assert first.tobytes() == again.tobytes()
         assert first.tobytes() != other.tobytes()
 
     def test_images_become_floats_and_features_stay(self):
-        grey = build_network(MODEL_FACTORIES["softmax"], (1, 2, 1), 2, 0)
+        grey = build_network(model_factory("softmax"), (1, 2, 1), 2, 0)
         # Ink on a ground of 0: 0 → 0, 255 → 1, 51 = 255/5 → 0.2
         images = np.array([[[[0], [255]]], [[[51], [0]]]], dtype=np.uint8)
         np.testing.assert_allclose(grey.inputs(grey.put(images))[:, 0, 0], [[0, 1], [0.2, 0]], atol=1e-6)
         # Colours are centred, and come channels first: 51 → 2/5 − 1 = −0.6
-        colour = build_network(MODEL_FACTORIES["softmax"], (1, 2, 2), 2, 0)
+        colour = build_network(model_factory("softmax"), (1, 2, 2), 2, 0)
         pair = np.array([[[[0, 255], [51, 0]]]], dtype=np.uint8)
         np.testing.assert_allclose(colour.inputs(colour.put(pair))[0, :, 0], [[-1, -0.6], [1, -1]], atol=1e-6)
         assert pair[0, 0, 0].tolist() == [0, 255]
         assert images[0, 0, 0, 0] == 0
         points = np.array([[1.5, 300.0]], dtype=np.float32)
-        features = build_network(MODEL_FACTORIES["softmax"], (2,), 2, 0)
+        features = build_network(model_factory("softmax"), (2,), 2, 0)
         assert features.inputs(features.put(points)).tolist() == points.tolist()
 
     def test_a_callable_must_return_a_module(self):
@@ -197,13 +197,13 @@ class TestBuild:
 
     def test_a_callable_is_its_own_factory(self):
         assert model_factory(Normed) is Normed
-        assert model_factory("ipfl.training.architectures:MLP") is MODEL_FACTORIES["mlp"]
+        assert model_factory("ipfl.training.architectures:MLP") is model_factory("mlp")
 
 
 class TestLayers:
     def test_top_layers_of_the_mlp(self):
         # 4 inputs: hidden 4·128 + 128 = 640 floats, then out 128·3 + 3 = 387: 1027 in all.
-        network = build_network(MODEL_FACTORIES["mlp"], (4,), 3, 0)
+        network = build_network(model_factory("mlp"), (4,), 3, 0)
         assert network.top(1) == slice(640, 1027)
         assert network.top(2) == slice(0, 1027)
         assert network.top(9) == slice(0, 1027)
@@ -211,7 +211,7 @@ class TestLayers:
         assert build_network(Normed, (2,), 5, 0).top(2) == slice(9, 35)
 
     def test_features_are_what_goes_into_the_last_layer(self):
-        network = build_network(MODEL_FACTORIES["mlp"], (4,), 3, 0)
+        network = build_network(model_factory("mlp"), (4,), 3, 0)
         batch = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
         features, scores = network.features(batch)
         flatten, hidden, relu, out = network.module
@@ -221,7 +221,7 @@ class TestLayers:
         assert not out._forward_pre_hooks
 
     def test_where_the_biases_of_the_outputs_are(self):
-        assert build_network(MODEL_FACTORIES["mlp"], (4,), 3, 0).output_bias == slice(1024, 1027)
+        assert build_network(model_factory("mlp"), (4,), 3, 0).output_bias == slice(1024, 1027)
         assert build_network(Normed, (2,), 5, 0).output_bias == slice(30, 35)
         assert Network(nn.Linear(1, 2, bias=False), (1,)).output_bias is None
         assert Network(nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten()), (3, 3, 1)).output_bias is None

@@ -16,9 +16,10 @@ from ipfl.client.private_client import PrivateClient
 from ipfl.config.train_section import PrivacyConfig
 from ipfl.core import Record
 from ipfl.errors import InputError
-from ipfl.training.architectures import CNN, ResNet8, Softmax, Transformer
+from ipfl.training.architectures import CNN, ResNet8, Softmax
 from ipfl.training.network import Network, build_network
 from ipfl.training.parts import PARTS
+from ipfl.training.sequence_models import Transformer
 
 
 def names(network: Network, part: str) -> list[str]:
@@ -52,7 +53,7 @@ class TestWhere:
             "1." in name or "4." in name for name in names(build_network(ResNet8, (8, 8, 1), 2, 0), "norms")
         )
         found = names(build_network(Transformer, (4, 3), 2, 0), "norms")
-        assert {name.split(".")[-2] for name in found} == {"norm", "before", "between"}
+        assert {name.split(".")[-2] for name in found} == {"norm", "norm1", "norm2"}
 
     def test_as_the_module_says(self):
         network = build_network(Named, (3,), 2, 0)

@@ -13,15 +13,14 @@ from safetensors.numpy import load_file
 from ipfl.data.federated import Samples
 from ipfl.results.client_model import make_model
 from ipfl.results.model_files import export_model
-from ipfl.training.architectures import MODEL_FACTORIES
+from ipfl.training.architectures import model_factory
 from ipfl.training.network import Network, build_network
-from ipfl.training.predictors import Mixture, NearestPrototype
-from ipfl.training.sgd import evaluate
+from ipfl.training.sgd import Mixture, NearestPrototype, evaluate
 
 
 @pytest.fixture
 def network() -> Network:
-    return build_network(MODEL_FACTORIES["softmax"], (1,), 2, 0)
+    return build_network(model_factory("softmax"), (1,), 2, 0)
 
 
 def always(p: float) -> np.ndarray:

@@ -17,7 +17,7 @@ from torch import nn
 from ipfl.config.train_section import TrainConfig
 from ipfl.data.federated import Samples
 from ipfl.training import sgd as train
-from ipfl.training.architectures import MODEL_FACTORIES
+from ipfl.training.architectures import model_factory
 from ipfl.training.network import Network, build_network
 from ipfl.training.sgd import Pull, evaluate, losses, mean_gradient, mean_loss, predictions, sgd
 
@@ -38,7 +38,7 @@ def step(start, samples, rng=None, *, epochs=None, lr=None, pull=None, **setting
 
 
 def softmax(features: int = 1, classes: int = 2) -> Network:
-    return build_network(MODEL_FACTORIES["softmax"], (features,), classes, 0)
+    return build_network(model_factory("softmax"), (features,), classes, 0)
 
 
 class TestSGD:
@@ -253,7 +253,7 @@ class TestObjective:
         """Bit by bit: plain steps do not go by way of `network.grad`, those of an objective do."""
         rng = np.random.default_rng(0)
         samples = Samples(rng.integers(0, 256, (20, 12, 12, 3), dtype=np.uint8), rng.integers(0, 5, 20))
-        network = build_network(MODEL_FACTORIES[model], (12, 12, 3), 5, 0)
+        network = build_network(model_factory(model), (12, 12, 3), 5, 0)
         network.precision = precision
         start, settings = network.read(), TrainConfig(lr=0.1, epochs=2, batch_size=8)
         one, other = (

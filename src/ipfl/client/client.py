@@ -13,10 +13,10 @@ from ipfl.config.train_section import TrainConfig
 from ipfl.core import ClientId, Vector, stream
 from ipfl.data.federated import Parts, Samples
 from ipfl.training.network import Network, Points
-from ipfl.training.predictors import Predictor
 from ipfl.training.sgd import (
     DrawBatches,
     Objective,
+    Predictor,
     Pull,
     Score,
     evaluate,

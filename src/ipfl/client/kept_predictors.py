@@ -17,7 +17,7 @@ from ipfl.core import ClientId, Record, Vector
 from ipfl.errors import InputError
 from ipfl.system.files import RECORD_SUFFIX, make_folder, read_record, remove_folder, write_record
 from ipfl.training.network import Network
-from ipfl.training.predictors import Mixture, NearestPrototype, Predictor
+from ipfl.training.sgd import Mixture, NearestPrototype, Predictor
 
 MAX_KEPT_BYTES = 2**30
 """Bytes of clients' models that the folder of a run keeps at most."""

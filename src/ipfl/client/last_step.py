@@ -38,7 +38,7 @@ from ipfl.config.train_section import AdaptConfig
 from ipfl.core import Method, Record, Vector
 from ipfl.core.vectors import mix
 from ipfl.errors import InputError
-from ipfl.training.predictors import Predictor
+from ipfl.training.sgd import Predictor
 
 GENTLE, LESS_GENTLE = 0.2, 0.5
 """Share of the learning rate under `auto`: the first steps of a full one undo much of what rounds learned.

@@ -34,8 +34,7 @@ from ipfl.data.federated import Samples
 from ipfl.errors import InputError
 from ipfl.training.losses import own_losses, soft_scores
 from ipfl.training.network import Network, Points
-from ipfl.training.predictors import Predictor
-from ipfl.training.sgd import Batch, Objective, Score, evaluate, losses, predicted_outputs
+from ipfl.training.sgd import Batch, Objective, Predictor, Score, evaluate, losses, predicted_outputs
 
 MAX_LOSS = 5.0
 """The loss of a point counts up to this in a sum that leaves the client: what one point can change."""

@@ -20,8 +20,7 @@ from ipfl.data.federated import Parts, Samples
 from ipfl.errors import InputError
 from ipfl.training.hardware import keep_freed_memory, prepare_network
 from ipfl.training.network import Network, Points
-from ipfl.training.predictors import Predictor
-from ipfl.training.sgd import Score, evaluate, predicted_outputs, score_outputs
+from ipfl.training.sgd import Predictor, Score, evaluate, predicted_outputs, score_outputs
 from ipfl.training.task import Task
 
 TRAIN = "train"

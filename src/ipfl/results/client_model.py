@@ -23,9 +23,8 @@ from ipfl.data.target_kinds import Target
 from ipfl.errors import InputError
 from ipfl.training.architectures import Shape
 from ipfl.training.losses import as_outputs, mix_outputs
-from ipfl.training.network import Network, prepare_inputs
-from ipfl.training.parts import with_features
-from ipfl.training.predictors import Mixture, NearestPrototype, Predictor
+from ipfl.training.network import Network, prepare_inputs, with_features
+from ipfl.training.sgd import Mixture, NearestPrototype, Predictor
 
 SCORING_BATCH = 256
 """Points that go through a model at once, in `class_scores`."""

@@ -56,8 +56,7 @@ from ipfl.system.plugins import refuse_code
 from ipfl.training.architectures import Factory, model_factory
 from ipfl.training.losses import find_loss
 from ipfl.training.network import Network, build_network
-from ipfl.training.predictors import Predictor
-from ipfl.training.sgd import evaluate
+from ipfl.training.sgd import Predictor, evaluate
 from ipfl.training.task import Task
 
 MAX_PARAMETERS = 2**26

@@ -18,8 +18,7 @@ from ipfl.data.own.table_encoding import number_texts
 from ipfl.data.target_kinds import count_outputs
 from ipfl.errors import InputError
 from ipfl.training.network import Network
-from ipfl.training.predictors import Predictor
-from ipfl.training.sgd import one_thread
+from ipfl.training.sgd import Predictor, one_thread
 
 
 @dataclass(frozen=True)

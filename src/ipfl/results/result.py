@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ipfl.results.client_model import ClientModel
     from ipfl.results.finished import FinishedRun
     from ipfl.results.result_models import PlayedRun
-    from ipfl.training.predictors import Predictor
+    from ipfl.training.sgd import Predictor
 
     ModelSource: TypeAlias = PlayedRun | FinishedRun
 

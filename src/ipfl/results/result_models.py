@@ -23,8 +23,7 @@ from ipfl.config.run_config import RunConfig
 from ipfl.core import NEWCOMER, ClientId, Method, Vector
 from ipfl.errors import NotSupportedError
 from ipfl.training.network import Network
-from ipfl.training.predictors import Predictor
-from ipfl.training.sgd import one_thread
+from ipfl.training.sgd import Predictor, one_thread
 from ipfl.training.task import Task
 
 

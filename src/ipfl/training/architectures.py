@@ -13,10 +13,10 @@ import math
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from importlib import import_module
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import scaled_dot_product_attention
 
 from ipfl.errors import InputError, unknown
 from ipfl.system.plugins import load_callable
@@ -27,10 +27,6 @@ Factory = Callable[[Shape, int], nn.Module]
 
 MIN_IMAGE_SIDE = 4
 """Least height and width of an image for convolutions."""
-HIDDEN_WIDTH = 64
-"""Of the hidden layers of sequence models."""
-HEADS = 4
-BLOCKS = 2
 
 
 def image_shape(shape: Shape, model: str) -> tuple[int, int, int]:
@@ -48,21 +44,6 @@ def image_shape(shape: Shape, model: str) -> tuple[int, int, int]:
             f"model {model!r} needs images of at least 4×4, not shape {shape}; use 'mlp' or 'softmax'{hint}"
         )
     return full[0], full[1], full[2]
-
-
-def sequence_shape(shape: Shape, model: str) -> tuple[int, int]:
-    """Steps and features of sequences; square ones, which are taken for grey images, included.
-
-    Raises:
-        InputError: These are no sequences.
-    """
-    if len(shape) == 3 and shape[2] == 1:
-        shape = shape[:2]
-    if len(shape) != 2:
-        raise InputError(
-            f"model {model!r} needs sequences (n, steps, features), not points of shape {shape}; use 'mlp'"
-        )
-    return shape[0], shape[1]
 
 
 class CNN(nn.Module):
@@ -165,108 +146,9 @@ class ResidualBlock(nn.Module):
         return torch.relu(self.inner(x) + self.shortcut(x))
 
 
-class CNN1D(nn.Module):
-    """Two convolutions along the steps of a sequence, their mean over the steps, then classes."""
-
-    def __init__(self, shape: Shape, classes: int):
-        super().__init__()
-        _, features = sequence_shape(shape, "cnn1d")
-        self.conv1 = nn.Conv1d(features, HIDDEN_WIDTH, 5, padding=2)
-        self.conv2 = nn.Conv1d(HIDDEN_WIDTH, HIDDEN_WIDTH, 5, padding=2)
-        self.hidden = nn.Linear(HIDDEN_WIDTH, HIDDEN_WIDTH)
-        self.out = nn.Linear(HIDDEN_WIDTH, classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Class scores of a batch (n, steps, features)."""
-        x = as_sequences(x).transpose(1, 2)
-        x = torch.relu(self.conv2(torch.relu(self.conv1(x)))).mean(dim=2)
-        return self.out(torch.relu(self.hidden(x)))  # type: ignore[no-any-return]
-
-
-class SequenceModel(nn.Module):
-    """What models of sequences share: steps of features, or of token ids, become `HIDDEN_WIDTH` numbers."""
-
-    def __init__(self, shape: Shape, name: str, tokens: int | None):
-        super().__init__()
-        self.embed: nn.Module
-        if len(shape) == 1:
-            if tokens is None:
-                raise InputError(
-                    f"model {name!r} needs sequences (n, steps, features), or token ids (n, steps), "
-                    "whole numbers from 0 on"
-                )
-            self.steps = shape[0]
-            self.embed = nn.Embedding(tokens, HIDDEN_WIDTH)
-        else:
-            self.steps, features = sequence_shape(shape, name)
-            self.embed = nn.Linear(features, HIDDEN_WIDTH)
-
-    def vectors(self, x: Tensor) -> Tensor:
-        """(n, steps, WIDTH)."""
-        return self.embed(as_sequences(x))  # type: ignore[no-any-return]
-
-
-class LSTM(SequenceModel):
-    """One LSTM layer; the mean of its outputs over the steps, then classes."""
-
-    def __init__(self, shape: Shape, classes: int, tokens: int | None = None):
-        super().__init__(shape, "lstm", tokens)
-        self.lstm = nn.LSTM(HIDDEN_WIDTH, HIDDEN_WIDTH, batch_first=True)
-        self.out = nn.Linear(HIDDEN_WIDTH, classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Class scores of a batch (n, steps, features), or of token ids (n, steps)."""
-        return self.out(self.lstm(self.vectors(x))[0].mean(dim=1))  # type: ignore[no-any-return]
-
-
-class Transformer(SequenceModel):
-    """A small encoder: learned positions, two blocks of attention, the mean over the steps, then classes."""
-
-    def __init__(self, shape: Shape, classes: int, tokens: int | None = None):
-        super().__init__(shape, "transformer", tokens)
-        self.positions = nn.Parameter(torch.randn(self.steps, HIDDEN_WIDTH) * 0.02)
-        self.blocks = nn.Sequential(*(AttentionBlock() for _ in range(BLOCKS)))
-        self.norm = nn.LayerNorm(HIDDEN_WIDTH)
-        self.out = nn.Linear(HIDDEN_WIDTH, classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Class scores of a batch (n, steps, features), or of token ids (n, steps)."""
-        seen = self.blocks(self.vectors(x) + self.positions)
-        return self.out(self.norm(seen).mean(dim=1))  # type: ignore[no-any-return]
-
-
-class AttentionBlock(nn.Module):
-    """Attention of all steps to each other, then two linear layers, each beside a shortcut."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.before, self.between = nn.LayerNorm(HIDDEN_WIDTH), nn.LayerNorm(HIDDEN_WIDTH)
-        self.question, self.merge = (
-            nn.Linear(HIDDEN_WIDTH, 3 * HIDDEN_WIDTH),
-            nn.Linear(HIDDEN_WIDTH, HIDDEN_WIDTH),
-        )
-        self.hidden = nn.Sequential(
-            nn.Linear(HIDDEN_WIDTH, 2 * HIDDEN_WIDTH), nn.GELU(), nn.Linear(2 * HIDDEN_WIDTH, HIDDEN_WIDTH)
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(n, steps, WIDTH) → the same shape."""
-        n, steps, _ = x.shape
-        parts = self.question(self.before(x)).view(n, steps, 3, HEADS, HIDDEN_WIDTH // HEADS)
-        query, key, value = parts.permute(2, 0, 3, 1, 4)
-        seen = scaled_dot_product_attention(query, key, value).transpose(1, 2).reshape(n, steps, HIDDEN_WIDTH)
-        x = x + self.merge(seen)
-        return x + self.hidden(self.between(x))  # type: ignore[no-any-return]
-
-
-def as_sequences(x: Tensor) -> Tensor:
-    """A batch of sequences; square ones arrive as grey images (n, 1, steps, features)."""
-    return x[:, 0] if x.dim() == 4 else x
-
-
 def pick_model(shape: Shape, classes: int) -> nn.Module:
     """The network for points of a shape when none is named."""
-    return MODEL_FACTORIES[picked_name(shape)](shape, classes)
+    return model_factory(picked_name(shape))(shape, classes)
 
 
 def picked_name(shape: Sequence[int]) -> str:
@@ -276,18 +158,20 @@ def picked_name(shape: Sequence[int]) -> str:
     return "cnn1d" if len(shape) == 2 else "mlp"
 
 
-MODEL_FACTORIES: dict[str, Factory] = {
-    "auto": pick_model,
-    "cnn": CNN,
-    "small_cnn": SmallCNN,
-    "resnet8": ResNet8,
-    "mlp": MLP,
-    "softmax": Softmax,
-    "cnn1d": CNN1D,
-    "lstm": LSTM,
-    "transformer": Transformer,
+_HERE, _SEQUENCES = __name__, "ipfl.training.sequence_models"
+MODELS: dict[str, str] = {
+    "auto": f"{_HERE}:pick_model",
+    "cnn": f"{_HERE}:CNN",
+    "small_cnn": f"{_HERE}:SmallCNN",
+    "resnet8": f"{_HERE}:ResNet8",
+    "mlp": f"{_HERE}:MLP",
+    "softmax": f"{_HERE}:Softmax",
+    "cnn1d": f"{_SEQUENCES}:CNN1D",
+    "lstm": f"{_SEQUENCES}:LSTM",
+    "transformer": f"{_SEQUENCES}:Transformer",
 }
-TOKEN_MODELS: dict[str, Callable[..., nn.Module]] = {"lstm": LSTM, "transformer": Transformer}
+"""Name → factory, as `module:callable`."""
+TOKEN_MODELS = ("lstm", "transformer")
 """Those that also read token ids, and then need to know how many there are."""
 PRETRAINED = "hf:"
 """What the name of a pre-trained language model begins with."""
@@ -308,9 +192,11 @@ def model_factory(model: str | Factory, tokens: int | None = None) -> Factory:
         return AdapterFactory(model.removeprefix(PRETRAINED))
     if ":" in model:
         return load_callable(model, "model")
-    if model not in MODEL_FACTORIES:
-        raise unknown("model", model, [*MODEL_FACTORIES, "hf:PATH_OR_NAME", "module:callable"])
-    return partial(TOKEN_MODELS[model], tokens=tokens) if model in TOKEN_MODELS else MODEL_FACTORIES[model]
+    if model not in MODELS:
+        raise unknown("model", model, [*MODELS, "hf:PATH_OR_NAME", "module:callable"])
+    module, _, name = MODELS[model].partition(":")
+    factory: Callable[..., nn.Module] = getattr(import_module(module), name)
+    return partial(factory, tokens=tokens) if model in TOKEN_MODELS else factory
 
 
 def model_reference(factory: Factory) -> str | None:
@@ -318,13 +204,11 @@ def model_reference(factory: Factory) -> str | None:
 
     A lambda, a function inside a function, and what stands in a script or notebook cannot be imported.
     """
-    made_by = factory.func if isinstance(factory, partial) else factory
-    for name, known in MODEL_FACTORIES.items():
-        if known is made_by:
-            return name
+    factory = factory.func if isinstance(factory, partial) else factory
     if (named := getattr(factory, "reference", None)) is not None:
         return str(named)
     module, name = getattr(factory, "__module__", ""), getattr(factory, "__qualname__", "")
     if module in ("", "__main__") or getattr(sys.modules.get(module), name, None) is not factory:
         return None
-    return f"{module}:{name}"
+    reference = f"{module}:{name}"
+    return next((known for known, place in MODELS.items() if place == reference), reference)

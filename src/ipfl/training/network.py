@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import copy
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -28,7 +28,9 @@ from ipfl.data.target_kinds import Target
 from ipfl.errors import InputError
 from ipfl.training.architectures import Factory, Shape
 from ipfl.training.losses import Loss, find_loss
-from ipfl.training.parts import NetworkPart, find_last_linear, find_part, last_linear, with_features
+
+if TYPE_CHECKING:
+    from ipfl.training.parts import NetworkPart
 
 CPU = torch.device("cpu")
 
@@ -199,6 +201,8 @@ class Network:
         Raises:
             InputError: The network has no such part.
         """
+        from ipfl.training.parts import NetworkPart, find_part  # most methods need no parts
+
         slots = {slot.name: slot for slot in self.slots}
         tensors = dict(zip(slots, self._tensors(), strict=True))
         places: list[slice] = []
@@ -352,6 +356,40 @@ class Network:
         for slot, tensor in zip(self.slots, self._tensors(module), strict=True):
             tensor.data, tensor.grad = _plain(_view(flat, slot)), None
         return module
+
+
+def find_last_linear(module: nn.Module) -> nn.Linear | None:
+    """A module's last linear layer, if it has one; what goes into it are the features."""
+    linear = [layer for layer in module.modules() if isinstance(layer, nn.Linear)]
+    return linear[-1] if linear else None
+
+
+def with_features(module: nn.Module, run: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
+    """What goes into a module's last linear layer in a pass through it, as float32, and what comes out.
+
+    Args:
+        module: With the layer.
+        run: Makes the pass.
+    """
+    seen: list[Tensor] = []
+    watch = last_linear(module).register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    try:
+        outputs = run()
+    finally:
+        watch.remove()
+    return seen[-1].float(), outputs
+
+
+def last_linear(module: nn.Module) -> nn.Linear:
+    """A module's last linear layer.
+
+    Raises:
+        InputError: It has none.
+    """
+    found = find_last_linear(module)
+    if found is None:
+        raise InputError(f"model {type(module).__name__} has no linear layer to take features from")
+    return found
 
 
 def _made(factory: Factory, input_shape: Shape, classes: int) -> Any:

@@ -18,6 +18,7 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from ipfl.core import Vector
 from ipfl.errors import InputError, unknown
+from ipfl.training.network import find_last_linear
 
 ParameterNames = Sequence[str] | Callable[[str], bool]
 """Prefixes of the names of parameters and buffers, or a function of such a name."""
@@ -123,37 +124,3 @@ def is_norm(layer: nn.Module) -> bool:
     """Whether a layer normalises: of torch, or by its name."""
     is_torchs = isinstance(layer, _NormBase | nn.LayerNorm | nn.GroupNorm)
     return is_torchs or type(layer).__name__.endswith("Norm")
-
-
-def find_last_linear(module: nn.Module) -> nn.Linear | None:
-    """A module's last linear layer, if it has one; what goes into it are the features."""
-    linear = [layer for layer in module.modules() if isinstance(layer, nn.Linear)]
-    return linear[-1] if linear else None
-
-
-def with_features(module: nn.Module, run: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
-    """What goes into a module's last linear layer in a pass through it, as float32, and what comes out.
-
-    Args:
-        module: With the layer.
-        run: Makes the pass.
-    """
-    seen: list[Tensor] = []
-    watch = last_linear(module).register_forward_pre_hook(lambda _, given: seen.append(given[0]))
-    try:
-        outputs = run()
-    finally:
-        watch.remove()
-    return seen[-1].float(), outputs
-
-
-def last_linear(module: nn.Module) -> nn.Linear:
-    """A module's last linear layer.
-
-    Raises:
-        InputError: It has none.
-    """
-    found = find_last_linear(module)
-    if found is None:
-        raise InputError(f"model {type(module).__name__} has no linear layer to take features from")
-    return found

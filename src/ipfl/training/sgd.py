@@ -19,7 +19,6 @@ from ipfl.data.federated import Samples
 from ipfl.errors import InputError
 from ipfl.training.losses import as_outputs, hard_scores, mix_outputs, own_losses, soft_scores
 from ipfl.training.network import Network, Points
-from ipfl.training.predictors import Mixture, NearestPrototype, Predictor
 
 EVALUATION_BATCH = 256
 
@@ -59,6 +58,28 @@ class Pull:
 
     anchor: Vector
     strength: float
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """Several models whose predicted probabilities are added up with weights."""
+
+    models: tuple[Vector, ...]
+    weights: tuple[float, ...]
+    """One per model, not negative, sum 1."""
+
+
+@dataclass(frozen=True)
+class NearestPrototype:
+    """A model whose features are compared with one prototype per class; the nearest wins."""
+
+    model: Vector
+    prototypes: NDArray[np.float32]
+    """(classes, features); a row of NaN for a class that has no prototype, which then is never predicted."""
+
+
+Predictor = Vector | Mixture | NearestPrototype
+"""What a client predicts with: one model, a mixture of models, or features with class prototypes."""
 
 
 @dataclass(frozen=True)

@@ -36,8 +36,7 @@ from ipfl.core import Ask, Fact, Phases, Record, Roster, Round, Setup, cluster_n
 from ipfl.methods.shared.cluster_models import ClusterModels, ClusterModelsMethod, read_models
 from ipfl.methods.shared.steps import expect_update, loss_table, random_seats, select_clients
 from ipfl.training.network import Network
-from ipfl.training.predictors import Mixture
-from ipfl.training.sgd import Batch, Objective
+from ipfl.training.sgd import Batch, Mixture, Objective
 
 MIXTURE_STEPS = 100
 """Steps of EM for the mixture weights alone; a concave problem, on which a step costs next to nothing."""

@@ -35,8 +35,7 @@ from ipfl.errors import InputError
 from ipfl.methods.shared.aggregation import aggregate
 from ipfl.methods.shared.steps import random_seats, refuse_strangers, select_clients
 from ipfl.training.network import Network
-from ipfl.training.predictors import NearestPrototype, Predictor
-from ipfl.training.sgd import Batch
+from ipfl.training.sgd import Batch, NearestPrototype, Predictor
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,7 +10,7 @@ from ipfl.client.client import Client
 from ipfl.config.sections import AggregateConfig
 from ipfl.core import Ask, ClientId, Fact, Method, Phases, Record, Roster, Round, Setup, Vector
 from ipfl.methods.shared.steps import average_models, expect_update, random_seats, select_clients
-from ipfl.training.predictors import Predictor
+from ipfl.training.sgd import Predictor
 
 
 @dataclass(frozen=True)
