@@ -6,10 +6,15 @@ Each uses Flower's own clients, as an attacker would. `test_faults` runs them on
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import socket
+import ssl
 import stat
+import threading
+import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +35,7 @@ from flwr.proto.control_pb2 import (
 from flwr.proto.fab_pb2 import Fab
 from flwr.proto.fleet_pb2 import (
     ActivateNodeRequest,
+    DeactivateNodeRequest,
     PullMessagesRequest,
     PushMessagesRequest,
     RegisterNodeFleetRequest,
@@ -41,6 +47,7 @@ from flwr.proto.node_pb2 import Node
 from flwr.proto.runtime_pb2 import AcquireTaskRequest
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+from flwr.supercore.protobuf.constants import PROTOBUF_MEDIA_TYPE
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
@@ -49,6 +56,7 @@ from ipfl.deploy.credentials import fingerprint
 from ipfl.deploy.federation_folder import NodeFolder, ServerSettings
 from ipfl.deploy.local_federation import LocalFederation
 from ipfl.deploy.operator import control_of
+from ipfl.deploy.processes import RunningProcess
 from ipfl.deploy.registry import Registry
 
 EVIL_APP = '''\
@@ -237,6 +245,77 @@ def node_caller(node: NodeFolder, address: str) -> Caller:
     """What a registered node can send."""
     pair = node_key(node)
     return Caller(address, node.ca_certificate, [NodeAuthHttpInterceptor(pair, pair.public_key())])
+
+
+MEGABYTE = 2**20
+LARGE_BODIES = (
+    # Parses into much more than it is: each two bytes are a text or a message of no bytes.
+    ("pull-messages", b"\x12\x00" * (8 * MEGABYTE)),
+    # The same, as long as the route allows.
+    ("push-messages", b"\x1a\x00" * (MEGABYTE // 2)),
+    # What is allowed: one field of 16 MB.
+    ("push-object", b"\x22\xfb\xff\xff\x07" + b"x" * (16 * MEGABYTE - 5)),
+)
+
+
+class Heartbeats(threading.Thread):
+    """A registered node that sends a heartbeat every tenth of a second, and notes how long each takes."""
+
+    def __init__(self, node: NodeFolder, address: str):
+        super().__init__(daemon=True)
+        self.caller, self.seconds, self.is_over = node_caller(node, address), list[float](), threading.Event()
+        own = public_key_to_bytes(node_key(node).public_key())
+        activate = ActivateNodeRequest(public_key=own, heartbeat_interval=30)
+        self.node = self.caller.fleet.ActivateNode(activate).node_id
+
+    def run(self) -> None:
+        beat = SendNodeHeartbeatRequest(node=Node(node_id=self.node), heartbeat_interval=30)
+        while not self.is_over.wait(0.1):
+            start = time.monotonic()
+            self.caller.fleet.SendNodeHeartbeat(beat)
+            self.seconds.append(time.monotonic() - start)
+        self.caller.fleet.DeactivateNode(DeactivateNodeRequest(node_id=self.node))
+
+
+def peak_megabytes(process: RunningProcess) -> float:
+    """The most memory that a process has held, with the one that it was started by."""
+    peak = 0.0
+    for status in Path("/proc").glob("[0-9]*/status"):
+        try:
+            if os.getpgid(int(status.parent.name)) != process.popen.pid:
+                continue
+            lines = dict(line.split(":", 1) for line in status.read_text().splitlines() if ":" in line)
+        except OSError:
+            continue  # it has ended
+        peak += int(lines.get("VmHWM", "0 kB").split()[0]) / 1024
+    return peak
+
+
+def attack_memory(federation: LocalFederation, honest: int) -> None:
+    """Large bodies without a key. Before there was a bound: 4.3 GB, and heartbeats 18 s late."""
+    folder = federation.folder
+    port = ServerSettings.load(folder.settings_file).port
+    trust = ssl.create_default_context(cafile=str(folder.ca_certificate))
+    beating = Heartbeats(folder.node_folder(honest), f"127.0.0.1:{port}")
+    beating.start()
+
+    def send(route: str, body: bytes) -> int:
+        url, kind = f"https://localhost:{port}/v1/fleet/{route}", {"content-type": PROTOBUF_MEDIA_TYPE}
+        try:
+            return httpx.post(url, content=body, headers=kind, verify=trust, timeout=120).status_code
+        except httpx.HTTPError:  # refused, and closed before all was sent
+            return 0
+
+    for route, body in LARGE_BODIES:
+        with ThreadPoolExecutor(15) as pool:
+            statuses = set(pool.map(send, [route] * 30, [body] * 30))
+        assert 200 not in statuses
+        assert max(beating.seconds) < 2.0, route
+        peaks = [peak_megabytes(federation.processes.running[name]) for name in ("front", "superlink")]
+        assert sum(peaks) < 500, (route, peaks)
+    beating.is_over.set()
+    beating.join(10)
+    assert len(beating.seconds) > 5
 
 
 def attack_as_server(federation: LocalFederation, clients: Sequence[int]) -> None:
