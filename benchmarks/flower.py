@@ -133,14 +133,11 @@ def traffic() -> Iterator[str]:
         f"of {rounds}, none of them evaluated.\n"
         "“Every record” is what would travel if each ask carried all its vectors.\n"
     )
-    yield "| method | every record, down | down | down, fp16 | every record, up | up | up, fp16 |"
-    yield "|---|---|---|---|---|---|---|"
+    yield "| method | every record, down | down | every record, up | up |"
+    yield "|---|---|---|---|---|"
     for name in ("fedavg", "ipfl-plus"):
         config = settings(clients, rounds, name)
-        results = [
-            run(config, engine)
-            for engine in (None, simulation_engine(config.task), simulation_engine(config.task, float16=True))
-        ]
+        results = [run(config, engine) for engine in (None, simulation_engine(config.task))]
         figures = []
         for key in ("bytes_down", "bytes_up"):
             for result in results:

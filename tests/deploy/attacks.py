@@ -53,11 +53,12 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from ipfl.deploy.credentials import fingerprint
-from ipfl.deploy.federation_folder import NodeFolder, ServerSettings
+from ipfl.deploy.federation_folder import NodeFolder
 from ipfl.deploy.local_federation import LocalFederation
 from ipfl.deploy.operator import control_of
 from ipfl.deploy.processes import RunningProcess
 from ipfl.deploy.registry import Registry
+from ipfl.deploy.settings_files import ServerSettings
 
 EVIL_APP = '''\
 """An app that a server should not be able to run on nodes: it says where it ran, and reads their keys."""
@@ -69,7 +70,7 @@ from flwr.app import Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
-from ipfl.deploy.run_log import print_progress
+from ipfl.deploy.run_log import print_line
 
 app = ClientApp()
 server = ServerApp()
@@ -87,8 +88,8 @@ def main(grid, context):
     nodes = sorted(grid.get_node_ids())
     messages = [Message(RecordDict(), dst_node_id=node, message_type="query") for node in nodes]
     for reply in grid.send_and_receive(messages, timeout=60):
-        print_progress(reply.error.reason if reply.has_error() else "it ran")
-    print_progress("asked {} nodes".format(len(nodes)))
+        print_line(reply.error.reason if reply.has_error() else "it ran")
+    print_line("asked {} nodes".format(len(nodes)))
 '''
 
 

@@ -13,16 +13,11 @@ from typer.testing import CliRunner
 from ipfl.cli import app
 from ipfl.config.whole_config import Config
 from ipfl.deploy.credentials import fingerprint, write_key_pair
-from ipfl.deploy.federation_folder import (
-    NodeFolder,
-    NodeSettings,
-    ServerFolder,
-    ServerSettings,
-    create_folder,
-)
+from ipfl.deploy.federation_folder import NodeFolder, ServerFolder, create_folder
 from ipfl.deploy.local_federation import trial_config
 from ipfl.deploy.node.supernode import KeyRefusedError, connection_error, prepare_node
 from ipfl.deploy.registry import Registry
+from ipfl.deploy.settings_files import NodeSettings, ServerConfig, ServerSettings
 from ipfl.engines import NEEDS_LOCAL_ENGINE
 from ipfl.errors import InputError
 
@@ -33,8 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> ServerFolder:
         tmp_path_factory.mktemp("deploy") / "site",
         nodes=2,
         hosts=["fl.example.org"],
-        port=9555,
-        run_port=9556,
+        ports=(9555, 9556),
     )
 
 
@@ -73,7 +67,8 @@ def test_private_keys_are_private_and_nowhere_else(folder: ServerFolder) -> None
 def test_the_app_has_its_components_and_settings(folder: ServerFolder) -> None:
     described = tomllib.loads((folder.app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
     assert set(described["components"]) == {"serverapp", "clientapp"}
-    assert {"config", "out", "registry", "resume", "nodes", "wait", "deadline"} <= set(described["config"])
+    assert list(described["config"]) == list(ServerConfig.model_fields)
+    assert ServerConfig.read(described["config"] | {"out": "x"}) == ServerConfig(out=Path("x"))
 
 
 def test_every_command_of_the_readme_exists(folder: ServerFolder) -> None:

@@ -13,12 +13,12 @@ from ipfl.deploy import operator
 from ipfl.deploy.federation_folder import ServerFolder, create_folder
 from ipfl.deploy.operator import RunFailedError, control_of, run_and_follow, synchronize_keys
 from ipfl.deploy.registry import Registry
-from ipfl.deploy.run_log import EntryKind, LogEntry
+from ipfl.deploy.run_log import LineKind
 from ipfl.errors import InputError
 
 
-def said(text: str, kind: EntryKind = EntryKind.PROGRESS) -> str:
-    return LogEntry(kind, text).encode()
+def said(text: str, kind: LineKind = LineKind.PROGRESS) -> str:
+    return f"{kind}{text}"
 
 
 class Answers:
@@ -86,7 +86,7 @@ def test_only_the_lines_of_the_run_are_shown(follow) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind, error", [(EntryKind.INPUT_ERROR, InputError), (EntryKind.FAILURE, RunFailedError)]
+    "kind, error", [(LineKind.INPUT_ERROR, InputError), (LineKind.FAILURE, RunFailedError)]
 )
 def test_what_a_run_says_of_its_end_is_raised_without_a_traceback(follow, kind, error) -> None:
     answers = Answers(

@@ -39,11 +39,11 @@ def test_a_second_key_for_a_client_needs_an_explicit_replacement(keys: list[str]
     registry = Registry().with_account(keys[0], 0, "ward 7")
     with pytest.raises(InputError, match=r"client 0 has an account with key SHA256:.* already"):
         registry.with_account(keys[1], 0)
-    changed = registry.with_key(0, keys[1])
+    changed = registry.with_account(keys[1], 0, replace=True)
     assert changed.clients_by_key() == {fingerprint(keys[1].encode()): 0}
     assert changed.accounts[0].name == "ward 7"
     with pytest.raises(InputError, match="client 3 has no account"):
-        registry.with_key(3, keys[1])
+        registry.with_account(keys[1], 3, replace=True)
 
 
 def test_one_key_cannot_have_two_accounts(keys: list[str]) -> None:
@@ -52,7 +52,7 @@ def test_one_key_cannot_have_two_accounts(keys: list[str]) -> None:
     with pytest.raises(InputError, match="clients 0 and 2 have the same key"):
         registry.with_account(same_key, 2)
     with pytest.raises(InputError, match="clients 0 and 1 have the same key"):
-        registry.with_key(1, same_key)
+        registry.with_account(same_key, 1, replace=True)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_a_lookup_follows_changes_of_the_file(keys: list[str], tmp_path: Path) -
     Registry().with_account(keys[0], 3).save(path)
     client_of = client_lookup(path)
     assert client_of(keys[0].encode()) == 3
-    Registry.load(path).with_key(3, keys[1]).save(path)
+    Registry.load(path).with_account(keys[1], 3, replace=True).save(path)
     assert [client_of(key.encode()) for key in keys[:2]] == [None, 3]
     path.write_text("half a fi")  # someone edits it: the last valid content counts
     assert client_of(keys[1].encode()) == 3

@@ -1,69 +1,32 @@
-"""Lines of a run: plain for people, encoded for `ipfl deploy run`, and found again between other lines."""
+"""Lines of a run: found again between all others in the log of its ServerApp."""
 
 from __future__ import annotations
 
 import pytest
 
-from ipfl.deploy.run_log import (
-    FORMAT_VARIABLE,
-    JSON_FORMAT,
-    PREFIX,
-    EntryKind,
-    LogEntry,
-    print_input_error,
-    print_progress,
-)
+from ipfl.deploy.run_log import LineKind, print_line, read_line
 
 
-@pytest.mark.parametrize("kind", list(EntryKind))
+@pytest.mark.parametrize("kind", list(LineKind))
 @pytest.mark.parametrize(
-    "text",
-    ["", "  round 1/3: 2 clients", "two\nlines\r\n", "υ → “größer” 🌸", 'error: "x" \\ \x1b[1m', PREFIX],
-)
-def test_an_entry_is_one_line_of_ascii_and_is_decoded_as_it_was(kind: EntryKind, text: str) -> None:
-    line = LogEntry(kind, text).encode()
-    assert line.isascii()
-    assert line.splitlines() == [line]
-    assert LogEntry.decode(line) == LogEntry(kind, text)
-
-
-@pytest.mark.parametrize(
-    "line",
+    ("text", "said"),
     [
-        "",
-        "INFO :      Start `flwr-serverapp` process",
-        "round 1/3: 2 clients",
-        "error: too few nodes",
-        f"INFO :      {LogEntry(EntryKind.PROGRESS, 'quoted').encode()}",
-        PREFIX,
-        PREFIX + "round 1/3",
-        PREFIX + "[]",
-        PREFIX + "{}",
-        PREFIX + '{"kind": "other", "text": "x"}',
-        PREFIX + '{"kind": "progress"}',
+        ("", ""),
+        ("  client 3: late", "  client 3: late"),
+        ("two\nlines\r\n", "two lines"),
+        ("υ → “größer” 🌸", "υ → “größer” 🌸"),
     ],
 )
-def test_other_lines_are_no_entries(line: str) -> None:
-    assert LogEntry.decode(line) is None
-
-
-def test_lines_are_plain_for_people(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_what_is_printed_is_one_line_and_is_read_as_it_was(
+    capsys: pytest.CaptureFixture[str], kind: LineKind, text: str, said: str
 ) -> None:
-    monkeypatch.delenv(FORMAT_VARIABLE, raising=False)
-    print_progress("round 1/3")
-    print_input_error("too few nodes")
-    assert capsys.readouterr().out == "round 1/3\nerror: too few nodes\n"
+    print_line(text, kind)
+    (line,) = capsys.readouterr().out.splitlines()
+    assert read_line(line) == (kind, said)
 
 
-def test_lines_are_encoded_for_the_command_that_reads_them(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(FORMAT_VARIABLE, JSON_FORMAT)
-    print_progress("round 1/3")
-    print_input_error("too few nodes")
-    entries = [LogEntry.decode(line) for line in capsys.readouterr().out.splitlines()]
-    assert entries == [
-        LogEntry(EntryKind.PROGRESS, "round 1/3"),
-        LogEntry(EntryKind.INPUT_ERROR, "too few nodes"),
-    ]
+@pytest.mark.parametrize(
+    "line", ["", "INFO :      Start `flwr-serverapp` process", "error: x", "INFO : ipfl: quoted", "ipfl:"]
+)
+def test_other_lines_are_none_of_ours(line: str) -> None:
+    assert read_line(line) is None

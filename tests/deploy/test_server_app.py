@@ -8,7 +8,8 @@ from tests.engines.flower.loopback import Loopback
 from torch import nn
 
 from ipfl.core import Event
-from ipfl.deploy.server_app import ServerConfig, run_server
+from ipfl.deploy.server_app import run_server
+from ipfl.deploy.settings_files import ServerConfig
 from ipfl.engines.flower.flower_engine import RemoteData
 from ipfl.engines.flower.node_app import NodeApp
 from ipfl.engines.flower.node_memory import DataDescription
@@ -79,8 +80,8 @@ class TestRun:
         assert len(result.summary["report"]["balances"]) == 3
         assert result.summary["cluster_accuracy"] is None  # nobody has a test pool of a distribution
         printed = capsys.readouterr().out.splitlines()
-        assert printed[0] == "ipfl-plus: 2 rounds"
-        assert printed[-1].startswith("2 of 2 rounds: 3 clients, ")
+        assert printed[0] == "ipfl: ipfl-plus: 2 rounds"
+        assert printed[-1].startswith("ipfl: 2 of 2 rounds: 3 clients, ")
 
     def test_balances_outlive_a_run(self, grid, place):
         """The second run opens with what the first left."""

@@ -10,9 +10,8 @@ from pydantic import TypeAdapter
 
 from ipfl.config.sections import MAX_INT32, Section
 from ipfl.config.whole_config import Config
-from ipfl.deploy.federation_folder import NodeSettings, ServerSettings
 from ipfl.deploy.registry import NodeAccount
-from ipfl.deploy.server_app import ServerConfig
+from ipfl.deploy.settings_files import NodeSettings, ServerConfig, ServerSettings
 from ipfl.errors import InputError
 from ipfl.methods import METHODS, method, method_class
 

@@ -96,7 +96,8 @@ def init_folder(
     from ipfl.engines.flower import require_flower
 
     require_flower()
-    from ipfl.deploy.federation_folder import ServerSettings, create_folder
+    from ipfl.deploy.federation_folder import create_folder
+    from ipfl.deploy.settings_files import ServerSettings
 
     written = create_folder(folder, nodes=nodes, hosts=hosts or ())
     settings = ServerSettings.load(written.settings_file)
@@ -223,9 +224,9 @@ def run_method(
 ) -> None:
     """Run a method on the connected nodes, and show its progress. Ctrl-C stops the run."""
     found = _server_folder(folder)
-    from ipfl.deploy.federation_folder import load_run_config
     from ipfl.deploy.operator import RunValue, run_and_follow
     from ipfl.deploy.registry import Registry
+    from ipfl.deploy.settings_files import load_run_config
 
     config_file = (config or found.config_file).resolve()
     load_run_config(config_file)  # what is wrong with it is said now, not after the run has started

@@ -159,10 +159,6 @@ NodeCount = Annotated[
     int | None,
     typer.Option("--nodes", min=1, metavar="N", help="Flower nodes; default: one for each client."),
 ]
-Fp16 = Annotated[
-    bool,
-    typer.Option("--fp16", help="Flower: send models as float16: half the bytes, another result."),
-]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no table.")]
 Trust = Annotated[
     bool,
@@ -247,13 +243,11 @@ def _allow_user_modules() -> None:
         sys.path.append(str(Path.cwd()))
 
 
-def choose_engine(
-    name: str, config: Config, nodes: int | None, workers: int | None, fp16: bool
-) -> EngineFactory:
+def choose_engine(name: str, config: Config, nodes: int | None, workers: int | None) -> EngineFactory:
     """The engine, which moves the messages of a run."""
     if name == "local":
-        if nodes is not None or fp16:
-            raise InputError("--nodes and --fp16 belong to --engine flower")
+        if nodes is not None:
+            raise InputError("--nodes belongs to --engine flower")
         from ipfl.engines.local_engine import local_engine
 
         return local_engine(workers)
@@ -262,7 +256,7 @@ def choose_engine(
     require_flower()
     from ipfl.engines.flower.simulation import simulation_engine
 
-    return simulation_engine(config.task, nodes, float16=fp16)
+    return simulation_engine(config.task, nodes)
 
 
 def choose_pool(name: str, workers: int | None, quiet: bool) -> MakePool:

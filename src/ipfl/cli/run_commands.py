@@ -62,7 +62,6 @@ def run(
     out: options.Out = None,
     engine_name: options.EngineName = "local",
     nodes: options.NodeCount = None,
-    fp16: options.Fp16 = False,
     workers: options.Workers = None,
     seed: options.Seed = None,
     quiet: options.Quiet = False,
@@ -97,7 +96,7 @@ def run(
         return
     from ipfl.keep.run_folder import RunOutput
 
-    engine = options.choose_engine(engine_name, settings, nodes, workers, fp16)
+    engine = options.choose_engine(engine_name, settings, nodes, workers)
     folder = resume or out or options.new_run_folder(f"{settings.row_name(method)}-seed-{settings.seed}")
     output = RunOutput(
         folder,

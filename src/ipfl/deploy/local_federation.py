@@ -15,11 +15,12 @@ from ipfl import methods
 from ipfl.config.whole_config import Config
 from ipfl.core import ClientId
 from ipfl.data.federated import Parts
-from ipfl.deploy.federation_folder import ServerFolder, create_folder, load_run_config
+from ipfl.deploy.federation_folder import ServerFolder, create_folder
 from ipfl.deploy.node.supernode import has_connected, prepare_node, start_node
 from ipfl.deploy.operator import PrintLine, RunValue, run_and_follow
 from ipfl.deploy.processes import Processes, find_free_ports
 from ipfl.deploy.server.superlink import start_superlink
+from ipfl.deploy.settings_files import load_run_config
 from ipfl.errors import InputError
 from ipfl.methods import check_clusters
 from ipfl.play.setup import trainings_per_round
@@ -83,7 +84,7 @@ class LocalFederation:
 def local_federation(root: Path, nodes: int) -> Iterator[LocalFederation]:
     """Creates a federation in the folder `root`, not started yet; at the end its processes are stopped."""
     port, run_port = find_free_ports(2)
-    folder = create_folder(root, nodes=nodes, port=port, run_port=run_port)
+    folder = create_folder(root, nodes=nodes, ports=(port, run_port))
     with Processes(folder.logs) as processes:
         yield LocalFederation(folder, processes)
 

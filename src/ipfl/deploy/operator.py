@@ -14,7 +14,7 @@ import httpx
 from ipfl.deploy.credentials import fingerprint
 from ipfl.deploy.federation_folder import ServerFolder
 from ipfl.deploy.registry import Registry
-from ipfl.deploy.run_log import EntryKind, LogEntry
+from ipfl.deploy.run_log import LineKind, read_line
 from ipfl.engines.flower.flwr_internals import COMPLETED_STATUS, SuperLinkControl, bundle_app
 from ipfl.errors import InputError
 
@@ -86,17 +86,17 @@ def run_and_follow(folder: ServerFolder, settings: Mapping[str, RunValue], print
     """
     with control_of(folder) as control:
         run = control.start_run(bundle_app(folder.app), settings)
-        ended: LogEntry | None = None
+        ended: tuple[LineKind, str] | None = None
         other_lines: deque[str] = deque(maxlen=MAX_FAILURE_LINES)
         try:
             for line in control.log_lines(run):
-                entry = LogEntry.decode(line)
-                if entry is None:
+                said = read_line(line)
+                if said is None:
                     other_lines.append(line)
-                elif entry.kind is EntryKind.PROGRESS:
-                    print_line(entry.text)
+                elif said[0] is LineKind.PROGRESS:
+                    print_line(said[1])
                 else:
-                    ended = entry
+                    ended = said
             status, details = control.status(run)
         except httpx.TransportError as error:
             raise RunFailedError(
@@ -107,7 +107,8 @@ def run_and_follow(folder: ServerFolder, settings: Mapping[str, RunValue], print
                 control.stop_run(run)
             raise
     if ended is not None:  # the run has said itself how it ended
-        raise (InputError if ended.kind is EntryKind.INPUT_ERROR else RunFailedError)(ended.text)
+        kind, text = ended
+        raise (InputError if kind is LineKind.INPUT_ERROR else RunFailedError)(text)
     if status != COMPLETED_STATUS:
         for line in other_lines:  # with the traceback, if there is one
             print_line(line)

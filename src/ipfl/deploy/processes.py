@@ -18,8 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from ipfl.deploy.run_log import FORMAT_VARIABLE, JSON_FORMAT
-
 STOP_SECONDS = 8.0
 """How long a process may take to end after SIGTERM, before it is killed."""
 
@@ -79,7 +77,7 @@ def flower_environment(home: Path) -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
         "NO_COLOR": "1",
         "OMP_NUM_THREADS": "1",
-        FORMAT_VARIABLE: JSON_FORMAT,
+        "PYTHONIOENCODING": "utf-8",
     }
 
 

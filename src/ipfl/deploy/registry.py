@@ -8,15 +8,15 @@ no opening balance, even if the key is registered with Flower.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Self
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, field_validator, model_validator
 
-from ipfl.config.sections import Section, one_line
+from ipfl.config.sections import Section
 from ipfl.core import ClientId
 from ipfl.deploy.credentials import fingerprint
 from ipfl.errors import InputError
@@ -42,31 +42,30 @@ class NodeAccount(Section):
         return fingerprint(self.key.encode())
 
 
-@dataclass(frozen=True)
-class Registry:
+class Registry(Section):
     """All accounts, in ascending client id."""
 
     accounts: tuple[NodeAccount, ...] = ()
 
+    @field_validator("accounts")
     @classmethod
-    def of(cls, accounts: Sequence[NodeAccount]) -> Registry:
-        """Checks and sorts accounts.
+    def _sort(cls, accounts: tuple[NodeAccount, ...]) -> tuple[NodeAccount, ...]:
+        return tuple(sorted(accounts, key=lambda account: account.client))
 
-        Raises:
-            InputError: Two accounts have the same client id, or the same key.
-        """
-        clients: dict[ClientId, NodeAccount] = {}
-        keys: dict[str, NodeAccount] = {}
-        for account in accounts:
-            if account.client in clients:
-                raise InputError(f"client {account.client} has two accounts")
+    @model_validator(mode="after")
+    def _check_accounts(self) -> Self:
+        keys: dict[str, ClientId] = {}
+        for before, account in pairwise((None, *self.accounts)):
+            assert account is not None
+            if before is not None and before.client == account.client:
+                raise ValueError(f"client {account.client} has two accounts")
             if (other := keys.get(account.fingerprint)) is not None:
-                raise InputError(
-                    f"clients {other.client} and {account.client} have the same key {account.fingerprint}: "
+                raise ValueError(
+                    f"clients {other} and {account.client} have the same key {account.fingerprint}: "
                     "every node needs a key of its own"
                 )
-            clients[account.client] = keys[account.fingerprint] = account
-        return cls(tuple(clients[client] for client in sorted(clients)))
+            keys[account.fingerprint] = account.client
+        return self
 
     @classmethod
     def load(cls, path: Path) -> Registry:
@@ -76,12 +75,10 @@ class Registry:
             InputError: The file does not exist or is not valid; the message says where.
         """
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-            return cls.of([NodeAccount.model_validate(row) for row in content["accounts"]])
+            rows = json.loads(path.read_text(encoding="utf-8"))["accounts"]
+            return cls(accounts=tuple(NodeAccount.of(row) for row in rows))
         except OSError as error:
             raise InputError(f"cannot read the accounts in {path}: {error.strerror}") from error
-        except ValidationError as error:
-            raise InputError(f"accounts in {path}: {one_line(error, NodeAccount)}") from error
         except InputError as error:
             raise InputError(f"accounts in {path}: {error}") from error
         except (ValueError, KeyError, TypeError) as error:
@@ -89,8 +86,7 @@ class Registry:
 
     def save(self, path: Path) -> None:
         """Writes the file atomically: a reader sees the old content or the new one, never a part."""
-        rows: list[dict[str, Any]] = [account.model_dump(mode="json") for account in self.accounts]
-        write_text(path, json.dumps({"accounts": rows}, indent=1) + "\n")
+        write_text(path, self.model_dump_json(indent=1) + "\n")
 
     def clients(self) -> tuple[ClientId, ...]:
         """All client ids, ascending."""
@@ -100,28 +96,32 @@ class Registry:
         """The client of each key, by its fingerprint."""
         return {account.fingerprint: account.client for account in self.accounts}
 
-    def account(self, client: ClientId) -> NodeAccount | None:
-        """The account of a client; None if it has none."""
-        return next((account for account in self.accounts if account.client == client), None)
+    def with_account(
+        self, key: str, client: ClientId | None = None, name: str = "", *, replace: bool = False
+    ) -> Registry:
+        """A copy with one more account, or with another key for an account: the ledger knows only its id.
 
-    def with_account(self, key: str, client: ClientId | None = None, name: str = "") -> Registry:
-        """A copy with one more account; without a client id, it gets the highest id plus one."""
+        Args:
+            key: Public key of the node.
+            client: Its id; None: the highest id plus one.
+            name: For people to read.
+            replace: Whether the client has an account already.
+        """
+        known = {account.client: account for account in self.accounts}
+        if replace and client is None:
+            raise InputError("--replace needs --client: whose key is replaced?")
         if client is None:
-            client = max(self.clients(), default=-1) + 1
-        if (existing := self.account(client)) is not None:
+            client = max(known, default=-1) + 1
+        existing = known.get(client)
+        if replace and existing is None:
+            raise InputError(f"client {client} has no account whose key could be replaced")
+        if existing is not None and not replace:
             raise InputError(
                 f"client {client} has an account with key {existing.fingerprint} already; "
                 "--replace gives it the new key instead"
             )
-        return Registry.of([*self.accounts, NodeAccount(client=client, key=key, name=name)])
-
-    def with_key(self, client: ClientId, key: str) -> Registry:
-        """A copy in which a client's account has another key; the ledger knows only the client's id."""
-        existing = self.account(client)
-        if existing is None:
-            raise InputError(f"client {client} has no account whose key could be replaced")
-        changed = NodeAccount(client=client, key=key, name=existing.name)
-        return Registry.of([changed if account is existing else account for account in self.accounts])
+        known[client] = NodeAccount(client=client, key=key, name=existing.name if existing else name)
+        return Registry(accounts=tuple(known.values()))
 
 
 def client_lookup(path: Path) -> Callable[[bytes], ClientId | None]:

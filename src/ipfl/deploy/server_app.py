@@ -16,22 +16,19 @@ from typing import Any
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
-from pydantic import Field
 
 import ipfl.engines.flower  # noqa: F401 (switches telemetry off)
-from ipfl.config.sections import Section
-from ipfl.config.whole_config import Config
-from ipfl.core import ClientId, Event
+from ipfl.core import Event
 from ipfl.core.rounds import summarize
-from ipfl.deploy.federation_folder import load_run_config
 from ipfl.deploy.registry import Registry, client_lookup
-from ipfl.deploy.run_log import print_failure, print_input_error, print_progress
+from ipfl.deploy.run_log import LineKind, print_line
+from ipfl.deploy.settings_files import ServerConfig, load_run_config
 from ipfl.engines import ATTEMPTS_FILE, EngineContext
 from ipfl.engines.flower.flower_engine import FlowerEngine, RemoteData
-from ipfl.engines.flower.membership import ClientOfKey, Membership, NodeDirectory, agree_on_task
+from ipfl.engines.flower.membership import Membership, NodeDirectory, agree_on_task
 from ipfl.engines.flower.node_app import NodeApp, NodeFolders
 from ipfl.engines.flower.node_memory import Attempts, DataDescription
-from ipfl.engines.flower.run_settings import MAX_CLASSES, RunSettings
+from ipfl.engines.flower.run_settings import RunSettings
 from ipfl.engines.flower.simulation import local_grid
 from ipfl.engines.flower.transport import Transport
 from ipfl.errors import InputError
@@ -48,63 +45,20 @@ SIMULATED_NODES = "nodes"
 """Folder, inside that of a simulated run, for what its nodes remember."""
 
 
-class ServerConfig(Section):
-    """The app's run config (`[tool.flwr.app.config]`, `flwr run --run-config`)."""
-
-    config: Path | None = Field(None, description="the run's TOML file, on the server")
-    out: Path = Field(description="folder for the results, on the server")
-    resume: bool = Field(False, description="go on with the run in `out`")
-    rounds: int = Field(0, ge=0, description="0: as the TOML file says")
-    registry: Path | None = Field(
-        None, description="the accounts file; without it, nodes say which clients they are"
-    )
-    nodes: int = Field(2, ge=1, description="wait for so many clients")
-    wait: float = Field(60.0, ge=0, description="seconds to wait for them")
-    deadline: float = Field(
-        300.0,
-        gt=0,
-        description="seconds for a reply; for clients, clients.deadline of the TOML file wins",
-    )
-    classes: int = Field(
-        0, ge=0, le=MAX_CLASSES, description="number of classes; 0: what more than half of the nodes say"
-    )
-    accounts: str | None = Field(
-        None, description="name under which balances outlive runs; without it, all are opened anew"
-    )
-    fp16: bool = Field(False, description="models travel as float16: half the bytes, other results")
-
-    @classmethod
-    def read(cls, values: Mapping[str, Any]) -> ServerConfig:
-        """Reads the run config; an empty text means that a value is not set."""
-        return cls.of({key: value for key, value in values.items() if value != ""})
-
-    def load_config(self) -> Config:
-        """Reads the run's own config."""
-        return load_run_config(self.config, overrides={"rounds": self.rounds} if self.rounds else {})
-
-    def load_client_lookup(self) -> ClientOfKey | None:
-        """Reads which key belongs to which client; None without an accounts file."""
-        return None if self.registry is None else client_lookup(self.registry)
-
-    def load_registered_clients(self) -> tuple[ClientId, ...]:
-        """Reads which clients have an account; none without an accounts file."""
-        return () if self.registry is None else Registry.load(self.registry).clients()
-
-
 class LinePrinter:
     """Prints a line for each round and each event."""
 
     def start(self, method: str, rounds: int) -> None:
         """The first round is about to begin."""
         self.rounds = rounds
-        print_progress(f"{method}: {rounds} rounds")
+        print_line(f"{method}: {rounds} rounds")
 
     def round(self, line: Mapping[str, Any]) -> None:
         """A round is over."""
         for event in summarize(line["events"]):
-            print_progress(f"  {event}")
+            print_line(f"  {event}")
         known = accuracy_text(line)
-        print_progress(
+        print_line(
             f"{line['round'] + 1} of {self.rounds} rounds: {line['clients']} clients, "
             f"{line['bytes_down']:,} bytes down, {line['bytes_up']:,} up"
             + (f", accuracy {known}" if known else "")
@@ -129,7 +83,7 @@ def build_task(
         server_config.nodes,
         server_config.wait,
         settings,
-        print_progress,
+        print_line,
         fail_on_refusal=server_config.registry is None,
     )
     present = list(directory.nodes.values())
@@ -150,13 +104,15 @@ def _describe_data(server_config: ServerConfig, membership: Membership) -> DataD
     directory = membership.directory
     agreed = agree_on_task(directory.nodes.values(), server_config.classes or None)
     membership.events.extend(agreed.events)
-    clients = server_config.load_registered_clients() or directory.clients
+    accounts = server_config.registry
+    clients = directory.clients if accounts is None else Registry.load(accounts).clients()
     return DataDescription(clients, agreed.input_shape, agreed.classes)
 
 
 def run_server(grid: Grid, server_config: ServerConfig, model: Factory | None = None) -> Result:
     """Runs the method of the config over the nodes of a grid."""
-    config = server_config.load_config()
+    overrides = {"rounds": server_config.rounds} if server_config.rounds else {}
+    config = load_run_config(server_config.config, overrides=overrides)
     if config.task.predict != "classes":
         raise InputError(
             f"task.predict = {config.task.predict!r}: nodes with data of their own can predict classes only"
@@ -172,7 +128,9 @@ def run_server(grid: Grid, server_config: ServerConfig, model: Factory | None = 
         config.adapt,
     )
     transport = Transport(grid, server_config.deadline, REPLY_POLL_SECONDS)
-    membership = Membership(transport, NodeDirectory(server_config.load_client_lookup()))
+    accounts = server_config.registry
+    client_of_key = None if accounts is None else client_lookup(accounts)
+    membership = Membership(transport, NodeDirectory(client_of_key))
     task = build_task(server_config, settings, membership, factory)
     settings = replace(settings, classes=task.data.classes)
 
@@ -183,16 +141,11 @@ def run_server(grid: Grid, server_config: ServerConfig, model: Factory | None = 
             settings,
             context.memory,
             client_deadline=context.deadline,
-            float16=server_config.fp16,
             wait_seconds=server_config.wait,
-            print_line=print_progress,
+            print_line=print_line,
         )
 
-    output = RunOutput(
-        server_config.out,
-        resume=server_config.resume,
-        accounts=server_config.accounts,
-    )
+    output = RunOutput(server_config.out, resume=server_config.resume, accounts=server_config.accounts)
     return run(task, method, config, engine=make_engine, out=output, observer=LinePrinter())
 
 
@@ -205,12 +158,12 @@ def server_app(model: Factory | None = None) -> ServerApp:
         try:
             result = run_server(grid, ServerConfig.read(context.run_config), model)
         except InputError as error:
-            print_input_error(str(error))
+            print_line(str(error), LineKind.INPUT_ERROR)
             raise
         if not result.summary["counted"]:
-            print_failure(NO_ROUND_COUNTED)
+            print_line(NO_ROUND_COUNTED, LineKind.FAILURE)
             return
-        print_progress(f"done: {result.summary['rounds']} rounds")
+        print_line(f"done: {result.summary['rounds']} rounds")
 
     return app
 

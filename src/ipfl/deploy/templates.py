@@ -4,33 +4,6 @@ from __future__ import annotations
 
 from ipfl import methods
 
-SERVER_TOML = """\
-bind = "{bind}"     # 127.0.0.1: nodes on this machine only; 0.0.0.0: nodes on other machines too
-port = {port}            # nodes connect to it; the only port that other machines need to reach
-run_port = {run_port}        # for the processes of runs, on 127.0.0.1 whatever `bind` says
-
-# What one machine can make the server hold.
-max_message_mb = {max_message_mb}
-max_connections = {max_connections}
-max_connections_per_address = {max_connections_per_address}
-idle_seconds = {idle_seconds}
-"""
-
-NODE_TOML = """\
-server = "{server}"     # a name or address that server.crt covers
-client = {client}                  # the account that this node's key is registered for
-data = "data.npz"           # x and y, and x_test and y_test if there are test points; stays on the node;
-                            # or a CSV or Parquet file, or a folder of images (docs/deploy.md)
-memory = "memory"           # folder for what the client remembers between rounds; keep it over restarts
-app = "app"                 # the Flower app; this node runs no other one, whatever the server sends
-modules = []                # modules that a run's config may name as module:callable
-readable = []               # what the app may read, beside `data` and the installed packages
-
-# What this node insists on; the server cannot change it.
-least_noise = 0.0           # refuse runs with less privacy.noise
-# most_epsilon = 8.0        # refuse runs whose privacy.epsilon is larger or not set
-"""
-
 RUN_TOML = f"""\
 # Config of a run. `ipfl run --show-config` lists every setting. Those of [task] that describe data have no
 # effect here: every node has its own data.
@@ -66,17 +39,6 @@ serverapp = "ipfl.deploy.server_app:app"
 clientapp = "ipfl.engines.flower.node_app:app"
 
 [tool.flwr.app.config]
-config = ""         # the run's TOML file, on the server
-out = ""            # folder for the results, on the server
-registry = ""       # the accounts file, on the server
-resume = false      # continue the run in `out`
-rounds = 0          # 0: as in the TOML file
-nodes = 2           # how many nodes to wait for
-wait = 60.0         # seconds to wait for them
-deadline = 300.0    # seconds for a reply; for clients, clients.deadline of the TOML file wins
-fp16 = false        # send models as float16
-classes = 0         # number of classes; 0: as more than half of the nodes say
-accounts = ""       # name under which balances outlive runs
 """
 
 _UNIT = """\

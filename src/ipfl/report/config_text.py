@@ -75,10 +75,22 @@ def commented_toml(config: Config) -> str:
             lines += _setting(name, content[name], info.description)
     for name, section in sections:
         lines += ["", *_comment(f"{section.__doc__}"), f"[{name}]"]
-        for field, info in type(section).model_fields.items():
-            lines += _setting(field, content[name][field], info.description)
+        lines.append(commented_settings(section).removesuffix("\n"))
         if name == "method":
             lines += _method_settings(section, config.build_method())
+    return "\n".join(lines) + "\n"
+
+
+def commented_settings(section: Section, unset: str | None = None) -> str:
+    """The settings of a section as commented TOML.
+
+    Args:
+        section: The settings.
+        unset: What stands for those that are not set; None: they are comments.
+    """
+    lines, content = list[str](), section.model_dump(mode="json")
+    for field, info in type(section).model_fields.items():
+        lines += _setting(field, content[field], info.description, unset)
     return "\n".join(lines) + "\n"
 
 
@@ -88,9 +100,12 @@ def _method_settings(section: Section, method: Method[Any]) -> Iterator[str]:
             yield from _setting(field.name, hyperparameter(method, field.name), field.description)
 
 
-def _setting(name: str, value: Any, description: str | None) -> Iterator[str]:
+def _setting(name: str, value: Any, description: str | None, unset: str | None = None) -> Iterator[str]:
     yield from _comment(description or "")
-    yield f"# {name} =" if value is None else f"{name} = {toml_value(value)}"
+    if value is None:
+        yield f"# {name} =" if unset is None else f"{name} = {unset}"
+    else:
+        yield f"{name} = {toml_value(value)}"
 
 
 def _comment(text: str) -> Iterator[str]:

@@ -15,11 +15,12 @@ import flwr.supernode.fleet_http_connection as connection
 import flwr.supernode.start_client_internal as flower
 import pytest
 
-from ipfl.deploy.federation_folder import NodeFolder, NodeSettings
+from ipfl.deploy.federation_folder import NodeFolder
 from ipfl.deploy.node import supernode
 from ipfl.deploy.node.supernode import run_node, wait_until_silent
 from ipfl.deploy.processes import Processes, RunningProcess
 from ipfl.deploy.server.message_store import clean_message_store
+from ipfl.deploy.settings_files import NodeSettings
 from ipfl.engines.flower import flwr_internals
 from ipfl.engines.flower.flwr_internals import (
     ask_soon_after_messages,

@@ -20,7 +20,6 @@ from flwr.proto.message_pb2 import Message, Metadata, ObjectTree
 from flwr.proto.node_pb2 import Node
 
 from ipfl.deploy.credentials import write_certificates
-from ipfl.deploy.federation_folder import ServerSettings
 from ipfl.deploy.processes import find_free_port
 from ipfl.deploy.server.front import (
     NODE_ROUTES,
@@ -34,6 +33,7 @@ from ipfl.deploy.server.front import (
 from ipfl.deploy.server.proxy import LOG_LINES_PER_MINUTE, Gate, PeerLimits, Proxy, RefusalLog, RefusedError
 from ipfl.deploy.server.superexec_process import start_task
 from ipfl.deploy.server.superlink_process import reserve_socket
+from ipfl.deploy.settings_files import ServerSettings
 
 OPERATOR_ROUTES = [
     f"/v1/control/{name}"
@@ -411,11 +411,11 @@ def test_the_front_waits_for_the_superlink(tmp_path: Path, monkeypatch: pytest.M
 def test_the_documents_say_what_the_settings_are() -> None:
     docs = Path(__file__).parents[3] / "docs"
     model = (docs / "threat-model.md").read_text()
-    settings = ServerSettings()
-    assert f"A message is at most {settings.max_message_mb} MB" in model
+    settings, limits = ServerSettings(), PeerLimits()
+    assert f"A message is at most {limits.message_bytes >> 20} MB" in model
     assert f"{settings.max_connections_per_address} connections come from one address" in model
     assert f"and {settings.max_connections} from all" in model
-    assert f"bring a request within {settings.idle_seconds:.0f} s is closed" in model
+    assert f"bring a request within {limits.idle_seconds:.0f} s is closed" in model
     assert len(NODE_ROUTES) == 10
     assert "passes ten requests by their exact names" in model
     guide = (docs / "deploy.md").read_text()

@@ -90,7 +90,7 @@ def test_a_resumed_server_tells_all_again_and_nodes_go_on(tmp_path):
 
 
 def ask_with(statement, client=3):
-    return AskHeader(client, 2, 1, "0" * 32, (0,), "0" * 32, 1, False, {}, {}, statement.to_json())
+    return AskHeader(client, 2, 1, "0" * 32, (0,), "0" * 32, 1, {}, {}, statement.to_json())
 
 
 @pytest.mark.parametrize("since", [None, 1])

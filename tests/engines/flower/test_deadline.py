@@ -19,7 +19,8 @@ from ipfl.client.runner import EVALUATE
 from ipfl.config.run_config import EvaluateConfig
 from ipfl.config.whole_config import Config
 from ipfl.core import Record
-from ipfl.deploy.server_app import ServerConfig, run_server
+from ipfl.deploy.server_app import run_server
+from ipfl.deploy.settings_files import ServerConfig
 from ipfl.engines.flower.node_app import NodeApp
 from ipfl.engines.flower.simulation import simulation_engine
 

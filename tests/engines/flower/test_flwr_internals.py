@@ -58,7 +58,6 @@ def test_what_it_uses_is_there():
         (flwr_internals.CONNECTED_TEXT, "supernode/start_client_internal.py"),
         (flwr_internals.NO_ANSWER_TEXT, "supercore/retry/grpc_retry.py"),
         (flwr_internals.NO_ANSWER_TEXT, "supercore/retry/http_retry.py"),
-        (flwr_internals.BAD_PRIVATE_KEY_TEXT, "supernode/cli/flower_supernode.py"),
         # What is replaced by functions of our own:
         ("    uvicorn.run(", "superlink/cli/flower_superlink.py"),
         ("subprocess.Popen(", "supercore/superexec/executor/subprocess_executor.py"),

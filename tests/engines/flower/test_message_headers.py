@@ -49,7 +49,7 @@ def test_a_node_that_says_something_else_of_itself_is_refused(wrong):
 
 
 RUN_ID, DIGEST = "0123456789abcdef" * 2, "f" * 32
-ASK = AskHeader(3, 1, 0, RUN_ID, (0, 1), DIGEST, 650, False, {"global": DIGEST}, {"limit": 10})
+ASK = AskHeader(3, 1, 0, RUN_ID, (0, 1), DIGEST, 650, {"global": DIGEST}, {"limit": 10})
 
 
 @pytest.mark.parametrize("run_id", [RUN_ID, ""])

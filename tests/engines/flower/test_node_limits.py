@@ -7,7 +7,8 @@ from tests.engines.flower.loopback import Loopback
 from ipfl.config.train_section import PrivacyConfig
 from ipfl.deploy.federation_folder import create_folder
 from ipfl.deploy.node.supernode import prepare_node
-from ipfl.deploy.server_app import ServerConfig, run_server
+from ipfl.deploy.server_app import run_server
+from ipfl.deploy.settings_files import ServerConfig
 from ipfl.engines.flower.node_app import NodeApp
 from ipfl.engines.flower.node_limits import NodeLimits
 from ipfl.errors import InputError

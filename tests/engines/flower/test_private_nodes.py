@@ -73,7 +73,7 @@ class Node:
         plan, text = encode_text(settings.to_json())
         digests, arrays = Encoder().encode(record)
         run_id = self.run_id if run_id is None else run_id
-        header = AskHeader(0, 0, -1, run_id, (0,), plan, SIZE, False, digests, record.facts)
+        header = AskHeader(0, 0, -1, run_id, (0,), plan, SIZE, digests, record.facts)
         kind = message_type(action)
         head = {"settings": plan} if action == HELLO else header.to_header()
         message = Message(pack(head, {plan: text, **arrays}), 7, kind)

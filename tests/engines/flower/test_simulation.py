@@ -113,7 +113,7 @@ def test_the_example_for_an_app_of_ones_own(tmp_path):
         [sys.executable, "app.py"], cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert re.search(r"^2 of 2 rounds: 4 clients, [\d,]+ bytes down", done.stdout, re.M), done.stdout
+    assert re.search(r"^ipfl: 2 of 2 rounds: 4 clients, [\d,]+ bytes down", done.stdout, re.M), done.stdout
     assert float(re.search(r"^accuracy ([\d.]+)%$", done.stdout, re.M)[1]) > 50
     summary = json.loads((tmp_path / "runs/mine/summary.json").read_text())
     assert summary["input_shape"] == [8, 8, 1]

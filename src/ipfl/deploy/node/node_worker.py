@@ -23,10 +23,11 @@ from pathlib import Path
 import torch
 
 import ipfl.engines.flower.node_app  # noqa: F401 (imported once, for all forks)
-from ipfl.deploy.federation_folder import NodeFolder, NodeSettings
+from ipfl.deploy.federation_folder import NodeFolder
 from ipfl.deploy.node.installed_app import InstalledApp
 from ipfl.deploy.node.sandbox import Sandbox, refuse_system_calls
-from ipfl.deploy.node.supernode import heartbeat_file, prepare_node, secret_file
+from ipfl.deploy.node.supernode import prepare_node
+from ipfl.deploy.settings_files import NodeSettings
 from ipfl.engines.flower.flwr_internals import SuperNodeTasks
 from ipfl.errors import InputError
 from ipfl.methods import METHODS, method_class
@@ -119,10 +120,8 @@ def main(address: str, root: str) -> None:
     app = InstalledApp.load(settings.app)
     app.pin()
     allow_modules(settings.modules)
-    tasks = SuperNodeTasks(address, secret_file(folder).read_bytes())
-    heartbeat = os.open(
-        heartbeat_file(folder), os.O_WRONLY | os.O_CREAT, 0o600
-    )  # not from within the sandbox
+    tasks = SuperNodeTasks(address, folder.secret.read_bytes())
+    heartbeat = os.open(folder.heartbeat, os.O_WRONLY | os.O_CREAT, 0o600)  # not from within the sandbox
     print(f"app {app.hash}")
     print(protect(folder, settings, int(address.rpartition(":")[2])), flush=True)
     run_tasks(tasks, parent, heartbeat)

@@ -7,12 +7,12 @@ import time
 from pathlib import Path
 
 from ipfl.deploy.credentials import fingerprint, read_node_public_key, write_random_secret
-from ipfl.deploy.federation_folder import NodeFolder, NodeSettings
+from ipfl.deploy.federation_folder import NodeFolder
 from ipfl.deploy.operator import PrintLine
 from ipfl.deploy.processes import Processes, RunningProcess, find_free_port, flower_environment
+from ipfl.deploy.settings_files import NodeSettings
 from ipfl.engines.flower.flwr_internals import (
     BAD_CERTIFICATE_TEXT,
-    BAD_PRIVATE_KEY_TEXT,
     CONNECTED_TEXT,
     KEY_REFUSED_TEXT,
     NO_ANSWER_TEXT,
@@ -67,16 +67,16 @@ def start_supernode(
     """
     home = folder.flower_home
     home.mkdir(exist_ok=True)
-    write_random_secret(secret_file(folder))
-    heartbeat_file(folder).touch()
+    write_random_secret(folder.secret)
+    folder.heartbeat.touch()
     command = [
-        *(sys.executable, "-m", "ipfl.deploy.node.supernode_process", str(heartbeat_file(folder))),
+        *(sys.executable, "-m", "ipfl.deploy.node.supernode_process", str(folder.heartbeat)),
         *("--root-certificates", str(folder.ca_certificate.resolve())),
         *("--superlink", settings.server),
         *("--auth-supernode-private-key", str(folder.private_key.resolve())),
         *("--node-config", _node_config(settings)),
         *("--isolation", "process", "--port", str(port)),
-        *("--superexec-auth-secret-file", str(secret_file(folder))),
+        *("--superexec-auth-secret-file", str(folder.secret)),
     ]
     # `has_connected` reads the log, which must not contain an earlier connection.
     (processes.logs / f"supernode{suffix}.log").unlink(missing_ok=True)
@@ -92,16 +92,6 @@ def start_node(
     worker = [sys.executable, "-m", "ipfl.deploy.node.node_worker", f"127.0.0.1:{port}", str(folder.root)]
     processes.start(f"worker{suffix}", worker, flower_environment(folder.flower_home), folder.flower_home)
     return supernode
-
-
-def secret_file(folder: NodeFolder) -> Path:
-    """Holds the secret of SuperNode and worker, so that no other process on the machine can take tasks."""
-    return folder.flower_home / "worker.secret"
-
-
-def heartbeat_file(folder: NodeFolder) -> Path:
-    """Written by the SuperNode when it has asked for messages, and by the worker while it works on one."""
-    return folder.flower_home / "heartbeat"
 
 
 def _node_config(settings: NodeSettings) -> str:
@@ -158,10 +148,6 @@ def connection_error(output: str, key: str, server: str) -> InputError:
             f"{server} is not the server of this node's ca.crt: another authority signed its "
             "certificate, or it does not cover that name"
         )
-    if BAD_PRIVATE_KEY_TEXT in output.lower():
-        return InputError(
-            "this node's key is not an ECDSA key in OpenSSH's format (ssh-keygen -t ecdsa -b 384)"
-        )
     return InputError(f"the node could not connect to {server}: {' '.join(output.split())[-300:]}")
 
 
@@ -209,7 +195,7 @@ def run_node(folder: NodeFolder, print_line: PrintLine) -> None:
             try:
                 wait_for_connection(supernode, folder, settings, print_line)
                 print_line(f"client {settings.client}: connected")
-                if wait_until_silent(processes, heartbeat_file(folder), SILENT_SECONDS):
+                if wait_until_silent(processes, folder.heartbeat, SILENT_SECONDS):
                     print_line(
                         f"client {settings.client}: connected, but it has not asked for messages for "
                         f"{SILENT_SECONDS:.0f} s; starting it again"

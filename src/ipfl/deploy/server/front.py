@@ -11,12 +11,11 @@ this process passes requests to it:
 Both ports speak TLS with the server's certificate. Nothing else passes: requests must name one of these
 routes letter by letter.
 
-    python -m ipfl.deploy.server.front --help
+    python -m ipfl.deploy.server.front SERVER-FOLDER
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import ssl
 import sys
@@ -27,6 +26,7 @@ from pathlib import Path
 import httpx
 
 from ipfl.core import ClientId
+from ipfl.deploy.federation_folder import ServerFolder
 from ipfl.deploy.registry import client_lookup
 from ipfl.deploy.server.parsing import TooManyFieldsError, count_fields
 from ipfl.deploy.server.proxy import (
@@ -38,6 +38,7 @@ from ipfl.deploy.server.proxy import (
     RefusalLog,
     RefusedError,
 )
+from ipfl.deploy.settings_files import ServerSettings
 from ipfl.engines.flower.flwr_internals import (
     SUPERLINK_NODE_ID,
     read_pushed_message,
@@ -176,28 +177,29 @@ def superlink_client(socket: str, reply_seconds: float | None) -> httpx.AsyncCli
     return httpx.AsyncClient(transport=transport, base_url="http://superlink", timeout=timeout)
 
 
-async def run_front(options: argparse.Namespace) -> None:
-    """Opens both ports and serves them until the process is ended."""
+async def run_front(folder: ServerFolder) -> None:
+    """Opens both ports and serves them until the process is ended.
+
+    The working directory is that of the SuperLink's socket, whose path may not be long.
+    """
+    settings = ServerSettings.load(folder.settings_file)
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.minimum_version = ssl.TLSVersion.TLSv1_2
-    tls.load_cert_chain(options.certificate, options.private_key)
+    tls.load_cert_chain(folder.certificate, folder.private_key)
     log = RefusalLog(_print_line)
-    node_gate = NodeGate(client_lookup(options.accounts))
+    node_gate = NodeGate(client_lookup(folder.accounts_file))
     node_limits = PeerLimits(
-        message_bytes=options.max_message_mb * 2**20,
-        connections=options.max_connections,
-        connections_per_address=options.max_connections_per_address,
-        idle_seconds=options.idle_seconds,
+        connections=settings.max_connections, connections_per_address=settings.max_connections_per_address
     )
     run_limits = PeerLimits(message_bytes=RUN_MESSAGE_BYTES, connections_per_address=512, reply_seconds=None)
     ports: tuple[tuple[str, str, int, Gate, PeerLimits], ...] = (
-        ("nodes", options.bind, options.port, node_gate, node_limits),
-        ("runs", "127.0.0.1", options.run_port, RunGate(), run_limits),
+        ("nodes", settings.bind, settings.port, node_gate, node_limits),
+        ("runs", "127.0.0.1", settings.run_port, RunGate(), run_limits),
     )
-    await wait_for_superlink(superlink_client(options.socket, 5))
+    await wait_for_superlink(superlink_client(folder.socket.name, 5))
     servers = []
     for who, host, port, gate, limits in ports:
-        proxy = Proxy(gate, limits, superlink_client(options.socket, limits.reply_seconds), tls, log)
+        proxy = Proxy(gate, limits, superlink_client(folder.socket.name, limits.reply_seconds), tls, log)
         servers.append(await proxy.start(host, port))
         _print_line(f"{who}: {host}:{port}")
     await asyncio.gather(*(server.serve_forever() for server in servers))
@@ -207,26 +209,5 @@ def _print_line(text: str) -> None:
     print(time.strftime("%Y-%m-%d %H:%M:%S"), text, flush=True)
 
 
-def parse_options(arguments: list[str]) -> argparse.Namespace:
-    """Reads the command line."""
-    parser = argparse.ArgumentParser(
-        prog="ipfl.deploy.server.front", description=(__doc__ or "").splitlines()[0]
-    )
-    parser.add_argument("--socket", required=True, help="Unix socket of the SuperLink")
-    parser.add_argument("--certificate", required=True, type=Path)
-    parser.add_argument("--private-key", required=True, type=Path)
-    parser.add_argument("--accounts", required=True, type=Path, help="the keys of nodes")
-    parser.add_argument("--bind", default="127.0.0.1", help="address of the public port")
-    parser.add_argument("--port", required=True, type=int, help="public port, for nodes")
-    parser.add_argument(
-        "--run-port", required=True, type=int, help="port on loopback, for the processes of runs"
-    )
-    parser.add_argument("--max-message-mb", type=int, default=16)
-    parser.add_argument("--max-connections", type=int, default=512)
-    parser.add_argument("--max-connections-per-address", type=int, default=64)
-    parser.add_argument("--idle-seconds", type=float, default=60.0)
-    return parser.parse_args(arguments)
-
-
 if __name__ == "__main__":
-    asyncio.run(run_front(parse_options(sys.argv[1:])))
+    asyncio.run(run_front(ServerFolder(Path(sys.argv[1]))))

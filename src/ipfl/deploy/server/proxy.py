@@ -46,8 +46,8 @@ Headers = Sequence[tuple[bytes, bytes]]
 class PeerLimits:
     """What a peer can make the proxy hold."""
 
-    message_bytes: int
-    """Longest body of a request."""
+    message_bytes: int = 16 * 2**20
+    """Longest body of a request; Flower sends arrays in parts of 5 MB."""
     connections: int = 512
     connections_per_address: int = 64
     idle_seconds: float = 60.0

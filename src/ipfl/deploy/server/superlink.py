@@ -13,11 +13,12 @@ import time
 from pathlib import Path
 
 from ipfl.deploy.credentials import write_random_secret
-from ipfl.deploy.federation_folder import ServerFolder, ServerSettings
+from ipfl.deploy.federation_folder import ServerFolder
 from ipfl.deploy.operator import control_of, is_running, synchronize_keys
 from ipfl.deploy.processes import ProcessDiedError, Processes, RunningProcess, flower_environment
 from ipfl.deploy.registry import NodeAccount, Registry
 from ipfl.deploy.server.message_store import clean_message_store
+from ipfl.deploy.settings_files import ServerSettings
 from ipfl.errors import InputError
 
 START_SECONDS = 60.0
@@ -50,7 +51,8 @@ def start_superlink(processes: Processes, folder: ServerFolder) -> RunningProces
     clean_message_store(folder.database)
     frugal = environment | RETURN_MEMORY
     superlink = processes.start("superlink", _superlink_command(folder, settings, secret_file), frugal, home)
-    front = processes.start("front", _front_command(folder, settings), frugal, home)
+    command = [sys.executable, "-m", "ipfl.deploy.server.front", str(folder.root)]
+    front = processes.start("front", command, frugal, home)
     deadline = time.monotonic() + START_SECONDS
     while not _is_server_running(folder.ca_certificate, settings.run_port):
         processes.raise_if_one_ended()
@@ -87,20 +89,6 @@ def _superlink_command(folder: ServerFolder, settings: ServerSettings, secret_fi
     ]
 
 
-def _front_command(folder: ServerFolder, settings: ServerSettings) -> list[str]:
-    return [
-        *(sys.executable, "-m", "ipfl.deploy.server.front", "--socket", folder.socket.name),
-        *("--certificate", str(folder.certificate), "--private-key", str(folder.private_key)),
-        *("--accounts", str(folder.accounts_file)),
-        *("--bind", settings.bind, "--port", str(settings.port)),
-        *("--run-port", str(settings.run_port)),
-        *("--max-message-mb", str(settings.max_message_mb)),
-        *("--max-connections", str(settings.max_connections)),
-        *("--max-connections-per-address", str(settings.max_connections_per_address)),
-        *("--idle-seconds", str(settings.idle_seconds)),
-    ]
-
-
 def set_account_key(
     folder: ServerFolder, key: str, client: int | None, name: str, *, replace: bool
 ) -> tuple[NodeAccount, bool]:
@@ -112,17 +100,12 @@ def set_account_key(
     """
     folder.check()
     before = Registry.load(folder.accounts_file)
-    if not replace:
-        after = before.with_account(key, client, name)
-    elif client is not None:
-        after = before.with_key(client, key)
-    else:
-        raise InputError("--replace needs --client: whose key is replaced?")
+    after = before.with_account(key, client, name, replace=replace)
     if is_registered := is_running(folder):
         with control_of(folder) as control:
             synchronize_keys(control, after)
     after.save(folder.accounts_file)
-    account = next(account for account in after.accounts if before.account(account.client) != account)
+    (account,) = set(after.accounts) - set(before.accounts)
     return account, is_registered
 
 

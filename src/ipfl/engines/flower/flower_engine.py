@@ -93,7 +93,6 @@ class FlowerEngine:
             Simulated nodes of this machine keep it in `memory`, where other engines find it.
         client_deadline: Seconds for a client's reply (`clients.deadline`); None: the transport's deadline.
             The evaluator waits for everyone, as on the local engine, up to the transport's deadline.
-        float16: Whether vectors travel as float16.
         raise_client_errors: Whether an error of a client ends the run, as on the local engine; otherwise the
             client is left out of the phase.
         wait_seconds: How long to wait for a node if none is connected.
@@ -108,7 +107,6 @@ class FlowerEngine:
     memory: Path | None
     memory_on_nodes: bool = True
     client_deadline: float | None = None
-    float16: bool = False
     raise_client_errors: bool = False
     wait_seconds: float = 0.0
     print_line: Callable[[str], object] = print
@@ -170,7 +168,7 @@ class FlowerEngine:
         """Sends each client the arrays that it does not have, or all if it replies that some are missing."""
         replies: dict[ClientId, Record] = {}
         action = ask.action
-        encoder = Encoder(float16=self.float16)
+        encoder = Encoder()
         deadline = None if action == EVALUATE else self.client_deadline
         remaining = list(records)
         for send_all in (False, True):
@@ -231,7 +229,6 @@ class FlowerEngine:
             first_rounds=tuple(self.attempts.first_rounds),
             settings=self._settings_digest,
             model_size=self.runner.network.size,
-            float16=self.float16,
             params=digests,
             facts=dict(record.facts),
             statement=statement,

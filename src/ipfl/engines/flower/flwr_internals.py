@@ -73,8 +73,6 @@ KEY_REFUSED_TEXT = "[code: 2004]"
 (FLEET_NODE_ACTIVATION_FAILED)."""
 BAD_CERTIFICATE_TEXT = "CERTIFICATE_VERIFY_FAILED"
 """OpenSSL's text, which a SuperNode prints if the server's certificate is not one of its own authority."""
-BAD_PRIVATE_KEY_TEXT = "private key"
-"""A SuperNode prints this, in upper or lower case, before it ends because it cannot use its key file."""
 MESSAGE_TABLES = ("message_ins", "message_res", "objects", "object_children", "run_objects")
 """Tables of a SuperLink's database with messages and their content."""
 COMPLETED_STATUS = "finished:completed"

@@ -23,7 +23,6 @@ from pydantic import (
     AfterValidator,
     Field,
     Strict,
-    StrictBool,
     StrictInt,
     StrictStr,
     TypeAdapter,
@@ -106,8 +105,6 @@ class AskHeader(_Fields):
     """Digest of the `RunSettings`."""
     model_size: StrictInt
     """Number of parameters of the server's model."""
-    float16: StrictBool
-    """Whether vectors of the reply travel as float16."""
     params: dict[str, HexName]
     """Digest of each named vector."""
     facts: dict[str, Any]

@@ -1,6 +1,6 @@
 """How a message is written and read: a header (one JSON text) and the arrays that it names.
 
-Each array is under its digest. Vectors travel as raw float32 (or float16) bytes, never as pickles. Because
+Each array is under its digest. Vectors travel as raw float32 bytes, never as pickles. Because
 vectors are named by digest, a vector that the other side already has need not travel again. Content that does
 not follow the protocol, or is larger than it may be, is a `MalformedError`. What headers say is in
 `ipfl.engines.flower.message_headers`.
@@ -25,7 +25,7 @@ from ipfl.core.replies import InvalidReplyError, ReplyLimits
 
 RAW_BYTES = "ipfl.raw"
 """Our serialization: the bytes of a C-contiguous little-endian array, nothing else."""
-DTYPES = ("float32", "float16", "uint8")
+DTYPES = ("float32", "uint8")
 MIN_HEADER_BYTES = 2**16
 """What every header may have: an error is a text, perhaps a traceback, and missing arrays are a list."""
 VECTOR_HEADER_BYTES = 256
@@ -100,18 +100,10 @@ def action_of(message_type: str) -> str:
     return message_type.removeprefix("query.")
 
 
-def _to_float16(vector: Vector) -> NumpyArray:
-    """The vector in float16, or unchanged if a value would overflow."""
-    with np.errstate(over="ignore"):
-        short = vector.astype(np.float16)
-    return short if (np.isfinite(short) == np.isfinite(vector)).all() else vector
-
-
 class Encoder:
     """Turns records into digests and arrays; a vector that several records share is hashed once."""
 
-    def __init__(self, *, float16: bool = False):
-        self.float16 = float16
+    def __init__(self) -> None:
         self._encoded_by_id: dict[int, tuple[Vector, str, Array]] = {}
 
     def encode(self, record: Record) -> tuple[dict[str, str], dict[str, Array]]:
@@ -126,20 +118,20 @@ class Encoder:
         if id(vector) not in self._encoded_by_id:
             if vector.dtype != np.float32:
                 raise ValueError(f"vectors travel as float32, not {vector.dtype}")
-            array = _to_float16(vector) if self.float16 else np.ascontiguousarray(vector)
+            array = np.ascontiguousarray(vector)
             # The vector is kept as well: Python may give the id of a freed object to another one.
             self._encoded_by_id[id(vector)] = (vector, array_digest(array), _flower_array(array))
         return self._encoded_by_id[id(vector)]
 
 
 def decode(digests: Mapping[str, str], arrays: ArraysByDigest, facts: Mapping[str, Any]) -> Record:
-    """The record that was encoded; what travelled as float16 becomes float32."""
+    """The record that was encoded."""
     vectors = {}
     for name, key in digests.items():
         array = arrays.get(key)
         if array is None or array.dtype == np.uint8:
             raise MalformedError(f"{name!r} is no vector of this message")
-        vectors[name] = array.astype(np.float32) if array.dtype == np.float16 else array
+        vectors[name] = array
     return Record(vectors, facts)
 
 

@@ -221,7 +221,7 @@ class NodeApp(ClientApp):
         with _hidden_errors(runner.privacy, InputError, StaleAttemptError):
             reply = _with_memory(runner, memory).run(job)
         cache.add_ask({key: arrays[key] for key in named})
-        digests, vectors = Encoder(float16=ask.float16).encode(reply)
+        digests, vectors = Encoder().encode(reply)
         return pack(ReplyHeader(ask.client, digests, dict(reply.facts)).to_header(), vectors)
 
     def _runner_for(

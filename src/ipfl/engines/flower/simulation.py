@@ -105,13 +105,12 @@ def local_grid(app: ClientApp, nodes: int) -> LocalGrid:
     return grid
 
 
-def simulation_engine(task: TaskConfig, nodes: int | None = None, *, float16: bool = False) -> EngineFactory:
+def simulation_engine(task: TaskConfig, nodes: int | None = None) -> EngineFactory:
     """An engine for `ipfl.run`: the clients of a config's task on Flower nodes in this process.
 
     Args:
         task: The section `[task]`, from which each node rebuilds its part of the data.
         nodes: Number of nodes; None: one for each client. With fewer, a node holds several clients.
-        float16: Whether models travel as float16; results then differ from those of other engines.
     """
 
     def make_engine(context: EngineContext) -> Engine:
@@ -142,7 +141,6 @@ def simulation_engine(task: TaskConfig, nodes: int | None = None, *, float16: bo
                 memory,
                 memory_on_nodes=False,
                 client_deadline=context.deadline,
-                float16=float16,
                 raise_client_errors=True,
                 resources=resources.pop_all(),
             )
