@@ -63,7 +63,7 @@ class TestBars:
         console = terminal(width=width)
         console.print(shown.bars.get_renderable())
         lines = printed(console).splitlines()
-        assert max(map(len, lines)) == width - 3  # room for ^C
+        assert max(map(len, lines)) == width
         return [row.split() for row in lines]
 
     @pytest.mark.parametrize("width", [80, 100])
@@ -78,7 +78,7 @@ class TestBars:
             third.round(line(1))
             whole, *runs = self.rows(shown, width)
             (task,) = (one for one in shown.bars.tasks if one.id == shown.whole)
-        assert (task.completed, task.total) == (2, 30)  # rounds
+        assert (task.completed, task.total) == (0, 6)
         assert (whole[:2], whole[-2]) == (["6", "runs"], "0/6")
         assert [run[0] for run in runs] == ["1/6", "2/6", "3/6"]
         assert runs[0][-2:] == ["0/5", "--:--"]
@@ -95,7 +95,7 @@ class TestBars:
                     run.round(line(round, 0.5))
                 run.finish()
             (whole,) = shown.bars.tasks
-            assert (whole.completed, whole.total, whole.fields["count"]) == (6, 6, "3/3")
+            assert (whole.completed, whole.total, whole.fields["count"]) == (3, 3, "3/3")
         told = printed(console)
         assert "1/3 a                    2 rounds in 1:00             50.0 %" in told
         assert "2/3 b                    stopped after 1 of 2 rounds" in told
@@ -117,8 +117,8 @@ class TestBars:
             run = shown("a", 1, 2)
             run.start("a", 10)
             run.round(line(6))
-            whole, task = shown.bars.tasks
-            assert (task.completed, whole.completed, whole.total) == (7, 7, 20)
+            _, task = shown.bars.tasks
+            assert task.completed == 7
             assert sum(sample.completed for sample in task._progress) <= 1
             run.finish()
         assert "stopped after 7 of 10 rounds" in printed(console)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from types import TracebackType
@@ -17,8 +17,8 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn, TimeRemainingColumn
-from rich.table import Column, Table
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Column
 from rich.text import Text
 
 from ipfl.core.rounds import summarize
@@ -84,34 +84,22 @@ class RunsProgress:
         if self.bars is None:
             return RunLines(self, name)
         if self.whole is None and total > 1:  # starts here: its thread must not run when processes are forked
-            self.whole = self.bars.add_task(f"{total} runs", total=None, count=f"0/{total}", accuracy="")
+            self.whole = self.bars.add_task(f"{total} runs", total=total, count=f"0/{total}", accuracy="")
             self.bars.start()
         return RunBar(self, name, self.bars)
 
 
-class _Bars(Progress):
-    """Bars that leave room for the `^C` that terminals print: in the next line, it would move all bars."""
-
-    def __init__(self, console: Console, *columns: ProgressColumn):
-        self._terminal = console  # the constructor of Progress makes a table already
-        super().__init__(
-            *columns, console=console, expand=True, transient=True, speed_estimate_period=PACE_SECONDS
-        )
-
-    def make_tasks_table(self, tasks: Iterable[Task]) -> Table:
-        table = super().make_tasks_table(tasks)
-        table.width = max(1, self._terminal.width - len("^C") - 1)
-        return table
-
-
 def _make_bars(console: Console) -> Progress:
-    return _Bars(
-        console,
+    return Progress(
         TextColumn("{task.description}", table_column=Column(width=LABEL_WIDTH, no_wrap=True)),
         BarColumn(bar_width=None),
         TextColumn("{task.fields[count]}", justify="right", table_column=Column(min_width=5, no_wrap=True)),
         TimeRemainingColumn(compact=True),
         TextColumn("{task.fields[accuracy]:>7}", style="bold"),
+        console=console,
+        expand=True,
+        transient=True,
+        speed_estimate_period=PACE_SECONDS,
     )
 
 
@@ -127,12 +115,11 @@ class _RunProgress:
     """Number of those that were printed."""
     accuracy: str = ""
 
-    def take(self, line: Mapping[str, Any]) -> int:
-        """Takes what `metrics.jsonl` says of a round; returns how many before it were not seen."""
+    def take(self, line: Mapping[str, Any]) -> None:
+        """Takes what `metrics.jsonl` says of a round."""
         self._print_events(line)
         self.accuracy = accuracy_text(line) or self.accuracy
-        before, self.done = self.done, int(line["round"]) + 1
-        return self.done - 1 - before
+        self.done = int(line["round"]) + 1
 
     def _print_events(self, line: Mapping[str, Any]) -> None:
         run = "" if self.shown.runs == 1 else f"{self.label}, "
@@ -186,39 +173,26 @@ class RunBar(_RunProgress):
         self.task = self.bars.add_task(escape(self.label), total=rounds, count=f"0/{rounds}", accuracy="")
         if self.shown.whole is None:
             self.bars.start()
-        else:
-            self.bars.update(self.shown.whole, total=rounds * self.shown.runs)
 
     def round(self, line: Mapping[str, Any]) -> None:
         """Moves on by a round."""
-        if skipped := self.take(line):  # rounds of an earlier process say nothing about the pace
+        self.take(line)
+        if not self.played:  # rounds of an earlier process say nothing about the pace
             self.bars.reset(self.task, completed=self.done - 1)
-            self._advance_whole(skipped, is_played=False)
         self.played += 1
         count = f"{self.done}/{self.rounds}"
         self.bars.update(self.task, completed=self.done, count=count, accuracy=self.accuracy)
-        self._advance_whole(1)
 
     def finish(self) -> None:
         """Replaces the bar by a line that stays."""
+        shown = self.shown
         self.bars.remove_task(self.task)
-        self.shown.console.print(self._last_line(), highlight=False, no_wrap=True, overflow="ellipsis")
-        self.shown.finished += 1
-        self._advance_whole(self.rounds - self.done, is_played=False)
-        if self.shown.whole is None:
+        shown.console.print(self._last_line(), highlight=False, no_wrap=True, overflow="ellipsis")
+        shown.finished += 1
+        if shown.whole is None:
             self.bars.stop()
-
-    def _advance_whole(self, rounds: int, *, is_played: bool = True) -> None:
-        """Moves the bar of all runs on by some rounds of this one."""
-        whole = self.shown.whole
-        if whole is None or not rounds:
-            return
-        if is_played:
-            self.bars.advance(whole, rounds)
         else:
-            (task,) = (one for one in self.bars.tasks if one.id == whole)
-            self.bars.reset(whole, completed=int(task.completed) + rounds)
-        self.bars.update(whole, count=f"{self.shown.finished}/{self.shown.runs}")
+            self.bars.update(shown.whole, advance=1, count=f"{shown.finished}/{shown.runs}")
 
     def _last_line(self) -> Text:
         if not self.played:
