@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from sqlalchemy import ColumnElement, func, select
@@ -67,10 +68,6 @@ def csv_of(store: Any) -> Iterator[str]:
     """All transfers as CSV, some hundred lines at a time: a line each would be a step each for the server."""
     from ipfl.ledger.export import csv_lines
 
-    part: list[str] = []
-    for line in csv_lines(store):
-        part.append(line)
-        if len(part) == 500:
-            yield "".join(part)
-            part.clear()
-    yield "".join(part)
+    lines = csv_lines(store)
+    while part := "".join(islice(lines, 500)):
+        yield part

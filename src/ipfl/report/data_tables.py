@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from rich.markup import escape
 
-from ipfl.config.task_section import TargetKind
 from ipfl.figure_style import figure_settings, new_figure, save_figure
 from ipfl.report.result_tables import NO_VALUE, plain_table, shorten
 from ipfl.results.result import mean_and_spread
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
 
     from ipfl.data import FederatedData
 
+PARTS = ("train", "probe", "test")
 MAX_ROWS = 40
 """Clients in the table on the screen."""
 MAX_LABELS = 3
@@ -39,113 +39,77 @@ CHARACTERS_PER_INCH = 9
 
 
 @dataclass(frozen=True, eq=False)
-class ClientCounts:
-    """The data of one client."""
-
-    client: int
-    name: str
-    sizes: Mapping[str, int]
-    labels: NDArray[np.int64]
-    """Number of points of each class, label or range of numbers in train and probe."""
-    is_unseen: bool
-    distribution: int | None
-    values: NDArray[Any]
-    """The first number that is predicted, of each of these points; empty where labels are."""
-
-    @property
-    def points(self) -> int:
-        """In train and probe; of several labels, a point may have many."""
-        return self.sizes["train"] + self.sizes["probe"]
-
-
-@dataclass(frozen=True, eq=False)
 class Counted:
-    """The data of all clients."""
+    """The data of all clients, a row for each."""
 
-    clients: list[ClientCounts]
+    names: list[str]
+    sizes: NDArray[np.int64]
+    """Points of each of `PARTS`."""
+    counts: NDArray[np.int64]
+    """Points in train and probe of each class, label or range of numbers."""
     label_names: Sequence[str]
     """Classes, labels, or ranges of the first number that is predicted."""
-    what: str
-    """They are, in the plural."""
+    what: Literal["classes", "labels", "ranges"]
+    """They are."""
+    values: list[NDArray[np.float64]]
+    """The first number that is predicted, of every point; nothing where there are labels."""
+    distributions: list[int | None]
+    """The hidden distribution that most points are of."""
 
 
 def count_labels(data: FederatedData) -> Counted:
     """The data of every client before the first round, the unseen ones included."""
-    names, kind = data.client_names, data.target.kind
+    named, kind = data.client_names, data.target.kind
     members = sorted((*data.clients, *data.unseen))
-    targets = {}
-    for client in members:
-        parts = data.parts(client)
-        targets[client] = np.concatenate([parts.train.y, parts.probe.y])
-    ranges = _ranges(targets.values()) if kind == "regression" else np.empty(0)
-    counted = [
-        ClientCounts(
-            client,
-            names.get(client, str(client)),
-            data.sizes(client),
-            _count(targets[client], data.classes, kind, ranges),
-            client in data.unseen,
-            data.majority(client),
-            _first_numbers(targets[client]) if kind == "regression" else np.empty(0),
-        )
+    known = [data.parts(client) for client in members]
+    targets = [np.concatenate([parts.train.y, parts.probe.y]) for parts in known]
+    what: Literal["classes", "labels", "ranges"] = "classes"
+    label_names, values = data.class_names, []
+    if kind == "regression":
+        what, values = "ranges", [np.asarray(y.reshape(len(y), -1)[:, 0], np.float64) for y in targets]
+        bounds = np.histogram_bin_edges(np.concatenate(values), MAX_RANGES)
+        counts = [np.histogram(numbers, bounds)[0] for numbers in values]
+        label_names = [f"{low:.4g} … {high:.4g}" for low, high in pairwise(bounds)]
+    elif kind == "multilabel":
+        what, counts = "labels", [y.sum(axis=0) for y in targets]
+    else:
+        counts = [np.bincount(y, minlength=data.classes) for y in targets]
+    names = [
+        shorten(named.get(client, str(client)), LABEL_LENGTH) + (" (unseen)" if client in data.unseen else "")
         for client in members
     ]
-    if kind == "regression":
-        bounds = [f"{bound:.4g}" for bound in ranges]
-        return Counted(counted, [f"{low} … {high}" for low, high in pairwise(bounds)], "ranges")
-    return Counted(counted, data.class_names, "labels" if kind == "multilabel" else "classes")
-
-
-def _ranges(targets: Iterable[NDArray[Any]]) -> NDArray[np.float64]:
-    """Bounds of equal ranges of the first number that is predicted, over all clients."""
-    return np.histogram_bin_edges(np.concatenate([_first_numbers(y) for y in targets]), MAX_RANGES)
-
-
-def _first_numbers(y: NDArray[Any]) -> NDArray[np.float64]:
-    return np.asarray(y.reshape(len(y), -1)[:, 0], np.float64)
-
-
-def _count(y: NDArray[Any], classes: int, kind: TargetKind, ranges: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Points of each class, label or range."""
-    if kind == "classes":
-        return np.bincount(y, minlength=classes)
-    if kind == "multilabel":
-        return np.asarray(y.sum(axis=0), np.int64)
-    return np.histogram(_first_numbers(y), ranges)[0].astype(np.int64)
+    sizes = np.array([[data.sizes(client)[part] for part in PARTS] for client in members])
+    distributions = [data.majority(client) for client in members]
+    return Counted(names, sizes, np.array(counts, np.int64), label_names, what, values, distributions)
 
 
 def clients_table(data: FederatedData, every: Counted) -> Table:
     """A row per client, the first of them if there are many, and one with the sums."""
-    counted, has_numbers = every.clients, every.what == "ranges"
-    numbers = ["train", "probe", "test", *([] if has_numbers else [every.what])]
-    has_kinds = any(one.distribution is not None for one in counted)
-    kinds = ["distribution"] if has_kinds else []
+    has_numbers, has_kinds = every.what == "ranges", any(one is not None for one in every.distributions)
+    numbers = [*PARTS, *([] if has_numbers else [every.what])]
     told = "mean ± spread, from … to" if has_numbers else "most frequent labels"
+    kinds = ["distribution"] if has_kinds else []
     title = f"{data.name}, {data.partition}: points per client"
     table = plain_table("client", *numbers, *kinds, told, right=numbers, title=title)
-    for one in counted[:MAX_ROWS]:
-        kind = [NO_VALUE if one.distribution is None else str(one.distribution)] if has_kinds else []
-        name = shorten(one.name, LABEL_LENGTH) + (" (unseen)" if one.is_unseen else "")
-        table.add_row(escape(name), *_sizes([one]), *_told_cells(every, one.labels, one.values, kind))
-    if len(counted) > MAX_ROWS:
-        table.add_row(f"… {len(counted) - MAX_ROWS} more")
+
+    def add(name: str, sizes: Any, counts: Any, values: Any, kind: str) -> None:
+        present = [] if has_numbers else [str(np.count_nonzero(counts))]
+        last = _range(values) if has_numbers else _most_frequent(counts, every.label_names)
+        table.add_row(escape(name), *map(str, sizes), *present, *[kind] * has_kinds, escape(last))
+
+    for row, name in enumerate(every.names[:MAX_ROWS]):
+        values, kind = every.values[row] if has_numbers else None, every.distributions[row]
+        add(name, every.sizes[row], every.counts[row], values, NO_VALUE if kind is None else str(kind))
+    if len(every.names) > MAX_ROWS:
+        table.add_row(f"… {len(every.names) - MAX_ROWS} more")
     table.add_section()
-    labels = np.sum([one.labels for one in counted], axis=0)
-    values = np.concatenate([one.values for one in counted])
-    table.add_row("all", *_sizes(counted), *_told_cells(every, labels, values, [""] * len(kinds)))
+    values = np.concatenate(every.values) if has_numbers else None
+    add("all", every.sizes.sum(axis=0), every.counts.sum(axis=0), values, "")
     return table
 
 
-def _sizes(clients: Sequence[ClientCounts]) -> list[str]:
-    return [str(sum(one.sizes[part] for one in clients)) for part in ("train", "probe", "test")]
-
-
-def _told_cells(every: Counted, labels: Any, values: NDArray[Any], kind: list[str]) -> list[str]:
-    """The last cells of a row: how many labels there are, the distribution, and what there is of them."""
-    if every.what == "ranges":
-        told = mean_and_spread(values.mean(), values.std())
-        return [*kind, f"{told}, {values.min():.4g} … {values.max():.4g}"]
-    return [str(np.count_nonzero(labels)), *kind, escape(_most_frequent(labels, every.label_names))]
+def _range(values: NDArray[np.float64]) -> str:
+    return f"{mean_and_spread(values.mean(), values.std())}, {values.min():.4g} … {values.max():.4g}"
 
 
 def _most_frequent(counts: Any, labels: Sequence[str]) -> str:
@@ -164,9 +128,9 @@ def plot_clients(data: FederatedData, every: Counted, file: Path) -> None:
     import matplotlib as mpl
     from matplotlib.colors import ListedColormap
 
-    counted, label = every.clients, "range" if every.what == "ranges" else "label"
-    table = np.stack([one.labels for one in counted])
-    shares = 100 * table / np.maximum([[one.points] for one in counted], 1)
+    table, label = every.counts, "range" if every.what == "ranges" else "label"
+    points = every.sizes[:, 0] + every.sizes[:, 1]
+    shares = 100 * table / np.maximum(points, 1)[:, None]
     clients, labels = table.shape
     names = [shorten(name, LABEL_LENGTH) for name in every.label_names]
     size = float(np.clip(3 + 0.45 * labels, 6, 14)), float(np.clip(2 + 0.27 * clients, 3, 14))
@@ -179,7 +143,7 @@ def plot_clients(data: FederatedData, every: Counted, file: Path) -> None:
             np.ma.masked_equal(shares, 0), cmap=colours, vmin=0, edgecolors="white", linewidth=0.5
         )
         axes.invert_yaxis()
-        rows = [f"{shorten(one.name, LABEL_LENGTH)}  ({one.points})" for one in counted]
+        rows = [f"{name}  ({count})" for name, count in zip(every.names, points, strict=True)]
         for axis, texts in ((axes.yaxis, rows), (axes.xaxis, names)):
             step = -(-len(texts) // MAX_NAMES)
             axis.set_ticks(np.arange(0, len(texts), step) + 0.5, texts[::step])
