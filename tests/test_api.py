@@ -168,7 +168,7 @@ class TestCompare:
     def test_without_a_folder_no_models_leave_their_process(self):
         done = ipfl.compare(self.own_task(), ["ditto"], config={"rounds": 1}, workers=1, progress=False)
         with pytest.raises(ipfl.NotSupportedError, match="give it a folder"):
-            done.entries["ditto"].results[0].model(client=0)
+            done.entries["ditto"].results[0].model(0)
 
     def test_data_of_every_seed(self):
         """Named data is partitioned by the seed, own data stays, a function decides for itself."""

@@ -117,7 +117,7 @@ class TestExport:
         [
             ([], "say which models: --client 3, --all or --model cluster_0"),
             (["--client", "9"], "there is no client 9; there are 0 to 3"),
-            (["--model", "cluster_7"], "unknown server model 'cluster_7'"),
+            (["--model", "cluster_7"], "unknown model 'cluster_7'"),
             (["--client", "1", "--format", "pickle"], "pickle"),
             (["--all", "--out", "summary.json"], "is a file, not a folder for 4 models"),
         ],

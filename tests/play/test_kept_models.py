@@ -110,4 +110,4 @@ def test_a_folder_that_keeps_none(task, tmp_path):
     ipfl.run(task, ipfl.method("ipfl-plus"), config, engine=ipfl.local_engine(0), out=output, progress=False)
     assert not (out / "predictors").exists()
     with pytest.raises(ipfl.NotSupportedError, match="pass the task"):
-        ipfl.load(out).model(client=0)
+        ipfl.load(out).model(0)

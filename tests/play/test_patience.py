@@ -57,7 +57,7 @@ def test_a_run_that_stops_early_ends_in_order_and_stays_ended(tmp_path):
     assert result.summary["stopped_early"] is True
     assert result.last.round == 2
     assert len(result.last.unseen) == 2  # evaluated after the last round, whichever it is
-    assert result.model(client=0) is not None  # the last checkpoint is there
+    assert result.model(0) is not None  # the last checkpoint is there
     lines = (tmp_path / "run" / "metrics.jsonl").read_bytes()
     again = run_small(task, "fedavg", tmp_path / "run", rounds=9, patience=2, resume=True, **STILL)
     assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == lines
@@ -74,7 +74,7 @@ def test_an_extended_run(tmp_path, method):
     assert longer.history[:2] == short.history
     assert len(longer.history) == 4
     assert longer.opening == short.opening
-    assert ipfl.load(tmp_path / "run").model(client=1) is not None
+    assert ipfl.load(tmp_path / "run").model(1) is not None
     if method == "fedavg":
         whole = run_small(task, method, tmp_path / "whole", rounds=4, **settings)
         assert longer.history == whole.history

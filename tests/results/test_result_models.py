@@ -75,7 +75,7 @@ class TestPlainNetworks:
 
     def test_same_accuracy_in_a_plain_network(self, coloured):
         _, result, _ = coloured
-        model = result.model(client=2)
+        model = result.model(2)
         assert accuracy(model, torch.tensor(self.X), self.Y) > 0.9, "or nothing is tested here"
         plain = Net((6, 6, 3), 3)
         plain.load_state_dict(model.state_dict())
@@ -92,7 +92,7 @@ class TestPlainNetworks:
         assert accuracy(plain, self.INPUTS, self.Y) < right
 
     def test_tied_weights_stay_tied(self, coloured):
-        model = coloured[1].model(client=0)
+        model = coloured[1].model(0)
         assert model.network.third.weight is model.network.second.weight
         state = model.state_dict()
         assert torch.equal(state["third.weight"], state["second.weight"])
@@ -111,13 +111,13 @@ class TestPlainNetworks:
         outer.load_state_dict(outer.state_dict())
 
     def test_it_can_be_trained_further(self, coloured):
-        model = coloured[1].model(client=0)
+        model = coloured[1].model(0)
         before = model.network.conv.weight.detach().clone()
         nn.functional.cross_entropy(model(torch.tensor(self.X)), torch.tensor(self.Y)).backward()
         with torch.no_grad():
             model.network.conv.weight -= model.network.conv.weight.grad
         assert not torch.equal(model.network.conv.weight, before)
-        again = coloured[1].model(client=0).network.conv.weight
+        again = coloured[1].model(0).network.conv.weight
         assert torch.equal(again, before), "each call gives a new one"
 
 
@@ -204,19 +204,12 @@ class TestNamedData:
             (0, np.full((2, 8, 8, 1), 300), "do not fit the run's points"),
             (0, np.array([["a"]]), "expected points of numbers"),
             (6, POINTS, "there is no client 6; there are 0 to 5"),
-            ("cluster_0", POINTS, r"unknown server model 'cluster_0' \(known: global\)"),
+            ("cluster_0", POINTS, r"unknown model 'cluster_0' \(known: global\)"),
         ],
     )
     def test_what_does_not_fit(self, named, which, x, says):
         with pytest.raises(InputError, match=says):
             named[1].predict(which, x)
-
-    @pytest.mark.parametrize(
-        "which, named_too", [([], {}), ([], {"client": None}), (["global"], {"client": 3})]
-    )
-    def test_one_model_is_named(self, named, which, named_too):
-        with pytest.raises(InputError, match="name one model"):
-            named[1].model(*which, **named_too)
 
 
 class TestOwnNetworks:
@@ -298,6 +291,6 @@ def test_clients_with_names(tmp_path):
     result, x = run_small(task, "ditto", tmp_path / "run", rounds=1), given["south"][0]
     for one in (result, ipfl.load(tmp_path / "run")):
         np.testing.assert_array_equal(one.predict_proba("south", x), one.predict_proba(1, x))
-        assert one.model(client="north")
-        with pytest.raises(InputError, match="unknown client 'west'"):
-            one.model(client="west")
+        assert one.model("north")
+        with pytest.raises(InputError, match="unknown model 'west'"):
+            one.model("west")

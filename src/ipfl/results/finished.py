@@ -25,6 +25,7 @@ from ipfl.client.memory import ClientMemory
 from ipfl.config.run_config import RunConfig
 from ipfl.config.task_section import TaskConfig
 from ipfl.core import ClientId, Method, Record, Vector
+from ipfl.data.federated import Samples
 from ipfl.data.target_kinds import Target
 from ipfl.errors import InputError, NotSupportedError
 from ipfl.keep.checkpoint import Checkpoints
@@ -47,7 +48,7 @@ from ipfl.market.market_rows import Transfer
 from ipfl.methods import method as make_method
 from ipfl.play.metrics import Evaluation
 from ipfl.play.setup import make_setup
-from ipfl.results.newcomer import Newcomers
+from ipfl.results.newcomer import newcomer_points, personalize_newcomer
 from ipfl.results.result import Line, Result
 from ipfl.results.result_models import PlayedRun, StoredVectors, on_its_node
 from ipfl.results.summaries import ShownSummary, read_summary
@@ -223,15 +224,8 @@ class FinishedRun:
             raise NotSupportedError(f"not supported: {name} has no model for clients that it never met")
         return read_record(self.folder / OFFER_FILE)
 
-    @cached_property
-    def _newcomers(self) -> Newcomers:
-        offer, (network, initial) = self._offer, self._fresh
-        for name, vector in offer.params.items():
-            is_whole = vector.shape == (network.size,) or (vector.ndim == 1 and self.method.needs_parts)
-            if not is_whole or vector.dtype != np.float32:
-                raise InputError(f"{self.folder / OFFER_FILE}: {name!r} does not fit the network")
-        rounds, names = int(self.summary["rounds"]), self.summary.get("class_names") or ()
-        return Newcomers(self.method, offer, network, initial, self._config, rounds, names)
+    def _points(self, x: NDArray[Any], y: NDArray[Any]) -> Samples:
+        return newcomer_points(self.network, self.summary.get("class_names") or (), x, y)
 
     def check_newcomers(self) -> None:
         """Refuses a run that has nothing for clients that come later.
@@ -248,11 +242,17 @@ class FinishedRun:
             NotSupportedError: The method has no model for clients that it has never met.
             InputError: The points do not fit the run.
         """
-        return self._newcomers.personalize(x, y)
+        offer, (network, initial) = self._offer, self._fresh
+        for name, vector in offer.params.items():
+            is_whole = vector.shape == (network.size,) or (vector.ndim == 1 and self.method.needs_parts)
+            if not is_whole or vector.dtype != np.float32:
+                raise InputError(f"{self.folder / OFFER_FILE}: {name!r} does not fit the network")
+        rounds, goal = int(self.summary["rounds"]), self._points(x, y)
+        return personalize_newcomer(self.method, offer, network, initial, self._config, rounds, goal)
 
     def accuracy(self, model: Predictor, x: NDArray[Any], y: NDArray[Any]) -> float:
         """Accuracy of a model on some points."""
-        return evaluate(self.network, model, self._newcomers.samples(x, y)).accuracy
+        return evaluate(self.network, model, self._points(x, y)).accuracy
 
     @cached_property
     def models(self) -> Mapping[str, Vector]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from numpy.typing import NDArray
@@ -21,68 +20,73 @@ from ipfl.training.network import Network
 from ipfl.training.sgd import Predictor, one_thread
 
 
-@dataclass(frozen=True)
-class Newcomers:
-    """All that it takes to serve clients that come later."""
+def newcomer_points(
+    network: Network, class_names: Sequence[str], x: NDArray[Any], y: NDArray[Any]
+) -> Samples:
+    """Somebody's points, checked.
 
-    method: Method[Any]
-    offer: Record
-    """The server's record for them."""
-    network: Network
-    initial: Vector
-    """The parameters that everyone can make from the run's seed."""
-    config: RunConfig
-    rounds: int
-    """That were played."""
-    class_names: Sequence[str] = ()
-    """Of the run's labels, if they are texts."""
+    Args:
+        network: Of the run.
+        class_names: Of the run's labels, if they are texts.
+        x: Points.
+        y: A target for each.
 
-    def samples(self, x: NDArray[Any], y: NDArray[Any]) -> Samples:
-        """Somebody's points, checked.
+    Raises:
+        InputError: They do not fit the run.
+    """
+    shape, kind, outputs = network.input_shape, network.target.kind, network.target.outputs
+    if x.shape[1:] != shape and (*x.shape[1:], 1) == shape:
+        x = x[..., None]  # grey images may come without a channel axis
+    has_classes = kind == "classes"
+    fits = y.shape[:1] == x.shape[:1] and (y.ndim == 1 or not has_classes)
+    if not x.ndim or x.shape[1:] != shape or not fits or not y.size:
+        raise InputError(f"expected points of shape {shape} with a label each, not x {x.shape}, y {y.shape}")
+    if y.dtype.kind == "U" and class_names:
+        y, _ = number_texts(y.tolist(), class_names, "y")
+    points, targets = check_features(x, "x"), check_targets(y, len(x), kind, "y")
+    if not has_classes and count_outputs(targets) != outputs:
+        raise InputError(f"expected {outputs} values to predict per point, not {count_outputs(targets)}")
+    if has_classes and targets.max() >= outputs:
+        raise InputError(f"labels must be from 0 to {outputs - 1}, not {y.min()} to {y.max()}")
+    return Samples(points, targets)
 
-        Raises:
-            InputError: They do not fit the run.
-        """
-        shape = self.network.input_shape
-        if x.shape[1:] != shape and (*x.shape[1:], 1) == shape:
-            x = x[..., None]  # grey images may come without a channel axis
-        kind, outputs = self.network.target.kind, self.network.target.outputs
-        has_classes = kind == "classes"
-        fits = y.shape[:1] == x.shape[:1] and (y.ndim == 1 or not has_classes)
-        if not x.ndim or x.shape[1:] != shape or not fits or not y.size:
-            raise InputError(
-                f"expected points of shape {shape} with a label each, not x {x.shape}, y {y.shape}"
-            )
-        if y.dtype.kind == "U" and self.class_names:
-            y, _ = number_texts(y.tolist(), self.class_names, "y")
-        points = check_features(x, "x")
-        classed = check_targets(y, len(x), kind, "y")
-        if not has_classes and count_outputs(classed) != outputs:
-            raise InputError(f"expected {outputs} values to predict per point, not {count_outputs(classed)}")
-        if has_classes and classed.max() >= outputs:
-            raise InputError(f"labels must be from 0 to {outputs - 1}, not {y.min()} to {y.max()}")
-        return Samples(points, classed)
 
-    def personalize(self, x: NDArray[Any], y: NDArray[Any]) -> Predictor:
-        """The model for a client whose goal is to be good at points like these."""
-        goal = self.samples(x, y)
-        me = Client(
-            id=0,
-            round=self.rounds,
-            action="personalize",
-            seed=self.config.seed,
-            classes=self.network.target.outputs,
-            parts=Parts(goal, goal, goal, goal),
-            network=self.network,
-            settings=self.config.train.at_round(self.rounds),
-            initial=self.initial,
-        )
-        adapt = self.config.adapt
-        try:
-            with one_thread():
-                return personalized(self.method, adapt, self.offer, EMPTY, me, is_member=False).predictor
-        except InputError:
-            raise
-        except (LookupError, TypeError, ValueError, ArithmeticError) as error:
-            reason = " ".join(repr(error).split())
-            raise InputError(f"the run's offer to newcomers does not fit its method: {reason}") from error
+def personalize_newcomer(
+    method: Method[Any],
+    offer: Record,
+    network: Network,
+    initial: Vector,
+    config: RunConfig,
+    rounds: int,
+    goal: Samples,
+) -> Predictor:
+    """The model of a new client.
+
+    Args:
+        method: Of the run.
+        offer: The server's record for newcomers.
+        network: Of the run.
+        initial: The parameters that everyone can make from the run's seed.
+        config: Of the run.
+        rounds: That were played.
+        goal: Points that the client wants to be good at.
+    """
+    me = Client(
+        id=0,
+        round=rounds,
+        action="personalize",
+        seed=config.seed,
+        classes=network.target.outputs,
+        parts=Parts(goal, goal, goal, goal),
+        network=network,
+        settings=config.train.at_round(rounds),
+        initial=initial,
+    )
+    try:
+        with one_thread():
+            return personalized(method, config.adapt, offer, EMPTY, me, is_member=False).predictor
+    except InputError:
+        raise
+    except (LookupError, TypeError, ValueError, ArithmeticError) as error:
+        reason = " ".join(repr(error).split())
+        raise InputError(f"the run's offer to newcomers does not fit its method: {reason}") from error

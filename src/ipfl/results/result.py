@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from ipfl.results.client_model import ClientModel
     from ipfl.results.finished import FinishedRun
     from ipfl.results.result_models import PlayedRun
-    from ipfl.training.sgd import Predictor
 
     ModelSource: TypeAlias = PlayedRun | FinishedRun
 
@@ -87,9 +86,7 @@ class Result:
         evaluation = self.evaluation_at(round)
         return None if evaluation is None else evaluation.personalized
 
-    def model(
-        self, which: ClientId | str | None = None, /, *, client: ClientId | str | None = None
-    ) -> ClientModel:
+    def model(self, which: ClientId | str) -> ClientModel:
         """A client's model, or one of the server's, as an ordinary `nn.Module` that takes raw points.
 
         It takes a batch of points as they were given to the run and returns class scores; what happens to
@@ -98,7 +95,6 @@ class Result:
 
         Args:
             which: A client's id or name, or the name of a server model, such as `"cluster_0"` or `"global"`.
-            client: A client's id or name: `model(client=3)` is `model(3)`.
 
         Raises:
             InputError: There is no such client or model.
@@ -106,17 +102,9 @@ class Result:
         """
         from ipfl.results.client_model import make_model
 
-        wanted = which if client is None else client
-        if wanted is None or (which is not None and client is not None):
-            raise InputError('name one model, such as model(client=3) or model("cluster_0")')
         source = self._models()
-        named = self.client_ids.get(wanted) if isinstance(wanted, str) else wanted
-        is_client = client is not None or (named is not None and wanted not in self.models)
-        predictor = (
-            self._client_model(wanted if named is None else named)
-            if is_client
-            else self._server_model(str(wanted))
-        )
+        is_the_server_s = isinstance(which, str) and which in self.models
+        predictor = self.models[str(which)] if is_the_server_s else source.predictor(self._client(which))
         return make_model(source.network, predictor, self.summary.get("input_dtype"))
 
     def predict(self, which: ClientId | str, x: ArrayLike | Tensor | pd.DataFrame) -> NDArray[Any]:
@@ -165,11 +153,6 @@ class Result:
             )
         return self.source
 
-    def _server_model(self, name: str) -> Vector:
-        if name not in self.models:
-            raise unknown("server model", name, self.models)
-        return self.models[name]
-
     @property
     def class_names(self) -> list[str]:
         """Names of the classes, by the numbers that `predict` returns; where they have none, the numbers."""
@@ -186,13 +169,16 @@ class Result:
         """Ids of the clients that have names, by name."""
         return {name: int(client) for client, name in (self.summary.get("client_names") or {}).items()}
 
-    def _client_model(self, client: ClientId | str) -> Predictor:
-        source = self._models()
-        if isinstance(client, str):
-            raise unknown("client", client, self.client_ids)
-        if client not in source.clients:
-            raise InputError(f"there is no client {client!r}; there are {_clients_text(source.clients)}")
-        return source.predictor(int(client))
+    def _client(self, which: ClientId | str) -> ClientId:
+        """The id of a client."""
+        if isinstance(which, str):
+            if which not in self.client_ids:
+                raise unknown("model", which, [*self.models, *self.client_ids])
+            return self.client_ids[which]
+        clients = self._models().clients
+        if which not in clients:
+            raise InputError(f"there is no client {which!r}; there are {_clients_text(clients)}")
+        return int(which)
 
     def clients(self) -> pd.DataFrame:
         """A row for each client: accuracies after the last round, trainings, tokens. Needs pandas."""

@@ -76,19 +76,13 @@ class PlayedRun:
 
     def personalize(self, x: NDArray[Any], y: NDArray[Any]) -> Predictor:
         """The model of a new client."""
-        from ipfl.results.newcomer import Newcomers
+        from ipfl.results.newcomer import newcomer_points, personalize_newcomer
 
-        offer, runner = self.method.offer(self.state, NEWCOMER), self._runner
-        newcomers = Newcomers(
-            self.method,
-            offer,
-            runner.network,
-            runner.initial,
-            self.config,
-            self.rounds,
-            self.task.class_names,
+        runner, offer = self._runner, self.method.offer(self.state, NEWCOMER)
+        goal = newcomer_points(runner.network, self.task.class_names, x, y)
+        return personalize_newcomer(
+            self.method, offer, runner.network, runner.initial, self.config, self.rounds, goal
         )
-        return newcomers.personalize(x, y)
 
 
 def on_its_node(client: ClientId) -> NotSupportedError:
