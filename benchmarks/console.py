@@ -89,12 +89,12 @@ def write_run(folder: Path, rounds: int, clients: int) -> int:
         "rules": {"price": PRICE, "opening": opening, "clusters": CLUSTERS},
     }
     rng, total = np.random.default_rng(0), clients
-    with RunStore.create(folder, folder.name, header) as store:
-        store.commit_opening(opening_transfers(range(clients), opening))
-        for number in range(rounds):
-            line = market_line(number, clients, rng)
-            total += len(line["transfers"])  # type: ignore[arg-type]
-            store.commit_round(number, line, None)
+    store = RunStore.create(folder, folder.name, header)
+    store.commit_opening(opening_transfers(range(clients), opening))
+    for number in range(rounds):
+        line = market_line(number, clients, rng)
+        total += len(line["transfers"])  # type: ignore[arg-type]
+        store.commit_round(number, line, None)
     return total
 
 
@@ -177,7 +177,7 @@ def main() -> None:
         print(f"{options.rounds} rounds, {options.clients} clients, {total} transfers", end=", ")
         print(f"written in {time.perf_counter() - begun:.0f} s\n")
         limits = RequestLimits(per_second=1e6, burst=1e6)
-        app = make_app(open_console(Path(place), None, "127.0.0.1", auth=False, limits=limits))
+        app = make_app(open_console(Path(place), "127.0.0.1", auth=False, limits=limits))
         server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning"))
         thread = threading.Thread(target=server.run, daemon=True)
         thread.start()

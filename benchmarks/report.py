@@ -213,7 +213,7 @@ def methods(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def bank(rows: Sequence[Row]) -> Iterator[str]:
-    """The market of a million clients, and its transfers in databases."""
+    """The market of a million clients, and its transfers in the store."""
     yield "`bank.py`: a round of the market for a million clients and 16 clusters, half of them with a seat."
     yield ""
     markets = [row for row in rows if "bids" in row]
@@ -238,10 +238,9 @@ def bank(rows: Sequence[Row]) -> Iterator[str]:
     yield "The transfers of a round with one bid each of a tenth as many clients, in one transaction:"
     yield ""
     yield from table(
-        ["database", "rows", "s", "rows/s", "processor s here", "peak, MB"],
+        ["rows", "s", "rows/s", "processor s", "peak, MB"],
         (
             [
-                row["kind"],
                 f"{row['rows']:,}",
                 f"{row['seconds']:.1f}",
                 f"{row['rows'] / row['seconds']:,.0f}",
@@ -249,7 +248,7 @@ def bank(rows: Sequence[Row]) -> Iterator[str]:
                 f"{row['peak']:,.0f}",
             ]
             for row in rows
-            if "kind" in row
+            if "bids" not in row
         ),
     )
 

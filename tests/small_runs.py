@@ -37,7 +37,7 @@ def run_small(
     **config: Any,
 ) -> Result:
     """`ipfl.run` in this process; all other keywords are those of a `RunConfig`."""
-    output = ipfl.RunOutput(out, overwrite, resume, None, checkpoint_every) if out is not None else None
+    output = ipfl.RunOutput(out, overwrite, resume, checkpoint_every) if out is not None else None
     return ipfl.run(
         task,
         ipfl.method(method) if isinstance(method, str) else method,

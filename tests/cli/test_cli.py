@@ -387,8 +387,8 @@ class TestResume:
         for name, task in (("named", small_task(clients=4)), ("other", small_task(seed=7)), ("own", own)):
             run_small(task, REFERENCE, tmp_path / name, rounds=2)
         assert ipfl("run", "--resume", tmp_path / "named", "--workers", "0").exit_code == 0
-        with RunStore.open(tmp_path / "own") as store:
-            assert store.header["config"]["rounds"] == 2
+        store = RunStore.open(tmp_path / "own")
+        assert store.header["config"]["rounds"] == 2
         for name in ("other", "own"):
             assert "begun in Python" in refused("run", "--resume", tmp_path / name)
 

@@ -138,7 +138,7 @@ class TestList:
     def test_it_is_quick(self, place):
         script = (
             "import atexit, sys; from ipfl.cli import main\n"
-            "atexit.register(lambda: print('torch' in sys.modules, 'sqlalchemy' in sys.modules)); main()"
+            "atexit.register(lambda: print('torch' in sys.modules, 'sqlite3' in sys.modules)); main()"
         )
         done = subprocess.run(
             [sys.executable, "-c", script, "list", place], capture_output=True, text=True, check=True

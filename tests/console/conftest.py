@@ -31,7 +31,7 @@ def make_worked(folder: Path, rounds: int = 1, names: Mapping[str, str] | None =
         rounds=rounds,
         config={"task": {"dataset": SCRIPT}},
         client_names=names,
-    ).close()
+    )
 
 
 @pytest.fixture(scope="session")
@@ -57,7 +57,7 @@ def open_for(
 ) -> Console:
     """A console of a folder, with its token in a file elsewhere."""
     token = folder.parent / "token"
-    return open_console(folder, None, host, auth=auth, token_file=token, limits=limits)
+    return open_console(folder, host, auth=auth, token_file=token, limits=limits)
 
 
 __all__ = ["MANY", "SCRIPT", "make_app", "make_worked", "open_for", "runs_folder"]

@@ -18,7 +18,7 @@ import ipfl.console
 from ipfl.cli import app as command
 from ipfl.console import json_api, pages
 from ipfl.console.access import COOKIE, AccessTokens
-from ipfl.console.app import allowed_hosts, open_console, serve
+from ipfl.console.app import allowed_hosts, serve
 from ipfl.console.guard import CONTENT_POLICY, Bucket, RequestLimits, host_name
 from ipfl.deploy.processes import find_free_port
 from ipfl.errors import InputError
@@ -332,15 +332,6 @@ class TestCommand:
 
     def test_bad_places(self, tmp_path):
         assert self.run("--runs", str(tmp_path / "none")).exit_code == 2
-        assert self.run("--store", f"sqlite:///{tmp_path}/none.db").exit_code == 2
-        assert self.run("--runs", str(tmp_path), "--store", "sqlite:///x.db").exit_code == 2
-
-    def test_store(self, runs_folder):
-        console = open_console(None, f"sqlite:///{runs_folder}/worked/run.db", "127.0.0.1", auth=False)
-        assert list(console.runs.find()) == ["worked"]
-        assert browser(console).get("/runs/worked").status_code == 200
-        ledger = browser(console).get("/runs/worked/ledger").text
-        assert f"ipfl ledger verify sqlite:///{runs_folder}/worked/run.db --run worked" in ledger
 
     def test_no_address_is_told_where_another_program_listens(self, runs_folder):
         told = []

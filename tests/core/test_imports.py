@@ -21,7 +21,6 @@ FORBIDDEN = (
     "ipfl.report",
     "ipfl.console",
     "cryptography",
-    "sqlalchemy",
     "opacus",
     "matplotlib",
     "pandas",

@@ -276,6 +276,7 @@ def test_a_run_goes_on_through_faults_and_attacks(tmp_path: Path) -> None:
     check_rounds(lines)
     verified = CliRunner().invoke(app, ["ledger", "verify", str(out)])
     assert (verified.exit_code, "5 of 5 rounds verified" in verified.output) == (0, True)
-    with RunStore.open(str(out), None) as store, store.snapshot() as reader:
+    store = RunStore.open(out)
+    with store.snapshot() as reader:
         opened = [row.transfer.client for row in reader.transfers() if row.transfer.kind == "open"]
     assert opened == [0, 1, 2, 3]  # one opening balance each, also for the client that joined late

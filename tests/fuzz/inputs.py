@@ -41,7 +41,6 @@ INPUTS = {
     "data: own clients": 500,
     "run folder: summaries": 400,
     "run folder: offers": 250,
-    "store: URLs": 700,
     "store: edited files": 150,
     "store: hostile rows": 120,
 }

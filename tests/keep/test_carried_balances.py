@@ -5,7 +5,7 @@ import json
 import shutil
 
 import pytest
-from tests.ledger.test_verify import change_without_triggers
+from tests.ledger.example_runs import change_as_owner
 from tests.small_runs import InterruptAfter, small_task
 
 import ipfl
@@ -32,14 +32,14 @@ def play(task, folder, rounds=2, method="ipfl-plus", **options):
 
 
 def balances(folder, round=None):
-    with RunStore.open(folder) as store:
-        return {client: tokens for client, tokens in store.balances(round).items() if client >= 0}
+    store = RunStore.open(folder)
+    return {client: tokens for client, tokens in store.balances(round).items() if client >= 0}
 
 
 def finding(folder):
-    with RunStore.open(folder) as store:
-        found = Audit(store, folder).finding()
-        return None if found is None else str(found)
+    store = RunStore.open(folder)
+    found = Audit(store, folder).finding()
+    return None if found is None else str(found)
 
 
 def delete_last_round(store):
@@ -48,7 +48,7 @@ def delete_last_round(store):
     gone = [f"DELETE FROM {table} WHERE round = 1" for table in tables]
     sums = "UPDATE balances SET balance = (SELECT SUM(CASE WHEN target = account THEN amount "
     sums += "ELSE -amount END) FROM transfers WHERE account IN (source, target)) WHERE account >= -1"
-    change_without_triggers(store, *gone, sums)
+    change_as_owner(store, *gone, sums)
     assert verify_run(store) is None
 
 
@@ -75,15 +75,16 @@ def test_the_second_opens_with_what_the_first_left(place):
     assert balances(place / "second", -1) == left
     assert sum(left.values()) == sum(balances(place / "second").values()) == 6 * 300
     assert finding(place / "first") is finding(place / "second") is None
-    with RunStore.open(place / "first") as first, RunStore.open(place / "second") as second:
-        pointer = json.loads((place / "club.accounts.json").read_text())
-        assert pointer == {"run": "second", "head": second.head()}
-        assert second.header["accounts"] == {
-            "name": "club",
-            "run": "first",
-            "head": first.head(),
-            "absent": {},
-        }
+    first = RunStore.open(place / "first")
+    second = RunStore.open(place / "second")
+    pointer = json.loads((place / "club.accounts.json").read_text())
+    assert pointer == {"run": "second", "head": second.head()}
+    assert second.header["accounts"] == {
+        "name": "club",
+        "run": "first",
+        "head": first.head(),
+        "absent": {},
+    }
 
 
 def test_absent_clients_keep_theirs_and_newcomers_open_as_usual(copied):
@@ -104,36 +105,36 @@ def test_who_went_broke_is_still_broke(task, tmp_path, monkeypatch):
     broke = [client for client, tokens in left.items() if tokens < 100]
     assert broke
     play(task, tmp_path / "two", rounds=1)
-    with RunStore.open(tmp_path / "two") as store:
-        payments = {one.transfer.client for one in store.transfers(round=0) if one.transfer.kind == "bid"}
+    store = RunStore.open(tmp_path / "two")
+    payments = {one.transfer.client for one in store.transfers(round=0) if one.transfer.kind == "bid"}
     assert not payments & {*broke}
 
 
 class TestVerified:
     def test_another_run_in_the_place_of_the_first(self, place, copied):
         """It is true in itself, but ends otherwise: it has one round less."""
-        with RunStore.open(copied / "first") as store:
-            delete_last_round(store)
+        store = RunStore.open(copied / "first")
+        delete_last_round(store)
         assert finding(copied / "second") == "run 'first' is not the one whose balances this run opened with"
 
     def test_an_edited_opening(self, copied):
-        with RunStore.open(copied / "second") as store:
-            more = "UPDATE transfers SET amount = amount + 1 WHERE round = -1 AND client = 2"
-            change_without_triggers(store, more)
+        store = RunStore.open(copied / "second")
+        more = "UPDATE transfers SET amount = amount + 1 WHERE round = -1 AND client = 2"
+        change_as_owner(store, more)
         assert "opening, entry 2: recorded is open of" in finding(copied / "second")
 
     def test_a_wrong_ledger_leaves_no_accounts(self, task, copied):
-        with RunStore.open(copied / "second") as store:
-            change_without_triggers(store, "UPDATE balances SET balance = balance + 1 WHERE account = 2")
+        store = RunStore.open(copied / "second")
+        change_as_owner(store, "UPDATE balances SET balance = balance + 1 WHERE account = 2")
         with pytest.raises(InputError, match="'second', which left the accounts 'club', is wrong: client 2"):
             play(task, copied / "third")
 
     def test_without_the_earlier_run_it_says_what_it_did_not_compare(self, copied):
         (copied / "first" / "run.db").unlink()
-        with RunStore.open(copied / "second") as store:
-            audit = Audit(store, copied / "second")
-            assert audit.finding() is None
-            assert any("the opening balances are not compared" in note for note in audit.report())
+        store = RunStore.open(copied / "second")
+        audit = Audit(store, copied / "second")
+        assert audit.finding() is None
+        assert any("the opening balances are not compared" in note for note in audit.report())
 
 
 class TestRefused:
@@ -165,8 +166,8 @@ class TestRefused:
 
     def test_a_run_whose_last_rounds_were_deleted(self, task, copied):
         """Nobody needs the key for that; the debts of the last round would be gone."""
-        with RunStore.open(copied / "second") as store:
-            delete_last_round(store)
+        store = RunStore.open(copied / "second")
+        delete_last_round(store)
         with pytest.raises(InputError, match="it did not end with round 0: rounds are missing"):
             play(task, copied / "third")
 
@@ -209,8 +210,8 @@ def test_a_resumed_run_keeps_its_accounts(task, place, tmp_path):
     """The end of a resumed run under accounts is that of one that was left alone."""
     shutil.copytree(place / "first", tmp_path / "first")
     shutil.copy2(place / "signing.key", tmp_path)
-    with RunStore.open(place / "first") as first:
-        (tmp_path / "club.accounts.json").write_text(json.dumps({"run": "first", "head": first.head()}))
+    first = RunStore.open(place / "first")
+    (tmp_path / "club.accounts.json").write_text(json.dumps({"run": "first", "head": first.head()}))
     output = ipfl.RunOutput(tmp_path / "second", accounts="club")
     config = ipfl.RunConfig(rounds=2, seed=3, train=ipfl.TrainConfig(per_round=4))
     engine = ipfl.local_engine(0)
@@ -224,5 +225,6 @@ def test_a_resumed_run_keeps_its_accounts(task, place, tmp_path):
             observer=InterruptAfter(0),
         )
     play(task, tmp_path / "second", resume=True, accounts=None)
-    with RunStore.open(tmp_path / "second") as store, RunStore.open(place / "second") as whole:
-        assert store.head() == whole.head()
+    store = RunStore.open(tmp_path / "second")
+    whole = RunStore.open(place / "second")
+    assert store.head() == whole.head()

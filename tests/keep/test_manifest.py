@@ -8,8 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text
-from tests.ledger.test_verify import change_without_triggers
+from tests.ledger.example_runs import change_as_owner
 from tests.small_runs import InterruptAfter, run_small, small_task
 from typer.testing import CliRunner
 
@@ -66,9 +65,9 @@ def copy(run: Path, to: Path) -> Path:
 
 
 def finding(folder, **options):
-    with RunStore.open(folder) as store:
-        found = Audit(store, folder, **options).finding()
-        return None if found is None else str(found)
+    store = RunStore.open(folder)
+    found = Audit(store, folder, **options).finding()
+    return None if found is None else str(found)
 
 
 NOT_NEEDED = "%s has come or gone since the run ended; nothing needs it"
@@ -76,10 +75,10 @@ NOT_NEEDED = "%s has come or gone since the run ended; nothing needs it"
 
 def notes(folder):
     """What is not proven of a run in which nothing is wrong."""
-    with RunStore.open(folder) as store:
-        audit = Audit(store, folder)
-        assert audit.finding() is None
-        return audit.notes
+    store = RunStore.open(folder)
+    audit = Audit(store, folder)
+    assert audit.finding() is None
+    return audit.notes
 
 
 def command(*arguments):
@@ -139,8 +138,8 @@ def test_a_file_of_a_round_that_never_was_is_no_harm(task, market, copied, tmp_p
 
 def test_a_finished_run_by_the_command(market):
     done = command("verify", market)
-    with RunStore.open(market) as store:
-        head = store.head()
+    store = RunStore.open(market)
+    head = store.head()
     assert done.exit_code == 0, done.output
     count = len(covered_files(market))
     assert f"run: 5 of 5 rounds verified, {count} files, signed by " in done.output
@@ -153,14 +152,14 @@ def test_a_finished_run_by_the_command(market):
 def delete_last_rounds(folder: Path, kept: int) -> None:
     """What an insider does who can write to the database: rounds go, balances are folded again."""
     tables = ("transfers", "bids", "seats", "contributions", "metrics", "rounds")
-    with RunStore.open(folder) as store:
-        sums = (
-            "UPDATE balances SET balance ="
-            " COALESCE((SELECT SUM(amount) FROM transfers WHERE target = account), 0) -"
-            " COALESCE((SELECT SUM(amount) FROM transfers WHERE source = account), 0)"
-        )
-        gone = [f"DELETE FROM {table} WHERE round >= {kept}" for table in tables]
-        change_without_triggers(store, *gone, sums)
+    store = RunStore.open(folder)
+    sums = (
+        "UPDATE balances SET balance ="
+        " COALESCE((SELECT SUM(amount) FROM transfers WHERE target = account), 0) -"
+        " COALESCE((SELECT SUM(amount) FROM transfers WHERE source = account), 0)"
+    )
+    gone = [f"DELETE FROM {table} WHERE round >= {kept}" for table in tables]
+    change_as_owner(store, *gone, sums)
 
 
 class TestDeletedRounds:
@@ -177,8 +176,8 @@ class TestDeletedRounds:
         assert "checkpoint/round-" in finding(copied)
 
     def test_a_database_alone_says_4_of_5_and_a_noted_hash_finds_it(self, market, copied):
-        with RunStore.open(market) as store:
-            noted = store.head()
+        store = RunStore.open(market)
+        noted = store.head()
         delete_last_rounds(copied, 4)
         alone = command("verify", copied / "run.db")
         assert alone.exit_code == 0
@@ -218,20 +217,20 @@ class TestManifest:
 
 def forge_psi(folder: Path) -> None:
     """Raises a contribution without changing who ranks where, and computes all hashes again."""
-    with RunStore.open(folder) as store:
-        with store.engine.connect() as connection:
-            best = "SELECT round, sequence FROM contributions WHERE psi > 0 ORDER BY psi DESC LIMIT 1"
-            round, sequence = connection.execute(text(best)).one()
-        change = f"UPDATE contributions SET psi = psi * 1.5 WHERE round = {round} AND sequence = {sequence}"
-        change_without_triggers(store, change)
-        with store.snapshot() as reader:
-            postings = [(row.round, reader.posting(row)) for row in reader.all_posted()]
-        hash, updates = store.begun, []
-        for round, posting in postings:
-            new = posting.hash(hash)
-            updates.append(f"UPDATE rounds SET previous = '{hash}', hash = '{new}' WHERE round = {round}")
-            hash = new
-        change_without_triggers(store, *updates)
+    store = RunStore.open(folder)
+    with store.snapshot() as reader:
+        best = "SELECT round, sequence FROM contributions WHERE psi > 0 ORDER BY psi DESC LIMIT 1"
+        round, sequence = reader.connection.execute(best).fetchone()
+    change = f"UPDATE contributions SET psi = psi * 1.5 WHERE round = {round} AND sequence = {sequence}"
+    change_as_owner(store, change)
+    with store.snapshot() as reader:
+        postings = [(row.round, reader.posting(row)) for row in reader.all_posted()]
+    hash, updates = store.begun, []
+    for round, posting in postings:
+        new = posting.hash(hash)
+        updates.append(f"UPDATE rounds SET previous = '{hash}', hash = '{new}' WHERE round = {round}")
+        hash = new
+    change_as_owner(store, *updates)
 
 
 class TestForgedContribution:
@@ -241,8 +240,8 @@ class TestForgedContribution:
 
     def test_without_signatures_the_key_beside_the_run_does(self, copied):
         forge_psi(copied)
-        with RunStore.open(copied) as store:
-            change_without_triggers(store, "UPDATE rounds SET public_key = NULL, signature = NULL")
+        store = RunStore.open(copied)
+        change_as_owner(store, "UPDATE rounds SET public_key = NULL, signature = NULL")
         done = command("verify", copied / "run.db", "--public-key", key_beside(copied))
         assert (done.exit_code, "round 4: it is not signed" in done.output) == (1, True)
         assert "NOT SIGNED" in command("verify", copied / "run.db").output
@@ -277,8 +276,9 @@ class TestResume:
         folder = copy(stopped, tmp_path / "run")
         run_small(task, "ipfl-plus", folder, resume=True, **OPTIONS)
         assert finding(folder) is None
-        with RunStore.open(folder) as store, RunStore.open(market) as whole:
-            assert store.head() == whole.head()
+        store = RunStore.open(folder)
+        whole = RunStore.open(market)
+        assert store.head() == whole.head()
 
     @pytest.mark.parametrize(("method", "kind"), [("ipfl-plus", "checkpoint"), ("ditto", "memory")])
     def test_changed_models_are_refused_in_one_line(self, task, tmp_path, method, kind):
@@ -316,8 +316,9 @@ class TestResume:
 def test_equal_runs_have_equal_chains_whatever_their_keys(task, market, tmp_path):
     other = make(task, tmp_path / "run", "ipfl-plus")
     assert key_beside(other).read_bytes() != key_beside(market).read_bytes()
-    with RunStore.open(other) as store, RunStore.open(market) as whole:
-        assert store.head() == whole.head()
+    store = RunStore.open(other)
+    whole = RunStore.open(market)
+    assert store.head() == whole.head()
 
 
 def test_a_file_that_comes_late_counts_to_the_next_round(tmp_path):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -76,14 +79,25 @@ BALANCES = {2: 25 - 10 + 13, 5: 25 - 10 + 7, 9: 25 - 10 + 10}
 """After the round: 28, 22, 25; still 75 in all."""
 
 
-def opened_run(place: str, name: str = "run", **options: Any) -> RunStore:
+def change_as_owner(store: RunStore, *statements: str, **values: object) -> None:
+    """Changes the database as whoever has the file can, who may drop its triggers."""
+    with closing(sqlite3.connect(store.file)) as connection, connection:
+        for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
+            connection.execute(f"DROP TRIGGER {name}")
+        for statement in statements:
+            connection.execute(statement, values)
+
+
+def opened_run(place: str | Path, name: str = "run", **options: Any) -> RunStore:
     """The run by hand before its round: opening balances only."""
     store = RunStore.create(place, name, HEADER, **options)
     store.commit_opening(opening_transfers(HEADER["clients"], RULES["opening"]))
     return store
 
 
-def worked_run(place: str, name: str = "worked", line: dict[str, Any] = LINE, **header: Any) -> RunStore:
+def worked_run(
+    place: str | Path, name: str = "worked", line: dict[str, Any] = LINE, **header: Any
+) -> RunStore:
     """The round by hand, posted."""
     store = RunStore.create(place, name, HEADER | header)
     store.commit_opening(opening_transfers(HEADER["clients"], RULES["opening"]))
@@ -91,7 +105,7 @@ def worked_run(place: str, name: str = "worked", line: dict[str, Any] = LINE, **
     return store
 
 
-def random_run(place: str, name: str, seed: int, rounds: int, **settings: Any) -> RunStore:
+def random_run(place: str | Path, name: str, seed: int, rounds: int, **settings: Any) -> RunStore:
     """IP-FL's rounds with clients whose answers are drawn, in a store."""
     rules, done = random_market(seed, rounds, **settings)
     header = {"method": "ipfl-plus", "config": {}, "seed": seed, "clients": list(range(8)), "rules": rules}

@@ -36,9 +36,9 @@ def run_contents(folder: Path) -> tuple[Any, ...]:
     summary = json.loads((folder / "summary.json").read_text())
     for differing in ("seconds", "commit"):
         summary.pop(differing)
-    with RunStore.open(folder) as store:
-        assert verify_run(store) is None
-        ledger = (store.head(), list(store.lines()), store.balances())
+    store = RunStore.open(folder)
+    assert verify_run(store) is None
+    ledger = (store.head(), list(store.lines()), store.balances())
     # What each client remembers now; older versions may or may not be there.
     remembered = {}
     for kept in ("memory", "client_models"):
@@ -50,7 +50,7 @@ def run_contents(folder: Path) -> tuple[Any, ...]:
 def resume_or_restart(out: Path) -> dict[str, bool]:
     """Options to go on with what is there; none if the process died before its run was stored."""
     try:
-        RunStore.open(out).close()
+        RunStore.open(out)
     except InputError:
         return {}
     return {"resume": True}

@@ -8,7 +8,7 @@ and the run goes on from there.
 A power failure is one more way to die (`PowerFailure`): of what was not synced, anything may be left.
 
 What this does not simulate: a death or a power failure inside SQLite's own writes, deaths of worker processes
-(`test_resume.py` kills real ones), other databases, and memory on deployed nodes.
+(`test_resume.py` kills real ones), and memory on deployed nodes.
 """
 
 from __future__ import annotations
@@ -16,15 +16,18 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy.engine.default import DefaultDialect
 from tests.small_runs import run_small
 
 import ipfl
 from ipfl.keep.run_folder import holds_run
+from ipfl.ledger import database
 from ipfl.system import files
 
 SETTINGS: dict[str, Any] = {
@@ -85,18 +88,18 @@ class Kill:
     def __enter__(self) -> Kill:
         self._patch = pytest.MonkeyPatch()
         self._patch.setattr(files, "before_operation", self.operation)
-        commit = DefaultDialect.do_commit
+        writing = database.writing
 
-        def counted(dialect: Any, connection: Any) -> None:
-            is_in_memory = not connection.execute("PRAGMA database_list").fetchone()[2]
-            if is_in_memory or not connection.total_changes:  # no kill leaves it; or only read
-                commit(dialect, connection)
-                return
-            self.operation("commit", self.folder)
-            commit(dialect, connection)
-            self.operation("committed", self.folder)
+        @contextmanager
+        def counted(file: Path) -> Iterator[sqlite3.Connection]:
+            with writing(file) as connection:
+                yield connection
+                if is_changed := bool(connection.total_changes):
+                    self.operation("commit", self.folder)
+            if is_changed:
+                self.operation("committed", self.folder)
 
-        self._patch.setattr(DefaultDialect, "do_commit", counted)
+        self._patch.setattr(database, "writing", counted)
         return self
 
     def __exit__(self, *_: object) -> None:

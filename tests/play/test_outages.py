@@ -1,18 +1,14 @@
-"""A store that is down is waited for without a trace; a full disk ends the run with one line, to be resumed.
-
-A real PostgreSQL that goes down: `ledger/test_database_failures.py`.
-"""
+"""A locked store is waited for without a trace; a full disk ends the run with one line, to be resumed."""
 
 from __future__ import annotations
 
 import os
 import resource
-import time
+import sqlite3
+import threading
 
 import numpy as np
 import pytest
-from sqlalchemy import Engine, event
-from sqlalchemy.exc import OperationalError
 from tests.play.killed_runs import run_contents
 from tests.small_runs import run_small, small_task
 
@@ -20,6 +16,7 @@ from ipfl.core import Record
 from ipfl.errors import InputError
 from ipfl.keep.run_audit import verify_run
 from ipfl.keep.run_folder import RunFolder, RunOutput
+from ipfl.ledger import database
 from ipfl.ledger.store import RunStore
 from ipfl.system.files import write_record
 
@@ -44,48 +41,31 @@ class AfterRound:
             self.action()
 
 
-class TestStoreThatIsDown:
-    """From the first round on, for some seconds."""
+class TestLockedStore:
+    """Somebody else locks the store after the first round."""
 
-    @pytest.fixture
-    def break_for(self):
-        until, listening = [0.0], []
+    def locker(self, out, seconds):
+        def lock():
+            other = sqlite3.connect(out / "run.db", isolation_level=None, check_same_thread=False)
+            other.execute("BEGIN IMMEDIATE")
+            threading.Timer(seconds, other.close).start()
 
-        def begin(connection):
-            if time.monotonic() < until[0]:
-                raise OperationalError(
-                    "BEGIN", {}, ConnectionError("it is down"), connection_invalidated=True
-                )
+        return AfterRound(0, lock)
 
-        def start(seconds):
-            def go_down():
-                until[0] = time.monotonic() + seconds
-                event.listen(Engine, "begin", begin)
-                listening.append(begin)
-
-            return AfterRound(0, go_down)
-
-        yield start
-        for one in listening:
-            event.remove(Engine, "begin", one)
-
-    def test_it_is_waited_for_without_a_trace(self, task, tmp_path, break_for, caplog):
+    def test_it_is_waited_for_without_a_trace(self, task, tmp_path):
         plain, out = tmp_path / "plain" / "run", tmp_path / "run"
         run_small(task, "ipfl-plus", plain, rounds=3)
-        run_small(task, "ipfl-plus", out, rounds=3, observer=break_for(0.4))
-        (record,) = caplog.records
-        assert record.getMessage().startswith("cannot post round 1")
+        run_small(task, "ipfl-plus", out, rounds=3, observer=self.locker(out, 0.4))
         assert run_contents(out) == run_contents(plain)
 
-    def test_what_lasts_too_long_ends_the_run(self, task, tmp_path, break_for, monkeypatch):
-        monkeypatch.setattr("ipfl.system.retry.RETRY_SECONDS", 0.2)
+    def test_what_lasts_too_long_ends_the_run(self, task, tmp_path, monkeypatch):
+        monkeypatch.setattr(database, "LOCK_SECONDS", 0.1)
         out = tmp_path / "run"
-        with pytest.raises(InputError, match=rf"what was committed is safe: resume the run in {out}"):
-            run_small(task, "ipfl-plus", out, rounds=3, observer=break_for(0.3))
-        time.sleep(0.2)
-        with RunStore.open(out) as store:
-            assert store.last_round() == 0
-            assert verify_run(store) is None
+        with pytest.raises(InputError, match=rf"cannot post round 1: .*locked; .* resume the run in {out}"):
+            run_small(task, "ipfl-plus", out, rounds=3, observer=self.locker(out, 0.5))
+        store = RunStore.open(out)  # reading goes on meanwhile
+        assert store.last_round() == 0
+        assert verify_run(store) is None
 
 
 def limited(size, work):
@@ -115,8 +95,7 @@ class TestFullDisk:
 
     # 300 bytes: no checkpoint, no memory of a client with a model; 16 kB: no page of the run store.
     @pytest.mark.parametrize(("method", "size"), [("local", 300), ("ipfl-plus", 300), ("ipfl-plus", 16_000)])
-    def test_it_ends_the_run_with_one_line(self, task, tmp_path, method, size, monkeypatch):
-        monkeypatch.setattr("ipfl.system.retry.RETRY_SECONDS", 0.1)
+    def test_it_ends_the_run_with_one_line(self, task, tmp_path, method, size):
         plain, out = tmp_path / "plain" / "run", tmp_path / "run"
 
         def play(limit):

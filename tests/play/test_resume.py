@@ -84,8 +84,8 @@ def test_ctrl_c_in_the_middle_of_a_commit_waits_for_its_end(task, untouched, met
         run_six_rounds(task, method, out)
     result = stopped.value.result
     assert len(result.history) == len((out / "metrics.jsonl").read_text().splitlines()) == 3
-    with RunStore.open(out) as store:
-        assert store.last_round() == 2
+    store = RunStore.open(out)
+    assert store.last_round() == 2
     monkeypatch.undo()
     run_six_rounds(task, method, out, resume=True)
     assert run_contents(out) == untouched
@@ -111,8 +111,8 @@ def test_checkpoints_every_third_round(task, untouched, method, tmp_path):
     out = tmp_path / "run"
     place = lambda: die_at_call(RunStore, "commit_round", 5, after=True)  # noqa: E731
     assert is_killed(task, method, out, place, checkpoint_every=3)
-    with RunStore.open(out) as store:
-        assert store.last_round() == 4
+    store = RunStore.open(out)
+    assert store.last_round() == 4
     assert [path.name for path in (out / "checkpoint").iterdir()] == ["round-2.safetensors"]
     run_six_rounds(task, method, out, resume=True, checkpoint_every=3)
     assert run_contents(out)[0] == untouched[0]

@@ -45,8 +45,8 @@ class TestMarket:
             assert (line["events"][0].kind, line["events"][0].client) == ("rolled_back", None)
         assert sum(len(line["bids"]) for line in result.history) > 0
         assert set(result.summary["report"]["balances"]) == {10_000}
-        with RunStore.open(tmp_path / "run") as store:
-            assert verify_run(store) is None
+        store = RunStore.open(tmp_path / "run")
+        assert verify_run(store) is None
         shown = CliRunner().invoke(app, ["ledger", "show", str(tmp_path / "run")])
         assert "Rounds 0, 1, 2, 3 were rolled back" in shown.output
         shown = CliRunner().invoke(app, ["ledger", "show", str(tmp_path / "run"), "--round", "2"])
@@ -69,8 +69,8 @@ class TestMarket:
         method = ipfl.method("ipfl", initial_clustering=True, pretrain=2)
         result = run_small(task, method, tmp_path / "run", rounds=2, faults=GONE)
         assert [(line["rolled_back"], line["transfers"]) for line in result.history] == [(True, ())] * 2
-        with RunStore.open(tmp_path / "run") as store:
-            assert verify_run(store) is None
+        store = RunStore.open(tmp_path / "run")
+        assert verify_run(store) is None
 
 
 def test_fewer_than_min_clients(task):

@@ -57,8 +57,8 @@ def with_pipe(done: Path, tmp_path: Path, name: str) -> Path:
 
 
 def finding(folder: Path) -> str:
-    with RunStore.open(folder) as store:
-        return str(Audit(store, folder).finding())
+    store = RunStore.open(folder)
+    return str(Audit(store, folder).finding())
 
 
 @pytest.mark.parametrize(

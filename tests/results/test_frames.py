@@ -115,7 +115,8 @@ class TestTables:
     def test_they_say_what_the_store_says(self, tmp_path):
         """The balances, and every transfer in its place."""
         result = run_small(small_task(), "ipfl-plus", tmp_path / "run", rounds=3)
-        with RunStore.open(tmp_path / "run") as store, store.snapshot() as reader:
+        store = RunStore.open(tmp_path / "run")
+        with store.snapshot() as reader:
             posted = [(one.round, one.sequence, *one.transfer[3:4]) for one in reader.transfers()]
             balances = {client: account.balance for client, account in reader.accounts().items()}
         for one in (result, ipfl.load(tmp_path / "run")):

@@ -14,9 +14,6 @@ def console(
     runs: Annotated[
         Path | None, typer.Option("--runs", metavar="DIR", help="Folder with runs; default: runs.")
     ] = None,
-    store: Annotated[
-        str | None, typer.Option("--store", metavar="URL", help="A database with runs, instead of a folder.")
-    ] = None,
     host: Annotated[
         str,
         typer.Option("--host", help="Address to listen on; one that other machines can reach needs --auth."),
@@ -53,13 +50,13 @@ def console(
         if error.name and error.name.startswith("ipfl"):
             raise
         raise InputError('the console needs more packages: pip install "ipfl[ui]"') from error
-    opened = open_console(runs, store, host, auth=auth, token_file=token_file)
+    opened = open_console(runs, host, auth=auth, token_file=token_file)
 
     def tell_address() -> None:
         shown = f"[{host}]" if ":" in host else host
         typer.echo(f"http://{shown}:{port} (Ctrl-C ends it)", err=True)
         if auth:
-            path = token_file or (opened.runs.folder or Path()) / TOKEN_FILE
+            path = token_file or opened.runs.folder / TOKEN_FILE
             typer.echo(f"the operator's token is in {path}", err=True)
 
     serve(opened, host, port, tell_address, proxy)

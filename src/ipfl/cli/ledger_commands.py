@@ -19,10 +19,7 @@ app = typer.Typer(
 )
 
 RunArgument = Annotated[
-    str, typer.Argument(metavar="RUN", help="Folder of a run, or the URL of a database (then with --run).")
-]
-Name = Annotated[
-    str | None, typer.Option("--run", metavar="NAME", help="Which run, if the database holds several.")
+    Path, typer.Argument(metavar="RUN", help="Folder of a run; or its run.db alone, without other files.")
 ]
 
 
@@ -42,16 +39,15 @@ StatementKey = Annotated[
 ]
 
 
-def _open(run: str, name: str | None) -> RunStore:
+def _open(run: Path) -> RunStore:
     from ipfl.ledger.store import RunStore
 
-    return RunStore.open(run, name)
+    return RunStore.open(run)
 
 
 @app.command("show", epilog="For example:\n\nipfl ledger show runs/mine --client 3")
 def show_accounts(
     run: RunArgument,
-    name: Name = None,
     client_text: Annotated[
         str | None, typer.Option("--client", metavar="I", help="Only this client: its id, or its name.")
     ] = None,
@@ -69,7 +65,8 @@ def show_accounts(
     from ipfl.ledger.schema import OPENING
     from ipfl.report.ledger_tables import accounts_table, rolled_back_note, round_name, transfers_table
 
-    with _open(run, name) as store, store.snapshot() as reader:
+    store = _open(run)
+    with store.snapshot() as reader:
         names = store.client_names
         client = None if client_text is None else find_client(client_text, names)
         if client is not None and client not in reader.clients():
@@ -96,15 +93,10 @@ def show_accounts(
 @app.command(epilog="For example:\n\nipfl ledger verify runs/mine --expect 5c1f…")
 def verify(
     run: RunArgument,
-    name: Name = None,
     expect: Annotated[
         str | None, typer.Option("--expect", metavar="HASH", help="A hash noted earlier, of any round.")
     ] = None,
     public_key: PublicKey = None,
-    folder: Annotated[
-        Path | None,
-        typer.Option("--folder", metavar="DIR", help="Folder of the run, if RUN is the URL of a database."),
-    ] = None,
 ) -> None:
     """Check a run: sums, replay of every auction and reward, hash chain, signatures, every file.
 
@@ -115,16 +107,14 @@ def verify(
 
     if expect is not None and not re.fullmatch("[0-9a-f]{64}", expect):
         raise InputError(f"--expect needs a hash, which has 64 hex digits, not {expect!r:.80}")
-    if folder is None and "://" not in run and Path(run).is_dir():
-        folder = Path(run)
-    with _open(run, name) as store:
-        audit = Audit(store, folder, _expected_key(public_key, folder), expect)
-        finding = audit.finding()
-        if finding is not None:
-            typer.echo(f"error: run {store.name}: {finding}", err=True)
-            raise typer.Exit(1)
-        for line in audit.report():
-            typer.echo(line)
+    store, folder = _open(run), run if run.is_dir() else None
+    audit = Audit(store, folder, _expected_key(public_key, folder), expect)
+    finding = audit.finding()
+    if finding is not None:
+        typer.echo(f"error: run {store.name}: {finding}", err=True)
+        raise typer.Exit(1)
+    for line in audit.report():
+        typer.echo(line)
 
 
 def _expected_key(given: str | None, folder: Path | None) -> str | None:
@@ -143,7 +133,6 @@ def prove(
     client: Annotated[
         str, typer.Option("--client", metavar="I", help="Whose account: the client's id, or its name.")
     ],
-    name: Name = None,
     round: Annotated[
         int | None, typer.Option("--round", metavar="R", help="After this round; default: the last one.")
     ] = None,
@@ -158,10 +147,10 @@ def prove(
     from ipfl.core.client_names import find_client
     from ipfl.keep.signing_keys import statement_key
 
-    with _open(run, name) as store:
-        who = find_client(client, store.client_names)
-        store.key = statement_key(None if "://" in run else Path(run), signing_key)
-        typer.echo(json.dumps(store.statement(who, round).to_json()))
+    store = _open(run)
+    store.key = statement_key(run, signing_key)
+    who = find_client(client, store.client_names)
+    typer.echo(json.dumps(store.statement(who, round).to_json()))
 
 
 @app.command(epilog="For example:\n\nipfl ledger check client-3.jsonl --against runs/mine")
@@ -171,10 +160,9 @@ def check(
     ],
     public_key: PublicKey = None,
     against: Annotated[
-        str | None,
-        typer.Option("--against", metavar="RUN", help="Folder or URL of the run that must say the same."),
+        Path | None,
+        typer.Option("--against", metavar="RUN", help="Folder of the run that must say the same."),
     ] = None,
-    name: Name = None,
 ) -> None:
     """Check what a client kept of its account, line by line; and whether the ledger agrees.
 
@@ -198,8 +186,7 @@ def check(
         raise typer.Exit(1) from None
     typer.echo(str(told[-1]))
     if against is not None:
-        with _open(against, name or told[-1].run) as store:
-            reason = next(filter(None, map(store.denial, told)), None)
+        reason = next(filter(None, map(_open(against).denial, told)), None)
         if reason is not None:
             typer.echo(f"error: the ledger of {against} denies this: {reason}", err=True)
             raise typer.Exit(1)
@@ -207,10 +194,8 @@ def check(
 
 
 @app.command("export", epilog="For example:\n\nipfl ledger export runs/mine > tokens.csv")
-def export_ledger(run: RunArgument, name: Name = None) -> None:
-    """Write all transfers to standard output, as CSV: a line for each."""
+def export_ledger(run: RunArgument) -> None:
+    """Write all transfers to standard output, as CSV."""
     from ipfl.ledger.export import csv_lines
 
-    with _open(run, name) as store:
-        for line in csv_lines(store):
-            sys.stdout.write(line)
+    sys.stdout.writelines(csv_lines(_open(run)))

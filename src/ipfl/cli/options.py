@@ -97,15 +97,6 @@ Resume = Annotated[
         help="Continue what was begun in this folder, with the settings it was begun with.",
     ),
 ]
-Store = Annotated[
-    str | None,
-    typer.Option(
-        "--store",
-        metavar="URL",
-        envvar="IPFL_STORE",
-        help="Database for rounds and ledger, such as postgresql+psycopg://…; default: run.db in the folder.",
-    ),
-]
 SigningKeyFile = Annotated[
     Path | None,
     typer.Option(
@@ -197,12 +188,11 @@ def load_config(path: Path | None, sets: list[str] | None, **short: str | int | 
     return Config.load(path, sets or (), {key: value for key, value in given.items() if value is not None})
 
 
-def resumed_config(folder: Path, store: str | None, trust: bool, rounds: int | None = None) -> Config:
+def resumed_config(folder: Path, trust: bool, rounds: int | None = None) -> Config:
     """The config of a run that is to go on; there may be more rounds.
 
     Args:
         folder: Of the run.
-        store: URL of its store; None: in the folder.
         trust: Whether code that the folder names may be imported.
         rounds: How many rounds there are to be; None: as it was.
     """
@@ -210,7 +200,7 @@ def resumed_config(folder: Path, store: str | None, trust: bool, rounds: int | N
     from ipfl.keep.journal import read_header
     from ipfl.keep.run_folder import is_on_nodes, planned_rounds
 
-    header = read_header(folder, store)
+    header = read_header(folder)
     config = header.get("config")
     if is_on_nodes(folder):
         raise InputError(f"the run in {folder} runs on deployed nodes: ipfl deploy run DIR --resume {folder}")

@@ -68,7 +68,6 @@ def run(
     as_json: options.Json = False,
     overwrite: options.Overwrite = False,
     resume: options.Resume = None,
-    store: options.Store = None,
     signing_key: options.SigningKeyFile = None,
     accounts: options.AccountsName = None,
     keep_models: options.KeepModels = True,
@@ -87,7 +86,7 @@ def run(
         settings = options.load_config(config, sets, seed=seed, rounds=rounds, **short)
     else:
         _refuse_settings(context, *RUN_SETTINGS)
-        settings = options.resumed_config(resume, store, trust, rounds)
+        settings = options.resumed_config(resume, trust, rounds)
     method = settings.build_method()
     if show_config:
         from ipfl.report.config_text import commented_toml
@@ -102,7 +101,6 @@ def run(
         folder,
         overwrite=overwrite,
         resume=resume is not None,
-        store=store,
         signing_key=signing_key,
         accounts=accounts,
         keep_models=keep_models,

@@ -102,7 +102,6 @@ def is_loopback(host: str) -> bool:
 
 def open_console(
     runs: Path | None,
-    store: str | None,
     host: str,
     *,
     auth: bool,
@@ -112,20 +111,18 @@ def open_console(
     """A console with its rules, checked.
 
     Raises:
-        InputError: Another address than this machine's without `auth`; no such folder or database.
+        InputError: Another address than this machine's without `auth`; no such folder.
     """
     if not auth and not is_loopback(host):
         raise InputError(f"--host {host} lets other machines in: that needs --auth (see docs/console.md)")
-    if runs is not None and store is not None:
-        raise InputError("--runs and --store exclude each other")
-    folder = None if store is not None else runs or Path("runs")
-    if folder is not None and not folder.is_dir():
+    folder = runs or Path("runs")
+    if not folder.is_dir():
         if runs is not None:
             raise InputError(f"there is no folder {folder} with runs")
         folder.mkdir(parents=True)
-    found = FoundRuns(folder, store)
+    found = FoundRuns(folder)
     found.find()
-    path = token_file or (folder or Path()) / TOKEN_FILE
+    path = token_file or folder / TOKEN_FILE
     tokens = AccessTokens.load(path) if auth else None
     return Console(found, AccessRules(tokens), limits or RequestLimits())
 

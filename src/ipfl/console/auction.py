@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from sqlalchemy import func, select
-
 from ipfl.console.answers import ClusterRound, Participant, RoundDetail, RoundEvent
 from ipfl.ledger.reader import Reader
-from ipfl.ledger.schema import contributions
 from ipfl.market.market_rows import Transfer
 
 MAX_EVENTS = 50
@@ -135,22 +133,16 @@ def places(
     reader: Reader, in_rounds: Collection[int], who: Collection[int]
 ) -> dict[tuple[int, int, int], RankedContribution]:
     """(round, client, cluster) → rank of the contribution, in the order in which the market pays."""
-    c = contributions.c
-    order = (c.psi.is_(None), c.psi.desc(), c.omega.desc(), c.client.desc())
-    within = (c.round, c.cluster)
-    ranked = (
-        select(
-            c.round,
-            c.client,
-            c.cluster,
-            c.psi,
-            func.row_number().over(partition_by=within, order_by=order).label("place"),
-            func.count().over(partition_by=within).label("of"),
-        )
-        .where(c.run_id == reader.run_id, c.round.in_(in_rounds))
-        .subquery()
-    )
-    rows = reader.connection.execute(select(ranked).where(ranked.c.client.in_(who)))
-    return {
-        (row.round, row.client, row.cluster): RankedContribution(row.psi, row.place, row.of) for row in rows
-    }
+    rows = reader.connection.execute(PLACES, [json.dumps([*in_rounds]), json.dumps([*who])])
+    return {(round, client, cluster): RankedContribution(*place) for round, client, cluster, *place in rows}
+
+
+PLACES = """
+SELECT * FROM (
+  SELECT round, client, cluster, psi,
+    row_number() OVER (
+      PARTITION BY round, cluster ORDER BY psi IS NULL, psi DESC, omega DESC, client DESC
+    ),
+    count(*) OVER (PARTITION BY round, cluster)
+  FROM contributions WHERE round IN (SELECT value FROM json_each(?))
+) WHERE client IN (SELECT value FROM json_each(?))"""

@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, case, func, or_, select
-
 from ipfl.console.answers import (
     ClientDetail,
     ClientPage,
@@ -32,8 +30,7 @@ from ipfl.errors import InputError
 from ipfl.keep.file_names import SUMMARY_FILE
 from ipfl.keep.run_folder import is_on_nodes
 from ipfl.keep.signing_keys import statement_key
-from ipfl.ledger.reader import Reader, names_one_of
-from ipfl.ledger.schema import bids, contributions, rounds, seats, transfers
+from ipfl.ledger.reader import Reader
 from ipfl.ledger.store import RunStore
 from ipfl.report.ledger_tables import round_name
 
@@ -102,15 +99,12 @@ def statement_json(found: FoundRun, client: int) -> dict[str, Any]:
         InputError: The run has no tokens or no such client.
     """
     key = statement_key(found.folder)
-    with RunStore.open(found.address, found.run, retry_seconds=0, key=key, read_only=True) as store:
-        return store.statement(client).to_json()
+    return RunStore.open(found.folder, key=key).statement(client).to_json()
 
 
 def has_models(found: FoundRun) -> bool:
     """True if clients' models can be had: the run has ended, and not on nodes that keep them."""
-    return (
-        found.folder is not None and (found.folder / SUMMARY_FILE).is_file() and not is_on_nodes(found.folder)
-    )
+    return (found.folder / SUMMARY_FILE).is_file() and not is_on_nodes(found.folder)
 
 
 def write_model(found: FoundRun, client: int, path: Path) -> None:
@@ -122,20 +116,21 @@ def write_model(found: FoundRun, client: int, path: Path) -> None:
     from ipfl.results.finished import load
     from ipfl.results.model_files import export_model
 
-    if found.folder is None or not has_models(found):
+    if not has_models(found):
         raise InputError("models can be downloaded once a run in a folder has ended")
     export_model(load(found.folder).model(client), path)
 
 
 def _newest_wishes(reader: Reader, client: int) -> tuple[int | None, list[Wish]]:
-    mine = and_(bids.c.run_id == reader.run_id, bids.c.client == client)
     # From the newest round back: a maximum would be looked for in all rounds.
-    newest = reader.connection.scalar(select(bids.c.round).where(mine).order_by(bids.c.round.desc()).limit(1))
-    if newest is None:
+    newest = reader.column("SELECT round FROM bids WHERE client = ? ORDER BY round DESC LIMIT 1", client)
+    if not newest:
         return None, []
-    rows = select(bids.c.cluster, bids.c.rank, bids.c.score).where(mine, bids.c.round == newest)
-    found = reader.connection.execute(rows.order_by(bids.c.rank))
-    return newest, [Wish(cluster=row.cluster, rank=row.rank + 1, score=row.score) for row in found]
+    rows = reader.connection.execute(
+        "SELECT cluster, rank, score FROM bids WHERE client = ? AND round = ? ORDER BY rank",
+        [client, *newest],
+    )
+    return newest[0], [Wish(cluster=cluster, rank=rank + 1, score=score) for cluster, rank, score in rows]
 
 
 def _thresholds(
@@ -180,8 +175,8 @@ def client_series(runs: FoundRuns, found: FoundRun, client: int) -> Series:
     """
     with runs.read(found) as (_, reader):
         values: dict[str, dict[int, float]] = {"balance": _balances(reader, client)}
-        values["preferred"] = _by_round(reader, bids, bids.c.cluster, client, bids.c.rank == 0)
-        values["psi"] = _by_round(reader, contributions, contributions.c.psi, client)
+        values["preferred"] = _by_round(reader, "bids", "CASE rank WHEN 0 THEN cluster END", client)
+        values["psi"] = _by_round(reader, "contributions", "psi", client)
         shown = thin(evaluated_rounds(reader), MAX_EVALUATIONS)
         values["accuracy"] = _accuracies_of_client(reader, client, shown)
     thresholds = _thresholds(runs, found, client, shown)
@@ -199,29 +194,25 @@ def _accuracies_of_client(reader: Reader, client: int, numbers: Sequence[int]) -
     return {number: value for number, value in found.items() if value is not None}
 
 
-def _by_round(reader: Reader, table: Any, column: Any, client: int, *more: Any) -> dict[int, float]:
+def _by_round(reader: Reader, table: str, value: str, client: int) -> dict[int, float]:
+    """The largest value of a client's rows in a table, by round."""
     # Round by round, as the tables are sorted, instead of through all rows of all clients.
-    every = select(rounds.c.round).where(rounds.c.run_id == reader.run_id)
-    mine = and_(table.c.run_id == reader.run_id, table.c.round.in_(every), table.c.client == client)
-    where = and_(mine, column.is_not(None), *more)
-    rows = select(table.c.round, func.max(column)).where(where).group_by(table.c.round)
-    return {row[0]: row[1] for row in reader.connection.execute(rows)}
-
-
-def _is_own(client: int) -> ColumnElement[bool]:
-    """Transfers from or to a client's account. All of them name the client."""
-    return and_(names_one_of([client]), or_(transfers.c.source == client, transfers.c.target == client))
+    rows = reader.connection.execute(
+        f"SELECT round, max({value}) FROM {table} WHERE round IN (SELECT round FROM rounds) AND client = ? "
+        f"AND {value} IS NOT NULL GROUP BY round",
+        [client],
+    )
+    return dict(rows.fetchall())
 
 
 def _changes(reader: Reader, client: int) -> dict[int, int]:
-    """The change of a client's balance in each round."""
-    c = transfers.c
-    delta = func.sum(case((c.target == client, c.amount), else_=0)) - func.sum(
-        case((c.source == client, c.amount), else_=0)
+    """The change of a client's balance in each round. All transfers of its account name the client."""
+    rows = reader.connection.execute(
+        "SELECT round, sum(amount * ((target = client) - (source = client))) FROM transfers "
+        "WHERE client = ? AND client IN (source, target) GROUP BY round",
+        [client],
     )
-    where = and_(c.run_id == reader.run_id, _is_own(client))
-    rows = select(c.round, delta).where(where).group_by(c.client, c.round)  # in the order of the index
-    return {number: int(change) for number, change in sorted(map(tuple, reader.connection.execute(rows)))}
+    return dict(sorted(rows))
 
 
 def _balances(reader: Reader, client: int) -> dict[int, float]:
@@ -237,7 +228,7 @@ def movements(reader: Reader, client: int, before: int | None, limit: int) -> Mo
     changes = _changes(reader, client)
     balances = {number: int(balance) for number, balance in _balances(reader, client).items()}
     known = list(balances)
-    every = {*changes, *_by_round(reader, seats, seats.c.cluster, client)}
+    every = {*changes, *_by_round(reader, "seats", "cluster", client)}
     older = sorted(number for number in every if before is None or number < before)
     shown = older[-limit:][::-1]
     told = _tell(reader, client, shown)
@@ -252,16 +243,18 @@ def movements(reader: Reader, client: int, before: int | None, limit: int) -> Mo
 def _tell(reader: Reader, client: int, numbers: Sequence[int]) -> dict[int, str]:
     """Round → what the client did in it, in words."""
     sums: dict[int, dict[tuple[str, int], int]] = defaultdict(lambda: defaultdict(int))
-    c = transfers.c
-    where = and_(c.run_id == reader.run_id, c.round.in_(numbers), _is_own(client))
-    rows = select(c.round, c.kind, c.cluster, c.source, c.amount).where(where)
-    for row in reader.connection.execute(rows.order_by(c.round, c.sequence)):
-        sums[row.round]["paid" if row.source == client else row.kind, row.cluster] += row.amount
-    s = seats.c
-    where = and_(s.run_id == reader.run_id, s.round.in_(numbers), s.client == client)
+    chosen = f"round IN ({', '.join('?' * len(numbers))}) AND client = ?"
+    moved = reader.connection.execute(
+        f"SELECT round, CASE source WHEN client THEN 'paid' ELSE kind END, cluster, amount FROM transfers "
+        f"WHERE {chosen} AND client IN (source, target) ORDER BY round, sequence",
+        [*numbers, client],
+    )
+    for number, what, cluster, amount in moved:
+        sums[number][what, cluster] += amount
+    seats = f"SELECT round, cluster, delivered FROM seats WHERE {chosen}"
     seated = {
-        (row.round, row.cluster): bool(row.delivered)
-        for row in reader.connection.execute(select(s.round, s.cluster, s.delivered).where(where))
+        (number, cluster): bool(delivered)
+        for number, cluster, delivered in reader.connection.execute(seats, [*numbers, client])
     }
     ranked = places(reader, numbers, [client])
     return {

@@ -14,8 +14,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Table, and_, func, select
-
 from ipfl.config.whole_config import Config
 from ipfl.console.answers import (
     ComparedRun,
@@ -33,7 +31,6 @@ from ipfl.console.found_runs import FoundRun, FoundRuns
 from ipfl.errors import InputError
 from ipfl.keep.file_names import PLAN_FILE, SUMMARY_FILE
 from ipfl.ledger.reader import Reader
-from ipfl.ledger.schema import metrics, rounds, row_tables
 from ipfl.ledger.store import RunStore
 from ipfl.market.bank import ISSUER
 from ipfl.methods import METHODS, method_class, method_settings
@@ -78,7 +75,7 @@ def run_row(runs: FoundRuns, found: FoundRun) -> RunRow:
         return RunRow(
             key=found.key, name=found.name, state="unreadable", problem=text, updated=found.updated()
         )
-    if row.state == "unfinished" and runs.is_running(found, row.done):
+    if row.state == "unfinished" and runs.is_running(found):
         return row.model_copy(update={"state": "running"})
     return row
 
@@ -117,10 +114,9 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def posted_rounds(reader: Reader) -> int:
-    """Number of committed rounds; the opening is none."""
-    newest = select(func.max(rounds.c.round)).where(rounds.c.run_id == reader.run_id)
-    number = reader.connection.scalar(newest)
-    return 0 if number is None else int(number) + 1
+    """Number of committed rounds."""
+    numbers = reader.round_numbers()  # the opening is round −1
+    return numbers[-1] + 1 if numbers else 0
 
 
 def run_news(runs: FoundRuns, found: FoundRun) -> News:
@@ -130,11 +126,8 @@ def run_news(runs: FoundRuns, found: FoundRun) -> News:
 
 
 def list_news(runs: FoundRuns) -> News:
-    """When which run was changed; of runs in a database, how far each is."""
-    stamps = {
-        key: run.stamp() if runs.folder is not None else run_row(runs, run).done
-        for key, run in runs.find().items()
-    }
+    """When which run was changed."""
+    stamps = {key: run.stamp() for key, run in runs.find().items()}
     return News(version=sha256(repr(stamps).encode()).hexdigest(), is_last=False)
 
 
@@ -145,8 +138,7 @@ def _last_evaluation(reader: Reader) -> tuple[int | None, dict[str, float]]:
 
 def evaluated_rounds(reader: Reader) -> list[int]:
     """Rounds that were evaluated, ascending."""
-    where = and_(metrics.c.run_id == reader.run_id, metrics.c.name == f"{ACCURACY}.mean")
-    return list(reader.connection.scalars(select(metrics.c.round).where(where).order_by(metrics.c.round)))
+    return reader.column("SELECT round FROM metrics WHERE name = ? ORDER BY round", f"{ACCURACY}.mean")
 
 
 def _mean_std(figures: Mapping[str, float], name: str) -> MeanStd | None:
@@ -173,7 +165,7 @@ def run_detail(runs: FoundRuns, found: FoundRun) -> RunDetail:
     store = runs.open(found)
     with store.snapshot() as reader:
         traffic = {name: _total(reader, name) for name in ("bytes_up", "bytes_down")}
-    summary = _read_file(found.folder / SUMMARY_FILE) if found.folder else {}
+    summary = _read_file(found.folder / SUMMARY_FILE)
     seconds = summary.get("seconds")
     reference = reference_run(runs, found)
     return RunDetail(
@@ -219,14 +211,11 @@ def _method_defaults(name: str) -> dict[str, Any]:
 
 
 def _total(reader: Reader, name: str) -> int:
-    where = and_(metrics.c.run_id == reader.run_id, metrics.c.name == name)
-    return int(reader.connection.scalar(select(func.sum(metrics.c.value)).where(where)) or 0)
+    return int(sum(reader.column("SELECT value FROM metrics WHERE name = ?", name)))
 
 
 def reference_run(runs: FoundRuns, found: FoundRun) -> FoundRun | None:
     """The run of the same comparison and seed that PMA is measured against."""
-    if found.folder is None:
-        return None
     name = _read_file(found.folder.parent.parent / PLAN_FILE).get("reference")
     wanted = found.folder.parent.parent / str(name) / found.folder.name
     return next((run for run in runs.find().values() if name and run.folder == wanted), None)
@@ -248,12 +237,13 @@ def series(reader: Reader, columns: Iterable[str] = SERIES_COLUMNS) -> Series:
     kept = sorted({*shown, *evaluated})
     place = {number: index for index, number in enumerate(kept)}
     found: dict[str, list[float | None]] = {column: [None] * len(kept) for column in wanted.values()}
-    where = and_(metrics.c.run_id == reader.run_id, metrics.c.name.in_(wanted))
-    for row in reader.connection.execute(
-        select(metrics.c.round, metrics.c.name, metrics.c.value).where(where)
-    ):
-        if row.round in place:
-            found[wanted[row.name]][place[row.round]] = row.value
+    marks = ", ".join("?" * len(wanted))
+    rows = reader.connection.execute(
+        f"SELECT round, name, value FROM metrics WHERE name IN ({marks})", [*wanted]
+    )
+    for number, name, value in rows:
+        if number in place:
+            found[wanted[name]][place[number]] = value
     kept_columns = {name: values for name, values in found.items() if any(v is not None for v in values)}
     return Series(round=kept, columns=kept_columns)
 
@@ -276,20 +266,18 @@ def heat_map(reader: Reader) -> HeatMap:
 
 def flow(reader: Reader) -> Flow:
     """Numbers of clients that moved from one preferred cluster to another, between a few rounds."""
-    table, is_preferred = _preferences(reader)
-    if table is None:
+    if (source := _preferences(reader)) is None:
         return Flow(rounds=[], links=[])
-    where = and_(table.c.run_id == reader.run_id, table.c.cluster >= 0)
-    first, last = reader.connection.execute(
-        select(func.min(table.c.round), func.max(table.c.round)).where(where)
-    ).one()
-    if first is None or first == last:
+    first, last = reader.connection.execute(f"SELECT min(round), max(round) FROM {source}").fetchone()
+    if first == last:
         return Flow(rounds=[], links=[])
     chosen = thin(range(first, last + 1), FLOW_STEPS)
-    wanted = [where, table.c.round.in_(chosen), *([table.c.rank == 0] if is_preferred else [])]
     places: dict[int, dict[int, int]] = {number: {} for number in chosen}
-    columns = select(table.c.round, table.c.client, table.c.cluster).where(*wanted)
-    for number, client, cluster in reader.connection.execute(columns):
+    marks = ", ".join("?" * len(chosen))
+    rows = reader.connection.execute(
+        f"SELECT round, client, cluster FROM {source} AND round IN ({marks})", chosen
+    )
+    for number, client, cluster in rows:
         places[number][client] = cluster
     links = [
         FlowLink(from_round=before, from_cluster=here, to_round=after, to_cluster=there, clients=count)
@@ -304,14 +292,12 @@ def _moves(before: Mapping[int, int], after: Mapping[int, int]) -> Counter[tuple
     return Counter((before[client], after[client]) for client in before.keys() & after.keys())
 
 
-def _preferences(reader: Reader) -> tuple[Table | None, bool]:
-    """The table with preferences: the first wish of bids, else the cluster in which clients trained."""
-    for name in ("bids", "seats"):
-        table = row_tables[name]
-        where = and_(table.c.run_id == reader.run_id, table.c.cluster >= 0)
-        if reader.connection.execute(select(table.c.round).where(where).limit(1)).first():
-            return table, name == "bids"
-    return None, False
+def _preferences(reader: Reader) -> str | None:
+    """Where preferences are: the first wishes among bids, else the clusters in which clients trained."""
+    for source in ("bids WHERE rank = 0 AND cluster >= 0", "seats WHERE cluster >= 0"):
+        if reader.column(f"SELECT 1 FROM {source} LIMIT 1"):
+            return source
+    return None
 
 
 def client_accuracies(reader: Reader, round: int) -> dict[int, float]:

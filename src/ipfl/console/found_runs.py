@@ -1,4 +1,4 @@
-"""Finds the runs under a folder or in a database, and opens their stores for reading only."""
+"""Finds the runs under a folder, and opens their stores for reading only."""
 
 from __future__ import annotations
 
@@ -10,11 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 
-from sqlalchemy import select
-from sqlalchemy.exc import DBAPIError
-
 from ipfl.keep.file_names import SUMMARY_FILE
-from ipfl.ledger import database, schema
 from ipfl.ledger.database import STORE_FILE
 from ipfl.ledger.reader import Reader
 from ipfl.ledger.store import RunStore
@@ -36,20 +32,11 @@ class FoundRun:
     key: str
     """Its name in addresses: no slashes."""
     name: str
-    address: str
-    """Of its store."""
-    run: str | None
-    """Its name in the store; None: the only one."""
-    folder: Path | None = None
+    folder: Path
 
     def stamp(self) -> tuple[tuple[int, int, int], ...]:
-        """Inode, time and size of its files that are there, the store's first: other ones after a change.
-
-        Empty for a run that is not in a file.
-        """
+        """Inode, time and size of its files that are there, the store's first: other ones after a change."""
         found: list[tuple[int, int, int]] = []
-        if self.folder is None:
-            return ()
         for name in (STORE_FILE, f"{STORE_FILE}-wal", SUMMARY_FILE):
             with suppress(OSError):
                 status = (self.folder / name).stat()
@@ -69,27 +56,23 @@ class _Opened:
 
 @dataclass
 class FoundRuns:
-    """The runs of a folder, or of a database."""
+    """The runs of a folder."""
 
-    folder: Path | None = None
-    store_url: str | None = None
+    folder: Path
     _found: dict[str, FoundRun] = field(default_factory=dict)
     _scanned: float = float("-inf")
     _opened: dict[str, _Opened] = field(default_factory=dict)
-    _news: dict[str, tuple[int, float]] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
 
     def find(self) -> dict[str, FoundRun]:
         """All runs by key, as of a moment ago."""
         with self._lock:
             if time.monotonic() - self._scanned > SCAN_SECONDS:
-                runs = self._in_folder() if self.folder is not None else self._in_database()
-                self._found = {run.key: run for run in runs}
+                self._found = {run.key: run for run in self._in_folder()}
                 self._scanned = time.monotonic()
             return self._found
 
     def _in_folder(self) -> Iterator[FoundRun]:
-        assert self.folder is not None
         taken: set[str] = set()
         for count, folder in enumerate(sorted(_run_folders(self.folder))):
             if count >= MAX_RUNS:
@@ -100,23 +83,7 @@ class FoundRuns:
             while key in taken:
                 key += "~"
             taken.add(key)
-            yield FoundRun(key, name, str(folder), None, folder)
-
-    def _in_database(self) -> Iterator[FoundRun]:
-        assert self.store_url is not None
-        url = database.parse_address(self.store_url)
-        engine = database.make_read_only_engine(url)
-        try:
-            schema.check_tables(engine)
-            with engine.connect() as connection, database.read_only(connection).begin():
-                names = list(connection.scalars(select(schema.runs.c.name).order_by(schema.runs.c.name)))
-        except DBAPIError as error:
-            raise database.explain(error, url, "cannot open the run store") from None
-        finally:
-            engine.dispose()
-        for name in names[:MAX_RUNS]:
-            if isinstance(name, str):
-                yield FoundRun(make_key(name), name, self.store_url, name)
+            yield FoundRun(key, name, folder)
 
     def open(self, run: FoundRun) -> RunStore:
         """The store of a run. It is kept open-able: connections last for one question each.
@@ -129,7 +96,7 @@ class FoundRuns:
         known = self._opened.get(run.key)
         if known is not None and known.inode == inode:
             return known.store
-        store = RunStore.open(run.address, run.run, retry_seconds=0, read_only=True)
+        store = RunStore.open(run.folder)
         self._opened[run.key] = _Opened(store, inode)
         return store
 
@@ -140,22 +107,15 @@ class FoundRuns:
         with store.snapshot() as reader:
             yield store, reader
 
-    def is_running(self, run: FoundRun, done: int) -> bool:
+    def is_running(self, run: FoundRun) -> bool:
         """True if a process is at work on the run: it holds the folder.
 
-        Where that cannot be told, news count: a file that was written lately, or a round more than last time.
+        Where that cannot be told, news count: a file that was written lately.
         """
-        is_held = None if run.folder is None else is_locked(run.folder)
+        is_held = is_locked(run.folder)
         if is_held is not None:
             return is_held
-        updated = run.updated()
-        if updated is not None:
-            return time.time() - updated < RUNNING_SECONDS
-        now = time.monotonic()
-        before, since = self._news.get(run.key, (done, float("-inf")))
-        since = now if done > before else since
-        self._news[run.key] = (done, since)
-        return now - since < RUNNING_SECONDS
+        return time.time() - (run.updated() or 0.0) < RUNNING_SECONDS
 
 
 def make_key(name: str) -> str:

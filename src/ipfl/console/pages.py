@@ -25,7 +25,6 @@ from ipfl.console.guard import peer_of
 from ipfl.console.transfers import Search, find_transfers
 from ipfl.core.client_names import find_client
 from ipfl.errors import InputError
-from ipfl.ledger.database import parse_address
 from ipfl.market.market_rows import TransferKind
 from ipfl.report.ledger_tables import round_name
 from ipfl.report.result_tables import format_size
@@ -235,9 +234,8 @@ def show_ledger(
 
 
 def _verify_command(run: FoundRun) -> str:
-    """The command that checks a run's history; the address of a database without its password."""
-    place = run.folder or parse_address(run.address).render_as_string()
-    return shlex.join(["ipfl", "ledger", "verify", str(place), *(["--run", run.run] if run.run else [])])
+    """The command that checks a run's history."""
+    return shlex.join(["ipfl", "ledger", "verify", str(run.folder)])
 
 
 @router.get("/login")

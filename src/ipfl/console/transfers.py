@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any
 
-from sqlalchemy import ColumnElement, func, select
-
 from ipfl.console.answers import TransferPage, TransferRow
 from ipfl.core import NO_CLUSTER
-from ipfl.ledger.reader import PostedTransfer, Reader
-from ipfl.ledger.schema import transfers
+from ipfl.ledger.reader import PostedTransfer, Reader, choose
 from ipfl.market.market_rows import Transfer, TransferKind
 
 
@@ -25,23 +22,18 @@ class Search:
     kind: TransferKind | None = None
     cluster: int | None = None
 
-    def where(self, run_id: int) -> list[ColumnElement[bool]]:
-        """The search as conditions."""
-        given = {name: getattr(self, name) for name in ("client", "round", "kind", "cluster")}
-        chosen = [transfers.c[name] == value for name, value in given.items() if value is not None]
-        return [transfers.c.run_id == run_id, *chosen]
-
 
 def find_transfers(
     reader: Reader, names: Mapping[int, str], search: Search, offset: int, limit: int
 ) -> TransferPage:
     """A page of transfers in the order posted; `names` are those of clients that have one."""
-    where = search.where(reader.run_id)
-    # What is at hand in every row is counted anyway: a count needs no row of its own.
-    total = int(reader.connection.scalar(select(func.count()).select_from(transfers).where(*where)) or 0)
-    columns = [transfers.c[name] for name in ("round", "sequence", *Transfer._fields)]
-    ordered = select(*columns).where(*where).order_by(transfers.c.round, transfers.c.sequence)
-    rows = reader.connection.execute(ordered.offset(offset).limit(limit))
+    where, values = choose(**asdict(search))
+    (total,) = reader.column(f"SELECT count(*) FROM transfers WHERE {where}", *values)
+    rows = reader.connection.execute(
+        f"SELECT round, sequence, {', '.join(Transfer._fields)} FROM transfers WHERE {where} "
+        "ORDER BY round, sequence LIMIT ? OFFSET ?",
+        [*values, limit, offset],
+    )
     return TransferPage(total=total, offset=offset, transfers=[_row(row, names) for row in rows])
 
 

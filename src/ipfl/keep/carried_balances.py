@@ -82,8 +82,8 @@ def load_carried_accounts(output: RunOutput, verify: Callable[[RunStore], Findin
     folder, pointer = Path(output.path).resolve(), _pointer(output)
     known = _read_pointer(pointer)
     if output.resume:
-        with RunStore.open(folder if output.store is None else output.store, folder.name) as store:
-            carried = _carried(store)
+        store = RunStore.open(folder)
+        carried = _carried(store)
         # A process that died as it began may not have taken them: they are where it found them.
         holder = None if known is None else known["run"]
         if holder not in (folder.name, carried.run) or (
@@ -95,10 +95,10 @@ def load_carried_accounts(output: RunOutput, verify: Callable[[RunStore], Findin
         return CarriedAccounts(name)
     if known["head"] is None:
         raise InputError(f"run {known['run']!r} has the accounts {name!r}: resume and end it first")
-    with _open_last(folder, output.store, known["run"]) as store:
-        if (wrong := verify(store) or _not_ended(store, name, known["head"])) is not None:
-            raise InputError(f"run {known['run']!r}, which left the accounts {name!r}, is wrong: {wrong}")
-        return CarriedAccounts(name, store.name, store.head(), left_balances(store))
+    store = _open_last(folder, known["run"])
+    if (wrong := verify(store) or _not_ended(store, name, known["head"])) is not None:
+        raise InputError(f"run {known['run']!r}, which left the accounts {name!r}, is wrong: {wrong}")
+    return CarriedAccounts(name, store.name, store.head(), left_balances(store))
 
 
 def _not_ended(store: RunStore, name: str, head: str | None) -> str | None:
@@ -177,19 +177,17 @@ def accounts_findings(store: RunStore, folder: Path | None) -> Iterator[Finding]
     carried = _carried(store)
     if carried.run is None:
         return
-    url = None if store.engine.url.drivername == "sqlite" else store.engine.url.render_as_string(False)
-    beside = (folder or Path(str(store.engine.url.database)).parent).resolve()
-    with _open_last(beside, url, carried.run) as last:
-        if last.head() != carried.head:
-            yield Finding(None, None, f"run {last.name!r} is not the one whose balances this run opened with")
-        elif left_balances(last) != carried.balances:
-            text = f"the opening balances are not those that run {last.name!r} left"
-            yield Finding(None, None, text)
+    last = _open_last((folder or store.file.parent).resolve(), carried.run)
+    if last.head() != carried.head:
+        yield Finding(None, None, f"run {last.name!r} is not the one whose balances this run opened with")
+    elif left_balances(last) != carried.balances:
+        text = f"the opening balances are not those that run {last.name!r} left"
+        yield Finding(None, None, text)
 
 
-def _open_last(folder: Path, store: str | None, run: str) -> RunStore:
+def _open_last(folder: Path, run: str) -> RunStore:
     try:
-        return RunStore.open(folder.parent / run if store is None else store, run)
+        return RunStore.open(folder.parent / run)
     except InputError as error:
         raise InputError(f"cannot open the run that left the accounts: {error}") from error
 

@@ -64,7 +64,6 @@ class Journal(Callback):
     def __init__(self, output: RunOutput, method: Method[Any]):
         self.folder, self.every = RunFolder(output), output.checkpoint_every
         self.is_resumed = output.resume
-        self.address: str | Path = self.folder.path if output.store is None else output.store
         self.name = self.folder.path.resolve().name
         self.checkpoints = Checkpoints(self.folder.checkpoints)
         self.output = output
@@ -132,10 +131,10 @@ class Journal(Callback):
         }
 
     def round(self, loop: RoundLoop, line: Mapping[str, Any]) -> None:
-        """Commits a round; while the store cannot be reached, again and again for a while.
+        """Commits a round.
 
         Raises:
-            StoreError: It stayed so: the round is not committed, and the run can be resumed.
+            StoreError: The store cannot be written: the round is not committed, and the run can be resumed.
         """
         try:
             if self._commit(line, loop.state, last=loop.is_last_round):
@@ -151,24 +150,20 @@ class Journal(Callback):
 
     def _begin(self, header: Mapping[str, Any], opening: Sequence[Transfer]) -> None:
         """Starts a new run with header and opening balances, in the place of an earlier one."""
-        is_store_here = self.address == self.folder.path
         with (
             self.folder.taken(),
             key_of_new_run(self.output) as key,
             taking_accounts(self.output, _left_by(header)),
         ):
-            if is_store_here:
-                self.folder.remove_store()
-            self._store = RunStore.create(self.address, self.name, header, key=key)
-            if not is_store_here:  # another one may refuse the run, so the earlier run stays until here
-                self.folder.remove_store()
+            self.folder.remove_store()
+            self._store = RunStore.create(self.folder.path, self.name, header, key=key)
             self.folder.clear()
             if opening:
                 self._store.commit_opening(opening)
 
     def header(self) -> dict[str, Any]:
         """What a run to be resumed was begun with."""
-        return read_header(self.folder.path, self.output.store)
+        return read_header(self.folder.path)
 
     def _resume(
         self, header: Mapping[str, Any], opening: Sequence[Transfer], fresh: Any
@@ -186,7 +181,7 @@ class Journal(Callback):
         """
         self.folder.lock()
         self.folder.refuse_links()
-        self._store = RunStore.open(self.address, self.name, key=find_key(self.output))
+        self._store = RunStore.open(self.folder.path, key=find_key(self.output))
         refuse_other_key(self._store, self.output)
         with taking_accounts(self.output, _left_by(self._store.header)):
             pass
@@ -270,8 +265,6 @@ class Journal(Callback):
 
     def release(self) -> None:
         """Closes the store, and lets others have the folder."""
-        if self._store is not None:
-            self._store.close()
         self.folder.release()
 
 
@@ -281,9 +274,8 @@ def _left_by(header: Mapping[str, Any]) -> str | None:
     return None if told is None else told["run"]
 
 
-def read_header(folder: Path, store: str | None = None) -> dict[str, Any]:
+def read_header(folder: Path) -> dict[str, Any]:
     """The header of a run that was begun: its config, seed and rules."""
     if not folder.is_dir():
         raise InputError(f"there is no run to resume in {folder}")
-    with RunStore.open(folder if store is None else store, folder.resolve().name) as found:
-        return found.header
+    return RunStore.open(folder).header

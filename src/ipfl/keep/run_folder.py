@@ -37,7 +37,6 @@ from ipfl.keep.file_names import (
     SERVER_MODELS,
     SUMMARY_FILE,
 )
-from ipfl.ledger import schema
 from ipfl.ledger.database import STORE_FILE
 from ipfl.system.files import (
     append,
@@ -94,7 +93,7 @@ def holds_run(folder: Path) -> bool:
         return file.exists() and not file.is_file()
     try:
         with closing(sqlite3.connect(file, timeout=1.0)) as database:
-            return bool(database.execute(f"SELECT count(*) FROM {schema.runs.name}").fetchone()[0])
+            return bool(database.execute("SELECT count(*) FROM run").fetchone()[0])
     except sqlite3.OperationalError as error:
         return "no such table" not in str(error)
     except sqlite3.DatabaseError:  # not a database: nothing of ours, and nothing to write over
@@ -120,8 +119,6 @@ class RunOutput:
     resume: bool = False
     """Go on with the run that the folder holds; everything else must be as it was, but there may be more
     rounds. The result is the same to the last bit as without the interruption."""
-    store: str | None = None
-    """URL of a database for rounds and ledger; None for `run.db` in the folder."""
     checkpoint_every: int = 1
     """Rounds between checkpoints, from which a run can be resumed."""
     signing_key: Path | None = None

@@ -1,7 +1,7 @@
-"""A round's line in the store: its typed rows and their columns, its checks, its metrics, its hash.
+"""A round's line in the store: its typed rows, its checks, its metrics, its hash.
 
-Columns, checks and conversions follow from the fields of the row types. A new column of the ledger is two
-things: a field of the row (`ipfl.core.rounds`), and the code that fills it in; and a new `STORE_FORMAT`.
+Checks and conversions follow from the fields of the row types. A new column of the ledger is three things: a
+field of the row (`ipfl.core.rounds`), a column of its table and a new `STORE_FORMAT`, and what fills it in.
 
 Rounds are chained: a round's hash covers the hash of the one before it, everything posted with it, as
 canonical JSON, and the files that it wrote. To change a round unnoticed one has to change every hash after
@@ -17,25 +17,18 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
-from sqlalchemy import REAL, BigInteger, Boolean, Column, Double, Integer, Text
-from sqlalchemy.types import TypeEngine
-
 from ipfl.ledger.canonical import digest
 from ipfl.ledger.database import StoreError
+from ipfl.ledger.schema import ROW_TABLES
 from ipfl.market.bank import TransferRows
-from ipfl.market.market_rows import ROW_TYPES, Figure, Tokens
+from ipfl.market.market_rows import ROW_TYPES, Figure
 
 MAX_METRIC = 2**1000
 """Largest absolute value of a metric; metrics are stored as float64, which ends near 2**1024."""
 METRIC_KEYS = ("cluster_probe_accuracy", "best_before")
 """Keys whose rows (a `Figure` each) are metrics, one per cluster."""
-TABLE_KEYS = ("bids", "seats", "contributions", "transfers")
-"""Keys of a round's line whose rows have a table of their own, of the same name."""
-
-# SQLite's strict tables know INTEGER, REAL and TEXT only; its INTEGER holds 64 bits anyway.
-BIG_INTEGER = BigInteger().with_variant(Integer, "sqlite")
-DOUBLE: Double[float] = Double().with_variant(REAL, "sqlite")
-BOOLEAN = Boolean(create_constraint=False).with_variant(Integer, "sqlite")
+Check = Callable[[Any], Any]
+"""Makes a value what the database gives back."""
 
 
 def _to_whole(value: Any) -> int:
@@ -72,52 +65,33 @@ def _to_word(words: Sequence[str], value: Any) -> str:
     return str(value)
 
 
-class RowField(NamedTuple):
-    """What a field of a row may hold."""
-
-    column_type: TypeEngine[Any]
-    convert: Callable[[Any], Any]
-    """Makes a value what the database gives back."""
-    is_optional: bool = False
-    """Whether it may be None."""
-
-    def check(self, value: Any) -> Any:
-        """The value as the database will give it back."""
-        return None if self.is_optional and value is None else self.convert(value)
+def _or_none(check: Check, value: Any) -> Any:
+    return None if value is None else check(value)
 
 
-FIELDS: Mapping[Any, RowField] = {
-    int: RowField(Integer(), _to_whole),
-    int | None: RowField(Integer(), _to_whole, True),
-    Tokens: RowField(BIG_INTEGER, _to_whole),
-    float: RowField(DOUBLE, _to_real),
-    float | None: RowField(DOUBLE, _to_real, True),
-    bool: RowField(BOOLEAN, _to_bool),
-    str: RowField(Text(), _to_text),
+CHECKS: Mapping[Any, Check] = {
+    int: _to_whole,
+    int | None: partial(_or_none, _to_whole),
+    float: _to_real,
+    float | None: partial(_or_none, _to_real),
+    bool: _to_bool,
+    str: _to_text,
 }
-"""What a field of each type holds; one with a few words is a text that is one of them."""
+"""Of a field of each type; one with a few words is a text that is one of them."""
 
 
 @cache
-def row_fields(row_type: type[NamedTuple]) -> Mapping[str, RowField]:
-    """The fields of a row type by name."""
-    return {name: _row_field(hint) for name, hint in get_type_hints(row_type, include_extras=True).items()}
+def checks_of(row_type: type[NamedTuple]) -> Mapping[str, Check]:
+    """The check of each field of a row type."""
+    return {name: _check_of(hint) for name, hint in get_type_hints(row_type).items()}
 
 
-def _row_field(hint: Any) -> RowField:
+def _check_of(hint: Any) -> Check:
     if get_origin(hint) is Literal:
-        return RowField(Text(), partial(_to_word, get_args(hint)))
-    if hint not in FIELDS:
+        return partial(_to_word, get_args(hint))
+    if hint not in CHECKS:
         raise TypeError(f"there is no column for a field of type {hint}")
-    return FIELDS[hint]
-
-
-def columns_of(row_type: type[NamedTuple]) -> list[Column[Any]]:
-    """The columns of a table for rows of this type."""
-    return [
-        Column(name, field.column_type, nullable=field.is_optional)
-        for name, field in row_fields(row_type).items()
-    ]
+    return CHECKS[hint]
 
 
 def check_rows(key: str, rows: Iterable[Sequence[Any]]) -> Sequence[Any]:
@@ -128,14 +102,14 @@ def check_rows(key: str, rows: Iterable[Sequence[Any]]) -> Sequence[Any]:
     """
     if isinstance(rows, TransferRows):
         return rows  # whole numbers of the right size by their making, and read one by one only when posted
-    row_type, fields = ROW_TYPES[key], row_fields(ROW_TYPES[key])
-    checks = [field.check for field in fields.values()]
+    row_type, checks = ROW_TYPES[key], checks_of(ROW_TYPES[key])
     try:
         return tuple(
-            row_type(*[check(value) for check, value in zip(checks, row, strict=True)]) for row in rows
+            row_type(*[check(value) for check, value in zip(checks.values(), row, strict=True)])
+            for row in rows
         )
     except (TypeError, ValueError, OverflowError) as error:
-        raise StoreError(f"{key} should be rows [{', '.join(fields)}], but one is not: {error}") from error
+        raise StoreError(f"{key} should be rows [{', '.join(checks)}], but one is not: {error}") from error
 
 
 def check_line(round: int, line: Mapping[str, Any]) -> dict[str, Any]:
@@ -177,7 +151,7 @@ class Posting:
     @property
     def rest(self) -> str:
         """The line as JSON, null for rows that have a table; the keys keep their order."""
-        return json.dumps({k: None if k in TABLE_KEYS else v for k, v in self.line.items()}, allow_nan=False)
+        return json.dumps({k: None if k in ROW_TABLES else v for k, v in self.line.items()}, allow_nan=False)
 
     @property
     def metrics(self) -> dict[str, float]:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import math
+import sqlite3
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Table, func, select, union_all
-
 from ipfl.ledger.database import StoreError
 from ipfl.ledger.lines import Posting, check_line, check_rows
-from ipfl.ledger.schema import balances, clients, metrics, rounds, row_tables, transfers
+from ipfl.ledger.schema import ROW_TABLES
 from ipfl.market.bank import ISSUER, account_name
-from ipfl.market.market_rows import Transfer
+from ipfl.market.market_rows import ROW_TYPES, Transfer
 
 
 class PostedTransfer(NamedTuple):
@@ -49,12 +48,6 @@ REASONS = {
     "reward": "trained in cluster {cluster}",
 }
 """`Transfer.kind`, or `subsidy`, → what the transfer was for."""
-
-
-def names_one_of(members: Sequence[int]) -> ColumnElement[bool]:
-    """Transfers on behalf of these clients, which the database finds by its index of clients."""
-    # One of them twice: for a single value, SQLite takes the index of rounds and reads the whole run.
-    return transfers.c.client.in_([*members, *members[:1]])
 
 
 class AccountSummary(NamedTuple):
@@ -133,6 +126,13 @@ def _check_whole(values: Iterable[Any], what: str) -> list[int]:
     return found
 
 
+def _whole_numbers(rows: Iterable[tuple[Any, Any]], what: str) -> dict[int, int]:
+    """A dict of rows that should be two whole numbers each."""
+    found = dict(rows)
+    _check_whole((*found, *found.values()), what)
+    return found
+
+
 @dataclass(frozen=True)
 class Reader:
     """A run as of one moment.
@@ -140,21 +140,21 @@ class Reader:
     Every method raises `StoreError` if the database holds something that no run posts.
     """
 
-    connection: Connection
-    run_id: int
+    connection: sqlite3.Connection
+
+    def column(self, query: str, *values: object) -> list[Any]:
+        """The first value of every row that a query finds."""
+        return [row[0] for row in self.connection.execute(query, values)]
 
     def round_numbers(self) -> list[int]:
         """Numbers of all posted rounds in order; the opening is one of them."""
-        found = select(rounds.c.round).where(rounds.c.run_id == self.run_id).order_by(rounds.c.round)
-        return _check_whole(self.connection.scalars(found), "rounds")
+        return _check_whole(self.column("SELECT round FROM rounds ORDER BY round"), "rounds")
 
     def posted(self, round: int) -> PostedRound | None:
         """The row of a round; None if it is not posted."""
-        if abs(round) > MAX_ROUND:  # what drivers of databases do not take for a number
+        if abs(round) > MAX_ROUND:  # what SQLite does not take for a number
             return None
-        columns = [rounds.c[name] for name in PostedRound._fields]
-        where = (rounds.c.run_id == self.run_id) & (rounds.c.round == round)
-        row = self.connection.execute(select(*columns).where(where)).first()
+        row = self.connection.execute("SELECT * FROM rounds WHERE round = ?", [round]).fetchone()
         return None if row is None else PostedRound(*row)
 
     def all_posted(self) -> Iterator[PostedRound]:
@@ -166,8 +166,7 @@ class Reader:
     def files(self) -> dict[str, tuple[int, str]]:
         """Every file that rounds wrote, by path: the last round that wrote it, and its SHA-256 since then."""
         found: dict[str, tuple[int, str]] = {}
-        columns = select(rounds.c.round, rounds.c.files).where(rounds.c.run_id == self.run_id)
-        for number, text in self.connection.execute(columns.order_by(rounds.c.round)):
+        for number, text in self.connection.execute("SELECT round, files FROM rounds ORDER BY round"):
             _check_whole([number], "rounds")
             named = _parse_files(number, text)
             found |= {path: (number, digest) for path, digest in named.items()}
@@ -175,23 +174,24 @@ class Reader:
 
     def rolled_back(self) -> list[int]:
         """Numbers of the rounds that were rolled back."""
-        likely = rounds.c.line.contains('"rolled_back": true')  # so that the database sends few lines
-        found = select(rounds.c.round, rounds.c.line).where(rounds.c.run_id == self.run_id, likely)
-        lines = self.connection.execute(found.order_by(rounds.c.round))
-        return [round for round, line in lines if _parse_line(round, line).get("rolled_back")]
+        return self.column(
+            "SELECT round FROM rounds WHERE json_extract(line, '$.rolled_back') ORDER BY round"
+        )
 
     def last(self) -> PostedRound | None:
         """The newest row; the opening's if there is no round yet, None if nothing is posted."""
-        newest = select(func.max(rounds.c.round)).where(rounds.c.run_id == self.run_id)
-        number = self.connection.scalar(newest)
+        (number,) = self.column("SELECT max(round) FROM rounds")
         return None if number is None else self.posted(*_check_whole([number], "rounds"))
 
     def line(self, posted: PostedRound) -> dict[str, Any]:
         """What the round loop reported of a round, with typed rows."""
         line = _parse_line(posted.round, posted.line)
-        for key, table in row_tables.items():
-            if key in line and line[key] is None:
-                line[key] = self._rows(table, posted.round)
+        for table in ROW_TABLES:
+            rows = self._rows(table, posted.round)
+            if table in line and line[table] is None:
+                line[table] = rows
+            elif rows:
+                raise StoreError(f"it has {table}, of which its line says nothing")
         return check_line(posted.round, line)
 
     def posting(self, posted: PostedRound) -> Posting:
@@ -204,86 +204,67 @@ class Reader:
         posted = self.posted(round)
         return {} if posted is None else _parse_line(round, posted.line)
 
-    def _rows(self, table: Table, round: int) -> Sequence[Sequence[Any]]:
-        """The values of a round's rows in a table, in order."""
-        chosen = [column for column in table.columns if column.name not in ("run_id", "round", "sequence")]
-        where = (table.c.run_id == self.run_id) & (table.c.round == round)
-        return self.connection.execute(select(*chosen).where(where).order_by(table.c.sequence)).all()
-
-    def sequences(self, table: Table, round: int) -> list[int]:
-        """Numbers of a round's rows in a table."""
-        where = (table.c.run_id == self.run_id) & (table.c.round == round)
-        found = self.connection.scalars(select(table.c.sequence).where(where).order_by(table.c.sequence))
-        return _check_whole(found, f"sequences in {table.name}")
+    def _rows(self, table: str, round: int) -> list[tuple[Any, ...]]:
+        """The values of a round's rows in a table, in order; they are numbered from 0 without gaps."""
+        columns = ", ".join(ROW_TYPES[table]._fields)
+        found = f"SELECT sequence, {columns} FROM {table} WHERE round = ? ORDER BY sequence"
+        rows = []
+        for number, (sequence, *values) in enumerate(self.connection.execute(found, [round])):
+            if sequence != number:
+                raise StoreError(f"entry {number} is missing from its {table}")
+            rows.append(tuple(values))
+        return rows
 
     def clients(self) -> list[int]:
         """The clients of the run."""
-        found = select(clients.c.client).where(clients.c.run_id == self.run_id).order_by(clients.c.client)
-        return _check_whole(self.connection.scalars(found), "clients")
+        return _check_whole(self.column("SELECT client FROM clients ORDER BY client"), "clients")
 
     def metrics(self, round: int) -> dict[str, float]:
         """The metrics of a round by name."""
-        where = (metrics.c.run_id == self.run_id) & (metrics.c.round == round)
-        return {row.name: row.value for row in self.connection.execute(select(metrics).where(where))}
+        return dict(self.connection.execute("SELECT name, value FROM metrics WHERE round = ?", [round]))
 
     def transfers(self, client: int | None = None, round: int | None = None) -> Iterator[PostedTransfer]:
         """Transfers in the order posted, of one client, of one round, or all."""
-        columns = [transfers.c[name] for name in ("round", "sequence", *Transfer._fields)]
-        found = select(*columns).where(*self._chosen(client, round))
-        # An option of the statement: as one of the connection it would stay, and a stream cannot insert.
-        streamed = self.connection.execute(
-            found.order_by(transfers.c.round, transfers.c.sequence), execution_options={"yield_per": 10_000}
-        )
-        for number, sequence, *values in streamed:
+        where, values = choose(client=client, round=round)
+        columns = ", ".join(Transfer._fields)
+        found = f"SELECT round, sequence, {columns} FROM transfers WHERE {where} ORDER BY round, sequence"
+        for number, sequence, *rest in self.connection.execute(found, values):
             _check_whole((number, sequence), "a transfer's round and sequence")
-            (transfer,) = check_rows("transfers", [values])
+            (transfer,) = check_rows("transfers", [rest])
             yield PostedTransfer(number, sequence, transfer)
-
-    def _chosen(self, client: int | None, round: int | None) -> list[ColumnElement[bool]]:
-        chosen: list[ColumnElement[bool]] = [transfers.c.run_id == self.run_id]
-        if client is not None:
-            chosen.append(transfers.c.client == client)
-        if round is not None:
-            chosen.append(transfers.c.round == round)
-        return chosen
 
     def kept_balances(self) -> dict[int, int]:
         """All balances as the database itself adds them up."""
-        found = select(balances.c.account, balances.c.balance).where(balances.c.run_id == self.run_id)
-        rows = [(row.account, row.balance) for row in self.connection.execute(found)]
-        _check_whole((value for row in rows for value in row), "accounts and balances")
-        return dict(rows)
+        rows = self.connection.execute("SELECT account, balance FROM balances")
+        return _whole_numbers(rows, "balances")
 
     def balances(self, round: int | None = None) -> dict[int, int]:
         """Balance of every account after a round, or now; the issuer's is minus what was issued."""
         if round is None:
             return self.kept_balances()
-        chosen = [transfers.c.run_id == self.run_id, transfers.c.round <= round]
-        sides = union_all(
-            select(transfers.c.source.label("account"), (-transfers.c.amount).label("delta")).where(*chosen),
-            select(transfers.c.target, transfers.c.amount).where(*chosen),
-        ).subquery()
-        summed = select(sides.c.account, func.sum(sides.c.delta)).group_by(sides.c.account)
-        found = dict.fromkeys([*self.clients(), ISSUER], 0)
-        return found | {account: int(total) for account, total in self.connection.execute(summed)}
+        summed = self.connection.execute(SUMS, {"round": round})
+        return dict.fromkeys([*self.clients(), ISSUER], 0) | _whole_numbers(summed, "balances")
 
     def accounts(
         self, members: Sequence[int] | None = None, round: int | None = None
     ) -> dict[int, AccountSummary]:
         """What these clients, or all, paid and earned, in a round or in all; and their balance after it."""
         after = self.balances(round)
-        is_payment = (transfers.c.source >= 0).label("is_payment")
+        where, values = choose(round=round)
+        if members is not None:
+            where, values = (
+                f"{where} AND client IN (SELECT value FROM json_each(?))",
+                [*values, json.dumps([*members])],
+            )
         # What moves between escrow, pool and issuer on a client's behalf is neither paid nor received by it.
-        is_own = (transfers.c.source >= 0) | (transfers.c.target >= 0)
-        chosen = self._chosen(None, round) + ([] if members is None else [names_one_of(members)])
-        summed = (
-            select(transfers.c.client, transfers.c.kind, is_payment, func.sum(transfers.c.amount))
-            .where(*chosen, is_own)
-            .group_by(transfers.c.client, transfers.c.kind, is_payment)
+        summed = self.connection.execute(
+            "SELECT client, CASE WHEN source >= 0 THEN 'paid' ELSE kind END AS what, sum(amount) "
+            f"FROM transfers WHERE {where} AND (source >= 0 OR target >= 0) GROUP BY client, what",
+            values,
         )
         totals: dict[int, dict[str, int]] = defaultdict(lambda: defaultdict(int))
-        for who, kind, is_paid, total in self.connection.execute(summed):
-            totals[who]["paid" if is_paid else kind] += int(total)
+        for who, what, total in summed:
+            (totals[who][what],) = _check_whole([total], "sums of transfers")
         return {
             who: AccountSummary(
                 totals[who]["open"] + totals[who]["allowance"],
@@ -295,3 +276,17 @@ class Reader:
             )
             for who in (self.clients() if members is None else members)
         }
+
+
+SUMS = """
+SELECT account, sum(delta) FROM (
+  SELECT source AS account, -amount AS delta FROM transfers WHERE round <= :round
+  UNION ALL SELECT target, amount FROM transfers WHERE round <= :round
+) GROUP BY account"""
+"""The balances after a round, of all accounts that had a transfer until then."""
+
+
+def choose(**wanted: object) -> tuple[str, list[object]]:
+    """A condition of SQL on columns, and its values; None: any."""
+    given = {column: value for column, value in wanted.items() if value is not None}
+    return " AND ".join(["TRUE", *(f"{column} = ?" for column in given)]), [*given.values()]

@@ -16,10 +16,8 @@ from typing import Any, NamedTuple
 from ipfl.core import ClientId
 from ipfl.core.replies import printable
 from ipfl.errors import InputError
+from ipfl.ledger.schema import OPENING
 from ipfl.ledger.signing import RoundHead
-
-OPENING = -1
-"""Round number of the opening transfers."""
 
 
 class AccountMove(NamedTuple):

@@ -1,162 +1,156 @@
-"""The run store: one run in a database; each round is posted in one transaction."""
+"""The run store: the history of one run in a file; each round is posted in one transaction."""
 
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import chain, islice
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Annotated, Any
 
-from sqlalchemy import Connection, Engine, Table, insert, select
-from sqlalchemy.exc import DBAPIError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from ipfl.errors import InputError
-from ipfl.ledger import database, headers, schema
+from ipfl.ledger import database
 from ipfl.ledger.canonical import canonical
 from ipfl.ledger.database import StoreError
 from ipfl.ledger.lines import Posting, check_line, run_hash
 from ipfl.ledger.reader import PostedRound, PostedTransfer, Reader
-from ipfl.ledger.schema import OPENING
+from ipfl.ledger.schema import OPENING, ROW_TABLES, check_format, make_tables
 from ipfl.ledger.signing import RoundHead, SigningKey
 from ipfl.ledger.statements import AccountMove, Statement, balance_of
 from ipfl.market.bank import ISSUER
 from ipfl.market.market_rows import Transfer
 
-ROWS_AT_A_TIME = 2**14
-"""Rows that one statement inserts into SQLite."""
+
+def _check_printable(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("a name must be printable")
+    return text
+
+
+def _check_once(ids: list[int]) -> list[int]:
+    if len(set(ids)) < len(ids):
+        raise ValueError("a client is named twice")
+    return ids
+
+
+class _Header(BaseModel):
+    """What the header of a run must say; the rest is for those who read it."""
+
+    model_config = ConfigDict(strict=True)
+
+    clients: Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], AfterValidator(_check_once)]
+    client_names: (
+        dict[Annotated[str, Field(pattern="^[0-9]{1,10}$")], Annotated[str, AfterValidator(_check_printable)]]
+        | None
+    ) = None
+    rules: dict[str, Any] | None = None
+
+
+def _parse_header(text: Any) -> dict[str, Any]:
+    """The header of a run from its JSON; another program may have changed it.
+
+    Raises:
+        InputError: It is none.
+    """
+    try:
+        _Header.model_validate_json(text)
+        return dict(json.loads(text))
+    except ValidationError as error:
+        detail = error.errors(include_url=False)[0]
+        reason = f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}"
+    except (ValueError, TypeError, RecursionError) as error:
+        reason = str(error)
+    raise InputError(f"the run's header cannot be read: {reason}")
 
 
 class RunStore:
-    """One run. Several may share a database, each under its name.
+    """The history of a run.
 
     Rounds are posted in order, each in one transaction. Posting a round again changes nothing: a commit whose
     result is not known can be repeated.
+
+    Args:
+        file: Where it is.
+        name: Of the run.
+        header: JSON: method, config, seed, clients (their ids), and for a market its rules.
+        key: Signs every round and statement; None: nothing is signed.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        run_id: int,
-        name: str,
-        header: dict[str, Any],
-        retry_seconds: float | None,
-        key: SigningKey | None = None,
-    ):
-        self.engine, self.run_id, self.name, self.header = engine, run_id, name, header
-        self.retry_seconds, self.key = retry_seconds, key
+    def __init__(self, file: Path, name: str, header: dict[str, Any], key: SigningKey | None = None):
+        self.file, self.name, self.header, self.key = file, name, header, key
         self.begun = run_hash(name, header)
         """The hash that the first round follows."""
 
     @classmethod
     def create(
-        cls,
-        address: str | Path,
-        run: str,
-        header: Mapping[str, Any],
-        *,
-        retry_seconds: float | None = None,
-        key: SigningKey | None = None,
+        cls, place: str | Path, name: str, header: Mapping[str, Any], *, key: SigningKey | None = None
     ) -> RunStore:
-        """Enters a new run, with an account for every client; creates the tables if there are none.
+        """Makes the store of a new run, with an account for every client.
 
         Args:
-            address: A run's folder, a database file or a URL.
-            run: The run's name, new in this database.
-            header: JSON: method, config, seed, clients (their ids), and for a market its rules.
-            retry_seconds: How long a commit is retried while the database cannot be reached; None for the
-                default of `ipfl.system.retry`.
-            key: Signs every round; None: nothing is signed.
+            place: The run's folder, or a file whose name ends with `.db`.
+            name: Of the run.
+            header: See the class.
+            key: See the class.
 
         Raises:
-            InputError: A run of this name is there already, or the database cannot be used.
+            InputError: There is a store already, the header is none, or the file cannot be written.
         """
-        url = database.parse_address(address)
-        if url.drivername == "sqlite":
-            _make_folder(Path(str(url.database)))
-        text, engine = headers.header_text(run, header), database.make_engine(url)
-
-        def enter() -> int:
-            schema.make_tables(engine)
-            with engine.begin() as connection:
-                if headers.find_stored_run(connection, run):
-                    raise InputError(
-                        f"{database.display_url(url)} already holds a run {run!r}; choose another name"
-                    )
-                new = connection.execute(insert(schema.runs).values(name=run, header=text))
-                run_id = int(new.inserted_primary_key[0])  # type: ignore[index]
-                members = sorted(json.loads(text)["clients"])
-                insert_rows(connection, schema.clients, [(run_id, client) for client in members])
-                accounts = [(run_id, account, 0) for account in (ISSUER, *members)]
-                insert_rows(connection, schema.balances, accounts)
-                return run_id
-
-        # No retries: a wrong address is an error at once.
-        run_id = database.transact(enter, url, f"cannot enter run {run!r}", retry_seconds=0)
-        return cls(engine, run_id, run, json.loads(text), retry_seconds, key)
+        file = database.store_file(place)
+        if not name or not name.isprintable():
+            raise InputError(f"a run needs a printable name, not {name!r}")
+        try:
+            text = json.dumps(header, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"the run's header cannot be kept as JSON: {error}") from error
+        kept = _parse_header(text)
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"cannot make the folder of {file}: {error.strerror}") from error
+        if file.exists() and file.stat().st_size:
+            raise InputError(f"{file} is there already")
+        with database.explained(file, f"cannot begin run {name!r}"), database.writing(file) as connection:
+            make_tables(connection)
+            insert_rows(connection, "run", [(name, text)])
+            insert_rows(connection, "clients", ((client,) for client in sorted(kept["clients"])))
+            insert_rows(connection, "balances", ((account, 0) for account in (ISSUER, *kept["clients"])))
+        return cls(file, name, kept, key)
 
     @classmethod
-    def open(
-        cls,
-        address: str | Path,
-        run: str | None = None,
-        *,
-        retry_seconds: float | None = None,
-        key: SigningKey | None = None,
-        read_only: bool = False,
-    ) -> RunStore:
-        """Opens a run; without a name, the only one of the database.
+    def open(cls, place: str | Path, *, key: SigningKey | None = None) -> RunStore:
+        """Opens the store of a run.
 
         Args:
-            address: A run's folder, a database file or a URL.
-            run: The run's name.
-            retry_seconds: As for `create`.
-            key: What rounds and statements are signed with; None: nothing is signed.
-            read_only: Through connections that cannot write, as always where the file cannot be written.
+            place: The run's folder, or a file whose name ends with `.db`.
+            key: See the class.
 
         Raises:
-            InputError: No such store, one of another format, no such run, or several and no name.
+            InputError: There is no store, one of another format, or one that cannot be read.
         """
-        url = database.parse_address(address)
-        if url.drivername == "sqlite" and not Path(str(url.database)).is_file():
-            raise InputError(f"there is no run store {url.database}")
-        read_only = read_only or not database.is_writable(url)
-        engine = database.make_read_only_engine(url) if read_only else database.make_engine(url)
+        file = database.store_file(place)
+        if not file.is_file():
+            raise InputError(f"there is no run store {file}")
+        with database.explained(file, "cannot open the run store"), database.reading(file) as connection:
+            check_format(connection, file)
+            row = connection.execute("SELECT name, header FROM run").fetchone()
+        if row is None or not isinstance(row[0], str):
+            raise InputError(f"{file} is damaged: it names no run")
         try:
-            schema.check_tables(engine)
-            with engine.connect() as connection, database.read_only(connection).begin():
-                names = connection.scalars(select(schema.runs.c.name).order_by(schema.runs.c.name))
-                known = [one for one in names if isinstance(one, str)]
-                name = headers.choose_run(known, run, url)
-                row = headers.find_stored_run(connection, name)
-        except DBAPIError as error:
-            raise database.explain(error, url, "cannot open the run store") from None
-        if row is None:  # its index and its table disagree
-            raise InputError(f"{database.display_url(url)} is damaged: run {name!r} cannot be found")
-        header = headers.parse_header(row[1], name, url)
-        return cls(engine, row[0], name, header, retry_seconds, key)
+            return cls(file, row[0], _parse_header(row[1]), key)
+        except InputError as error:
+            raise InputError(f"{file}: {error}") from error
 
     @property
     def client_names(self) -> dict[int, str]:
         """Names of the clients by id; empty if they have none."""
         return {int(client): name for client, name in (self.header.get("client_names") or {}).items()}
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Closes the database."""
-        self.engine.dispose()
-
     def __repr__(self) -> str:
-        return f"RunStore({database.display_url(self.engine.url)!r}, run={self.name!r})"
+        return f"RunStore({str(self.file)!r}, run={self.name!r})"
 
     def commit_opening(self, transfers: Sequence[Transfer]) -> None:
         """Posts the opening balances, before round 0."""
@@ -173,35 +167,26 @@ class RunStore:
 
         Args:
             round: Its number, one more than the last.
-            line: What the round loop reports, JSON; the rows of `ipfl.ledger.lines.TABLE_KEYS` have tables.
+            line: What the round loop reports, JSON; the rows of `ROW_TABLES` have tables.
             checkpoint: Name of the checkpoint that belongs to it.
             files: SHA-256 of each file that the round wrote, by path in the run's folder.
 
         Raises:
             StoreError: The round is posted with another content or out of order, the database refuses it
-                or could not be reached. Nothing was kept then.
+                or cannot be written. Nothing was kept then.
         """
         if round < 0:
             raise StoreError(f"rounds are numbered from 0, not {round}")
         self._commit(round, line, checkpoint, dict(files or {}))
 
-    def _lock(self, connection: Connection) -> None:
-        """One writer per run at a time; SQLite has one per file anyway."""
-        connection.execute(select(schema.runs.c.id).where(schema.runs.c.id == self.run_id).with_for_update())
-
     def _commit(
         self, round: int, line: Mapping[str, Any], checkpoint: str | None, files: Mapping[str, str]
     ) -> None:
         posting = Posting(round, check_line(round, line), checkpoint, files)
-
-        def work() -> None:
-            with self.engine.begin() as connection:
-                self._lock(connection)
-                if previous := self._previous_hash(Reader(connection, self.run_id), posting):
-                    self._insert(connection, posting, previous)
-
         what = "the opening" if round == OPENING else f"round {round}"
-        database.transact(work, self.engine.url, f"cannot post {what}", self.retry_seconds)
+        with database.explained(self.file, f"cannot post {what}"), database.writing(self.file) as connection:
+            if previous := self._previous_hash(Reader(connection), posting):
+                self._post(connection, posting, previous)
 
     def _previous_hash(self, reader: Reader, posting: Posting) -> str | None:
         """The hash of what was posted before a round; None if the same round is posted already."""
@@ -218,17 +203,16 @@ class RunStore:
             f"round {posting.round} of run {self.name!r} is posted already, with another content"
         )
 
-    def _insert(self, connection: Connection, posting: Posting, previous: str) -> None:
-        key, hash = (self.run_id, posting.round), posting.hash(previous)
-        head = RoundHead(begun=self.begun, round=posting.round, hash=hash).signed(self.key)
+    def _post(self, connection: sqlite3.Connection, posting: Posting, previous: str) -> None:
+        round, hash = posting.round, posting.hash(previous)
+        head = RoundHead(begun=self.begun, round=round, hash=hash).signed(self.key)
         files, signed = canonical(posting.files), (head.public_key, head.signature)
-        row = (*key, previous, hash, posting.checkpoint, posting.rest, files, *signed)
-        insert_rows(connection, schema.rounds, [row])
-        for name, table in schema.row_tables.items():
-            numbered = ((*key, n, *values) for n, values in enumerate(posting.line.get(name, ())))
-            insert_rows(connection, table, numbered)
-        metrics = [(*key, *metric) for metric in posting.metrics.items()]
-        insert_rows(connection, schema.metrics, metrics)
+        row = (round, previous, hash, posting.checkpoint, posting.rest, files, *signed)
+        insert_rows(connection, "rounds", [row])
+        for table in ROW_TABLES:
+            rows = posting.line.get(table, ())
+            insert_rows(connection, table, ((round, n, *values) for n, values in enumerate(rows)))
+        insert_rows(connection, "metrics", ((round, *metric) for metric in posting.metrics.items()))
 
     def statement(self, client: int, round: int | None = None, since: int | None = None) -> Statement:
         """What is said of a client's account after a round, or now; signed if the store has a key.
@@ -289,11 +273,11 @@ class RunStore:
         Raises:
             StoreError: The database cannot be read.
         """
-        try:
-            with self.engine.connect() as connection, database.read_only(connection).begin():
-                yield Reader(connection, self.run_id)
-        except DBAPIError as error:
-            raise database.explain(error, self.engine.url, f"cannot read run {self.name!r}") from None
+        with (
+            database.explained(self.file, f"cannot read run {self.name!r}"),
+            database.reading(self.file) as connection,
+        ):
+            yield Reader(connection)
 
     def _last(self) -> PostedRound | None:
         with self.snapshot() as reader:
@@ -327,23 +311,7 @@ class RunStore:
             return list(reader.transfers(client, round))
 
 
-def _make_folder(path: Path) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot make the folder of {path}: {error.strerror}") from error
-
-
-def insert_rows(connection: Connection, table: Table, rows: Iterable[Sequence[Any]]) -> None:
-    """Inserts many rows, values in the order of the table's columns; they are read one by one.
-
-    PostgreSQL gets them by one COPY, so that the trigger on transfers runs once.
-    """
-    names = ", ".join(column.name for column in table.columns)
-    left = iter(rows)
-    if connection.dialect.name == "sqlite":
-        marks = ", ".join("?" for _ in table.columns)
-        while some := [tuple(row) for row in islice(left, ROWS_AT_A_TIME)]:
-            connection.exec_driver_sql(f"INSERT INTO {table.name} ({names}) VALUES ({marks})", some)
-    elif (first := next(left, None)) is not None:
-        database.copy_rows(connection, f"COPY {table.name} ({names}) FROM STDIN", chain([first], left))
+def insert_rows(connection: sqlite3.Connection, table: str, rows: Iterable[Sequence[Any]]) -> None:
+    """Inserts rows, with values in the order of the table's columns; they are read one by one."""
+    width = len(connection.execute(f"SELECT * FROM {table} LIMIT 0").description)
+    connection.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * width)})", rows)

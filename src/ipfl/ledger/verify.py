@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 from ipfl.core import ClientId, Fact, Seat, is_below_quorum
 from ipfl.errors import InputError
 from ipfl.ledger.reader import PostedRound, Reader
-from ipfl.ledger.schema import OPENING, row_tables
+from ipfl.ledger.schema import OPENING
 from ipfl.ledger.signing import RoundHead
 from ipfl.ledger.store import RunStore
 from ipfl.market.bank import ISSUER, account_name, describe_transfer
@@ -145,11 +145,9 @@ class _RoundCheck:
             posting = reader.posting(posted)
             metrics = posting.metrics
         except (ValueError, AttributeError) as error:
-            yield Finding(round, None, f"the line is not one that a round can report: {error}")
+            yield Finding(round, None, f"what is recorded is not what a round can report: {error}")
             return
         line = posting.line
-        for key in row_tables:
-            yield from _numbering_findings(reader, round, key, key in line)
         transfers: Sequence[Transfer] = line.get("transfers") or ()
         if self.replay is not None:
             replayed = self.replay.opening() if round == OPENING else self.replay.round(line)
@@ -196,16 +194,6 @@ def _quorum_findings(round: int, line: Mapping[str, Any], min_clients: int | Non
     if not rolled_back and min_clients is not None and is_below_quorum(seats, min_clients):
         text = f"only {len(delivered)} of at least {min_clients} clients delivered: it must be rolled back"
         yield Finding(round, None, text)
-
-
-def _numbering_findings(reader: Reader, round: int, key: str, is_reported: bool) -> Iterator[Finding]:
-    """Rows of a table are numbered from 0 without gaps, and are there only if the line has their key."""
-    there = reader.sequences(row_tables[key], round)
-    if there and not is_reported:
-        yield Finding(round, there[-1], f"is among the {key}, of which the round's line says nothing")
-    missing = next((number for number, sequence in enumerate(there) if sequence != number), None)
-    if missing is not None:
-        yield Finding(round, missing, f"missing from the {key}")
 
 
 def _overdraft_findings(

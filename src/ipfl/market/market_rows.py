@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Annotated, Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from ipfl.core.method import HasBooks, Setup
 from ipfl.core.records import ClientId, Fact
 from ipfl.core.rounds import Event, Seat
 
-Tokens = Annotated[int, "64 bits"]
-"""A number of tokens. All other whole numbers of a row fit into 32 bits."""
 TransferKind = Literal["open", "allowance", "bid", "refund", "fee", "reimbursement", "reward"]
 """Why tokens moved; `ipfl.market.bank.Kind` explains each."""
 
@@ -50,7 +48,7 @@ class Transfer(NamedTuple):
     kind: TransferKind
     source: int
     target: int
-    amount: Tokens
+    amount: int
     cluster: int
     """`NO_CLUSTER` where it concerns none."""
     client: ClientId

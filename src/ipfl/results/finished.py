@@ -376,8 +376,7 @@ def _read_history(folder: Path) -> tuple[list[Line], dict[int, Evaluation]]:
 
 
 def _read_opening(folder: Path) -> tuple[Transfer, ...]:
-    """Transfers before round 0; none if the store is elsewhere."""
+    """Transfers before round 0."""
     if not (folder / STORE_FILE).exists():
         return ()
-    with RunStore.open(folder) as store, store.snapshot() as reader:
-        return tuple(posted.transfer for posted in reader.transfers(round=OPENING))
+    return tuple(posted.transfer for posted in RunStore.open(folder).transfers(round=OPENING))

@@ -139,8 +139,8 @@ class TestRun:
         kept = {path.parent.name: (path.name, path.read_bytes()) for path in versions}
         memory = sorted((folder / "memory").glob("*/*.safetensors"), key=lambda path: int(path.stem))
         remembered = {path.parent.name: path.read_bytes() for path in memory}
-        with RunStore.open(folder) as store:
-            return files, kept, remembered, (folder / "metrics.jsonl").read_bytes(), store.head()
+        store = RunStore.open(folder)
+        return files, kept, remembered, (folder / "metrics.jsonl").read_bytes(), store.head()
 
     def test_killed_and_resumed_is_bit_identical(self, task, method, tmp_path):
         """Killed while it writes a file of the store, then between checkpoint and commit; resumed twice.
