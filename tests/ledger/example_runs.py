@@ -11,6 +11,7 @@ import numpy as np
 from tests.methods.ipfl_plus.scripted import play
 
 from ipfl.core import Record, Round, Seat
+from ipfl.ledger.signing import SigningKey
 from ipfl.ledger.store import RunStore
 from ipfl.market.bank import opening_transfers
 from ipfl.market.market_rows import Bid, Contribution, Figure, Transfer
@@ -96,10 +97,14 @@ def opened_run(place: str | Path, name: str = "run", **options: Any) -> RunStore
 
 
 def worked_run(
-    place: str | Path, name: str = "worked", line: dict[str, Any] = LINE, **header: Any
+    place: str | Path,
+    name: str = "worked",
+    line: dict[str, Any] = LINE,
+    key: SigningKey | None = None,
+    **header: Any,
 ) -> RunStore:
     """The round by hand, posted."""
-    store = RunStore.create(place, name, HEADER | header)
+    store = RunStore.create(place, name, HEADER | header, key=key)
     store.commit_opening(opening_transfers(HEADER["clients"], RULES["opening"]))
     store.commit_round(0, line, "checkpoint-0")
     return store

@@ -1,5 +1,8 @@
 """Verification: a true history passes, a changed one is found and the entry named."""
 
+import random
+import sqlite3
+from contextlib import closing, suppress
 from itertools import count
 
 import pytest
@@ -17,9 +20,12 @@ from tests.ledger.example_runs import (
 )
 
 from ipfl.core import Seat
+from ipfl.errors import InputError
 from ipfl.keep.run_audit import verify_run
 from ipfl.ledger import database
+from ipfl.ledger.export import csv_lines
 from ipfl.ledger.lines import Posting
+from ipfl.ledger.signing import SigningKey
 from ipfl.ledger.store import RunStore
 from ipfl.ledger.verify import Finding, verify
 from ipfl.market.bank import opening_transfers
@@ -338,3 +344,38 @@ def test_whatever_the_market_does_is_verified(place, seed, rules):
         change_as_owner(store, f"UPDATE transfers SET amount = amount - 1 WHERE {where}")
         found = verify_run(store)
         assert (found.round, found.sequence) == (entry.round, entry.sequence)
+
+
+def everything(store):
+    """All that anybody reads of a store."""
+    with store.snapshot() as reader:
+        told = [store.statement(client) for client in HEADER["clients"]]
+        rounds = [
+            (posted, reader.line(posted), reader.metrics(posted.round)) for posted in reader.all_posted()
+        ]
+        accounts = [reader.accounts(), reader.accounts([5]), reader.accounts(round=0), reader.balances()]
+        return store.name, store.header, told, rounds, accounts, [*csv_lines(store)]
+
+
+def test_whatever_bit_of_the_file_is_changed(place, tmp_path):
+    """Found or refused; or the bit says nothing, and all that anybody reads is as it was."""
+    key = SigningKey.read_or_make(tmp_path / "signing.key")
+    store = worked_run(place, key=key)
+    with closing(sqlite3.connect(store.file)) as connection:
+        connection.execute("PRAGMA journal_mode = DELETE")
+        (size,) = connection.execute("PRAGMA page_size").fetchone()
+    content, before = store.file.read_bytes(), everything(store)
+    drawn, found = random.Random(0), 0
+    for first in range(0, len(content), size):  # in SQLite, each table and index has its own pages
+        used = [place for place in range(first, first + size) if content[place]]
+        for place in drawn.choices(used, k=15):
+            changed = bytearray(content)
+            changed[place] ^= 1 << drawn.randrange(8)
+            store.file.write_bytes(changed)
+            with suppress(InputError):
+                other = RunStore.open(store.file, key=key)
+                if verify_run(other, public_key=key.public) is None:
+                    assert everything(other) == before, place
+                    continue
+            found += 1
+    assert found > 100

@@ -233,6 +233,11 @@ class Reader:
             (transfer,) = check_rows("transfers", [rest])
             yield PostedTransfer(number, sequence, transfer)
 
+    def damage(self) -> str | None:
+        """What SQLite finds wrong with its file, such as an index that does not fit to its table."""
+        (found,) = self.column("PRAGMA integrity_check(1)")
+        return None if found == "ok" else " ".join(found.split())
+
     def kept_balances(self) -> dict[int, int]:
         """All balances as the database itself adds them up."""
         rows = self.connection.execute("SELECT account, balance FROM balances")

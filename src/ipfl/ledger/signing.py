@@ -118,7 +118,7 @@ class RoundHead(BaseModel):
     """The round's hash, which covers all rounds before it."""
     public_key: str | None = Field(None, pattern="^[0-9a-f]{64}$")
     """None: nobody signed it."""
-    signature: str | None = None
+    signature: str | None = Field(None, pattern="^[0-9a-f]{128}$")
 
     def message(self) -> bytes:
         """The bytes that are signed."""

@@ -118,6 +118,8 @@ def findings(
         yield from check.findings(posted)
         hashes.append(posted.hash)
     yield from _balance_findings(reader.kept_balances(), check.balances)
+    if (damage := reader.damage()) is not None:
+        yield Finding(None, None, f"the file of the store is damaged: {damage}")
     if public_key is not None and check.signer is None and len(hashes) > 1:
         yield Finding(expected - 1, None, "it is not signed")
     elif public_key is not None and check.signer not in (None, public_key):
@@ -133,7 +135,7 @@ class _RoundCheck:
 
     def __init__(self, store: RunStore, reader: Reader, replay: Replay | None):
         self.store, self.reader, self.replay = store, reader, replay
-        self.balances = dict.fromkeys(store.header["clients"], 0)
+        self.balances = dict.fromkeys([*store.header["clients"], ISSUER], 0)
         self.hash = store.begun
         self.signer: str | None = None
         """Who signed the last round; None: it has no signature."""
@@ -232,7 +234,7 @@ def _unsettled_findings(round: int, balances: Mapping[int, int]) -> Iterator[Fin
 def _balance_findings(kept: Mapping[int, int], summed: Mapping[int, int]) -> Iterator[Finding]:
     """The balances that the database adds up itself are the sums of the transfers."""
     for account in sorted({*kept, *summed}):
-        here, right = kept.get(account, 0), summed.get(account, 0)
+        here, right = kept.get(account), summed.get(account)
         if here != right:
             text = f"{account_name(account)} is kept at {here} tokens, but its transfers come to {right}"
             yield Finding(None, None, text)
