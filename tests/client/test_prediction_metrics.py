@@ -32,13 +32,6 @@ def test_classes_by_hand():
     assert found == pytest.approx([0.75, (2 / 3 + 1) / 2, (0.8 + 2 / 3) / 2, 2.5 / 3, log_loss])
 
 
-def test_the_majority_class_alone_is_not_good():
-    """94 % accuracy on data with 6 % positives: what the other metrics are for."""
-    given_ = of_classes([[1, 0]] * 100, [0] * 94 + [1] * 6)
-    # F1 of class 0: 2·94/(188 + 6) = 188/194; of class 1: 0.
-    assert measure_predictions(CLASSES[:4], given_) == pytest.approx([0.94, 0.5, 94 / 194, 0.5])
-
-
 def test_what_is_not_defined_is_none():
     assert measure_predictions(["auroc"], of_classes([[1, 0], [0, 1]], [1, 1])) == [None]
     numbers = Predictions(Target("regression", 1, (0.0,), (1.0,)), np.zeros((2, 1)), np.array([3.0, 3.0]))

@@ -14,9 +14,6 @@ def releases(noise, count=1, rate=1.0):
 
 
 class TestEpsilon:
-    def test_nothing_released(self):
-        assert Releases().epsilon(DELTA) == 0
-
     def test_one_gaussian(self):
         # The Rényi divergence of two Gaussians one sensitivity apart is α/(2z²); to ε by Canonne et al. 2020,
         # Proposition 12: ε = α/(2z²) + log((α−1)/α) − (log δ + log α)/(α−1), the least over α.
@@ -50,8 +47,3 @@ class TestBook:
             book = PrivacyBook(tmp_path, is_seeded=False)  # another process may have written it
             book.save(3, book.with_phase(3, phase, releases(1.0, 2, 0.25)))
         assert sum_releases(book.load(3).values()).steps == {(1.0, 0.25): 6}
-
-    def test_clients_have_books_of_their_own(self, tmp_path):
-        book = PrivacyBook(tmp_path, is_seeded=True)
-        book.save(3, book.with_phase(3, "0/train/7", releases(1.0)))
-        assert book.load(4) == {}

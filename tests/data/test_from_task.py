@@ -34,7 +34,6 @@ def numbered(train: int = 400, test: int = 100, classes: int = 10, **more: Any) 
 def _mine() -> Any:
     module = types.ModuleType("mine")
     module.small = numbered  # type: ignore[attr-defined]
-    module.big = lambda: numbered(100_000, 5_000)  # type: ignore[attr-defined]
     module.people = lambda: numbered(  # type: ignore[attr-defined]
         group_train=np.arange(400) % 20, group_test=np.arange(100) % 20
     )
@@ -112,13 +111,6 @@ def test_same_seed_same_bytes(task: dict[str, Any], seed: int) -> None:
             a, b = getattr(one.parts(client), name), getattr(other.parts(client), name)
             assert a.x.tobytes() == b.x.tobytes()
             assert a.y.tobytes() == b.y.tobytes()
-
-
-def test_another_seed_is_another_federation() -> None:
-    assert (
-        made(0).allocation.clients[0].train.index.tolist()
-        != made(1).allocation.clients[0].train.index.tolist()
-    )
 
 
 @pytest.mark.parametrize("kind", ["rotated", "halves", "permuted"])
@@ -306,9 +298,3 @@ def test_what_does_not_go_together_says_so_in_one_line(task: dict[str, Any], say
     with pytest.raises(InputError, match=says) as caught:
         made(**task)
     assert "\n" not in str(caught.value)
-
-
-def test_five_thousand_clients() -> None:
-    data = made(dataset="mine:big", clients=5000, samples=20, distributions="rotated")
-    assert len(data.clients) == 5000
-    assert {data.sizes(client)["train"] for client in data.clients} == {16}

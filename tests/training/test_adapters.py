@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-
 import numpy as np
 import pytest
 import torch
@@ -12,7 +10,6 @@ from tests.federation import run_here
 import ipfl
 from ipfl.config.train_section import TrainConfig
 from ipfl.errors import InputError
-from ipfl.training import adapters
 
 STEPS, WIDTH, RANK = 6, 16, 8
 
@@ -102,20 +99,3 @@ def test_what_cannot_be_loaded(tmp_path):
     images = [(np.ones((8, 4, 4, 1), np.uint8), np.arange(8) % 2)]
     with pytest.raises(InputError, match="needs token ids"):
         ipfl.Task.from_clients(images, model="hf:some/model").network(0)
-
-
-def test_a_hub_that_cannot_be_reached(monkeypatch):
-    """One line at once, instead of a minute of attempts."""
-    monkeypatch.setattr(adapters, "_is_hub_reachable", lambda: False)
-    with pytest.raises(InputError, match="hub cannot be reached, and the model is not in its cache") as told:
-        adapters.AdapterFactory("somebody/some-model")((8,), 2)
-    assert len(str(told.value).splitlines()) == 1
-
-
-def test_whether_the_hub_answers(monkeypatch):
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address = f"http://127.0.0.1:{server.getsockname()[1]}"
-        monkeypatch.setenv("HF_ENDPOINT", address)
-        monkeypatch.setattr(adapters, "getproxies", dict)
-        assert adapters._is_hub_reachable()
-    assert not adapters._is_hub_reachable()

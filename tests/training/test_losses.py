@@ -45,17 +45,6 @@ class TestScores:
         assert score.loss == pytest.approx(-(math.log(0.75) + math.log(0.25)) / 2)
         assert score.soft == pytest.approx(math.sqrt(0.75 * 0.25))  # the geometric mean
 
-    def test_two_classes_are_one_label(self):
-        """A single label with log-odds z is two classes with scores (0, z): the same loss and soft score."""
-        x, y = np.array([[1.0], [-2.0], [0.5]], np.float32), np.array([1, 1, 0])
-        one = evaluate(
-            linear(Target("multilabel", 1), 1), np.array([0.7], np.float32), Samples(x, y[:, None] * 1.0)
-        )
-        two = evaluate(linear(Target("classes", 2), 2), np.array([0, 0.7], np.float32), Samples(x, y))
-        assert (one.hits, one.n) == (two.hits, two.n)
-        assert one.soft == pytest.approx(two.soft, rel=1e-6)
-        assert one.loss == pytest.approx(two.loss, rel=1e-6)
-
     def test_a_model_without_numbers_scores_nothing(self):
         samples = Samples(np.ones((3, 1), np.float32), np.ones(3, np.float32))
         score = evaluate(linear(NUMBERS, 1), np.array([np.nan], np.float32), samples)
@@ -119,13 +108,6 @@ class TestLosses:
 
 
 class TestInputs:
-    def test_uint8_is_an_image_only_in_the_shape_of_one(self):
-        table = np.array([[0, 1, 255]], np.uint8)
-        network = Network(nn.Linear(3, 2), (3,))
-        assert network.inputs(network.put(table)).tolist() == [[0, 1, 255]]
-        image = Network(nn.Conv2d(1, 1, 1), (2, 2, 1))
-        assert image.inputs(image.put(np.full((1, 2, 2, 1), 255, np.uint8))).flatten().tolist() == [1.0] * 4
-
     def test_tokens_stay_whole_where_an_embedding_reads_them(self):
         tokens = np.array([[1, 2, 3]])
         reads = Network(nn.Sequential(nn.Embedding(5, 2), nn.Flatten(), nn.Linear(6, 2)), (3,))

@@ -44,11 +44,6 @@ class TestMixture:
         assert score.soft == pytest.approx(0.7 + 0.7 + 0.3)
         assert score.loss == pytest.approx(-2 * np.log(0.7) - np.log(0.3))
 
-    def test_all_weight_on_one_is_that_model(self, network):
-        samples = points((1, 0), (2, 1))
-        mixed = evaluate(network, Mixture((always(0.9), always(0.1)), (0.0, 1.0)), samples)
-        assert mixed.soft == pytest.approx(evaluate(network, always(0.1), samples).soft)
-
     def test_many_batches(self, network):
         # 600 points are three batches; 400 of them are of class 0.
         many = Samples(np.zeros((600, 1), np.float32), np.repeat([0, 1], [400, 200]))

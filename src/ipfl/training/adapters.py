@@ -12,15 +12,11 @@ attended to.
 from __future__ import annotations
 
 import copy
-import os
-import socket
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
-from urllib.request import getproxies
 
 import torch
 from torch import Tensor, nn
@@ -32,8 +28,6 @@ ADAPTER_RANK = 8
 """Of the low-rank matrices."""
 ADAPTER_ALPHA = 16
 """What their product is multiplied by, times the rank."""
-REACH_SECONDS = 5.0
-"""For the hub to accept a connection."""
 
 
 class AdaptedModel(nn.Module):
@@ -95,32 +89,13 @@ def _load(name: str, classes: int) -> Any:
     logging.disable_progress_bar()
     if (name.count("/") > 1 or name.startswith((".", "~"))) and not Path(name).exists():
         raise InputError(f"model {PRETRAINED + name!r} cannot be loaded: there is no such folder")
-    is_offline = not Path(name).exists() and not _is_hub_reachable()
     try:
         return AutoModelForSequenceClassification.from_pretrained(
-            name, num_labels=classes, dtype=torch.float32, local_files_only=is_offline
+            name, num_labels=classes, dtype=torch.float32
         )
     except Exception as error:  # no such folder, no such kind of model: the library raises many types
         reason = " ".join(str(error).split())[:200]
-        if is_offline:
-            reason = (
-                "the Hugging Face hub cannot be reached, and the model is not in its cache on this machine; "
-                "name a folder that save_pretrained wrote, or try again with a network"
-            )
         raise InputError(f"model {PRETRAINED + name!r} cannot be loaded: {reason}") from error
-
-
-def _is_hub_reachable() -> bool:
-    """Whether the hub answers at all: the library itself tries for a minute, and tells of every attempt."""
-    if getproxies():  # then the way there is not ours to try
-        return True
-    address = urlsplit(os.environ.get("HF_ENDPOINT") or "https://huggingface.co")
-    try:
-        port = address.port or (443 if address.scheme == "https" else 80)
-        socket.create_connection((address.hostname or "", port), timeout=REACH_SECONDS).close()
-    except OSError:
-        return False
-    return True
 
 
 def _adapt(pretrained: Any) -> AdaptedModel:

@@ -29,8 +29,8 @@ class Task:
 
     `Task.load(dataset="digits", partition="10:90")` for a data set or a file,
     `Task.from_dataframe(table, client="hospital", target="label")` for a table,
-    `Task.from_clients({"Bern": (x, y), …}, model=Net)` for arrays, `Task.from_huggingface` and
-    `Task.from_partitioner` for data sets with columns.
+    `Task.from_clients({"Bern": (x, y), …}, model=Net)` for arrays, `Task.from_huggingface` for a data set
+    with columns.
     """
 
     data: FederatedData
@@ -129,21 +129,6 @@ class Task:
         clients, names = clients_of(dataset, client, target, features)
         return cls.from_clients(
             clients, model=model, **{"class_names": names, "name": "huggingface", **options}
-        )
-
-    @classmethod
-    def from_partitioner(cls, partitioner: Any, *, model: str | Factory = "auto", **options: Any) -> Task:
-        """A task whose clients are the parts of a `flwr-datasets` partitioner.
-
-        Args:
-            partitioner: With its `dataset` set; anything with `num_partitions` and `load_partition`.
-            model: A name, or a callable that makes an `nn.Module`, called with (input_shape, classes).
-            **options: Passed to `ipfl.data.from_clients`: `target` and `features` name columns.
-        """
-        from ipfl.data.own.column_data import load_partitions
-
-        return cls.from_clients(
-            load_partitions(partitioner), model=model, **{"name": "partitioner", **options}
         )
 
     def points(self, rows: pd.DataFrame, client: str | None = None) -> NDArray[np.float32]:

@@ -1,4 +1,4 @@
-"""Hugging Face data sets and partitioners: real objects of `datasets`, made in memory."""
+"""Hugging Face data sets: real objects of `datasets`, made in memory."""
 
 from __future__ import annotations
 
@@ -62,27 +62,6 @@ def test_a_data_set_for_each_client() -> None:
     assert numbers(task.data.parts(1).test) == set(range(24))
 
 
-class Partitioner:
-    """The protocol of flwr-datasets."""
-
-    num_partitions = 2
-
-    def __init__(self, data: Any = None) -> None:
-        self.partition_id_to_natural_id = {0: "Bern", 1: "Basel"}
-        if data is not None:
-            self.dataset = data
-
-    def load_partition(self, partition_id: int) -> Any:
-        return self.dataset.shard(2, partition_id)
-
-
-def test_partitioner() -> None:
-    task = ipfl.Task.from_partitioner(Partitioner(rows()), features=["vector"], model="mlp")
-    assert task.client_names == {0: "Bern", 1: "Basel"}
-    parts = task.data.parts(1)
-    assert numbers(parts.train) | numbers(parts.probe) | numbers(parts.test) == set(range(12, 24))
-
-
 @pytest.mark.parametrize(
     ("columns", "options", "says"),
     [
@@ -105,7 +84,3 @@ def test_refused_elsewhere() -> None:
         ipfl.Task.from_huggingface([1, 2], client="writer")
     with pytest.raises(InputError, match="from_huggingface"):
         ipfl.Task.from_clients(rows())
-    with pytest.raises(InputError, match="expected a partitioner"):
-        ipfl.Task.from_partitioner(rows())
-    with pytest.raises(InputError, match="set its dataset"):
-        ipfl.Task.from_partitioner(Partitioner())

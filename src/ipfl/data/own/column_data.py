@@ -1,7 +1,6 @@
-"""Data sets with named columns: Hugging Face `datasets`, and the partitioners of `flwr-datasets`.
+"""Data sets with named columns, such as those of Hugging Face `datasets`, which is not imported.
 
-Neither package is imported. Taken as a data set with columns is what has `column_names` and gives a column
-for its name; as a partitioner what has `num_partitions` and `load_partition`.
+Taken as one is what has `column_names` and gives a column for its name.
 """
 
 from __future__ import annotations
@@ -112,26 +111,6 @@ def _read_labels(given: Any, target: str) -> NDArray[Any]:
     return np.array(list(given[target]))
 
 
-def is_partitioner(given: Any) -> bool:
-    """True if it divides a data set into parts, as those of `flwr-datasets` do."""
-    return hasattr(given, "num_partitions") and hasattr(given, "load_partition")
-
-
-def load_partitions(partitioner: Any) -> Mapping[str, Any]:
-    """All parts of a partitioner by name: the natural id where there is one, else the number."""
-    if not is_partitioner(partitioner):
-        raise InputError(
-            "expected a partitioner, with num_partitions and load_partition, not "
-            f'{type(partitioner).__name__}; of a FederatedDataset, take .partitioners["train"]'
-        )
-    try:
-        parts = {part: partitioner.load_partition(part) for part in range(int(partitioner.num_partitions))}
-    except AttributeError as error:
-        raise InputError(f"the partitioner has no data yet: set its dataset ({error})") from error
-    natural = getattr(partitioner, "partition_id_to_natural_id", None) or {}
-    return {str(natural.get(part, part)): given for part, given in parts.items()}
-
-
 def group_rows(given: Any, client: str, name: str) -> Iterator[tuple[str, Any]]:
     """The rows of each client, by the column that names it."""
     if client not in given.column_names:
@@ -159,8 +138,8 @@ def clients_of(
         )
     if client is None:
         raise InputError(
-            "say which column names the client (client=…), or divide the rows with a partitioner of "
-            "flwr-datasets and take Task.from_partitioner"
+            "say which column names the client (client=…), or divide the rows, such as with a partitioner of "
+            "flwr-datasets, and take Task.from_clients"
         )
     clients: dict[str, Any] = {}
     test = next((splits[name] for name in TEST_SPLITS if name in splits), None)
