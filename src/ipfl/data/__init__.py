@@ -2,7 +2,7 @@
 
 Belongs here: everything between a file and the arrays of one client.
 
-- `catalogue` declares the data sets, downloads and loads them; `readers` and `bundled` do the work; `dataset`
+- `catalogue` declares the data sets, downloads and loads them; `readers` does the work; `dataset`
   is what they return; `target_kinds` says what is predicted, and what a good prediction is.
 - `distributions` makes the hidden distributions; `partitions` parses a partition and gives the shares of each
   client; `allocation` and `natural_partition` choose the points.

@@ -7,15 +7,21 @@ To add a data set, write its reader in `readers.py` and its entry in `DATASETS`.
 
 from __future__ import annotations
 
+import gzip
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ipfl.config.task_section import TaskConfig
-from ipfl.data.dataset import Dataset
+from ipfl.data.dataset import Dataset, choose_test_points, divide_points
 from ipfl.errors import InputError, unknown
 
 DatasetReader = Callable[[Path], Dataset]
@@ -109,6 +115,28 @@ class DatasetInfo:
         return self.source if self.download is None else self.download.url
 
 
+def _read_digits() -> Dataset:
+    """The digits that come with scikit-learn, with a fixed split."""
+    x, y = _digits()
+    is_test = choose_test_points(y, 297 / len(y), "digits")
+    return divide_points("digits", x, y, None, is_test, classes=10)
+
+
+@cache
+def _digits() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Images and labels from scikit-learn's file, as its `load_digits` reads it.
+
+    To import that function takes as long as to import torch. The file is text, and read once.
+    """
+    package = find_spec("sklearn")
+    if package is None or package.origin is None:
+        raise InputError("the data set digits is part of scikit-learn, which is not installed")
+    with gzip.open(Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz", "rt") as file:
+        table = np.loadtxt(file, delimiter=",")
+    x = np.rint(table[:, :-1].reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
+    return x, table[:, -1].astype(np.int64)
+
+
 _ALL = (
     DatasetInfo(
         name="digits",
@@ -117,7 +145,7 @@ _ALL = (
         shape=(8, 8, 1),
         license="UCI Optical Recognition of Handwritten Digits, CC BY 4.0",
         source="bundled with scikit-learn",
-        make=_reader("bundled:read_digits"),
+        make=_read_digits,
     ),
     DatasetInfo(
         name="cifar10",
@@ -181,9 +209,9 @@ _ALL = (
             (
                 "csv",
                 "your own table, a row per point (task.path, task.client, task.target)",
-                "own.table_files:read_csv",
+                "own.table_files:read_table_file",
             ),
-            ("parquet", "the same as a Parquet file or folder", "own.table_files:read_parquet"),
+            ("parquet", "the same as a Parquet file or folder", "own.table_files:read_table_file"),
             (
                 "images",
                 "your own folder: class/file.png, or client/class/file.png (task.path)",

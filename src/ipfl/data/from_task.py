@@ -25,32 +25,30 @@ if TYPE_CHECKING:
     from ipfl.data.drift import Drift
 
 
-def federate(task: TaskConfig, seed: int) -> FederatedData:
+def federate(task: TaskConfig, seed: int, dataset: Dataset | None = None) -> FederatedData:
     """Makes the federated data that a task describes; the same task and seed give the same bytes.
 
-    `dataset` may be `module:callable`. If that returns a `Dataset`, it is partitioned like any other; if
+    `task.dataset` may be `module:callable`. If that returns a `Dataset`, it is partitioned like any other; if
     it returns a `FederatedData` (see `from_clients`), that is used as it is, and the settings about
     distributions, partition and sizes do not apply.
 
-    Raises:
-        InputError: Settings contradict each other, or there is too little data for them.
-    """
-    given = _call_user_code(task.dataset) if ":" in task.dataset else None
-    if given is not None and not isinstance(given, Dataset):
-        return given
-    _check_settings(task, parse_partition(task.partition))  # before a data set is read, or even downloaded
-    dataset = given or load_dataset(task.dataset, path=task.path, data_dir=task.data_dir, settings=task)
-    return distribute_points(dataset, task, seed)
-
-
-def distribute_points(dataset: Dataset, task: TaskConfig, seed: int) -> FederatedData:
-    """Gives the points of a data set to the clients, as a task describes it.
+    Args:
+        task: The settings.
+        seed: Of the random choices.
+        dataset: Whose points are given out; None: the one that the task names.
 
     Raises:
         InputError: Settings contradict each other, or there is too little data for them.
     """
+    if dataset is None and ":" in task.dataset:
+        given = _call_user_code(task.dataset)
+        if not isinstance(given, Dataset):
+            return given
+        dataset = given
     partition = parse_partition(task.partition)
-    _check_settings(task, partition)
+    _check_settings(task, partition)  # before a data set is read, or even downloaded
+    if dataset is None:
+        dataset = load_dataset(task.dataset, path=task.path, data_dir=task.data_dir, settings=task)
     _check_class_settings(task, partition, dataset)
     if task.clients is not None and task.clients > len(dataset.y_train):
         raise InputError(

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from ipfl.config.task_section import TaskConfig
 from ipfl.data import federate
 from ipfl.data.federated import FederatedData
-from ipfl.data.from_task import distribute_points
 from ipfl.data.target_kinds import Target
 from ipfl.errors import InputError
 from ipfl.training.architectures import Factory, model_factory
@@ -100,7 +99,7 @@ class Task:
         config = TaskConfig.of({"dataset": "dataframe", "client": client, "target": target, **settings})
         from ipfl.data.own.data_frames import read_table
 
-        data = distribute_points(read_table(table, config, "dataframe"), config, seed)
+        data = federate(config, seed, read_table(table, config, "dataframe"))
         return cls(data, model_factory(model, data.tokens))
 
     @classmethod

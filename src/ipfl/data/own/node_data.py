@@ -52,7 +52,7 @@ def read_node_data(path: Path, settings: TaskConfig) -> NodeParts:
         return parts
     # Nobody but this client has rows here, so that its own mean and spread are those of all of them.
     scaled_by = "none" if settings.standardize == "none" else "server"
-    change = {"client": None, "partition": "iid", "standardize": scaled_by}
+    change = {"dataset": kind, "client": None, "partition": "iid", "standardize": scaled_by}
     found = load_dataset(kind, path=path, settings=settings.model_copy(update=change))
     _refuse_text(found)
     numbers = _class_numbers(found, settings)

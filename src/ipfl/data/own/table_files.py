@@ -36,16 +36,15 @@ VALUE_BYTES = 8
 _ONE_AT_A_TIME = threading.Lock()
 
 
-def read_csv(path: Path, settings: TaskConfig) -> Dataset:
-    """A CSV file (also `.tsv`, also gzipped): names of the columns first, then a row per point."""
-    with _bounded_memory(path):
-        return read_table(_csv_rows(path, settings.client), settings, path.name)
+def read_table_file(path: Path, settings: TaskConfig) -> Dataset:
+    """A CSV file (also `.tsv`, also gzipped): names of the columns first, then a row per point; or Parquet.
 
-
-def read_parquet(path: Path, settings: TaskConfig) -> Dataset:
-    """A Parquet file, or a folder of Parquet files."""
+    A Parquet folder has several files of the same columns.
+    """
     with _bounded_memory(path):
-        return read_table(_parquet_rows(path), settings, path.name)
+        is_parquet = settings.dataset == "parquet"
+        rows = _parquet_rows(path) if is_parquet else _csv_rows(path, settings.client)
+        return read_table(rows, settings, path.name)
 
 
 def is_table(path: Path) -> bool:
