@@ -5,18 +5,12 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from tests.cli.test_cli import ipfl, refused
 
-from ipfl.cli import app
 from ipfl.training.task import Task
-
-
-def ipfl(*arguments: object) -> Any:
-    return CliRunner().invoke(app, list(map(str, arguments)))
 
 
 @pytest.fixture
@@ -99,7 +93,4 @@ def test_module_and_file_beside_the_config(place: Path) -> None:
     ],
 )
 def test_refused_in_one_line(place: Path, arguments: list[str], says: str) -> None:
-    done = ipfl("data", "describe", *arguments)
-    assert done.exit_code == 2
-    assert says in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+    assert says in refused("data", "describe", *arguments)

@@ -6,27 +6,15 @@ import subprocess
 import sys
 
 import pytest
-from typer.testing import CliRunner
-
-from ipfl.cli import app
+from tests.cli.test_cli import refused
 
 LOCAL_ONLY = "[adversary] and [faults] need the local engine: no other one can make clients fail"
-
-
-def refused(*words):
-    """What a command prints that is refused."""
-    done = CliRunner().invoke(app, ["run", "--set", "task.clients=4", *words])
-    assert done.exit_code == 2
-    return done.stderr
-
-
-def test_an_option_of_another_engine():
-    assert "--nodes belongs to --engine flower" in refused("--nodes", "2")
 
 
 @pytest.mark.parametrize(
     ("words", "why"),
     [
+        (["--engine", "local", "--nodes", "2"], "--nodes belongs to --engine flower"),
         (["--nodes", "5"], "5 nodes: there are only 4 clients to put on them"),
         (["--set", "adversary.share=0.5"], LOCAL_ONLY),
         (["--set", "faults.dropout=0.1"], LOCAL_ONLY),
@@ -36,7 +24,8 @@ def test_an_option_of_another_engine():
 def test_before_anything_is_started(tmp_path, words, why):
     """One line, no results."""
     out = tmp_path / "run"
-    assert refused("--engine", "flower", "--out", str(out), *words) == f"error: {why}\n"
+    few = ["--set", "task.clients=4", "--engine", "flower", "--out", out]
+    assert refused("run", *few, *words) == f"error: {why}\n"
     assert not out.exists()
 
 
@@ -44,7 +33,7 @@ def test_without_the_extra(monkeypatch):
     """As where it is not installed: the import system finds no such module."""
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "flwr" else find(name))
-    said = refused("--engine", "flower")
+    said = refused("run", "--engine", "flower")
     assert 'flwr is not installed; install the extra with: pip install "ipfl[flower]"' in said
 
 

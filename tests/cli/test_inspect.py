@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 
 import pytest
 from tests.cli.test_cli import ipfl, refused
@@ -39,19 +37,6 @@ class TestShortOptions:
         shown = ipfl("run", "--dataset", "har", "--rounds", 7, "--set", "rounds=5", "--show-config").stdout
         assert "rounds = 7" in shown
         assert 'dataset = "har"' in shown
-
-    @pytest.mark.parametrize(
-        "sets, hint",
-        [
-            ("lr=0.1", "unknown key 'lr'; did you mean 'train.lr' or 'adapt.lr'?"),
-            ("task.lr=0.1", "unknown key 'task.lr'; did you mean 'train.lr' or 'adapt.lr'?"),
-            ("task.rounds=3", "unknown key 'task.rounds'; did you mean 'rounds'?"),
-            ("incentive=false", "unknown key 'incentive'; did you mean 'method.incentive'?"),
-            ("clients=9", "did you mean 'evaluate.clients' or 'task.clients'?"),
-        ],
-    )
-    def test_the_section_is_suggested(self, sets, hint):
-        assert hint in refused("run", "--set", sets)
 
     def test_a_resumed_run_keeps_its_settings(self, place):
         for option in (["--method", "fedavg"], ["--clients", 3], ["--dataset", "digits"]):
@@ -134,16 +119,6 @@ class TestList:
         assert max(map(len, shown.splitlines())) <= 80
         assert " c/fedprox+mu=0.5/ " in shown  # what does not fit goes on after a slash
         assert "\n seed-0 " in shown
-
-    def test_it_is_quick(self, place):
-        script = (
-            "import atexit, sys; from ipfl.cli import main\n"
-            "atexit.register(lambda: print('torch' in sys.modules, 'sqlite3' in sys.modules)); main()"
-        )
-        done = subprocess.run(
-            [sys.executable, "-c", script, "list", place], capture_output=True, text=True, check=True
-        )
-        assert done.stdout.splitlines()[-1] == "False False"
 
     def test_nothing_there(self, tmp_path):
         assert ipfl("list", tmp_path).stdout == f"no runs in {tmp_path}\n"

@@ -4,11 +4,8 @@ import hashlib
 import re
 import socket
 import stat
-import subprocess
-import sys
 from pathlib import Path
 
-import httpx
 import pytest
 from fastapi.testclient import TestClient
 from tests.console.conftest import SCRIPT, make_app, make_worked, open_for
@@ -18,9 +15,8 @@ import ipfl.console
 from ipfl.cli import app as command
 from ipfl.console import json_api, pages
 from ipfl.console.access import COOKIE, AccessTokens
-from ipfl.console.app import allowed_hosts, serve
+from ipfl.console.app import allowed_hosts, serve, server_config
 from ipfl.console.guard import CONTENT_POLICY, Bucket, RequestLimits, host_name
-from ipfl.deploy.processes import find_free_port
 from ipfl.errors import InputError
 
 HOME = "http://127.0.0.1"
@@ -293,31 +289,21 @@ class TestGuard:
         assert bucket.take("a")
 
 
-def sign_ins_of_many_senders(folder, *options):
-    """The answers to twelve wrong tokens, each said to be of another sender, from a console of its own."""
-    port = find_free_port()
-    command = [sys.executable, "-m", "ipfl", "console", "--runs", str(folder), "--port", str(port), "--auth"]
-    with subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True) as server:
-        try:
-            assert str(port) in server.stderr.readline()
-            return [
-                httpx.post(
-                    f"http://127.0.0.1:{port}/login",
-                    data={"token": "wrong"},
-                    headers={"x-forwarded-for": f"192.0.2.{number}"},
-                ).status_code
-                for number in range(12)
-            ]
-        finally:
-            server.terminate()
-
-
-@pytest.mark.slow
-def test_only_a_named_proxy_says_who_asks(tmp_path):
+@pytest.mark.parametrize(
+    "proxy, statuses",
+    [(None, [401] * 10 + [429] * 2), ("192.0.2.99", [401] * 10 + [429] * 2), ("127.0.0.1", [401] * 12)],
+)
+def test_only_a_named_proxy_says_who_asks(runs_folder, proxy, statuses):
     """Ten attempts a minute and sender: whoever chooses his sender anew each time has as many as he likes."""
-    assert sign_ins_of_many_senders(tmp_path) == [401] * 10 + [429] * 2
-    assert sign_ins_of_many_senders(tmp_path, "--proxy", "192.0.2.99") == [401] * 10 + [429] * 2
-    assert sign_ins_of_many_senders(tmp_path, "--proxy", "127.0.0.1") == [401] * 12
+    limits = RequestLimits(sign_ins_per_minute=10)
+    settings = server_config(make_app(open_for(runs_folder, auth=True, limits=limits)), proxy)
+    settings.load()
+    web = TestClient(settings.loaded_app, base_url=HOME, client=("127.0.0.1", 5000))
+    tries = [
+        web.post("/login", data={"token": "wrong"}, headers={"x-forwarded-for": f"192.0.2.{number}"})
+        for number in range(12)
+    ]
+    assert [answer.status_code for answer in tries] == statuses
 
 
 class TestCommand:

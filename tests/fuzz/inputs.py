@@ -24,7 +24,6 @@ from hypothesis import strategies as st
 from ipfl.errors import InputError
 
 INPUTS = {
-    "config: random bytes": 300,
     "config: edited TOML": 700,
     "config: trees": 800,
     "config: --set": 1000,

@@ -7,6 +7,7 @@ import socket
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.exception_handlers import http_exception_handler, request_validation_exception_handler
@@ -23,6 +24,9 @@ from ipfl.console.guard import LOOPBACK, Guard, RequestLimits
 from ipfl.console.pages import is_fragment, render
 from ipfl.errors import InputError
 from ipfl.ledger.database import StoreError
+
+if TYPE_CHECKING:
+    import uvicorn
 
 TOKEN_FILE = "console-token"
 
@@ -134,6 +138,22 @@ def allowed_hosts(host: str) -> frozenset[str] | None:
     return LOOPBACK if is_loopback(host) else LOOPBACK | {host.lower()}
 
 
+def server_config(app: FastAPI, proxy: str | None) -> uvicorn.Config:
+    """Settings of the server; `proxy` as in `serve`."""
+    import uvicorn
+
+    return uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        proxy_headers=proxy is not None,
+        forwarded_allow_ips=proxy or "",
+        timeout_graceful_shutdown=1,
+        h11_max_incomplete_event_size=16_384,
+    )
+
+
 def serve(
     console: Console, host: str, port: int, when_ready: Callable[[], None], proxy: str | None = None
 ) -> None:
@@ -152,23 +172,12 @@ def serve(
     """
     import uvicorn
 
-    app = make_app(console, allowed_hosts(host))
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         listening = socket.create_server((host, port), family=family)
     except OSError as error:
         reason = str(error.strerror).partition(" (while")[0]  # which repeats the address
         raise InputError(f"cannot listen on {host}:{port}: {reason}; try another --port") from error
-    config = uvicorn.Config(
-        app,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        proxy_headers=proxy is not None,
-        forwarded_allow_ips=proxy or "",
-        timeout_graceful_shutdown=1,
-        h11_max_incomplete_event_size=16_384,
-    )
     with listening:
         when_ready()
-        uvicorn.Server(config).run(sockets=[listening])
+        uvicorn.Server(server_config(make_app(console, allowed_hosts(host)), proxy)).run(sockets=[listening])
