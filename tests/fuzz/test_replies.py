@@ -108,9 +108,8 @@ class HostileFlower:
         section = TaskConfig(**TASK, model=str(model_reference(task.factory)))
         run_settings = RunSettings(method, ipfl.TrainConfig(), section, 0, 10)
         transport = SimpleNamespace(exchange=self._exchange, traffic=Bytes())
-        directory = SimpleNamespace(node_of=lambda client: client, client_of_key=None)
-        membership: Any = SimpleNamespace(transport=transport, directory=directory, events=[])
-        self.engine = FlowerEngine(membership, task, run_settings, None)
+        nodes: Any = SimpleNamespace(transport=transport, node_of=lambda client: client, events=[])
+        self.engine = FlowerEngine(nodes, task, run_settings, None)
         self.events = self.engine.events
         self.honest = honest
         self.asked, self.attacked = set[str](), set[str]()

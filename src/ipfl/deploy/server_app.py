@@ -25,8 +25,8 @@ from ipfl.deploy.run_log import LineKind, print_line
 from ipfl.deploy.settings_files import ServerConfig, load_run_config
 from ipfl.engines import ATTEMPTS_FILE, EngineContext
 from ipfl.engines.flower.flower_engine import FlowerEngine, RemoteData
-from ipfl.engines.flower.membership import Membership, NodeDirectory, agree_on_task
 from ipfl.engines.flower.node_app import NodeApp, NodeFolders
+from ipfl.engines.flower.node_directory import NodeDirectory, agree_on_task
 from ipfl.engines.flower.node_memory import Attempts, DataDescription
 from ipfl.engines.flower.run_settings import RunSettings
 from ipfl.engines.flower.simulation import local_grid
@@ -69,7 +69,7 @@ class LinePrinter:
 
 
 def build_task(
-    server_config: ServerConfig, settings: RunSettings, membership: Membership, factory: Factory
+    server_config: ServerConfig, settings: RunSettings, directory: NodeDirectory, factory: Factory
 ) -> Task:
     """Waits for the nodes and builds a task from what they say of their data.
 
@@ -77,9 +77,8 @@ def build_task(
     is a client, whether its node is connected or not: each account is opened once, at the start.
     """
     begun = Attempts.read(server_config.out / ATTEMPTS_FILE).data if server_config.resume else None
-    directory = membership.directory
     directory.input_shape = begun.input_shape if begun else None
-    membership.wait_for_clients(
+    directory.wait_for_clients(
         server_config.nodes,
         server_config.wait,
         settings,
@@ -87,7 +86,7 @@ def build_task(
         fail_on_refusal=server_config.registry is None,
     )
     present = list(directory.nodes.values())
-    description = begun or _describe_data(server_config, membership)
+    description = begun or _describe_data(server_config, directory)
     samples = {client: counts for info in present for client, counts in info.samples.items()}
     task = Task(RemoteData(description, samples), factory)
     directory.allowed_clients = frozenset(description.clients)
@@ -95,18 +94,17 @@ def build_task(
     for reason in directory.refuse_misfits(description.input_shape, description.classes, model_size):
         if server_config.registry is None:
             raise InputError(reason)
-        membership.events.append(Event("node_refused", None, reason))
+        directory.events.append(Event("node_refused", None, reason))
     return task
 
 
-def _describe_data(server_config: ServerConfig, membership: Membership) -> DataDescription:
+def _describe_data(server_config: ServerConfig, directory: NodeDirectory) -> DataDescription:
     """What the data of a new run looks like: as the operator says, or as more than half of the nodes do."""
-    directory = membership.directory
-    agreed = agree_on_task(directory.nodes.values(), server_config.classes or None)
-    membership.events.extend(agreed.events)
+    shape, classes, events = agree_on_task(directory.nodes.values(), server_config.classes or None)
+    directory.events.extend(events)
     accounts = server_config.registry
     clients = directory.clients if accounts is None else Registry.load(accounts).clients()
-    return DataDescription(clients, agreed.input_shape, agreed.classes)
+    return DataDescription(clients, shape, classes)
 
 
 def run_server(grid: Grid, server_config: ServerConfig, model: Factory | None = None) -> Result:
@@ -130,13 +128,13 @@ def run_server(grid: Grid, server_config: ServerConfig, model: Factory | None = 
     transport = Transport(grid, server_config.deadline, REPLY_POLL_SECONDS)
     accounts = server_config.registry
     client_of_key = None if accounts is None else client_lookup(accounts)
-    membership = Membership(transport, NodeDirectory(client_of_key))
-    task = build_task(server_config, settings, membership, factory)
+    directory = NodeDirectory(transport, client_of_key)
+    task = build_task(server_config, settings, directory, factory)
     settings = replace(settings, classes=task.data.classes)
 
     def make_engine(context: EngineContext) -> FlowerEngine:
         return FlowerEngine(
-            membership,
+            directory,
             context.task,
             settings,
             context.memory,

@@ -18,7 +18,7 @@ from ipfl.core.replies import UnreadableReply
 from ipfl.engines import EngineContext
 from ipfl.engines.local_engine import LocalEngine
 from ipfl.engines.mailbox import VectorPlaces
-from ipfl.engines.worker_process import EXIT_SECONDS, Assignment, Status, Worker, WorkerAnswer
+from ipfl.engines.worker_process import EXIT_SECONDS, Assignment, Worker, WorkerAnswer
 from ipfl.training.sgd import one_thread
 
 
@@ -97,11 +97,11 @@ class WorkerEngine(LocalEngine):
             return
         if answer.content is not None and self._is_awaited(answer.ticket, worker.ticket, replies):
             replies[client] = _take_reply(worker, answer.content)
-        if answer.status is not Status.MORE:
+        if answer.is_last:
             worker.ticket = None
-        if isinstance(answer.status, Exception):
-            raise answer.status
-        if answer.status is Status.LATE:
+        if answer.error is not None:
+            raise answer.error
+        if answer.is_late:
             self._add_late(client)
 
     def _replace(self, worker: Worker) -> None:

@@ -12,7 +12,6 @@ import signal
 import traceback
 from contextlib import suppress
 from dataclasses import dataclass
-from enum import Enum, auto
 from math import inf
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -30,17 +29,6 @@ from ipfl.system.files import is_disk_full
 
 EXIT_SECONDS = 0.2
 """How long a worker may take to end by itself when its pipe does."""
-
-
-class Status(Enum):
-    """What follows a delivery."""
-
-    MORE = auto()
-    """Another one of the same job."""
-    DONE = auto()
-    """Nothing: the job is done."""
-    LATE = auto()
-    """Nothing now: the reply comes too late."""
 
 
 class Assignment(NamedTuple):
@@ -65,15 +53,12 @@ class WorkerAnswer(NamedTuple):
     ticket: Ticket
     content: tuple[VectorPlaces, dict[str, Fact]] | str | None
     """None: no reply; a text: the reply cannot be carried, and why."""
-    status: Status | Exception
-    """An exception: the client's code raised it."""
-
-
-def status_of(delivery: Delivery) -> Status:
-    """What follows a delivery."""
-    if delivery.is_late:
-        return Status.LATE
-    return Status.DONE if delivery.is_last else Status.MORE
+    is_last: bool = True
+    """Whether nothing more comes of the job."""
+    is_late: bool = False
+    """Whether the reply comes too late."""
+    error: Exception | None = None
+    """What the client's code raised."""
 
 
 def failure(client: ClientId, error: Exception) -> Exception:
@@ -145,7 +130,8 @@ def _serve(
             except CrashError:
                 os.kill(os.getpid(), signal.SIGKILL)
             except Exception as error:  # whatever client code raises, the parent is told and raises
-                pipe.send(WorkerAnswer((sent.number, sent.client), None, failure(sent.client, error)))
+                told = failure(sent.client, error)
+                pipe.send(WorkerAnswer((sent.number, sent.client), None, error=told))
     os._exit(0)
 
 
@@ -160,4 +146,5 @@ def _make_answer(delivery: Delivery, outbox: Mailbox, limits: ReplyLimits) -> Wo
             content = outbox.put(reply.params), dict(reply.facts)
         except InvalidReplyError as error:
             content = str(error)
-    return WorkerAnswer((delivery.job.number, delivery.job.client), content, status_of(delivery))
+    ticket = delivery.job.number, delivery.job.client
+    return WorkerAnswer(ticket, content, delivery.is_last or delivery.is_late, delivery.is_late)

@@ -7,26 +7,34 @@ path (a file system that they share).
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import socket
 import sys
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import lru_cache
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 from typing import Any
 
 from ipfl.config.run_config import RunConfig
 from ipfl.engines.local_engine import count_cores
-from ipfl.engines.local_ray import RAY_ENVIRONMENT, changed_environment, ray_arguments, short_temp_folder
 from ipfl.errors import InputError
 from ipfl.results.result import Observer, Result
 from ipfl.study.run_pool import MakePool, RelayObserver, RemoteObserver, RunPool, share_of_workers
 from ipfl.study.study_run import MakeTask, RunOutcome, StudyRun, TaskCache, interrupted_outcome, play_run
 from ipfl.system.signals import InterruptHandler
 
+RAY_ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # otherwise Ray prints a warning at every start
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_prestart_worker_first_driver": "0",  # processes that would wait, beside those that do the work
+    "RAY_raylet_start_wait_time_s": "120",
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "2",  # how long Ray's processes run on after ours was killed
+}
 POLL_SECONDS = 0.25
 """Seconds between two looks for what observers are told."""
 
@@ -153,6 +161,18 @@ class RayRuns:
         self._resources.close()
 
 
+@contextmanager
+def _ray_environment() -> Iterator[None]:
+    """Sets environment variables for Ray; also undoes what it changes itself."""
+    before = dict(os.environ)
+    os.environ.update(RAY_ENVIRONMENT)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
 def _start_ray(stack: ExitStack, address: str | None, workers: int | None) -> int:
     """Starts Ray or connects to a cluster, until the stack is closed; returns the number of processes."""
     import ray
@@ -161,10 +181,20 @@ def _start_ray(stack: ExitStack, address: str | None, workers: int | None) -> in
         raise InputError("Ray is in use in this process already")
     if address is None:
         processes = count_cores() if workers is None else workers
-        folder = stack.enter_context(TemporaryDirectory(prefix="ipfl-ray-", dir=short_temp_folder()))
-        stack.enter_context(changed_environment(**RAY_ENVIRONMENT))
+        # Its sockets need a short name (107 bytes, of which Ray takes 64).
+        short = "/tmp" if len(gettempdir()) > 24 and os.path.isdir("/tmp") else None
+        folder = stack.enter_context(TemporaryDirectory(prefix="ipfl-ray-", dir=short))
+        stack.enter_context(_ray_environment())
         stack.callback(ray.shutdown)
-        ray.init(**ray_arguments(processes, folder))
+        ray.init(
+            address="local",
+            num_cpus=processes,
+            include_dashboard=False,
+            _temp_dir=folder,
+            _node_ip_address="127.0.0.1",
+            logging_level=logging.ERROR,
+            log_to_driver=False,
+        )
         return processes
     stack.callback(ray.shutdown)
     try:

@@ -16,8 +16,8 @@ from ipfl.config.whole_config import Config
 from ipfl.core import Event
 from ipfl.engines import EngineContext, EngineFactory
 from ipfl.engines.flower.flower_engine import FlowerEngine
-from ipfl.engines.flower.membership import Membership, NodeDirectory
 from ipfl.engines.flower.node_app import NodeApp, NodeFolders
+from ipfl.engines.flower.node_directory import NodeDirectory
 from ipfl.engines.flower.run_settings import RunSettings
 from ipfl.engines.flower.simulation import LocalGrid
 from ipfl.engines.flower.transport import Transport
@@ -80,9 +80,9 @@ def engine_factory(
             privacy=config.privacy,
             adapt=config.adapt,
         )
-        membership = Membership(Transport(grid, deadline, 0.001), NodeDirectory())
-        membership.wait_for_clients(1, 1.0, settings, lambda line: None, fail_on_refusal=True)
-        return FlowerEngine(membership, context.task, settings, context.memory, **options)
+        directory = NodeDirectory(Transport(grid, deadline, 0.001))
+        directory.wait_for_clients(1, 1.0, settings, lambda line: None, fail_on_refusal=True)
+        return FlowerEngine(directory, context.task, settings, context.memory, **options)
 
     return make_engine
 

@@ -86,7 +86,7 @@ class TestEngine:
     @pytest.mark.parametrize("raises", [False, True])
     def test_late_is_no_error_of_the_client(self, grid, raises):
         """Also on an engine that raises the errors of clients, as the local one does."""
-        make = engine_factory(grid, config(), deadline=None, client_deadline=0.05, raise_client_errors=raises)
+        make = engine_factory(grid, config(), deadline=None, client_deadline=0.05, simulated=raises)
         engine = make(context_of(config()))
         record = Record({"global": engine.task.network(0).read()})
         assert list(engine.ask(ask_anything("train", {1: record, SLOW_CLIENT: record}), 0)) == [1]

@@ -1,11 +1,12 @@
 """Flower as an engine: the same methods on nodes in this process and on deployed nodes.
 
-- `headers`, `run_settings`: what server and nodes say to each other
+- `message_headers`, `run_settings`: what server and nodes say to each other
 - `messages`: how that is written as Flower messages, and read
-- `server`: the engine, which turns asks into messages and replies into records
-- `membership`, `transport`: which nodes take part, and how messages reach them
-- `client`: the ClientApp that runs on a node
-- `memory`: what server and nodes keep between messages
+- `flower_engine`: the engine, which turns asks into messages and replies into records
+- `node_directory`, `transport`: which nodes take part, and how messages reach them
+- `node_app`: the ClientApp that runs on a node
+- `node_limits`, `account_statements`: what a node insists on, and what it keeps as proof
+- `node_memory`: what server and nodes keep between messages
 - `simulation`: nodes in this process
 - `flwr_internals`: all that we use of Flower beyond its public interface
 

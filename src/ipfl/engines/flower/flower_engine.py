@@ -21,7 +21,6 @@ from ipfl.core.replies import InvalidReplyError, as_invalid, printable
 from ipfl.data.federated import FederatedData, Parts
 from ipfl.data.target_kinds import Target
 from ipfl.engines import ATTEMPTS_FILE, TellAccount
-from ipfl.engines.flower.membership import Membership
 from ipfl.engines.flower.message_headers import AskHeader, ReplyHeader, read_field
 from ipfl.engines.flower.messages import (
     Encoder,
@@ -34,6 +33,7 @@ from ipfl.engines.flower.messages import (
     pack,
     unpack,
 )
+from ipfl.engines.flower.node_directory import NodeDirectory
 from ipfl.engines.flower.node_memory import Attempts, CacheIndex, DataDescription
 from ipfl.engines.flower.run_settings import RunSettings
 from ipfl.engines.flower.transport import IncomingReply, NodeId, OutgoingMessage
@@ -85,36 +85,34 @@ class FlowerEngine:
     """Asks clients that are on Flower nodes.
 
     Args:
-        membership: The nodes; those that are needed have been added.
+        nodes: The nodes; those that are needed have been added.
         task: The server's view of the data, and the model.
         settings: What the nodes are sent first.
         memory: Folder of the run for what clients remember; None: it is lost when the engine is closed.
-        memory_on_nodes: Whether nodes keep what clients remember in folders of their own, one for each run.
-            Simulated nodes of this machine keep it in `memory`, where other engines find it.
+        simulated: Whether the nodes are in this process: they keep what clients remember in `memory`, where
+            other engines find it, and an error of a client ends the run, as on the local engine. Other nodes
+            have folders of their own, one for each run, and a client that fails is left out of the phase.
         client_deadline: Seconds for a client's reply (`clients.deadline`); None: the transport's deadline.
             The evaluator waits for everyone, as on the local engine, up to the transport's deadline.
-        raise_client_errors: Whether an error of a client ends the run, as on the local engine; otherwise the
-            client is left out of the phase.
         wait_seconds: How long to wait for a node if none is connected.
         print_line: Called with each line of the countdown while it waits.
         tell_account: What the ledger says of a client's account; None: nodes are told nothing.
         resources: Closed with the engine.
     """
 
-    membership: Membership
+    nodes: NodeDirectory
     task: Task
     settings: RunSettings
     memory: Path | None
-    memory_on_nodes: bool = True
+    simulated: bool = False
     client_deadline: float | None = None
-    raise_client_errors: bool = False
     wait_seconds: float = 0.0
     print_line: Callable[[str], object] = print
     tell_account: TellAccount | None = None
     resources: ExitStack = field(default_factory=ExitStack)
 
     def __post_init__(self) -> None:
-        self.events = self.membership.events
+        self.events = self.nodes.events
         folder = self.memory or Path(self.resources.enter_context(TemporaryDirectory(prefix="ipfl-")))
         train, seed = self.settings.train, self.settings.seed
         self.runner = ClientRunner(self.task, self.settings.method, train, seed, ClientMemory(folder))
@@ -126,23 +124,23 @@ class FlowerEngine:
     @property
     def traffic(self) -> Bytes | None:
         """Bytes that travelled."""
-        return self.membership.transport.traffic
+        return self.nodes.transport.traffic
 
     @traffic.setter
     def traffic(self, traffic: Bytes | None) -> None:
-        self.membership.transport.traffic = traffic or Bytes()
+        self.nodes.transport.traffic = traffic or Bytes()
 
     @cached_property
     def attempts(self) -> Attempts:
         """Opened when it is first needed: by then it is clear whether the folder holds a run to resume."""
         path = self.memory.parent / ATTEMPTS_FILE if self.memory else None
         data = DataDescription.of(self.task.data)
-        return Attempts.open(path, data, memory_on_nodes=self.memory_on_nodes)
+        return Attempts.open(path, data, memory_on_nodes=not self.simulated)
 
     def present(self, clients: tuple[ClientId, ...]) -> tuple[ClientId, ...]:
         """Adds nodes that joined; returns the clients whose node is connected."""
-        self.membership.wait_for_clients(1, self.wait_seconds, self.settings, self.print_line)
-        return tuple(client for client in clients if self.membership.directory.node_of(client) is not None)
+        self.nodes.wait_for_clients(1, self.wait_seconds, self.settings, self.print_line)
+        return tuple(client for client in clients if self.nodes.node_of(client) is not None)
 
     def ask(self, ask: Ask, round: int) -> Replies:
         """Runs one phase.
@@ -157,7 +155,7 @@ class FlowerEngine:
                     replies[client] = self.runner.run(
                         Job(ask.action, round, client, ask.to[client].read_only())
                     )
-            elif self.membership.directory.node_of(client) is None:
+            elif self.nodes.node_of(client) is None:
                 self._leave_out("not_connected", client, ask.action, "its node is not connected")
             else:
                 remote[client] = ask.to[client]
@@ -180,7 +178,7 @@ class FlowerEngine:
                 for client in remaining
             }
             remaining = []
-            for client, reply in self.membership.transport.exchange(messages, deadline):
+            for client, reply in self.nodes.transport.exchange(messages, deadline):
                 if reply.is_late:
                     self._leave_out("overdue", client, action, reply.error)
                     continue
@@ -204,7 +202,7 @@ class FlowerEngine:
 
     def _statement(self, client: ClientId, send_all: bool) -> Mapping[str, Any] | None:
         """What a client's node is told of its account: what is new, or all."""
-        if self.tell_account is None or not self.memory_on_nodes:
+        if self.tell_account is None or self.simulated:
             return None
         known = self._told.get((client, self._node_of(client)))
         return self.tell_account(client, None if send_all else known)
@@ -225,7 +223,7 @@ class FlowerEngine:
             client=client,
             round=round,
             committed=self.runner.memory.committed,
-            run_id=self.attempts.run_id if self.memory_on_nodes else "",
+            run_id="" if self.simulated else self.attempts.run_id,
             first_rounds=tuple(self.attempts.first_rounds),
             settings=self._settings_digest,
             model_size=self.runner.network.size,
@@ -238,7 +236,7 @@ class FlowerEngine:
         return OutgoingMessage(self._node_of(client), message_type(action), pack(header.to_header(), sent))
 
     def _node_of(self, client: ClientId) -> NodeId:
-        node = self.membership.directory.node_of(client)
+        node = self.nodes.node_of(client)
         assert node is not None, "messages go only to clients whose node is connected"
         return node
 
@@ -249,7 +247,7 @@ class FlowerEngine:
     def _raise_or_leave_out(
         self, client: ClientId, action: str, error: InputError | ClientFailedError
     ) -> None:
-        if not self.raise_client_errors:
+        if not self.simulated:
             self._leave_out("client_failed", client, action, str(error))
         elif isinstance(error, InputError):
             raise error

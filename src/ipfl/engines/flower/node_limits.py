@@ -30,8 +30,7 @@ class NodeLimits(Section):
 
     def limits(self) -> dict[str, str | float]:
         """Those that are set, by name: as a node is started with them."""
-        set_ones = {name: getattr(self, name) for name in NodeLimits.model_fields}
-        return {name: value for name, value in set_ones.items() if value is not None}
+        return self.model_dump(include=set(NodeLimits.model_fields), exclude_none=True)
 
     @classmethod
     def read(cls, node_config: Mapping[str, Any]) -> NodeLimits:
@@ -44,24 +43,13 @@ class NodeLimits(Section):
         Raises:
             InputError: They protect less than the operator of this node wants.
         """
-        for is_less, text in (
-            (
-                privacy.noise < self.least_noise,
-                f"privacy.noise = {privacy.noise:g}, this node wants {self.least_noise:g} or more",
-            ),
-            (self._exceeds_budget(privacy), self._budget_text(privacy)),
-        ):
-            if is_less:
-                raise InputError(f"the run protects too little: {text} (node.toml)")
-
-    def _exceeds_budget(self, privacy: PrivacyConfig) -> bool:
-        if self.most_epsilon is None:
-            return False
-        return privacy.epsilon is None or privacy.epsilon > self.most_epsilon or privacy.delta > MAX_DELTA
-
-    def _budget_text(self, privacy: PrivacyConfig) -> str:
-        said = "no privacy.epsilon" if privacy.epsilon is None else f"privacy.epsilon = {privacy.epsilon:g}"
-        return (
-            f"{said} at delta = {privacy.delta:g}, this node wants {self.most_epsilon or 0:g} or less "
-            f"at {MAX_DELTA:g} or less"
-        )
+        limit, asked = self.most_epsilon, privacy.epsilon
+        if privacy.noise < self.least_noise:
+            why = f"privacy.noise = {privacy.noise:g}, this node wants {self.least_noise:g} or more"
+        elif limit is not None and (asked is None or asked > limit or privacy.delta > MAX_DELTA):
+            said = "no privacy.epsilon" if asked is None else f"privacy.epsilon = {asked:g}"
+            why = f"{said} at delta = {privacy.delta:g}, this node wants {limit:g} or less"
+            why += f" at {MAX_DELTA:g} or less"
+        else:
+            return
+        raise InputError(f"the run protects too little: {why} (node.toml)")

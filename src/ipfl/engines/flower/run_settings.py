@@ -17,6 +17,14 @@ MAX_CLASSES = 2**16
 """Of a task: more is a mistake or an attack, as the last layer of every model grows with it."""
 
 
+SECTIONS: dict[str, Any] = {
+    "train": TrainConfig,
+    "task": TaskConfig,
+    "privacy": PrivacyConfig,
+    "adapt": AdaptConfig,
+}
+
+
 @dataclass(frozen=True)
 class RunSettings:
     """What a node must know to take part in a run; it travels as JSON, so a node needs no config file."""
@@ -34,17 +42,9 @@ class RunSettings:
 
     def to_json(self) -> str:
         """The text that travels."""
-        return json.dumps(
-            {
-                "method": method_settings(self.method),
-                "train": self.train.model_dump(mode="json"),
-                "task": self.task.model_dump(mode="json"),
-                "seed": self.seed,
-                "classes": self.classes,
-                "privacy": self.privacy.model_dump(mode="json"),
-                "adapt": self.adapt.model_dump(mode="json"),
-            }
-        )
+        sections = {name: getattr(self, name).model_dump(mode="json") for name in SECTIONS}
+        other = {"method": method_settings(self.method), "seed": self.seed, "classes": self.classes}
+        return json.dumps(sections | other)
 
     @classmethod
     def from_json(cls, text: str) -> RunSettings:
@@ -58,12 +58,9 @@ class RunSettings:
             hyper_parameters = dict(content["method"])
             return cls(
                 method=build_method(hyper_parameters.pop("name"), **hyper_parameters),
-                train=TrainConfig.of(content["train"]),
-                task=TaskConfig.of(content["task"]),
                 seed=int(content["seed"]),
                 classes=_read_classes(content["classes"]),
-                privacy=PrivacyConfig.of(content["privacy"]),
-                adapt=AdaptConfig.of(content["adapt"]),
+                **{name: section.of(content[name]) for name, section in SECTIONS.items()},
             )
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise InputError(f"the server's settings cannot be read: {error}") from error

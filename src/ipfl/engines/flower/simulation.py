@@ -24,8 +24,8 @@ from ipfl.core import Engine
 from ipfl.engines import EngineContext, EngineFactory, refuse_wrapped_clients
 from ipfl.engines.flower.flower_engine import FlowerEngine
 from ipfl.engines.flower.flwr_internals import EXPIRED_ERROR_CODES, node_info, write_messages_here
-from ipfl.engines.flower.membership import Membership, NodeDirectory
 from ipfl.engines.flower.node_app import NodeApp, NodeFolders
+from ipfl.engines.flower.node_directory import NodeDirectory
 from ipfl.engines.flower.run_settings import RunSettings
 from ipfl.engines.flower.transport import NodeId, Transport
 from ipfl.errors import InputError
@@ -132,16 +132,15 @@ def simulation_engine(task: TaskConfig, nodes: int | None = None) -> EngineFacto
                 context.privacy or PrivacyConfig(),
                 context.adapt or AdaptConfig(),
             )
-            membership = Membership(Transport(grid, None, 0.0), NodeDirectory())
-            membership.wait_for_clients(clients, 0.0, settings, lambda _: None, fail_on_refusal=True)
+            directory = NodeDirectory(Transport(grid, None, 0.0))
+            directory.wait_for_clients(clients, 0.0, settings, lambda _: None, fail_on_refusal=True)
             return FlowerEngine(
-                membership,
+                directory,
                 context.task,
                 settings,
                 memory,
-                memory_on_nodes=False,
+                simulated=True,
                 client_deadline=context.deadline,
-                raise_client_errors=True,
                 resources=resources.pop_all(),
             )
 

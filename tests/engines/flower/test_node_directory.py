@@ -10,14 +10,15 @@ from tests.engines.flower.loopback import TINY, Loopback, join_nodes, without_te
 
 import ipfl
 from ipfl.config.train_section import TrainConfig
-from ipfl.engines.flower import membership as flower_membership
-from ipfl.engines.flower.membership import Membership, NodeDirectory, NodeRefusedError, agree_on_task
+from ipfl.engines.flower import node_directory
 from ipfl.engines.flower.message_headers import NodeInfo
+from ipfl.engines.flower.node_directory import NodeDirectory, NodeRefusedError, agree_on_task
 from ipfl.engines.flower.run_settings import RunSettings
 from ipfl.engines.flower.transport import Transport
 from ipfl.errors import InputError
 
 CLASSES = 3
+TRANSPORT = Transport(Loopback(), 0.05, 0.001)
 
 
 def info(*clients, shape=(4,), size=15):
@@ -26,7 +27,7 @@ def info(*clients, shape=(4,), size=15):
 
 class TestDirectory:
     def test_a_registered_key_decides(self):
-        directory = NodeDirectory({b"a": 0, b"b": 1}.get)
+        directory = NodeDirectory(TRANSPORT, {b"a": 0, b"b": 1}.get)
         directory.add(10, info(0), b"a")
         with pytest.raises(
             NodeRefusedError, match="node 11 claims client 0, but its key belongs to client 1"
@@ -41,7 +42,7 @@ class TestDirectory:
 
     def test_late_comers_must_fit(self):
         directory = NodeDirectory(
-            model_size=15, allowed_clients=frozenset({0, 1}), input_shape=info(0).input_shape
+            TRANSPORT, model_size=15, allowed_clients=frozenset({0, 1}), input_shape=info(0).input_shape
         )
         directory.add(10, info(0), b"")
         for node, said, why in (
@@ -53,7 +54,7 @@ class TestDirectory:
                 directory.add(node, said, b"")
 
     def test_a_client_may_come_back_on_another_node(self):
-        directory = NodeDirectory()
+        directory = NodeDirectory(TRANSPORT)
         directory.add(10, info(0), b"")
         told = directory.refuse_misfits((5,), CLASSES, 15)
         assert told == ["node 10 has samples of shape (4,), not (5,); refused"]
@@ -109,22 +110,17 @@ MALFORMED_HEADERS = {
 class TestAgreement:
     """Shape and classes of a task: three nodes of which one lies."""
 
-    def test_one_node_cannot_inflate_the_task(self):
-        found = agree_on_task([info(0), info(1), replace(info(2), classes=60_000)])
-        assert (found.input_shape, found.classes) == (info(0).input_shape, info(0).classes)
-        assert [(event.kind, event.client) for event in found.events] == [("task_decided", None)]
+    @pytest.mark.parametrize("liar", [{"classes": 60_000}, {"input_shape": (9, 9)}])
+    def test_one_node_chooses_nothing(self, liar):
+        """Nor by being the first."""
+        shape, classes, events = agree_on_task([replace(info(0), **liar), info(1), info(2)])
+        assert (shape, classes) == (info(1).input_shape, CLASSES)
+        assert without_text(events) == [("task_decided", None)]
 
-    def test_nor_choose_its_shape_by_being_first(self):
-        found = agree_on_task([info(0, shape=(9, 9)), info(1), info(2)])
-        assert found.input_shape == info(1).input_shape
-        assert len(found.events) == 1
-
-    def test_agreement_is_no_event(self):
-        assert agree_on_task([info(0), info(1)]).events == ()
-
-    def test_the_operator_decides_without_a_vote(self):
-        found = agree_on_task([info(0), replace(info(1), classes=7)], classes=7)
-        assert (found.classes, found.events) == (7, ())
+    @pytest.mark.parametrize(("said", "decided"), [(CLASSES, None), (7, 7)])
+    def test_no_event_where_all_agree_or_the_operator_decides(self, said, decided):
+        found = agree_on_task([info(0), replace(info(1), classes=said)], decided)
+        assert found == (info(0).input_shape, said, [])
 
     def test_half_is_no_majority(self):
         with pytest.raises(InputError, match=r"do not agree on the number of classes: .* --classes N"):
@@ -143,10 +139,10 @@ class TestMembership:
             Message(malformed, reply_to=ask) if ask.metadata.dst_node_id == 100 else reply
         )
         settings = RunSettings(ipfl.method("fedavg"), TrainConfig(), TINY, 0, classes=None)
-        membership = Membership(Transport(grid, 0.05, 0.001), NodeDirectory())
-        membership.wait_for_clients(1, 0.0, settings, print)
-        assert membership.directory.clients == (1, 3, 5)
-        assert without_text(membership.events) == [("node_refused", None)]
+        directory = NodeDirectory(Transport(grid, 0.05, 0.001))
+        directory.wait_for_clients(1, 0.0, settings, print)
+        assert directory.clients == (1, 3, 5)
+        assert without_text(directory.events) == [("node_refused", None)]
 
     def test_waiting_is_told_once_and_then_every_half_minute(self, monkeypatch):
         """100 s without a node, a look every second: the clock goes on only while we sleep."""
@@ -156,11 +152,11 @@ class TestMembership:
             now[0] += seconds
 
         clock = SimpleNamespace(monotonic=lambda: now[0], sleep=sleep)
-        monkeypatch.setattr(flower_membership, "time", clock)
+        monkeypatch.setattr(node_directory, "time", clock)
         settings = RunSettings(ipfl.method("fedavg"), TrainConfig(), TINY, 0, classes=None)
-        membership = Membership(Transport(Loopback(), 0.05, 1.0), NodeDirectory())
+        directory = NodeDirectory(Transport(Loopback(), 0.05, 1.0))
         with pytest.raises(InputError, match="0 of 3 clients came within 100 s"):
-            membership.wait_for_clients(3, 100.0, settings, lines.append)
+            directory.wait_for_clients(3, 100.0, settings, lines.append)
         assert [line.split(";")[0] for line in lines] == [
             "waiting for nodes: 0 of 3 clients are here, 100 s at most",
             "still waiting for nodes: 0 of 3 clients are here after 30 of 100 s",

@@ -25,10 +25,6 @@ from ipfl.errors import InputError
 
 REMIND_SECONDS = 30.0
 """Seconds between two lines about nodes that are still missing."""
-ClientOfKey = Callable[[bytes], ClientId | None]
-"""The client that a node's authenticated public key is registered for; None for an unknown key."""
-
-
 T = TypeVar("T", bound=Hashable)
 
 
@@ -36,16 +32,8 @@ class NodeRefusedError(RuntimeError):
     """A node cannot take part; the text says why."""
 
 
-def agree(claims: Iterable[T], what: str, how_to_set: str) -> tuple[T, int, int]:
-    """What more than half of the nodes say.
-
-    Args:
-        claims: What each of them says.
-        what: What it is about, for the message.
-        how_to_set: How the operator decides it instead, for the message.
-
-    Returns:
-        The value, how many say so, and how many there are.
+def _agree(claims: Iterable[T], what: str, how_to_set: str) -> tuple[T, str]:
+    """What more than half of the nodes say, and which part of them does; no part if all do.
 
     Raises:
         InputError: There is no majority.
@@ -55,53 +43,43 @@ def agree(claims: Iterable[T], what: str, how_to_set: str) -> tuple[T, int, int]
     if 2 * most <= counts.total():
         said = ", ".join(f"{claim} ({number} nodes)" for claim, number in counts.most_common(5))
         raise InputError(f"the nodes do not agree on {what}: {said}; {how_to_set}")
-    return value, most, counts.total()
+    return value, "" if most == counts.total() else f"{most} of {counts.total()} nodes say"
 
 
-@dataclass(frozen=True)
-class TaskAgreement:
-    """What the task of a run looks like, and why."""
-
-    input_shape: tuple[int, ...]
-    classes: int
-    events: tuple[Event, ...]
-    """One, if the nodes did not all say the same."""
-
-
-def agree_on_task(nodes: Iterable[NodeInfo], classes: int | None = None) -> TaskAgreement:
+def agree_on_task(
+    nodes: Iterable[NodeInfo], classes: int | None = None
+) -> tuple[tuple[int, ...], int, list[Event]]:
     """Decides shape and classes: by the operator's word, else by what more than half of the nodes say.
 
     Args:
         nodes: What the nodes say of their data.
         classes: The operator's number of classes; None: the nodes decide.
 
+    Returns:
+        Shape of a sample, number of classes, and an event if the nodes did not all say the same.
+
     Raises:
         InputError: The nodes do not agree, and the operator has not decided.
     """
-    known, events = list(nodes), []
-    shape, for_shape, total = agree(
-        (info.input_shape for info in known), "the shape of a sample", "see what their data is"
-    )
-    if for_shape < total:
-        events.append(f"samples have the shape {shape}, as {for_shape} of {total} nodes say")
+    known, told = list(nodes), []
+    shape, part = _agree((info.input_shape for info in known), "the shape of a sample", "look at their data")
+    if part:
+        told.append(f"samples have the shape {shape}, as {part}")
     if classes is None:
-        fitting = [info for info in known if info.input_shape == shape]
-        number, for_number, total = agree(
-            (info.classes for info in fitting),
-            "the number of classes",
-            "ipfl deploy run --classes N sets it",
-        )
-        if for_number < total:
-            events.append(f"there are {number} classes, as {for_number} of {total} nodes say")
-    told = tuple(Event("task_decided", None, text) for text in events)
-    return TaskAgreement(shape, number if classes is None else classes, told)
+        claims = (info.classes for info in known if info.input_shape == shape)
+        number, part = _agree(claims, "the number of classes", "ipfl deploy run --classes N sets it")
+        if part:
+            told.append(f"there are {number} classes, as {part}")
+    return shape, number if classes is None else classes, [Event("task_decided", None, text) for text in told]
 
 
 @dataclass
 class NodeDirectory:
-    """Nodes that take part, and nodes that were refused."""
+    """Nodes that take part, and nodes that were refused: who is new is asked, who is gone is forgotten."""
 
-    client_of_key: ClientOfKey | None = None
+    transport: Transport
+    client_of_key: Callable[[bytes], ClientId | None] | None = None
+    """The client that a node's authenticated public key is registered for; None: nodes say who they are."""
     input_shape: tuple[int, ...] | None = None
     """Shape of a sample in this run; None: not decided yet, any will do."""
     classes: int | None = None
@@ -111,7 +89,10 @@ class NodeDirectory:
     """Clients of the run; None: any, as long as the run has not begun."""
     nodes: dict[NodeId, NodeInfo] = field(default_factory=dict)
     refused: set[NodeId] = field(default_factory=set)
+    events: list[Event] = field(default_factory=list)
     _node_of: dict[ClientId, NodeId] = field(default_factory=dict)
+    _connected_at: dict[NodeId, str] = field(default_factory=dict)
+    """When each node connected, by the clock of Flower's server."""
 
     def node_of(self, client: ClientId) -> NodeId | None:
         """The node that holds a client; None if it is not connected."""
@@ -191,35 +172,21 @@ class NodeDirectory:
             self.refused.discard(node)
         self._node_of = {client: node for client, node in self._node_of.items() if node in self.nodes}
 
-
-class Membership:
-    """Keeps the directory up to date: adds nodes that connect, removes those that disconnect."""
-
-    def __init__(self, transport: Transport, directory: NodeDirectory):
-        self.transport, self.directory = transport, directory
-        self.events: list[Event] = []
-        self._connected_at: dict[NodeId, str] = {}
-        """When each node connected, by the clock of Flower's server."""
-
     def update(self, settings: RunSettings) -> None:
         """Says hello to nodes that are new or were started again, and removes those that are gone."""
         connected = list(self.transport.grid.get_nodes())
         keys = {node.node_id: bytes(node.public_key) for node in connected}
         connected_at = {node.node_id: str(node.last_activated_at) for node in connected}
         # A node that was refused may have been repaired, one that was added may now hold other data.
-        self.directory.remove(
-            node for node, when in self._connected_at.items() if connected_at.get(node) != when
-        )
+        self.remove(node for node, when in self._connected_at.items() if connected_at.get(node) != when)
         self._connected_at = connected_at
         key, text = encode_text(settings.to_json())
         hello = pack({"settings": key}, {key: text})
-        messages = {
-            node: OutgoingMessage(node, message_type(HELLO), hello) for node in self.directory.unknown(keys)
-        }
+        messages = {node: OutgoingMessage(node, message_type(HELLO), hello) for node in self.unknown(keys)}
         for node, reply in self.transport.exchange(messages):
-            self._add(node, reply, keys[node])
+            self._welcome(node, reply, keys[node])
 
-    def _add(self, node: NodeId, reply: IncomingReply, key: bytes) -> None:
+    def _welcome(self, node: NodeId, reply: IncomingReply, key: bytes) -> None:
         """Adds a node by its reply to `hello`, or notes as an event why not."""
         if reply.content is None:
             text = f"node {node} did not answer its first message: {reply.error}"
@@ -232,14 +199,14 @@ class Membership:
                 info = None if reason is not None else NodeInfo.read(header)
             if info is None:
                 raise NodeRefusedError(f"node {node} cannot take part: {reason}")
-            self.directory.add(node, info, key)
+            self.add(node, info, key)
+            return
         except NodeRefusedError as error:
-            self.directory.refused.add(node)
-            self.events.append(Event("node_refused", None, str(error)))
+            reason = str(error)
         except InvalidReplyError as error:
-            self.directory.refused.add(node)
-            text = f"node {node} sent a malformed message: {error}"
-            self.events.append(Event("node_refused", None, text))
+            reason = f"node {node} sent a malformed message: {error}"
+        self.refused.add(node)
+        self.events.append(Event("node_refused", None, reason))
 
     def wait_for_clients(
         self,
@@ -265,9 +232,9 @@ class Membership:
         begun, told = time.monotonic(), None
         while True:
             self.update(settings)
-            if self.directory.refused and fail_on_refusal:
+            if self.refused and fail_on_refusal:
                 raise InputError("; ".join(map(str, self.events)))
-            present = len(self.directory.clients)
+            present = len(self.clients)
             if present >= needed:
                 return
             waited = time.monotonic() - begun
